@@ -1,1 +1,12 @@
-//! To be written.
+//! Disks as the engine sees them: one trait, [`Disk`], and what stands behind it – files and
+//! block devices, memory, a queue with two classes, injected faults. Disks reached over the
+//! network (NBD) and modelled disks implement the same trait in the crates above.
+#![forbid(unsafe_code)]
+
+mod disk;
+mod error;
+mod ram;
+
+pub use disk::{Class, Disk, DiskInfo, IoFuture, WriteOpts};
+pub use error::{DiskError, DiskErrorKind, DiskOp};
+pub use ram::RamDisk;

@@ -1,1 +1,29 @@
-//! To be written.
+//! The runtime of weft: a small single-threaded executor, its clock and timers, and the
+//! page-aligned buffers that I/O owns until it completes.
+//!
+//! **One engine, two clocks.** Everything above this crate is async code that sees time only
+//! through [`Rt::now`] and [`Rt::sleep`]. What stands behind them is a [`Driver`]: an io_uring
+//! of a pinned thread in production, or virtual time under the simulator, where "waiting" means
+//! moving the clock to the next timer. The program under test is the program that ships.
+//!
+//! A task never moves between threads, so tasks may hold `Rc` and need no locks. A [`std::task::Waker`]
+//! may be used from any thread: a wake from outside rings the driver's doorbell.
+
+mod buf;
+mod executor;
+pub mod sync;
+mod timer;
+
+pub use buf::{BUF_ALIGN, Buf, Frozen};
+pub use executor::{Driver, Rt, Schedule, Task};
+pub use timer::Sleep;
+
+/// Time in nanoseconds since the driver's own zero (boot for the ring, 0 for the simulator).
+pub type Nanos = u64;
+
+/// One second in [`Nanos`].
+pub const SECOND: Nanos = 1_000_000_000;
+/// One millisecond in [`Nanos`].
+pub const MILLISECOND: Nanos = 1_000_000;
+/// One microsecond in [`Nanos`].
+pub const MICROSECOND: Nanos = 1_000;

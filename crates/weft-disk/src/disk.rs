@@ -1,0 +1,100 @@
+//! The face of a disk.
+//!
+//! What a disk promises, and no more:
+//! * A write that has completed is seen by every read that starts after it, but may be lost, wholly or
+//!   in part (torn at sectors), in a power cut until a [`Disk::flush`] that *started* after the
+//!   write completed has itself completed. A write with `fua` is durable when it completes.
+//! * Requests in flight at the same time have no order; overlapping ones give any mixture.
+//! * Offsets, lengths and memory must be aligned to [`DiskInfo::sector_bytes`].
+
+use std::future::Future;
+use std::pin::Pin;
+
+use weft_rt::{Buf, Frozen};
+
+use crate::DiskError;
+
+/// Future of a disk operation. Boxed, because disks of all kinds stand side by side in an array.
+pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Who waits for an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// A user's request.
+    User,
+    /// Rebuild, resync, scrub, reshape.
+    Maintenance,
+}
+
+/// How a write is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteOpts {
+    /// Who waits for it.
+    pub class: Class,
+    /// Force unit access: durable when it completes.
+    pub fua: bool,
+}
+
+impl WriteOpts {
+    /// A plain write for a user.
+    pub const USER: Self = Self { class: Class::User, fua: false };
+    /// A plain write for maintenance.
+    pub const MAINTENANCE: Self = Self { class: Class::Maintenance, fua: false };
+    /// A user's write that is durable when it completes.
+    pub const USER_FUA: Self = Self { class: Class::User, fua: true };
+}
+
+/// What is fixed about an open disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskInfo {
+    /// What a person calls it: the path or URI it was opened by.
+    pub name: String,
+    /// Size in bytes, a multiple of `sector_bytes`.
+    pub size_bytes: u64,
+    /// Smallest unit of a request, in bytes: 512 or 4096.
+    pub sector_bytes: u32,
+    /// Whether [`Disk::write_zeroes`] is much cheaper than writing zeros (a file's hole, an
+    /// SSD's deallocation), so that clearing a whole disk takes seconds.
+    pub fast_zeroes: bool,
+}
+
+/// A disk: an array of sectors that can fail.
+///
+/// Futures are lazy and may be dropped: a started operation then runs on unobserved, its
+/// buffer owned by the driver until it completes.
+pub trait Disk {
+    /// What is fixed about it.
+    fn info(&self) -> &DiskInfo;
+
+    /// Fills `buf` from `offset` (bytes). The buffer comes back also when the read fails; its
+    /// contents are then unspecified.
+    fn read(
+        &self,
+        offset: u64,
+        buf: Buf,
+        class: Class,
+    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)>;
+
+    /// Writes `data` at `offset` (bytes).
+    fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>>;
+
+    /// Makes every write durable that completed before this call.
+    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>>;
+
+    /// Makes `len` bytes from `offset` read as zeros; may deallocate them.
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>>;
+
+    /// Tells the disk that `len` bytes from `offset` are not needed; their contents are
+    /// unspecified afterwards. A disk without the ability succeeds and does nothing.
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>>;
+}

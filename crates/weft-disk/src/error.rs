@@ -1,0 +1,107 @@
+//! What goes wrong on a disk, with its place and cause.
+
+use std::fmt;
+use std::io;
+
+/// The operation that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskOp {
+    /// Opening or probing.
+    Open,
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// A flush.
+    Flush,
+    /// A write of zeros.
+    WriteZeroes,
+    /// A discard.
+    Discard,
+}
+
+impl fmt::Display for DiskOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::WriteZeroes => "write zeroes",
+            Self::Discard => "discard",
+        })
+    }
+}
+
+/// What kind of failure it is: what the array does next depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskErrorKind {
+    /// These sectors cannot be read; the rest of the disk works. The array repairs them from
+    /// redundancy and writes them back.
+    Medium,
+    /// The disk is gone or answers nothing any more.
+    Gone,
+    /// There is no room left under the disk (a sparse file on a full file system).
+    NoSpace,
+    /// The request was malformed (alignment, range): a bug of the caller.
+    Invalid,
+    /// Anything else.
+    Other,
+}
+
+/// A failed disk operation.
+#[derive(Debug, thiserror::Error)]
+#[error("{op} of {len} bytes at {offset} on {disk} failed: {source}")]
+pub struct DiskError {
+    /// The disk's name.
+    pub disk: String,
+    /// What was tried.
+    pub op: DiskOp,
+    /// Byte offset on the disk.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// What kind it is.
+    pub kind: DiskErrorKind,
+    /// The cause.
+    pub source: io::Error,
+}
+
+impl DiskError {
+    /// An error of `op`, its kind derived from `source`.
+    pub fn new(disk: &str, op: DiskOp, offset: u64, len: u64, source: io::Error) -> Self {
+        let kind = kind_of(op, &source);
+        Self { disk: disk.to_owned(), op, offset, len, kind, source }
+    }
+}
+
+fn kind_of(op: DiskOp, source: &io::Error) -> DiskErrorKind {
+    // Linux errno values: the same on all architectures that weft runs on.
+    const EIO: i32 = 5;
+    const ENXIO: i32 = 6;
+    const ENODEV: i32 = 19;
+    const EINVAL: i32 = 22;
+    const ENOSPC: i32 = 28;
+    const ENODATA: i32 = 61;
+    const EREMOTEIO: i32 = 121;
+    const EDQUOT: i32 = 122;
+    const EILSEQ: i32 = 84;
+    match source.raw_os_error() {
+        Some(EIO | ENODATA | EREMOTEIO | EILSEQ) if op == DiskOp::Read => DiskErrorKind::Medium,
+        Some(ENXIO | ENODEV) => DiskErrorKind::Gone,
+        Some(ENOSPC | EDQUOT) => DiskErrorKind::NoSpace,
+        Some(EINVAL) => DiskErrorKind::Invalid,
+        _ if matches!(
+            source.kind(),
+            io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::NotConnected
+                | io::ErrorKind::UnexpectedEof
+        ) =>
+        {
+            DiskErrorKind::Gone
+        }
+        _ => DiskErrorKind::Other,
+    }
+}

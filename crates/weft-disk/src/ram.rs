@@ -1,0 +1,111 @@
+//! A disk in memory: for benchmarks of everything above the disk, and for tests.
+//!
+//! Operations complete at once, in the caller's own turn; contents are lost with the process.
+
+use std::cell::RefCell;
+use std::io;
+
+use weft_rt::{Buf, Frozen};
+
+use crate::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+
+/// A disk in memory.
+pub struct RamDisk {
+    info: DiskInfo,
+    bytes: RefCell<Vec<u8>>,
+}
+
+impl std::fmt::Debug for RamDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RamDisk").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl RamDisk {
+    /// A disk of `size_bytes` zeros with sectors of `sector_bytes`.
+    ///
+    /// # Panics
+    /// If the size does not fit this machine's address space.
+    pub fn new(name: &str, size_bytes: u64, sector_bytes: u32) -> Self {
+        let size_bytes = size_bytes - size_bytes % u64::from(sector_bytes);
+        let len = usize::try_from(size_bytes).expect("a RAM disk fits the address space");
+        Self {
+            info: DiskInfo { name: name.to_owned(), size_bytes, sector_bytes, fast_zeroes: true },
+            bytes: RefCell::new(vec![0; len]),
+        }
+    }
+
+    fn range(
+        &self,
+        op: DiskOp,
+        offset: u64,
+        len: u64,
+    ) -> Result<std::ops::Range<usize>, DiskError> {
+        let sector = u64::from(self.info.sector_bytes);
+        let end = offset.checked_add(len).filter(|end| *end <= self.info.size_bytes);
+        match end {
+            Some(end) if offset % sector == 0 && len % sector == 0 => {
+                let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+                Ok(index(offset)..index(end))
+            }
+            _ => {
+                let source = io::Error::from(io::ErrorKind::InvalidInput);
+                Err(DiskError::new(&self.info.name, op, offset, len, source))
+            }
+        }
+    }
+}
+
+impl Disk for RamDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        mut buf: Buf,
+        _: Class,
+    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+        Box::pin(async move {
+            let result = self
+                .range(DiskOp::Read, offset, buf.len() as u64)
+                .map(|range| buf.copy_from_slice(&self.bytes.borrow()[range]));
+            (result, buf)
+        })
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        _: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            let range = self.range(DiskOp::Write, offset, data.len() as u64)?;
+            self.bytes.borrow_mut()[range].copy_from_slice(&data);
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        _: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            let range = self.range(DiskOp::WriteZeroes, offset, len)?;
+            self.bytes.borrow_mut()[range].fill(0);
+            Ok(())
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move { self.range(DiskOp::Discard, offset, len).map(drop) })
+    }
+}

@@ -1,0 +1,301 @@
+//! Page-aligned buffers that an I/O owns until it completes.
+//!
+//! A [`Buf`] is the only view of its bytes and may be written; it can be split into disjoint
+//! parts that go to different disks, without a copy, and be joined again. [`Buf::freeze`] turns
+//! it into a [`Frozen`], which many can read at the same time (a mirror's members, say) and
+//! nobody can write. The kernel may therefore be given their addresses without risk: while
+//! an operation is in flight the driver holds the `Buf` or `Frozen` itself.
+//!
+//! Memory comes from size classes kept per thread, so that the steady state allocates nothing
+//! and touches no cold page. Recycled memory holds old bytes: a fresh `Buf` is *initialised*
+//! but its contents are unspecified, except from [`Buf::zeroed`].
+
+use std::alloc::Layout;
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Alignment of every allocation, in bytes; what O_DIRECT asks for on any disk.
+pub const BUF_ALIGN: usize = 4096;
+
+/// Bytes that a thread keeps for reuse, at most.
+const CACHE_BYTES_MAX: usize = 64 << 20;
+
+/// Allocations are powers of two from one page up; bigger than this are not kept.
+const CACHED_SIZE_MAX: usize = 4 << 20;
+
+struct Block {
+    ptr: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: a Block is plain memory with one owner; views on it follow the borrow rules of
+// Buf (unique, disjoint) and Frozen (shared, read-only).
+unsafe impl Send for Block {}
+// SAFETY: as above; shared views only read.
+unsafe impl Sync for Block {}
+
+#[derive(Default)]
+struct Cache {
+    classes: Vec<Vec<NonNull<u8>>>,
+    bytes: usize,
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        for (class, blocks) in self.classes.drain(..).enumerate() {
+            for ptr in blocks {
+                release(ptr, BUF_ALIGN << class);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static CACHE: RefCell<Cache> = RefCell::default();
+}
+
+fn class_of(size: usize) -> usize {
+    (size / BUF_ALIGN).trailing_zeros() as usize
+}
+
+fn layout_of(size: usize) -> Layout {
+    Layout::from_size_align(size, BUF_ALIGN).expect("a buffer's size fits the address space")
+}
+
+fn release(ptr: NonNull<u8>, size: usize) {
+    // SAFETY: `ptr` was allocated by Block::new with this very layout and has no owner left.
+    unsafe { std::alloc::dealloc(ptr.as_ptr(), layout_of(size)) }
+}
+
+impl Block {
+    fn new(len: usize) -> Self {
+        let size = len.max(1).next_multiple_of(BUF_ALIGN).next_power_of_two();
+        let cached = CACHE.try_with(|cache| {
+            let mut cache = cache.borrow_mut();
+            let ptr = cache.classes.get_mut(class_of(size)).and_then(Vec::pop)?;
+            cache.bytes -= size;
+            Some(ptr)
+        });
+        if let Ok(Some(ptr)) = cached {
+            return Self { ptr, size };
+        }
+        let layout = layout_of(size);
+        // SAFETY: the layout is not empty. Zeroed, so that every byte is initialised.
+        let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
+        let ptr = NonNull::new(ptr).unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
+        Self { ptr, size }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let (ptr, size) = (self.ptr, self.size);
+        let kept = size <= CACHED_SIZE_MAX
+            && CACHE
+                .try_with(|cache| {
+                    let mut cache = cache.borrow_mut();
+                    if cache.bytes + size > CACHE_BYTES_MAX {
+                        return false;
+                    }
+                    let class = class_of(size);
+                    if cache.classes.len() <= class {
+                        cache.classes.resize_with(class + 1, Vec::new);
+                    }
+                    cache.classes[class].push(ptr);
+                    cache.bytes += size;
+                    true
+                })
+                .unwrap_or(false);
+        if !kept {
+            release(ptr, size);
+        }
+    }
+}
+
+/// A unique, writable view of page-aligned memory.
+pub struct Buf {
+    block: Arc<Block>,
+    start: usize,
+    len: usize,
+}
+
+impl Buf {
+    /// A buffer of `len` bytes whose contents are unspecified (but initialised).
+    pub fn new(len: usize) -> Self {
+        Self { block: Arc::new(Block::new(len)), start: 0, len }
+    }
+
+    /// A buffer of `len` zero bytes.
+    pub fn zeroed(len: usize) -> Self {
+        let mut buf = Self::new(len);
+        buf.fill(0);
+        buf
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_from(bytes: &[u8]) -> Self {
+        let mut buf = Self::new(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Cuts after `at` bytes: `self` keeps the first part, the rest is returned.
+    ///
+    /// # Panics
+    /// If `at` is greater than the length.
+    pub fn split_off(&mut self, at: usize) -> Self {
+        assert!(at <= self.len, "cut at {at} in a buffer of {} bytes", self.len);
+        let rest = Self { block: self.block.clone(), start: self.start + at, len: self.len - at };
+        self.len = at;
+        rest
+    }
+
+    /// Joins `next` behind `self` again.
+    ///
+    /// # Errors
+    /// Gives `next` back if it does not follow `self` directly in the same allocation.
+    pub fn join(&mut self, next: Self) -> Result<(), Self> {
+        if !Arc::ptr_eq(&self.block, &next.block) || self.start + self.len != next.start {
+            return Err(next);
+        }
+        self.len += next.len;
+        Ok(())
+    }
+
+    /// Keeps the first `len` bytes.
+    ///
+    /// # Panics
+    /// If `len` is greater than the length.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len, "truncate to {len} a buffer of {} bytes", self.len);
+        self.len = len;
+    }
+
+    /// Ends writing: the bytes can now be shared.
+    pub fn freeze(self) -> Frozen {
+        Frozen { block: self.block, start: self.start, len: self.len }
+    }
+
+    /// Whether the memory can be handed to O_DIRECT on a disk with sectors of `sector` bytes.
+    pub fn is_aligned_to(&self, sector: usize) -> bool {
+        self.start.is_multiple_of(sector) && self.len.is_multiple_of(sector)
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: start..start+len lies in the block and is initialised; no other view can
+        // write it, since parts are disjoint and this one is borrowed.
+        unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in deref, and this view is the only one of these bytes.
+        unsafe { std::slice::from_raw_parts_mut(self.block.ptr.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} bytes at +{})", self.len, self.start)
+    }
+}
+
+/// A shared, read-only view of page-aligned memory; clones and slices cost no copy.
+#[derive(Clone)]
+pub struct Frozen {
+    block: Arc<Block>,
+    start: usize,
+    len: usize,
+}
+
+impl Frozen {
+    /// A copy of `bytes`.
+    pub fn copy_from(bytes: &[u8]) -> Self {
+        Buf::copy_from(bytes).freeze()
+    }
+
+    /// The part from `from` of `len` bytes.
+    ///
+    /// # Panics
+    /// If that reaches beyond the end.
+    #[must_use]
+    pub fn slice(&self, from: usize, len: usize) -> Self {
+        assert!(from + len <= self.len, "slice {from}+{len} of {} bytes", self.len);
+        Self { block: self.block.clone(), start: self.start + from, len }
+    }
+
+    /// The buffer again, writable, if nothing else holds any part of its memory.
+    ///
+    /// # Errors
+    /// Gives `self` back if the memory is shared.
+    pub fn try_thaw(self) -> Result<Buf, Self> {
+        // The count cannot grow meanwhile: only a holder could clone, and we are the only one.
+        if Arc::strong_count(&self.block) == 1 {
+            Ok(Buf { block: self.block, start: self.start, len: self.len })
+        } else {
+            Err(self)
+        }
+    }
+
+    /// Whether the memory can be handed to O_DIRECT on a disk with sectors of `sector` bytes.
+    pub fn is_aligned_to(&self, sector: usize) -> bool {
+        self.start.is_multiple_of(sector) && self.len.is_multiple_of(sector)
+    }
+}
+
+impl Deref for Frozen {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: start..start+len lies in the block and is initialised; nobody can write
+        // it: the unique Buf was consumed by freeze.
+        unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frozen({} bytes at +{})", self.len, self.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_disjoint_and_join_again() {
+        let mut whole = Buf::zeroed(10_000);
+        assert!(whole.as_ptr().addr().is_multiple_of(BUF_ALIGN));
+        let mut rest = whole.split_off(4096);
+        whole.fill(1);
+        rest.fill(2);
+        assert!(whole.iter().all(|b| *b == 1) && rest.iter().all(|b| *b == 2));
+        whole.join(rest).expect("neighbours join");
+        assert_eq!((whole.len(), whole[4095], whole[4096]), (10_000, 1, 2));
+        let stranger = whole.join(Buf::new(16)).expect_err("strangers do not join");
+        assert_eq!(stranger.len(), 16);
+    }
+
+    #[test]
+    fn memory_is_reused_and_thaw_needs_a_single_holder() {
+        let first = Buf::new(5000);
+        let address = first.as_ptr().addr();
+        drop(first);
+        let again = Buf::new(8192);
+        assert_eq!(again.as_ptr().addr(), address);
+        let frozen = again.freeze();
+        let part = frozen.slice(4096, 4096);
+        let frozen = frozen.try_thaw().expect_err("a part is still held");
+        drop(part);
+        assert_eq!(frozen.try_thaw().expect("alone now").len(), 8192);
+    }
+}

@@ -1,0 +1,328 @@
+//! The executor: a queue of runnable tasks on one thread.
+//!
+//! Turn by turn it polls what is runnable, fires due timers, and lets the driver reap
+//! completions; when nothing is runnable it parks in the driver until the next deadline.
+//! Runnable tasks are taken first-in-first-out, or – under [`Schedule::Seeded`] – in an order
+//! drawn from a seed, so that the simulator explores interleavings that a busy ring would
+//! produce and can replay each exactly.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::ThreadId;
+
+use crate::Nanos;
+use crate::timer::{Sleep, Timers};
+
+/// Polls between two looks at the driver, so that a long run of ready tasks cannot starve I/O.
+const POLLS_PER_TURN: usize = 64;
+
+/// Where time and completions come from.
+pub trait Driver {
+    /// The time now.
+    fn now(&self) -> Nanos;
+    /// Reaps what has completed, without waiting; completions wake their tasks.
+    fn poll(&self);
+    /// Nothing is runnable: waits until something completes, `deadline` passes, or the doorbell
+    /// rings. `None` means that no timer is set. Virtual time moves to `deadline` at once, and
+    /// panics on `None`, because then nothing could ever happen again.
+    fn park(&self, deadline: Option<Nanos>);
+    /// What a wake from another thread calls to end [`Driver::park`].
+    fn doorbell(&self) -> Arc<dyn Fn() + Send + Sync>;
+}
+
+/// How the next runnable task is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Schedule {
+    /// First in, first out.
+    Fifo,
+    /// Any runnable task, drawn from this seed.
+    Seeded(u64),
+}
+
+/// Handle of an executor; clones are handles of the same one.
+#[derive(Clone)]
+pub struct Rt(Rc<Core>);
+
+impl std::fmt::Debug for Rt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rt").field("now_ns", &self.now()).finish_non_exhaustive()
+    }
+}
+
+struct Core {
+    driver: Rc<dyn Driver>,
+    tasks: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<usize>>,
+    ready: Arc<ReadyQueue>,
+    pub(crate) timers: RefCell<Timers>,
+    seed: Cell<Option<u64>>,
+    /// Polls since the start: lets a simulation bound a livelock.
+    polls: Cell<u64>,
+}
+
+enum Slot {
+    Free,
+    Running,
+    Idle(Pin<Box<dyn Future<Output = ()>>>, Arc<TaskWaker>),
+}
+
+/// The runnable tasks. Behind a mutex because a waker may be used from any thread; on the
+/// executor's own thread it is never contended.
+struct ReadyQueue {
+    queue: Mutex<VecDeque<Arc<TaskWaker>>>,
+    owner: ThreadId,
+    doorbell: Arc<dyn Fn() + Send + Sync>,
+}
+
+struct TaskWaker {
+    id: usize,
+    queued: AtomicBool,
+    ready: Arc<ReadyQueue>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let ready = self.ready.clone();
+        ready.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(self);
+        if std::thread::current().id() != ready.owner {
+            (ready.doorbell)();
+        }
+    }
+}
+
+impl Rt {
+    /// An executor for the calling thread.
+    pub fn new(driver: Rc<dyn Driver>, schedule: Schedule) -> Self {
+        let ready = Arc::new(ReadyQueue {
+            queue: Mutex::default(),
+            owner: std::thread::current().id(),
+            doorbell: driver.doorbell(),
+        });
+        let seed = match schedule {
+            Schedule::Fifo => None,
+            Schedule::Seeded(seed) => Some(seed),
+        };
+        Rt(Rc::new(Core {
+            driver,
+            tasks: RefCell::default(),
+            free: RefCell::default(),
+            ready,
+            timers: RefCell::default(),
+            seed: Cell::new(seed),
+            polls: Cell::new(0),
+        }))
+    }
+
+    /// The time now, from the driver.
+    pub fn now(&self) -> Nanos {
+        self.0.driver.now()
+    }
+
+    /// Completes after `duration`.
+    pub fn sleep(&self, duration: Nanos) -> Sleep {
+        self.sleep_until(self.now().saturating_add(duration))
+    }
+
+    /// Completes at `deadline`; at once if that has passed.
+    pub fn sleep_until(&self, deadline: Nanos) -> Sleep {
+        Sleep::new(self.clone(), deadline)
+    }
+
+    /// Lets every other runnable task have a turn.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                Poll::Ready(())
+            } else {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+
+    /// Starts a task. Dropping the returned [`Task`] lets it run on unobserved.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
+        let (tx, rx) = crate::sync::oneshot();
+        let future = Box::pin(async move { tx.send(future.await) });
+        let core = &self.0;
+        let id = core.free.borrow_mut().pop().unwrap_or_else(|| {
+            let mut tasks = core.tasks.borrow_mut();
+            tasks.push(Slot::Free);
+            tasks.len() - 1
+        });
+        let waker =
+            Arc::new(TaskWaker { id, queued: AtomicBool::new(false), ready: core.ready.clone() });
+        core.tasks.borrow_mut()[id] = Slot::Idle(future, waker.clone());
+        waker.wake();
+        Task(rx)
+    }
+
+    /// Runs every task until `future` is done, and returns what it gives.
+    ///
+    /// # Panics
+    /// If called from inside a task of the same executor, or if the driver panics because
+    /// nothing can ever happen again (virtual time only).
+    pub fn block_on<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
+        let mut task = self.spawn(future);
+        loop {
+            self.run_ready();
+            if let Some(value) = task.0.try_take() {
+                return value;
+            }
+            self.wait();
+        }
+    }
+
+    /// Drops every task where it stands, without running it further: what a power cut does to
+    /// a program. Buffers of I/O in flight stay with the driver until the I/O completes.
+    pub fn kill_all(&self) {
+        let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
+        drop(tasks);
+        self.0.free.borrow_mut().clear();
+        self.0.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        // Dropped tasks may have spawned or woken others from their destructors.
+        self.0.tasks.borrow_mut().clear();
+    }
+
+    /// Polls of tasks since the start.
+    pub fn polls(&self) -> u64 {
+        self.0.polls.get()
+    }
+
+    /// The tasks that are not finished.
+    pub fn live_tasks(&self) -> usize {
+        self.0.tasks.borrow().iter().filter(|s| !matches!(s, Slot::Free)).count()
+    }
+
+    /// Polls what is runnable, up to a bound.
+    fn run_ready(&self) {
+        self.fire_timers();
+        let mut polled = 0;
+        while polled < POLLS_PER_TURN
+            && let Some(waker) = self.next_ready()
+        {
+            self.poll_task(waker);
+            polled += 1;
+        }
+    }
+
+    /// Reaps completions, and waits for them if nothing is runnable.
+    fn wait(&self) {
+        if !self.is_ready_empty() {
+            self.0.driver.poll();
+        } else {
+            let deadline = self.0.timers.borrow().next_deadline();
+            self.0.driver.park(deadline);
+        }
+    }
+
+    fn is_ready_empty(&self) -> bool {
+        self.0.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn fire_timers(&self) {
+        if self.0.timers.borrow().next_deadline().is_none() {
+            return;
+        }
+        let now = self.now();
+        // Wakes are made outside the borrow: a waker's drop may run code that sets timers.
+        loop {
+            let Some(waker) = self.0.timers.borrow_mut().pop_due(now) else { return };
+            waker.wake();
+        }
+    }
+
+    fn next_ready(&self) -> Option<Arc<TaskWaker>> {
+        let mut queue = self.0.ready.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(state) = self.0.seed.get() else { return queue.pop_front() };
+        if queue.len() < 2 {
+            return queue.pop_front();
+        }
+        let (state, random) = split_mix(state);
+        self.0.seed.set(Some(state));
+        let len = queue.len() as u64;
+        let index = usize::try_from(random % len).unwrap_or(0);
+        queue.remove(index)
+    }
+
+    fn poll_task(&self, waker: Arc<TaskWaker>) {
+        let core = &self.0;
+        core.polls.set(core.polls.get() + 1);
+        waker.queued.store(false, Ordering::Release);
+        let id = waker.id;
+        let mut future = {
+            let mut tasks = core.tasks.borrow_mut();
+            match tasks.get_mut(id) {
+                // A stale waker of a task that has ended, whose slot another may have taken.
+                Some(Slot::Idle(_, current)) if Arc::ptr_eq(current, &waker) => {}
+                _ => return,
+            }
+            match std::mem::replace(&mut tasks[id], Slot::Running) {
+                Slot::Idle(future, _) => future,
+                Slot::Free | Slot::Running => return,
+            }
+        };
+        let std_waker = Waker::from(waker.clone());
+        let done = future.as_mut().poll(&mut Context::from_waker(&std_waker)).is_ready();
+        let mut tasks = core.tasks.borrow_mut();
+        // kill_all inside the poll has emptied the table.
+        if id >= tasks.len() {
+            return;
+        }
+        if done {
+            tasks[id] = Slot::Free;
+            drop(tasks);
+            core.free.borrow_mut().push(id);
+        } else {
+            tasks[id] = Slot::Idle(future, waker);
+        }
+    }
+
+    pub(crate) fn with_timers<T>(&self, f: impl FnOnce(&mut Timers) -> T) -> T {
+        f(&mut self.0.timers.borrow_mut())
+    }
+}
+
+/// One step of SplitMix64: the next state and a random number.
+fn split_mix(state: u64) -> (u64, u64) {
+    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (state, z ^ (z >> 31))
+}
+
+/// A running task; as a future it gives the task's output.
+#[derive(Debug)]
+pub struct Task<T>(crate::sync::Receiver<T>);
+
+impl<T> Task<T> {
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_ready()
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = T;
+
+    /// # Panics
+    /// If the task was dropped before it ended ([`Rt::kill_all`]).
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        Pin::new(&mut self.0).poll(cx).map(|value| match value {
+            Some(value) => value,
+            None => panic!("a task was awaited after its executor had dropped it"),
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! A fair counting semaphore: who asks first is served first, however much it asks for.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Counts permits; clones share the count.
+#[derive(Debug, Clone)]
+pub struct Semaphore(Rc<RefCell<State>>);
+
+#[derive(Debug)]
+struct State {
+    available: usize,
+    next_id: u64,
+    queue: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    wanted: usize,
+    waker: Waker,
+}
+
+impl State {
+    /// Wakes the first in line if its wish can now be met.
+    fn wake_first(&self) {
+        if let Some(first) = self.queue.front()
+            && first.wanted <= self.available
+        {
+            first.waker.wake_by_ref();
+        }
+    }
+}
+
+impl Semaphore {
+    /// A semaphore with `permits` to give.
+    pub fn new(permits: usize) -> Self {
+        Self(Rc::new(RefCell::new(State {
+            available: permits,
+            next_id: 0,
+            queue: VecDeque::new(),
+        })))
+    }
+
+    /// Waits for `wanted` permits; they come back when the [`Permit`] is dropped. Asking for
+    /// more than the semaphore was made with waits for ever: clamp before.
+    pub fn acquire(&self, wanted: usize) -> Acquire {
+        Acquire { semaphore: self.clone(), wanted, id: None }
+    }
+
+    /// Takes `wanted` permits if they are free and nobody is in line.
+    pub fn try_acquire(&self, wanted: usize) -> Option<Permit> {
+        let mut state = self.0.borrow_mut();
+        if !state.queue.is_empty() || state.available < wanted {
+            return None;
+        }
+        state.available -= wanted;
+        drop(state);
+        Some(Permit { semaphore: self.clone(), count: wanted })
+    }
+
+    /// Permits not given out.
+    pub fn available(&self) -> usize {
+        self.0.borrow().available
+    }
+
+    /// Adds permits (a limit that was raised).
+    pub fn add(&self, permits: usize) {
+        let mut state = self.0.borrow_mut();
+        state.available += permits;
+        state.wake_first();
+    }
+}
+
+/// Future of [`Semaphore::acquire`].
+#[derive(Debug)]
+pub struct Acquire {
+    semaphore: Semaphore,
+    wanted: usize,
+    id: Option<u64>,
+}
+
+impl Future for Acquire {
+    type Output = Permit;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
+        let semaphore = self.semaphore.clone();
+        let mut state = semaphore.0.borrow_mut();
+        let first = match (self.id, state.queue.front()) {
+            (_, None) => true,
+            (Some(id), Some(waiter)) => waiter.id == id,
+            (None, Some(_)) => false,
+        };
+        if first && state.available >= self.wanted {
+            state.available -= self.wanted;
+            if self.id.take().is_some() {
+                state.queue.pop_front();
+                state.wake_first();
+            }
+            drop(state);
+            return Poll::Ready(Permit { semaphore, count: self.wanted });
+        }
+        match self.id {
+            Some(id) => {
+                if let Some(waiter) = state.queue.iter_mut().find(|waiter| waiter.id == id) {
+                    waiter.waker.clone_from(cx.waker());
+                }
+            }
+            None => {
+                let id = state.next_id;
+                state.next_id += 1;
+                let (wanted, waker) = (self.wanted, cx.waker().clone());
+                state.queue.push_back(Waiter { id, wanted, waker });
+                self.id = Some(id);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let mut state = self.semaphore.0.borrow_mut();
+            state.queue.retain(|waiter| waiter.id != id);
+            state.wake_first();
+        }
+    }
+}
+
+/// Permits held; dropping gives them back.
+#[derive(Debug)]
+pub struct Permit {
+    semaphore: Semaphore,
+    count: usize,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut state = self.semaphore.0.borrow_mut();
+        state.available += self.count;
+        state.wake_first();
+    }
+}

@@ -1,0 +1,144 @@
+//! The executor keeps its promises under virtual time: order, timers, fairness, a clean end.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weft_rt::sync::{Notify, Semaphore};
+use weft_rt::{Driver, Nanos, Rt, Schedule};
+
+#[derive(Default)]
+struct Virtual(Cell<Nanos>);
+
+impl Driver for Virtual {
+    fn now(&self) -> Nanos {
+        self.0.get()
+    }
+    fn poll(&self) {}
+    fn park(&self, deadline: Option<Nanos>) {
+        let deadline = deadline.expect("nothing can ever happen again");
+        self.0.set(self.0.get().max(deadline));
+    }
+    fn doorbell(&self) -> Arc<dyn Fn() + Send + Sync> {
+        Arc::new(|| {})
+    }
+}
+
+fn rt(schedule: Schedule) -> Rt {
+    Rt::new(Rc::new(Virtual::default()), schedule)
+}
+
+#[test]
+fn sleepers_wake_in_the_order_of_their_deadlines() {
+    let rt = rt(Schedule::Fifo);
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let main = {
+        let (rt, log) = (rt.clone(), log.clone());
+        async move {
+            let tasks: Vec<_> = [30u64, 10, 20, 10]
+                .into_iter()
+                .enumerate()
+                .map(|(i, delay)| {
+                    let (rt2, log) = (rt.clone(), log.clone());
+                    rt.spawn(async move {
+                        rt2.sleep(delay).await;
+                        log.borrow_mut().push((rt2.now(), i));
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await;
+            }
+        }
+    };
+    rt.block_on(main);
+    assert_eq!(*log.borrow(), [(10, 1), (10, 3), (20, 2), (30, 0)]);
+    assert_eq!(rt.live_tasks(), 0);
+}
+
+#[test]
+fn a_seed_decides_the_interleaving_and_repeats_it() {
+    let run = |seed| {
+        let rt = rt(Schedule::Seeded(seed));
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let (rt2, log2) = (rt.clone(), log.clone());
+        rt.block_on(async move {
+            let tasks: Vec<_> = (0..8)
+                .map(|i| {
+                    let (rt, log) = (rt2.clone(), log2.clone());
+                    rt2.spawn(async move {
+                        for _ in 0..3 {
+                            log.borrow_mut().push(i);
+                            rt.yield_now().await;
+                        }
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await;
+            }
+        });
+        Rc::try_unwrap(log).expect("all tasks ended").into_inner()
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+#[test]
+fn the_semaphore_serves_the_first_in_line_even_if_it_wants_more() {
+    let rt = rt(Schedule::Fifo);
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let (rt2, log2) = (rt.clone(), log.clone());
+    rt.block_on(async move {
+        let semaphore = Semaphore::new(4);
+        let held = semaphore.acquire(3).await;
+        let tasks: Vec<_> = [4usize, 1, 1]
+            .into_iter()
+            .enumerate()
+            .map(|(i, wanted)| {
+                let (semaphore, log) = (semaphore.clone(), log2.clone());
+                rt2.spawn(async move {
+                    let _permit = semaphore.acquire(wanted).await;
+                    log.borrow_mut().push(i);
+                })
+            })
+            .collect();
+        rt2.sleep(1).await;
+        assert!(semaphore.try_acquire(1).is_none(), "nobody may jump the line");
+        drop(held);
+        for task in tasks {
+            task.await;
+        }
+        assert_eq!(semaphore.available(), 4);
+    });
+    assert_eq!(*log.borrow(), [0, 1, 2]);
+}
+
+#[test]
+fn a_ring_between_wait_and_poll_is_not_missed() {
+    let rt = rt(Schedule::Fifo);
+    rt.block_on(async {
+        let bell = Notify::default();
+        let wait = bell.wait();
+        bell.notify_all();
+        wait.await;
+    });
+}
+
+#[test]
+fn killing_drops_every_task_where_it_stands() {
+    let rt = rt(Schedule::Fifo);
+    let alive = Rc::new(());
+    for _ in 0..4 {
+        let (held, rt2) = (alive.clone(), rt.clone());
+        rt.spawn(async move {
+            rt2.sleep(1000).await;
+            drop(held);
+        });
+    }
+    let rt2 = rt.clone();
+    rt.block_on(async move { rt2.sleep(1).await });
+    assert_eq!(Rc::strong_count(&alive), 5);
+    rt.kill_all();
+    assert_eq!(Rc::strong_count(&alive), 1);
+}
