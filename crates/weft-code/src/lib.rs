@@ -1,1 +1,50 @@
-//! To be written.
+//! Linear stripe codes: every RAID level as rows of coefficients over GF(2^8).
+//!
+//! A stripe has k data units, numbered 0..k, and p parity units, numbered k..k+p. Parity unit k+t is
+//! the sum Σ coef(t, j)·d_j over GF(2^8) with polynomial 0x11d and generator 2. The levels differ
+//! only in their rows:
+//!
+//! | code | rows |
+//! |---|---|
+//! | `raid0` | none |
+//! | `raid1`, `raid10` | `[1]` for each further copy (k = 1) |
+//! | `raid4`, `raid5` | all ones |
+//! | `raid6`, `rs:K+2` | all ones; 1, 2, 4, 8, … |
+//! | `rs:K+R` | any R losses survive (see `rows`) |
+//! | `lrc:K,L,R` | one XOR row for each of L groups; R global rows 2^(j·t), t = 1..R |
+//! | `drc:K,L,R`, `drc-g`, `drc-oa` | as LRC, the groups changing from stripe to stripe |
+//!
+//! This crate knows nothing of disks and offsets: where a unit lies is the business of
+//! `weft-layout`; the arithmetic on data is that of `weft-gf`. It answers
+//! * what a write changes: [`Code::row`], [`Code::parities_of`];
+//! * what a repair reads: [`Code::plan`], and [`PlanCache`] for questions that come again;
+//! * what survives: [`Code::decodable`], [`Code::tolerance`], and [`Survival`] for whole arrays.
+//!
+//! ```
+//! use weft_code::{Code, UnitSet};
+//!
+//! let code = Code::new("lrc:4,2,1".parse()?, 7)?;
+//! let plan = code.plan(0, UnitSet::one(0), UnitSet::one(0), &|_| 1)?;
+//! assert_eq!(plan.reads, UnitSet::from([1, 4])); // d0 = d1 + p0: its local group
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod cache;
+mod code;
+mod field;
+mod matrix;
+mod plan;
+mod rows;
+mod shuffle;
+mod small_field;
+mod spec;
+mod survival;
+mod units;
+
+pub use cache::PlanCache;
+pub use code::{Code, sets};
+pub use plan::{Plan, Undecodable};
+pub use spec::{CodeSpec, Copies, KNOWN, PERIOD_MAX, SLOTS_MAX, Shape, SpecError};
+pub use survival::{Share, Survival};
+pub use units::{Iter, UnitSet};

@@ -1,0 +1,276 @@
+//! A code built for a number of slots: its parity rows, stripe by stripe.
+
+use std::sync::OnceLock;
+
+use crate::matrix::rank;
+use crate::plan::{Plan, Undecodable, plan};
+use crate::rows;
+use crate::shuffle;
+use crate::spec::{CodeSpec, Shape, SpecError};
+use crate::units::UnitSet;
+
+/// Rank computations that [`Code::tolerance`] may spend on each number of losses.
+const TOLERANCE_CHECKS_MAX: u64 = 100_000;
+
+/// A linear stripe code over GF(2^8): k data units 0..k, p parity units k..k+p, each parity a row
+/// of coefficients over the data. Rows may differ from stripe to stripe with a period.
+#[derive(Debug)]
+pub struct Code {
+    spec: CodeSpec,
+    shape: Shape,
+    period: u64,
+    /// Coefficients: stripe of the period, then parity, then data.
+    rows: Vec<u8>,
+    /// Local group of each data unit: stripe of the period, then data. Empty without groups.
+    groups: Vec<usize>,
+    tolerance: OnceLock<usize>,
+}
+
+impl Code {
+    /// The code `spec` on `slots` slots.
+    ///
+    /// # Errors
+    /// If it cannot be built on that many.
+    pub fn new(spec: CodeSpec, slots: usize) -> Result<Self, SpecError> {
+        let shape = spec.shape(slots)?;
+        Self::with_columns(spec, slots, &[(0..shape.k).collect()])
+    }
+
+    /// As [`Code::new`], for a layout in which the coefficients of a data unit follow its place
+    /// in the row, not its number: in stripe s data unit j has the coefficients of column
+    /// `columns[s mod columns.len()][j]`. (md computes Q of RAID-6 in the order of the disks that
+    /// follow Q; in the asymmetric algorithms this is not the order of the data.)
+    ///
+    /// # Errors
+    /// If the code cannot be built on that many slots.
+    ///
+    /// # Panics
+    /// If a list of columns is not k different numbers below 255, or if the code has local groups
+    /// and `columns` is not the identity.
+    pub fn with_columns(
+        spec: CodeSpec,
+        slots: usize,
+        columns: &[Vec<usize>],
+    ) -> Result<Self, SpecError> {
+        let shape = spec.shape(slots)?;
+        assert!(!columns.is_empty());
+        for c in columns {
+            let distinct: UnitSet = c.iter().copied().collect();
+            assert!(c.len() == shape.k && distinct.len() == shape.k && !distinct.contains(255));
+        }
+        let (rows, groups) = match spec.groups() {
+            Some((k, l, r)) => {
+                let natural: Vec<_> = (0..k).collect();
+                assert!(columns.iter().all(|c| *c == natural), "columns of a code with groups");
+                let groups = match spec {
+                    CodeSpec::Lrc { .. } => Some(shuffle::fixed(k, l)),
+                    CodeSpec::DrcOa { .. } => shuffle::orthogonal(k, l),
+                    _ => shuffle::algorithm_1(k, l),
+                };
+                let groups = groups.expect("the specification was checked");
+                (grouped_rows(&groups, l, r), groups)
+            }
+            None => (plain_rows(spec, shape, columns), vec![vec![]; columns.len()]),
+        };
+        Ok(Self {
+            spec,
+            shape,
+            period: groups.len() as u64,
+            rows,
+            groups: groups.concat(),
+            tolerance: OnceLock::new(),
+        })
+    }
+
+    /// The name it was built from.
+    #[must_use]
+    pub fn spec(&self) -> CodeSpec {
+        self.spec
+    }
+
+    /// Data units of a stripe.
+    #[must_use]
+    pub fn k(&self) -> usize {
+        self.shape.k
+    }
+
+    /// Parity units (or further copies) of a stripe.
+    #[must_use]
+    pub fn p(&self) -> usize {
+        self.shape.p
+    }
+
+    /// Units of a stripe, k + p.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.shape.width()
+    }
+
+    /// Stripes after which the rows repeat.
+    #[must_use]
+    pub fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// The stripe of the first period that has the same rows as `stripe`.
+    #[must_use]
+    pub fn pattern(&self, stripe: u64) -> u64 {
+        if self.period == 1 { 0 } else { stripe % self.period }
+    }
+
+    /// Coefficient of data unit `data` in parity row `parity` (0..p) of `stripe`.
+    ///
+    /// # Panics
+    /// If `parity` or `data` is out of range.
+    #[must_use]
+    pub fn coef(&self, stripe: u64, parity: usize, data: usize) -> u8 {
+        self.row(stripe, parity)[data]
+    }
+
+    /// The k coefficients of parity row `parity` (0..p) of `stripe`.
+    ///
+    /// # Panics
+    /// If `parity` is out of range.
+    #[must_use]
+    pub fn row(&self, stripe: u64, parity: usize) -> &[u8] {
+        let Shape { k, p } = self.shape;
+        assert!(parity < p);
+        &self.rows[(self.slot_of_pattern(stripe) * p + parity) * k..][..k]
+    }
+
+    /// The parity rows that a write to data unit `data` changes, each with the coefficient that
+    /// the change is multiplied by: parity row t lives in unit k + t.
+    pub fn parities_of(&self, stripe: u64, data: usize) -> impl Iterator<Item = (usize, u8)> + '_ {
+        (0..self.shape.p)
+            .map(move |parity| (parity, self.coef(stripe, parity, data)))
+            .filter(|&(_, coef)| coef != 0)
+    }
+
+    /// The local group of a data unit, counted from 0; none for codes without local groups.
+    #[must_use]
+    pub fn group(&self, stripe: u64, data: usize) -> Option<usize> {
+        self.groups.get(self.slot_of_pattern(stripe) * self.shape.k + data).copied()
+    }
+
+    /// Whether any p losses survive, so that all repairs read k units and only cost decides which.
+    #[must_use]
+    pub fn is_mds(&self) -> bool {
+        self.spec.groups().is_none()
+    }
+
+    /// The cheapest set of reads that gives all `wanted` units while `lost` are lost; `cost(unit)`
+    /// is 0 for a unit that is at hand anyway. Wanted units that are not lost are simply read.
+    /// The search is exact for maximum-distance-separable codes and for stripes of a dozen or two
+    /// units; on wider ones with local groups it is bounded and may be a little off the optimum.
+    ///
+    /// # Errors
+    /// If a wanted unit cannot be computed from what is left.
+    pub fn plan(
+        &self,
+        stripe: u64,
+        lost: UnitSet,
+        wanted: UnitSet,
+        cost: &dyn Fn(usize) -> u32,
+    ) -> Result<Plan, Undecodable> {
+        plan(self, stripe, lost, wanted, cost)
+    }
+
+    /// Whether all data of `stripe` can be had while the units `lost` are lost.
+    #[must_use]
+    pub fn decodable(&self, stripe: u64, lost: UnitSet) -> bool {
+        let Shape { k, p } = self.shape;
+        let unknown: Vec<_> = lost.iter().take_while(|&u| u < k).collect();
+        let equations = (0..p).filter(|t| !lost.contains(k + t)).map(|t| {
+            let row = self.row(stripe, t);
+            unknown.iter().map(|&j| row[j]).collect()
+        });
+        unknown.is_empty() || rank(equations.collect()) == unknown.len()
+    }
+
+    /// Any this many lost units (hence any this many failed slots) leave all data readable, in
+    /// every stripe. Exact unless the stripe is so wide that it cannot be enumerated; a proven
+    /// lower bound then.
+    #[must_use]
+    pub fn tolerance(&self) -> usize {
+        *self.tolerance.get_or_init(|| match self.spec.groups() {
+            None => self.shape.p,
+            Some((_, _, r)) => self.search_tolerance(match r {
+                0 => 1,
+                1 | 2 => r + 1,
+                // two losses always leave a parity of distinct, non-zero coefficients
+                _ => 2,
+            }),
+        })
+    }
+
+    fn search_tolerance(&self, proven: usize) -> usize {
+        let (n, p) = (self.width(), self.shape.p);
+        let mut tolerance = proven;
+        while tolerance < p {
+            let checks = binomial(n, tolerance + 1).saturating_mul(self.period);
+            let survives = |lost| (0..self.period).all(|stripe| self.decodable(stripe, lost));
+            if checks > TOLERANCE_CHECKS_MAX || !sets(n, tolerance + 1).all(survives) {
+                break;
+            }
+            tolerance += 1;
+        }
+        tolerance
+    }
+
+    fn slot_of_pattern(&self, stripe: u64) -> usize {
+        usize::try_from(self.pattern(stripe)).expect("a period fits in memory")
+    }
+}
+
+/// Rows of a code without local groups.
+fn plain_rows(spec: CodeSpec, shape: Shape, columns: &[Vec<usize>]) -> Vec<u8> {
+    let Shape { k, p } = shape;
+    let mut rows = Vec::with_capacity(columns.len() * p * k);
+    for columns in columns {
+        for t in 0..p {
+            let coef = |&c: &usize| if spec.is_mirror() { 1 } else { rows::mds(p, t, c) };
+            rows.extend(columns.iter().map(coef));
+        }
+    }
+    rows
+}
+
+/// One XOR row a group, then `r` global rows, for each stripe of a period.
+fn grouped_rows(groups: &[Vec<usize>], l: usize, r: usize) -> Vec<u8> {
+    let mut rows = Vec::new();
+    for groups in groups {
+        for local in 0..l {
+            rows.extend(groups.iter().map(|&g| u8::from(g == local)));
+        }
+        for t in 0..r {
+            rows.extend((0..groups.len()).map(|j| rows::global(t, j)));
+        }
+    }
+    rows
+}
+
+pub(crate) fn binomial(n: usize, size: usize) -> u64 {
+    if size > n {
+        return 0;
+    }
+    let step = |c: u64, i: usize| c.saturating_mul((n - i) as u64) / (i as u64 + 1);
+    (0..size).fold(1, step)
+}
+
+/// All sets of `size` of the numbers 0..n, in lexicographic order.
+pub fn sets(n: usize, size: usize) -> impl Iterator<Item = UnitSet> {
+    let mut next: Option<Vec<usize>> = (size <= n).then(|| (0..size).collect());
+    std::iter::from_fn(move || {
+        let current = next.take()?;
+        let set = current.iter().copied().collect();
+        if let Some(i) = (0..size).rev().find(|&i| current[i] < n - size + i) {
+            let mut following = current;
+            let from = following[i] + 1;
+            for (offset, member) in following[i..].iter_mut().enumerate() {
+                *member = from + offset;
+            }
+            next = Some(following);
+        }
+        Some(set)
+    })
+}
