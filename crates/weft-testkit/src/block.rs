@@ -1,0 +1,84 @@
+//! Loop devices and mounts that are given back on drop.
+
+use std::path::{Path, PathBuf};
+
+use crate::process::{command, run};
+
+/// A loop device over a file. Needs [`Need::Root`](crate::Need::Root) and
+/// [`Need::Loop`](crate::Need::Loop); detached on drop.
+#[derive(Debug)]
+pub struct LoopDevice {
+    device: PathBuf,
+}
+
+impl LoopDevice {
+    /// Attaches the first free loop device to `file`, with direct I/O if `direct`.
+    #[track_caller]
+    #[must_use]
+    pub fn attach(file: &Path, direct: bool) -> Self {
+        let direct = if direct { "--direct-io=on" } else { "--direct-io=off" };
+        let output = run(command("losetup").args(["--find", "--show", direct]).arg(file));
+        let name = String::from_utf8(output.stdout).expect("losetup prints a path");
+        Self { device: name.trim().into() }
+    }
+
+    /// The device, such as `/dev/loop3`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.device
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        report(command("losetup").arg("--detach").arg(&self.device));
+    }
+}
+
+/// A mounted file system; unmounted on drop.
+#[derive(Debug)]
+pub struct Mount {
+    at: PathBuf,
+}
+
+impl Mount {
+    /// Mounts `device` on the existing folder `at`, with mount options (`""` for none).
+    #[track_caller]
+    #[must_use]
+    pub fn new(device: &Path, at: &Path, options: &str) -> Self {
+        let options = if options.is_empty() { "defaults" } else { options };
+        run(command("mount").args(["-o", options]).arg(device).arg(at));
+        Self { at: at.into() }
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+
+    /// Unmounts now.
+    ///
+    /// # Panics
+    /// If it cannot be unmounted; drop only reports that.
+    #[track_caller]
+    pub fn unmount(self) {
+        run(command("umount").arg(&self.at));
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        report(command("umount").arg(&self.at));
+    }
+}
+
+/// Runs a clean-up command; a failure is only told, since a drop may run while panicking.
+fn report(command: &mut std::process::Command) {
+    match command.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => eprintln!("{command:?} ended with {status}"),
+        Err(e) => eprintln!("{command:?}: {e}"),
+    }
+}

@@ -1,0 +1,33 @@
+//! What weft's tests stand on when they meet the real world.
+//!
+//! A development-only crate: nothing in the product depends on it. It holds the few things that
+//! every end-to-end test needs and that are easy to get subtly wrong.
+//!
+//! - [`Scratch`]: a folder that goes away with the test.
+//! - [`have`] and [`Need`]: the one policy for tests that need a tool, root, FUSE or loop devices.
+//!   Without it they are *skipped loudly*; with `WEFT_NOTHING_SKIPPED=1` (what `./test` sets in CI)
+//!   a missing need is a failure, so that a green run never hides a test that did not run.
+//! - [`run`], [`command`], [`Process`]: commands whose failure shows their output, and daemons that
+//!   do not outlive their test, not even when the test runner is killed.
+//! - [`LoopDevice`], [`Mount`]: detached and unmounted on drop.
+//! - [`Uml`]: a shell script inside a real Linux kernel with MD, over files of this machine.
+//! - [`Rng`], [`for_seeds`], [`pattern`]: seeded randomness that prints how to replay a failure,
+//!   and data in which every sector names itself.
+//!
+//! Failures panic: this is code for tests, and the panic's message is the report.
+#![forbid(unsafe_code)]
+
+mod block;
+mod need;
+pub mod pattern;
+mod process;
+mod scratch;
+mod seed;
+mod uml;
+
+pub use block::{LoopDevice, Mount};
+pub use need::{Need, have};
+pub use process::{Process, command, run, wait_until};
+pub use scratch::Scratch;
+pub use seed::{Rng, for_seeds};
+pub use uml::{Uml, UmlOutcome};

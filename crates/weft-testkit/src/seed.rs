@@ -1,0 +1,119 @@
+//! Seeded randomness that says how to replay a failure.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// A small deterministic generator (SplitMix64; Steele, Lea, Flood 2014): the same seed gives the
+/// same numbers on every machine and in every version of weft's tests.
+#[derive(Debug, Clone)]
+pub struct Rng {
+    state: u64,
+}
+
+impl Rng {
+    /// A generator that depends on nothing but `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { state: mix(seed) }
+    }
+
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        finish(self.state)
+    }
+
+    /// A number in `0..bound`.
+    ///
+    /// # Panics
+    /// If `bound` is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        assert!(bound > 0, "no number is below 0");
+        // Lemire's multiplication; the bias is below 2^-32 for the bounds that tests use.
+        let product = u128::from(self.next_u64()) * u128::from(bound);
+        u64::try_from(product >> 64).expect("the high half has 64 bits")
+    }
+
+    /// An index into something of length `len`.
+    ///
+    /// # Panics
+    /// If `len` is 0.
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).expect("below a usize")
+    }
+
+    /// True `times` out of `of` times.
+    pub fn chance(&mut self, times: u64, of: u64) -> bool {
+        self.below(of) < times
+    }
+
+    /// Fills `data` with random bytes.
+    pub fn fill(&mut self, data: &mut [u8]) {
+        for chunk in data.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+/// Runs `test` once for each seed, with a generator of that seed.
+///
+/// `WEFT_SEED=N` runs only seed N, `WEFT_SEEDS=N` runs N seeds from the range's start on (a soak).
+/// When a seed fails, the line that replays it is printed before the panic goes on.
+pub fn for_seeds(seeds: Range<u64>, test: impl Fn(&mut Rng)) {
+    let number = |name| std::env::var(name).ok().map(|value| value.parse::<u64>());
+    let number = |name| number(name).map(|value| value.unwrap_or_else(|e| panic!("{name}: {e}")));
+    let seeds = match (number("WEFT_SEED"), number("WEFT_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, Some(count)) => seeds.start..seeds.start + count,
+        (None, None) => seeds,
+    };
+    for seed in seeds {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(&mut Rng::new(seed)))) {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("");
+            eprintln!("seed {seed} failed; replay it with: WEFT_SEED={seed} cargo test {name}");
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// SplitMix64's step and finish: a bijection of 64 bits that leaves no visible pattern.
+pub(crate) fn mix(value: u64) -> u64 {
+    finish(value.wrapping_add(0x9e37_79b9_7f4a_7c15))
+}
+
+fn finish(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_splitmix64() {
+        // The published first outputs for the state 1234567.
+        let mut rng = Rng { state: 1_234_567 };
+        assert_eq!(rng.next_u64(), 6_457_827_717_110_365_317);
+        assert_eq!(rng.next_u64(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn below_stays_below_and_reaches_everything() {
+        let mut rng = Rng::new(1);
+        let mut seen = [false; 7];
+        for _ in 0..1000 {
+            seen[rng.index(7)] = true;
+        }
+        assert_eq!(seen, [true; 7]);
+    }
+
+    #[test]
+    #[should_panic(expected = "seed five")]
+    fn a_failing_seed_fails_the_test() {
+        let fifth = Rng::new(5).next_u64();
+        for_seeds(0..10, |rng| assert_ne!(rng.next_u64(), fifth, "seed five"));
+    }
+}
