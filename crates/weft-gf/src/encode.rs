@@ -1,0 +1,257 @@
+//! From slices to the loops: checks of lengths, choice of loop, pieces.
+//!
+//! The general product `dst_r = Σ_j rows[r][j]·src_j` is taken apart by what its rows look like:
+//!
+//! - a row of ones and a row 1, 2, 4, 8 … go to the P+Q loop together;
+//! - a row of zeros and ones is a sum of some of the sources;
+//! - all other rows go to the general loop, up to [`ROWS_MAX`] at a time.
+//!
+//! If that makes more than one pass over the sources, the passes are made over a piece of the units
+//! small enough to stay in cache from one pass to the next, then over the next piece.
+
+use crate::{
+    field,
+    kernel::Kernel,
+    loops::{ROWS_MAX, SOURCES_MAX},
+};
+
+/// What the sources of one piece may take together in bytes: within the second-level cache of any
+/// machine that has one, together with the outputs.
+const PIECE_SOURCES_BYTES: usize = 128 << 10;
+
+/// Bounds of the piece of one unit, in bytes.
+const PIECE_BYTES_MIN: usize = 4 << 10;
+const PIECE_BYTES_MAX: usize = 64 << 10;
+
+impl Kernel {
+    /// [`crate::xor`] by this kernel.
+    pub fn xor(self, dst: &mut [u8], srcs: &[&[u8]]) {
+        check(dst.len(), srcs);
+        self.sum(dst, srcs.iter().copied(), false);
+    }
+
+    /// [`crate::xor_acc`] by this kernel.
+    pub fn xor_acc(self, dst: &mut [u8], srcs: &[&[u8]]) {
+        check(dst.len(), srcs);
+        self.sum(dst, srcs.iter().copied(), true);
+    }
+
+    /// [`crate::mul`] by this kernel.
+    pub fn mul(self, dst: &mut [u8], c: u8, src: &[u8]) {
+        self.encode(&[&[c]], &[src], &mut [dst]);
+    }
+
+    /// [`crate::mul_acc`] by this kernel.
+    pub fn mul_acc(self, dst: &mut [u8], c: u8, src: &[u8]) {
+        self.encode_acc(&[&[c]], &[src], &mut [dst]);
+    }
+
+    /// [`crate::pq`] by this kernel.
+    pub fn pq(self, p: &mut [u8], q: &mut [u8], srcs: &[&[u8]]) {
+        assert_eq!(p.len(), q.len(), "P and Q differ in length");
+        check(p.len(), srcs);
+        self.horner(p, q, srcs, 0);
+    }
+
+    /// [`crate::encode`] by this kernel.
+    pub fn encode(self, rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]]) {
+        self.product(rows, srcs, dsts, false);
+    }
+
+    /// [`crate::encode_acc`] by this kernel.
+    pub fn encode_acc(self, rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]]) {
+        self.product(rows, srcs, dsts, true);
+    }
+
+    fn product(self, rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]], acc: bool) {
+        assert_eq!(rows.len(), dsts.len(), "rows and outputs differ in number");
+        for row in rows {
+            assert_eq!(row.len(), srcs.len(), "coefficients and sources differ in number");
+        }
+        let Some(len) = dsts.first().map(|dst| dst.len()) else { return };
+        for dst in dsts.iter() {
+            check(dst.len(), srcs);
+            assert_eq!(dst.len(), len, "outputs differ in length");
+        }
+        let pair = if acc { None } else { pq_rows(rows) };
+        let piece = piece_bytes(rows, srcs.len());
+        let mut at = 0;
+        while at < len {
+            let n = piece.min(len - at);
+            self.product_piece(rows, srcs, dsts, Piece { at, n, acc, pair });
+            at += n;
+        }
+    }
+
+    fn product_piece(self, rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]], piece: Piece) {
+        let Piece { at, n, acc, pair } = piece;
+        if let Some((p, q)) = pair {
+            let [p, q] = dsts.get_disjoint_mut([p, q]).expect("two different rows");
+            self.horner(&mut p[at..at + n], &mut q[at..at + n], srcs, at);
+        }
+        let mut group = Group::new();
+        for ((r, row), dst) in rows.iter().enumerate().zip(dsts.iter_mut()) {
+            let dst = &mut dst[at..at + n];
+            if pair.is_some_and(|(p, q)| r == p || r == q) {
+                continue;
+            } else if row.iter().all(|&c| c <= 1) {
+                let chosen = srcs.iter().zip(*row).filter(|&(_, &c)| c == 1);
+                self.sum(dst, chosen.map(|(src, _)| &src[at..at + n]), acc);
+            } else {
+                group.push(row, dst);
+                if group.count == ROWS_MAX {
+                    self.general(&group, srcs, at, n, acc);
+                    group.count = 0;
+                }
+            }
+        }
+        if group.count > 0 {
+            self.general(&group, srcs, at, n, acc);
+        }
+    }
+
+    /// `dst = [dst +] Σ srcs`; all are of one length.
+    fn sum<'a>(self, dst: &mut [u8], srcs: impl Iterator<Item = &'a [u8]>, mut acc: bool) {
+        let (to, len) = (dst.as_mut_ptr(), dst.len());
+        let mut from = Pointers::new();
+        for src in srcs {
+            assert_eq!(src.len(), len);
+            if from.count == SOURCES_MAX {
+                // SAFETY: see below.
+                unsafe { (self.0.xor)(to, from.slice(), len, acc) };
+                from.count = 0;
+                acc = true;
+            }
+            from.push(src.as_ptr());
+        }
+        if from.count > 0 || !acc {
+            // SAFETY: a Kernel exists only where its features do; all slices are `len` bytes long;
+            // `dst` is borrowed mutably, so no source overlaps it.
+            unsafe { (self.0.xor)(to, from.slice(), len, acc) }
+        }
+    }
+
+    /// P and Q, from the bytes of the sources that begin at `at`, with Horner's rule going on from
+    /// chunk to chunk of the sources.
+    fn horner(self, p: &mut [u8], q: &mut [u8], srcs: &[&[u8]], at: usize) {
+        let len = p.len();
+        assert_eq!(q.len(), len);
+        let mut acc = false;
+        let mut rest = srcs;
+        loop {
+            // The chunk at the end goes first; the last one, at the start, may be short or empty.
+            let (before, chunk) = rest.split_at(rest.len().saturating_sub(SOURCES_MAX));
+            let mut from = Pointers::new();
+            for src in chunk {
+                from.push(src[at..at + len].as_ptr());
+            }
+            // SAFETY: a Kernel exists only where its features do; all slices are `len` bytes long;
+            // `p` and `q` are borrowed mutably, so they overlap nothing.
+            unsafe { (self.0.pq)(p.as_mut_ptr(), q.as_mut_ptr(), from.slice(), len, acc) };
+            if before.is_empty() {
+                return;
+            }
+            rest = before;
+            acc = true;
+        }
+    }
+
+    /// The outputs of one group, from the `n` bytes of the sources that begin at `at`.
+    fn general(self, group: &Group<'_>, srcs: &[&[u8]], at: usize, n: usize, mut acc: bool) {
+        let count = group.count;
+        for (i, chunk) in srcs.chunks(SOURCES_MAX).enumerate() {
+            let first = i * SOURCES_MAX;
+            let mut from = Pointers::new();
+            for src in chunk {
+                from.push(src[at..at + n].as_ptr());
+            }
+            let mut rows: [&[u8]; ROWS_MAX] = [&[]; ROWS_MAX];
+            for (part, row) in rows.iter_mut().zip(group.rows) {
+                *part = row.get(first..first + chunk.len()).unwrap_or_default();
+            }
+            // SAFETY: a Kernel exists only where its features do; the group's outputs were pushed as
+            // mutable slices of `n` bytes, the sources are cut to that, and none overlap.
+            unsafe { (self.0.dot)(&group.dsts[..count], &rows[..count], from.slice(), n, acc) };
+            acc = true;
+        }
+    }
+}
+
+/// A range of bytes of the units, and what is to be done to it.
+#[derive(Clone, Copy)]
+struct Piece {
+    at: usize,
+    n: usize,
+    acc: bool,
+    pair: Option<(usize, usize)>,
+}
+
+/// Rows for one pass of the general loop.
+struct Group<'a> {
+    rows: [&'a [u8]; ROWS_MAX],
+    dsts: [*mut u8; ROWS_MAX],
+    count: usize,
+}
+
+impl<'a> Group<'a> {
+    fn new() -> Self {
+        Group { rows: [&[]; ROWS_MAX], dsts: [core::ptr::null_mut(); ROWS_MAX], count: 0 }
+    }
+
+    fn push(&mut self, row: &'a [u8], dst: &mut [u8]) {
+        self.rows[self.count] = row;
+        self.dsts[self.count] = dst.as_mut_ptr();
+        self.count += 1;
+    }
+}
+
+/// Addresses of the sources of one call of a loop.
+struct Pointers {
+    list: [*const u8; SOURCES_MAX],
+    count: usize,
+}
+
+impl Pointers {
+    #[inline]
+    fn new() -> Self {
+        Pointers { list: [core::ptr::null(); SOURCES_MAX], count: 0 }
+    }
+
+    #[inline]
+    fn push(&mut self, p: *const u8) {
+        self.list[self.count] = p;
+        self.count += 1;
+    }
+
+    #[inline]
+    fn slice(&self) -> &[*const u8] {
+        &self.list[..self.count]
+    }
+}
+
+fn check(len: usize, srcs: &[&[u8]]) {
+    for src in srcs {
+        assert_eq!(src.len(), len, "a source and an output differ in length");
+    }
+}
+
+/// The first row of ones and the first row 1, 2, 4, 8 …, if there are both.
+fn pq_rows(rows: &[&[u8]]) -> Option<(usize, usize)> {
+    // With one source the two rows are the same, and a plain copy serves each.
+    if rows.len() < 2 || rows[0].len() < 2 {
+        return None;
+    }
+    let p = rows.iter().position(|row| row.iter().all(|&c| c == 1))?;
+    let powers = |row: &[u8]| row.iter().enumerate().all(|(j, &c)| c == field::exp(j));
+    let q = rows.iter().position(|row| powers(row))?;
+    Some((p, q))
+}
+
+/// How many bytes of each unit to finish before going on: all of them if there is only one pass.
+fn piece_bytes(rows: &[&[u8]], sources: usize) -> usize {
+    if rows.len() == 1 {
+        return usize::MAX;
+    }
+    let fit = PIECE_SOURCES_BYTES / sources.max(1);
+    (fit & !(PIECE_BYTES_MIN - 1)).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+}

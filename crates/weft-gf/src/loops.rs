@@ -1,0 +1,239 @@
+//! The three loops every kernel is made of, over any [`Vector`].
+//!
+//! Each walks the columns of the units once. For a strip of `U` vectors it visits every source, keeps
+//! all outputs of that strip in registers, and stores them once:
+//!
+//! ```text
+//!             strip →
+//!   src 0   ──[v v v v]────────        out += coef(out, src)·v
+//!   src 1   ──[v v v v]────────        for all outs of the group
+//!   …
+//! ```
+//!
+//! So a source byte is read once for the whole group of outputs and an output byte is written once.
+//! After the whole strips come single vectors, then the bytes that do not fill one.
+//!
+//! With `acc`, outputs start from what their memory holds instead of zero.
+
+use crate::vector::Vector;
+
+/// Most sources one call of a loop takes; callers go through more in several calls.
+///
+/// Bounds the stack that prepared coefficients and source pointers take.
+pub(crate) const SOURCES_MAX: usize = 32;
+
+/// Most outputs one call of [`dot`] takes.
+pub(crate) const ROWS_MAX: usize = 4;
+
+/// Where a strip lies: from byte `at`, `part` bytes of one vector, or (0) `U` whole vectors.
+#[derive(Clone, Copy)]
+struct Strip {
+    at: usize,
+    part: usize,
+}
+
+#[inline(always)]
+unsafe fn load<V: Vector, const U: usize>(p: *const u8, s: Strip) -> [V; U] {
+    // SAFETY: the caller grants that the strip lies within the unit at p, and the features of V.
+    unsafe {
+        let p = p.add(s.at);
+        let mut v = [V::zero(); U];
+        if s.part == 0 {
+            for (u, v) in v.iter_mut().enumerate() {
+                *v = V::load(p.add(u * V::BYTES));
+            }
+        } else {
+            v[0] = V::load_part(p, s.part);
+        }
+        v
+    }
+}
+
+#[inline(always)]
+unsafe fn store<V: Vector, const U: usize>(p: *mut u8, s: Strip, v: &[V; U]) {
+    // SAFETY: the caller grants that the strip lies within the unit at p.
+    unsafe {
+        let p = p.add(s.at);
+        if s.part == 0 {
+            for (u, v) in v.iter().enumerate() {
+                v.store(p.add(u * V::BYTES));
+            }
+        } else {
+            v[0].store_part(p, s.part);
+        }
+    }
+}
+
+/// What a strip of outputs starts from.
+#[inline(always)]
+unsafe fn start<V: Vector, const U: usize>(p: *mut u8, s: Strip, acc: bool) -> [V; U] {
+    // SAFETY: as for load.
+    unsafe { if acc { load::<V, U>(p, s) } else { [V::zero(); U] } }
+}
+
+/// Runs `$strip::<V, U>` over `$len` bytes: whole strips, single vectors, the rest.
+macro_rules! columns {
+    ($len:expr, $u:ident, $strip:ident :: <$v:ident $(, $more:ident)*> ($($arg:expr),*)) => {{
+        let len = $len;
+        let mut at = 0;
+        while len - at >= $u * $v::BYTES {
+            $strip::<$v, $($more,)* $u>($($arg,)* Strip { at, part: 0 });
+            at += $u * $v::BYTES;
+        }
+        while len - at >= $v::BYTES {
+            $strip::<$v, $($more,)* 1>($($arg,)* Strip { at, part: 0 });
+            at += $v::BYTES;
+        }
+        if at < len {
+            $strip::<$v, $($more,)* 1>($($arg,)* Strip { at, part: len - at });
+        }
+    }};
+}
+
+/// `dst = [dst +] Σ srcs`, `U` vectors at a time.
+///
+/// # Safety
+/// The CPU has the features of `V`. `dst` is writable and every source readable for `len` bytes, and
+/// `dst` overlaps no source.
+#[inline(always)]
+pub(crate) unsafe fn xor<V: Vector, const U: usize>(
+    dst: *mut u8,
+    srcs: &[*const u8],
+    len: usize,
+    acc: bool,
+) {
+    // SAFETY: `columns` only makes strips inside 0..len.
+    unsafe { columns!(len, U, xor_strip::<V>(dst, srcs, acc)) }
+}
+
+#[inline(always)]
+unsafe fn xor_strip<V: Vector, const U: usize>(
+    dst: *mut u8,
+    srcs: &[*const u8],
+    acc: bool,
+    s: Strip,
+) {
+    // SAFETY: the caller grants that the strip lies inside every unit.
+    unsafe {
+        let mut sum = start::<V, U>(dst, s, acc);
+        let mut pairs = srcs.chunks_exact(2);
+        for pair in &mut pairs {
+            let a = load::<V, U>(pair[0], s);
+            let b = load::<V, U>(pair[1], s);
+            for u in 0..U {
+                sum[u] = sum[u].xor3(a[u], b[u]);
+            }
+        }
+        if let [last] = pairs.remainder() {
+            let a = load::<V, U>(*last, s);
+            for u in 0..U {
+                sum[u] = sum[u].xor(a[u]);
+            }
+        }
+        store(dst, s, &sum);
+    }
+}
+
+/// `p = [p +] Σ src_j` and `q = [2^k·q +] Σ 2^j·src_j` for `k` sources, by Horner's rule from the last
+/// source to the first (Anvin, "The mathematics of RAID-6", §2).
+///
+/// # Safety
+/// As for [`xor`], for both outputs; they do not overlap each other.
+#[inline(always)]
+pub(crate) unsafe fn pq<V: Vector, const U: usize>(
+    p: *mut u8,
+    q: *mut u8,
+    srcs: &[*const u8],
+    len: usize,
+    acc: bool,
+) {
+    // SAFETY: `columns` only makes strips inside 0..len.
+    unsafe { columns!(len, U, pq_strip::<V>(p, q, srcs, acc)) }
+}
+
+#[inline(always)]
+unsafe fn pq_strip<V: Vector, const U: usize>(
+    p: *mut u8,
+    q: *mut u8,
+    srcs: &[*const u8],
+    acc: bool,
+    s: Strip,
+) {
+    // SAFETY: the caller grants that the strip lies inside every unit.
+    unsafe {
+        let mut sum = start::<V, U>(p, s, acc);
+        let mut horner = start::<V, U>(q, s, acc);
+        let mut pairs = srcs.rchunks_exact(2);
+        for pair in &mut pairs {
+            let a = load::<V, U>(pair[1], s);
+            let b = load::<V, U>(pair[0], s);
+            for u in 0..U {
+                sum[u] = sum[u].xor3(a[u], b[u]);
+                horner[u] = horner[u].horner2(a[u], b[u]);
+            }
+        }
+        if let [first] = pairs.remainder() {
+            let a = load::<V, U>(*first, s);
+            for u in 0..U {
+                sum[u] = sum[u].xor(a[u]);
+                horner[u] = horner[u].double().xor(a[u]);
+            }
+        }
+        store(p, s, &sum);
+        store(q, s, &horner);
+    }
+}
+
+/// `dsts[r] = [dsts[r] +] Σ coefs[r][j]·src_j` for `R` outputs at once.
+///
+/// # Safety
+/// As for [`xor`], for all outputs; they do not overlap each other.
+#[inline(always)]
+pub(crate) unsafe fn dot<V: Vector, const R: usize, const U: usize>(
+    dsts: &[*mut u8; R],
+    coefs: &[&[u8]; R],
+    srcs: &[*const u8],
+    len: usize,
+    acc: bool,
+) {
+    assert!(srcs.len() <= SOURCES_MAX);
+    let mut prepared = [[V::coef(0); R]; SOURCES_MAX];
+    for r in 0..R {
+        assert_eq!(coefs[r].len(), srcs.len());
+        for (j, &c) in coefs[r].iter().enumerate() {
+            prepared[j][r] = V::coef(c);
+        }
+    }
+    let prepared = &prepared[..srcs.len()];
+    // SAFETY: `columns` only makes strips inside 0..len.
+    unsafe { columns!(len, U, dot_strip::<V, R>(dsts, prepared, srcs, acc)) }
+}
+
+#[inline(always)]
+unsafe fn dot_strip<V: Vector, const R: usize, const U: usize>(
+    dsts: &[*mut u8; R],
+    coefs: &[[V::Coef; R]],
+    srcs: &[*const u8],
+    acc: bool,
+    s: Strip,
+) {
+    // SAFETY: the caller grants that the strip lies inside every unit.
+    unsafe {
+        let mut sums = [[V::zero(); U]; R];
+        for r in 0..R {
+            sums[r] = start::<V, U>(dsts[r], s, acc);
+        }
+        for (&src, coefs) in srcs.iter().zip(coefs) {
+            let v = load::<V, U>(src, s);
+            for u in 0..U {
+                let x = v[u].split();
+                for r in 0..R {
+                    sums[r][u] = V::mul_add(sums[r][u], x, coefs[r]);
+                }
+            }
+        }
+        for r in 0..R {
+            store(dsts[r], s, &sums[r]);
+        }
+    }
+}
