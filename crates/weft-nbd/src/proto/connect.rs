@@ -239,9 +239,7 @@ impl ClientNegotiation {
         let padding = if self.no_zeroes { 0 } else { 124 };
         let len = size_of::<ExportHead>() + padding;
         match ExportHead::read_from_prefix(input) {
-            Ok((head, _)) if input.len() >= len => {
-                Ok((len, ClientStep::Ready(self.ready(head)?)))
-            }
+            Ok((head, _)) if input.len() >= len => Ok((len, ClientStep::Ready(self.ready(head)?))),
             _ => Ok((0, ClientStep::NeedMore)),
         }
     }

@@ -288,13 +288,7 @@ impl Negotiation {
         (option == OPT_GO).then(|| self.session(index))
     }
 
-    fn meta_context(
-        &mut self,
-        option: u32,
-        data: &[u8],
-        catalogue: &Catalogue,
-        out: &mut Vec<u8>,
-    ) {
+    fn meta_context(&mut self, option: u32, data: &[u8], catalogue: &Catalogue, out: &mut Vec<u8>) {
         let set = option == OPT_SET_META_CONTEXT;
         if set {
             self.base_allocation = None;

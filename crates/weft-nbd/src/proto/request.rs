@@ -133,11 +133,7 @@ impl Request {
         Ok(command)
     }
 
-    fn check_kind(
-        &self,
-        command: Command,
-        limits: &Limits,
-    ) -> Result<(), (Errno, &'static str)> {
+    fn check_kind(&self, command: Command, limits: &Limits) -> Result<(), (Errno, &'static str)> {
         match command {
             Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. }
                 if limits.read_only =>
@@ -160,11 +156,7 @@ impl Request {
         }
     }
 
-    fn check_range(
-        &self,
-        command: Command,
-        limits: &Limits,
-    ) -> Result<(), (Errno, &'static str)> {
+    fn check_range(&self, command: Command, limits: &Limits) -> Result<(), (Errno, &'static str)> {
         let carries_data = matches!(command, Command::Read { .. } | Command::Write { .. });
         if carries_data && self.len > limits.payload_max {
             return Err((Errno::Invalid, "more than the largest payload"));

@@ -1,0 +1,104 @@
+//! Feeds arbitrary bytes to every parser of the protocol. What must hold, whatever comes:
+//! no panic, progress on every step, no more output than a bound per input, and no more of the
+//! input consumed than there is. Shared by the fuzz target and by a plain test.
+
+use weft_nbd::proto::{
+    BlockSizes, Catalogue, ClientNegotiation, ClientStep, ExportInfo, Limits, Negotiation, Request,
+    Response, Step, error_of_chunk, wire,
+};
+
+/// Output for one message of input: a list of all exports, each name and description bounded.
+const OUTPUT_PER_STEP_MAX: usize = 64 << 10;
+
+fn catalogue() -> Catalogue {
+    let export = |name: &str| ExportInfo {
+        name: name.to_owned(),
+        description: "an export".to_owned(),
+        size_bytes: 1 << 30,
+        block: BlockSizes::default(),
+        flags: wire::EXPORT_HAS_FLAGS,
+    };
+    Catalogue { exports: vec![export("a"), export("b")], default: Some(0) }
+}
+
+/// One input, through all parsers.
+pub fn exercise(input: &[u8]) {
+    server_handshake(input);
+    client_handshake(input);
+    requests(input);
+    responses(input);
+    let _ = error_of_chunk(input);
+}
+
+fn server_handshake(input: &[u8]) {
+    let (mut negotiation, _) = Negotiation::new();
+    let (catalogue, mut rest) = (catalogue(), input);
+    loop {
+        let mut out = Vec::new();
+        match negotiation.step(rest, &catalogue, &mut out) {
+            Ok((used, step)) => {
+                assert!(out.len() <= OUTPUT_PER_STEP_MAX, "{} bytes put out", out.len());
+                rest = &rest[used..];
+                match step {
+                    Step::Again => assert!(used > 0, "a step without progress"),
+                    Step::Transmission(session) => {
+                        assert!(session.export < catalogue.exports.len());
+                        assert!(session.structured || !session.base_allocation);
+                        return requests(rest);
+                    }
+                    Step::NeedMore | Step::Close => return,
+                }
+            }
+            Err(violation) => return assert!(!violation.to_string().is_empty()),
+        }
+    }
+}
+
+fn client_handshake(input: &[u8]) {
+    let mut negotiation = ClientNegotiation::new("a").expect("the name is short");
+    let (mut rest, mut out) = (input, Vec::new());
+    while let Ok((used, step)) = negotiation.step(rest, &mut out) {
+        rest = &rest[used..];
+        match step {
+            ClientStep::Again => assert!(used > 0, "a step without progress"),
+            ClientStep::Ready(peer) => {
+                assert!(peer.block.min.is_power_of_two() && peer.block.max >= peer.block.min);
+                return responses(rest);
+            }
+            ClientStep::NeedMore => return,
+        }
+    }
+    assert!(out.len() < 1024, "a client says little");
+}
+
+fn requests(input: &[u8]) {
+    let limits = Limits {
+        size_bytes: 1 << 30,
+        block_min: 512,
+        payload_max: 1 << 20,
+        read_only: input.first().is_some_and(|byte| byte & 1 == 1),
+        structured: true,
+        base_allocation: true,
+    };
+    for head in input.chunks_exact(wire::REQUEST_BYTES) {
+        let Ok(request) = Request::parse(head) else { return };
+        if request.check(&limits).is_ok() && request.command != wire::CMD_DISC {
+            let end = request.offset.checked_add(request.len.into());
+            assert!(end.is_some_and(|end| end <= limits.size_bytes));
+            assert!(request.payload_len() <= limits.payload_max);
+            assert!(request.offset % 512 == 0 && request.len % 512 == 0);
+        }
+    }
+}
+
+fn responses(input: &[u8]) {
+    let mut rest = input;
+    while let Ok(Some((response, used))) = Response::parse(rest) {
+        rest = &rest[used..];
+        if let Response::Chunk { len, .. } = response {
+            let payload = &rest[..rest.len().min(len as usize)];
+            let _ = error_of_chunk(payload);
+            rest = &rest[payload.len()..];
+        }
+    }
+}
