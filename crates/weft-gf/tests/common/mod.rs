@@ -60,6 +60,7 @@ pub struct Fenced {
 
 impl Fenced {
     pub fn new(n: usize, at_end: bool) -> Self {
+        // SAFETY: sysconf only reads.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap();
         let inner = n.next_multiple_of(page);
         let map_bytes = inner + 2 * page;
