@@ -14,7 +14,7 @@ const TOLERANCE_CHECKS_MAX: u64 = 100_000;
 
 /// A linear stripe code over GF(2^8): k data units 0..k, p parity units k..k+p, each parity a row
 /// of coefficients over the data. Rows may differ from stripe to stripe with a period.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Code {
     spec: CodeSpec,
     shape: Shape,
