@@ -194,27 +194,21 @@ impl Code {
     pub fn tolerance(&self) -> usize {
         *self.tolerance.get_or_init(|| match self.spec.groups() {
             None => self.shape.p,
-            Some((_, _, r)) => self.search_tolerance(match r {
-                0 => 1,
-                1 | 2 => r + 1,
-                // two losses always leave a parity of distinct, non-zero coefficients
-                _ => 2,
-            }),
+            Some((_, _, r @ 0..=2)) => r + 1,
+            Some((_, _, r)) => self.search_tolerance(r + 1),
         })
     }
 
-    fn search_tolerance(&self, proven: usize) -> usize {
-        let (n, p) = (self.width(), self.shape.p);
-        let mut tolerance = proven;
-        while tolerance < p {
-            let checks = binomial(n, tolerance + 1).saturating_mul(self.period);
+    /// With three global parities or more: two losses always survive, more have to be tried; a unit
+    /// with its local and all global parities is lost in any code, so `most` is r + 1.
+    fn search_tolerance(&self, most: usize) -> usize {
+        let n = self.width();
+        let all_survive = |failures: usize| {
+            let checks = binomial(n, failures).saturating_mul(self.period);
             let survives = |lost| (0..self.period).all(|stripe| self.decodable(stripe, lost));
-            if checks > TOLERANCE_CHECKS_MAX || !sets(n, tolerance + 1).all(survives) {
-                break;
-            }
-            tolerance += 1;
-        }
-        tolerance
+            checks <= TOLERANCE_CHECKS_MAX && sets(n, failures).all(survives)
+        };
+        (3..=most).take_while(|&failures| all_survive(failures)).last().unwrap_or(2)
     }
 
     fn slot_of_pattern(&self, stripe: u64) -> usize {
@@ -249,7 +243,7 @@ fn grouped_rows(groups: &[Vec<usize>], l: usize, r: usize) -> Vec<u8> {
     rows
 }
 
-pub(crate) fn binomial(n: usize, size: usize) -> u64 {
+fn binomial(n: usize, size: usize) -> u64 {
     if size > n {
         return 0;
     }

@@ -32,7 +32,6 @@
 
 mod cache;
 mod code;
-mod field;
 mod matrix;
 mod plan;
 mod rows;

@@ -1,6 +1,6 @@
 //! Elimination over GF(2^8) on short rows of coefficients.
 
-use crate::field;
+use weft_gf::field;
 
 /// dst ^= c · src, on coefficients (data goes through the kernels of weft-gf).
 pub(crate) fn add_multiple(dst: &mut [u8], c: u8, src: &[u8]) {

@@ -19,9 +19,9 @@
 use thiserror::Error;
 
 use crate::code::Code;
-use crate::field;
 use crate::matrix::{add_multiple, clear};
 use crate::units::UnitSet;
+use weft_gf::field;
 
 /// Steps of elimination that the search for the cheapest plan may take.
 const STEPS_MAX: usize = 4000;

@@ -18,7 +18,7 @@
 //! gaps in the exponents; some sets of r+1 losses are then beyond repair although a better choice
 //! of coefficients would save them. The tolerance that is reported is computed, not assumed.
 
-use crate::field;
+use weft_gf::field;
 
 /// Coefficient of column `j` in row `t` of `r` maximum-distance-separable rows.
 pub(crate) fn mds(r: usize, t: usize, j: usize) -> u8 {
