@@ -1,0 +1,413 @@
+//! A disk that exists only in the simulation: real contents, modelled speed, and every way of
+//! failing that a disk has.
+//!
+//! [`Platter`] is the thing that survives: contents and faults. [`SimDisk`] is the open disk of one
+//! incarnation of the program: it dies with the executor's tasks, and a new one is opened
+//! on the same platter. An operation is started at the first poll of its future and runs on in
+//! a task of its own, also when the future is dropped, as with a real disk.
+
+mod faults;
+mod latency;
+mod media;
+mod pages;
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+pub use faults::Faults;
+use faults::{Errno, Fate};
+pub use latency::{Latency, Request, Uniform};
+use media::{Media, Payload};
+use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use weft_rt::{Buf, Frozen, Nanos};
+
+use crate::rng::Rng;
+use crate::world::World;
+
+/// Contents and faults of a disk: what outlives a crash. Clones are handles of the same one;
+/// [`Platter::copy`] makes another.
+#[derive(Debug, Clone)]
+pub struct Platter(Rc<RefCell<State>>);
+
+#[derive(Debug)]
+struct State {
+    number: usize,
+    sector: u32,
+    media: Media,
+    faults: Faults,
+    latency: Box<dyn Latency>,
+    rng: Rng,
+    ops: u64,
+    depth: usize,
+    /// Reads of this disk return only when no fault is left to chance.
+    calm: bool,
+}
+
+impl Platter {
+    /// An empty disk. `number` names it in traces and errors.
+    pub fn new(number: usize, size_bytes: u64, sector_bytes: u32, rng: Rng) -> Self {
+        let size = size_bytes - size_bytes % u64::from(sector_bytes);
+        Self(Rc::new(RefCell::new(State {
+            number,
+            sector: sector_bytes,
+            media: Media::new(size, sector_bytes),
+            faults: Faults::default(),
+            latency: Box::new(Uniform::default()),
+            rng,
+            ops: 0,
+            depth: 0,
+            calm: false,
+        })))
+    }
+
+    /// Another disk with the same contents and sector faults, fast and without trouble ahead.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let state = self.0.borrow();
+        let faults = Faults { unreadable: state.faults.unreadable.clone(), ..Faults::default() };
+        Self(Rc::new(RefCell::new(State {
+            number: state.number,
+            sector: state.sector,
+            media: state.media.clone(),
+            faults,
+            latency: Box::new(Uniform { spike_every: 0, ..Uniform::default() }),
+            rng: state.rng.clone(),
+            ops: 0,
+            depth: 0,
+            calm: true,
+        })))
+    }
+
+    /// Its number.
+    pub fn number(&self) -> usize {
+        self.0.borrow().number
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.borrow().media.size
+    }
+
+    /// Bytes of a sector.
+    pub fn sector_bytes(&self) -> u32 {
+        self.0.borrow().sector
+    }
+
+    /// Changes its faults.
+    pub fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
+        change(&mut self.0.borrow_mut().faults)
+    }
+
+    /// Gives it another speed.
+    pub fn set_latency(&self, latency: Box<dyn Latency>) {
+        self.0.borrow_mut().latency = latency;
+    }
+
+    /// Operations so far.
+    pub fn ops(&self) -> u64 {
+        self.0.borrow().ops
+    }
+
+    /// Bytes of memory that its contents take, roughly.
+    pub fn stored_bytes(&self) -> u64 {
+        self.0.borrow().media.pages() * pages::PAGE
+    }
+
+    /// Sectors that a power cut now could change.
+    pub fn sectors_at_risk(&self) -> usize {
+        self.0.borrow().media.sectors_at_risk()
+    }
+
+    /// Silently changes stored bytes (whole sectors).
+    pub fn rot(&self, offset: u64, len: u64) {
+        let state = &mut *self.0.borrow_mut();
+        state.media.rot(offset, len, &mut state.rng);
+    }
+
+    /// Reads the contents as they are, past every fault.
+    pub fn peek(&self, offset: u64, out: &mut [u8]) {
+        self.0.borrow().media.read(offset, out);
+    }
+
+    /// Stores bytes, past every fault and durably (for damage made by hand).
+    pub fn poke(&self, offset: u64, data: &[u8]) {
+        let media = &mut self.0.borrow_mut().media;
+        let op = u64::MAX;
+        media.begin(op, offset, data.len() as u64, Payload::Data(Frozen::copy_from(data)));
+        media.complete(op, Some(offset), true);
+    }
+
+    /// What the power cut leaves is what the disk holds from now on.
+    pub fn power_cut(&self) {
+        let state = &mut *self.0.borrow_mut();
+        state.depth = 0;
+        state.media.power_cut(&mut state.rng);
+    }
+
+    /// The program was killed; the disk and its cache were not.
+    pub fn program_killed(&self) {
+        let state = &mut *self.0.borrow_mut();
+        state.depth = 0;
+        state.media.program_killed(&mut state.rng);
+    }
+}
+
+/// An open simulated disk.
+#[derive(Debug)]
+pub struct SimDisk {
+    info: DiskInfo,
+    world: World,
+    state: Rc<RefCell<State>>,
+}
+
+/// An operation that has started.
+struct Started {
+    op: u64,
+    delay: Nanos,
+    /// When part of a write becomes visible, for some.
+    shown: Option<Nanos>,
+}
+
+impl SimDisk {
+    /// Opens a platter in the present incarnation.
+    pub fn open(world: &World, platter: &Platter) -> Rc<Self> {
+        let state = platter.0.borrow();
+        let info = DiskInfo {
+            name: format!("sim{}", state.number),
+            size_bytes: state.media.size,
+            sector_bytes: state.sector,
+            fast_zeroes: true,
+        };
+        Rc::new(Self { info, world: world.clone(), state: platter.0.clone() })
+    }
+
+    fn error(info: &DiskInfo, op: DiskOp, offset: u64, len: u64, errno: Errno) -> DiskError {
+        DiskError::new(&info.name, op, offset, len, io::Error::from_raw_os_error(errno as i32))
+    }
+
+    /// The caller broke the contract: a bug that the simulation must not forgive.
+    fn check(&self, op: DiskOp, offset: u64, len: u64, memory_aligned: bool) {
+        let sector = u64::from(self.info.sector_bytes);
+        let end = offset.saturating_add(len);
+        assert!(
+            offset.is_multiple_of(sector)
+                && len.is_multiple_of(sector)
+                && end <= self.info.size_bytes,
+            "{op} of {len} bytes at {offset} breaks the contract of {} ({} bytes, sectors of \
+             {sector})",
+            self.info.name,
+            self.info.size_bytes,
+        );
+        assert!(
+            memory_aligned,
+            "{op} of {len} bytes at {offset} on {} from memory that is not aligned to sectors",
+            self.info.name
+        );
+    }
+
+    fn start(&self, verb: &'static str, request: Request) -> Option<Started> {
+        if !self.world.step() {
+            return None;
+        }
+        let state = &mut *self.state.borrow_mut();
+        let op = state.ops;
+        state.ops += 1;
+        let request = Request { depth: state.depth, ..request };
+        let delay = state.latency.delay(request, &mut state.rng);
+        let shown = (!request.is_read && !state.calm && state.rng.chance(10))
+            .then(|| state.rng.below(delay));
+        state.depth += 1;
+        self.world.disk(state.number, verb, request.offset, request.len, op);
+        Some(Started { op, delay, shown })
+    }
+
+    /// Runs `body` as a task that nobody can cancel but the end of the world; what it returns is
+    /// given to the caller. With the power off nothing is ever given.
+    fn run<T: 'static>(
+        &self,
+        started: Option<Started>,
+        body: impl FnOnce(&mut State, &World, Started) -> T + 'static,
+    ) -> impl Future<Output = T> + 'static {
+        let (world, state) = (self.world.clone(), self.state.clone());
+        let task = started.map(|started| {
+            let rt = world.rt().clone();
+            let until = rt.now() + started.delay;
+            let shown = started.shown.map(|after| rt.now() + after);
+            rt.clone().spawn(async move {
+                if let Some(shown) = shown {
+                    rt.sleep_until(shown).await;
+                    if world.is_on() {
+                        let state = &mut *state.borrow_mut();
+                        state.media.show_part(started.op, &mut state.rng);
+                    }
+                }
+                rt.sleep_until(until).await;
+                if !world.step() {
+                    return std::future::pending().await;
+                }
+                let state = &mut *state.borrow_mut();
+                state.depth = state.depth.saturating_sub(1);
+                body(state, &world, started)
+            })
+        });
+        async move {
+            match task {
+                Some(task) => task.await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    async fn do_read(&self, offset: u64, mut buf: Buf) -> (Result<(), DiskError>, Buf) {
+        let len = buf.len() as u64;
+        let aligned = buf.is_aligned_to(self.info.sector_bytes as usize);
+        self.check(DiskOp::Read, offset, len, aligned);
+        let started = self.start("read", Request { offset, len, is_read: true, depth: 0 });
+        let info = self.info.clone();
+        self.run(started, move |state, world, started| {
+            let sector = u64::from(info.sector_bytes);
+            let bad = |at, len, errno| Err(Self::error(&info, DiskOp::Read, at, len, errno));
+            if !state.faults.answers() {
+                world.disk(state.number, "is gone, fails to read", offset, len, started.op);
+                return (bad(offset, len, Errno::NoDevice), buf);
+            }
+            let sectors = offset / sector..(offset + len) / sector;
+            if let Some(number) = state.faults.first_unreadable(sectors) {
+                world.disk(state.number, "medium error in read", offset, len, started.op);
+                // A disk says the whole request failed; some tell the first bad sector.
+                let _ = number;
+                return (bad(offset, len, Errno::Io), buf);
+            }
+            state.media.read(offset, &mut buf);
+            (Ok(()), buf)
+        })
+        .await
+    }
+
+    async fn do_write(
+        &self,
+        op: DiskOp,
+        offset: u64,
+        len: u64,
+        payload: Payload,
+        fua: bool,
+    ) -> Result<(), DiskError> {
+        let verb = match (op, fua) {
+            (DiskOp::Write, false) => "write",
+            (DiskOp::Write, true) => "write+fua",
+            (DiskOp::WriteZeroes, _) => "zeroes",
+            _ => "discard",
+        };
+        let started = self.start(verb, Request { offset, len, is_read: false, depth: 0 });
+        if let Some(started) = &started {
+            self.state.borrow_mut().media.begin(started.op, offset, len, payload);
+        }
+        let info = self.info.clone();
+        self.run(started, move |state, world, started| {
+            let fate = if state.faults.answers() {
+                let allocates = state.media.allocates(offset, len);
+                let (size, range) = (state.media.size, offset..offset + len);
+                state.faults.fate(range, allocates, size, op, &mut state.rng)
+            } else {
+                Fate::Fails(Errno::NoDevice)
+            };
+            let place = match fate {
+                Fate::Fails(errno) => {
+                    world.disk(state.number, "fails to write", offset, len, started.op);
+                    state.media.abandon(started.op, &mut state.rng);
+                    return Err(Self::error(&info, op, offset, len, errno));
+                }
+                Fate::Lost => {
+                    world.disk(state.number, "LOSES the write", offset, len, started.op);
+                    None
+                }
+                Fate::Elsewhere(other) => {
+                    world.disk(state.number, "MISDIRECTS the write to", other, len, started.op);
+                    Some(other)
+                }
+                Fate::Stored => Some(offset),
+            };
+            state.media.complete(started.op, place, fua);
+            world.disk(state.number, verb_done(op), offset, len, started.op);
+            if let Some(place) = place {
+                let sector = u64::from(info.sector_bytes);
+                for number in place / sector..(place + len) / sector {
+                    state.faults.unreadable.remove(&number);
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn do_flush(&self) -> Result<(), DiskError> {
+        let request = Request { offset: 0, len: 0, is_read: false, depth: 0 };
+        let mark = self.state.borrow().media.mark();
+        let started = self.start("flush", request).map(|s| Started { shown: None, ..s });
+        let info = self.info.clone();
+        self.run(started, move |state, world, started| {
+            if !state.faults.answers() {
+                world.disk(state.number, "is gone, fails to flush", 0, 0, started.op);
+                return Err(Self::error(&info, DiskOp::Flush, 0, 0, Errno::NoDevice));
+            }
+            state.media.flushed(mark);
+            world.disk(state.number, "flushed", 0, 0, started.op);
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn verb_done(op: DiskOp) -> &'static str {
+    match op {
+        DiskOp::Write => "wrote",
+        DiskOp::WriteZeroes => "zeroed",
+        _ => "discarded",
+    }
+}
+
+impl Disk for SimDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn read(&self, offset: u64, buf: Buf, _: Class) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+        Box::pin(self.do_read(offset, buf))
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        let aligned = data.is_aligned_to(self.info.sector_bytes as usize);
+        let len = data.len() as u64;
+        self.check(DiskOp::Write, offset, len, aligned);
+        Box::pin(self.do_write(DiskOp::Write, offset, len, Payload::Data(data), opts.fua))
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(self.do_flush())
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        self.check(DiskOp::WriteZeroes, offset, len, true);
+        Box::pin(self.do_write(DiskOp::WriteZeroes, offset, len, Payload::Zero, opts.fua))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+        self.check(DiskOp::Discard, offset, len, true);
+        let payload = {
+            let rng = &mut self.state.borrow_mut().rng;
+            if rng.chance(50) { Payload::Zero } else { Payload::Noise(rng.next_u64()) }
+        };
+        Box::pin(self.do_write(DiskOp::Discard, offset, len, payload, false))
+    }
+}

@@ -1,0 +1,174 @@
+//! The rules of the reference, one by one: what it lets pass and what it must not.
+
+use super::*;
+
+const SIZE: usize = 64;
+
+fn oracle() -> Oracle {
+    Oracle::new(7, 64 * 64, SIZE)
+}
+
+fn bytes_of(oracle: &Oracle, write: &Writing) -> Vec<u8> {
+    let mut bytes = vec![0; write.cells.len() * SIZE];
+    oracle.fill(write, &mut bytes);
+    bytes
+}
+
+/// Writes cell 3, acknowledged.
+fn put(oracle: &mut Oracle) -> Vec<u8> {
+    let write = oracle.begin_write(3..4, Kind::Data);
+    let bytes = bytes_of(oracle, &write);
+    oracle.end_write(write, true, false);
+    bytes
+}
+
+fn reads(oracle: &mut Oracle, bytes: &[u8]) -> bool {
+    let read = oracle.begin_read(3..4);
+    oracle.end_read(read, bytes).is_ok()
+}
+
+fn flush(oracle: &mut Oracle) {
+    let flush = oracle.begin_flush();
+    oracle.end_flush(flush);
+}
+
+#[test]
+fn only_the_newest_acknowledged_value_is_read() {
+    let mut oracle = oracle();
+    assert!(reads(&mut oracle, &[0; SIZE]));
+    let first = put(&mut oracle);
+    let second = put(&mut oracle);
+    assert!(!reads(&mut oracle, &first) && !reads(&mut oracle, &[0; SIZE]));
+    assert!(reads(&mut oracle, &second));
+}
+
+#[test]
+fn a_write_in_flight_may_be_seen_or_not() {
+    let mut oracle = oracle();
+    let old = put(&mut oracle);
+    let write = oracle.begin_write(3..4, Kind::Data);
+    let new = bytes_of(&oracle, &write);
+    assert!(reads(&mut oracle, &old) && reads(&mut oracle, &new) && reads(&mut oracle, &old));
+    let read = oracle.begin_read(3..4);
+    oracle.end_write(write, true, false);
+    assert!(oracle.end_read(read, &old).is_ok(), "the read began before the write ended");
+    assert!(!reads(&mut oracle, &old));
+}
+
+#[test]
+fn overlapping_writes_have_no_order_until_one_is_seen() {
+    let mut oracle = oracle();
+    let (a, b) = (oracle.begin_write(3..4, Kind::Data), oracle.begin_write(3..4, Kind::Data));
+    let (bytes_a, bytes_b) = (bytes_of(&oracle, &a), bytes_of(&oracle, &b));
+    oracle.end_write(b, true, false);
+    oracle.end_write(a, true, false);
+    let mut other = oracle.clone();
+    assert!(reads(&mut oracle, &bytes_a) && !reads(&mut oracle, &bytes_b));
+    assert!(reads(&mut other, &bytes_b) && !reads(&mut other, &bytes_a));
+    // The one that was not seen may still come back through a power cut, until a flush.
+    let mut flushed = oracle.clone();
+    oracle.power_cut();
+    assert!(reads(&mut oracle, &bytes_b) && !reads(&mut oracle, &bytes_a));
+    flush(&mut flushed);
+    flushed.power_cut();
+    assert!(!reads(&mut flushed, &bytes_b) && reads(&mut flushed, &bytes_a));
+}
+
+#[test]
+fn a_flush_covers_what_was_acknowledged_before_it_began() {
+    let mut oracle = oracle();
+    let old = put(&mut oracle);
+    let early = oracle.begin_flush();
+    let new = put(&mut oracle);
+    oracle.end_flush(early);
+    let mut cut = oracle.clone();
+    cut.power_cut();
+    assert!(reads(&mut cut, &old), "the flush had begun before the write");
+    assert!(!reads(&mut cut, &new), "and what was read once stays");
+    flush(&mut oracle);
+    oracle.power_cut();
+    assert!(!reads(&mut oracle, &old) && reads(&mut oracle, &new));
+    assert_eq!(oracle.open_cells().count(), 0);
+}
+
+#[test]
+fn a_write_with_fua_needs_no_flush() {
+    let mut oracle = oracle();
+    let old = put(&mut oracle);
+    let write = oracle.begin_write(3..4, Kind::Zero);
+    oracle.end_write(write, true, true);
+    oracle.power_cut();
+    assert!(!reads(&mut oracle, &old) && reads(&mut oracle, &[0; SIZE]));
+}
+
+#[test]
+fn a_failed_write_supersedes_nothing() {
+    let mut oracle = oracle();
+    let old = put(&mut oracle);
+    let write = oracle.begin_write(3..4, Kind::Data);
+    let failed = bytes_of(&oracle, &write);
+    oracle.end_write(write, false, false);
+    let mut other = oracle.clone();
+    assert!(reads(&mut oracle, &old) && !reads(&mut oracle, &failed));
+    assert!(reads(&mut other, &failed) && !reads(&mut other, &old));
+}
+
+#[test]
+fn after_a_kill_a_power_cut_may_still_change_what_was_read() {
+    let mut oracle = oracle();
+    let old = put(&mut oracle);
+    flush(&mut oracle);
+    let write = oracle.begin_write(3..4, Kind::Data);
+    let new = bytes_of(&oracle, &write);
+    oracle.program_killed();
+    assert!(reads(&mut oracle, &new) && !reads(&mut oracle, &old));
+    let mut flushed = oracle.clone();
+    oracle.power_cut();
+    assert!(reads(&mut oracle, &old));
+    flush(&mut flushed);
+    flushed.power_cut();
+    assert!(!reads(&mut flushed, &old) && reads(&mut flushed, &new));
+}
+
+#[test]
+fn an_excused_cell_may_hold_anything_but_must_keep_it() {
+    let mut oracle = oracle();
+    put(&mut oracle);
+    oracle.power_cut();
+    oracle.excuse(3);
+    assert!(oracle.is_lost(3));
+    assert!(reads(&mut oracle, &[0xee; SIZE]) && !reads(&mut oracle, &[0xdd; SIZE]));
+    let new = put(&mut oracle);
+    assert!(reads(&mut oracle, &new) && !reads(&mut oracle, &[0xee; SIZE]));
+}
+
+#[test]
+fn large_cells_may_be_torn_at_sectors_only_by_a_crash() {
+    let mut oracle = Oracle::new(1, 1 << 20, 4096);
+    let first = oracle.begin_write(0..1, Kind::Data);
+    let (mut old, mut new) = (vec![0; 4096], vec![0; 4096]);
+    oracle.fill(&first, &mut old);
+    oracle.end_write(first, true, true);
+    let second = oracle.begin_write(0..1, Kind::Data);
+    oracle.fill(&second, &mut new);
+    let torn: Vec<u8> = [&new[..1024], &old[1024..]].concat();
+    let badly: Vec<u8> = [&new[..1000], &old[1000..]].concat();
+    oracle.power_cut();
+    let mut other = oracle.clone();
+    let read = other.begin_read(0..1);
+    assert!(other.end_read(read, &badly).is_err());
+    for (bytes, fine) in [(&torn, true), (&old, false), (&torn, true)] {
+        let read = oracle.begin_read(0..1);
+        assert_eq!(oracle.end_read(read, bytes).is_ok(), fine);
+    }
+}
+
+#[test]
+fn a_misplaced_cell_is_named() {
+    let mut oracle = oracle();
+    let write = oracle.begin_write(5..6, Kind::Data);
+    let bytes = bytes_of(&oracle, &write);
+    let read = oracle.begin_read(3..4);
+    let mismatch = oracle.end_read(read, &bytes).expect_err("cell 5 is not cell 3");
+    assert!(mismatch.text.contains("holds cell 5 as of version 1"), "{}", mismatch.text);
+}

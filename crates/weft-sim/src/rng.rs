@@ -1,0 +1,64 @@
+//! The one source of chance: everything random in a run is drawn from generators forked from
+//! the run's seed, so that the seed repeats the run.
+
+/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014):
+/// small, fast, and good enough to choose what happens next.
+#[derive(Debug, Clone)]
+pub struct Rng(u64);
+
+/// One mixing step: a bijection of 64 bits in which every input bit moves every output bit.
+pub(crate) const fn mix(z: u64) -> u64 {
+    let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Rng {
+    /// A generator for `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(mix(seed))
+    }
+
+    /// A generator of its own for one purpose. What another purpose draws does not move it,
+    /// so a change in one part of a scenario leaves the others alone.
+    #[must_use]
+    pub fn fork(&self, purpose: u64) -> Self {
+        Self(mix(self.0 ^ mix(purpose)))
+    }
+
+    /// Any 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `bound` (0 if that is 0).
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // The bias is below 2^-32 for the small bounds used here.
+        if bound == 0 { 0 } else { self.next_u64() % bound }
+    }
+
+    /// A number in `low..=high`.
+    pub fn within(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high.saturating_sub(low) + 1)
+    }
+
+    /// An index below `len`.
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap_or(0)
+    }
+
+    /// True `percent` times of a hundred.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of `items`.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.index(items.len())]
+    }
+}

@@ -1,0 +1,327 @@
+//! Clients: tasks that read, write and flush a volume at random and hold every answer against
+//! the [`Oracle`].
+//!
+//! Each client has a temper of its own, drawn from the seed – one runs sequentially,
+//! one hammers a few hot places, one strolls at random – with sizes from a single cell to
+//! several stripes, bursts, and pauses.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use weft_rt::{Buf, MILLISECOND, Task};
+
+use crate::oracle::{Kind, Oracle};
+use crate::rng::{Rng, mix};
+use crate::volume::Volume;
+use crate::world::World;
+
+/// How hard the clients work, and at what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Load {
+    /// Clients at the same time.
+    pub clients: usize,
+    /// Requests of each client; then it stops.
+    pub requests: u64,
+    /// Percentage of reads among reads and writes.
+    pub reads_percent: u64,
+    /// Percentage of flushes among all requests.
+    pub flushes_percent: u64,
+    /// Percentage of writes with FUA.
+    pub fua_percent: u64,
+    /// Percentage of writes that are write-zeroes or discards.
+    pub zeroes_percent: u64,
+    /// Cells of the largest request.
+    pub cells_max: u64,
+    /// Cells of a stripe: some requests are whole stripes.
+    pub stripe_cells: u64,
+    /// Pause of a client between bursts, at most, in virtual nanoseconds.
+    pub pause_max: u64,
+}
+
+/// A failed expectation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// What was expected and what happened.
+    pub text: String,
+    /// Byte range of the volume that it is about.
+    pub place: Option<Range<u64>>,
+}
+
+/// What the clients of one incarnation share.
+#[derive(Debug)]
+pub struct Desk {
+    /// Power, trace, time.
+    pub world: World,
+    /// The reference.
+    pub oracle: RefCell<Oracle>,
+    /// The first failed expectation; the power goes when it is set.
+    pub broken: RefCell<Option<Broken>>,
+    /// Clients end when this is set.
+    pub quiesce: Cell<bool>,
+    /// Requests may fail (the array has lost more than it survives): an error is then no
+    /// failure, a wrong byte still is.
+    pub errors_allowed: Cell<bool>,
+    /// Writes must fail from now on.
+    pub writes_must_fail: Cell<bool>,
+    requests: Cell<u64>,
+    errors: Cell<u64>,
+}
+
+impl Desk {
+    /// A desk for a volume that `oracle` describes.
+    pub fn new(world: &World, oracle: Oracle) -> Rc<Self> {
+        Rc::new(Self {
+            world: world.clone(),
+            oracle: RefCell::new(oracle),
+            broken: RefCell::new(None),
+            quiesce: Cell::new(false),
+            errors_allowed: Cell::new(false),
+            writes_must_fail: Cell::new(false),
+            requests: Cell::new(0),
+            errors: Cell::new(0),
+        })
+    }
+
+    /// Requests made.
+    pub fn requests(&self) -> u64 {
+        self.requests.get()
+    }
+
+    /// Requests that failed where that was allowed.
+    pub fn errors(&self) -> u64 {
+        self.errors.get()
+    }
+
+    /// An expectation has failed: the run ends here.
+    pub fn fail(&self, text: impl Into<String>, place: Option<Range<u64>>) {
+        let text = text.into();
+        self.world.note(format!("BROKEN: {text}"));
+        self.broken.borrow_mut().get_or_insert(Broken { text, place });
+        self.world.cut();
+    }
+
+    fn settle<E: std::fmt::Display>(&self, what: &str, place: &Range<u64>, result: &Result<(), E>) {
+        match result {
+            Ok(()) if self.writes_must_fail.get() && what == "write" => {
+                self.fail("a write was acknowledged by an array that is lost", Some(place.clone()));
+            }
+            Ok(()) => {}
+            Err(_) if self.errors_allowed.get() => self.errors.set(self.errors.get() + 1),
+            Err(error) => self.fail(format!("{what} failed: {error}"), Some(place.clone())),
+        }
+    }
+
+    /// Reads cells and checks them. Returns whether the read succeeded.
+    pub async fn read(&self, volume: &dyn Volume, client: usize, cells: Range<usize>) -> bool {
+        let place = self.oracle.borrow().bytes(&cells);
+        let len = place.end - place.start;
+        self.requests.set(self.requests.get() + 1);
+        self.world.client(client, "reads", place.start, len, 0);
+        let reading = self.oracle.borrow_mut().begin_read(cells);
+        let buf = Buf::new(usize::try_from(len).unwrap_or(usize::MAX));
+        let (result, buf) = volume.read(place.start, buf).await;
+        self.settle("read", &place, &result);
+        if result.is_err() {
+            return false;
+        }
+        self.world.fold(fold_bytes(&buf));
+        let checked = self.oracle.borrow_mut().end_read(reading, &buf);
+        if let Err(mismatch) = checked {
+            let size = self.oracle.borrow().cell_bytes() as u64;
+            let cell = mismatch.offset..mismatch.offset + size;
+            self.fail(
+                format!("client {client} read what must not be: {}", mismatch.text),
+                Some(cell),
+            );
+        }
+        true
+    }
+
+    /// Writes cells.
+    pub async fn write(
+        &self,
+        volume: &dyn Volume,
+        client: usize,
+        cells: Range<usize>,
+        kind: Kind,
+        fua: bool,
+    ) {
+        let place = self.oracle.borrow().bytes(&cells);
+        let len = place.end - place.start;
+        self.requests.set(self.requests.get() + 1);
+        let writing = self.oracle.borrow_mut().begin_write(cells, kind);
+        let version = writing.version.number();
+        let verb = match (kind, fua) {
+            (Kind::Data, false) => "writes",
+            (Kind::Data, true) => "writes+fua",
+            (Kind::Zero, _) => "zeroes",
+            (Kind::Anything, _) => "discards",
+        };
+        self.world.client(client, verb, place.start, len, version);
+        let result = match kind {
+            Kind::Data => {
+                let mut buf = Buf::new(usize::try_from(len).unwrap_or(usize::MAX));
+                self.oracle.borrow().fill(&writing, &mut buf);
+                volume.write(place.start, buf.freeze(), fua).await
+            }
+            Kind::Zero => {
+                let deallocate = mix(u64::from(version)).is_multiple_of(2);
+                volume.write_zeroes(place.start, len, fua, deallocate).await
+            }
+            Kind::Anything => volume.discard(place.start, len).await,
+        };
+        // With the power off nobody hears of it any more.
+        if !self.world.is_on() {
+            return;
+        }
+        let outcome = if result.is_ok() { "is answered" } else { "is refused" };
+        self.world.client(client, outcome, place.start, len, version);
+        self.settle("write", &place, &result);
+        let fua = fua && kind != Kind::Anything;
+        self.oracle.borrow_mut().end_write(writing, result.is_ok(), fua);
+    }
+
+    /// Flushes.
+    pub async fn flush(&self, volume: &dyn Volume, client: usize) {
+        self.requests.set(self.requests.get() + 1);
+        self.world.client(client, "flushes", 0, 0, 0);
+        let flushing = self.oracle.borrow_mut().begin_flush();
+        let result = volume.flush().await;
+        if !self.world.is_on() {
+            return;
+        }
+        self.world.client(client, "is flushed", 0, 0, u32::from(result.is_ok()));
+        self.settle("flush", &(0..0), &result);
+        if result.is_ok() {
+            self.oracle.borrow_mut().end_flush(flushing);
+        }
+    }
+
+    /// Reads the whole volume and checks it.
+    pub async fn read_all(&self, volume: &dyn Volume, client: usize) {
+        let (count, size) = {
+            let oracle = self.oracle.borrow();
+            (oracle.len(), oracle.cell_bytes())
+        };
+        let step = (256 * 1024 / size).max(1);
+        for from in (0..count).step_by(step) {
+            self.read(volume, client, from..(from + step).min(count)).await;
+        }
+    }
+
+    /// Starts the clients of `load`.
+    pub fn start(
+        self: &Rc<Self>,
+        volume: &Rc<dyn Volume>,
+        load: &Load,
+        rng: &Rng,
+    ) -> Vec<Task<()>> {
+        (0..load.clients)
+            .map(|number| {
+                let client = Client {
+                    number,
+                    desk: self.clone(),
+                    volume: volume.clone(),
+                    load: load.clone(),
+                    rng: rng.fork(number as u64),
+                };
+                self.world.rt().spawn(client.run())
+            })
+            .collect()
+    }
+}
+
+fn fold_bytes(bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(bytes.len() as u64, |hash, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95)
+    })
+}
+
+struct Client {
+    number: usize,
+    desk: Rc<Desk>,
+    volume: Rc<dyn Volume>,
+    load: Load,
+    rng: Rng,
+}
+
+/// Where a client works.
+enum Temper {
+    Random,
+    Sequential { next: u64 },
+    Hot { spots: Vec<u64> },
+}
+
+impl Client {
+    async fn run(mut self) {
+        let cells = self.desk.oracle.borrow().len() as u64;
+        if cells == 0 {
+            return;
+        }
+        let mut temper = match self.rng.below(4) {
+            0 => Temper::Sequential { next: self.rng.below(cells) },
+            1 | 2 => {
+                let spots = self.rng.within(1, 4);
+                Temper::Hot { spots: (0..spots).map(|_| self.rng.below(cells)).collect() }
+            }
+            _ => Temper::Random,
+        };
+        let rt = self.desk.world.rt().clone();
+        for _ in 0..self.load.requests {
+            if self.desk.quiesce.get() || !self.desk.world.is_on() {
+                return;
+            }
+            if self.rng.chance(self.load.flushes_percent) {
+                self.desk.flush(&*self.volume, self.number).await;
+                continue;
+            }
+            let range = self.place(&mut temper, cells);
+            if self.rng.chance(self.load.reads_percent) {
+                self.desk.read(&*self.volume, self.number, range).await;
+            } else {
+                let zeroes = self.rng.chance(self.load.zeroes_percent);
+                let kind = match zeroes {
+                    true if self.rng.chance(50) => Kind::Zero,
+                    true => Kind::Anything,
+                    false => Kind::Data,
+                };
+                let fua = self.rng.chance(self.load.fua_percent);
+                self.desk.write(&*self.volume, self.number, range, kind, fua).await;
+            }
+            // Bursts: most requests follow at once.
+            if self.rng.chance(20) {
+                rt.sleep(self.rng.below(self.load.pause_max.max(MILLISECOND))).await;
+            }
+        }
+    }
+
+    fn place(&mut self, temper: &mut Temper, cells: u64) -> Range<usize> {
+        let stripe = self.load.stripe_cells.clamp(1, cells);
+        let len = match self.rng.below(10) {
+            0..=4 => self.rng.within(1, self.load.cells_max.min(8)),
+            5..=7 => self.rng.within(1, self.load.cells_max),
+            _ => stripe * self.rng.within(1, 2),
+        };
+        let len = len.clamp(1, cells);
+        let mut start = match temper {
+            Temper::Random => self.rng.below(cells - len + 1),
+            Temper::Sequential { next } => *next,
+            Temper::Hot { spots } => *self.rng.pick(spots) + self.rng.below(4),
+        };
+        // Whole stripes lie on stripes, mostly.
+        if len.is_multiple_of(stripe) && self.rng.chance(80) {
+            start -= start % stripe;
+        }
+        if start + len > cells {
+            start = if matches!(temper, Temper::Sequential { .. }) { 0 } else { cells - len };
+        }
+        if let Temper::Sequential { next } = temper {
+            *next = (start + len) % cells;
+        }
+        let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        index(start)..index(start + len)
+    }
+}

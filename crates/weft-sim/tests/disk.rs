@@ -1,0 +1,143 @@
+//! A simulated disk keeps the promises of the `Disk` trait, and not one more.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use weft_disk::{Class, Disk, DiskErrorKind, WriteOpts};
+use weft_rt::{Buf, Frozen, Rt};
+use weft_sim::{Platter, SimDisk, World, sim_rt};
+
+const SIZE: u64 = 64 * 1024;
+
+fn setup(seed: u64) -> (Rt, World, Platter, Rc<SimDisk>) {
+    let rt = sim_rt(seed, 100_000);
+    let world = World::new(&rt, seed);
+    let platter = Platter::new(0, SIZE, 512, world.rng(1));
+    let disk = SimDisk::open(&world, &platter);
+    (rt, world, platter, disk)
+}
+
+fn bytes(value: u8, len: usize) -> Frozen {
+    Frozen::copy_from(&vec![value; len])
+}
+
+/// The first byte of each sector, having checked that no sector is a mixture.
+fn sectors(platter: &Platter, count: usize) -> Vec<u8> {
+    let mut image = vec![0; count * 512];
+    platter.peek(0, &mut image);
+    let first = |sector: &[u8]| {
+        assert!(sector.iter().all(|b| *b == sector[0]), "a torn sector");
+        sector[0]
+    };
+    image.chunks(512).map(first).collect()
+}
+
+#[test]
+fn a_power_cut_keeps_what_was_flushed_and_any_of_the_rest() {
+    let mut seen: [BTreeSet<u8>; 3] = Default::default();
+    for seed in 0..200 {
+        let (rt, _, platter, disk) = setup(seed);
+        rt.block_on(async move {
+            disk.write(0, bytes(1, 1024), WriteOpts::USER).await.expect("writes");
+            disk.flush().await.expect("flushes");
+            disk.write(512, bytes(2, 1024), WriteOpts::USER).await.expect("writes");
+            disk.write(512, bytes(3, 512), WriteOpts::USER_FUA).await.expect("writes");
+            disk.write(512, bytes(4, 512), WriteOpts::USER).await.expect("writes");
+        });
+        assert_eq!(sectors(&platter, 3), [1, 4, 2], "before a cut the newest is read");
+        platter.power_cut();
+        for (seen, value) in seen.iter_mut().zip(sectors(&platter, 3)) {
+            seen.insert(value);
+        }
+        assert_eq!(platter.sectors_at_risk(), 0);
+    }
+    assert_eq!(seen, [BTreeSet::from([1]), BTreeSet::from([3, 4]), BTreeSet::from([0, 2])]);
+}
+
+#[test]
+fn a_flush_covers_only_what_had_completed_when_it_began() {
+    let mut lost = 0;
+    for seed in 0..100 {
+        let (rt, _, platter, disk) = setup(seed);
+        rt.block_on(async move {
+            let write = disk.write(0, bytes(1, 512), WriteOpts::USER);
+            let (_, flushed) = futures_util::future::join(write, disk.flush()).await;
+            flushed.expect("flushes");
+        });
+        platter.power_cut();
+        lost += usize::from(sectors(&platter, 1) == [0]);
+    }
+    assert!(lost > 10, "{lost}");
+}
+
+#[test]
+fn a_write_in_flight_at_the_cut_is_torn_at_sectors() {
+    let mut images = BTreeSet::new();
+    for seed in 0..400 {
+        let (rt, world, platter, disk) = setup(seed);
+        world.cut_at(Some(2));
+        let world2 = world.clone();
+        let done = rt.block_on(async move {
+            world2
+                .while_on(async move { disk.write(0, bytes(1, 2048), WriteOpts::USER).await })
+                .await
+        });
+        assert!(done.is_none(), "the power went before the write completed");
+        rt.kill_all();
+        platter.power_cut();
+        images.insert(sectors(&platter, 4));
+    }
+    assert_eq!(images.len(), 16, "every subset of four sectors");
+}
+
+#[test]
+fn a_killed_program_leaves_the_cache_alone() {
+    for seed in 0..50 {
+        let (rt, _, platter, disk) = setup(seed);
+        rt.block_on(async move {
+            disk.write(0, bytes(1, 512), WriteOpts::USER).await.expect("writes");
+        });
+        platter.program_killed();
+        assert_eq!(sectors(&platter, 1), [1]);
+        assert_eq!(platter.sectors_at_risk(), 1);
+    }
+}
+
+#[test]
+fn faults_do_what_they_say() {
+    let (rt, _, platter, disk) = setup(5);
+    platter.faults(|f| f.unreadable.extend([3, 9]));
+    let platter2 = platter.clone();
+    rt.block_on(async move {
+        let (result, _) = disk.read(1024, Buf::new(1024), Class::User).await;
+        assert_eq!(result.expect_err("sector 3").kind, DiskErrorKind::Medium);
+        disk.write(1536, bytes(1, 512), WriteOpts::USER).await.expect("writes");
+        disk.read(1024, Buf::new(1024), Class::User).await.0.expect("written, so readable again");
+
+        platter2.faults(|f| f.lose_write_in = Some(0..512));
+        disk.write(0, bytes(7, 512), WriteOpts::USER_FUA).await.expect("acknowledged");
+        platter2.faults(|f| f.misdirect_write_in = Some((0..512, 512)));
+        disk.write(0, bytes(8, 512), WriteOpts::USER_FUA).await.expect("acknowledged");
+        assert_eq!(sectors(&platter2, 4), [0, 8, 0, 1]);
+        platter2.rot(1536, 512);
+
+        platter2.faults(|f| f.full = true);
+        disk.write(0, bytes(1, 512), WriteOpts::USER).await.expect("has its room already");
+        let error = disk.write(8192, bytes(1, 512), WriteOpts::USER).await.expect_err("is full");
+        assert_eq!(error.kind, DiskErrorKind::NoSpace);
+
+        platter2.faults(|f| f.gone_after_ops = Some(1));
+        disk.flush().await.expect("one more");
+        assert_eq!(disk.flush().await.expect_err("gone").kind, DiskErrorKind::Gone);
+    });
+    let mut rotten = [0; 512];
+    platter.peek(1536, &mut rotten);
+    assert!(rotten.iter().all(|b| *b != 1));
+}
+
+#[test]
+#[should_panic(expected = "breaks the contract")]
+fn a_misaligned_request_is_a_bug_of_the_caller() {
+    let (rt, _, _, disk) = setup(0);
+    rt.block_on(async move { disk.read(100, Buf::new(512), Class::User).await.0.is_ok() });
+}

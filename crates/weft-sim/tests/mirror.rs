@@ -1,0 +1,185 @@
+//! The simulator catches what it is made to catch: a naive mirror with well-known faults is
+//! found out within a few seeds, and the same mirror without them passes all of them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use weft_disk::{Class, Disk, WriteOpts};
+use weft_rt::{Buf, Frozen, Rt};
+use weft_sim::oracle::Oracle;
+use weft_sim::volume::{Volume, VolumeFuture};
+use weft_sim::workload::{Desk, Load};
+use weft_sim::{Platter, Rng, SimDisk, World, sim_rt};
+
+const SIZE: u64 = 256 * 1024;
+
+/// What the mirror does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// After a crash the copies differ, and reads take either.
+    NoResync,
+    /// A flush reaches one copy only.
+    HalfFlush,
+    /// FUA is forgotten on the way.
+    NoFua,
+    /// A write is acknowledged when the first copy has it.
+    EarlyAck,
+}
+
+struct Mirror {
+    rt: Rt,
+    disks: [Rc<SimDisk>; 2],
+    fault: Fault,
+    turn: Cell<usize>,
+}
+
+impl Mirror {
+    /// Opens the copies; copies the first over the second, unless that is forgotten.
+    async fn open(world: &World, platters: &[Platter; 2], fault: Fault) -> Rc<Self> {
+        let disks = [SimDisk::open(world, &platters[0]), SimDisk::open(world, &platters[1])];
+        if fault != Fault::NoResync {
+            for at in (0..SIZE).step_by(64 * 1024) {
+                let (result, buf) =
+                    disks[0].read(at, Buf::new(64 * 1024), Class::Maintenance).await;
+                result.expect("reads");
+                let written = disks[1].write(at, buf.freeze(), WriteOpts::MAINTENANCE).await;
+                written.expect("writes");
+            }
+            disks[1].flush().await.expect("flushes");
+        }
+        Rc::new(Self { rt: world.rt().clone(), disks, fault, turn: Cell::new(0) })
+    }
+}
+
+fn text<T>(result: Result<T, weft_disk::DiskError>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
+}
+
+impl Volume for Mirror {
+    fn size_bytes(&self) -> u64 {
+        SIZE
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> VolumeFuture<'_, (Result<(), String>, Buf)> {
+        self.turn.set(1 - self.turn.get());
+        Box::pin(async move {
+            // Only the first copy is sure to have the last acknowledged write while another
+            // write to the same place is in flight.
+            let from = if self.fault == Fault::NoResync { self.turn.get() } else { 0 };
+            let (result, buf) = self.disks[from].read(offset, buf, Class::User).await;
+            (text(result), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> VolumeFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let opts = WriteOpts { class: Class::User, fua: fua && self.fault != Fault::NoFua };
+            if self.fault == Fault::EarlyAck {
+                let (disk, copy) = (self.disks[0].clone(), data.clone());
+                self.rt.spawn(async move { disk.write(offset, copy, opts).await });
+                return text(self.disks[1].write(offset, data, opts).await);
+            }
+            let first = self.disks[0].write(offset, data.clone(), opts);
+            let second = self.disks[1].write(offset, data, opts);
+            let (first, second) = futures_util::future::join(first, second).await;
+            text(first.and(second))
+        })
+    }
+
+    fn flush(&self) -> VolumeFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            if self.fault != Fault::HalfFlush {
+                text(self.disks[0].flush().await)?;
+            }
+            text(self.disks[1].flush().await)
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        _: bool,
+    ) -> VolumeFuture<'_, Result<(), String>> {
+        let zeros = Buf::zeroed(usize::try_from(len).expect("fits")).freeze();
+        self.write(offset, zeros, fua)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> VolumeFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            text(self.disks[0].discard(offset, len).await)?;
+            text(self.disks[1].discard(offset, len).await)
+        })
+    }
+}
+
+/// Three crashes under load; what is broken, and the hash of the trace.
+fn run(seed: u64, fault: Fault) -> (Option<String>, u64) {
+    let rt = sim_rt(seed, 1_000_000);
+    let world = World::new(&rt, seed);
+    let platters = [0, 1].map(|n| Platter::new(n, SIZE, 512, world.rng(10 + n as u64)));
+    let desk = Desk::new(&world, Oracle::new(seed, SIZE, 512));
+    let load = Load {
+        clients: 4,
+        requests: 400,
+        reads_percent: 50,
+        flushes_percent: 5,
+        fua_percent: 10,
+        zeroes_percent: 10,
+        cells_max: 32,
+        stripe_cells: 16,
+        pause_max: 2_000_000,
+    };
+    let mut rng = Rng::new(seed);
+    for life in 0..3 {
+        world.restore();
+        world.cut_at(Some(world.steps() + rng.within(50, 1500)));
+        let (desk2, platters2, load, clients) =
+            (desk.clone(), platters.clone(), load.clone(), world.rng(life));
+        let (world2, rt2) = (world.clone(), rt.clone());
+        rt.block_on(async move {
+            let work = async {
+                let mirror: Rc<dyn Volume> = Mirror::open(&world2, &platters2, fault).await;
+                desk2.read_all(&*mirror, 99).await;
+                desk2.read_all(&*mirror, 99).await;
+                for client in desk2.start(&mirror, &load, &clients) {
+                    client.await;
+                }
+                rt2.sleep(1).await;
+            };
+            world2.while_on(work).await
+        });
+        rt.kill_all();
+        if let Some(broken) = desk.broken.take() {
+            return (Some(broken.text), world.trace_hash());
+        }
+        platters.iter().for_each(Platter::power_cut);
+        desk.oracle.borrow_mut().power_cut();
+    }
+    (None, world.trace_hash())
+}
+
+#[test]
+fn a_correct_mirror_passes() {
+    for seed in 0..60 {
+        let (broken, _) = run(seed, Fault::None);
+        assert_eq!(broken, None, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_fault_is_found() {
+    for fault in [Fault::NoResync, Fault::HalfFlush, Fault::NoFua, Fault::EarlyAck] {
+        let found = (0..30).find(|seed| run(*seed, fault).0.is_some());
+        assert!(found.is_some(), "{fault:?} was not found in 30 seeds");
+    }
+}
+
+#[test]
+fn a_seed_repeats_itself() {
+    for seed in 0..10 {
+        assert_eq!(run(seed, Fault::NoResync), run(seed, Fault::NoResync));
+    }
+}
