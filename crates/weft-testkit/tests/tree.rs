@@ -1,0 +1,171 @@
+//! What must hold for the source tree as a whole: nothing of one person's machine in it, `unsafe`
+//! only where it is allowed, and dependencies only of the licences and sources in `deny.toml`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use weft_testkit::run;
+
+/// Above this many lines a source file is named as too long; it fails nothing.
+const LINES_MAX: usize = 700;
+
+/// The crates that may hold `unsafe` code.
+const UNSAFE_CRATES: [&str; 2] = ["weft-gf", "weft-rt"];
+
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().expect("the workspace's root exists")
+}
+
+/// The files that git tracks or would add; without git (a source archive), nothing.
+fn tracked_files() -> Vec<PathBuf> {
+    let listing = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output();
+    let Ok(listing) = listing else { return Vec::new() };
+    let names = String::from_utf8(listing.stdout).expect("file names are UTF-8");
+    let files = names.split_terminator('\0').map(|name| root().join(name));
+    files.filter(|file| file.is_file()).collect()
+}
+
+#[test]
+fn no_file_speaks_of_one_machine() {
+    // Written in two parts each, so that this file does not find itself.
+    let foreign =
+        [["/wo", "rk/"], ["/ho", "me/"], ["/ro", "ot/"], ["/Us", "ers/"]].map(|p| p.concat());
+    for file in tracked_files() {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        for (number, line) in (1..).zip(text.lines()) {
+            // A path, not the middle of an address or of a relative path.
+            let starts = |at: usize| {
+                let before = line[..at].chars().next_back();
+                !before.is_some_and(|c| c.is_alphanumeric() || "._-}".contains(c))
+            };
+            for path in &foreign {
+                let found = line.match_indices(path.as_str()).any(|(at, _)| starts(at));
+                assert!(!found, "{}:{number} names {path}: {line}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn no_tracked_file_is_binary_or_huge() {
+    for file in tracked_files() {
+        let bytes = fs::read(&file).expect("read a tracked file");
+        assert!(bytes.len() < 1 << 20, "{} has {} bytes", file.display(), bytes.len());
+        assert!(!bytes.contains(&0), "{} is binary", file.display());
+        let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
+        if lines > LINES_MAX && file.extension().is_some_and(|end| end == "rs") {
+            eprintln!("note: {} has {lines} lines; more than one thought?", file.display());
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_lives_in_two_crates() {
+    for entry in fs::read_dir(root().join("crates")).expect("read crates/") {
+        let dir = entry.expect("read crates/").path();
+        let name =
+            dir.file_name().and_then(|name| name.to_str()).expect("an ASCII name").to_owned();
+        for start in ["src/lib.rs", "src/main.rs"] {
+            let Ok(text) = fs::read_to_string(dir.join(start)) else { continue };
+            let forbids = text.lines().any(|line| line == "#![forbid(unsafe_code)]");
+            let allowed = UNSAFE_CRATES.contains(&name.as_str());
+            assert!(forbids || allowed, "{name}/{start} does not forbid unsafe code");
+        }
+    }
+}
+
+#[test]
+fn dependencies_are_of_allowed_licences_and_sources() {
+    let deny = fs::read_to_string(root().join("deny.toml")).expect("read deny.toml");
+    let licences = strings_of(&deny, "allow = [");
+    let banned = strings_of(&deny, "deny = [");
+    assert!(
+        licences.contains(&"MIT") && banned.contains(&"openssl-sys"),
+        "deny.toml is read wrong"
+    );
+
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let output = run(Command::new(cargo)
+        .args(["metadata", "--format-version=1", "--locked", "--offline"])
+        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
+        .current_dir(root()));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+    let packages = metadata["packages"].as_array().expect("a list of packages");
+    for package in packages {
+        let text = |field: &str| package[field].as_str();
+        let name = text("name").expect("a package has a name");
+        let licence = text("license").unwrap_or_else(|| panic!("{name} states no licence"));
+        assert!(satisfied(licence, &licences), "{name} is under {licence}");
+        assert!(!banned.contains(&name), "{name} is banned by deny.toml");
+        // A path within the workspace has no source.
+        let source = text("source").unwrap_or("registry+");
+        assert!(source.starts_with("registry+"), "{name} comes from {source}");
+    }
+}
+
+/// The strings of the list in `toml` that opens with the line `opening`.
+fn strings_of<'a>(toml: &'a str, opening: &str) -> Vec<&'a str> {
+    let list = toml.lines().skip_while(|line| *line != opening).skip(1);
+    list.take_while(|line| *line != "]").filter_map(|line| line.split('"').nth(1)).collect()
+}
+
+/// Whether an SPDX expression can be met with the `allowed` licences. `AND` binds tighter than
+/// `OR`; old manifests write `OR` as a slash.
+fn satisfied(expression: &str, allowed: &[&str]) -> bool {
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let (met, rest) = any_of(&words, allowed);
+    assert!(rest.is_empty(), "not understood: {expression}");
+    met
+}
+
+fn any_of<'a, 'w>(words: &'a [&'w str], allowed: &[&str]) -> (bool, &'a [&'w str]) {
+    let (mut met, mut rest) = all_of(words, allowed);
+    while let ["OR", tail @ ..] = rest {
+        let (other, after) = all_of(tail, allowed);
+        (met, rest) = (met || other, after);
+    }
+    (met, rest)
+}
+
+fn all_of<'a, 'w>(words: &'a [&'w str], allowed: &[&str]) -> (bool, &'a [&'w str]) {
+    let (mut met, mut rest) = one(words, allowed);
+    while let ["AND", tail @ ..] = rest {
+        let (other, after) = one(tail, allowed);
+        (met, rest) = (met && other, after);
+    }
+    (met, rest)
+}
+
+fn one<'a, 'w>(words: &'a [&'w str], allowed: &[&str]) -> (bool, &'a [&'w str]) {
+    match words {
+        ["(", inner @ ..] => {
+            let (met, rest) = any_of(inner, allowed);
+            (met, rest.strip_prefix(&[")"]).expect("a closing bracket"))
+        }
+        [licence, "WITH", exception, rest @ ..] => {
+            (allowed.contains(&format!("{licence} WITH {exception}").as_str()), rest)
+        }
+        [licence, rest @ ..] => (allowed.contains(licence), rest),
+        [] => panic!("an expression ends early"),
+    }
+}
+
+#[test]
+fn licence_expressions_are_understood() {
+    let allowed = ["MIT", "Zlib", "Apache-2.0 WITH LLVM-exception"];
+    for met in
+        ["MIT", "MIT/GPL-3.0", "GPL-3.0 OR MIT AND Zlib", "(GPL-2.0 OR MIT) AND Zlib", allowed[2]]
+    {
+        assert!(satisfied(met, &allowed), "{met}");
+    }
+    for unmet in ["GPL-3.0", "MIT AND GPL-3.0", "(MIT OR Zlib) AND GPL-2.0", "Apache-2.0"] {
+        assert!(!satisfied(unmet, &allowed), "{unmet}");
+    }
+}
