@@ -73,7 +73,7 @@ fn a_flush_covers_only_what_had_completed_when_it_began() {
 #[test]
 fn a_write_in_flight_at_the_cut_is_torn_at_sectors() {
     let mut images = BTreeSet::new();
-    for seed in 0..400 {
+    for seed in 0..2000 {
         let (rt, world, platter, disk) = setup(seed);
         world.cut_at(Some(2));
         let world2 = world.clone();
