@@ -1,10 +1,14 @@
 //! Plans kept for reuse: a degraded read asks the same question again and again.
 //!
-//! The number of different questions is small (patterns of the period × the losses of the day ×
-//! single wanted units), so a small table of fixed size catches nearly all. It is two-way
-//! set-associative; a hit moves to the front of its pair and a newcomer takes the place of the
-//! other. What it holds depends only on the questions asked, never on addresses or time.
+//! The different questions are few: patterns of the period × turns of the layout × single wanted
+//! units, for the losses of the day. They are kept in two generations. Plans enter the younger one;
+//! when it holds half the capacity it becomes the older one and the former older one is
+//! dropped. A hit in the older moves to the younger. So what was asked for lately stays, memory is
+//! bounded, and what is held depends only on the questions asked.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::mem;
 use std::sync::Arc;
 
 use crate::code::Code;
@@ -19,31 +23,49 @@ struct Key {
     at_hand: UnitSet,
 }
 
-impl Key {
-    fn hash(&self) -> u64 {
-        let sets = [self.lost, self.wanted, self.at_hand];
-        let words = sets.iter().flat_map(|set| set.words());
-        let mix =
-            |h: u64, word: u64| (h.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let h = words.fold(mix(0, self.pattern), mix);
-        h ^ h >> 32
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.pattern);
+        for set in [self.lost, self.wanted, self.at_hand] {
+            set.words().iter().for_each(|&word| state.write_u64(word));
+        }
     }
 }
 
-type Entry = Option<(Key, Arc<Plan>)>;
+/// A multiplicative hash: quick, and the same in every run.
+#[derive(Default)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+}
+
+type Generation = HashMap<Key, Arc<Plan>, BuildHasherDefault<Fold>>;
 
 /// A bounded cache of the plans of one [`Code`].
 #[derive(Debug)]
 pub struct PlanCache {
-    pairs: Box<[[Entry; 2]]>,
+    half: usize,
+    younger: Generation,
+    older: Generation,
 }
 
 impl PlanCache {
-    /// An empty cache of at most `capacity` plans (rounded up to a power of two, at least 2).
+    /// An empty cache of at most `capacity` plans (at least 2). A plan takes some hundred bytes.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        let pairs = capacity.max(2).next_power_of_two() / 2;
-        Self { pairs: (0..pairs).map(|_| [None, None]).collect() }
+        let (younger, older) = Default::default();
+        Self { half: (capacity / 2).max(1), younger, older }
     }
 
     /// As [`Code::plan`] with cost 0 for the units `at_hand` and 1 for all others. Always ask with
@@ -60,27 +82,27 @@ impl PlanCache {
         at_hand: UnitSet,
     ) -> Result<Arc<Plan>, Undecodable> {
         let key = Key { pattern: code.pattern(stripe), lost, wanted, at_hand };
-        let mask = self.pairs.len() as u64 - 1;
-        let index = usize::try_from(key.hash() & mask).expect("below the number of pairs");
-        let pair = &mut self.pairs[index];
-        let is_it = |entry: &Entry| entry.as_ref().is_some_and(|(held, _)| *held == key);
-        if is_it(&pair[1]) {
-            pair.swap(0, 1);
-        }
-        if is_it(&pair[0])
-            && let Some((_, plan)) = &pair[0]
-        {
+        if let Some(plan) = self.younger.get(&key) {
             return Ok(Arc::clone(plan));
         }
-        let cost = |unit: usize| u32::from(!at_hand.contains(unit));
-        let plan = Arc::new(code.plan(stripe, lost, wanted, &cost)?);
-        pair.swap(0, 1);
-        pair[0] = Some((key, Arc::clone(&plan)));
+        let plan = match self.older.remove(&key) {
+            Some(plan) => plan,
+            None => {
+                let cost = |unit: usize| u32::from(!at_hand.contains(unit));
+                Arc::new(code.plan(stripe, lost, wanted, &cost)?)
+            }
+        };
+        if self.younger.len() >= self.half {
+            mem::swap(&mut self.younger, &mut self.older);
+            self.younger.clear();
+        }
+        self.younger.insert(key, Arc::clone(&plan));
         Ok(plan)
     }
 
     /// Forgets all plans.
     pub fn clear(&mut self) {
-        self.pairs.iter_mut().for_each(|pair| *pair = [None, None]);
+        self.younger.clear();
+        self.older.clear();
     }
 }

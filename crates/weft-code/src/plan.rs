@@ -9,22 +9,24 @@
 //!
 //! Adding from F can strike units out: with dim F = m, any m units on which F is independent can be
 //! struck out of all h(w) at once, and then nothing is left to choose. In an optimum nothing is
-//! left to choose either (else another unit could be struck out), so
-//! enumerating the independent m-subsets is an exact search. It is done depth first, dearest units
-//! first, with the cost that can no longer be avoided as bound, and at most [`STEPS_MAX`] steps:
-//! from greedy starts (dearest first; and first all that is outside a local group), so that a
-//! search cut short still has local repair. For MDS codes any m units are independent
-//! and every result has the same number of terms: greedy is exact, and no search is done.
+//! left to choose either (else another unit could be struck out), so enumerating the independent
+//! m-subsets is an exact search. It goes depth first through the units, dearest first, taking of
+//! every subset that can be struck out together its first basis: a unit that was passed over
+//! although it could have been struck out is then read for certain, as is one that no free
+//! equation can touch any more, and the sum of these costs bounds the branch. The search begins
+//! from greedy plans (dearest first; first all that is outside a local group) and stops after
+//! [`WORK_MAX`], so that one cut short still has local repair. For MDS codes any m units are
+//! independent and every result has the same number of terms: greedy is exact, no search is done.
 
 use thiserror::Error;
 
 use crate::code::Code;
-use crate::matrix::{add_multiple, clear};
+use crate::matrix::clear;
 use crate::units::UnitSet;
 use weft_gf::field;
 
-/// Steps of elimination that the search for the cheapest plan may take.
-const STEPS_MAX: usize = 4000;
+/// Products of coefficients that the search for the cheapest plan may take: about a millisecond.
+const WORK_MAX: usize = 300_000;
 
 /// Local rows tried one by one as a start.
 const STARTS_MAX: usize = 16;
@@ -74,7 +76,7 @@ pub(crate) fn plan(
         let costs = (0..code.width())
             .map(|unit| if direct.contains(unit) { 0 } else { cost(unit).into() })
             .collect();
-        solved = Search::new(code, stripe, lost, costs).best(start);
+        solved = Search::new(code, stripe, lost, costs).best(&start);
     }
     Ok(assemble(wanted, repair, &solved))
 }
@@ -97,10 +99,13 @@ fn assemble(wanted: UnitSet, repair: UnitSet, solved: &[Vec<u8>]) -> Plan {
 }
 
 /// An equation for each wanted unit, and the equations that may still be added to them.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Choice {
-    wanted: Vec<Vec<u8>>,
-    free: Vec<Vec<u8>>,
+    units: usize,
+    /// Equations of wanted units, ascending, at the front.
+    wanted: usize,
+    /// Equations of `units` coefficients, one after the other.
+    rows: Vec<u8>,
 }
 
 impl Choice {
@@ -117,29 +122,55 @@ impl Choice {
             let one_over = field::inv(pivot[unit]);
             pivot.iter_mut().for_each(|c| *c = field::mul(*c, one_over));
             for row in free.iter_mut().chain(solved.iter_mut().map(|(_, row)| row)) {
-                let c = row[unit];
-                add_multiple(row, c, &pivot);
+                clear(row, &pivot, unit);
             }
             solved.push((unit, pivot));
         }
-        let mut wanted = Vec::with_capacity(repair.len());
+        let mut rows = Vec::new();
         for unit in repair.iter() {
-            let row = solved.iter().position(|(pivot, _)| *pivot == unit);
-            match row.map(|i| solved.swap_remove(i).1) {
-                Some(row) if unsolved.iter().all(|u| row[u] == 0) => wanted.push(row),
+            match solved.iter().find(|(pivot, _)| *pivot == unit) {
+                Some((_, row)) if unsolved.iter().all(|u| row[u] == 0) => rows.extend(row),
                 _ => return Err(Undecodable { unit, lost }),
             }
         }
-        Ok(Self { wanted, free })
+        rows.extend(free.iter().flatten());
+        Ok(Self { units: code.width(), wanted: repair.len(), rows })
+    }
+
+    fn copy_from(&mut self, other: &Self) {
+        (self.units, self.wanted) = (other.units, other.wanted);
+        self.rows.clone_from(&other.rows);
+    }
+
+    /// The equations of the wanted units.
+    fn wanted(&self) -> impl Iterator<Item = &[u8]> {
+        self.rows.chunks_exact(self.units).take(self.wanted)
+    }
+
+    /// The equations that are left to add.
+    fn free(&self) -> impl Iterator<Item = &[u8]> {
+        self.rows.chunks_exact(self.units).skip(self.wanted)
+    }
+
+    fn free_len(&self) -> usize {
+        self.rows.len() / self.units - self.wanted
+    }
+
+    /// Whether the free equations allow striking out `unit`.
+    fn can_strike(&self, unit: usize) -> bool {
+        self.free().any(|row| row[unit] != 0)
     }
 
     /// Strikes `unit` out of all equations, if the free ones allow it.
     fn strike(&mut self, unit: usize) -> bool {
-        let Some(found) = self.free.iter().position(|row| row[unit] != 0) else { return false };
-        let pivot = self.free.swap_remove(found);
-        for row in self.wanted.iter_mut().chain(&mut self.free) {
-            clear(row, &pivot, unit);
+        let Some(found) = self.free().position(|row| row[unit] != 0) else { return false };
+        let last = self.rows.len() - self.units;
+        let (others, pivot) = self.rows.split_at_mut(last);
+        if let Some(row) = others[self.wanted * self.units..].chunks_mut(self.units).nth(found) {
+            row.swap_with_slice(pivot);
         }
+        others.chunks_mut(self.units).for_each(|row| clear(row, pivot, unit));
+        self.rows.truncate(last);
         true
     }
 }
@@ -165,7 +196,7 @@ struct Search {
     /// Units of the native equations.
     native: Vec<UnitSet>,
     exhaustive: bool,
-    steps: usize,
+    work: usize,
     best: Option<(Score, Vec<Vec<u8>>)>,
 }
 
@@ -175,28 +206,29 @@ impl Search {
         order.sort_by_key(|&u| std::cmp::Reverse(costs[u]));
         let native = if code.is_mds() { vec![] } else { equations(code, stripe) };
         let native = native.iter().map(|row| support(row)).collect();
-        Self { costs, order, native, exhaustive: !code.is_mds(), steps: 0, best: None }
+        Self { costs, order, native, exhaustive: !code.is_mds(), work: 0, best: None }
     }
 
-    fn best(mut self, start: Choice) -> Vec<Vec<u8>> {
-        self.greedy(start.clone(), UnitSet::EMPTY);
-        if self.exhaustive && !start.free.is_empty() {
-            for keep in self.starts(&start) {
-                self.greedy(start.clone(), keep);
+    fn best(mut self, start: &Choice) -> Vec<Vec<u8>> {
+        self.greedy(start, UnitSet::EMPTY);
+        if self.exhaustive && start.free_len() > 0 {
+            for keep in self.starts(start) {
+                self.greedy(start, keep);
             }
-            self.descend(&start, 0);
+            let mut scratch = vec![Choice::default(); start.free_len()];
+            self.descend(start, &mut scratch, 0, 0);
         }
         self.best.expect("greedy always ends with a plan").1
     }
 
-    /// Sets of units worth keeping: the cheapest native equation of each wanted unit, all together
-    /// and one by one.
+    /// Sets of units worth keeping: the native equations of each wanted unit, and the cheapest of
+    /// each all together.
     fn starts(&self, start: &Choice) -> Vec<UnitSet> {
         let price = |units: &UnitSet| -> u64 { units.iter().map(|u| self.costs[u]).sum() };
         let alive: UnitSet = self.order.iter().copied().collect();
         let mut together = UnitSet::EMPTY;
         let mut starts = Vec::new();
-        for row in &start.wanted {
+        for row in start.wanted() {
             // the wanted unit is the only lost one in its equation
             let wanted = support(row).difference(&alive);
             let mut rows: Vec<_> =
@@ -213,55 +245,57 @@ impl Search {
     }
 
     /// Strikes out what is not to be kept, then the rest, dearest first.
-    fn greedy(&mut self, mut choice: Choice, keep: UnitSet) {
+    fn greedy(&mut self, start: &Choice, keep: UnitSet) {
+        let mut choice = start.clone();
         let (last, first): (Vec<_>, Vec<_>) = self.order.iter().partition(|&&u| keep.contains(u));
         for unit in first.into_iter().chain(last) {
             choice.strike(unit);
         }
-        self.offer(choice);
+        self.offer(&choice);
     }
 
-    fn offer(&mut self, choice: Choice) {
-        let score = self.score(&choice);
+    fn offer(&mut self, choice: &Choice) {
+        let score = self.score(choice);
         if self.best.as_ref().is_none_or(|(best, _)| score < *best) {
-            self.best = Some((score, choice.wanted));
+            self.best = Some((score, choice.wanted().map(<[u8]>::to_vec).collect()));
         }
     }
 
-    /// Tries all independent sets of units of `order[from..]` to strike out.
-    fn descend(&mut self, choice: &Choice, from: usize) {
-        if choice.free.is_empty() {
-            self.offer(choice.clone());
-            return;
-        }
-        if self.best.as_ref().is_some_and(|(best, _)| self.unavoidable(choice) > best.0) {
-            return;
-        }
+    /// Tries all first bases among `order[from..]`; `paid` is the cost of what was passed over.
+    fn descend(&mut self, choice: &Choice, scratch: &mut [Choice], from: usize, mut paid: u64) {
+        let Some((next, scratch)) = scratch.split_first_mut() else {
+            return self.offer(choice);
+        };
+        let fixed = self.unavoidable(choice);
+        let worst = self.best.as_ref().map_or(u64::MAX, |(best, _)| best.0);
         for i in from..self.order.len() {
-            // too few units left to use up the free equations
-            if self.order.len() - i < choice.free.len() || self.steps >= STEPS_MAX {
+            let unit = self.order[i];
+            if paid.saturating_add(fixed) >= worst || self.work >= WORK_MAX {
                 return;
             }
-            let mut next = choice.clone();
-            if next.strike(self.order[i]) {
-                self.steps += 1;
-                self.descend(&next, i + 1);
+            if !choice.can_strike(unit) {
+                continue;
             }
+            next.copy_from(choice);
+            next.strike(unit);
+            self.work += choice.rows.len();
+            self.descend(next, scratch, i + 1, paid);
+            paid += self.costs[unit];
         }
     }
 
     /// Cost of the units that no free equation can strike out any more.
     fn unavoidable(&self, choice: &Choice) -> u64 {
-        let fixed = |unit: usize| choice.free.iter().all(|row| row[unit] == 0);
-        let needed = |unit: usize| choice.wanted.iter().any(|row| row[unit] != 0);
-        let units = self.order.iter().filter(|&&u| self.costs[u] != 0 && needed(u) && fixed(u));
-        units.map(|&u| self.costs[u]).sum()
+        let needed = |unit: usize| choice.wanted().any(|row| row[unit] != 0);
+        let units = self.order.iter().filter(|&&u| self.costs[u] != 0);
+        let fixed = units.filter(|&&u| needed(u) && !choice.can_strike(u));
+        fixed.map(|&u| self.costs[u]).sum()
     }
 
     fn score(&self, choice: &Choice) -> Score {
-        let used = choice.wanted.iter().fold(UnitSet::EMPTY, |all, row| all.union(&support(row)));
+        let used = choice.wanted().fold(UnitSet::EMPTY, |all, row| all.union(&support(row)));
         let reads = self.order.iter().filter(|&&u| used.contains(u)).map(|&u| self.costs[u]).sum();
-        let terms = choice.wanted.iter().flatten();
+        let terms = choice.wanted().flatten();
         (reads, terms.map(|&c| usize::from(c != 0) + usize::from(c > 1)).sum())
     }
 }

@@ -47,3 +47,17 @@ fn the_cache_holds_no_more_than_its_capacity() {
     let held = plans.iter().filter(|plan| Arc::strong_count(plan) > 1).count();
     assert!((8..=16).contains(&held), "{held}");
 }
+
+/// As many questions as half the capacity, over and over, with others in between: none is lost.
+#[test]
+fn what_is_asked_often_stays() {
+    let code = Code::new("rs:20+2".parse().unwrap(), 22).unwrap();
+    let mut cache = PlanCache::new(32);
+    let often: Vec<_> = (0..8).map(UnitSet::one).collect();
+    let mut ask = |lost| cache.plan(&code, 0, lost, lost, UnitSet::EMPTY).unwrap();
+    let first: Vec<_> = often.iter().map(|&lost| ask(lost)).collect();
+    for seldom in sets(22, 2) {
+        ask(seldom);
+        assert!(often.iter().zip(&first).all(|(&lost, plan)| Arc::ptr_eq(plan, &ask(lost))));
+    }
+}
