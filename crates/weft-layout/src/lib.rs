@@ -20,6 +20,7 @@
 //! assert_eq!(layout.locate(2, 1), Some((1, 0)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![doc = include_str!("drawings.md")]
 #![forbid(unsafe_code)]
 
 mod algorithm;
