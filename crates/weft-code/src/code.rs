@@ -9,8 +9,8 @@ use crate::shuffle;
 use crate::spec::{CodeSpec, Shape, SpecError};
 use crate::units::UnitSet;
 
-/// Rank computations that [`Code::tolerance`] may spend on each number of losses.
-const TOLERANCE_CHECKS_MAX: u64 = 100_000;
+/// Sets of losses that [`Code::margin`] and [`Code::tolerance`] try, over a whole period.
+const MARGIN_CHECKS_MAX: u64 = 100_000;
 
 /// A linear stripe code over GF(2^8): k data units 0..k, p parity units k..k+p, each parity a row
 /// of coefficients over the data. Rows may differ from stripe to stripe with a period.
@@ -195,20 +195,39 @@ impl Code {
         *self.tolerance.get_or_init(|| match self.spec.groups() {
             None => self.shape.p,
             Some((_, _, r @ 0..=2)) => r + 1,
-            Some((_, _, r)) => self.search_tolerance(r + 1),
+            // two losses always survive; a unit with its local and all global parities never does
+            Some((_, _, r)) => {
+                let margins = (0..self.period)
+                    .map(|stripe| self.search_margin(stripe, UnitSet::EMPTY, 2, r + 1));
+                margins.min().expect("a period has a stripe")
+            }
         })
     }
 
-    /// With three global parities or more: two losses always survive, more have to be tried; a unit
-    /// with its local and all global parities is lost in any code, so `most` is r + 1.
-    fn search_tolerance(&self, most: usize) -> usize {
-        let n = self.width();
-        let all_survive = |failures: usize| {
-            let checks = binomial(n, failures).saturating_mul(self.period);
-            let survives = |lost| (0..self.period).all(|stripe| self.decodable(stripe, lost));
-            checks <= TOLERANCE_CHECKS_MAX && sets(n, failures).all(survives)
+    /// How many more units of `stripe` may be lost, whichever they are, when `lost` are lost; none
+    /// if data is lost already. Exact or a lower bound, as [`Code::tolerance`].
+    #[must_use]
+    pub fn margin(&self, stripe: u64, lost: UnitSet) -> Option<usize> {
+        let lost = lost.intersection(&UnitSet::first(self.width()));
+        if self.is_mds() {
+            return self.shape.p.checked_sub(lost.len());
+        }
+        let least = self.tolerance().saturating_sub(lost.len());
+        let most = self.shape.p.saturating_sub(lost.len());
+        self.decodable(stripe, lost).then(|| self.search_margin(stripe, lost, least, most))
+    }
+
+    /// As [`Code::margin`], which is known to be at least `least` and at most `most`.
+    fn search_margin(&self, stripe: u64, lost: UnitSet, least: usize, most: usize) -> usize {
+        let left: Vec<_> = (0..self.width()).filter(|&unit| !lost.contains(unit)).collect();
+        let all_survive = |more: usize| {
+            let survives = |set: UnitSet| {
+                self.decodable(stripe, set.iter().map(|i| left[i]).chain(lost).collect())
+            };
+            let checks = binomial(left.len(), more).saturating_mul(self.period);
+            checks <= MARGIN_CHECKS_MAX && sets(left.len(), more).all(survives)
         };
-        (3..=most).take_while(|&failures| all_survive(failures)).last().unwrap_or(2)
+        (least + 1..=most).take_while(|&more| all_survive(more)).last().unwrap_or(least)
     }
 
     fn slot_of_pattern(&self, stripe: u64) -> usize {

@@ -5,17 +5,18 @@
 //! failed slots only if *every* stripe does. That is why LRC must not rotate parity across groups
 //! (it would keep 14 of 35 triple failures in place of 27) and why DRC-G, which does, keeps none.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::code::{Code, sets};
 use crate::units::UnitSet;
 
-/// The different stripes of an array: each the rows' pattern and the slot of every unit.
-#[derive(Debug)]
-pub struct Survival<'a> {
+/// The question what an array survives: a code, and where its units lie.
+pub struct Survival<'a, F> {
     code: &'a Code,
     slots: usize,
-    stripes: Vec<(u64, Vec<usize>)>,
+    stripes: u64,
+    slot: F,
 }
 
 /// How many of the failure sets of one size an array survives.
@@ -36,28 +37,38 @@ impl Share {
     }
 }
 
-impl<'a> Survival<'a> {
+impl<'a, F: Fn(u64, usize) -> usize> Survival<'a, F> {
     /// `slot(stripe, unit)` over the stripes 0..`stripes`, which must be a whole period of rows and
     /// placement together (or all the stripes there are), on `slots` slots.
-    pub fn new(
-        code: &'a Code,
-        slots: usize,
-        stripes: u64,
-        slot: impl Fn(u64, usize) -> usize,
-    ) -> Self {
-        let place = |stripe| (0..code.width()).map(|unit| slot(stripe, unit)).collect::<Vec<_>>();
-        let distinct: BTreeSet<_> =
-            (0..stripes).map(|stripe| (code.pattern(stripe), place(stripe))).collect();
-        Self { code, slots, stripes: distinct.into_iter().collect() }
+    pub fn new(code: &'a Code, slots: usize, stripes: u64, slot: F) -> Self {
+        Self { code, slots, stripes, slot }
     }
 
     /// Whether all data can be had with the slots `failed` gone.
     #[must_use]
     pub fn survives(&self, failed: UnitSet) -> bool {
-        self.stripes.iter().all(|(pattern, slots)| {
-            let units = slots.iter().enumerate().filter(|(_, slot)| failed.contains(**slot));
-            self.code.decodable(*pattern, units.map(|(unit, _)| unit).collect())
+        if failed.len() <= self.code.tolerance() {
+            return true;
+        }
+        (0..self.stripes).all(|stripe| {
+            let lost = self.lost(stripe, failed);
+            lost.len() <= self.code.tolerance() || self.code.decodable(stripe, lost)
         })
+    }
+
+    /// How many more slots may fail, whichever they are, when `failed` are gone; none if data is
+    /// lost already. Exact, or a lower bound for very wide stripes (see [`Code::margin`]).
+    #[must_use]
+    pub fn margin(&self, failed: UnitSet) -> Option<usize> {
+        let mut known = BTreeMap::new();
+        let mut least = self.slots.saturating_sub(failed.len());
+        for stripe in 0..self.stripes {
+            let lost = self.lost(stripe, failed);
+            let margin = || self.code.margin(stripe, lost);
+            least = (*known.entry((self.code.pattern(stripe), lost)).or_insert_with(margin))?
+                .min(least);
+        }
+        Some(least)
     }
 
     /// The share of sets of `failures` failed slots that the array survives, by trying all.
@@ -68,5 +79,17 @@ impl<'a> Survival<'a> {
             recoverable: share.recoverable + u64::from(self.survives(failed)),
             total: share.total + 1,
         })
+    }
+
+    /// The units of `stripe` that lie on `failed` slots.
+    fn lost(&self, stripe: u64, failed: UnitSet) -> UnitSet {
+        (0..self.code.width()).filter(|&unit| failed.contains((self.slot)(stripe, unit))).collect()
+    }
+}
+
+impl<F> fmt::Debug for Survival<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, slots, stripes, .. } = self;
+        write!(f, "Survival of {} on {slots} slots over {stripes} stripes", code.spec())
     }
 }

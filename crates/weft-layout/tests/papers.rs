@@ -13,7 +13,7 @@ fn loads(name: &str) -> Vec<u64> {
     let code = Code::new(spec(name), slots).unwrap();
     let layout = for_code(spec(name), Algorithm::default(), slots, 1000).unwrap();
     let mut loads = vec![0; slots];
-    for stripe in 0..code.period() * layout.period() {
+    for stripe in 0..layout.period() {
         let lost = (0..code.width()).filter(|&u| layout.place(stripe, u).slot == 0).collect();
         for unit in 0..code.k() {
             let plan = code.plan(stripe, lost, UnitSet::one(unit), &|_| 1).unwrap();
@@ -47,7 +47,8 @@ fn share(name: &str, failures: usize) -> (u64, u64) {
     let width = spec(name).groups().map(|(k, l, r)| k + l + r).unwrap();
     let code = code_for(spec(name), Algorithm::default(), width).unwrap();
     let layout = for_code(spec(name), Algorithm::default(), width, 1).unwrap();
-    let stripes = code.period() * layout.period();
+    let stripes = layout.period();
+    assert_eq!(stripes % code.period(), 0);
     let survival = Survival::new(&code, width, stripes, |s, u| layout.place(s, u).slot);
     let share = survival.share(failures);
     (share.recoverable, share.total)
