@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::matrix::rank;
+use crate::matrix::{full_rank, rank};
 use crate::plan::{Plan, Undecodable, plan};
 use crate::rows;
 use crate::shuffle;
@@ -10,7 +10,10 @@ use crate::spec::{CodeSpec, Shape, SpecError};
 use crate::units::UnitSet;
 
 /// Sets of losses that [`Code::margin`] and [`Code::tolerance`] try, over a whole period.
-const MARGIN_CHECKS_MAX: u64 = 100_000;
+const MARGIN_CHECKS_MAX: u64 = 20_000;
+
+/// Lost data units up to which decodability is settled without allocation.
+const FEW: usize = 8;
 
 /// A linear stripe code over GF(2^8): k data units 0..k, p parity units k..k+p, each parity a row
 /// of coefficients over the data. Rows may differ from stripe to stripe with a period.
@@ -179,12 +182,18 @@ impl Code {
     #[must_use]
     pub fn decodable(&self, stripe: u64, lost: UnitSet) -> bool {
         let Shape { k, p } = self.shape;
-        let unknown: Vec<_> = lost.iter().take_while(|&u| u < k).collect();
-        let equations = (0..p).filter(|t| !lost.contains(k + t)).map(|t| {
-            let row = self.row(stripe, t);
-            unknown.iter().map(|&j| row[j]).collect()
-        });
-        unknown.is_empty() || rank(equations.collect()) == unknown.len()
+        let unknown = lost.intersection(&UnitSet::first(k));
+        let equations = (0..p).filter(|t| !lost.contains(k + t)).map(|t| self.row(stripe, t));
+        if unknown.len() > FEW {
+            let row = |row: &[u8]| unknown.iter().map(|j| row[j]).collect();
+            return rank(equations.map(row).collect()) == unknown.len();
+        }
+        let row = |row: &[u8]| {
+            let mut few = [0; FEW];
+            few.iter_mut().zip(unknown).for_each(|(c, j)| *c = row[j]);
+            few
+        };
+        full_rank(equations.map(row), unknown.len())
     }
 
     /// Any this many lost units (hence any this many failed slots) leave all data readable, in

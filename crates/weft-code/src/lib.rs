@@ -46,4 +46,4 @@ pub use code::{Code, sets};
 pub use plan::{Plan, Undecodable};
 pub use spec::{CodeSpec, Copies, KNOWN, PERIOD_MAX, SLOTS_MAX, Shape, SpecError};
 pub use survival::{Share, Survival};
-pub use units::{Iter, UnitSet};
+pub use units::{UnitSet, Units};

@@ -34,3 +34,33 @@ pub(crate) fn rank(mut rows: Vec<Vec<u8>>) -> usize {
     }
     rank
 }
+
+/// Whether rows of `columns` ≤ N coefficients (zeros beyond) have full column rank. Without
+/// allocation, and done as soon as they have.
+pub(crate) fn full_rank<const N: usize>(
+    rows: impl Iterator<Item = [u8; N]>,
+    columns: usize,
+) -> bool {
+    // reduced[c] begins in column c, with a one; all zeros if there is none yet
+    let mut reduced = [[0; N]; N];
+    let mut rank = 0;
+    for mut row in rows {
+        if rank == columns {
+            break;
+        }
+        for column in 0..columns {
+            if row[column] == 0 {
+                continue;
+            }
+            if reduced[column][column] == 0 {
+                let one_over = field::inv(row[column]);
+                reduced[column] = row.map(|c| field::mul(one_over, c));
+                rank += 1;
+                break;
+            }
+            let c = row[column];
+            add_multiple(&mut row, c, &reduced[column]);
+        }
+    }
+    rank == columns
+}

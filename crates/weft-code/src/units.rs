@@ -124,8 +124,8 @@ impl UnitSet {
 
     /// The members, ascending.
     #[must_use]
-    pub const fn iter(&self) -> Iter {
-        Iter(self.0)
+    pub const fn iter(&self) -> Units {
+        Units(self.0)
     }
 
     /// The bits, 64 units a word, lowest first.
@@ -137,9 +137,9 @@ impl UnitSet {
 
 /// The members of a [`UnitSet`], ascending.
 #[derive(Clone, Debug)]
-pub struct Iter([u64; 4]);
+pub struct Units([u64; 4]);
 
-impl Iterator for Iter {
+impl Iterator for Units {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
@@ -159,13 +159,13 @@ impl Iterator for Iter {
     }
 }
 
-impl ExactSizeIterator for Iter {}
+impl ExactSizeIterator for Units {}
 
 impl IntoIterator for UnitSet {
     type Item = usize;
-    type IntoIter = Iter;
+    type IntoIter = Units;
 
-    fn into_iter(self) -> Iter {
+    fn into_iter(self) -> Units {
         self.iter()
     }
 }
