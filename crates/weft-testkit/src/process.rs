@@ -117,12 +117,20 @@ impl Process {
     /// If it does not end within two minutes.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        let mut status = None;
-        wait_until("the end of a process", || {
-            status = self.child.try_wait().expect("wait for a child");
-            status.is_some()
-        });
-        status.expect("the loop above ends with a status")
+        self.wait_for(PATIENCE).expect("a process did not end within two minutes")
+    }
+
+    /// Waits for its end, but not longer than `patience`; `None` if it still runs then.
+    #[must_use]
+    pub fn wait_for(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            let status = self.child.try_wait().expect("wait for a child");
+            if status.is_some() || start.elapsed() > patience {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

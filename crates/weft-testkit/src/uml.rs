@@ -11,10 +11,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use crate::need::{Need, find_tool, have};
 use crate::process::{Process, command};
 use crate::scratch::Scratch;
+
+/// After this long a guest is taken to hang; far above what any script here needs.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Where Debian puts the kernel's modules.
 const MODULES: &str = "/usr/lib/uml/modules";
@@ -30,7 +34,7 @@ pub struct Uml {
 /// What became of the script.
 #[derive(Debug)]
 pub struct UmlOutcome {
-    /// The script's exit status; `None` if the kernel ended before it did.
+    /// The script's exit status; `None` if the kernel ended before it did, or hung for five minutes.
     pub status: Option<i32>,
     /// What the script printed on both its streams.
     pub output: String,
@@ -77,7 +81,7 @@ impl Uml {
     /// `modprobe brd rd_nr=N rd_size=KIB` gives it RAM disks.
     ///
     /// # Panics
-    /// If the kernel cannot be started or does not end within two minutes.
+    /// If the kernel cannot be started.
     #[track_caller]
     #[must_use]
     pub fn run(&self, script: &str) -> UmlOutcome {
@@ -97,7 +101,8 @@ impl Uml {
             .stdout(Stdio::from(console))
             .stderr(Stdio::null());
         // A guest that has halted leaves a status of no meaning; the script's own is in a file.
-        Process::spawn(&mut kernel).wait();
+        // One that hangs is killed here, and what it printed until then tells why.
+        let _ = Process::spawn(&mut kernel).wait_for(PATIENCE);
         let text = |name: &str| {
             let bytes = fs::read(root.join(name)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
