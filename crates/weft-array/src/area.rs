@@ -1,0 +1,202 @@
+//! Where things lie on a member.
+//!
+//! ```text
+//! 0        label, 4 KiB
+//! 128 KiB  superblock, copy 0 (even sequence numbers)
+//! 256 KiB  superblock, copy 1 (odd sequence numbers)
+//! 512 KiB  region map: each 4 KiB page twice, side by side
+//!          log (policy ppl)
+//! n MiB    data: rows of one unit each
+//! ```
+//!
+//! All offsets are the same on every member of an array, and multiples of 4096 also on disks with
+//! 512-byte sectors, so that a member can move to a 4 KiB disk. What lies between the parts is
+//! zeros. Nothing is kept at the end of a member: its file or volume may grow.
+
+use serde::{Deserialize, Serialize};
+
+use crate::region_map;
+use crate::superblock::Consistency;
+
+/// Bytes of the label, at offset 0.
+pub const LABEL_BYTES: u64 = 4096;
+/// Where the two superblock copies lie.
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [128 << 10, 256 << 10];
+/// Room for one superblock copy, in bytes.
+pub const SUPERBLOCK_BYTES: u64 = 128 << 10;
+/// Where the region map begins.
+pub const MAP_OFFSET: u64 = 512 << 10;
+/// Data begins at a multiple of this.
+pub const DATA_ALIGN: u64 = 1 << 20;
+
+const MIB: u64 = 1 << 20;
+const LOG_BYTES_DEFAULT: u64 = 16 * MIB;
+const LOG_BYTES_MIN: u64 = MIB;
+/// On small members the log takes at most this part of the member.
+const LOG_SHARE: u64 = 64;
+
+/// The places of the parts of a member, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Area {
+    /// Where the region map begins.
+    pub map_offset: u64,
+    /// Its size: twice its pages.
+    pub map_bytes: u64,
+    /// Where the log begins.
+    pub log_offset: u64,
+    /// Its size; 0 unless the policy is `ppl`.
+    pub log_bytes: u64,
+    /// Where the data begins.
+    pub data_offset: u64,
+}
+
+/// The member cannot hold an array of this kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AreaError {
+    /// It is too small.
+    #[error(
+        "a member of {member_bytes} bytes is too small: at least {least_bytes} bytes are needed"
+    )]
+    TooSmall {
+        /// The member's size.
+        member_bytes: u64,
+        /// The least size that would do.
+        least_bytes: u64,
+    },
+    /// So many regions that the map would not be bounded.
+    #[error(
+        "the region map would have {regions} regions, more than {} : choose larger regions",
+        region_map::REGIONS_MAX
+    )]
+    TooManyRegions {
+        /// Regions asked for.
+        regions: u64,
+    },
+}
+
+impl Area {
+    /// Places the parts on members of `member_bytes` or more, with room in the map for `regions`
+    /// regions and at least `rows_min` rows of data. `log_bytes` is the size of the log if it is
+    /// to be another than the default.
+    ///
+    /// # Errors
+    /// If the member is too small (with the size that would do) or the regions are too many.
+    pub fn plan(
+        member_bytes: u64,
+        unit_bytes: u64,
+        consistency: Consistency,
+        regions: u64,
+        rows_min: u64,
+        log_bytes: Option<u64>,
+    ) -> Result<Self, AreaError> {
+        if regions > region_map::REGIONS_MAX {
+            return Err(AreaError::TooManyRegions { regions });
+        }
+        let map_bytes = region_map::area_bytes(regions);
+        let log_offset = MAP_OFFSET + map_bytes;
+        let log_bytes = match consistency {
+            Consistency::Ppl => log_size(member_bytes, unit_bytes, log_bytes),
+            Consistency::Bitmap | Consistency::None => 0,
+        };
+        let data_offset = (log_offset + log_bytes).next_multiple_of(DATA_ALIGN);
+        let area = Self { map_offset: MAP_OFFSET, map_bytes, log_offset, log_bytes, data_offset };
+        if area.rows(member_bytes, unit_bytes) < rows_min.max(1) {
+            let least_bytes = data_offset + rows_min.max(1) * unit_bytes;
+            return Err(AreaError::TooSmall { member_bytes, least_bytes });
+        }
+        Ok(area)
+    }
+
+    /// Rows of data on a member of `member_bytes`.
+    #[must_use]
+    pub fn rows(&self, member_bytes: u64, unit_bytes: u64) -> u64 {
+        member_bytes.saturating_sub(self.data_offset) / unit_bytes
+    }
+
+    /// Whether the parts are in order, aligned and apart: what is checked of an area that was read.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let aligned = [self.map_offset, self.map_bytes, self.log_offset, self.log_bytes];
+        let after = |offset: u64, len: u64| offset.checked_add(len);
+        aligned.iter().all(|value| value.is_multiple_of(4096))
+            && self.data_offset.is_multiple_of(DATA_ALIGN)
+            && self.map_offset >= SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES
+            && self.map_bytes <= region_map::area_bytes(region_map::REGIONS_MAX)
+            && after(self.map_offset, self.map_bytes).is_some_and(|end| end <= self.log_offset)
+            && after(self.log_offset, self.log_bytes).is_some_and(|end| end <= self.data_offset)
+    }
+}
+
+/// Bytes of the log: 16 MiB, less on small members, but always room for the records of two whole
+/// units, since the partial parity of one write is up to a unit.
+fn log_size(member_bytes: u64, unit_bytes: u64, asked: Option<u64>) -> u64 {
+    let scaled = (member_bytes / LOG_SHARE).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT);
+    let least = (2 * (unit_bytes + 4096)).next_multiple_of(MIB);
+    asked.unwrap_or(scaled).next_multiple_of(4096).max(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn parts_follow_each_other_and_are_aligned() {
+        for member_bytes in [8 * MIB, 64 * MIB, GIB, 4096 * GIB] {
+            for unit_bytes in [4096, 64 << 10, MIB] {
+                for consistency in [Consistency::Ppl, Consistency::Bitmap, Consistency::None] {
+                    for regions in [1, 2016, 2017, 100_000] {
+                        let area =
+                            Area::plan(member_bytes, unit_bytes, consistency, regions, 1, None)
+                                .expect("large enough");
+                        assert!(area.is_sound(), "{area:?}");
+                        assert!(area.rows(member_bytes, unit_bytes) > 0);
+                        assert_eq!(area.log_bytes > 0, consistency == Consistency::Ppl);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_log_scales_with_the_member_and_holds_two_units() {
+        let log = |member: u64, unit: u64| {
+            Area::plan(member, unit, Consistency::Ppl, 10, 1, None).map(|area| area.log_bytes)
+        };
+        assert_eq!(log(8 * MIB, 64 << 10), Ok(MIB));
+        assert_eq!(log(256 * MIB, 64 << 10), Ok(4 * MIB));
+        assert_eq!(log(100 * GIB, 64 << 10), Ok(16 * MIB));
+        assert_eq!(log(100 * GIB, 16 * MIB), Ok(33 * MIB));
+    }
+
+    #[test]
+    fn a_small_member_is_told_the_least_size_and_that_size_does() {
+        let plan = |member| Area::plan(member, MIB, Consistency::Bitmap, 1, 4, None);
+        let Err(AreaError::TooSmall { least_bytes, .. }) = plan(MIB) else {
+            panic!("1 MiB cannot hold an array");
+        };
+        assert_eq!(least_bytes, 5 * MIB);
+        assert!(plan(least_bytes).is_ok());
+        assert!(plan(least_bytes - 1).is_err());
+    }
+
+    #[test]
+    fn unsound_areas_are_seen() {
+        let good = Area::plan(GIB, MIB, Consistency::Ppl, 1, 4, None).expect("large enough");
+        let breaks: [fn(&mut Area); 6] = [
+            |area| area.map_offset = 4096,
+            |area| area.map_bytes = u64::MAX - 4095,
+            |area| area.log_offset += 1,
+            |area| area.log_bytes = area.data_offset,
+            |area| area.data_offset += 4096,
+            |area| area.data_offset = 0,
+        ];
+        for broken in breaks {
+            let mut area = good.clone();
+            broken(&mut area);
+            assert!(!area.is_sound(), "{area:?}");
+        }
+    }
+}

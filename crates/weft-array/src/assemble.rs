@@ -1,0 +1,381 @@
+//! Which of the disks that were found make up the array, and in which state. A pure decision: nothing
+//! is read or written here.
+//!
+//! **What must not happen**: an array is started from members that missed writes, as if they were
+//! the array. A member misses writes when it is excluded; so the question is always whether the
+//! superblocks at hand are the newest there are.
+//!
+//! **Commit rule** (the engine's part). A superblock takes effect when it is durable on every slot that
+//! it lists as active or rebuilding; until then nothing is acknowledged that relies on it. A
+//! member that cannot be written is dropped by the next one. No change in effect leaves less
+//! than half of the members that were active before it ([`may_take_effect`]).
+//!
+//! **Assembly rule**. Let N be the newest superblock found, A the slots that it lists as active.
+//! The array is started if more than half of A is found, or all of it, and the code survives
+//! the rest.
+//!
+//! *Why that is enough.* Suppose that some superblock M newer than N is in effect, and look at the first
+//! one in effect after N. It is durable on all that it lists. Had it kept any of the members found
+//! in A, that one would hold it, and N would not be the newest. So it dropped all of them, more
+//! than half of A (or all), which the commit rule forbids.
+//!
+//! *A change that did not take effect.* After a crash some members may hold N and others the one before.
+//! If N lists such a member as active, N had not taken effect (it would be durable there), so no write was
+//! acknowledged without that member, and it holds everything: it is *lagging*, and gets N before
+//! anything else is written. A member that is two or more behind did not lose a race with a crash:
+//! its disk was set back (an old image, a snapshot). It is stale.
+//!
+//! With `force_degraded` the user takes responsibility for the majority, and gets an array
+//! that can only be read if the code does not survive what is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use weft_disk::DiskInfo;
+
+use crate::superblock::{Role, SlotState, Superblock, SuperblockError};
+use crate::uuid::Id;
+
+/// A disk and what it says.
+#[derive(Debug)]
+pub struct Found {
+    /// The disk.
+    pub disk: DiskInfo,
+    /// Its superblock; none if it is no member.
+    pub superblock: Result<Option<Superblock>, SuperblockError>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub struct Assembly {
+    /// The newest superblock, with the slots whose members were not found marked as missing. Its
+    /// sequence number is unchanged: what is written next gets one more.
+    pub superblock: Superblock,
+    /// The newest superblock as it was found: first to be written to the lagging members.
+    pub newest: Superblock,
+    /// Members (indices of what was found) that lack the newest superblock for a crash.
+    pub lagging: Vec<usize>,
+    /// For each slot the disk (index of what was found) that holds it.
+    pub slots: Vec<Option<usize>>,
+    /// Spares that were found, as indices.
+    pub spares: Vec<usize>,
+    /// Slots whose members should be there and are not.
+    pub lost: Vec<usize>,
+    /// Disks that are not used, and why.
+    pub unused: Vec<Unused>,
+    /// The array was not stopped in order.
+    pub needs_recovery: bool,
+    /// The code survives what is missing. If not (only when forced), the array is for reading
+    /// what is left.
+    pub survives: bool,
+}
+
+/// A disk that is not used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unused {
+    /// Index of what was found.
+    pub index: usize,
+    /// Why.
+    pub why: String,
+}
+
+/// Why nothing can be started.
+#[derive(Debug, thiserror::Error)]
+pub enum AssembleError {
+    /// No disks.
+    #[error("no disks were given")]
+    Nothing,
+    /// A disk that is no member.
+    #[error("{disk} is not a member of a weft array: leave it out, or check its name")]
+    NotAMember {
+        /// The disk.
+        disk: String,
+    },
+    /// A disk that this program must not touch.
+    #[error("{disk}: {cause}")]
+    Incompatible {
+        /// The disk.
+        disk: String,
+        /// Version or features.
+        cause: SuperblockError,
+    },
+    /// Members of more than one array.
+    #[error("the disks belong to different arrays: {}; give those of one array", list(.arrays))]
+    TwoArrays {
+        /// Each array: name, identity and disks.
+        arrays: Vec<String>,
+    },
+    /// A disk given twice.
+    #[error("{disk} was given twice")]
+    SameDiskTwice {
+        /// The disk.
+        disk: String,
+    },
+    /// Two disks that are the same member.
+    #[error("{} are copies of one member ({member}): leave out all but the right one", list(.disks))]
+    Clones {
+        /// The member.
+        member: Id,
+        /// The disks.
+        disks: Vec<String>,
+    },
+    /// Superblocks of one number that differ.
+    #[error("the array was run in two parts that know nothing of each other: {} against {}; give the disks of one part only, then add the others anew", list(.one), list(.other))]
+    SplitBrain {
+        /// Disks of one part.
+        one: Vec<String>,
+        /// Disks of the other.
+        other: Vec<String>,
+    },
+    /// Members that cannot be used, and no other.
+    #[error("none of the disks can be used: {}", list(.why))]
+    Unusable {
+        /// Why not, disk by disk.
+        why: Vec<String>,
+    },
+    /// The code cannot do without what is missing.
+    #[error("array {name}: its code ({code}) does not survive the loss of {}; find them, or force it to be assembled for reading what is left", list(.missing))]
+    TooFew {
+        /// The array.
+        name: String,
+        /// Its code.
+        code: String,
+        /// What is missing.
+        missing: Vec<String>,
+    },
+    /// The disks found may be the stale part.
+    #[error("array {name}: only {present} of {active} active members were found, so the others may have gone on without these; missing: {}; find them, or force a degraded assembly if they are lost for good", list(.missing))]
+    NoMajority {
+        /// The array.
+        name: String,
+        /// Active members found.
+        present: usize,
+        /// Active members there are.
+        active: usize,
+        /// What is missing.
+        missing: Vec<String>,
+    },
+}
+
+fn list(items: &[String]) -> String {
+    items.join(", ")
+}
+
+/// Whether a change that keeps `kept` of the `before` members that were active in the superblock in
+/// effect may take effect (members that become active by it do not count). If not, the array must stop
+/// taking writes, since those left out could later be taken for the array.
+#[must_use]
+pub fn may_take_effect(before: usize, kept: usize) -> bool {
+    kept > 0 && 2 * kept >= before
+}
+
+/// Decides. `survives` says whether an array with this superblock gives all data when these slots are lost.
+///
+/// # Errors
+/// Each case of [`AssembleError`]; nothing was changed then.
+pub fn decide(
+    found: &[Found],
+    force_degraded: bool,
+    survives: &dyn Fn(&Superblock, &[usize]) -> bool,
+) -> Result<Assembly, AssembleError> {
+    check_disks(found)?;
+    let (members, mut unused) = sort_out(found)?;
+    check_one_array(found, &members)?;
+    check_clones(found, &members)?;
+    let newest = newest(found, &members, &unused)?;
+    let mut assembly = Assembly {
+        superblock: newest.clone(),
+        newest: newest.clone(),
+        lagging: Vec::new(),
+        slots: vec![None; newest.slots.len()],
+        spares: Vec::new(),
+        lost: Vec::new(),
+        unused: Vec::new(),
+        needs_recovery: !newest.clean,
+        survives: true,
+    };
+    for (index, own) in members {
+        match place(&newest, own, &found[index].disk) {
+            Ok(Role::Slot(slot, _)) => {
+                assembly.slots[slot] = Some(index);
+                if own.seq < newest.seq {
+                    assembly.lagging.push(index);
+                }
+            }
+            Ok(_) => assembly.spares.push(index),
+            Err(why) => unused.push(Unused { index, why }),
+        }
+    }
+    unused.sort_by_key(|unused| unused.index);
+    assembly.unused = unused;
+    assembly.judge(found, force_degraded, survives)?;
+    Ok(assembly)
+}
+
+fn check_disks(found: &[Found]) -> Result<(), AssembleError> {
+    if found.is_empty() {
+        return Err(AssembleError::Nothing);
+    }
+    let mut names = BTreeSet::new();
+    match found.iter().find(|found| !names.insert(&found.disk.name)) {
+        Some(twice) => Err(AssembleError::SameDiskTwice { disk: twice.disk.name.clone() }),
+        None => Ok(()),
+    }
+}
+
+type Members<'a> = Vec<(usize, &'a Superblock)>;
+
+/// Members whose superblock can be read, and those that are damaged.
+fn sort_out(found: &[Found]) -> Result<(Members<'_>, Vec<Unused>), AssembleError> {
+    let mut members = Vec::new();
+    let mut unused = Vec::new();
+    let mut incompatible = None;
+    for (index, Found { disk, superblock }) in found.iter().enumerate() {
+        let name = || disk.name.clone();
+        match superblock {
+            Ok(Some(superblock)) => members.push((index, superblock)),
+            Ok(None) => return Err(AssembleError::NotAMember { disk: name() }),
+            Err(SuperblockError::UnknownVersion { version }) => {
+                incompatible =
+                    Some((name(), SuperblockError::UnknownVersion { version: *version }));
+            }
+            Err(SuperblockError::UnknownFeatures { unknown }) => {
+                let unknown = unknown.clone();
+                incompatible = Some((name(), SuperblockError::UnknownFeatures { unknown }));
+            }
+            Err(error) => unused.push(Unused { index, why: error.to_string() }),
+        }
+    }
+    match incompatible {
+        Some((disk, cause)) => Err(AssembleError::Incompatible { disk, cause }),
+        None => Ok((members, unused)),
+    }
+}
+
+fn check_one_array(found: &[Found], members: &Members<'_>) -> Result<(), AssembleError> {
+    let mut arrays: BTreeMap<Id, (String, Vec<String>)> = BTreeMap::new();
+    for (index, own) in members {
+        let (_, disks) =
+            arrays.entry(own.array_id).or_insert_with(|| (own.name.clone(), Vec::new()));
+        disks.push(found[*index].disk.name.clone());
+    }
+    if arrays.len() < 2 {
+        return Ok(());
+    }
+    let line = |(id, (name, disks)): (Id, (String, Vec<String>))| {
+        format!("'{name}' ({id}) on {}", disks.join(" "))
+    };
+    Err(AssembleError::TwoArrays { arrays: arrays.into_iter().map(line).collect() })
+}
+
+fn check_clones(found: &[Found], members: &Members<'_>) -> Result<(), AssembleError> {
+    for (_, own) in members {
+        let same = members.iter().filter(|(_, other)| other.self_id == own.self_id);
+        let disks: Vec<_> = same.map(|(index, _)| found[*index].disk.name.clone()).collect();
+        if disks.len() > 1 {
+            return Err(AssembleError::Clones { member: own.self_id, disks });
+        }
+    }
+    Ok(())
+}
+
+fn newest(
+    found: &[Found],
+    members: &Members<'_>,
+    unused: &[Unused],
+) -> Result<Superblock, AssembleError> {
+    let Some((_, newest)) = members.iter().max_by_key(|(_, own)| own.seq) else {
+        let line = |unused: &Unused| format!("{}: {}", found[unused.index].disk.name, unused.why);
+        return Err(AssembleError::Unusable { why: unused.iter().map(line).collect() });
+    };
+    let name = |(index, _): &&(usize, &Superblock)| found[*index].disk.name.clone();
+    let latest = || members.iter().filter(|(_, own)| own.seq == newest.seq);
+    let other: Vec<_> =
+        latest().filter(|(_, own)| !own.says_the_same(newest)).map(|m| name(&m)).collect();
+    if other.is_empty() {
+        return Ok((*newest).clone());
+    }
+    let one = latest().filter(|(_, own)| own.says_the_same(newest)).map(|m| name(&m)).collect();
+    Err(AssembleError::SplitBrain { one, other })
+}
+
+/// What a member is to the array, or why it is nothing.
+fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role, String> {
+    let role = newest.role_of(own.self_id);
+    let needed = newest.area.data_offset + newest.rows * newest.unit_bytes;
+    match role {
+        Role::None => Err(format!(
+            "stale: the array went on without it (its superblock is number {}, the newest is {}); add it anew",
+            own.seq, newest.seq
+        )),
+        Role::Slot(..) if own.seq + 1 < newest.seq => Err(format!(
+            "stale: it missed updates, or was set back to an earlier state (its superblock is number {}, the newest is {}); add it anew",
+            own.seq, newest.seq
+        )),
+        _ if disk.size_bytes < needed => {
+            Err(format!("it has shrunk to {} bytes; {needed} are needed", disk.size_bytes))
+        }
+        _ if disk.sector_bytes > newest.sector_bytes => Err(format!(
+            "its sectors of {} bytes are larger than the array's of {}",
+            disk.sector_bytes, newest.sector_bytes
+        )),
+        role => Ok(role),
+    }
+}
+
+impl Assembly {
+    /// Marks what is missing, and refuses if the rest is not enough.
+    fn judge(
+        &mut self,
+        found: &[Found],
+        force_degraded: bool,
+        survives: &dyn Fn(&Superblock, &[usize]) -> bool,
+    ) -> Result<(), AssembleError> {
+        let active: Vec<usize> = self.newest.active_slots().collect();
+        let present = active.iter().filter(|slot| self.slots[**slot].is_some()).count();
+        for (slot, meta) in self.superblock.slots.iter_mut().enumerate() {
+            match self.slots[slot] {
+                Some(index) => {
+                    meta.disk_hint = crate::superblock::disk_hint(&found[index].disk.name);
+                }
+                None if meta.state != SlotState::Missing => {
+                    meta.state = SlotState::Missing;
+                    self.lost.push(slot);
+                }
+                None => {}
+            }
+        }
+        let gone: Vec<usize> = (0..self.slots.len())
+            .filter(|slot| self.superblock.slots[*slot].state != SlotState::Active)
+            .collect();
+        self.survives = survives(&self.superblock, &gone);
+        let name = || self.newest.name.clone();
+        let missing = |slots: &[usize]| slots.iter().map(|slot| self.describe(*slot)).collect();
+        if present == 0 || !self.survives && !force_degraded {
+            let code = self.newest.code.to_string();
+            return Err(AssembleError::TooFew { name: name(), code, missing: missing(&gone) });
+        }
+        if 2 * present <= active.len() && present < active.len() && !force_degraded {
+            return Err(AssembleError::NoMajority {
+                name: name(),
+                present,
+                active: active.len(),
+                missing: missing(&self.lost),
+            });
+        }
+        Ok(())
+    }
+
+    fn describe(&self, slot: usize) -> String {
+        let meta = &self.newest.slots[slot];
+        let was = match meta.state {
+            SlotState::Rebuilding { .. } => ", being rebuilt",
+            _ => "",
+        };
+        if meta.disk_hint.is_empty() {
+            format!("slot {slot}{was}")
+        } else {
+            format!("slot {slot} (last seen as {}{was})", meta.disk_hint)
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Making an array.
+//!
+//! First everything is checked and planned, and nothing is written ([`plan`], which is also what a dry
+//! run shows). Then, on all disks at once: the label is erased, everything up to the data is
+//! zeroed (old superblocks, maps, logs, foreign signatures), the first pages of the region map
+//! are written and flushed, then the superblocks, and the labels last. A disk is a member only when
+//! its label is there; on any error the labels are erased again, so that nothing half-made looks
+//! like a member.
+//!
+//! If every disk can zero cheaply the data areas are zeroed too: then parity matches from the
+//! beginning and unwritten regions need nothing before their first write.
+
+mod plan;
+
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use weft_code::{CodeSpec, SpecError};
+use weft_disk::{Class, Disk, DiskError, WriteOpts};
+use weft_layout::{Algorithm, LayoutError};
+
+use crate::area::{AreaError, LABEL_BYTES};
+use crate::region_map::{MapConfig, RegionMap};
+use crate::superblock::{
+    Consistency, Superblock, SuperblockError, erase_label, read_superblock, write_label,
+    write_superblock,
+};
+use crate::uuid::Id;
+
+pub use plan::{CreatePlan, PlannedMember, PlannedRole, plan};
+
+const MAINTENANCE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: false };
+const DURABLE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: true };
+/// Bytes at the end of a disk that are zeroed: other programs keep signatures there.
+const TAIL_BYTES: u64 = 128 << 10;
+
+/// What kind of array is wanted.
+#[derive(Debug, Clone)]
+pub struct CreateOptions {
+    /// What people call it; at most 255 bytes.
+    pub name: String,
+    /// Its code.
+    pub code: CodeSpec,
+    /// Rotation of parity; md's default (left-symmetric) if none.
+    pub algorithm: Option<Algorithm>,
+    /// Bytes of a unit: a power of two from 4096 to 16 MiB.
+    pub unit_bytes: u32,
+    /// How parity and data are kept together over a crash.
+    pub consistency: Consistency,
+    /// Bytes of the array that share an entry of the region map; rounded to whole stripes.
+    pub region_bytes: Option<u64>,
+    /// Bytes of the log on each member (policy `ppl`).
+    pub log_bytes: Option<u64>,
+    /// The last so many disks are spares.
+    pub spares: usize,
+    /// Overwrite what stands on the disks.
+    pub force: bool,
+    /// Identity of the array: 16 random bytes.
+    pub id: [u8; 16],
+    /// The time, in seconds since 1970.
+    pub now_unix_s: u64,
+}
+
+/// Why no array was made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// Too few (or too many) disks, or impossible parameters.
+    #[error(transparent)]
+    Code(#[from] SpecError),
+    /// The rotation does not go with the code.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// An option out of its range.
+    #[error("{0}")]
+    Option(String),
+    /// A disk given twice.
+    #[error("{disk} was given twice")]
+    SameDisk {
+        /// The disk.
+        disk: String,
+    },
+    /// Two names of the same disk.
+    #[error(
+        "{disk} is the same disk as another one given, under another name; no array was made, but what stood on these disks is lost"
+    )]
+    SameDiskUnderTwoNames {
+        /// The disk.
+        disk: String,
+    },
+    /// A disk is too small, or the map would be too large.
+    #[error("{disk}: {source}")]
+    Area {
+        /// The smallest disk.
+        disk: String,
+        /// What does not fit.
+        source: AreaError,
+    },
+    /// A disk is a member already.
+    #[error("{disk} is a member of array '{name}' ({id}): use force to overwrite it")]
+    AlreadyMember {
+        /// The disk.
+        disk: String,
+        /// The array's name.
+        name: String,
+        /// The array.
+        id: Id,
+    },
+    /// A disk holds something that would be lost.
+    #[error("{disk} holds {what}: use force to overwrite it")]
+    InUse {
+        /// The disk.
+        disk: String,
+        /// What stands there.
+        what: String,
+    },
+    /// A disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// A superblock could not be written.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    /// A disk failed, and undoing what was done failed too.
+    #[error("{cause}; and the label could not be erased again: {undo}")]
+    Undo {
+        /// What went wrong first.
+        cause: Box<CreateError>,
+        /// What went wrong then.
+        undo: DiskError,
+    },
+}
+
+/// Makes an array of `disks`, in the order of its slots, spares last. Returns its superblock (that
+/// of the first member).
+///
+/// # Errors
+/// If the disks or options do not do (nothing is changed then), or a disk fails: then none of
+/// them is a member of anything, and what stood on them may be lost.
+pub async fn create(
+    disks: &[Rc<dyn Disk>],
+    options: &CreateOptions,
+) -> Result<Superblock, CreateError> {
+    let plan = plan(disks, options).await?;
+    let superblock = plan.superblock(options);
+    superblock.check()?;
+    let ids: Vec<Id> = (0..disks.len() as u64).map(|n| superblock.array_id.member(n)).collect();
+    match write_all(disks, &superblock, &ids).await {
+        Ok(()) => Ok(superblock),
+        Err(cause) => {
+            let undone = join_all(disks.iter().map(|disk| erase_label(disk.as_ref()))).await;
+            // A disk that failed before will most often fail again; only one that may still
+            // carry a label is worth a word, and the labels are written last.
+            Err(match undone.into_iter().find_map(Result::err) {
+                Some(undo) => CreateError::Undo { cause: Box::new(cause), undo },
+                None => cause,
+            })
+        }
+    }
+}
+
+async fn write_all(
+    disks: &[Rc<dyn Disk>],
+    superblock: &Superblock,
+    ids: &[Id],
+) -> Result<(), CreateError> {
+    on_all(disks, |disk, _| clear(disk, superblock)).await?;
+    on_all(disks, |disk, n| Box::pin(write_superblock_of(disk, superblock, ids[n]))).await?;
+    on_all(disks, |disk, n| Box::pin(label(disk, superblock, ids[n]))).await?;
+    on_all(disks, |disk, n| Box::pin(verify(disk, ids[n]))).await
+}
+
+type Step<'a> = futures_util::future::LocalBoxFuture<'a, Result<(), CreateError>>;
+
+async fn on_all<'a>(
+    disks: &'a [Rc<dyn Disk>],
+    step: impl Fn(&'a dyn Disk, usize) -> Step<'a>,
+) -> Result<(), CreateError> {
+    let steps = disks.iter().enumerate().map(|(n, disk)| step(disk.as_ref(), n));
+    join_all(steps).await.into_iter().collect()
+}
+
+/// Everything but superblock and label. Durable on return.
+fn clear<'a>(disk: &'a dyn Disk, superblock: &'a Superblock) -> Step<'a> {
+    Box::pin(async move {
+        erase_label(disk).await?;
+        Ok(prepare_member(disk, superblock).await?)
+    })
+}
+
+/// Makes a disk ready to become a member: everything but the superblock and the label. Old superblocks, map
+/// and log are zeroed, also the data if the array counts on that, and the region map gets its first pages. Durable
+/// on return.
+///
+/// # Errors
+/// If the disk fails.
+pub(crate) async fn prepare_member(
+    disk: &dyn Disk,
+    superblock: &Superblock,
+) -> Result<(), DiskError> {
+    let area = &superblock.area;
+    let size = disk.info().size_bytes;
+    disk.write_zeroes(LABEL_BYTES, area.data_offset - LABEL_BYTES, MAINTENANCE).await?;
+    if superblock.members_zeroed {
+        let len = superblock.rows * superblock.unit_bytes;
+        disk.write_zeroes(area.data_offset, len, MAINTENANCE).await?;
+    }
+    let tail = (size.saturating_sub(TAIL_BYTES) & !4095).max(area.data_offset);
+    disk.write_zeroes(tail, size - tail, MAINTENANCE).await?;
+    for (offset, page) in RegionMap::initial_pages(&map_config(superblock)) {
+        disk.write(offset, page, DURABLE).await?;
+    }
+    disk.flush().await
+}
+
+/// The shape of a superblock's region map, with the defaults of this program.
+///
+/// # Panics
+/// If the superblock was not checked.
+pub(crate) fn map_config(superblock: &Superblock) -> MapConfig {
+    MapConfig {
+        array_id: superblock.array_id,
+        area_offset: superblock.area.map_offset,
+        stripes: superblock.stripes().expect("a checked superblock has a layout"),
+        region_stripes: superblock.region_stripes,
+        track_dirty: superblock.consistency != Consistency::None,
+        zero_first: !superblock.members_zeroed,
+        dirty_max: DIRTY_MAX,
+    }
+}
+
+/// Dirty regions of an array at most.
+const DIRTY_MAX: usize = 1024;
+
+async fn write_superblock_of(
+    disk: &dyn Disk,
+    superblock: &Superblock,
+    id: Id,
+) -> Result<(), CreateError> {
+    Ok(write_superblock(disk, superblock, id).await?)
+}
+
+async fn label(disk: &dyn Disk, superblock: &Superblock, id: Id) -> Result<(), CreateError> {
+    Ok(write_label(disk, superblock.array_id, id).await?)
+}
+
+/// A disk given under two names now carries the label that was written last.
+async fn verify(disk: &dyn Disk, id: Id) -> Result<(), CreateError> {
+    match read_superblock(disk).await {
+        Ok(Some(own)) if own.self_id == id => Ok(()),
+        Err(SuperblockError::Disk(error)) => Err(error.into()),
+        _ => Err(CreateError::SameDiskUnderTwoNames { disk: disk.info().name.clone() }),
+    }
+}

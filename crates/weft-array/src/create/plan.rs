@@ -1,0 +1,337 @@
+//! What would be made of some disks, and what stands in the way. Nothing is written.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::rc::Rc;
+
+use serde::Serialize;
+use weft_code::CodeSpec;
+use weft_disk::{Disk, DiskInfo};
+use weft_layout::{Algorithm, code_for, for_code};
+
+use super::{CreateError, CreateOptions};
+use crate::area::Area;
+use crate::superblock::{
+    Consistency, FORMAT_VERSION, NAME_BYTES_MAX, SPARES_MAX, SlotMeta, SlotState, SpareMeta,
+    Superblock, SuperblockError, UNIT_BYTES, disk_hint, find_foreign, read_superblock,
+};
+use crate::uuid::Id;
+
+/// A region is at least this large by default, in bytes of the array.
+const REGION_BYTES_DEFAULT: u64 = 4 << 20;
+/// Regions grow rather than being more than this by default.
+const REGIONS_DEFAULT_MAX: u64 = 128 << 10;
+
+/// The array that would be made.
+#[derive(Debug, Clone, Serialize)]
+pub struct CreatePlan {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: Id,
+    /// Its code.
+    pub code: CodeSpec,
+    /// Rotation of parity.
+    pub algorithm: Algorithm,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// How many lost members it always survives.
+    pub tolerance: usize,
+    /// Bytes of a unit.
+    pub unit_bytes: u64,
+    /// Largest sector of the disks, in bytes.
+    pub sector_bytes: u32,
+    /// Rows of data on each slot.
+    pub rows: u64,
+    /// Whole stripes.
+    pub stripes: u64,
+    /// Stripes of a region.
+    pub region_stripes: u64,
+    /// How parity and data are kept together over a crash.
+    pub consistency: Consistency,
+    /// Whether the data areas will be zeroed.
+    pub members_zeroed: bool,
+    /// Where things lie on each member.
+    pub area: Area,
+    /// The disks, slots first.
+    pub members: Vec<PlannedMember>,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// What a disk would become.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlannedRole {
+    /// The member in this slot.
+    Slot(usize),
+    /// A spare.
+    Spare,
+}
+
+/// A disk of the plan.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlannedMember {
+    /// The disk.
+    pub disk: String,
+    /// What it becomes.
+    pub role: PlannedRole,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Bytes at its end that stay unused.
+    pub unused_bytes: u64,
+    /// What stands on it and will be lost, if anything is recognised.
+    pub overwrites: Option<String>,
+}
+
+/// Checks options and disks, reads what stands on the disks, and lays the array out.
+///
+/// # Errors
+/// Everything for which no array can be made of them. Nothing was changed.
+pub async fn plan(
+    disks: &[Rc<dyn Disk>],
+    options: &CreateOptions,
+) -> Result<CreatePlan, CreateError> {
+    let infos: Vec<&DiskInfo> = disks.iter().map(|disk| disk.info()).collect();
+    let mut plan = lay_out(&infos, options)?;
+    for (member, disk) in plan.members.iter_mut().zip(disks) {
+        member.overwrites = look(disk.as_ref(), options.force).await?;
+    }
+    for member in &plan.members {
+        if let Some(what) = &member.overwrites {
+            plan.notes.push(format!("{} holds {what}, which will be lost", member.disk));
+        }
+    }
+    Ok(plan)
+}
+
+fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, CreateError> {
+    check_options(infos, options)?;
+    let slots = infos.len() - options.spares;
+    let algorithm = options.algorithm.unwrap_or_default();
+    let unit_bytes = u64::from(options.unit_bytes);
+    let code = code_for(options.code, algorithm, slots)?;
+    check_consistency(options.code, options.consistency)?;
+    let stripe_bytes = code.k() as u64 * unit_bytes;
+    let smallest = infos.iter().min_by_key(|info| info.size_bytes).expect("some disks");
+    let stripes_of = |rows| for_code(options.code, algorithm, slots, rows).map(|l| l.stripes(rows));
+
+    // The map must be placed before the rows are known; it gets room for all of the disk.
+    let most = stripes_of(smallest.size_bytes / unit_bytes)?;
+    let region_stripes = region_stripes(options.region_bytes, most, stripe_bytes);
+    let mut rows_min = 1;
+    while stripes_of(rows_min)? == 0 {
+        rows_min *= 2;
+    }
+    let area = Area::plan(
+        smallest.size_bytes,
+        unit_bytes,
+        options.consistency,
+        most.div_ceil(region_stripes).max(1),
+        rows_min,
+        options.log_bytes,
+    )
+    .map_err(|source| CreateError::Area { disk: smallest.name.clone(), source })?;
+    let rows = area.rows(smallest.size_bytes, unit_bytes);
+    let stripes = stripes_of(rows)?;
+    let used = area.data_offset + rows * unit_bytes;
+    let member = |(n, info): (usize, &&DiskInfo)| PlannedMember {
+        disk: info.name.clone(),
+        role: if n < slots { PlannedRole::Slot(n) } else { PlannedRole::Spare },
+        size_bytes: info.size_bytes,
+        unused_bytes: info.size_bytes - used,
+        overwrites: None,
+    };
+    Ok(CreatePlan {
+        name: options.name.clone(),
+        id: Id(options.id),
+        code: options.code,
+        algorithm,
+        size_bytes: stripes * stripe_bytes,
+        tolerance: code.tolerance(),
+        unit_bytes,
+        sector_bytes: infos.iter().map(|info| info.sector_bytes).max().unwrap_or(512),
+        rows,
+        stripes,
+        region_stripes,
+        consistency: options.consistency,
+        members_zeroed: infos.iter().all(|info| info.fast_zeroes),
+        area,
+        members: infos.iter().enumerate().map(member).collect(),
+        notes: notes(infos, smallest),
+    })
+}
+
+fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), CreateError> {
+    let refuse = |why: String| Err(CreateError::Option(why));
+    let unit_bytes = u64::from(options.unit_bytes);
+    if options.name.is_empty() || options.name.len() > NAME_BYTES_MAX {
+        return refuse(format!("the array's name must have 1 to {NAME_BYTES_MAX} bytes"));
+    }
+    if options.name.chars().any(char::is_control) {
+        return refuse("the array's name must not hold control characters".into());
+    }
+    if !unit_bytes.is_power_of_two() || !UNIT_BYTES.contains(&unit_bytes) {
+        return refuse(format!(
+            "a unit of {unit_bytes} bytes is not possible: it must be a power of two from 4096 bytes to 16 MiB"
+        ));
+    }
+    if options.spares > SPARES_MAX {
+        return refuse(format!("{} spares are more than {SPARES_MAX}", options.spares));
+    }
+    if options.spares >= infos.len() {
+        return refuse(format!(
+            "{} disks, of which {} are to be spares, leave none for the array",
+            infos.len(),
+            options.spares
+        ));
+    }
+    let mut names = BTreeSet::new();
+    if let Some(twice) = infos.iter().find(|info| !names.insert(&info.name)) {
+        return Err(CreateError::SameDisk { disk: twice.name.clone() });
+    }
+    match infos.iter().find(|info| !matches!(info.sector_bytes, 512 | 4096)) {
+        Some(odd) => refuse(format!(
+            "{} has sectors of {} bytes; 512 and 4096 are possible",
+            odd.name, odd.sector_bytes
+        )),
+        None => Ok(()),
+    }
+}
+
+fn check_consistency(code: CodeSpec, consistency: Consistency) -> Result<(), CreateError> {
+    let fits = match consistency {
+        Consistency::Ppl => code != CodeSpec::Raid0 && !code.is_mirror(),
+        Consistency::Bitmap => code != CodeSpec::Raid0,
+        Consistency::None => true,
+    };
+    let better = Consistency::default_for(code);
+    if fits {
+        return Ok(());
+    }
+    Err(CreateError::Option(format!(
+        "consistency '{consistency}' makes no sense with {code}: use '{better}'"
+    )))
+}
+
+/// Stripes of a region: as asked, or a power of two that gives neither tiny regions nor too many.
+fn region_stripes(asked: Option<u64>, stripes: u64, stripe_bytes: u64) -> u64 {
+    if let Some(bytes) = asked {
+        return (bytes / stripe_bytes).max(1);
+    }
+    let least = REGION_BYTES_DEFAULT.div_ceil(stripe_bytes);
+    least.max(stripes.div_ceil(REGIONS_DEFAULT_MAX)).next_power_of_two()
+}
+
+fn notes(infos: &[&DiskInfo], smallest: &DiskInfo) -> Vec<String> {
+    let mut notes = Vec::new();
+    let unused: u64 = infos.iter().map(|info| info.size_bytes - smallest.size_bytes).sum();
+    if unused > 0 {
+        notes.push(format!(
+            "the disks differ in size: the smallest, {}, counts, and {unused} bytes of the others stay unused",
+            smallest.name
+        ));
+    }
+    if infos.iter().any(|info| info.sector_bytes != infos[0].sector_bytes) {
+        notes.push(
+            "some disks have sectors of 512 bytes and some of 4096: all are used in 4096".into(),
+        );
+    }
+    notes
+}
+
+/// What stands on a disk; an error if there is something and it may not be overwritten.
+async fn look(disk: &dyn Disk, force: bool) -> Result<Option<String>, CreateError> {
+    let name = || disk.info().name.clone();
+    match read_superblock(disk).await {
+        Ok(Some(own)) if force => Ok(Some(format!("a member of array '{}'", own.name))),
+        Ok(Some(own)) => {
+            Err(CreateError::AlreadyMember { disk: name(), name: own.name, id: own.array_id })
+        }
+        Ok(None) => match find_foreign(disk).await? {
+            Some(foreign) if force => Ok(Some(foreign.what.to_owned())),
+            Some(foreign) => {
+                Err(CreateError::InUse { disk: name(), what: foreign.what.to_owned() })
+            }
+            None => Ok(None),
+        },
+        Err(SuperblockError::Disk(error)) => Err(error.into()),
+        Err(error) => {
+            let what = format!("a member of a weft array that cannot be read ({error})");
+            if force { Ok(Some(what)) } else { Err(CreateError::InUse { disk: name(), what }) }
+        }
+    }
+}
+
+impl CreatePlan {
+    /// The first superblock of the planned array, as its first member holds it.
+    pub(super) fn superblock(&self, options: &CreateOptions) -> Superblock {
+        let mut slots = Vec::new();
+        let mut spares = Vec::new();
+        for (n, member) in self.members.iter().enumerate() {
+            let member_id = self.id.member(n as u64);
+            let disk_hint = disk_hint(&member.disk);
+            match member.role {
+                PlannedRole::Slot(_) => slots.push(SlotMeta {
+                    member_id: Some(member_id),
+                    state: SlotState::Active,
+                    disk_hint,
+                }),
+                PlannedRole::Spare => spares.push(SpareMeta { member_id, disk_hint }),
+            }
+        }
+        Superblock {
+            format_version: FORMAT_VERSION,
+            features: Vec::new(),
+            seq: 1,
+            array_id: self.id,
+            self_id: self.id.member(0),
+            members_made: self.members.len() as u64,
+            name: self.name.clone(),
+            code: self.code,
+            algorithm: self.algorithm,
+            unit_bytes: self.unit_bytes,
+            sector_bytes: self.sector_bytes,
+            rows: self.rows,
+            region_stripes: self.region_stripes,
+            consistency: self.consistency,
+            members_zeroed: self.members_zeroed,
+            area: self.area.clone(),
+            slots,
+            spares,
+            clean: true,
+            log_epoch: 0,
+            scrub: None,
+            created_unix_s: options.now_unix_s,
+            updated_unix_s: options.now_unix_s,
+            software: concat!("weft ", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for CreatePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "array '{}' ({}): {}, {} bytes",
+            self.name, self.id, self.code, self.size_bytes
+        )?;
+        writeln!(
+            f,
+            "  unit {} bytes, {} stripes, consistency {}, can lose any {} member{}",
+            self.unit_bytes,
+            self.stripes,
+            self.consistency,
+            self.tolerance,
+            if self.tolerance == 1 { "" } else { "s" }
+        )?;
+        for member in &self.members {
+            match member.role {
+                PlannedRole::Slot(slot) => write!(f, "  slot {slot}: ")?,
+                PlannedRole::Spare => write!(f, "  spare: ")?,
+            }
+            writeln!(f, "{}, {} bytes", member.disk, member.size_bytes)?;
+        }
+        self.notes.iter().try_for_each(|note| writeln!(f, "  note: {note}"))
+    }
+}

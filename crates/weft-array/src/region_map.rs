@@ -1,0 +1,426 @@
+//! The region map: what is known of each region of the array.
+//!
+//! A region is a run of `region_stripes` consecutive stripes. On disk it has two bytes: flags
+//! and stale lanes.
+//!
+//! | bit | means |
+//! |---|---|
+//! | `WRITTEN` | something was written; an unwritten region reads as zeros without I/O |
+//! | `DIRTY` | a write may be under way: after a crash data and parity may not match |
+//! | `NEEDS_RESYNC` | was dirty at a crash: parity is to be computed anew |
+//! | lane i | stale on the slot that is rebuilding in lane i: to be rebuilt |
+//!
+//! **Order.** `begin_write` returns when `WRITTEN` and `DIRTY` are durable on every member; only then may
+//! data be written. A bit that says "there is less to do" – `DIRTY`, `NEEDS_RESYNC` or a lane
+//! cleared, a region unwritten again – is cleared after the data that justifies it was flushed.
+//! So after a crash the map may say that there is more to do than there is, never less.
+//!
+//! **Pages.** The map is kept in 4 KiB pages of 2016 regions. Each page has two places on each member;
+//! its sequence number chooses between them, so a torn write leaves the page before. One write of
+//! a page is under way at a time; whatever is set meanwhile goes with the next one, so a
+//! burst of first writes costs two page writes, not one each (group commit). A write that fails
+//! is followed by sequence number + 2, in the same place: the last durable page is never
+//! overwritten, and pages of one number never differ.
+//!
+//! **After a crash** members may hold different newest pages. The newest of all is taken; since it
+//! may be on one member only, it counts as not durable until it was written again, unchanged, to
+//! all: that happens by itself before the first use of the page's bits. A page that is whole on
+//! no member is replaced by the most careful one: all written, to be resynced, stale everywhere.
+//!
+//! **Cleaning.** A region stays dirty for a while after its last write, so that a busy one costs no page
+//! writes at all. Whoever owns the clock calls [`RegionMap::clean_idle`] now and then; it flushes
+//! the members and cleans what saw no write since the call before. At most `dirty_max` regions
+//! are dirty; a write that needs one more cleans the longest idle ones first. Only regions with writes in
+//! flight can go beyond that bound.
+//!
+//! **Rebuild.** A replacement gets a lane, and its bit is set in every written region. Within a region
+//! that is being rebuilt, the stripes that are done are kept in memory only; after a crash the
+//! region is rebuilt once more. Unwritten regions need no rebuild.
+//!
+//! **Memory**: 8 bytes a region, plus one bit a stripe in regions that are partly rebuilt (at most
+//! [`PARTIAL_REGIONS_MAX`] of them), plus a few words a page. A 10 TB array with the default of at most
+//! 131 072 regions needs 1 MiB.
+//!
+//! Futures of this module are to be driven to their end. If one is dropped while it writes a page,
+//! nobody knows when that write will land, so the page takes no further writes
+//! ([`MapError::Abandoned`]); dropping the whole map is a crash and safe.
+
+mod clean;
+mod commit;
+mod lanes;
+mod load;
+mod page;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+
+use weft_disk::DiskError;
+use weft_rt::Frozen;
+use weft_rt::sync::{Notify, Semaphore};
+
+use crate::uuid::Id;
+use commit::Page;
+pub use lanes::PARTIAL_REGIONS_MAX;
+use lanes::Rebuilt;
+pub use load::LoadReport;
+pub use page::{REGIONS_MAX, area_bytes};
+
+const WRITTEN: u8 = 1;
+const DIRTY: u8 = 2;
+const NEEDS_RESYNC: u8 = 4;
+/// The flags that are kept on disk.
+const ON_DISK: u8 = WRITTEN | DIRTY | NEEDS_RESYNC;
+/// In memory: needs a resync that was asked for after the one under way had begun.
+const RESYNC_AGAIN: u8 = 0x20;
+/// In memory: had a write since the last look at it.
+const TOUCHED: u8 = 0x40;
+/// In memory: flags are set that are not durable yet.
+const PENDING: u8 = 0x80;
+
+/// A page could not be made durable or the data not be flushed: more members failed than the
+/// array survives, or it is stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapStoreError {
+    /// A disk failed, and it was one too many.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The engine takes no writes any more.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Why the map could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The members could not be written.
+    #[error(transparent)]
+    Store(#[from] MapStoreError),
+    /// A page write was given up half-way.
+    #[error("a write of region map page {page} was given up; the array must be assembled anew")]
+    Abandoned {
+        /// The page.
+        page: usize,
+    },
+}
+
+/// Future of a [`MapStore`] operation.
+pub type StoreFuture<'a> = Pin<Box<dyn Future<Output = Result<(), MapStoreError>> + 'a>>;
+
+/// What the map stands on: all live members at once.
+pub trait MapStore {
+    /// Writes a page at this byte offset of every live member (active, rebuilding), durably (FUA). A
+    /// member that fails is to be excluded, durably, before this succeeds without it.
+    fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_>;
+    /// Makes every data write that completed before this call durable, on every live member.
+    fn flush_data(&self) -> StoreFuture<'_>;
+    /// Makes an unwritten region read as zeros on every live member, parity included, durably.
+    /// Called once before the first write to each region, if [`MapConfig::zero_first`].
+    fn zero_region(&self, region: u64) -> StoreFuture<'_>;
+}
+
+/// The shape of a map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MapConfig {
+    /// The array.
+    pub array_id: Id,
+    /// Where the map begins on each member, in bytes.
+    pub area_offset: u64,
+    /// Whole stripes of the array.
+    pub stripes: u64,
+    /// Stripes of a region.
+    pub region_stripes: u64,
+    /// Whether dirty regions are kept (all policies but `none`).
+    pub track_dirty: bool,
+    /// Whether the members hold unknown bytes where regions are unwritten.
+    pub zero_first: bool,
+    /// Dirty regions at most (but for those with writes in flight).
+    pub dirty_max: usize,
+}
+
+impl MapConfig {
+    /// Regions of the array.
+    #[must_use]
+    pub fn regions(&self) -> u64 {
+        self.stripes.div_ceil(self.region_stripes)
+    }
+}
+
+/// What is kept of a region.
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    flags: u8,
+    lanes: u8,
+    /// Writes in flight.
+    writers: u32,
+}
+
+impl Entry {
+    fn has(self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+/// The map of one array. Methods take `&self`: it is shared by the tasks of one thread.
+#[derive(Debug)]
+pub struct RegionMap {
+    config: MapConfig,
+    zero_first: Cell<bool>,
+    entries: RefCell<Vec<Entry>>,
+    pages: RefCell<Vec<Page>>,
+    /// Dirty regions, each once, in the order in which they became dirty.
+    dirty: RefCell<VecDeque<u64>>,
+    written: Cell<u64>,
+    /// Held while regions are looked at, flushed and then cleared.
+    cleaner: Semaphore,
+    /// Regions that are being zeroed for their first write.
+    zeroing: RefCell<BTreeSet<u64>>,
+    zeroed: Notify,
+    /// Lanes whose bit newly written regions get.
+    joining: Cell<u8>,
+    rebuilt: RefCell<BTreeMap<(u8, u64), Rebuilt>>,
+}
+
+/// A write in flight; ends when dropped.
+#[derive(Debug)]
+pub struct WriteGuard<'a> {
+    map: &'a RegionMap,
+    index: usize,
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        let entry = &mut self.map.entries.borrow_mut()[self.index];
+        entry.writers -= 1;
+        entry.flags |= TOUCHED;
+    }
+}
+
+fn to_index(region: u64) -> usize {
+    usize::try_from(region).expect("regions are bounded by REGIONS_MAX")
+}
+
+impl RegionMap {
+    /// The map of a new array: nothing is written.
+    ///
+    /// # Panics
+    /// If the array has more than [`REGIONS_MAX`] regions.
+    #[must_use]
+    pub fn new(config: MapConfig) -> Self {
+        assert!(config.regions() <= REGIONS_MAX, "{} regions", config.regions());
+        let regions = to_index(config.regions());
+        let pages = (0..page::count(config.regions())).map(|_| Page::default()).collect();
+        Self {
+            zero_first: Cell::new(config.zero_first),
+            config,
+            entries: RefCell::new(vec![Entry::default(); regions]),
+            pages: RefCell::new(pages),
+            dirty: RefCell::default(),
+            written: Cell::new(0),
+            cleaner: Semaphore::new(1),
+            zeroing: RefCell::default(),
+            zeroed: Notify::default(),
+            joining: Cell::new(0),
+            rebuilt: RefCell::default(),
+        }
+    }
+
+    /// The shape it was made with.
+    #[must_use]
+    pub fn config(&self) -> &MapConfig {
+        &self.config
+    }
+
+    /// From now on the members hold unknown bytes where regions are unwritten (a replacement was
+    /// taken that was not zeroed), or do not.
+    pub fn set_zero_first(&self, zero_first: bool) {
+        self.zero_first.set(zero_first);
+    }
+
+    /// The region of a stripe.
+    #[must_use]
+    pub fn region_of(&self, stripe: u64) -> u64 {
+        stripe / self.config.region_stripes
+    }
+
+    /// The stripes of a region; the last region may be short.
+    #[must_use]
+    pub fn stripes_of(&self, region: u64) -> std::ops::Range<u64> {
+        let start = region * self.config.region_stripes;
+        start..(start + self.config.region_stripes).min(self.config.stripes)
+    }
+
+    fn entry(&self, region: u64) -> Entry {
+        self.entries.borrow()[to_index(region)]
+    }
+
+    /// Whether something was written to the region; if not it reads as zeros.
+    #[must_use]
+    pub fn is_written(&self, region: u64) -> bool {
+        self.entry(region).has(WRITTEN)
+    }
+
+    /// Whether parity may not match data since a crash.
+    #[must_use]
+    pub fn needs_resync(&self, region: u64) -> bool {
+        self.entry(region).has(NEEDS_RESYNC)
+    }
+
+    /// Whether a write may be under way as far as the disks know.
+    #[must_use]
+    pub fn is_dirty(&self, region: u64) -> bool {
+        self.entry(region).has(DIRTY)
+    }
+
+    /// Regions that were written.
+    #[must_use]
+    pub fn written_count(&self) -> u64 {
+        self.written.get()
+    }
+
+    /// Regions that are dirty.
+    #[must_use]
+    pub fn dirty_count(&self) -> usize {
+        self.dirty.borrow().len()
+    }
+
+    /// The dirty regions, in no useful order.
+    #[must_use]
+    pub fn dirty_regions(&self) -> Vec<u64> {
+        self.dirty.borrow().iter().copied().collect()
+    }
+
+    /// Regions that need a resync.
+    #[must_use]
+    pub fn resync_count(&self) -> u64 {
+        self.entries.borrow().iter().filter(|entry| entry.has(NEEDS_RESYNC)).count() as u64
+    }
+
+    /// The first region from `from` on that needs a resync.
+    #[must_use]
+    pub fn next_resync(&self, from: u64) -> Option<u64> {
+        self.next_where(from, |entry| entry.has(NEEDS_RESYNC))
+    }
+
+    /// The first region from `from` on that was written.
+    #[must_use]
+    pub fn next_written(&self, from: u64) -> Option<u64> {
+        self.next_where(from, |entry| entry.has(WRITTEN))
+    }
+
+    fn next_where(&self, from: u64, wanted: impl Fn(&Entry) -> bool) -> Option<u64> {
+        let entries = self.entries.borrow();
+        let start = to_index(from.min(self.config.regions()));
+        let found = entries[start..].iter().position(wanted)?;
+        Some(from + found as u64)
+    }
+
+    /// Begins a write to `region`: returns when the region is durably written and dirty. No data
+    /// may be issued before. The write ends when the guard is dropped. Without I/O and in one poll if the
+    /// region is written and dirty already.
+    ///
+    /// # Errors
+    /// If the members cannot be written; then no data may be issued.
+    ///
+    /// # Panics
+    /// If there is no such region.
+    pub async fn begin_write(
+        &self,
+        store: &dyn MapStore,
+        region: u64,
+    ) -> Result<WriteGuard<'_>, MapError> {
+        let index = to_index(region);
+        let wanted = if self.config.track_dirty { WRITTEN | DIRTY } else { WRITTEN };
+        let flags = {
+            let entry = &mut self.entries.borrow_mut()[index];
+            entry.writers += 1;
+            entry.flags |= TOUCHED;
+            entry.flags
+        };
+        let guard = WriteGuard { map: self, index };
+        if flags & (wanted | PENDING) != wanted {
+            self.mark(store, region, wanted).await?;
+        }
+        Ok(guard)
+    }
+
+    /// The slow way of `begin_write`: sets what is missing and waits until it is durable.
+    async fn mark(&self, store: &dyn MapStore, region: u64, wanted: u8) -> Result<(), MapError> {
+        if wanted & DIRTY != 0 && !self.is_dirty(region) {
+            self.make_room(store).await?;
+        }
+        // Held until the region is written: nobody may zero it once more after that.
+        let zeroing = if self.zero_first.get() { self.zero(store, region).await? } else { None };
+        let index = to_index(region);
+        let entry = self.entry(region);
+        if !entry.has(wanted) {
+            if !entry.has(WRITTEN) {
+                self.written.set(self.written.get() + 1);
+                self.entries.borrow_mut()[index].lanes |= self.joining.get();
+            }
+            if wanted & DIRTY != 0 && !entry.has(DIRTY) {
+                self.dirty.borrow_mut().push_back(region);
+            }
+            self.entries.borrow_mut()[index].flags |= wanted | PENDING;
+            self.pages.borrow_mut()[page::of(index)].set_pending(index);
+        }
+        drop(zeroing);
+        let durable = || !self.entries.borrow()[index].has(PENDING);
+        self.persist(store, page::of(index), durable).await
+    }
+
+    /// Has an unwritten region zeroed, once, however many writes wait for it.
+    async fn zero(
+        &self,
+        store: &dyn MapStore,
+        region: u64,
+    ) -> Result<Option<Zeroing<'_>>, MapError> {
+        while !self.is_written(region) {
+            let wait = self.zeroed.wait();
+            if !self.zeroing.borrow_mut().insert(region) {
+                wait.await;
+                continue;
+            }
+            let zeroing = Zeroing { map: self, region };
+            store.zero_region(region).await?;
+            return Ok(Some(zeroing));
+        }
+        Ok(None)
+    }
+
+    /// Changes the flags of a region and notes that its page is to be written.
+    fn change(&self, region: u64, change: impl FnOnce(&mut Entry)) {
+        let index = to_index(region);
+        let mut entries = self.entries.borrow_mut();
+        let before = entries[index];
+        change(&mut entries[index]);
+        let after = entries[index];
+        drop(entries);
+        if (before.flags ^ after.flags) & ON_DISK != 0 || before.lanes != after.lanes {
+            self.pages.borrow_mut()[page::of(index)].note_change();
+        }
+        match (before.has(DIRTY), after.has(DIRTY)) {
+            (false, true) => self.dirty.borrow_mut().push_back(region),
+            (true, false) => self.dirty.borrow_mut().retain(|dirty| *dirty != region),
+            _ => {}
+        }
+        match (before.has(WRITTEN), after.has(WRITTEN)) {
+            (false, true) => self.written.set(self.written.get() + 1),
+            (true, false) => self.written.set(self.written.get() - 1),
+            _ => {}
+        }
+    }
+}
+
+struct Zeroing<'a> {
+    map: &'a RegionMap,
+    region: u64,
+}
+
+impl Drop for Zeroing<'_> {
+    fn drop(&mut self) {
+        self.map.zeroing.borrow_mut().remove(&self.region);
+        self.map.zeroed.notify_all();
+    }
+}

@@ -1,0 +1,203 @@
+//! Clearing what is no longer so: dirty, to be resynced, written. Each time the same three steps:
+//! look which regions are quiet, flush the members, clear those that stayed quiet.
+
+use weft_rt::sync::Permit;
+
+use super::{DIRTY, MapError, MapStore, NEEDS_RESYNC, RESYNC_AGAIN, RegionMap, TOUCHED, WRITTEN};
+
+/// When the bound of dirty regions is reached, this part of them is cleaned at once.
+const ROOM_SHARE: usize = 8;
+
+impl RegionMap {
+    /// Cleans the dirty regions that saw no write since the call before. To be called at
+    /// regular times: a region is then clean one to two periods after its last write. Returns how
+    /// many were cleaned.
+    ///
+    /// # Errors
+    /// If the members cannot be flushed or written.
+    pub async fn clean_idle(&self, store: &dyn MapStore) -> Result<usize, MapError> {
+        let permit = self.cleaner.acquire(1).await;
+        let quiet = self.quiet(|touched| !touched, usize::MAX);
+        for region in self.dirty.borrow().iter() {
+            self.entries.borrow_mut()[super::to_index(*region)].flags &= !TOUCHED;
+        }
+        self.clean(store, permit, quiet).await
+    }
+
+    /// Cleans all dirty regions that have no write in flight: before the array is stopped, or
+    /// after a log was replayed. Returns how many were cleaned.
+    ///
+    /// # Errors
+    /// If the members cannot be flushed or written.
+    pub async fn clean_all(&self, store: &dyn MapStore) -> Result<usize, MapError> {
+        let permit = self.cleaner.acquire(1).await;
+        let quiet = self.quiet(|_| true, usize::MAX);
+        self.clean(store, permit, quiet).await
+    }
+
+    /// Has room made for one more dirty region.
+    pub(super) async fn make_room(&self, store: &dyn MapStore) -> Result<(), MapError> {
+        let full = || self.dirty_count() >= self.config.dirty_max.max(1);
+        if !full() {
+            return Ok(());
+        }
+        let permit = self.cleaner.acquire(1).await;
+        if !full() {
+            return Ok(());
+        }
+        let most = (self.config.dirty_max / ROOM_SHARE).max(1);
+        let mut quiet = self.quiet(|touched| !touched, most);
+        quiet.extend(self.quiet(|touched| touched, most - quiet.len()));
+        self.clean(store, permit, quiet).await.map(drop)
+    }
+
+    /// Dirty regions without writes in flight, longest dirty first.
+    fn quiet(&self, wanted: impl Fn(bool) -> bool, most: usize) -> Vec<u64> {
+        let dirty = self.dirty.borrow();
+        let quiet = dirty.iter().copied().filter(|region| {
+            let entry = self.entry(*region);
+            entry.writers == 0 && wanted(entry.has(TOUCHED))
+        });
+        quiet.take(most).collect()
+    }
+
+    async fn clean(
+        &self,
+        store: &dyn MapStore,
+        permit: Permit,
+        quiet: Vec<u64>,
+    ) -> Result<usize, MapError> {
+        let cleared = self.clear_quiet(store, permit, quiet, |entry| entry.flags &= !DIRTY).await?;
+        self.persist_pages(store, Self::pages_of(&cleared)).await?;
+        Ok(cleared.len())
+    }
+
+    /// Flushes, then changes those of the regions that had no write meanwhile. The permit keeps
+    /// others from clearing the flag by which that is seen.
+    async fn clear_quiet(
+        &self,
+        store: &dyn MapStore,
+        permit: Permit,
+        mut regions: Vec<u64>,
+        clear: impl Fn(&mut super::Entry),
+    ) -> Result<Vec<u64>, MapError> {
+        if regions.is_empty() {
+            return Ok(regions);
+        }
+        for region in &regions {
+            self.entries.borrow_mut()[super::to_index(*region)].flags &= !TOUCHED;
+        }
+        store.flush_data().await?;
+        regions.retain(|region| {
+            let entry = self.entry(*region);
+            entry.writers == 0 && !entry.has(TOUCHED)
+        });
+        for region in &regions {
+            self.change(*region, &clear);
+        }
+        drop(permit);
+        Ok(regions)
+    }
+
+    /// Turns every dirty region into one that needs a resync: after a crash, before the first
+    /// write. Durable on return.
+    ///
+    /// # Errors
+    /// If the members cannot be written.
+    pub async fn resync_dirty(&self, store: &dyn MapStore) -> Result<(), MapError> {
+        let dirty = self.dirty_regions();
+        for region in &dirty {
+            self.change(*region, |entry| {
+                entry.flags = entry.flags & !DIRTY | NEEDS_RESYNC;
+            });
+        }
+        self.persist_pages(store, Self::pages_of(&dirty)).await
+    }
+
+    /// Turns every written region into one that needs a resync: after a crash of an array that
+    /// keeps no dirty regions. Durable on return.
+    ///
+    /// # Errors
+    /// If the members cannot be written.
+    pub async fn resync_written(&self, store: &dyn MapStore) -> Result<(), MapError> {
+        let written: Vec<u64> =
+            (0..self.config.regions()).filter(|region| self.is_written(*region)).collect();
+        self.set_needs_resync(store, &written).await
+    }
+
+    /// Marks regions for a resync, also while one is under way. Durable on return.
+    ///
+    /// # Errors
+    /// If the members cannot be written.
+    pub async fn set_needs_resync(
+        &self,
+        store: &dyn MapStore,
+        regions: &[u64],
+    ) -> Result<(), MapError> {
+        for region in regions {
+            self.change(*region, |entry| entry.flags |= NEEDS_RESYNC | RESYNC_AGAIN);
+        }
+        self.persist_pages(store, Self::pages_of(regions)).await
+    }
+
+    /// To be called before the first stripe of a region is resynced: a mark set after this will
+    /// outlive [`RegionMap::clear_resync`].
+    pub fn resync_begins(&self, region: u64) {
+        self.entries.borrow_mut()[super::to_index(region)].flags &= !RESYNC_AGAIN;
+    }
+
+    /// Ends the resync of regions whose stripes all match now: flushes, then clears the mark, unless it
+    /// was set again since [`RegionMap::resync_begins`].
+    ///
+    /// # Errors
+    /// If the members cannot be flushed or written.
+    pub async fn clear_resync(
+        &self,
+        store: &dyn MapStore,
+        regions: &[u64],
+    ) -> Result<(), MapError> {
+        store.flush_data().await?;
+        for region in regions {
+            self.change(*region, |entry| {
+                if !entry.has(RESYNC_AGAIN) {
+                    entry.flags &= !NEEDS_RESYNC;
+                }
+            });
+        }
+        self.persist_pages(store, Self::pages_of(regions)).await
+    }
+
+    /// Makes regions unwritten again: they read as zeros, and take no part in resync, scrub
+    /// and rebuild. Regions that have a write in flight, or get one meanwhile, stay as they are; the
+    /// others are returned, durably unwritten.
+    ///
+    /// Their bytes on the members must be ready for a next first write: zeros that the caller has written to all
+    /// members (this flushes before it clears), unless the array zeroes regions before their
+    /// first write anyway ([`MapConfig::zero_first`]). A crash before the end leaves a region
+    /// written, with those zeros or with its old contents.
+    ///
+    /// # Errors
+    /// If the members cannot be flushed or written.
+    pub async fn mark_unwritten(
+        &self,
+        store: &dyn MapStore,
+        regions: &[u64],
+    ) -> Result<Vec<u64>, MapError> {
+        let permit = self.cleaner.acquire(1).await;
+        let idle = |region: &u64| {
+            let entry = self.entry(*region);
+            entry.has(WRITTEN) && entry.writers == 0
+        };
+        let quiet = regions.iter().copied().filter(idle).collect();
+        let unwritten = |entry: &mut super::Entry| {
+            entry.flags &= !(WRITTEN | DIRTY | NEEDS_RESYNC | RESYNC_AGAIN);
+            entry.lanes = 0;
+        };
+        let cleared = self.clear_quiet(store, permit, quiet, unwritten).await?;
+        for region in &cleared {
+            self.forget_rebuilt(*region);
+        }
+        self.persist_pages(store, Self::pages_of(&cleared)).await?;
+        Ok(cleared)
+    }
+}

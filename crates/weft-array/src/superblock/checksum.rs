@@ -1,0 +1,33 @@
+//! CRC32C (Castagnoli), the checksum of everything that weft writes for itself.
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// CRC32C of the parts, one after the other.
+pub(crate) fn crc32c(parts: &[&[u8]]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    for part in parts {
+        digest.update(part);
+    }
+    u32::try_from(digest.finalize()).expect("a CRC of 32 bits")
+}
+
+/// CRC32C of `bytes` as if the four bytes at `hole` were zeros: where the CRC itself is kept.
+///
+/// # Panics
+/// If the hole reaches beyond the end.
+pub(crate) fn crc32c_around(bytes: &[u8], hole: usize) -> u32 {
+    crc32c(&[&bytes[..hole], &[0; 4], &bytes[hole + 4..]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_castagnoli() {
+        // The check value of CRC-32/ISCSI in the catalogue of parametrised CRC algorithms.
+        assert_eq!(crc32c(&[b"123456789"]), 0xe306_9283);
+        assert_eq!(crc32c(&[b"1234", b"", b"56789"]), 0xe306_9283);
+        assert_eq!(crc32c_around(b"ab....cd", 2), crc32c(&[b"ab\0\0\0\0cd"]));
+    }
+}

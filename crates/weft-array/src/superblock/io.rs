@@ -1,0 +1,126 @@
+//! Reading and writing a member's label and superblock copies.
+
+use weft_disk::{Class, Disk, DiskError, WriteOpts};
+use weft_rt::{Buf, Frozen};
+
+use super::label::Label;
+use super::{Superblock, SuperblockError};
+use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::uuid::Id;
+
+const DURABLE: WriteOpts = WriteOpts { class: Class::User, fua: true };
+/// All of a small superblock, in one read.
+const FIRST_READ_BYTES: u64 = 16 << 10;
+
+/// What a member says of itself, copy by copy.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    pub label: Label,
+    /// The copies, or why they cannot be used.
+    pub copies: [Result<Superblock, SuperblockError>; 2],
+}
+
+impl Copies {
+    /// The newest valid copy. A copy that is whole but of a version or with features that are not
+    /// known may be newer than one that is known, so it is never passed over.
+    pub fn newest(self) -> Result<Superblock, SuperblockError> {
+        let Label { array_id, member_id, .. } = self.label;
+        let is_own = |copy: &Superblock| copy.array_id == array_id && copy.self_id == member_id;
+        let mut newest: Option<Superblock> = None;
+        let mut faults = Vec::new();
+        for copy in self.copies {
+            match copy {
+                Ok(copy) if !is_own(&copy) => faults.push("it is of another member".to_owned()),
+                Ok(copy) if newest.as_ref().is_none_or(|other| copy.seq > other.seq) => {
+                    newest = Some(copy);
+                }
+                Ok(_) => {}
+                Err(SuperblockError::Damaged { what }) => faults.push(what),
+                Err(error) => return Err(error),
+            }
+        }
+        newest.ok_or_else(|| SuperblockError::Damaged { what: faults.join("; other copy: ") })
+    }
+}
+
+/// Reads a member's superblock: the newest valid copy. None if the disk is no member.
+///
+/// # Errors
+/// If the disk cannot be read; if it is a member whose label or both superblock copies are damaged;
+/// if it is of a version or needs features that are not known.
+pub async fn read_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, SuperblockError> {
+    match read_copies(disk).await? {
+        Some(copies) => copies.newest().map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Label and both copies. A copy that cannot be read for a medium error counts as damaged.
+pub(crate) async fn read_copies(disk: &dyn Disk) -> Result<Option<Copies>, SuperblockError> {
+    if disk.info().size_bytes < SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES {
+        return Ok(None);
+    }
+    let label = read(disk, 0, LABEL_BYTES).await?;
+    let Some(label) = Label::decode(&label)? else { return Ok(None) };
+    let first = read_copy(disk, label.superblock_offsets[0]).await?;
+    let second = read_copy(disk, label.superblock_offsets[1]).await?;
+    Ok(Some(Copies { label, copies: [first, second] }))
+}
+
+async fn read_copy(
+    disk: &dyn Disk,
+    offset: u64,
+) -> Result<Result<Superblock, SuperblockError>, SuperblockError> {
+    for len in [FIRST_READ_BYTES, SUPERBLOCK_BYTES] {
+        let decoded = match read(disk, offset, len).await {
+            Ok(bytes) => Superblock::decode(&bytes),
+            Err(error) if error.kind == weft_disk::DiskErrorKind::Medium => {
+                Err(SuperblockError::Damaged { what: error.to_string() })
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if decoded.is_ok() || len == SUPERBLOCK_BYTES {
+            return Ok(decoded);
+        }
+    }
+    unreachable!("the loop ends with the longest read")
+}
+
+async fn read(disk: &dyn Disk, offset: u64, len: u64) -> Result<Buf, DiskError> {
+    let len = usize::try_from(len).expect("superblock parts are small");
+    let (result, buf) = disk.read(offset, Buf::new(len), Class::User).await;
+    result.map(|()| buf)
+}
+
+/// Writes the superblock of member `self_id`: the copy that its sequence number chooses, so that
+/// the copy before stays whole if this write is torn. Durable on return.
+///
+/// # Errors
+/// If it is too large for its room, or the disk fails.
+pub async fn write_superblock(
+    disk: &dyn Disk,
+    superblock: &Superblock,
+    self_id: Id,
+) -> Result<(), SuperblockError> {
+    let bytes = superblock.encode(self_id)?;
+    let copy = usize::from(superblock.seq % 2 == 1);
+    Ok(disk.write(SUPERBLOCK_OFFSETS[copy], bytes, DURABLE).await?)
+}
+
+/// Writes the label: from now on the disk is a member. Durable on return.
+///
+/// # Errors
+/// If the disk fails.
+pub async fn write_label(disk: &dyn Disk, array_id: Id, self_id: Id) -> Result<(), DiskError> {
+    let label = Label::new(array_id, self_id).encode();
+    disk.write(0, Frozen::copy_from(&label), DURABLE).await
+}
+
+/// Removes the label: the disk is no member any more. Durable on return.
+///
+/// # Errors
+/// If the disk fails.
+pub async fn erase_label(disk: &dyn Disk) -> Result<(), DiskError> {
+    let zeros = Buf::zeroed(usize::try_from(LABEL_BYTES).expect("4 KiB"));
+    disk.write(0, zeros.freeze(), DURABLE).await
+}

@@ -1,0 +1,117 @@
+//! The label: the first 4 KiB of a member, by which it is known as one.
+//!
+//! It is written once, as the last step of making a member, and never changes: it names the array
+//! and the member and points to the superblock copies. A disk whose label is whole but whose
+//! superblocks are not is a damaged member, never an empty disk.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::checksum::crc32c_around;
+use super::{FORMAT_VERSION, SuperblockError};
+use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::uuid::Id;
+
+const MAGIC: [u8; 8] = *b"WEFTMBR1";
+const CRC_AT: usize = 8;
+const LEN: usize = 4096;
+const _: () = assert!(LEN as u64 == LABEL_BYTES && size_of::<Raw>() == LEN);
+/// For people who look at the disk with other tools.
+const NOTE: &[u8] = b"\nmember of a weft array; see `weft examine`\n";
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    crc32c: U32,
+    format_version: U32,
+    array_id: [u8; 16],
+    member_id: [u8; 16],
+    superblock_offsets: [U64; 2],
+    superblock_bytes: U64,
+    note: [u8; 64],
+    reserved: [u8; LEN - 136],
+}
+
+/// What a label says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub array_id: Id,
+    pub member_id: Id,
+    /// Where the superblock copies lie, in bytes.
+    pub superblock_offsets: [u64; 2],
+    /// Room for each, in bytes.
+    pub superblock_bytes: u64,
+}
+
+impl Label {
+    /// The label of a member of this version.
+    pub fn new(array_id: Id, member_id: Id) -> Self {
+        Self {
+            array_id,
+            member_id,
+            superblock_offsets: SUPERBLOCK_OFFSETS,
+            superblock_bytes: SUPERBLOCK_BYTES,
+        }
+    }
+
+    /// The bytes on disk.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut note = [0; 64];
+        note[..NOTE.len()].copy_from_slice(NOTE);
+        let mut raw = Raw {
+            magic: MAGIC,
+            crc32c: U32::ZERO,
+            format_version: U32::new(FORMAT_VERSION),
+            array_id: self.array_id.0,
+            member_id: self.member_id.0,
+            superblock_offsets: self.superblock_offsets.map(U64::new),
+            superblock_bytes: U64::new(self.superblock_bytes),
+            note,
+            reserved: [0; LEN - 136],
+        };
+        raw.crc32c = U32::new(crc32c_around(raw.as_bytes(), CRC_AT));
+        raw.as_bytes().to_vec()
+    }
+
+    /// Reads a label; none if the bytes are no label at all.
+    ///
+    /// # Errors
+    /// If it is one, but damaged or of a version that is not known.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, SuperblockError> {
+        let Ok((raw, _)) = Raw::ref_from_prefix(bytes) else { return Ok(None) };
+        let damaged = |what: &str| Err(SuperblockError::DamagedLabel { what: what.into() });
+        if raw.magic != MAGIC {
+            return if is_ours_but_for_magic(bytes) {
+                damaged("its magic number is overwritten")
+            } else {
+                Ok(None)
+            };
+        }
+        if raw.crc32c.get() != crc32c_around(&bytes[..LEN], CRC_AT) {
+            return damaged("its checksum does not match");
+        }
+        let version = raw.format_version.get();
+        if version != FORMAT_VERSION {
+            return Err(SuperblockError::UnknownVersion { version });
+        }
+        let label = Self {
+            array_id: Id(raw.array_id),
+            member_id: Id(raw.member_id),
+            superblock_offsets: raw.superblock_offsets.map(U64::get),
+            superblock_bytes: raw.superblock_bytes.get(),
+        };
+        if label != Self::new(label.array_id, label.member_id) {
+            return damaged("it points to places where this version keeps no superblock");
+        }
+        Ok(Some(label))
+    }
+}
+
+/// Whether everything but the magic number is a label: then the magic was damaged.
+fn is_ours_but_for_magic(bytes: &[u8]) -> bool {
+    let mut copy = bytes[..LEN].to_vec();
+    copy[..8].copy_from_slice(&MAGIC);
+    let stored = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+    stored == crc32c_around(&copy, CRC_AT)
+}
