@@ -174,61 +174,54 @@ fn hot_encode(isal: Option<&Isal>, k: usize, r: usize, by: &[Kernel]) {
 }
 
 /// P+Q of 8+2 with data from memory, against copying as much.
-fn cold_pq(isal: Option<&Isal>) {
+fn cold_pq(isal: Option<&Isal>, unit: usize) {
     let data = Pages::new(COLD_BYTES);
     let data = data.get();
     let mut copy = Pages::new(COLD_BYTES);
     let mut parity: Vec<_> = (0..2).map(|_| Pages::new(COLD_BYTES / 4)).collect();
-    let mut small: Vec<_> = (0..2).map(|_| Pages::new(2 * UNIT)).collect();
+    let mut reused: Vec<_> = (0..2).map(|_| Pages::new(2 * unit)).collect();
     let copy = std::cell::RefCell::new(copy.get_mut());
-    let mut contestants: Vec<Contestant<'_>> = vec![
-        ("memcpy, all at once".into(), Box::new(|| copy.borrow_mut().copy_from_slice(data))),
-        (
-            "memcpy, 64 KiB each".into(),
-            Box::new(|| {
-                let mut copy = copy.borrow_mut();
-                for (to, from) in copy.chunks_mut(UNIT).zip(data.chunks(UNIT)) {
-                    black_box(to).copy_from_slice(from);
-                }
-            }),
-        ),
-    ];
-    let stripes = |work: &mut dyn FnMut(usize, &[&[u8]])| {
-        for (i, stripe) in data.chunks(8 * UNIT).enumerate() {
-            let srcs: [&[u8]; 8] = std::array::from_fn(|j| &stripe[j * UNIT..][..UNIT]);
-            work(i, &srcs);
+    let pieces = || {
+        for (to, from) in copy.borrow_mut().chunks_mut(unit).zip(data.chunks(unit)) {
+            black_box(to).copy_from_slice(from);
         }
     };
-    let mut small = small.iter_mut();
-    let mut parity = parity.iter_mut();
+    let mut contestants: Vec<Contestant<'_>> = vec![
+        ("memcpy, all at once".into(), Box::new(|| copy.borrow_mut().copy_from_slice(data))),
+        ("memcpy, unit by unit".into(), Box::new(pieces)),
+    ];
+    // Two memories for the parity of each: one stripe's, or that of all stripes.
+    let [reused_a, reused_b] = &mut reused[..] else { unreachable!() };
+    let [parity_a, parity_b] = &mut parity[..] else { unreachable!() };
     let best = kernel();
     if let Some(isal) = isal {
-        let (p, q) = small.next().unwrap().get_mut().split_at_mut(UNIT);
-        contestants.push((
-            "ISA-L, parity reused".into(),
-            Box::new(|| stripes(&mut |_, srcs| isal.pq(srcs, p, q))),
-        ));
-        let out = parity.next().unwrap().get_mut();
-        let run = || {
-            stripes(&mut |i, srcs| {
-                let (p, q) = out[i * 2 * UNIT..][..2 * UNIT].split_at_mut(UNIT);
-                isal.pq(srcs, p, q);
-            });
-        };
-        contestants.push(("ISA-L, parity to memory".into(), Box::new(run)));
+        for (name, out) in [("parity reused", reused_a), ("parity to memory", parity_a)] {
+            let run = stripes(data, out, unit, |srcs, p, q| isal.pq(srcs, p, q));
+            contestants.push((format!("ISA-L, {name}"), run));
+        }
     }
-    let (p, q) = small.next().unwrap().get_mut().split_at_mut(UNIT);
-    let run = || stripes(&mut |_, srcs| best.pq(p, q, srcs));
-    contestants.push(("weft, parity reused".into(), Box::new(run)));
-    let out = parity.next().unwrap().get_mut();
-    let run = || {
-        stripes(&mut |i, srcs| {
-            let (p, q) = out[i * 2 * UNIT..][..2 * UNIT].split_at_mut(UNIT);
-            best.pq(p, q, srcs);
-        });
-    };
-    contestants.push(("weft, parity to memory".into(), Box::new(run)));
-    report("P+Q 8+2, 64 KiB", COLD_BYTES, contestants, true);
+    for (name, out) in [("parity reused", reused_b), ("parity to memory", parity_b)] {
+        let run = stripes(data, out, unit, move |srcs, p, q| best.pq(p, q, srcs));
+        contestants.push((format!("weft, {name}"), run));
+    }
+    report(&format!("P+Q 8+2, {} KiB", unit >> 10), COLD_BYTES, contestants, true);
+}
+
+/// Computes the parity of all stripes of `data` into `out`, beginning anew where that ends.
+fn stripes<'a>(
+    data: &'a [u8],
+    out: &'a mut Pages,
+    unit: usize,
+    pq: impl Fn(&[&[u8]], &mut [u8], &mut [u8]) + 'a,
+) -> Box<dyn FnMut() + 'a> {
+    Box::new(move || {
+        for (i, stripe) in data.chunks(8 * unit).enumerate() {
+            let srcs: [&[u8]; 8] = std::array::from_fn(|j| &stripe[j * unit..][..unit]);
+            let at = i * 2 * unit % out.len;
+            let (p, q) = out.get_mut()[at..][..2 * unit].split_at_mut(unit);
+            pq(&srcs, p, q);
+        }
+    })
 }
 
 fn main() {
@@ -238,7 +231,7 @@ fn main() {
     let best = &all[..1];
     println!("kernel {}; GB/s = 10^9 bytes of data read per second, one core", kernel());
     heading("Hot: ratio to ISA-L");
-    for unit in [4 << 10, 16 << 10, 256 << 10] {
+    for unit in [4 << 10, 16 << 10, 256 << 10, 1 << 20] {
         hot_pq(isal, unit, best);
     }
     hot_pq(isal, UNIT, &all);
@@ -249,5 +242,6 @@ fn main() {
     hot_encode(isal, 10, 3, best);
     hot_encode(isal, 16, 6, best);
     heading("Cold: ratio to one memcpy of all the data");
-    cold_pq(isal);
+    cold_pq(isal, UNIT);
+    cold_pq(isal, 1 << 20);
 }

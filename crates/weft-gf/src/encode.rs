@@ -12,7 +12,7 @@
 use crate::{
     field,
     kernel::Kernel,
-    loops::{ROWS_MAX, SOURCES_MAX},
+    loops::{Outputs, ROWS_MAX, SOURCES_MAX, STREAM_ALIGN},
 };
 
 /// What the sources of one piece may take together in bytes: within the second-level cache of any
@@ -23,17 +23,24 @@ const PIECE_SOURCES_BYTES: usize = 128 << 10;
 const PIECE_BYTES_MIN: usize = 4 << 10;
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
+/// From this length of an output on, in bytes, it is written past the caches: by the time all of it
+/// is there, its beginning would not be near any more. Fetching a line from memory only to overwrite
+/// it costs a fifth of the rate when data are cold (`benches/gf.rs`).
+const STREAM_BYTES_MIN: usize = 1 << 20;
+
 impl Kernel {
     /// [`crate::xor`] by this kernel.
     pub fn xor(self, dst: &mut [u8], srcs: &[&[u8]]) {
         check(dst.len(), srcs);
-        self.sum(dst, srcs.iter().copied(), false);
+        let to = written(dst.len(), srcs.len(), false);
+        self.sum(dst, srcs.iter().copied(), to);
     }
 
     /// [`crate::xor_acc`] by this kernel.
     pub fn xor_acc(self, dst: &mut [u8], srcs: &[&[u8]]) {
         check(dst.len(), srcs);
-        self.sum(dst, srcs.iter().copied(), true);
+        let to = written(dst.len(), srcs.len(), true);
+        self.sum(dst, srcs.iter().copied(), to);
     }
 
     /// [`crate::mul`] by this kernel.
@@ -50,7 +57,8 @@ impl Kernel {
     pub fn pq(self, p: &mut [u8], q: &mut [u8], srcs: &[&[u8]]) {
         assert_eq!(p.len(), q.len(), "P and Q differ in length");
         check(p.len(), srcs);
-        self.horner(p, q, srcs, 0);
+        let to = written(p.len(), srcs.len(), false);
+        self.horner(p, q, srcs, 0, to);
     }
 
     /// [`crate::encode`] by this kernel.
@@ -74,20 +82,21 @@ impl Kernel {
             assert_eq!(dst.len(), len, "outputs differ in length");
         }
         let pair = if acc { None } else { pq_rows(rows) };
+        let to = written(len, srcs.len(), acc);
         let piece = piece_bytes(rows, srcs.len());
         let mut at = 0;
         while at < len {
             let n = piece.min(len - at);
-            self.product_piece(rows, srcs, dsts, Piece { at, n, acc, pair });
+            self.product_piece(rows, srcs, dsts, Piece { at, n, to, pair });
             at += n;
         }
     }
 
     fn product_piece(self, rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]], piece: Piece) {
-        let Piece { at, n, acc, pair } = piece;
+        let Piece { at, n, to, pair } = piece;
         if let Some((p, q)) = pair {
             let [p, q] = dsts.get_disjoint_mut([p, q]).expect("two different rows");
-            self.horner(&mut p[at..at + n], &mut q[at..at + n], srcs, at);
+            self.horner(&mut p[at..at + n], &mut q[at..at + n], srcs, at, to);
         }
         let mut group = Group::new();
         for ((r, row), dst) in rows.iter().enumerate().zip(dsts.iter_mut()) {
@@ -96,47 +105,48 @@ impl Kernel {
                 continue;
             } else if row.iter().all(|&c| c <= 1) {
                 let chosen = srcs.iter().zip(*row).filter(|&(_, &c)| c == 1);
-                self.sum(dst, chosen.map(|(src, _)| &src[at..at + n]), acc);
+                self.sum(dst, chosen.map(|(src, _)| &src[at..at + n]), to);
             } else {
                 group.push(row, dst);
                 if group.count == ROWS_MAX {
-                    self.general(&group, srcs, at, n, acc);
+                    self.general(&group, srcs, at, n, to);
                     group.count = 0;
                 }
             }
         }
         if group.count > 0 {
-            self.general(&group, srcs, at, n, acc);
+            self.general(&group, srcs, at, n, to);
         }
     }
 
     /// `dst = [dst +] Σ srcs`; all are of one length.
-    fn sum<'a>(self, dst: &mut [u8], srcs: impl Iterator<Item = &'a [u8]>, mut acc: bool) {
-        let (to, len) = (dst.as_mut_ptr(), dst.len());
+    fn sum<'a>(self, dst: &mut [u8], srcs: impl Iterator<Item = &'a [u8]>, to: Outputs) {
+        let (out, len) = (dst.as_mut_ptr(), dst.len());
+        let mut to = if_aligned(to, &[out]);
         let mut from = Pointers::new();
         for src in srcs {
             assert_eq!(src.len(), len);
             if from.count == SOURCES_MAX {
                 // SAFETY: see below.
-                unsafe { (self.0.xor)(to, from.slice(), len, acc) };
+                unsafe { (self.0.xor)(out, from.slice(), len, to) };
                 from.count = 0;
-                acc = true;
+                to.acc = true;
             }
             from.push(src.as_ptr());
         }
-        if from.count > 0 || !acc {
+        if from.count > 0 || !to.acc {
             // SAFETY: a Kernel exists only where its features do; all slices are `len` bytes long;
-            // `dst` is borrowed mutably, so no source overlaps it.
-            unsafe { (self.0.xor)(to, from.slice(), len, acc) }
+            // `dst` is borrowed mutably, so no source overlaps it; `if_aligned` has seen to the rest.
+            unsafe { (self.0.xor)(out, from.slice(), len, to) }
         }
     }
 
     /// P and Q, from the bytes of the sources that begin at `at`, with Horner's rule going on from
     /// chunk to chunk of the sources.
-    fn horner(self, p: &mut [u8], q: &mut [u8], srcs: &[&[u8]], at: usize) {
+    fn horner(self, p: &mut [u8], q: &mut [u8], srcs: &[&[u8]], at: usize, to: Outputs) {
         let len = p.len();
         assert_eq!(q.len(), len);
-        let mut acc = false;
+        let mut to = if_aligned(to, &[p.as_mut_ptr(), q.as_mut_ptr()]);
         let mut rest = srcs;
         loop {
             // The chunk at the end goes first; the last one, at the start, may be short or empty.
@@ -146,19 +156,21 @@ impl Kernel {
                 from.push(src[at..at + len].as_ptr());
             }
             // SAFETY: a Kernel exists only where its features do; all slices are `len` bytes long;
-            // `p` and `q` are borrowed mutably, so they overlap nothing.
-            unsafe { (self.0.pq)(p.as_mut_ptr(), q.as_mut_ptr(), from.slice(), len, acc) };
+            // `p` and `q` are borrowed mutably, so they overlap nothing; `if_aligned` has seen to the
+            // rest.
+            unsafe { (self.0.pq)(p.as_mut_ptr(), q.as_mut_ptr(), from.slice(), len, to) };
             if before.is_empty() {
                 return;
             }
             rest = before;
-            acc = true;
+            to.acc = true;
         }
     }
 
     /// The outputs of one group, from the `n` bytes of the sources that begin at `at`.
-    fn general(self, group: &Group<'_>, srcs: &[&[u8]], at: usize, n: usize, mut acc: bool) {
-        let count = group.count;
+    fn general(self, group: &Group<'_>, srcs: &[&[u8]], at: usize, n: usize, to: Outputs) {
+        let dsts = &group.dsts[..group.count];
+        let mut to = if_aligned(to, dsts);
         for (i, chunk) in srcs.chunks(SOURCES_MAX).enumerate() {
             let first = i * SOURCES_MAX;
             let mut from = Pointers::new();
@@ -170,9 +182,10 @@ impl Kernel {
                 *part = row.get(first..first + chunk.len()).unwrap_or_default();
             }
             // SAFETY: a Kernel exists only where its features do; the group's outputs were pushed as
-            // mutable slices of `n` bytes, the sources are cut to that, and none overlap.
-            unsafe { (self.0.dot)(&group.dsts[..count], &rows[..count], from.slice(), n, acc) };
-            acc = true;
+            // mutable slices of `n` bytes, the sources are cut to that, and none overlap; `if_aligned`
+            // has seen to the rest.
+            unsafe { (self.0.dot)(dsts, &rows[..dsts.len()], from.slice(), n, to) };
+            to.acc = true;
         }
     }
 }
@@ -182,7 +195,7 @@ impl Kernel {
 struct Piece {
     at: usize,
     n: usize,
-    acc: bool,
+    to: Outputs,
     pair: Option<(usize, usize)>,
 }
 
@@ -227,6 +240,18 @@ impl Pointers {
     fn slice(&self) -> &[*const u8] {
         &self.list[..self.count]
     }
+}
+
+/// How outputs of `len` bytes are written, if their alignment allows it.
+fn written(len: usize, sources: usize, acc: bool) -> Outputs {
+    // Outputs that are read back, to be added to or for more sources than one pass takes, stay.
+    Outputs { acc, stream: !acc && sources <= SOURCES_MAX && len >= STREAM_BYTES_MIN }
+}
+
+/// Streams only if all of `dsts` are aligned.
+fn if_aligned(to: Outputs, dsts: &[*mut u8]) -> Outputs {
+    let aligned = dsts.iter().all(|dst| dst.addr().is_multiple_of(STREAM_ALIGN));
+    Outputs { stream: to.stream && aligned, ..to }
 }
 
 fn check(len: usize, srcs: &[&[u8]]) {

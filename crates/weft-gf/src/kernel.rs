@@ -6,14 +6,14 @@
 
 use std::{fmt, sync::OnceLock};
 
-use crate::loops;
+use crate::loops::{self, Outputs};
 
-/// [`loops::xor`]: output, sources, length, whether to add.
-type XorFn = unsafe fn(*mut u8, &[*const u8], usize, bool);
-/// [`loops::pq`]: P, Q, sources, length, whether to go on from what P and Q hold.
-type PqFn = unsafe fn(*mut u8, *mut u8, &[*const u8], usize, bool);
-/// [`loops::dot`]: 1 to [`loops::ROWS_MAX`] outputs and rows, sources, length, whether to add.
-type DotFn = unsafe fn(&[*mut u8], &[&[u8]], &[*const u8], usize, bool);
+/// [`loops::xor`]: output, sources, length, how to write.
+type XorFn = unsafe fn(*mut u8, &[*const u8], usize, Outputs);
+/// [`loops::pq`]: P, Q, sources, length, how to write.
+type PqFn = unsafe fn(*mut u8, *mut u8, &[*const u8], usize, Outputs);
+/// [`loops::dot`]: 1 to [`loops::ROWS_MAX`] outputs and rows, sources, length, how to write.
+type DotFn = unsafe fn(&[*mut u8], &[&[u8]], &[*const u8], usize, Outputs);
 
 /// A table of entry points: the loops for one vector type.
 pub(crate) struct Entry {
@@ -33,15 +33,15 @@ macro_rules! entry {
         static $name: Entry = {
             // Entry's fields hand the loops' contracts on; the features are those of the vector.
             $(#[target_feature(enable = $feature)])*
-            unsafe fn xor(dst: *mut u8, srcs: &[*const u8], len: usize, acc: bool) {
+            unsafe fn xor(dst: *mut u8, srcs: &[*const u8], len: usize, to: Outputs) {
                 // SAFETY: the loop's contract is the caller's; the features are enabled here.
-                unsafe { loops::xor::<$vector, $u>(dst, srcs, len, acc) }
+                unsafe { loops::xor::<$vector, $u>(dst, srcs, len, to) }
             }
 
             $(#[target_feature(enable = $feature)])*
-            unsafe fn pq(p: *mut u8, q: *mut u8, srcs: &[*const u8], len: usize, acc: bool) {
+            unsafe fn pq(p: *mut u8, q: *mut u8, srcs: &[*const u8], len: usize, to: Outputs) {
                 // SAFETY: the loop's contract is the caller's; the features are enabled here.
-                unsafe { loops::pq::<$vector, $u>(p, q, srcs, len, acc) }
+                unsafe { loops::pq::<$vector, $u>(p, q, srcs, len, to) }
             }
 
             $(#[target_feature(enable = $feature)])*
@@ -50,15 +50,15 @@ macro_rules! entry {
                 rows: &[&[u8]],
                 srcs: &[*const u8],
                 len: usize,
-                acc: bool,
+                to: Outputs,
             ) {
                 // SAFETY: the loop's contract is the caller's; the features are enabled here.
                 unsafe {
                     match dsts.len() {
-                        1 => loops::dot::<$vector, 1, $u>(of(dsts), of(rows), srcs, len, acc),
-                        2 => loops::dot::<$vector, 2, $u>(of(dsts), of(rows), srcs, len, acc),
-                        3 => loops::dot::<$vector, 3, $few>(of(dsts), of(rows), srcs, len, acc),
-                        _ => loops::dot::<$vector, 4, $few>(of(dsts), of(rows), srcs, len, acc),
+                        1 => loops::dot::<$vector, 1, $u>(of(dsts), of(rows), srcs, len, to),
+                        2 => loops::dot::<$vector, 2, $u>(of(dsts), of(rows), srcs, len, to),
+                        3 => loops::dot::<$vector, 3, $few>(of(dsts), of(rows), srcs, len, to),
+                        _ => loops::dot::<$vector, 4, $few>(of(dsts), of(rows), srcs, len, to),
                     }
                 }
             }
@@ -83,7 +83,7 @@ entry!(NEON, "neon", crate::neon::Neon, 4, 2, || true);
 mod x86_entries {
     use std::arch::is_x86_feature_detected as has;
 
-    use super::{Entry, loops, of};
+    use super::{Entry, Outputs, loops, of};
     use crate::x86;
 
     entry!(SSSE3, "ssse3", x86::Ssse3, 2, 1, || has!("ssse3"), "ssse3");

@@ -13,7 +13,8 @@
 //! So a source byte is read once for the whole group of outputs and an output byte is written once.
 //! After the whole strips come single vectors, then the bytes that do not fill one.
 //!
-//! With `acc`, outputs start from what their memory holds instead of zero.
+//! Outputs start from zero or from what their memory holds, and are written to the caches or past
+//! them ([`Outputs`]).
 
 use crate::vector::Vector;
 
@@ -24,6 +25,18 @@ pub(crate) const SOURCES_MAX: usize = 32;
 
 /// Most outputs one call of [`dot`] takes.
 pub(crate) const ROWS_MAX: usize = 4;
+
+/// How outputs are begun and written.
+#[derive(Clone, Copy)]
+pub(crate) struct Outputs {
+    /// Start from what the memory of the outputs holds, not from zero.
+    pub(crate) acc: bool,
+    /// Write past the caches; the outputs are aligned to [`STREAM_ALIGN`].
+    pub(crate) stream: bool,
+}
+
+/// Alignment of outputs that are written past the caches, in bytes: the longest vector.
+pub(crate) const STREAM_ALIGN: usize = 64;
 
 /// Where a strip lies: from byte `at`, `part` bytes of one vector, or (0) `U` whole vectors.
 #[derive(Clone, Copy)]
@@ -50,11 +63,16 @@ unsafe fn load<V: Vector, const U: usize>(p: *const u8, s: Strip) -> [V; U] {
 }
 
 #[inline(always)]
-unsafe fn store<V: Vector, const U: usize>(p: *mut u8, s: Strip, v: &[V; U]) {
-    // SAFETY: the caller grants that the strip lies within the unit at p.
+unsafe fn store<V: Vector, const U: usize>(p: *mut u8, s: Strip, to: Outputs, v: &[V; U]) {
+    // SAFETY: the caller grants that the strip lies within the unit at p, and that p is aligned if it
+    // is to be streamed; `at` is a multiple of the vector.
     unsafe {
         let p = p.add(s.at);
-        if s.part == 0 {
+        if s.part == 0 && to.stream {
+            for (u, v) in v.iter().enumerate() {
+                v.stream(p.add(u * V::BYTES));
+            }
+        } else if s.part == 0 {
             for (u, v) in v.iter().enumerate() {
                 v.store(p.add(u * V::BYTES));
             }
@@ -66,14 +84,14 @@ unsafe fn store<V: Vector, const U: usize>(p: *mut u8, s: Strip, v: &[V; U]) {
 
 /// What a strip of outputs starts from.
 #[inline(always)]
-unsafe fn start<V: Vector, const U: usize>(p: *mut u8, s: Strip, acc: bool) -> [V; U] {
+unsafe fn start<V: Vector, const U: usize>(p: *mut u8, s: Strip, to: Outputs) -> [V; U] {
     // SAFETY: as for load.
-    unsafe { if acc { load::<V, U>(p, s) } else { [V::zero(); U] } }
+    unsafe { if to.acc { load::<V, U>(p, s) } else { [V::zero(); U] } }
 }
 
 /// Runs `$strip::<V, U>` over `$len` bytes: whole strips, single vectors, the rest.
 macro_rules! columns {
-    ($len:expr, $u:ident, $strip:ident :: <$v:ident $(, $more:ident)*> ($($arg:expr),*)) => {{
+    ($len:expr, $u:ident, $to:ident, $strip:ident :: <$v:ident $(, $more:ident)*> ($($arg:expr),*)) => {{
         let len = $len;
         let mut at = 0;
         while len - at >= $u * $v::BYTES {
@@ -87,6 +105,9 @@ macro_rules! columns {
         if at < len {
             $strip::<$v, $($more,)* 1>($($arg,)* Strip { at, part: len - at });
         }
+        if $to.stream {
+            $v::fence();
+        }
     }};
 }
 
@@ -94,28 +115,28 @@ macro_rules! columns {
 ///
 /// # Safety
 /// The CPU has the features of `V`. `dst` is writable and every source readable for `len` bytes, and
-/// `dst` overlaps no source.
+/// `dst` overlaps no source; it is aligned to [`STREAM_ALIGN`] if it is to be streamed.
 #[inline(always)]
 pub(crate) unsafe fn xor<V: Vector, const U: usize>(
     dst: *mut u8,
     srcs: &[*const u8],
     len: usize,
-    acc: bool,
+    to: Outputs,
 ) {
     // SAFETY: `columns` only makes strips inside 0..len.
-    unsafe { columns!(len, U, xor_strip::<V>(dst, srcs, acc)) }
+    unsafe { columns!(len, U, to, xor_strip::<V>(dst, srcs, to)) }
 }
 
 #[inline(always)]
 unsafe fn xor_strip<V: Vector, const U: usize>(
     dst: *mut u8,
     srcs: &[*const u8],
-    acc: bool,
+    to: Outputs,
     s: Strip,
 ) {
     // SAFETY: the caller grants that the strip lies inside every unit.
     unsafe {
-        let mut sum = start::<V, U>(dst, s, acc);
+        let mut sum = start::<V, U>(dst, s, to);
         let mut pairs = srcs.chunks_exact(2);
         for pair in &mut pairs {
             let a = load::<V, U>(pair[0], s);
@@ -130,7 +151,7 @@ unsafe fn xor_strip<V: Vector, const U: usize>(
                 sum[u] = sum[u].xor(a[u]);
             }
         }
-        store(dst, s, &sum);
+        store(dst, s, to, &sum);
     }
 }
 
@@ -145,10 +166,10 @@ pub(crate) unsafe fn pq<V: Vector, const U: usize>(
     q: *mut u8,
     srcs: &[*const u8],
     len: usize,
-    acc: bool,
+    to: Outputs,
 ) {
     // SAFETY: `columns` only makes strips inside 0..len.
-    unsafe { columns!(len, U, pq_strip::<V>(p, q, srcs, acc)) }
+    unsafe { columns!(len, U, to, pq_strip::<V>(p, q, srcs, to)) }
 }
 
 #[inline(always)]
@@ -156,13 +177,13 @@ unsafe fn pq_strip<V: Vector, const U: usize>(
     p: *mut u8,
     q: *mut u8,
     srcs: &[*const u8],
-    acc: bool,
+    to: Outputs,
     s: Strip,
 ) {
     // SAFETY: the caller grants that the strip lies inside every unit.
     unsafe {
-        let mut sum = start::<V, U>(p, s, acc);
-        let mut horner = start::<V, U>(q, s, acc);
+        let mut sum = start::<V, U>(p, s, to);
+        let mut horner = start::<V, U>(q, s, to);
         let mut pairs = srcs.rchunks_exact(2);
         for pair in &mut pairs {
             let a = load::<V, U>(pair[1], s);
@@ -179,8 +200,8 @@ unsafe fn pq_strip<V: Vector, const U: usize>(
                 horner[u] = horner[u].double().xor(a[u]);
             }
         }
-        store(p, s, &sum);
-        store(q, s, &horner);
+        store(p, s, to, &sum);
+        store(q, s, to, &horner);
     }
 }
 
@@ -194,7 +215,7 @@ pub(crate) unsafe fn dot<V: Vector, const R: usize, const U: usize>(
     coefs: &[&[u8]; R],
     srcs: &[*const u8],
     len: usize,
-    acc: bool,
+    to: Outputs,
 ) {
     assert!(srcs.len() <= SOURCES_MAX);
     let mut prepared = [[V::coef(0); R]; SOURCES_MAX];
@@ -206,7 +227,7 @@ pub(crate) unsafe fn dot<V: Vector, const R: usize, const U: usize>(
     }
     let prepared = &prepared[..srcs.len()];
     // SAFETY: `columns` only makes strips inside 0..len.
-    unsafe { columns!(len, U, dot_strip::<V, R>(dsts, prepared, srcs, acc)) }
+    unsafe { columns!(len, U, to, dot_strip::<V, R>(dsts, prepared, srcs, to)) }
 }
 
 #[inline(always)]
@@ -214,14 +235,14 @@ unsafe fn dot_strip<V: Vector, const R: usize, const U: usize>(
     dsts: &[*mut u8; R],
     coefs: &[[V::Coef; R]],
     srcs: &[*const u8],
-    acc: bool,
+    to: Outputs,
     s: Strip,
 ) {
     // SAFETY: the caller grants that the strip lies inside every unit.
     unsafe {
         let mut sums = [[V::zero(); U]; R];
         for r in 0..R {
-            sums[r] = start::<V, U>(dsts[r], s, acc);
+            sums[r] = start::<V, U>(dsts[r], s, to);
         }
         for (&src, coefs) in srcs.iter().zip(coefs) {
             let v = load::<V, U>(src, s);
@@ -233,7 +254,7 @@ unsafe fn dot_strip<V: Vector, const R: usize, const U: usize>(
             }
         }
         for r in 0..R {
-            store(dsts[r], s, &sums[r]);
+            store(dsts[r], s, to, &sums[r]);
         }
     }
 }

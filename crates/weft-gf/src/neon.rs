@@ -1,4 +1,14 @@
 //! 16-byte vectors of AArch64, where NEON is always there: nibble products by table look-up.
+//!
+//! On another machine its tests run in emulation, with Debian's `qemu-user`, `gcc-aarch64-linux-gnu` and
+//! `libc6-dev-arm64-cross`; its speed has not been measured:
+//!
+//! ```text
+//! rustup target add aarch64-unknown-linux-gnu
+//! CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+//! CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
+//!     cargo test -p weft-gf --target aarch64-unknown-linux-gnu
+//! ```
 
 use core::arch::aarch64::*;
 

@@ -14,7 +14,7 @@
 /// A vector register of bytes, seen as elements of GF(2^8).
 ///
 /// # Safety
-/// `load`, `load_part` and `zero` must return, and `store` and `store_part` must write,
+/// `load`, `load_part` and `zero` must return, and `store`, `store_part` and `stream` must write,
 /// exactly the bytes they are documented to touch and no others.
 pub(crate) unsafe trait Vector: Copy {
     /// Bytes in one vector.
@@ -73,6 +73,21 @@ pub(crate) unsafe trait Vector: Copy {
             core::ptr::copy_nonoverlapping(buffer.as_ptr(), p, n);
         }
     }
+
+    /// Writes the vector to `p` past the caches, where the machine can; else like [`Vector::store`].
+    /// Other threads see it in order only after [`Vector::fence`].
+    ///
+    /// # Safety
+    /// `p` is writable for `BYTES` bytes and aligned to `BYTES`.
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut u8) {
+        // SAFETY: the caller grants BYTES writable bytes.
+        unsafe { self.store(p) }
+    }
+
+    /// Orders the writes of [`Vector::stream`] before all later ones.
+    #[inline(always)]
+    fn fence() {}
 
     /// `self + a`.
     fn xor(self, a: Self) -> Self;

@@ -63,6 +63,11 @@ fn says_which_kernels_were_run() {
     let not: Vec<_> = kernels_not_here().collect();
     println!("kernels tested: {}", run.join(" "));
     println!("kernels NOT tested, this machine cannot run them: {}", not.join(" "));
+    for (arch, kernels) in [("x86_64", "avx512-gfni to ssse3"), ("aarch64", "neon")] {
+        if std::env::consts::ARCH != arch {
+            println!("kernels NOT compiled, they need {arch}: {kernels}");
+        }
+    }
     assert_eq!(kernel().name(), run[0]);
     assert_eq!(run.last(), Some(&"portable"));
     for name in run {
@@ -185,6 +190,30 @@ fn long_units_at_every_alignment() {
             assert!(p[at_p..at_p + len] == want[0], "{kernel}, shift {shift}: p");
             assert!(q[at_q..at_q + len] == want[1], "{kernel}, shift {shift}: q");
             assert!(p[at_p + len..].iter().all(|&b| b == 0), "{kernel}: wrote behind");
+        }
+    }
+}
+
+#[test]
+fn units_long_enough_to_be_written_past_the_caches() {
+    let mut random = Random(5);
+    let len = (1 << 20) + 77;
+    let srcs = units(&mut random, 3, len, false);
+    let srcs = slices(&srcs);
+    let rows: [&[u8]; 6] =
+        [&[1, 1, 1], &[1, 2, 4], &[7, 0, 9], &[0, 1, 1], &[3, 2, 1], &[200, 100, 50]];
+    let want = rows.map(|row| define(&vec![0; len], row, &srcs));
+    for at_end in [false, true] {
+        let mut outs: Vec<_> = (0..6).map(|_| Fenced::new(len, at_end)).collect();
+        for kernel in kernels() {
+            outs.iter_mut().for_each(|out| out.fill(0xee));
+            let mut dsts: Vec<&mut [u8]> = outs.iter_mut().map(|out| &mut out[..]).collect();
+            kernel.encode(&rows, &srcs, &mut dsts);
+            for (out, want) in outs.iter().zip(&want) {
+                assert!(out[..] == want[..], "{kernel}");
+            }
+            kernel.xor(&mut outs[1], &srcs);
+            assert!(outs[1][..] == want[0][..], "{kernel}: xor");
         }
     }
 }

@@ -38,6 +38,18 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, p: *mut u8) {
+        // SAFETY: the caller grants 32 writable, aligned bytes; `self` witnesses the features.
+        unsafe { _mm256_stream_si256(p.cast(), self.0) }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() }
+    }
+
+    #[inline(always)]
     fn xor(self, a: Self) -> Self {
         Self(with_features!(_mm256_xor_si256(self.0, a.0)))
     }
@@ -107,6 +119,18 @@ unsafe impl Vector for Avx2Gfni {
     unsafe fn store(self, p: *mut u8) {
         // SAFETY: the caller grants 32 writable bytes; `self` witnesses the features.
         unsafe { _mm256_storeu_si256(p.cast(), self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut u8) {
+        // SAFETY: the caller grants 32 writable, aligned bytes; `self` witnesses the features.
+        unsafe { _mm256_stream_si256(p.cast(), self.0) }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() }
     }
 
     #[inline(always)]

@@ -59,6 +59,18 @@ macro_rules! moves_and_sums {
         }
 
         #[inline(always)]
+        unsafe fn stream(self, p: *mut u8) {
+            // SAFETY: the caller grants 64 writable, aligned bytes; `self` witnesses the features.
+            unsafe { _mm512_stream_si512(p.cast(), self.0) }
+        }
+
+        #[inline(always)]
+        fn fence() {
+            // SAFETY: SSE is part of x86-64.
+            unsafe { _mm_sfence() }
+        }
+
+        #[inline(always)]
         unsafe fn store_part(self, p: *mut u8, n: usize) {
             // SAFETY: the caller grants n writable bytes; masked-out bytes are not accessed; `self`
             // witnesses the features.

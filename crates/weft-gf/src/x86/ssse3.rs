@@ -38,6 +38,18 @@ unsafe impl Vector for Ssse3 {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, p: *mut u8) {
+        // SAFETY: the caller grants 16 writable, aligned bytes; `self` witnesses the feature.
+        unsafe { _mm_stream_si128(p.cast(), self.0) }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() }
+    }
+
+    #[inline(always)]
     fn xor(self, a: Self) -> Self {
         Self(with_features!(_mm_xor_si128(self.0, a.0)))
     }
