@@ -133,6 +133,12 @@ impl UnitSet {
     pub const fn words(&self) -> [u64; 4] {
         self.0
     }
+
+    /// The set of these words, as [`UnitSet::words`] gives them.
+    #[must_use]
+    pub const fn from_words(words: [u64; 4]) -> Self {
+        Self(words)
+    }
 }
 
 /// The members of a [`UnitSet`], ascending.

@@ -68,6 +68,12 @@ impl Semaphore {
         self.0.borrow().available
     }
 
+    /// Whether all of `total` permits are free and nobody is in line.
+    pub fn is_idle(&self, total: usize) -> bool {
+        let state = self.0.borrow();
+        state.available == total && state.queue.is_empty()
+    }
+
     /// Adds permits (a limit that was raised).
     pub fn add(&self, permits: usize) {
         let mut state = self.0.borrow_mut();
