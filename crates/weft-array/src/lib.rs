@@ -1,17 +1,44 @@
-//! The array engine.
+//! The engine of weft: many disks that are one volume, and stay so while disks fail, are rebuilt, or lie.
+//!
+//! [`create`] makes members of disks, [`Array::assemble`] makes an array of members, and an [`Array`] serves
+//! requests and looks after itself. What it promises is in `docs/consistency.md`; each file of this crate
+//! opens with the theory of its part, `docs/architecture.md` lists them.
 #![forbid(unsafe_code)]
 
 pub mod area;
+mod array;
 pub mod assemble;
 pub mod create;
+mod error;
+mod events;
 pub mod examine;
+mod gather;
+mod geometry;
+mod jobs;
+mod locks;
+mod log;
+mod members;
+mod open;
+mod parity;
+mod read;
+mod recover;
 pub mod region_map;
+mod status;
 pub mod superblock;
 pub mod uuid;
+mod volume;
+mod write;
+mod zero;
 
 pub use area::Area;
 pub use assemble::{AssembleError, Assembly, Found, decide, may_take_effect};
 pub use create::{CreateError, CreateOptions, CreatePlan, create};
+pub use error::ArrayError;
+pub use events::{Event, Subscription};
 pub use examine::{MemberReport, examine};
-pub use superblock::{Consistency, Superblock, SuperblockError};
+pub use jobs::{JobKind, JobStatus, Mismatch, ScrubReport};
+pub use open::AssembleOptions;
+pub use status::{ArrayState, RegionCounts, SlotStatus, Status};
+pub use superblock::{Consistency, ScrubMode, Superblock, SuperblockError};
 pub use uuid::Id;
+pub use volume::{Array, Extent};

@@ -1,0 +1,293 @@
+//! The array: its parts, and what holds them together.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use weft_code::{Plan, PlanCache, Undecodable, UnitSet};
+use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_rt::sync::Semaphore;
+use weft_rt::{Frozen, Rt};
+
+use crate::error::ArrayError;
+use crate::events::{Event, Events};
+use crate::geometry::Geometry;
+use crate::locks::StripeLocks;
+use crate::log::Log;
+use crate::members::Members;
+use crate::region_map::{MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
+use crate::superblock::SlotState;
+use crate::write::Pending;
+
+/// Memory for the buffers of stripe operations under way (writes and reconstructions): what is
+/// beyond waits.
+pub(crate) const BUDGET_BYTES: usize = 96 << 20;
+
+/// Plans kept per array.
+const PLANS: usize = 1024;
+
+pub(crate) struct Inner {
+    pub rt: Rt,
+    pub geometry: Geometry,
+    pub members: Members,
+    pub map: RegionMap,
+    pub locks: StripeLocks,
+    pub pending: RefCell<BTreeMap<u64, Vec<Pending>>>,
+    pub log: Option<Log>,
+    pub budget: Semaphore,
+    pub events: Events,
+    pub jobs: crate::jobs::Jobs,
+    /// All data units are copies of one.
+    pub mirrored: bool,
+    /// All members read as zeros where regions are unwritten.
+    pub zeroed: Cell<bool>,
+    pub read_only: Cell<bool>,
+    pub stopped: Cell<bool>,
+    /// Why the array takes no writes any more.
+    pub broken: RefCell<Option<String>>,
+    /// The slots whose loss broke it.
+    pub broken_slots: Cell<UnitSet>,
+    /// Redundancy remaining, with the incomplete slots that it was computed for.
+    pub remaining: Cell<Option<(UnitSet, Option<usize>)>>,
+    pub plans: RefCell<PlanCache>,
+    pub me: Weak<Inner>,
+}
+
+impl Inner {
+    /// An owning handle, for tasks.
+    pub fn handle(&self) -> Rc<Self> {
+        self.me.upgrade().expect("a method runs on a living array")
+    }
+
+    pub fn new_budget() -> Semaphore {
+        Semaphore::new(BUDGET_BYTES)
+    }
+
+    pub fn new_plans() -> RefCell<PlanCache> {
+        RefCell::new(PlanCache::new(PLANS))
+    }
+
+    /// The memory that a stripe operation over `columns` bytes takes, at most.
+    pub fn memory_of(&self, columns: Option<usize>) -> usize {
+        (columns.unwrap_or(0) * 2 * self.geometry.code.width()).clamp(1, BUDGET_BYTES)
+    }
+
+    pub fn check_range(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
+        let size = self.geometry.size_bytes();
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(ArrayError::OutOfRange { offset, len, size }),
+        }
+    }
+
+    pub fn check_writable(&self) -> Result<(), ArrayError> {
+        if self.stopped.get() {
+            return Err(ArrayError::Stopped);
+        }
+        if self.read_only.get() {
+            return Err(ArrayError::ReadOnly);
+        }
+        match &*self.broken.borrow() {
+            Some(cause) => Err(ArrayError::Broken { cause: cause.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The units of `stripe` that are not on any disk: their member is missing, or not rebuilt here.
+    pub fn lost_units(&self, stripe: u64) -> UnitSet {
+        if self.members.all_active() {
+            return UnitSet::new();
+        }
+        (0..self.geometry.code.width())
+            .filter(|unit| match self.members.state(self.geometry.slot(stripe, *unit)) {
+                SlotState::Active => false,
+                SlotState::Missing => true,
+                SlotState::Rebuilding { lane } => self.map.is_stale(lane, stripe),
+            })
+            .collect()
+    }
+
+    pub fn plan(
+        &self,
+        stripe: u64,
+        lost: UnitSet,
+        wanted: UnitSet,
+        at_hand: UnitSet,
+    ) -> Result<Arc<Plan>, Undecodable> {
+        self.plans.borrow_mut().plan(&self.geometry.code, stripe, lost, wanted, at_hand)
+    }
+
+    /// Whether all data can be had with these slots lost everywhere.
+    pub fn survives(&self, slots: UnitSet) -> bool {
+        self.geometry.survives(slots)
+    }
+
+    /// A member failed an operation. On return it is durably excluded – or, if the code cannot do
+    /// without it, the array has stopped taking writes and its metadata is left as it was.
+    pub async fn member_failed(&self, slot: usize, disk: &Rc<dyn Disk>, error: &DiskError) {
+        self.exclude(slot, disk, &error.to_string()).await;
+    }
+
+    pub async fn exclude(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
+        if self.members.holds(slot, disk) {
+            if !self.survives(self.incomplete_slots().with(slot)) && self.breaks_data(slot) {
+                self.set_broken(slot, cause);
+                return;
+            }
+            self.empty_slot(slot);
+            let disk = disk.info().name.clone();
+            self.events.emit(Event::MemberFailed { slot, disk, cause: cause.to_owned() });
+            self.commit_members().await;
+            self.jobs.wake();
+        } else {
+            // Somebody else saw it first; what relies on it must wait for their commit.
+            self.members.committed().await;
+        }
+    }
+
+    /// Writes the membership to all members, excluding those that fail to take it.
+    pub async fn commit_members(&self) {
+        loop {
+            let failed = self.members.commit().await;
+            let mut again = false;
+            for (slot, disk, error) in failed {
+                if !self.members.holds(slot, &disk) {
+                    continue;
+                }
+                let cause = error.to_string();
+                if !self.survives(self.incomplete_slots().with(slot)) && self.breaks_data(slot) {
+                    self.set_broken(slot, &cause);
+                } else {
+                    self.empty_slot(slot);
+                    let disk = disk.info().name.clone();
+                    self.events.emit(Event::MemberFailed { slot, disk, cause });
+                    again = true;
+                }
+            }
+            if !again {
+                return;
+            }
+        }
+    }
+
+    /// Empties a slot, in memory; [`Inner::commit_members`] must follow.
+    pub fn empty_slot(&self, slot: usize) {
+        if let SlotState::Rebuilding { lane } = self.members.state(slot) {
+            self.map.end_lane(lane);
+        }
+        self.members.set_missing(slot);
+    }
+
+    /// Slots that do not hold all of their units.
+    pub fn incomplete_slots(&self) -> UnitSet {
+        (0..self.members.len())
+            .filter(|slot| self.members.state(*slot) != SlotState::Active)
+            .collect()
+    }
+
+    /// Whether losing `slot` now loses data that is there: a slot that is being rebuilt counts for
+    /// what it has.
+    fn breaks_data(&self, slot: usize) -> bool {
+        (0..self.geometry.stripes).any(|stripe| {
+            let width = self.geometry.code.width();
+            let unit = (0..width).find(|unit| self.geometry.slot(stripe, *unit) == slot);
+            unit.is_some_and(|unit| {
+                let lost = self.lost_units(stripe).with(unit);
+                self.map.is_written(self.map.region_of(stripe))
+                    && !self.geometry.code.decodable(stripe, lost)
+            })
+        })
+    }
+
+    fn set_broken(&self, slot: usize, cause: &str) {
+        self.broken_slots.set(self.broken_slots.get().with(slot));
+        let mut broken = self.broken.borrow_mut();
+        if broken.is_none() {
+            *broken = Some(cause.to_owned());
+            drop(broken);
+            self.events.emit(Event::ArrayBroken { slot, cause: cause.to_owned() });
+        }
+    }
+
+    /// Marks a region as being written, durably, for as long as the guard lives.
+    pub async fn begin_write(&self, region: u64) -> Result<WriteGuard<'_>, ArrayError> {
+        Ok(self.map.begin_write(self, region).await?)
+    }
+
+    /// Makes every write durable that was acknowledged before this call.
+    pub async fn flush(&self) -> Result<(), ArrayError> {
+        if self.stopped.get() {
+            return Err(ArrayError::Stopped);
+        }
+        self.flush_members().await;
+        match &*self.broken.borrow() {
+            Some(cause) => Err(ArrayError::Broken { cause: cause.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Flushes all members; one that fails to is excluded. Retires what the log holds.
+    pub async fn flush_members(&self) {
+        let completed = self.log.as_ref().map(Log::completed_below);
+        let flushes = self.members.disks().into_iter().map(|(slot, disk)| async move {
+            let result = disk.flush().await;
+            (slot, disk, result)
+        });
+        for (slot, disk, result) in join_all(flushes).await {
+            if let Err(error) = result {
+                self.member_failed(slot, &disk, &error).await;
+            }
+        }
+        if let (Some(log), Some(completed), true) =
+            (&self.log, completed, self.broken.borrow().is_none())
+        {
+            log.retire_below(completed);
+        }
+    }
+}
+
+/// The region map's way to the members: pages go to all of them, with FUA. A member that cannot take
+/// one is excluded, and the page is as durable as the array is.
+impl MapStore for Inner {
+    fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_> {
+        Box::pin(async move {
+            let writes = self.members.disks().into_iter().map(|(slot, disk)| {
+                let page = page.clone();
+                async move {
+                    let result = disk.write(offset, page, WriteOpts::USER_FUA).await;
+                    result.err().map(|error| (slot, disk, error))
+                }
+            });
+            for (slot, disk, error) in join_all(writes).await.into_iter().flatten() {
+                self.member_failed(slot, &disk, &error).await;
+            }
+            self.durable_or_broken()
+        })
+    }
+
+    fn flush_data(&self) -> StoreFuture<'_> {
+        Box::pin(async move {
+            self.flush_members().await;
+            self.durable_or_broken()
+        })
+    }
+
+    fn zero_region(&self, region: u64) -> StoreFuture<'_> {
+        Box::pin(async move {
+            self.zero_units(self.geometry.stripes_of(region)).await;
+            self.durable_or_broken()
+        })
+    }
+}
+
+impl Inner {
+    /// Whether metadata that was just written is as durable as the array can make it.
+    fn durable_or_broken(&self) -> Result<(), MapStoreError> {
+        match &*self.broken.borrow() {
+            Some(cause) => Err(MapStoreError::Refused(cause.clone())),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What an array can refuse or fail to do.
+
+use std::sync::Arc;
+
+use weft_code::Undecodable;
+use weft_disk::DiskError;
+
+use crate::assemble::AssembleError;
+use crate::region_map::MapError;
+use crate::superblock::SuperblockError;
+
+/// A request or command that failed. Nothing that was acknowledged before is affected.
+#[derive(Debug, thiserror::Error)]
+pub enum ArrayError {
+    /// The range lies beyond the end of the array.
+    #[error("the range {offset}+{len} reaches beyond the array's end at {size} bytes")]
+    OutOfRange {
+        /// Byte offset asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// The array's size in bytes.
+        size: u64,
+    },
+    /// More members are lost than the code survives here.
+    #[error(
+        "{offset}+{len} cannot be read: {lost} of the stripe's units are lost, more than the code survives"
+    )]
+    Unreadable {
+        /// First byte of the unreadable range on the array.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+        /// Units lost in the stripe.
+        lost: usize,
+    },
+    /// So many members are lost that the array no longer takes writes.
+    #[error(
+        "the array has stopped taking writes, because more members failed than its code survives: {cause}; what is still readable is in its status"
+    )]
+    Broken {
+        /// The failure that was one too many.
+        cause: String,
+    },
+    /// The array was assembled to be read only.
+    #[error("the array is read only")]
+    ReadOnly,
+    /// The array has been stopped.
+    #[error("the array is stopped")]
+    Stopped,
+    /// A member's file has no room left below it.
+    #[error("no space is left under a member ({disk}): free some, then write again")]
+    NoSpace {
+        /// The member's name.
+        disk: String,
+    },
+    /// A member failed in a way that redundancy does not cover.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The disks do not make an array that can be started.
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
+    /// A member's metadata could not be read or written.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    /// The region map could not be made durable.
+    #[error("the region map could not be written: {0}")]
+    Map(#[from] MapError),
+    /// One failure of several writes that were carried out together.
+    #[error("{0}")]
+    Shared(Arc<ArrayError>),
+    /// A command that does not fit the array's state.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl ArrayError {
+    pub(crate) fn unreadable(offset: u64, len: u64, cause: &Undecodable) -> Self {
+        Self::Unreadable { offset, len, lost: cause.lost.len() }
+    }
+
+    /// The error itself, also where several writes share it.
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::Shared(error) => error.root(),
+            error => error,
+        }
+    }
+}
+
+impl From<Arc<ArrayError>> for ArrayError {
+    fn from(error: Arc<ArrayError>) -> Self {
+        Arc::try_unwrap(error).unwrap_or_else(Self::Shared)
+    }
+}

@@ -1,0 +1,137 @@
+//! What happens to an array, told to whoever listens: the daemon's log, alerts, tests.
+//!
+//! Events are facts for people and never steer the engine. Each listener has a bounded queue;
+//! one that does not listen loses the oldest.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+
+use serde::Serialize;
+use weft_rt::sync::Notify;
+
+/// Events kept for a listener that is slow.
+const QUEUE_MAX: usize = 256;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "event")]
+pub enum Event {
+    /// A member was excluded.
+    MemberFailed {
+        /// Its slot.
+        slot: usize,
+        /// Its name (path or URI).
+        disk: String,
+        /// Why.
+        cause: String,
+    },
+    /// A member failed that the code cannot do without: the array takes no more writes.
+    ArrayBroken {
+        /// The slot whose loss was one too many.
+        slot: usize,
+        /// Why.
+        cause: String,
+    },
+    /// Sectors that could not be read were reconstructed and written back.
+    ReadErrorRepaired {
+        /// The member's slot.
+        slot: usize,
+        /// Byte offset on the member.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// A disk took the place of a lost member; its rebuild has begun.
+    RebuildStarted {
+        /// The slot.
+        slot: usize,
+        /// The new disk's name.
+        disk: String,
+    },
+    /// A member is whole again.
+    RebuildFinished {
+        /// The slot.
+        slot: usize,
+    },
+    /// Regions that were being written at a crash are being made consistent.
+    ResyncStarted {
+        /// How many.
+        regions: u64,
+    },
+    /// All regions are consistent.
+    ResyncFinished,
+    /// A scrub ended.
+    ScrubFinished {
+        /// Units found to disagree with the rest of their stripe.
+        mismatches: u64,
+        /// How many of these were corrected.
+        repaired: u64,
+    },
+    /// A job cannot go on; it is tried again when the array changes.
+    JobStalled {
+        /// What it was doing.
+        job: String,
+        /// Why.
+        cause: String,
+    },
+    /// A spare joined the array.
+    SpareAdded {
+        /// The disk's name.
+        disk: String,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    events: RefCell<VecDeque<Event>>,
+    bell: Notify,
+}
+
+/// Sends events to all listeners.
+#[derive(Debug, Default)]
+pub(crate) struct Events(RefCell<Vec<Weak<Queue>>>);
+
+impl Events {
+    pub fn emit(&self, event: Event) {
+        self.0.borrow_mut().retain(|listener| {
+            let Some(queue) = listener.upgrade() else { return false };
+            let mut events = queue.events.borrow_mut();
+            if events.len() == QUEUE_MAX {
+                events.pop_front();
+            }
+            events.push_back(event.clone());
+            drop(events);
+            queue.bell.notify_all();
+            true
+        });
+    }
+
+    pub fn subscribe(&self) -> Subscription {
+        let queue = Rc::new(Queue::default());
+        self.0.borrow_mut().push(Rc::downgrade(&queue));
+        Subscription(queue)
+    }
+}
+
+/// A listener's end.
+#[derive(Debug)]
+pub struct Subscription(Rc<Queue>);
+
+impl Subscription {
+    /// The next event; waits for it.
+    pub async fn next(&self) -> Event {
+        loop {
+            let ring = self.0.bell.wait();
+            if let Some(event) = self.try_next() {
+                return event;
+            }
+            ring.await;
+        }
+    }
+
+    /// The next event, if there is one.
+    pub fn try_next(&self) -> Option<Event> {
+        self.0.events.borrow_mut().pop_front()
+    }
+}

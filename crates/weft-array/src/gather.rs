@@ -1,0 +1,246 @@
+//! Getting units of a stripe, whatever is lost: the one routine that reads and reconstructs.
+//!
+//! Degraded reads, the old data of a write, rebuild, resync and scrub all ask the same question:
+//! "these units, over these columns". The planner names the cheapest reads; what cannot be read
+//! after all is added to the losses and the planner is asked again, until everything wanted is
+//! there or the code cannot give it.
+//!
+//! A *medium error* (some sectors of a working disk) is repaired on the way: the unit is
+//! reconstructed too and written back. When several disks have medium errors in the same stripe,
+//! each in other columns, the whole is beyond the code while every single sector is not;
+//! the range is then halved until the errors fall apart.
+//!
+//! The caller holds the stripe's lock, so that all units are of one moment.
+
+use std::rc::Rc;
+
+use futures_util::future::{LocalBoxFuture, join_all};
+use weft_code::{Plan, Undecodable, UnitSet};
+use weft_disk::{Class, Disk, DiskError, DiskErrorKind, WriteOpts};
+use weft_rt::Buf;
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::events::Event;
+use crate::geometry::to_len;
+
+/// Units with the buffers that hold (or will hold) their columns.
+pub(crate) type Units = Vec<(usize, Buf)>;
+
+/// What is wanted of a stripe.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Columns {
+    pub stripe: u64,
+    /// First column.
+    pub from: u64,
+    pub class: Class,
+}
+
+/// A unit that could not be read. Without a cause, its member was failed by somebody else since
+/// the losses were listed.
+struct Failed {
+    unit: usize,
+    cause: Option<(usize, Rc<dyn Disk>, DiskError)>,
+}
+
+impl Inner {
+    /// Fills the buffers of `wanted` (all of one length) with the columns of their units, reading
+    /// around `lost` and around whatever else turns out to be unreadable.
+    ///
+    /// # Errors
+    /// [`ArrayError::Unreadable`] if the code cannot give one of them. The buffers come back in any case.
+    pub(crate) async fn gather(
+        &self,
+        at: Columns,
+        lost: UnitSet,
+        wanted: Units,
+    ) -> (Result<(), ArrayError>, Units) {
+        let Some(len) = wanted.first().map(|(_, buf)| buf.len()) else { return (Ok(()), wanted) };
+        debug_assert!(wanted.iter().all(|(_, buf)| buf.len() == len));
+        let mut job =
+            Gather { array: self, at, len, lost, bad: UnitSet::new(), have: Vec::new(), wanted };
+        let result = job.run().await;
+        (result, job.wanted)
+    }
+}
+
+struct Gather<'a> {
+    array: &'a Inner,
+    at: Columns,
+    len: usize,
+    /// Units whose members are lost.
+    lost: UnitSet,
+    /// Units that could not be read just now.
+    bad: UnitSet,
+    /// Sources read so far that nobody wanted for themselves.
+    have: Units,
+    wanted: Units,
+}
+
+impl Gather<'_> {
+    async fn run(&mut self) -> Result<(), ArrayError> {
+        let wanted: UnitSet = self.wanted.iter().map(|(unit, _)| *unit).collect();
+        let mut read = UnitSet::new();
+        let mut medium = Vec::new();
+        loop {
+            let plan = match self.plan(wanted) {
+                Ok(plan) => plan,
+                Err(_) if !medium.is_empty() && self.can_halve() => {
+                    return self.halves().await;
+                }
+                Err(cause) => return Err(self.unreadable(&cause)),
+            };
+            let missing = plan.reads.difference(&read);
+            let failed = self.read_units(missing).await;
+            read = read.union(&missing);
+            if failed.is_empty() {
+                self.combine(&plan, wanted);
+                break;
+            }
+            for Failed { unit, cause } in failed {
+                read.remove(unit);
+                self.bad.insert(unit);
+                let Some((slot, disk, error)) = cause else { continue };
+                if error.kind == DiskErrorKind::Medium {
+                    self.array.members.count_read_error(slot);
+                    medium.push((unit, slot, disk));
+                } else {
+                    self.array.member_failed(slot, &disk, &error).await;
+                }
+            }
+        }
+        if !medium.is_empty() {
+            self.repair(medium, read).await;
+        }
+        Ok(())
+    }
+
+    fn plan(&self, wanted: UnitSet) -> Result<std::sync::Arc<Plan>, Undecodable> {
+        let lost = self.lost.union(&self.bad);
+        self.array.plan(self.at.stripe, lost, wanted, UnitSet::new())
+    }
+
+    fn unreadable(&self, cause: &Undecodable) -> ArrayError {
+        let geometry = &self.array.geometry;
+        let unit = cause.unit.min(geometry.code.k() - 1);
+        let offset = geometry.offset(self.at.stripe, unit, self.at.from);
+        ArrayError::unreadable(offset, self.len as u64, cause)
+    }
+
+    /// Reads `units`, into the wanted buffers where there are such.
+    async fn read_units(&mut self, units: UnitSet) -> Vec<Failed> {
+        let mut reads = Vec::with_capacity(units.len());
+        for unit in units.iter() {
+            let (slot, offset) = self.array.geometry.locate(self.at.stripe, unit, self.at.from);
+            let buf = match self.wanted.iter_mut().find(|(wanted, _)| *wanted == unit) {
+                Some((_, buf)) => std::mem::replace(buf, Buf::new(0)),
+                None => Buf::new(self.len),
+            };
+            let disk = self.array.members.disk(slot);
+            let class = self.at.class;
+            reads.push(async move {
+                match disk {
+                    Some(disk) => {
+                        let (result, buf) = disk.read(offset, buf, class).await;
+                        (unit, buf, result.map_err(|error| Some((slot, disk, error))))
+                    }
+                    None => (unit, buf, Err(None)),
+                }
+            });
+        }
+        let mut failed = Vec::new();
+        for (unit, buf, result) in join_all(reads).await {
+            match self.wanted.iter_mut().find(|(wanted, _)| *wanted == unit) {
+                Some(place) => place.1 = buf,
+                None if result.is_ok() => self.have.push((unit, buf)),
+                None => {}
+            }
+            if let Err(cause) = result {
+                failed.push(Failed { unit, cause });
+            }
+        }
+        failed
+    }
+
+    /// Computes the wanted units that were not read.
+    fn combine(&mut self, plan: &Plan, wanted: UnitSet) {
+        let computed: Vec<_> = plan
+            .outputs
+            .iter()
+            .filter(|(unit, sources)| wanted.contains(*unit) && !is_itself(*unit, sources))
+            .collect();
+        for (unit, sources) in computed {
+            let index = self.wanted.iter().position(|(wanted, _)| wanted == unit);
+            let Some(index) = index else { continue };
+            let mut out = std::mem::replace(&mut self.wanted[index].1, Buf::new(0));
+            let (coefs, bufs): (Vec<u8>, Vec<&[u8]>) =
+                sources.iter().map(|(source, coef)| (*coef, self.value(*source))).unzip();
+            weft_gf::encode(&[&coefs], &bufs, &mut [&mut out]);
+            self.wanted[index].1 = out;
+        }
+    }
+
+    fn value(&self, unit: usize) -> &[u8] {
+        let mut all = self.wanted.iter().chain(&self.have);
+        let (_, buf) = all.find(|(held, _)| *held == unit).expect("a plan's source was read");
+        buf
+    }
+
+    /// Writes units back that could not be read for medium errors. Failing to is no error of the
+    /// request: what it wanted is there.
+    async fn repair(&mut self, medium: Vec<(usize, usize, Rc<dyn Disk>)>, read: UnitSet) {
+        for (unit, slot, disk) in medium {
+            let lost = self.lost.union(&self.bad);
+            let Ok(plan) = self.array.plan(self.at.stripe, lost, UnitSet::one(unit), read) else {
+                continue;
+            };
+            let missing = plan.reads.difference(&read);
+            if !missing.is_empty() {
+                // Only what the request itself gave is used: a repair reads nothing more.
+                continue;
+            }
+            let Some(sources) = plan.output(unit) else { continue };
+            let mut buf = Buf::new(self.len);
+            let (coefs, bufs): (Vec<u8>, Vec<&[u8]>) =
+                sources.iter().map(|(source, coef)| (*coef, self.value(*source))).unzip();
+            weft_gf::encode(&[&coefs], &bufs, &mut [&mut buf]);
+            let (_, offset) = self.array.geometry.locate(self.at.stripe, unit, self.at.from);
+            let opts = WriteOpts { class: self.at.class, fua: false };
+            match disk.write(offset, buf.freeze(), opts).await {
+                Ok(()) => {
+                    self.array.members.count_repair(slot);
+                    let len = self.len as u64;
+                    self.array.events.emit(Event::ReadErrorRepaired { slot, offset, len });
+                }
+                Err(error) => self.array.member_failed(slot, &disk, &error).await,
+            }
+        }
+    }
+
+    fn can_halve(&self) -> bool {
+        self.len as u64 > self.array.geometry.sector_bytes
+    }
+
+    /// Gathers the lower and the upper half of the columns by themselves.
+    fn halves(&mut self) -> LocalBoxFuture<'_, Result<(), ArrayError>> {
+        Box::pin(async move {
+            let sector = to_len(self.array.geometry.sector_bytes);
+            let half = (self.len / 2).next_multiple_of(sector);
+            let mut lower = std::mem::take(&mut self.wanted);
+            let upper: Units =
+                lower.iter_mut().map(|(unit, buf)| (*unit, buf.split_off(half))).collect();
+            let (first, lower) = self.array.gather(self.at, self.lost, lower).await;
+            let at = Columns { from: self.at.from + half as u64, ..self.at };
+            let (second, upper) = self.array.gather(at, self.lost, upper).await;
+            self.wanted = lower;
+            for ((_, low), (_, high)) in self.wanted.iter_mut().zip(upper) {
+                low.join(high).expect("the halves are of one buffer, in order");
+            }
+            first.and(second)
+        })
+    }
+}
+
+fn is_itself(unit: usize, sources: &[(usize, u8)]) -> bool {
+    sources == [(unit, 1)]
+}

@@ -1,0 +1,143 @@
+//! Where the bytes of an array lie: offsets of the array to stripes, units and columns, and these
+//! to bytes of a member. A *column* is a byte offset within a unit; codes work column by column.
+
+use weft_code::{Code, Survival, UnitSet};
+use weft_layout::Layout;
+
+/// The shape of an array. All sizes are in bytes unless named otherwise.
+pub(crate) struct Geometry {
+    pub code: Code,
+    pub layout: Box<dyn Layout>,
+    /// Bytes of one unit, a power of two.
+    pub unit_bytes: u64,
+    /// Largest logical sector of the members: what requests to them are aligned to.
+    pub sector_bytes: u64,
+    /// Where a member's data begins.
+    pub data_offset: u64,
+    /// Units that a member holds.
+    pub rows: u64,
+    /// Whole stripes of the array.
+    pub stripes: u64,
+    /// Stripes that share one entry of the region map.
+    pub region_stripes: u64,
+}
+
+/// A place of the array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub stripe: u64,
+    pub unit: usize,
+    pub column: u64,
+}
+
+/// A run of bytes of the array within one unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub at: Address,
+    pub len: usize,
+}
+
+impl Geometry {
+    pub fn stripe_bytes(&self) -> u64 {
+        self.code.k() as u64 * self.unit_bytes
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.stripes * self.stripe_bytes()
+    }
+
+    pub fn unit_len(&self) -> usize {
+        to_len(self.unit_bytes)
+    }
+
+    pub fn regions(&self) -> u64 {
+        self.stripes.div_ceil(self.region_stripes)
+    }
+
+    /// The stripes of `region`; the last may be short.
+    pub fn stripes_of(&self, region: u64) -> std::ops::Range<u64> {
+        let start = region * self.region_stripes;
+        start..(start + self.region_stripes).min(self.stripes)
+    }
+
+    pub fn address(&self, offset: u64) -> Address {
+        let number = offset / self.unit_bytes;
+        let k = self.code.k() as u64;
+        Address { stripe: number / k, unit: to_len(number % k), column: offset % self.unit_bytes }
+    }
+
+    /// The array's offset of a column of a data unit.
+    pub fn offset(&self, stripe: u64, unit: usize, column: u64) -> u64 {
+        (stripe * self.code.k() as u64 + unit as u64) * self.unit_bytes + column
+    }
+
+    /// Slot and byte offset on its disk.
+    pub fn locate(&self, stripe: u64, unit: usize, column: u64) -> (usize, u64) {
+        let place = self.layout.place(stripe, unit);
+        (place.slot, self.data_offset + place.row * self.unit_bytes + column)
+    }
+
+    pub fn slot(&self, stripe: u64, unit: usize) -> usize {
+        self.layout.place(stripe, unit).slot
+    }
+
+    /// All units of a stripe.
+    pub fn units(&self) -> UnitSet {
+        UnitSet::first(self.code.width())
+    }
+
+    /// The data units of a stripe.
+    pub fn data_units(&self) -> UnitSet {
+        UnitSet::first(self.code.k())
+    }
+
+    /// The data units that parity row `parity` of `stripe` covers.
+    pub fn support(&self, stripe: u64, parity: usize) -> UnitSet {
+        let row = self.code.row(stripe, parity);
+        (0..row.len()).filter(|j| row[*j] != 0).collect()
+    }
+
+    /// Whether all data can be had with these slots lost everywhere.
+    pub fn survives(&self, slots: UnitSet) -> bool {
+        self.survival().survives(slots)
+    }
+
+    /// How many more slots may be lost, whichever they are; `None` if data is lost with `gone`.
+    pub fn margin(&self, gone: UnitSet) -> Option<usize> {
+        self.survival().margin(gone)
+    }
+
+    fn survival(&self) -> Survival<'_, impl Fn(u64, usize) -> usize + '_> {
+        let period = lcm(self.code.period(), self.layout.period()).min(self.stripes.max(1));
+        Survival::new(&self.code, self.layout.slots(), period, |stripe, unit| {
+            self.slot(stripe, unit)
+        })
+    }
+
+    /// Cuts a range of the array into pieces of one unit each, in order.
+    pub fn pieces(&self, offset: u64, len: usize) -> impl Iterator<Item = Piece> + '_ {
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            if done == len {
+                return None;
+            }
+            let at = self.address(offset + done as u64);
+            let piece_len = (len - done).min(to_len(self.unit_bytes - at.column));
+            done += piece_len;
+            Some(Piece { at, len: piece_len })
+        })
+    }
+}
+
+/// A length or index that is known to fit memory (it is bounded by a unit or a request).
+pub(crate) fn to_len(n: u64) -> usize {
+    usize::try_from(n).expect("lengths in memory fit the address space")
+}
+
+fn lcm(a: u64, b: u64) -> u64 {
+    let (mut gcd, mut rest) = (a, b);
+    while rest != 0 {
+        (gcd, rest) = (rest, gcd % rest);
+    }
+    a / gcd.max(1) * b
+}

@@ -1,0 +1,267 @@
+//! Maintenance: what the array does on its own – take spares, rebuild, resync, clean – and scrub.
+//!
+//! One task looks after everything that changes redundancy, in the order of urgency: resync of what
+//! a crash left dirty (parity there protects nothing), then rebuild. It sleeps until
+//! something changes: a member fails, a spare comes, a job is resumed. A second one clears
+//! the dirty marks of idle regions. Scrub runs when asked for, beside user requests but
+//! not beside the others.
+//!
+//! Every job goes over stripes, several at a time, each under its stripe's lock; between two
+//! of them it can be paused, re-throttled or stopped without losing what is done.
+
+mod rebuild;
+mod resync;
+mod scrub;
+mod throttle;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use futures_util::future::select;
+use weft_rt::sync::{Notify, Permit};
+use weft_rt::{Nanos, SECOND};
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+pub use crate::superblock::ScrubMode;
+pub use scrub::{Mismatch, ScrubReport};
+pub(crate) use throttle::Throttle;
+
+/// A region's dirty mark is cleared one to two of these after its last write.
+const CLEAN_PERIOD: Nanos = 3 * SECOND;
+
+/// Memory that the stripes of a job in flight take together, at most.
+const WINDOW_BYTES: usize = 32 << 20;
+
+/// Stripes of a job in flight at most.
+const WINDOW_MAX: usize = 64;
+
+/// What a job is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobKind {
+    /// Reconstructing lost members onto replacements.
+    Rebuild,
+    /// Making parity agree after a crash.
+    Resync,
+    /// Verifying all stripes.
+    Scrub,
+}
+
+/// How far a job is. Times and rates follow from what was measured, never from a guess.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct JobStatus {
+    /// What it is.
+    pub kind: JobKind,
+    /// Stripes to do in all.
+    pub stripes_total: u64,
+    /// Stripes done.
+    pub stripes_done: u64,
+    /// Bytes per second and member over the last seconds; `None` before anything was measured.
+    pub rate_bytes_s: Option<u64>,
+    /// Seconds left at that rate.
+    pub eta_s: Option<u64>,
+    /// Whether it is paused.
+    pub paused: bool,
+}
+
+/// The jobs of an array.
+pub(crate) struct Jobs {
+    bell: Notify,
+    pub throttle: Throttle,
+    pub paused: Cell<bool>,
+    current: RefCell<Option<Progress>>,
+    pub scrub: scrub::ScrubState,
+    /// A job met something that it could not do and waits for a change.
+    stalled: Cell<bool>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Progress {
+    kind: JobKind,
+    total: u64,
+    done: u64,
+    meter: Meter,
+}
+
+/// Measures a rate over a sliding window of some seconds.
+#[derive(Debug, Clone)]
+pub(crate) struct Meter {
+    samples: std::collections::VecDeque<(Nanos, u64)>,
+}
+
+const METER_SPAN: Nanos = 10 * SECOND;
+const METER_STEP: Nanos = SECOND / 4;
+
+impl Meter {
+    fn new(now: Nanos) -> Self {
+        Self { samples: [(now, 0)].into() }
+    }
+
+    fn note(&mut self, now: Nanos, done: u64) {
+        if self.samples.back().is_none_or(|(last, _)| now >= last + METER_STEP) {
+            self.samples.push_back((now, done));
+        }
+        while self.samples.len() > 2 && self.samples[0].0 + METER_SPAN < now {
+            self.samples.pop_front();
+        }
+    }
+
+    /// Units per second, with `done` units at `now`.
+    fn per_second(&self, now: Nanos, done: u64) -> Option<f64> {
+        let (then, before) = *self.samples.front()?;
+        let span = now.checked_sub(then).filter(|span| *span >= METER_STEP)?;
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let rate = (done - before) as f64 * SECOND as f64 / span as f64;
+        (rate > 0.0).then_some(rate)
+    }
+}
+
+impl Jobs {
+    pub fn new() -> Self {
+        Self {
+            bell: Notify::default(),
+            throttle: Throttle::default(),
+            paused: Cell::new(false),
+            current: RefCell::default(),
+            scrub: scrub::ScrubState::default(),
+            stalled: Cell::new(false),
+        }
+    }
+
+    /// Something changed: looks again what is to be done.
+    pub fn wake(&self) {
+        self.stalled.set(false);
+        self.bell.notify_all();
+    }
+
+    fn begin(&self, kind: JobKind, total: u64, now: Nanos) {
+        let progress = Progress { kind, total, done: 0, meter: Meter::new(now) };
+        *self.current.borrow_mut() = Some(progress);
+    }
+
+    fn step(&self, now: Nanos) {
+        if let Some(progress) = &mut *self.current.borrow_mut() {
+            progress.done += 1;
+            progress.meter.note(now, progress.done);
+        }
+    }
+
+    fn end(&self) {
+        *self.current.borrow_mut() = None;
+    }
+}
+
+impl Inner {
+    /// Starts the tasks that look after the array. They end when it is stopped.
+    pub(crate) fn start_jobs(self: &Rc<Self>) {
+        let array = self.clone();
+        drop(self.rt.spawn(async move { array.look_after().await }));
+        let array = self.clone();
+        drop(self.rt.spawn(async move { array.clean_when_idle().await }));
+    }
+
+    async fn look_after(&self) {
+        while !self.stopped.get() {
+            let bell = self.jobs.bell.wait();
+            if !self.has_work().await {
+                bell.await;
+            }
+        }
+    }
+
+    /// Does one round of work; false if there is none now.
+    async fn has_work(&self) -> bool {
+        if self.jobs.paused.get() || self.broken.borrow().is_some() || self.read_only.get() {
+            return false;
+        }
+        if self.take_spares().await {
+            return true;
+        }
+        if self.jobs.stalled.get() {
+            return false;
+        }
+        if self.map.resync_count() > 0 {
+            self.resync().await;
+            return true;
+        }
+        if !self.members.rebuilding().is_empty() {
+            self.rebuild().await;
+            return true;
+        }
+        false
+    }
+
+    async fn clean_when_idle(&self) {
+        while !self.stopped.get() {
+            self.idle_until(self.rt.now() + CLEAN_PERIOD).await;
+            if self.check_writable().is_ok() {
+                // A failure here is a member's, which has been excluded; the marks stay.
+                let _ = self.map.clean_idle(self).await;
+            }
+        }
+    }
+
+    /// Waits until `deadline`, or until the array is stopped.
+    async fn idle_until(&self, deadline: Nanos) {
+        while !self.stopped.get() && self.rt.now() < deadline {
+            let bell = std::pin::pin!(self.jobs.bell.wait());
+            select(self.rt.sleep_until(deadline), bell).await;
+        }
+    }
+
+    /// Waits for memory for one stripe's worth of work, in which nothing may be begun any more once
+    /// the array is being stopped.
+    async fn job_memory(&self) -> Result<Permit, ArrayError> {
+        let memory = self.budget.acquire(self.memory_of(Some(self.geometry.unit_len()))).await;
+        if self.stopped.get() { Err(ArrayError::Stopped) } else { Ok(memory) }
+    }
+
+    /// Whether jobs should stop between two stripes.
+    fn must_yield(&self) -> bool {
+        self.jobs.paused.get() || self.stopped.get() || self.broken.borrow().is_some()
+    }
+
+    /// Stripes that a job has in flight.
+    fn window(&self) -> usize {
+        let stripe = self.geometry.unit_len() * self.geometry.code.width();
+        (WINDOW_BYTES / stripe).clamp(2, WINDOW_MAX)
+    }
+
+    /// The running jobs.
+    pub(crate) fn job_status(&self) -> Vec<JobStatus> {
+        let now = self.rt.now();
+        let unit = self.geometry.unit_bytes;
+        let paused = self.jobs.paused.get();
+        let current = self.jobs.current.borrow();
+        let scrub = self.jobs.scrub.progress();
+        current.iter().chain(&scrub).map(|progress| progress.status(now, unit, paused)).collect()
+    }
+}
+
+impl Progress {
+    fn status(&self, now: Nanos, unit_bytes: u64, paused: bool) -> JobStatus {
+        let rate = if paused { None } else { self.meter.per_second(now, self.done) };
+        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "positive, and saturating"
+        )]
+        let (rate_bytes_s, eta_s) = match rate {
+            Some(rate) => (
+                Some((rate * unit_bytes as f64) as u64),
+                Some(((self.total.saturating_sub(self.done)) as f64 / rate).ceil() as u64),
+            ),
+            None => (None, None),
+        };
+        JobStatus {
+            kind: self.kind,
+            stripes_total: self.total,
+            stripes_done: self.done.min(self.total),
+            rate_bytes_s,
+            eta_s,
+            paused,
+        }
+    }
+}

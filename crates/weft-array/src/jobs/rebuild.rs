@@ -1,0 +1,205 @@
+//! Rebuild: reconstructing what lost members held onto their replacements.
+//!
+//! Taking a spare: every written region is marked stale on the slot's lane of the region map, durably; then the superblock
+//! says that the slot is being rebuilt by that disk. From then on a crash resumes where the
+//! map stands. Regions never written need no rebuild, and what is first written from
+//! now on goes to the replacement directly.
+//!
+//! Stripe by stripe, under its lock, all units lost to slots that are being rebuilt are gathered at once and
+//! written; from that moment requests use the replacement for this stripe. A region's mark
+//! is cleared on disk only after the replacement was flushed. When no region is stale, the slot
+//! becomes active.
+//!
+//! A stripe that cannot be reconstructed (a medium error on a survivor too many) stays stale, and all
+//! others go on; the slot is then not whole, and the job says so and waits for a change.
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use weft_code::UnitSet;
+use weft_disk::{Class, WriteOpts};
+use weft_rt::Buf;
+
+use super::JobKind;
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::events::Event;
+use crate::gather::{Columns, Units};
+use crate::members::Spare;
+use crate::superblock::{LANES, SlotState};
+
+/// Regions whose marks are cleared together, at most: what a crash makes rebuild again.
+const FINISH_REGIONS: usize = 16;
+
+impl Inner {
+    /// Puts spares into missing slots. Returns whether one was taken.
+    pub(crate) async fn take_spares(&self) -> bool {
+        let mut taken = false;
+        for slot in self.members.missing() {
+            let Some(lane) = self.free_lane() else { break };
+            let spare = self.members.spares.borrow_mut().pop();
+            let Some(spare) = spare else { break };
+            self.replace_missing(slot, lane, spare).await;
+            taken = true;
+        }
+        taken
+    }
+
+    /// Whether a spare waits for a slot that is missing.
+    fn can_take_spare(&self) -> bool {
+        !self.members.spares.borrow().is_empty() && !self.members.missing().is_empty()
+    }
+
+    fn free_lane(&self) -> Option<u8> {
+        let used = self.members.rebuilding();
+        (0..LANES).find(|lane| used.iter().all(|(_, taken)| taken != lane))
+    }
+
+    async fn replace_missing(&self, slot: usize, lane: u8, spare: Spare) {
+        let disk = spare.disk.info().name.clone();
+        // From here on, in one turn: what is written is stale on the new disk, and what is first
+        // written later goes to it. The superblock names the disk only when the map, with the
+        // stale marks, is durable on all members and on the disk itself.
+        self.members.stage_rebuilding(slot, spare.disk.clone(), lane);
+        if let Err(cause) = self.map.start_lane(self, lane).await {
+            let job = format!("rebuild of slot {slot}");
+            self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
+            self.empty_slot(slot);
+            self.members.spares.borrow_mut().push(spare);
+            self.jobs.stalled.set(true);
+            return;
+        }
+        self.map.lane_joined(lane);
+        if self.members.holds(slot, &spare.disk) {
+            self.members.publish_rebuilding(slot, &spare);
+            self.commit_members().await;
+            self.events.emit(Event::RebuildStarted { slot, disk });
+        }
+    }
+
+    /// Rebuilds all slots that are being rebuilt, until nothing is stale or something must be
+    /// looked at first.
+    pub(crate) async fn rebuild(&self) {
+        let lanes = self.members.rebuilding();
+        let regions = self.stale_regions(&lanes);
+        let total = regions.iter().map(|region| {
+            let stripes = self.geometry.stripes_of(*region);
+            stripes.end - stripes.start
+        });
+        self.jobs.begin(JobKind::Rebuild, total.sum(), self.rt.now());
+        let unreadable = self.rebuild_regions(&lanes, &regions).await;
+        self.jobs.end();
+        if self.must_yield() {
+            return;
+        }
+        if let Some(cause) = unreadable {
+            let job = "rebuild".to_owned();
+            self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
+            self.jobs.stalled.set(true);
+            return;
+        }
+        self.finish_slots(&lanes).await;
+    }
+
+    fn stale_regions(&self, lanes: &[(usize, u8)]) -> Vec<u64> {
+        let mut regions = std::collections::BTreeSet::new();
+        for (_, lane) in lanes {
+            let next = |region: &u64| self.map.next_stale(*lane, region + 1);
+            regions.extend(std::iter::successors(self.map.next_stale(*lane, 0), next));
+        }
+        regions.into_iter().collect()
+    }
+
+    /// Returns the last error that left a stripe stale.
+    async fn rebuild_regions(&self, lanes: &[(usize, u8)], regions: &[u64]) -> Option<ArrayError> {
+        let mut unreadable = None;
+        let mut in_flight = FuturesUnordered::new();
+        let mut stripes = regions.iter().flat_map(|region| self.geometry.stripes_of(*region));
+        let mut finished: Vec<Vec<u64>> = vec![Vec::new(); usize::from(LANES)];
+        let mut exhausted = false;
+        loop {
+            let changed = self.members.rebuilding() != lanes || self.can_take_spare();
+            let open = !exhausted && !changed && !self.must_yield();
+            if open && in_flight.len() < self.jobs.throttle.window(self.rt.now(), self.window()) {
+                match stripes.next() {
+                    Some(stripe) => in_flight.push(self.rebuild_paced(stripe)),
+                    None => exhausted = true,
+                }
+                continue;
+            }
+            let Some((stripe, result)) = in_flight.next().await else { break };
+            self.jobs.step(self.rt.now());
+            match result {
+                Ok(lanes_done) => {
+                    let region = self.map.region_of(stripe);
+                    lanes_done.iter().for_each(|lane| finished[usize::from(*lane)].push(region));
+                }
+                Err(error) => unreadable = Some(error),
+            }
+            for (lane, regions) in (0..LANES).zip(&mut finished) {
+                if regions.len() >= FINISH_REGIONS {
+                    self.finish_regions(lane, std::mem::take(regions)).await;
+                }
+            }
+        }
+        for (lane, regions) in (0..LANES).zip(finished) {
+            self.finish_regions(lane, regions).await;
+        }
+        unreadable
+    }
+
+    async fn rebuild_paced(&self, stripe: u64) -> (u64, Result<Vec<u8>, ArrayError>) {
+        self.jobs.throttle.pace(&self.rt, self.geometry.unit_bytes).await;
+        (stripe, self.rebuild_stripe(stripe).await)
+    }
+
+    /// Rebuilds one stripe on every slot that is being rebuilt. Returns the lanes in which this
+    /// was the last stale stripe of its region.
+    async fn rebuild_stripe(&self, stripe: u64) -> Result<Vec<u8>, ArrayError> {
+        let len = self.geometry.unit_len();
+        let _memory = self.job_memory().await?;
+        let _lock = self.locks.exclusive(stripe).await;
+        let lost = self.lost_units(stripe);
+        let wanted: UnitSet = lost
+            .iter()
+            .filter(|unit| self.members.disk(self.geometry.slot(stripe, *unit)).is_some())
+            .collect();
+        let at = Columns { stripe, from: 0, class: Class::Maintenance };
+        if !wanted.is_empty() {
+            let buffers: Units = wanted.iter().map(|unit| (unit, Buf::new(len))).collect();
+            let (result, units) = self.gather(at, lost, buffers).await;
+            result?;
+            self.write_back(at, units, WriteOpts::MAINTENANCE).await;
+        }
+        // Still under the lock: from here on requests use the replacement.
+        let mut lanes_done = Vec::new();
+        for (slot, lane) in self.members.rebuilding() {
+            let unit =
+                (0..self.geometry.code.width()).find(|u| self.geometry.slot(stripe, *u) == slot);
+            let whole = unit.is_none_or(|unit| !lost.contains(unit) || wanted.contains(unit));
+            if whole && self.map.mark_stripe_rebuilt(lane, stripe) {
+                lanes_done.push(lane);
+            }
+        }
+        Ok(lanes_done)
+    }
+
+    async fn finish_regions(&self, lane: u8, regions: Vec<u64>) {
+        let current = self.members.rebuilding().iter().any(|(_, used)| *used == lane);
+        if current && !regions.is_empty() {
+            // If the map cannot be written the regions stay stale on disk, and are rebuilt again.
+            let _ = self.map.finish_regions(self, lane, &regions).await;
+        }
+    }
+
+    async fn finish_slots(&self, lanes: &[(usize, u8)]) {
+        for (slot, lane) in lanes {
+            let whole = self.map.stale_count(*lane) == 0;
+            if whole && self.members.state(*slot) == (SlotState::Rebuilding { lane: *lane }) {
+                self.members.set_active(*slot);
+                self.map.end_lane(*lane);
+                self.commit_members().await;
+                self.events.emit(Event::RebuildFinished { slot: *slot });
+            }
+        }
+    }
+}

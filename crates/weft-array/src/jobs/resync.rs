@@ -1,0 +1,78 @@
+//! Resync: after a crash, making parity agree with the data in the regions that were dirty.
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::JobKind;
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::events::Event;
+
+impl Inner {
+    /// Resyncs every region that needs it.
+    pub(crate) async fn resync(&self) {
+        let regions: Vec<u64> =
+            (0..self.geometry.regions()).filter(|region| self.map.needs_resync(*region)).collect();
+        let stripes: u64 = regions
+            .iter()
+            .map(|region| self.geometry.stripes_of(*region))
+            .map(|stripes| stripes.end - stripes.start)
+            .sum();
+        self.events.emit(Event::ResyncStarted { regions: regions.len() as u64 });
+        self.jobs.begin(JobKind::Resync, stripes, self.rt.now());
+        let mut failed = None;
+        for region in regions {
+            if self.must_yield() {
+                break;
+            }
+            self.map.resync_begins(region);
+            match self.resync_region(region).await {
+                // A failure to write the map leaves the mark: the region is resynced once more.
+                Ok(()) if !self.must_yield() => drop(self.map.clear_resync(self, &[region]).await),
+                Ok(()) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.jobs.end();
+        if let Some(error) = failed {
+            let job = "resync".to_owned();
+            self.events.emit(Event::JobStalled { job, cause: error.to_string() });
+            self.jobs.stalled.set(true);
+        } else if self.map.resync_count() == 0 {
+            self.events.emit(Event::ResyncFinished);
+        }
+    }
+
+    async fn resync_region(&self, region: u64) -> Result<(), ArrayError> {
+        let mut in_flight = FuturesUnordered::new();
+        let mut stripes = self.geometry.stripes_of(region);
+        let mut result = Ok(());
+        loop {
+            let window = self.jobs.throttle.window(self.rt.now(), self.window());
+            if !self.must_yield()
+                && in_flight.len() < window
+                && let Some(stripe) = stripes.next()
+            {
+                in_flight.push(self.resync_paced(stripe));
+                continue;
+            }
+            let Some(done) = in_flight.next().await else { return result };
+            self.jobs.step(self.rt.now());
+            result = result.and(done);
+        }
+    }
+
+    async fn resync_paced(&self, stripe: u64) -> Result<(), ArrayError> {
+        self.jobs.throttle.pace(&self.rt, self.geometry.unit_bytes).await;
+        let _memory = self.job_memory().await?;
+        let _lock = self.locks.exclusive(stripe).await;
+        self.resync_stripe(stripe).await.map(drop)
+    }
+
+    /// Marks a region as needing resync, durably if that can be had, and wakes the job.
+    pub(crate) async fn mark_for_resync(&self, region: u64) {
+        // If the map cannot be written now, the region is still dirty there: a crash finds it.
+        let _ = self.map.set_needs_resync(self, &[region]).await;
+        self.jobs.wake();
+    }
+}

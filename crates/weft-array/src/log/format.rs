@@ -1,0 +1,264 @@
+//! The bytes of the log: a batch is a header block of 4 KiB, then the payloads one after the other.
+//! Little-endian; described in `docs/on-disk-format.md`.
+
+use weft_code::UnitSet;
+use weft_rt::Frozen;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::geometry::to_len;
+
+/// Batches start at multiples of this, and their header has this size.
+pub(crate) const BATCH_ALIGN: usize = 4096;
+
+const MAGIC: [u8; 8] = *b"WEFTPPL1";
+
+/// Which array and which assembly of it a record belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogId {
+    pub array: [u8; 16],
+    /// Grows with each assembly; records of an earlier one are void.
+    pub epoch: u64,
+}
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct BatchHeader {
+    magic: [u8; 8],
+    array: [u8; 16],
+    epoch: U64,
+    /// All records with a smaller sequence number are retired.
+    retired_below: U64,
+    entries: U32,
+    /// Bytes of the whole batch.
+    len: U32,
+    /// CRC32C of the header block with this field zero.
+    crc: U32,
+    reserved: [u8; 12],
+}
+
+/// One record in a batch header.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Entry {
+    seq: U64,
+    stripe: U64,
+    /// The data units left out of the payload, bit j of word j / 64.
+    written: [U64; 4],
+    from: U32,
+    len: U32,
+    /// Where the payload lies in the batch; 0 if there is none (it would be zero).
+    payload_at: U32,
+    payload_crc: U32,
+    unit: U16,
+    reserved: [u8; 6],
+}
+
+const HEADER_LEN: usize = size_of::<BatchHeader>();
+const ENTRY_LEN: usize = size_of::<Entry>();
+
+/// Entries that fit one header block.
+pub(crate) const ENTRIES_MAX: usize = (BATCH_ALIGN - HEADER_LEN) / ENTRY_LEN;
+
+fn crc(bytes: &[u8]) -> u32 {
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
+    u32::try_from(crc & u64::from(u32::MAX)).expect("masked to 32 bits")
+}
+
+fn small(n: usize) -> U32 {
+    U32::new(u32::try_from(n).expect("a batch is far below 4 GiB"))
+}
+
+impl Entry {
+    pub fn new(
+        seq: u64,
+        stripe: u64,
+        unit: usize,
+        from: u64,
+        len: usize,
+        written: UnitSet,
+        payload: Option<&[u8]>,
+    ) -> Self {
+        Self {
+            seq: U64::new(seq),
+            stripe: U64::new(stripe),
+            written: written.words().map(U64::new),
+            from: small(to_len(from)),
+            len: small(len),
+            payload_at: U32::ZERO,
+            payload_crc: U32::new(payload.map_or(0, crc)),
+            unit: U16::new(u16::try_from(unit).expect("a stripe has at most 256 units")),
+            reserved: [0; 6],
+        }
+    }
+
+    pub fn seq(&self) -> u64 {
+        self.seq.get()
+    }
+}
+
+impl BatchHeader {
+    /// Bytes that a batch of these payloads takes.
+    pub fn batch_len(payload_bytes: usize) -> usize {
+        (BATCH_ALIGN + payload_bytes).next_multiple_of(BATCH_ALIGN)
+    }
+
+    /// Writes the header block of a batch into `block`; fills in where the payloads lie.
+    pub fn fill(
+        block: &mut [u8],
+        id: LogId,
+        retired_below: u64,
+        batch_len: usize,
+        entries: &[(Entry, usize)],
+    ) {
+        block[..BATCH_ALIGN].fill(0);
+        let mut at = BATCH_ALIGN;
+        for (index, (entry, payload_len)) in entries.iter().enumerate() {
+            let mut entry = *entry;
+            if *payload_len > 0 {
+                entry.payload_at = small(at);
+                at += payload_len;
+            }
+            let start = HEADER_LEN + index * ENTRY_LEN;
+            block[start..start + ENTRY_LEN].copy_from_slice(entry.as_bytes());
+        }
+        let mut header = Self {
+            magic: MAGIC,
+            array: id.array,
+            epoch: U64::new(id.epoch),
+            retired_below: U64::new(retired_below),
+            entries: small(entries.len()),
+            len: small(batch_len),
+            crc: U32::ZERO,
+            reserved: [0; 12],
+        };
+        block[..HEADER_LEN].copy_from_slice(header.as_bytes());
+        header.crc = U32::new(crc(&block[..BATCH_ALIGN]));
+        block[..HEADER_LEN].copy_from_slice(header.as_bytes());
+    }
+}
+
+/// A record found after a crash.
+#[derive(Debug, Clone)]
+pub(crate) struct FoundRecord {
+    pub seq: u64,
+    pub stripe: u64,
+    pub unit: usize,
+    pub from: u64,
+    pub len: usize,
+    pub written: UnitSet,
+    /// `None`: the sum over no unit, that is zero.
+    pub payload: Option<Frozen>,
+}
+
+/// The valid records of one member's log area, and the highest "retired below" in it. Foreign,
+/// torn and overwritten batches are skipped: a record that is not whole was never relied upon.
+pub(crate) fn parse(area: &Frozen, id: LogId) -> (Vec<FoundRecord>, u64) {
+    let mut found = Vec::new();
+    let mut retired_below = 0;
+    for at in (0..area.len() / BATCH_ALIGN).map(|block| block * BATCH_ALIGN) {
+        let Some((header, entries)) = parse_header(&area[at..at + BATCH_ALIGN], id) else {
+            continue;
+        };
+        retired_below = retired_below.max(header.retired_below.get());
+        found.extend(entries.iter().filter_map(|entry| parse_entry(area, at, entry)));
+    }
+    (found, retired_below)
+}
+
+fn parse_header(block: &[u8], id: LogId) -> Option<(BatchHeader, Vec<Entry>)> {
+    let (header, _) = BatchHeader::read_from_prefix(block).ok()?;
+    if header.magic != MAGIC || header.array != id.array || header.epoch.get() != id.epoch {
+        return None;
+    }
+    let mut unsigned = block.to_vec();
+    let cleared = BatchHeader { crc: U32::ZERO, ..header };
+    unsigned[..HEADER_LEN].copy_from_slice(cleared.as_bytes());
+    let count = to_len(u64::from(header.entries.get()));
+    if crc(&unsigned) != header.crc.get() || count > ENTRIES_MAX {
+        return None;
+    }
+    let entries = block[HEADER_LEN..HEADER_LEN + count * ENTRY_LEN].chunks_exact(ENTRY_LEN);
+    let entries = entries.map(Entry::read_from_bytes).collect::<Result<_, _>>().ok()?;
+    Some((header, entries))
+}
+
+fn parse_entry(area: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRecord> {
+    let len = to_len(u64::from(entry.len.get()));
+    let payload = match to_len(u64::from(entry.payload_at.get())) {
+        0 => None,
+        at => {
+            let start = batch_at.checked_add(at)?;
+            if start.checked_add(len)? > area.len() {
+                return None;
+            }
+            let payload = area.slice(start, len);
+            if crc(&payload) != entry.payload_crc.get() {
+                return None;
+            }
+            Some(payload)
+        }
+    };
+    Some(FoundRecord {
+        seq: entry.seq.get(),
+        stripe: entry.stripe.get(),
+        unit: usize::from(entry.unit.get()),
+        from: u64::from(entry.from.get()),
+        len,
+        written: UnitSet::from_words(entry.written.map(U64::get)),
+        payload,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: LogId = LogId { array: [7; 16], epoch: 3 };
+
+    fn batch() -> Vec<u8> {
+        let payload = vec![0xa5u8; 4096];
+        let written = UnitSet::one(0).with(5);
+        let first = Entry::new(41, 9, 6, 4096, 4096, written, Some(&payload));
+        let second = Entry::new(42, 10, 7, 0, 8192, written, None);
+        let mut bytes = vec![0; BatchHeader::batch_len(payload.len())];
+        let len = bytes.len();
+        BatchHeader::fill(&mut bytes, ID, 40, len, &[(first, payload.len()), (second, 0)]);
+        bytes[BATCH_ALIGN..BATCH_ALIGN + payload.len()].copy_from_slice(&payload);
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_found_again() {
+        let mut area = vec![0u8; 4096];
+        area.extend(batch());
+        let (found, retired) = parse(&Frozen::copy_from(&area), ID);
+        assert_eq!((found.len(), retired), (2, 40));
+        let (a, b) = (&found[0], &found[1]);
+        assert_eq!((a.seq, a.stripe, a.unit, a.from, a.len), (41, 9, 6, 4096, 4096));
+        assert_eq!(a.written, UnitSet::one(0).with(5));
+        assert!(a.payload.as_ref().is_some_and(|p| p.iter().all(|b| *b == 0xa5)));
+        assert_eq!((b.seq, b.unit, b.len, b.payload.is_none()), (42, 7, 8192, true));
+    }
+
+    #[test]
+    fn a_byte_changed_anywhere_voids_what_it_touches_and_nothing_is_invented() {
+        let good = batch();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            let (found, _) = parse(&Frozen::copy_from(&bad), ID);
+            let expected = if at < BATCH_ALIGN { 0 } else { 1 };
+            assert_eq!(found.len(), expected, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn another_epoch_or_array_is_void() {
+        let area = Frozen::copy_from(&batch());
+        for id in [LogId { epoch: 2, ..ID }, LogId { array: [8; 16], ..ID }] {
+            let (found, retired) = parse(&area, id);
+            assert_eq!((found.len(), retired), (0, 0));
+        }
+    }
+}

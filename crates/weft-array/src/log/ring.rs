@@ -1,0 +1,185 @@
+//! One member's ring of batches, and the task that writes them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use weft_disk::WriteOpts;
+use weft_rt::sync::{Receiver, Sender, oneshot};
+use weft_rt::{Buf, Frozen};
+
+use super::format::ENTRIES_MAX;
+use super::{BATCH_ALIGN, BatchHeader, Entry};
+use crate::array::Inner;
+
+/// Payload bytes of one batch, at most. A ring holds several batches, so that one can be written
+/// while older ones are being retired.
+const BATCH_PAYLOAD_MAX: usize = 512 << 10;
+
+#[derive(Debug)]
+struct Queued {
+    entry: Entry,
+    payload: Option<Frozen>,
+    done: Sender<()>,
+}
+
+/// A batch on disk whose records may still be needed.
+#[derive(Debug, Clone, Copy)]
+struct Batch {
+    /// Position in the endless sequence of bytes that is folded into the ring.
+    at: u64,
+    seq_max: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    area_offset: u64,
+    bytes: u64,
+    queue: RefCell<VecDeque<Queued>>,
+    writing: Cell<bool>,
+    head: Cell<u64>,
+    batches: RefCell<VecDeque<Batch>>,
+}
+
+impl Ring {
+    pub fn new(area_offset: u64, bytes: u64) -> Self {
+        let batches = RefCell::default();
+        let queue = RefCell::default();
+        Self { area_offset, bytes, queue, writing: Cell::new(false), head: Cell::new(0), batches }
+    }
+
+    /// Puts a record in line. The receiver gives a value once it is durable, or once its member
+    /// has failed.
+    pub fn enqueue(&self, entry: Entry, payload: Option<Frozen>) -> Receiver<()> {
+        let (done, wait) = oneshot();
+        self.queue.borrow_mut().push_back(Queued { entry, payload, done });
+        wait
+    }
+
+    /// Starts the writing task of this ring (the one of `slot`) unless it runs.
+    pub fn start(&self, array: &Inner, slot: usize) {
+        if self.writing.replace(true) {
+            return;
+        }
+        let array = array.handle();
+        let rt = array.rt.clone();
+        drop(rt.spawn(async move {
+            let log = array.log.as_ref().expect("a ring belongs to a log");
+            let ring = &log.rings[slot];
+            loop {
+                let batch = ring.take();
+                if batch.is_empty() {
+                    break;
+                }
+                ring.write(&array, slot, batch).await;
+            }
+            ring.writing.set(false);
+        }));
+    }
+
+    /// The next batch's records, as many as fit.
+    fn take(&self) -> Vec<Queued> {
+        let payload_max = BATCH_PAYLOAD_MAX.min(self.bytes_len() / 4);
+        let mut queue = self.queue.borrow_mut();
+        let mut batch: Vec<Queued> = Vec::new();
+        let mut bytes = 0;
+        while let Some(next) = queue.front() {
+            let len = next.payload.as_ref().map_or(0, |payload| payload.len());
+            if batch.len() == ENTRIES_MAX || (!batch.is_empty() && bytes + len > payload_max) {
+                break;
+            }
+            bytes += len;
+            batch.extend(queue.pop_front());
+        }
+        batch
+    }
+
+    fn bytes_len(&self) -> usize {
+        usize::try_from(self.bytes).unwrap_or(usize::MAX)
+    }
+
+    async fn write(&self, array: &Inner, slot: usize, batch: Vec<Queued>) {
+        let log = array.log.as_ref().expect("a ring belongs to a log");
+        let payload_bytes = batch.iter().filter_map(|q| q.payload.as_ref()).map(|p| p.len()).sum();
+        let len = BatchHeader::batch_len(payload_bytes);
+        let seq_max = batch.iter().map(|queued| queued.entry.seq()).max().unwrap_or(0);
+        let at = self.reserve(array, len as u64).await;
+        self.batches.borrow_mut().push_back(Batch { at, seq_max });
+        // Read after the room was made: the flush for it may just have retired much.
+        let retired_below = log.retired_below.get();
+        let data = assemble(log.id, retired_below, len, &batch);
+        if let Some(disk) = array.members.disk(slot) {
+            let offset = self.area_offset + at % self.bytes;
+            match disk.write(offset, data, WriteOpts::USER_FUA).await {
+                Ok(()) => log.durably_retired(retired_below),
+                Err(error) => array.member_failed(slot, &disk, &error).await,
+            }
+        }
+        for queued in batch {
+            queued.done.send(());
+        }
+    }
+
+    /// Finds room for `len` bytes, retiring old batches as needed.
+    async fn reserve(&self, array: &Inner, len: u64) -> u64 {
+        let log = array.log.as_ref().expect("a ring belongs to a log");
+        let mut at = self.head.get();
+        if at % self.bytes + len > self.bytes {
+            at = at.next_multiple_of(self.bytes);
+        }
+        self.head.set(at + len);
+        loop {
+            let oldest = self.batches.borrow().front().copied();
+            let Some(oldest) = oldest else { return at };
+            if oldest.at + self.bytes >= at + len {
+                self.retire_ahead(array, at + len - oldest.at);
+                return at;
+            }
+            if log.is_retired(oldest.seq_max) {
+                self.batches.borrow_mut().pop_front();
+                continue;
+            }
+            let progress = log.progress.wait();
+            if log.completed_below() > oldest.seq_max {
+                array.flush_members().await;
+            } else {
+                progress.await;
+            }
+        }
+    }
+
+    /// Flushes in the background when the ring is half full, so that writers rarely wait for it.
+    fn retire_ahead(&self, array: &Inner, used: u64) {
+        let log = array.log.as_ref().expect("a ring belongs to a log");
+        let newest_done = log.completed_below();
+        if used < self.bytes / 2
+            || newest_done <= log.retired_below.get()
+            || log.flushing.replace(true)
+        {
+            return;
+        }
+        let array = array.handle();
+        let rt = array.rt.clone();
+        drop(rt.spawn(async move {
+            array.flush_members().await;
+            if let Some(log) = &array.log {
+                log.flushing.set(false);
+            }
+        }));
+    }
+}
+
+fn assemble(id: super::LogId, retired_below: u64, len: usize, batch: &[Queued]) -> Frozen {
+    let mut buf = Buf::new(len);
+    let entries: Vec<_> = batch
+        .iter()
+        .map(|queued| (queued.entry, queued.payload.as_ref().map_or(0, |payload| payload.len())))
+        .collect();
+    BatchHeader::fill(&mut buf, id, retired_below, len, &entries);
+    let mut at = BATCH_ALIGN;
+    for payload in batch.iter().filter_map(|queued| queued.payload.as_ref()) {
+        buf[at..at + payload.len()].copy_from_slice(payload);
+        at += payload.len();
+    }
+    buf[at..].fill(0);
+    buf.freeze()
+}

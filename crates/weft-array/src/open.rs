@@ -1,0 +1,262 @@
+//! From members to a running array, and back: assembly, replacements, and the clean stop.
+//!
+//! Assembly changes nothing on disk until it is certain that the array may be started
+//! ([`crate::assemble`] decides that from what the members say). Then, if it was not stopped cleanly, it recovers
+//! (`recover.rs`), and only then makes the new state durable: not clean, a new log epoch, and members that did
+//! not come marked as missing. A crash before that repeats all of it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use weft_code::UnitSet;
+use weft_disk::{Class, Disk};
+use weft_rt::{Buf, Frozen, Rt};
+
+use crate::array::Inner;
+use crate::assemble::{Assembly, Found, decide};
+use crate::create::{map_config, prepare_member};
+use crate::error::ArrayError;
+use crate::geometry::{Geometry, to_len};
+use crate::jobs::Jobs;
+use crate::locks::StripeLocks;
+use crate::log::{Log, LogId};
+use crate::members::{Members, Spare};
+use crate::region_map::RegionMap;
+use crate::superblock::{Consistency, Superblock, read_superblock, write_label, write_superblock};
+use crate::volume::Array;
+
+/// How to assemble an array.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AssembleOptions {
+    /// Start although members are missing that may hold newer data.
+    pub force_degraded: bool,
+    /// Change nothing on the members and take no writes.
+    pub read_only: bool,
+    /// A random number, new for each assembly: what tells this assembly's log records from any
+    /// other bytes.
+    pub nonce: u64,
+}
+
+impl Array {
+    /// Assembles an array from its members; disks in any order. Recovers from a crash before it
+    /// returns, and starts resync and rebuild in the background if they are due.
+    ///
+    /// # Errors
+    /// If the disks are not of one array, or not enough of it; nothing is then changed on them.
+    pub async fn assemble(
+        rt: &Rt,
+        disks: Vec<Rc<dyn Disk>>,
+        options: AssembleOptions,
+    ) -> Result<Self, ArrayError> {
+        let mut found = Vec::new();
+        for disk in &disks {
+            found.push(Found {
+                superblock: read_superblock(&**disk).await,
+                disk: disk.info().clone(),
+            });
+        }
+        let assembly = decide(&found, options.force_degraded, &survives)?;
+        let read_only = options.read_only || !assembly.survives;
+        if read_only && assembly.needs_recovery && assembly.survives {
+            return Err(ArrayError::Refused(
+                "the array was not stopped cleanly and must be recovered first: assemble it for writing".into(),
+            ));
+        }
+        let array = open(rt, &disks, &assembly, read_only, options.nonce).await?;
+        if !read_only {
+            array.recover(&disks, &assembly, options.nonce).await?;
+            array.start_jobs();
+        }
+        Ok(Self(array))
+    }
+}
+
+/// Whether an array gives all its data without these slots.
+fn survives(superblock: &Superblock, gone: &[usize]) -> bool {
+    geometry_of(superblock).is_ok_and(|geometry| geometry.survives(gone.iter().copied().collect()))
+}
+
+async fn open(
+    rt: &Rt,
+    disks: &[Rc<dyn Disk>],
+    assembly: &Assembly,
+    read_only: bool,
+    nonce: u64,
+) -> Result<Rc<Inner>, ArrayError> {
+    let superblock = assembly.superblock.clone();
+    let geometry = geometry_of(&superblock)?;
+    let in_slots: Vec<Option<Rc<dyn Disk>>> =
+        assembly.slots.iter().map(|index| index.map(|index| disks[index].clone())).collect();
+    let spares = assembly.spares.iter().map(|index| disks[*index].clone());
+    let mut waiting = Vec::new();
+    for disk in spares {
+        if let Some(own) = read_superblock(&*disk).await? {
+            waiting.push(Spare { id: own.self_id, disk });
+        }
+    }
+    let map = load_map(&superblock, &in_slots).await;
+    let slots = superblock.slots.len();
+    let id = LogId { array: superblock.array_id.0, epoch: nonce };
+    let log = (superblock.consistency == Consistency::Ppl)
+        .then(|| Log::new(id, slots, superblock.area.log_offset, superblock.area.log_bytes));
+    let mirrored = geometry.code.k() == 1 && geometry.code.p() > 0;
+    let zeroed = Cell::new(superblock.members_zeroed);
+    let members = Members::new(superblock, in_slots, waiting);
+    Ok(Rc::new_cyclic(|me| Inner {
+        rt: rt.clone(),
+        geometry,
+        members,
+        map,
+        locks: StripeLocks::default(),
+        pending: RefCell::default(),
+        log,
+        budget: Inner::new_budget(),
+        events: crate::events::Events::default(),
+        jobs: Jobs::new(),
+        mirrored,
+        zeroed,
+        read_only: Cell::new(read_only),
+        stopped: Cell::new(false),
+        broken: RefCell::default(),
+        broken_slots: Cell::new(UnitSet::new()),
+        remaining: Cell::new(None),
+        plans: Inner::new_plans(),
+        me: me.clone(),
+    }))
+}
+
+fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
+    let slots = superblock.slots.len();
+    let refused = |error: weft_layout::LayoutError| ArrayError::Refused(error.to_string());
+    let layout =
+        weft_layout::for_code(superblock.code, superblock.algorithm, slots, superblock.rows)
+            .map_err(refused)?;
+    let code =
+        weft_layout::code_for(superblock.code, superblock.algorithm, slots).map_err(refused)?;
+    Ok(Geometry {
+        code,
+        stripes: layout.stripes(superblock.rows),
+        layout,
+        unit_bytes: superblock.unit_bytes,
+        sector_bytes: u64::from(superblock.sector_bytes),
+        data_offset: superblock.area.data_offset,
+        rows: superblock.rows,
+        region_stripes: superblock.region_stripes,
+    })
+}
+
+/// The region map, from all members in slots: the newest valid copy of each page.
+async fn load_map(superblock: &Superblock, disks: &[Option<Rc<dyn Disk>>]) -> RegionMap {
+    let mut areas: Vec<Frozen> = Vec::new();
+    for disk in disks.iter().flatten() {
+        let area = Buf::zeroed(to_len(superblock.area.map_bytes));
+        let (result, mut area) = disk.read(superblock.area.map_offset, area, Class::User).await;
+        if result.is_err() {
+            // The others have it too.
+            area.fill(0);
+        }
+        areas.push(area.freeze());
+    }
+    let areas: Vec<&[u8]> = areas.iter().map(|area| &**area).collect();
+    RegionMap::load(map_config(superblock), &areas).0
+}
+
+impl Inner {
+    async fn recover(
+        &self,
+        disks: &[Rc<dyn Disk>],
+        assembly: &Assembly,
+        nonce: u64,
+    ) -> Result<(), ArrayError> {
+        // A member that a crash kept from getting the newest superblock gets it before anything else.
+        for index in &assembly.lagging {
+            let disk = &*disks[*index];
+            if let Some(own) = read_superblock(disk).await? {
+                write_superblock(disk, &assembly.newest, own.self_id).await?;
+            }
+        }
+        if assembly.needs_recovery {
+            let superblock = self.members.superblock.borrow().clone();
+            match superblock.consistency {
+                Consistency::None => self.map.resync_written(self).await?,
+                _ => self.map.resync_dirty(self).await?,
+            }
+            if superblock.consistency == Consistency::Ppl {
+                let id = LogId { array: superblock.array_id.0, epoch: superblock.log_epoch };
+                self.replay_log(id, superblock.area.log_offset, superblock.area.log_bytes).await?;
+            }
+        }
+        {
+            let mut superblock = self.members.superblock.borrow_mut();
+            superblock.clean = false;
+            superblock.log_epoch = nonce;
+        }
+        self.commit_members().await;
+        self.check_writable()
+    }
+
+    /// Checks a disk that is to become a spare, and makes it a member.
+    pub(crate) async fn prepare_spare(&self, disk: Rc<dyn Disk>) -> Result<Spare, ArrayError> {
+        let info = disk.info();
+        let needed = self.geometry.data_offset + self.geometry.rows * self.geometry.unit_bytes;
+        if info.size_bytes < needed {
+            return Err(ArrayError::Refused(format!(
+                "{} is too small: it has {} bytes, and the array's members need {needed}",
+                info.name, info.size_bytes
+            )));
+        }
+        if u64::from(info.sector_bytes) > self.geometry.sector_bytes {
+            return Err(ArrayError::Refused(format!(
+                "{} has sectors of {} bytes, and the array was made for {}",
+                info.name, info.sector_bytes, self.geometry.sector_bytes
+            )));
+        }
+        let known = self.members.disks().into_iter().map(|(_, disk)| disk);
+        let spares =
+            self.members.spares.borrow().iter().map(|spare| spare.disk.clone()).collect::<Vec<_>>();
+        if known.chain(spares).any(|member| member.info().name == info.name) {
+            return Err(ArrayError::Refused(format!(
+                "{} is a member of this array already",
+                info.name
+            )));
+        }
+        if self.zeroed.get() && !info.fast_zeroes {
+            // Zeroing all of it would take hours: from now on a region is zeroed, on all members, before
+            // its first write.
+            self.zeroed.set(false);
+            self.map.set_zero_first(true);
+            self.members.superblock.borrow_mut().members_zeroed = false;
+            self.commit_members().await;
+        }
+        let id = self.members.superblock.borrow_mut().new_member_id();
+        let superblock = self.members.superblock.borrow().clone();
+        prepare_member(&*disk, &superblock).await?;
+        // The superblock first: a label without one would be a damaged member.
+        write_superblock(&*disk, &superblock, id).await?;
+        write_label(&*disk, superblock.array_id, id).await?;
+        Ok(Spare { id, disk })
+    }
+
+    /// Ends everything in order. See [`Array::stop`].
+    pub(crate) async fn stop(&self) -> Result<(), ArrayError> {
+        if self.stopped.replace(true) {
+            return Err(ArrayError::Stopped);
+        }
+        self.jobs.wake();
+        self.jobs.scrub.cancel();
+        // Whoever changes a stripe holds some of the budget: all of it means that nobody does.
+        let _quiet = self.budget.acquire(crate::array::BUDGET_BYTES).await;
+        self.flush_members().await;
+        if let Some(cause) = &*self.broken.borrow() {
+            return Err(ArrayError::Broken { cause: cause.clone() });
+        }
+        if self.read_only.get() {
+            return Ok(());
+        }
+        self.map.clean_all(self).await?;
+        // What waits for resync is noted in the map itself and does not make the stop unclean.
+        self.members.superblock.borrow_mut().clean = true;
+        self.commit_members().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! The parity of a stripe write: bands, the choice of what to read, the new parity, and the partial parity
+//! for the log.
+
+use weft_code::UnitSet;
+use weft_disk::Class;
+use weft_rt::{Buf, Frozen};
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::gather::{Columns, Units};
+use crate::geometry::to_len;
+use crate::log::Record;
+use crate::write::Segment;
+
+/// A run of columns in which a fixed set of data units is written.
+#[derive(Debug)]
+pub(crate) struct Band {
+    pub from: u64,
+    pub len: usize,
+    /// The data units written.
+    pub units: UnitSet,
+    /// Their new columns, in the order of the units.
+    pub data: Vec<(usize, Frozen)>,
+}
+
+impl Band {
+    /// Cuts segments (sorted, not overlapping) into bands.
+    pub fn of(segments: &[Segment]) -> Vec<Self> {
+        let end = |segment: &Segment| segment.column + segment.data.len() as u64;
+        let mut cuts: Vec<u64> = segments.iter().flat_map(|s| [s.column, end(s)]).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut bands = Vec::new();
+        for range in cuts.windows(2) {
+            let (from, len) = (range[0], to_len(range[1] - range[0]));
+            let data: Vec<_> = segments
+                .iter()
+                .filter(|segment| segment.column <= from && from < end(segment))
+                .map(|s| (s.unit, s.data.slice(to_len(from - s.column), len)))
+                .collect();
+            if !data.is_empty() {
+                let units = data.iter().map(|(unit, _)| *unit).collect();
+                bands.push(Self { from, len, units, data });
+            }
+        }
+        bands
+    }
+
+    /// The new columns of a unit that the band writes.
+    pub fn new(&self, unit: usize) -> &[u8] {
+        let (_, data) = self.data.iter().find(|(u, _)| *u == unit).expect("the unit is written");
+        data
+    }
+}
+
+/// How the parity of a band is brought up to date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    ReadModifyWrite,
+    ReconstructWrite,
+}
+
+impl Inner {
+    /// The new columns of every parity unit that `band` touches and whose member is there.
+    /// Adds what the log must hold before they may be written.
+    pub(crate) async fn update_parity(
+        &self,
+        stripe: u64,
+        lost: UnitSet,
+        band: &Band,
+        records: &mut Vec<Record>,
+    ) -> Result<Units, ArrayError> {
+        let code = &self.geometry.code;
+        let k = code.k();
+        let rows: Vec<usize> = (0..code.p())
+            .filter(|row| !lost.contains(k + row))
+            .filter(|row| self.geometry.support(stripe, *row).intersects(&band.units))
+            .collect();
+        self.check_storable(stripe, lost, band)?;
+        if rows.is_empty() {
+            return Ok(Units::new());
+        }
+        let support = rows
+            .iter()
+            .fold(UnitSet::new(), |all, row| all.union(&self.geometry.support(stripe, *row)));
+        let (method, mut wanted) = self.choose(stripe, lost, band, &rows, support);
+        let live =
+            self.log.as_ref().map(|log| log.written_since_flush(stripe, band.from, band.len));
+        if let Some(live) = live {
+            // Units written since the last flush may be old again after a crash: the log must
+            // not count on them.
+            wanted = wanted
+                .union(&live.difference(&band.units).difference(&lost).intersection(&support));
+        }
+        let at = Columns { stripe, from: band.from, class: Class::User };
+        let old: Units = wanted.iter().map(|unit| (unit, Buf::new(band.len))).collect();
+        let (result, mut old) = self.gather(at, lost, old).await;
+        result?;
+        let parity = match method {
+            Method::ReconstructWrite => self.encode(stripe, band, &rows, support, &old),
+            Method::ReadModifyWrite => self.fold_in(stripe, band, &rows, &mut old),
+        };
+        if self.log.is_some() {
+            self.record(stripe, lost, band, &parity, &old, live.unwrap_or_default(), records);
+        }
+        Ok(parity)
+    }
+
+    /// A lost unit's new contents must be held by some parity row that is left.
+    fn check_storable(&self, stripe: u64, lost: UnitSet, band: &Band) -> Result<(), ArrayError> {
+        if !lost.is_empty() && !self.geometry.code.decodable(stripe, lost) {
+            let offset =
+                self.geometry.offset(stripe, band.units.iter().next().unwrap_or(0), band.from);
+            return Err(ArrayError::Unreadable { offset, len: band.len as u64, lost: lost.len() });
+        }
+        Ok(())
+    }
+
+    /// The method that reads less, and what it reads.
+    fn choose(
+        &self,
+        stripe: u64,
+        lost: UnitSet,
+        band: &Band,
+        rows: &[usize],
+        support: UnitSet,
+    ) -> (Method, UnitSet) {
+        let k = self.geometry.code.k();
+        let others = support.difference(&band.units);
+        let parity: UnitSet = rows.iter().map(|row| k + row).collect();
+        let olds = band.units.intersection(&support).union(&parity);
+        // Where parity may be wrong (dirty at a crash) folding a delta in would keep it wrong.
+        let parity_unsure = self.map.needs_resync(self.map.region_of(stripe)) && lost.is_empty();
+        let reads = |wanted: UnitSet| {
+            if wanted.intersects(&lost) {
+                let plan = self.plan(stripe, lost, wanted, UnitSet::new());
+                plan.map_or(usize::MAX, |plan| plan.reads.len())
+            } else {
+                wanted.len()
+            }
+        };
+        if parity_unsure || reads(others) <= reads(olds) {
+            (Method::ReconstructWrite, others)
+        } else {
+            (Method::ReadModifyWrite, olds)
+        }
+    }
+
+    /// Parity from all data: the new columns where written, the old elsewhere.
+    fn encode(
+        &self,
+        stripe: u64,
+        band: &Band,
+        rows: &[usize],
+        support: UnitSet,
+        old: &Units,
+    ) -> Units {
+        let code = &self.geometry.code;
+        let sources: Vec<usize> = support.iter().collect();
+        let values: Vec<&[u8]> = sources.iter().map(|unit| band_or(band, old, *unit)).collect();
+        let coefs: Vec<Vec<u8>> = rows
+            .iter()
+            .map(|row| sources.iter().map(|unit| code.coef(stripe, *row, *unit)).collect())
+            .collect();
+        let coefs: Vec<&[u8]> = coefs.iter().map(Vec::as_slice).collect();
+        let mut parity: Vec<Buf> = rows.iter().map(|_| Buf::new(band.len)).collect();
+        let mut outputs: Vec<&mut [u8]> = parity.iter_mut().map(|buf| &mut **buf).collect();
+        weft_gf::encode(&coefs, &values, &mut outputs);
+        rows.iter().map(|row| code.k() + row).zip(parity).collect()
+    }
+
+    /// Parity from the old parity and the difference of the data. The old data buffers hold the
+    /// difference afterwards, and the old parity moves into the result.
+    fn fold_in(&self, stripe: u64, band: &Band, rows: &[usize], old: &mut Units) -> Units {
+        let code = &self.geometry.code;
+        let k = code.k();
+        for (unit, buf) in old.iter_mut().filter(|(unit, _)| band.units.contains(*unit)) {
+            weft_gf::xor_acc(buf, &[band.new(*unit)]);
+        }
+        let mut parity = Units::new();
+        for row in rows {
+            let index = old.iter().position(|(unit, _)| *unit == k + row);
+            let (unit, mut buf) = old.swap_remove(index.expect("the old parity was read"));
+            for (data, delta) in old.iter().filter(|(unit, _)| band.units.contains(*unit)) {
+                weft_gf::mul_acc(&mut buf, code.coef(stripe, *row, *data), delta);
+            }
+            parity.push((unit, buf));
+        }
+        parity
+    }
+
+    /// The log's records of a band: for each parity unit the sum over the data units that are *not* being
+    /// written. Lost units count as not written, with their new value: after a crash
+    /// nobody could tell what became of them, so the log carries them.
+    #[expect(clippy::too_many_arguments, reason = "all of it is the band's own state")]
+    fn record(
+        &self,
+        stripe: u64,
+        lost: UnitSet,
+        band: &Band,
+        parity: &Units,
+        old: &Units,
+        live: UnitSet,
+        records: &mut Vec<Record>,
+    ) {
+        let code = &self.geometry.code;
+        let k = code.k();
+        let log = self.log.as_ref().expect("records are made for a log");
+        let written = band.units.union(&live).difference(&lost);
+        let whole = lost.is_empty() && band.units == self.geometry.data_units();
+        if whole && !log.has_records(stripe, band.from, band.len) {
+            // Every byte of the stripe's columns is being written: nothing needs protection.
+            return;
+        }
+        for (unit, buf) in parity {
+            let row = unit - k;
+            let mut partial = Buf::copy_from(buf);
+            for data in written.iter() {
+                let coef = code.coef(stripe, row, data);
+                if coef != 0 {
+                    weft_gf::mul_acc(&mut partial, coef, band_or(band, old, data));
+                }
+            }
+            let payload = (!whole).then(|| partial.freeze());
+            let slot = self.geometry.slot(stripe, *unit);
+            records.push(Record {
+                slot,
+                unit: *unit,
+                from: band.from,
+                len: band.len,
+                written,
+                payload,
+            });
+        }
+    }
+}
+
+/// The value of a data unit after the write: new where the band writes it, else as read.
+fn band_or<'a>(band: &'a Band, old: &'a Units, unit: usize) -> &'a [u8] {
+    if band.units.contains(unit) {
+        return band.new(unit);
+    }
+    let (_, buf) = old.iter().find(|(held, _)| *held == unit).expect("the unit was read");
+    buf
+}

@@ -1,0 +1,210 @@
+//! Reading.
+//!
+//! The healthy path has no lock and no copy: each piece of the request that lies in one unit is
+//! read from its disk straight into the caller's buffer. The same path serves units on healthy
+//! disks while the array is degraded or rebuilding, and units already rebuilt (redirection). Only
+//! pieces whose own unit is lost take the way through [`Inner::gather`], stripe by stripe, where
+//! the pieces that the request reads anyway serve as sources too.
+//!
+//! A region that was never written reads as zeros without I/O. Of a mirror, any copy may serve,
+//! except where copies can differ – the region was dirty at a crash, or a write is under way –
+//! where the first that is left is always the one, so that what was read once stays.
+
+use futures_util::future::join_all;
+use weft_code::UnitSet;
+use weft_disk::{Class, DiskErrorKind};
+use weft_rt::Buf;
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::gather::{Columns, Units};
+use crate::geometry::{Address, Piece, to_len};
+
+/// The pieces of one stripe, each with its part of the caller's buffer.
+type StripePieces = Vec<(Address, Buf)>;
+
+impl Inner {
+    /// Reads `buf.len()` bytes at `offset`.
+    pub(crate) async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
+        if let Err(error) = self.check_range(offset, buf.len() as u64) {
+            return (Err(error), buf);
+        }
+        if self.stopped.get() {
+            return (Err(ArrayError::Stopped), buf);
+        }
+        let sector = self.geometry.sector_bytes;
+        if !offset.is_multiple_of(sector) || !buf.is_aligned_to(to_len(sector)) {
+            return self.read_unaligned(offset, buf).await;
+        }
+        let at = self.geometry.address(offset);
+        if at.column + buf.len() as u64 <= self.geometry.unit_bytes {
+            return self.read_piece(at, buf).await;
+        }
+        self.read_pieces(offset, buf).await
+    }
+
+    /// Reads the sectors around an unaligned range, and copies.
+    async fn read_unaligned(&self, offset: u64, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
+        let sector = self.geometry.sector_bytes;
+        let start = offset - offset % sector;
+        let end = (offset + buf.len() as u64).next_multiple_of(sector);
+        let whole = Buf::new(to_len(end - start));
+        let (result, whole) = self.read_pieces(start, whole).await;
+        if result.is_ok() {
+            let skip = to_len(offset - start);
+            let len = buf.len();
+            buf.copy_from_slice(&whole[skip..skip + len]);
+        }
+        (result, buf)
+    }
+
+    async fn read_pieces(&self, offset: u64, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
+        let mut stripes: Vec<StripePieces> = Vec::new();
+        for Piece { at, len } in self.geometry.pieces(offset, buf.len()) {
+            let rest = buf.split_off(len);
+            let piece = std::mem::replace(&mut buf, rest);
+            match stripes.last_mut() {
+                Some(pieces) if pieces[0].0.stripe == at.stripe => pieces.push((at, piece)),
+                _ => stripes.push(vec![(at, piece)]),
+            }
+        }
+        let done = join_all(stripes.into_iter().map(|pieces| self.read_stripe(pieces))).await;
+        let mut whole: Option<Buf> = None;
+        let mut result = Ok(());
+        for (stripe_result, pieces) in done {
+            result = result.and(stripe_result);
+            for (_, piece) in pieces {
+                match &mut whole {
+                    Some(whole) => whole.join(piece).expect("pieces are joined in order"),
+                    None => whole = Some(piece),
+                }
+            }
+        }
+        (result, whole.unwrap_or(buf))
+    }
+
+    async fn read_stripe(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
+        let stripe = pieces[0].0.stripe;
+        let lost = self.lost_units(stripe);
+        let degraded = !self.mirrored
+            && !lost.is_empty()
+            && pieces.iter().any(|(at, _)| lost.contains(at.unit));
+        if degraded && self.map.is_written(self.map.region_of(stripe)) {
+            return self.read_degraded(pieces).await;
+        }
+        let reads = pieces.into_iter().map(|(at, buf)| async move {
+            let (result, buf) = self.read_piece(at, buf).await;
+            (result, at, buf)
+        });
+        let mut result = Ok(());
+        let mut back = Vec::new();
+        for (piece_result, at, buf) in join_all(reads).await {
+            result = result.and(piece_result);
+            back.push((at, buf));
+        }
+        (result, back)
+    }
+
+    /// Reads a piece of one unit: directly if its disk is there, else by way of the others.
+    async fn read_piece(&self, at: Address, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
+        if !self.map.is_written(self.map.region_of(at.stripe)) {
+            buf.fill(0);
+            return (Ok(()), buf);
+        }
+        let unit = self.source_of(at);
+        let lost = self.lost_units(at.stripe);
+        if !lost.contains(unit) {
+            let (slot, offset) = self.geometry.locate(at.stripe, unit, at.column);
+            if let Some(disk) = self.members.disk(slot) {
+                let _busy = self.members.busy(slot);
+                let (result, back) = disk.read(offset, buf, Class::User).await;
+                buf = back;
+                match result {
+                    Ok(()) => return (Ok(()), buf),
+                    // A medium error is met again, and repaired, by the path below.
+                    Err(error) if error.kind == DiskErrorKind::Medium => {}
+                    Err(error) => self.member_failed(slot, &disk, &error).await,
+                }
+            }
+        }
+        let (result, mut pieces) = self.read_degraded(vec![(at, buf)]).await;
+        let (_, buf) = pieces.pop().expect("the piece comes back");
+        (result, buf)
+    }
+
+    /// Reads pieces of one stripe of which some are lost.
+    async fn read_degraded(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
+        let stripe = pieces[0].0.stripe;
+        let _memory = self
+            .budget
+            .acquire(self.memory_of(pieces.iter().map(|(_, buf)| buf.len()).max()))
+            .await;
+        let _lock = self.locks.shared(stripe).await;
+        let mut result = Ok(());
+        // Pieces of one stripe start or end at most once inside a unit: at most three ranges of
+        // columns, each wanted of a fixed set of units.
+        let mut cuts: Vec<u64> =
+            pieces.iter().flat_map(|(at, buf)| [at.column, at.column + buf.len() as u64]).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut parts: Vec<(Address, Vec<Buf>, Buf)> =
+            pieces.into_iter().map(|(at, buf)| (at, Vec::new(), buf)).collect();
+        for range in cuts.windows(2) {
+            let (from, len) = (range[0], to_len(range[1] - range[0]));
+            let mut wanted = Units::new();
+            let mut owners = Vec::new();
+            for (index, (at, done, rest)) in parts.iter_mut().enumerate() {
+                let start = at.column + done.iter().map(|part| part.len() as u64).sum::<u64>();
+                if start != from || rest.is_empty() {
+                    continue;
+                }
+                let tail = rest.split_off(len);
+                wanted.push((at.unit, std::mem::replace(rest, tail)));
+                owners.push(index);
+            }
+            let at = Columns { stripe, from, class: Class::User };
+            let (range_result, filled) = self.gather(at, self.lost_units(stripe), wanted).await;
+            result = result.and(range_result);
+            for (index, (_, part)) in owners.into_iter().zip(filled) {
+                parts[index].1.push(part);
+            }
+        }
+        let back = parts.into_iter().map(|(at, done, rest)| (at, rejoin(done, rest))).collect();
+        (result, back)
+    }
+
+    /// The unit to read a data unit from: itself, or of a mirror the copy that is best placed.
+    fn source_of(&self, at: Address) -> usize {
+        if !self.mirrored || at.unit != 0 {
+            return at.unit;
+        }
+        let copies = self.geometry.units().difference(&self.lost_units(at.stripe));
+        if self.map.needs_resync(self.map.region_of(at.stripe)) || self.locks.is_busy(at.stripe) {
+            return copies.iter().next().unwrap_or(0);
+        }
+        self.least_busy_copy(at, copies)
+    }
+
+    fn least_busy_copy(&self, at: Address, copies: UnitSet) -> usize {
+        // Neighbouring requests go to the same disk while load is even, so that each disk sees runs.
+        let turn = to_len(at.stripe / MIRROR_RUN_STRIPES % self.geometry.code.width() as u64);
+        let width = self.geometry.code.width();
+        let rank = |unit: usize| {
+            let slot = self.geometry.slot(at.stripe, unit);
+            (self.members.load(slot), (unit + width - turn) % width)
+        };
+        copies.iter().min_by_key(|unit| rank(*unit)).unwrap_or(0)
+    }
+}
+
+/// Stripes of a mirror that prefer the same copy, in a row.
+const MIRROR_RUN_STRIPES: u64 = 16;
+
+fn rejoin(parts: Vec<Buf>, rest: Buf) -> Buf {
+    let mut parts = parts.into_iter().chain([rest]);
+    let mut whole = parts.next().unwrap_or_else(|| Buf::new(0));
+    for part in parts {
+        whole.join(part).expect("parts are joined in order");
+    }
+    whole
+}

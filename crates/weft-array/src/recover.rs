@@ -1,0 +1,267 @@
+//! After a crash: making parity agree with the data again.
+//!
+//! The superblock says that the array was not stopped cleanly. Then, before anything is served:
+//! 1. every dirty region is marked, durably, as needing resync;
+//! 2. the members' logs are read, and each stripe's newest records are applied (`log.rs` says why that is enough):
+//!    parity := record + Σ coef·(units that were being written, as found);
+//! 3. all members are flushed, and the superblock gets a new log epoch, which voids the records.
+//!
+//! A crash during recovery starts it anew: applying a record twice gives the same parity, because nothing
+//! was written in between.
+//!
+//! The regions are then resynced in the background ([`Inner::resync_stripe`]), since full-stripe writes
+//! are not logged. Reads of a stripe that is whole need not wait for it; writes encode
+//! parity from data there instead of folding deltas into parity that may be wrong.
+//!
+//! *A unit that was being written, on a disk that is lost*: nobody knows whether it was old or new. Any value will do
+//! if only all parity rows agree on it; it is taken from the first row that is left.
+
+use std::collections::BTreeMap;
+
+use weft_code::UnitSet;
+use weft_disk::{Class, WriteOpts};
+use weft_rt::{Buf, Frozen};
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::gather::{Columns, Units};
+use crate::geometry::to_len;
+use crate::log::{FoundRecord, LogId, parse};
+
+/// A band of a stripe with the newest record of each of its parity units. They need not be of
+/// one write: a later one that does not touch a row leaves that row's record the newest.
+struct Replay {
+    stripe: u64,
+    from: u64,
+    len: usize,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    parity: usize,
+    /// The data units that `partial` leaves out.
+    written: UnitSet,
+    partial: Option<Frozen>,
+}
+
+impl Inner {
+    /// Applies what the members' logs hold of the assembly `id`. Returns the number of bands whose
+    /// parity was recomputed.
+    pub(crate) async fn replay_log(
+        &self,
+        id: LogId,
+        area_offset: u64,
+        area_bytes: u64,
+    ) -> Result<usize, ArrayError> {
+        let mut found = Vec::new();
+        let mut retired_below = 0;
+        for (slot, disk) in self.members.disks() {
+            let area = Buf::new(to_len(area_bytes));
+            let (result, area) = disk.read(area_offset, area, Class::User).await;
+            if let Err(error) = result {
+                // Without its log a member's parity cannot be trusted: it counts as lost.
+                self.member_failed(slot, &disk, &error).await;
+                continue;
+            }
+            let (records, retired) = parse(&area.freeze(), id);
+            retired_below = retired_below.max(retired);
+            found.extend(records.into_iter().filter(|r| self.is_sane(slot, r)));
+        }
+        found.retain(|record| record.seq >= retired_below);
+        let replays = newest_first(found);
+        let count = replays.len();
+        for replay in replays {
+            self.replay(replay).await?;
+        }
+        self.flush_members().await;
+        Ok(count)
+    }
+
+    /// A record must name a parity unit of the slot that held it and columns that exist.
+    fn is_sane(&self, slot: usize, record: &FoundRecord) -> bool {
+        let (k, width) = (self.geometry.code.k(), self.geometry.code.width());
+        record.stripe < self.geometry.stripes
+            && (k..width).contains(&record.unit)
+            && self.geometry.slot(record.stripe, record.unit) == slot
+            && record.len > 0
+            && record.from + record.len as u64 <= self.geometry.unit_bytes
+            && record.written.is_subset(&self.geometry.data_units())
+    }
+
+    async fn replay(&self, replay: Replay) -> Result<(), ArrayError> {
+        let Replay { stripe, from, len, mut rows } = replay;
+        let lost = self.lost_units(stripe);
+        rows.retain(|row| !lost.contains(row.parity));
+        let written = rows.iter().fold(UnitSet::new(), |all, row| all.union(&row.written));
+        let at = Columns { stripe, from, class: Class::User };
+        let mut values = self.read_exactly(at, len, written.difference(&lost)).await?;
+        let unknown = self.settle(at, len, written.intersection(&lost), &values, &rows).await?;
+        values.extend(unknown);
+        let parity =
+            rows.iter().map(|row| (row.parity, self.sum(stripe, len, row, &values))).collect();
+        self.write_back(at, parity, WriteOpts::USER).await;
+        Ok(())
+    }
+
+    /// The parity of a row: its record and the units that this leaves out, as far as `values` has them.
+    fn sum(&self, stripe: u64, len: usize, row: &Row, values: &Units) -> Buf {
+        let code = &self.geometry.code;
+        let mut sum = match &row.partial {
+            Some(partial) => Buf::copy_from(partial),
+            None => Buf::zeroed(len),
+        };
+        for (data, value) in values.iter().filter(|(data, _)| row.written.contains(*data)) {
+            weft_gf::mul_acc(&mut sum, code.coef(stripe, row.parity - code.k(), *data), value);
+        }
+        sum
+    }
+
+    /// A value for the lost units that were being written: that which the first row with it
+    /// implies, where there is one such unit; zeros where there are more.
+    async fn settle(
+        &self,
+        at: Columns,
+        len: usize,
+        unknown: UnitSet,
+        known: &Units,
+        rows: &[Row],
+    ) -> Result<Units, ArrayError> {
+        let zeros = || unknown.iter().map(|unit| (unit, Buf::zeroed(len))).collect();
+        let mut unknowns = unknown.iter();
+        let (Some(unit), None) = (unknowns.next(), unknowns.next()) else { return Ok(zeros()) };
+        let code = &self.geometry.code;
+        let coef = |row: &Row| code.coef(at.stripe, row.parity - code.k(), unit);
+        let holding = rows.iter().find(|row| row.written.contains(unit) && coef(row) != 0);
+        let Some(row) = holding else { return Ok(zeros()) };
+        let mut found = self.read_exactly(at, len, UnitSet::one(row.parity)).await?;
+        let (_, mut rest) = found.pop().expect("the parity unit was read");
+        weft_gf::xor_acc(&mut rest, &[&self.sum(at.stripe, len, row, known)]);
+        let mut value = Buf::new(len);
+        weft_gf::mul(&mut value, weft_gf::field::inv(coef(row)), &rest);
+        Ok(vec![(unit, value)])
+    }
+
+    /// Reads units as they are on their disks, reconstructing nothing.
+    async fn read_exactly(
+        &self,
+        at: Columns,
+        len: usize,
+        units: UnitSet,
+    ) -> Result<Units, ArrayError> {
+        let others = self.geometry.units().difference(&units);
+        let wanted = units.iter().map(|unit| (unit, Buf::new(len))).collect();
+        let (result, values) = self.gather(at, others, wanted).await;
+        result.map(|()| values)
+    }
+
+    /// Writes units to their members, where there are such; a member that fails is excluded.
+    pub(crate) async fn write_back(&self, at: Columns, units: Units, opts: WriteOpts) {
+        let writes = units.into_iter().filter_map(|(unit, buf)| {
+            let (slot, offset) = self.geometry.locate(at.stripe, unit, at.from);
+            let disk = self.members.disk(slot)?;
+            Some(async move {
+                let result = disk.write(offset, buf.freeze(), opts).await;
+                result.err().map(|error| (slot, disk, error))
+            })
+        });
+        let failed = futures_util::future::join_all(writes).await;
+        for (slot, disk, error) in failed.into_iter().flatten() {
+            self.member_failed(slot, &disk, &error).await;
+        }
+    }
+
+    /// Makes the parity of a stripe agree with its data. Lost units keep the value that the code
+    /// gives for them now. The caller holds the stripe's lock. Returns whether anything was wrong.
+    pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<bool, ArrayError> {
+        let at = Columns { stripe, from: 0, class: Class::Maintenance };
+        let lost = self.lost_units(stripe);
+        let check = self.check_stripe(at, lost).await?;
+        if check.wrong.is_empty() {
+            return Ok(false);
+        }
+        self.write_back(at, check.wrong, WriteOpts::MAINTENANCE).await;
+        Ok(true)
+    }
+
+    /// Reads a whole stripe and computes its parity anew.
+    pub(crate) async fn check_stripe(
+        &self,
+        at: Columns,
+        lost: UnitSet,
+    ) -> Result<Checked, ArrayError> {
+        let code = &self.geometry.code;
+        let (k, len) = (code.k(), self.geometry.unit_len());
+        // A mirror whose first copy is lost takes the next: the planner finds it.
+        let present = self.geometry.units().difference(&lost);
+        let wanted = self.geometry.data_units().union(&present);
+        let all: Units = wanted.iter().map(|unit| (unit, Buf::new(len))).collect();
+        let (result, all) = self.gather(at, lost, all).await;
+        result?;
+        let (data, parity): (Vec<_>, Vec<_>) = all.into_iter().partition(|(unit, _)| *unit < k);
+        let sources: Vec<&[u8]> = data.iter().map(|(_, buf)| &**buf).collect();
+        let rows: Vec<&[u8]> =
+            parity.iter().map(|(unit, _)| code.row(at.stripe, unit - k)).collect();
+        let mut fresh: Vec<Buf> = parity.iter().map(|_| Buf::new(len)).collect();
+        let mut outputs: Vec<&mut [u8]> = fresh.iter_mut().map(|buf| &mut **buf).collect();
+        weft_gf::encode(&rows, &sources, &mut outputs);
+        let wrong = parity
+            .iter()
+            .zip(fresh)
+            .filter(|((_, found), fresh)| **found != **fresh)
+            .map(|((unit, _), fresh)| (*unit, fresh))
+            .collect();
+        Ok(Checked { data, parity, wrong })
+    }
+}
+
+/// A stripe as read.
+pub(crate) struct Checked {
+    /// All data units; lost ones as reconstructed.
+    pub data: Units,
+    /// The parity units that are there, as found.
+    pub parity: Units,
+    /// Those that disagree with the data, as they should be.
+    pub wrong: Units,
+}
+
+impl Row {
+    fn of(record: &FoundRecord, from: u64, len: usize) -> Self {
+        let skip = to_len(from - record.from);
+        let partial = record.payload.as_ref().map(|payload| payload.slice(skip, len));
+        Self { parity: record.unit, written: record.written, partial }
+    }
+}
+
+/// For each column of each stripe its newest record, as disjoint bands.
+fn newest_first(found: Vec<FoundRecord>) -> Vec<Replay> {
+    let mut stripes: BTreeMap<u64, Vec<FoundRecord>> = BTreeMap::new();
+    for record in found {
+        stripes.entry(record.stripe).or_default().push(record);
+    }
+    stripes.into_iter().flat_map(|(stripe, records)| bands(stripe, records)).collect()
+}
+
+fn bands(stripe: u64, records: Vec<FoundRecord>) -> Vec<Replay> {
+    let end = |record: &FoundRecord| record.from + record.len as u64;
+    let mut cuts: Vec<u64> = records.iter().flat_map(|r| [r.from, end(r)]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut replays = Vec::new();
+    for range in cuts.windows(2) {
+        let (from, len) = (range[0], to_len(range[1] - range[0]));
+        let covering = records.iter().filter(|r| r.from <= from && from < end(r));
+        let mut newest: BTreeMap<usize, &FoundRecord> = BTreeMap::new();
+        for record in covering {
+            let best = newest.entry(record.unit).or_insert(record);
+            if record.seq > best.seq {
+                *best = record;
+            }
+        }
+        let rows: Vec<Row> =
+            newest.into_values().map(|record| Row::of(record, from, len)).collect();
+        if !rows.is_empty() {
+            replays.push(Replay { stripe, from, len, rows });
+        }
+    }
+    replays
+}

@@ -1,0 +1,224 @@
+//! What an array tells about itself.
+
+use serde::Serialize;
+use weft_code::UnitSet;
+
+use crate::array::Inner;
+use crate::jobs::{JobStatus, ScrubReport};
+use crate::superblock::SlotState;
+
+/// Unreadable ranges listed at most.
+const RANGES_MAX: usize = 64;
+
+/// The state of an array. All sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// The array's name.
+    pub name: String,
+    /// Its identity, 32 hex digits.
+    pub id: String,
+    /// Its code, as given at creation.
+    pub code: String,
+    /// The placement of units, as given at creation.
+    pub layout: String,
+    /// How many more members may fail, whichever they are, without loss of data. `None` when data is
+    /// lost already.
+    pub redundancy_remaining: Option<usize>,
+    /// What is going on.
+    pub state: ArrayState,
+    /// Why the array takes no more writes.
+    pub broken: Option<String>,
+    /// Ranges (offset, length) that cannot be read; the first of them, if there are many.
+    pub unreadable: Vec<(u64, u64)>,
+    /// Capacity.
+    pub size_bytes: u64,
+    /// Size of a unit.
+    pub unit_bytes: u64,
+    /// Logical sector.
+    pub sector_bytes: u64,
+    /// Consistency policy.
+    pub consistency: String,
+    /// Whether the write hole is closed: a crash together with the loss of a disk damages
+    /// nothing that was not being written.
+    pub write_hole_closed: bool,
+    /// The slots, in order.
+    pub slots: Vec<SlotStatus>,
+    /// Names of disks waiting to replace a member.
+    pub spares: Vec<String>,
+    /// Jobs under way.
+    pub jobs: Vec<JobStatus>,
+    /// The last scrub, or the running one.
+    pub scrub: Option<ScrubReport>,
+    /// Bounds of the jobs' rate per member and second: minimum, and maximum if there is one.
+    pub throttle: (u64, Option<u64>),
+    /// Regions of the region map: all, written, dirty, waiting for resync.
+    pub regions: RegionCounts,
+    /// The metadata's sequence number.
+    pub seq: u64,
+}
+
+/// Counts of regions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RegionCounts {
+    /// Bytes of the array that share a region.
+    pub bytes: u64,
+    /// All regions.
+    pub total: u64,
+    /// Regions ever written: only these are rebuilt.
+    pub written: u64,
+    /// Regions where a write may be under way.
+    pub dirty: u64,
+    /// Regions whose parity waits to be made consistent.
+    pub resync: u64,
+}
+
+/// What an array is doing, by what matters most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ArrayState {
+    /// Everything is there.
+    Healthy,
+    /// Consistency is being restored after a crash.
+    Resyncing,
+    /// A member is missing.
+    Degraded,
+    /// A member is being rebuilt.
+    Rebuilding,
+    /// More members failed than the code survives: no writes.
+    Broken,
+    /// Stopped.
+    Stopped,
+}
+
+/// One slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SlotStatus {
+    /// Its number.
+    pub slot: usize,
+    /// `active`, `missing` or `rebuilding`.
+    pub state: String,
+    /// The disk's name; for a missing member the last known one.
+    pub disk: String,
+    /// Read errors met.
+    pub read_errors: u64,
+    /// Read errors repaired from redundancy.
+    pub repaired: u64,
+    /// Regions still to be rebuilt.
+    pub stale_regions: u64,
+}
+
+impl Inner {
+    pub(crate) fn status(&self) -> Status {
+        let superblock = self.members.superblock.borrow();
+        let broken = self.broken.borrow().clone();
+        let unreadable = if broken.is_some() { self.unreadable_ranges() } else { Vec::new() };
+        let geometry = &self.geometry;
+        Status {
+            name: superblock.name.clone(),
+            id: superblock.array_id.to_string(),
+            code: superblock.code.to_string(),
+            layout: superblock.algorithm.to_string(),
+            redundancy_remaining: self.redundancy_remaining(),
+            state: self.state(),
+            broken,
+            unreadable,
+            size_bytes: geometry.size_bytes(),
+            unit_bytes: geometry.unit_bytes,
+            sector_bytes: geometry.sector_bytes,
+            consistency: superblock.consistency.to_string(),
+            write_hole_closed: self.log.is_some() || self.geometry.code.p() == 0 || self.mirrored,
+            slots: (0..self.members.len()).map(|slot| self.slot_status(slot)).collect(),
+            spares: self
+                .members
+                .spares
+                .borrow()
+                .iter()
+                .map(|s| s.disk.info().name.clone())
+                .collect(),
+            jobs: self.job_status(),
+            scrub: self.jobs.scrub.report(),
+            throttle: self.jobs.throttle.get(),
+            regions: RegionCounts {
+                bytes: geometry.region_stripes * geometry.stripe_bytes(),
+                total: geometry.regions(),
+                written: self.map.written_count(),
+                dirty: self.map.dirty_count() as u64,
+                resync: self.map.resync_count(),
+            },
+            seq: superblock.seq,
+        }
+    }
+
+    fn slot_status(&self, slot: usize) -> SlotStatus {
+        let state = self.members.state(slot);
+        let (read_errors, repaired) = self.members.error_counts(slot);
+        let disk = match self.members.disk(slot) {
+            Some(disk) => disk.info().name.clone(),
+            None => self.members.superblock.borrow().slots[slot].disk_hint.clone(),
+        };
+        let (state, stale_regions) = match state {
+            SlotState::Active if self.broken_slots.get().contains(slot) => ("failed", 0),
+            SlotState::Active => ("active", 0),
+            SlotState::Missing => ("missing", 0),
+            SlotState::Rebuilding { lane } => ("rebuilding", self.map.stale_count(lane)),
+        };
+        SlotStatus { slot, state: state.to_owned(), disk, read_errors, repaired, stale_regions }
+    }
+
+    fn state(&self) -> ArrayState {
+        if self.stopped.get() {
+            ArrayState::Stopped
+        } else if self.broken.borrow().is_some() {
+            ArrayState::Broken
+        } else if !self.members.rebuilding().is_empty() {
+            ArrayState::Rebuilding
+        } else if !self.members.all_active() {
+            ArrayState::Degraded
+        } else if self.map.resync_count() > 0 {
+            ArrayState::Resyncing
+        } else {
+            ArrayState::Healthy
+        }
+    }
+
+    /// The number of further members that may fail, whichever they are.
+    fn redundancy_remaining(&self) -> Option<usize> {
+        let gone = self.incomplete_slots().union(&self.broken_slots.get());
+        if let Some((known, remaining)) = self.remaining.get()
+            && known == gone
+        {
+            return remaining;
+        }
+        let remaining = self.geometry.margin(gone);
+        self.remaining.set(Some((gone, remaining)));
+        remaining
+    }
+
+    /// Ranges of the array whose data cannot be had, joined; the first of them.
+    fn unreadable_ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let geometry = &self.geometry;
+        for stripe in 0..geometry.stripes {
+            if !self.map.is_written(self.map.region_of(stripe)) {
+                continue;
+            }
+            let broken = self.broken_slots.get();
+            let on_broken = |unit: &usize| broken.contains(geometry.slot(stripe, *unit));
+            let lost: UnitSet =
+                self.lost_units(stripe).union(&geometry.units().iter().filter(on_broken).collect());
+            for unit in geometry.data_units().iter().filter(|unit| lost.contains(*unit)) {
+                if self.plan(stripe, lost, UnitSet::one(unit), UnitSet::new()).is_ok() {
+                    continue;
+                }
+                let offset = geometry.offset(stripe, unit, 0);
+                let full = ranges.len() == RANGES_MAX;
+                match ranges.last_mut() {
+                    Some((start, len)) if *start + *len == offset => *len += geometry.unit_bytes,
+                    _ if full => return ranges,
+                    _ => ranges.push((offset, geometry.unit_bytes)),
+                }
+            }
+        }
+        ranges
+    }
+}

@@ -1,0 +1,256 @@
+//! The public face of an array.
+
+use std::rc::Rc;
+
+use weft_code::UnitSet;
+use weft_disk::Disk;
+use weft_rt::{Buf, Frozen};
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::events::{Event, Subscription};
+use crate::jobs::{ScrubMode, ScrubReport};
+use crate::status::Status;
+use crate::superblock::SlotState;
+
+/// A running array: a volume over its members. Clones are handles of the same array.
+///
+/// Any byte range may be read and written; ranges aligned to [`Array::block_bytes`] are the fast
+/// way. Requests may be issued side by side. A write that was started is carried to its end even if
+/// its future is dropped.
+#[derive(Clone)]
+pub struct Array(pub(crate) Rc<Inner>);
+
+/// A run of an array that is of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Its length in bytes.
+    pub len: u64,
+    /// Whether it was never written (or was given back), and reads as zeros.
+    pub hole: bool,
+}
+
+impl std::fmt::Debug for Array {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Array").field("size_bytes", &self.size_bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Array {
+    /// Capacity in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.geometry.size_bytes()
+    }
+
+    /// The smallest range that is written without reading around it, in bytes: 512 or 4096.
+    pub fn block_bytes(&self) -> u64 {
+        self.0.geometry.sector_bytes
+    }
+
+    /// The data of one stripe, in bytes: writes of this size and alignment read nothing.
+    pub fn stripe_bytes(&self) -> u64 {
+        self.0.geometry.stripe_bytes()
+    }
+
+    /// Fills `buf` from `offset` (bytes). The buffer comes back also on failure.
+    pub async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
+        self.0.jobs.throttle.note_user(self.0.rt.now());
+        self.0.read(offset, buf).await
+    }
+
+    /// Writes `data` at `offset` (bytes); with `fua` it is durable on return.
+    ///
+    /// # Errors
+    /// Old or new bytes may then be found in the range; nothing outside it is changed.
+    pub async fn write(&self, offset: u64, data: Frozen, fua: bool) -> Result<(), ArrayError> {
+        self.0.jobs.throttle.note_user(self.0.rt.now());
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.write(offset, data, fua).await }).await
+    }
+
+    /// Makes everything durable that was acknowledged before this call.
+    ///
+    /// # Errors
+    /// If the array is broken or stopped.
+    pub async fn flush(&self) -> Result<(), ArrayError> {
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.flush().await }).await
+    }
+
+    /// Makes a range read as zeros; with `may_deallocate` the space below may be given back.
+    ///
+    /// # Errors
+    /// As [`Array::write`].
+    pub async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        may_deallocate: bool,
+    ) -> Result<(), ArrayError> {
+        self.0.jobs.throttle.note_user(self.0.rt.now());
+        let array = self.0.clone();
+        let task = async move { array.write_zeroes(offset, len, fua, may_deallocate).await };
+        self.0.rt.spawn(task).await
+    }
+
+    /// Tells that a range is not needed. Whole stripes in it read as zeros afterwards, the rest
+    /// keeps its contents.
+    ///
+    /// # Errors
+    /// As [`Array::write`].
+    pub async fn discard(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
+        self.0.check_range(offset, len)?;
+        let stripe = self.stripe_bytes();
+        let start = offset.next_multiple_of(stripe);
+        let end = (offset + len) / stripe * stripe;
+        if start >= end {
+            return self.0.check_writable();
+        }
+        self.write_zeroes(start, end - start, false, true).await
+    }
+
+    /// Which parts of a range hold data, in order, covering the range.
+    ///
+    /// # Errors
+    /// If the range lies beyond the end.
+    pub fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, ArrayError> {
+        self.0.check_range(offset, len)?;
+        let region_bytes = self.0.geometry.region_stripes * self.stripe_bytes();
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut at = offset;
+        while at < offset + len {
+            let end = (at - at % region_bytes + region_bytes).min(offset + len);
+            let hole = !self.0.map.is_written(at / region_bytes);
+            match extents.last_mut() {
+                Some(last) if last.hole == hole => last.len += end - at,
+                _ => extents.push(Extent { len: end - at, hole }),
+            }
+            at = end;
+        }
+        Ok(extents)
+    }
+
+    /// The array's state now.
+    pub fn status(&self) -> Status {
+        self.0.status()
+    }
+
+    /// Listens to what happens from now on.
+    pub fn subscribe(&self) -> Subscription {
+        self.0.events.subscribe()
+    }
+
+    /// Excludes a member, by its slot number or its name, as if its disk had failed.
+    ///
+    /// # Errors
+    /// If there is no such member, or the code cannot do without it.
+    pub async fn fail(&self, member: &str) -> Result<usize, ArrayError> {
+        let slot = self.find(member)?;
+        let Some(disk) = self.0.members.disk(slot) else {
+            return Err(ArrayError::Refused(format!("slot {slot} is missing already")));
+        };
+        let gone = self.0.incomplete_slots();
+        if !gone.contains(slot) && !self.0.survives(gone.with(slot)) {
+            return Err(ArrayError::Refused(format!(
+                "slot {slot} cannot be failed: the array would lose data; wait for the rebuild, or add a spare first"
+            )));
+        }
+        self.0.exclude(slot, &disk, "failed by command").await;
+        Ok(slot)
+    }
+
+    fn find(&self, member: &str) -> Result<usize, ArrayError> {
+        let members = &self.0.members;
+        let by_number = member.parse().ok().filter(|slot| *slot < members.len());
+        let named =
+            |slot: &usize| members.disk(*slot).is_some_and(|disk| disk.info().name == member);
+        by_number.or_else(|| (0..members.len()).find(named)).ok_or_else(|| {
+            let last = members.len() - 1;
+            ArrayError::Refused(format!("no member '{member}': give a slot (0 to {last}) or a member's path as status shows it"))
+        })
+    }
+
+    /// Adds a disk as a spare; if a member is missing its rebuild begins at once.
+    ///
+    /// # Errors
+    /// If the disk is too small, or its sectors are larger than the array's. Whether it may be
+    /// overwritten is for the caller to ask before (see [`crate::examine`]).
+    pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
+        self.0.check_writable()?;
+        let spare = self.0.prepare_spare(disk).await?;
+        let name = spare.disk.info().name.clone();
+        self.0.members.spares.borrow_mut().push(spare);
+        self.0.commit_members().await;
+        self.0.events.emit(Event::SpareAdded { disk: name });
+        self.0.jobs.wake();
+        Ok(())
+    }
+
+    /// Replaces the member in a slot by `disk`: fails it if it is there, and rebuilds onto the disk.
+    ///
+    /// # Errors
+    /// As [`Array::fail`] and [`Array::add_spare`].
+    pub async fn replace(&self, member: &str, disk: Rc<dyn Disk>) -> Result<usize, ArrayError> {
+        self.0.check_writable()?;
+        let slot = self.find(member)?;
+        let spare = self.0.prepare_spare(disk).await?;
+        // Last in, first out: the disk that comes now is the one that is taken.
+        self.0.members.spares.borrow_mut().push(spare);
+        if self.0.members.state(slot) != SlotState::Missing {
+            if let Err(error) = self.fail(member).await {
+                self.0.members.spares.borrow_mut().pop();
+                return Err(error);
+            }
+        } else {
+            self.0.commit_members().await;
+        }
+        self.0.jobs.wake();
+        Ok(slot)
+    }
+
+    /// Scrubs the whole array; returns when it has ended.
+    ///
+    /// # Errors
+    /// If a scrub is running already, or repair is asked of an array that takes no writes.
+    pub async fn scrub(&self, mode: ScrubMode) -> Result<ScrubReport, ArrayError> {
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.scrub(mode).await }).await
+    }
+
+    /// Ends a running scrub early.
+    pub fn cancel_scrub(&self) {
+        self.0.jobs.scrub.cancel();
+        self.0.jobs.wake();
+    }
+
+    /// Pauses or resumes rebuild, resync and scrub.
+    pub fn set_paused(&self, paused: bool) {
+        self.0.jobs.paused.set(paused);
+        self.0.jobs.wake();
+    }
+
+    /// Bounds the rate of jobs, in bytes per second and member.
+    pub fn set_throttle(&self, min_bytes_s: u64, max_bytes_s: Option<u64>) {
+        self.0.jobs.throttle.set(min_bytes_s, max_bytes_s);
+    }
+
+    /// Slots whose loss now would lose data, beside those already lost.
+    pub fn essential_slots(&self) -> Vec<usize> {
+        let gone = self.0.incomplete_slots();
+        let essential = |slot: &usize| {
+            !gone.contains(*slot) && !self.0.survives(gone.union(&UnitSet::one(*slot)))
+        };
+        (0..self.0.members.len()).filter(essential).collect()
+    }
+
+    /// Stops the array cleanly: everything is flushed and the members say so. Requests that come
+    /// later fail; the caller should have ended its own before.
+    ///
+    /// # Errors
+    /// If the array is broken; it is stopped all the same.
+    pub async fn stop(&self) -> Result<(), ArrayError> {
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.stop().await }).await
+    }
+}

@@ -1,0 +1,388 @@
+//! Writing.
+//!
+//! A request is cut into stripes; each stripe is written under its lock. Writes to one stripe
+//! that arrive while it is locked wait together and become one stripe write, unless they overlap.
+//!
+//! Within a stripe the columns fall into *bands*, in each of which a fixed set of data units is
+//! written; codes work column by column, so a band is a small stripe of its own. For each band
+//! the touched parity rows are updated in the way that reads less: *read-modify-write* (old data and old parity,
+//! fold the delta in) or *reconstruct-write* (all other data, encode anew), counting what it takes to
+//! reconstruct a lost unit that is needed. A band that writes every data unit reads nothing.
+//!
+//! Order, and what a crash leaves: the region is durably dirty, then the partial parity is durable
+//! in the log (policy `ppl`, see `log.rs`), and only then data and parity are written, all
+//! at once. A crash in between leaves some of them old and some new; the log, or the resync
+//! of dirty regions, makes the stripe whole again without touching a byte that was not being written.
+//!
+//! A member that fails a write is excluded durably (superblock) *before* the request is
+//! acknowledged: it holds old data, and must not come back as if it held the new.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::future::{Either, join_all, select};
+use weft_code::UnitSet;
+use weft_disk::{Class, Disk, DiskError, DiskErrorKind, WriteOpts};
+use weft_rt::sync::{Sender, oneshot};
+use weft_rt::{Buf, Frozen};
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::gather::{Columns, Units};
+use crate::geometry::{Piece, to_len};
+use crate::log::Record;
+use crate::parity::Band;
+
+/// New bytes for a run of columns of one data unit.
+#[derive(Debug, Clone)]
+pub(crate) struct Segment {
+    pub unit: usize,
+    pub column: u64,
+    pub data: Frozen,
+}
+
+impl Segment {
+    fn end(&self) -> u64 {
+        self.column + self.data.len() as u64
+    }
+}
+
+/// A write that waits for its stripe.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    segments: Vec<Segment>,
+    fua: bool,
+    done: Sender<Result<(), Arc<ArrayError>>>,
+}
+
+/// One I/O of a stripe write.
+pub(crate) struct UnitWrite {
+    pub unit: usize,
+    pub column: u64,
+    pub data: Frozen,
+}
+
+/// A unit whose write failed.
+struct FailedWrite {
+    unit: usize,
+    slot: usize,
+    disk: Rc<dyn Disk>,
+    error: DiskError,
+}
+
+impl Inner {
+    /// Writes `data` at `offset`; with `fua` it is durable on return.
+    pub(crate) async fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        fua: bool,
+    ) -> Result<(), ArrayError> {
+        self.check_writable()?;
+        self.check_range(offset, data.len() as u64)?;
+        let mut stripes: Vec<(u64, Vec<Segment>)> = Vec::new();
+        let mut done = 0;
+        for Piece { at, len } in self.geometry.pieces(offset, data.len()) {
+            let segment = Segment { unit: at.unit, column: at.column, data: data.slice(done, len) };
+            done += len;
+            match stripes.last_mut() {
+                Some((stripe, segments)) if *stripe == at.stripe => segments.push(segment),
+                _ => stripes.push((at.stripe, vec![segment])),
+            }
+        }
+        let writes =
+            stripes.into_iter().map(|(stripe, segments)| self.write_stripe(stripe, segments, fua));
+        join_all(writes).await.into_iter().collect()
+    }
+
+    /// Writes one stripe's segments, alone or together with others that wait for the same stripe.
+    pub(crate) async fn write_stripe(
+        &self,
+        stripe: u64,
+        segments: Vec<Segment>,
+        fua: bool,
+    ) -> Result<(), ArrayError> {
+        let longest = segments.iter().map(|segment| segment.data.len()).max();
+        let _memory = self.budget.acquire(self.memory_of(longest)).await;
+        let _dirty = self.begin_write(self.map.region_of(stripe)).await?;
+        let (done, mut served) = oneshot();
+        self.pending.borrow_mut().entry(stripe).or_default().push(Pending { segments, fua, done });
+        let lock = Box::pin(self.locks.exclusive(stripe));
+        let _lock = match select(&mut served, lock).await {
+            Either::Left((result, _)) => return own(result),
+            Either::Right((lock, _)) => lock,
+        };
+        loop {
+            if let Some(result) = served.try_take() {
+                return own(Some(result));
+            }
+            self.write_batch(stripe).await;
+        }
+    }
+
+    /// Carries out what waits for a locked stripe: all writes from the first on that do not
+    /// overlap an earlier one.
+    async fn write_batch(&self, stripe: u64) {
+        let batch = self.take_batch(stripe);
+        let fua = batch.iter().any(|pending| pending.fua);
+        let mut segments = Vec::new();
+        let mut waiters = Vec::new();
+        for pending in batch {
+            segments.extend(pending.segments);
+            waiters.push(pending.done);
+        }
+        let result = self.write_locked(stripe, segments, fua).await.map_err(Arc::new);
+        for done in waiters {
+            done.send(result.clone());
+        }
+    }
+
+    fn take_batch(&self, stripe: u64) -> Vec<Pending> {
+        let mut table = self.pending.borrow_mut();
+        let Some(waiting) = table.get_mut(&stripe) else { return Vec::new() };
+        let mut batch: Vec<Pending> = Vec::new();
+        let mut rest = Vec::new();
+        let sector = self.geometry.sector_bytes;
+        for pending in waiting.drain(..) {
+            let fits =
+                rest.is_empty() && !batch.iter().any(|taken| overlaps(taken, &pending, sector));
+            if fits { batch.push(pending) } else { rest.push(pending) }
+        }
+        if rest.is_empty() {
+            table.remove(&stripe);
+        } else {
+            *waiting = rest;
+        }
+        batch
+    }
+
+    /// Writes segments that do not overlap, of a stripe whose lock is held and whose region is dirty.
+    async fn write_locked(
+        &self,
+        stripe: u64,
+        segments: Vec<Segment>,
+        fua: bool,
+    ) -> Result<(), ArrayError> {
+        let segments = self.align_segments(stripe, segments).await?;
+        let bands = Band::of(&joined(segments));
+        self.check_writable()?;
+        let mut writes = Vec::new();
+        let mut records = Vec::new();
+        let lost = self.lost_units(stripe);
+        for band in &bands {
+            let parity = self.update_parity(stripe, lost, band, &mut records).await?;
+            for (unit, data) in &band.data {
+                writes.push(UnitWrite { unit: *unit, column: band.from, data: data.clone() });
+            }
+            for (unit, data) in parity {
+                writes.push(UnitWrite { unit, column: band.from, data: data.freeze() });
+            }
+        }
+        let _live = self.log_records(stripe, records).await;
+        self.check_writable()?;
+        self.write_units(stripe, &bands, writes, fua).await
+    }
+
+    async fn log_records(
+        &self,
+        stripe: u64,
+        records: Vec<Record>,
+    ) -> Option<crate::log::LiveOp<'_>> {
+        match &self.log {
+            Some(log) if !records.is_empty() => Some(log.append(self, stripe, records).await),
+            _ => None,
+        }
+    }
+
+    async fn write_units(
+        &self,
+        stripe: u64,
+        bands: &[Band],
+        writes: Vec<UnitWrite>,
+        fua: bool,
+    ) -> Result<(), ArrayError> {
+        let failed = self.issue(stripe, &writes, WriteOpts { class: Class::User, fua }).await;
+        if failed.is_empty() {
+            return Ok(());
+        }
+        if let Some(full) = failed.iter().find(|f| f.error.kind == DiskErrorKind::NoSpace) {
+            let disk = full.disk.info().name.clone();
+            self.undo_full_disk(stripe, bands, &writes, &failed).await;
+            return Err(ArrayError::NoSpace { disk });
+        }
+        for FailedWrite { slot, disk, error, .. } in failed {
+            self.member_failed(slot, &disk, &error).await;
+        }
+        // The units that failed are now lost ones, and decodable as long as the array is whole enough.
+        self.check_writable()
+    }
+
+    /// Issues all writes at once to the members that are there; returns those that failed.
+    async fn issue(&self, stripe: u64, writes: &[UnitWrite], opts: WriteOpts) -> Vec<FailedWrite> {
+        let lost = self.lost_units(stripe);
+        let issued = writes.iter().filter(|write| !lost.contains(write.unit)).filter_map(|write| {
+            let (slot, offset) = self.geometry.locate(stripe, write.unit, write.column);
+            let disk = self.members.disk(slot)?;
+            let (unit, data) = (write.unit, write.data.clone());
+            Some(async move {
+                let result = disk.write(offset, data, opts).await;
+                result.err().map(|error| FailedWrite { unit, slot, disk, error })
+            })
+        });
+        join_all(issued).await.into_iter().flatten().collect()
+    }
+
+    /// After a write that found no room on some member: the units there are still old, so the
+    /// parity is corrected to what the disks really hold. If that fails too, the region is
+    /// marked for resync.
+    async fn undo_full_disk(
+        &self,
+        stripe: u64,
+        bands: &[Band],
+        writes: &[UnitWrite],
+        failed: &[FailedWrite],
+    ) {
+        let k = self.geometry.code.k();
+        let parity_failed = failed.iter().any(|f| f.unit >= k);
+        let mut undone = !parity_failed;
+        for band in bands {
+            let old: UnitSet =
+                failed.iter().map(|f| f.unit).filter(|unit| band.units.contains(*unit)).collect();
+            if old.is_empty() {
+                continue;
+            }
+            undone &= self.correct_parity(stripe, band, writes, old).await.is_ok();
+        }
+        for f in failed.iter().filter(|f| f.error.kind != DiskErrorKind::NoSpace) {
+            self.member_failed(f.slot, &f.disk, &f.error).await;
+        }
+        if !undone {
+            self.mark_for_resync(self.map.region_of(stripe)).await;
+        }
+    }
+
+    async fn correct_parity(
+        &self,
+        stripe: u64,
+        band: &Band,
+        writes: &[UnitWrite],
+        old: UnitSet,
+    ) -> Result<(), ArrayError> {
+        let k = self.geometry.code.k();
+        let at = Columns { stripe, from: band.from, class: Class::User };
+        let on_disk: Units = old.iter().map(|unit| (unit, Buf::new(band.len))).collect();
+        // Only what the disks themselves hold counts here: nothing may be reconstructed.
+        let others = self.geometry.units().difference(&old);
+        let (result, mut on_disk) = self.gather(at, others, on_disk).await;
+        result?;
+        for (unit, buf) in &mut on_disk {
+            weft_gf::xor_acc(buf, &[band.new(*unit)]);
+        }
+        let parities = writes.iter().filter(|write| write.unit >= k && write.column == band.from);
+        let mut corrected = Vec::new();
+        for write in parities {
+            let mut parity = Buf::copy_from(&write.data);
+            for (unit, delta) in &on_disk {
+                let coef = self.geometry.code.coef(stripe, write.unit - k, *unit);
+                weft_gf::mul_acc(&mut parity, coef, delta);
+            }
+            let data = parity.freeze();
+            corrected.push(UnitWrite { unit: write.unit, column: write.column, data });
+        }
+        let failed = self.issue(stripe, &corrected, WriteOpts::USER).await;
+        failed.into_iter().next().map_or(Ok(()), |f| Err(f.error.into()))
+    }
+
+    /// Widens segments to whole sectors, with the bytes around them read from the array.
+    async fn align_segments(
+        &self,
+        stripe: u64,
+        mut segments: Vec<Segment>,
+    ) -> Result<Vec<Segment>, ArrayError> {
+        let sector = self.geometry.sector_bytes;
+        for segment in &mut segments {
+            let start = segment.column - segment.column % sector;
+            let end = segment.end().next_multiple_of(sector);
+            if start != segment.column || end != segment.end() {
+                let whole = self.read_around(stripe, segment, start, end).await?;
+                *segment = Segment { unit: segment.unit, column: start, data: whole.freeze() };
+            } else if !segment.data.is_aligned_to(to_len(sector)) {
+                segment.data = Frozen::copy_from(&segment.data);
+            }
+        }
+        Ok(segments)
+    }
+
+    async fn read_around(
+        &self,
+        stripe: u64,
+        segment: &Segment,
+        start: u64,
+        end: u64,
+    ) -> Result<Buf, ArrayError> {
+        let buf = Buf::new(to_len(end - start));
+        let at = Columns { stripe, from: start, class: Class::User };
+        let wanted = vec![(segment.unit, buf)];
+        let (result, mut old) = self.gather(at, self.lost_units(stripe), wanted).await;
+        result?;
+        let (_, mut buf) = old.pop().expect("the unit comes back");
+        let skip = to_len(segment.column - start);
+        buf[skip..skip + segment.data.len()].copy_from_slice(&segment.data);
+        Ok(buf)
+    }
+}
+
+/// Whether two writes touch a common sector.
+fn overlaps(a: &Pending, b: &Pending, sector: u64) -> bool {
+    let widen = |s: &Segment| (s.column - s.column % sector, s.end().next_multiple_of(sector));
+    a.segments.iter().any(|x| {
+        b.segments.iter().any(|y| {
+            let ((x_from, x_to), (y_from, y_to)) = (widen(x), widen(y));
+            x.unit == y.unit && x_from < y_to && y_from < x_to
+        })
+    })
+}
+
+/// Sorts segments and joins those that touch, so that bands are as long as can be.
+fn joined(mut segments: Vec<Segment>) -> Vec<Segment> {
+    segments.sort_by_key(|segment| (segment.unit, segment.column));
+    let mut runs: Vec<Vec<Segment>> = Vec::new();
+    for segment in segments {
+        match runs.last_mut() {
+            Some(run)
+                if run
+                    .last()
+                    .is_some_and(|s| s.unit == segment.unit && s.end() == segment.column) =>
+            {
+                run.push(segment);
+            }
+            _ => runs.push(vec![segment]),
+        }
+    }
+    runs.into_iter().map(join_run).collect()
+}
+
+fn join_run(run: Vec<Segment>) -> Segment {
+    let len = run.iter().map(|segment| segment.data.len()).sum();
+    let mut run = run.into_iter();
+    let first = run.next().expect("a run is not empty");
+    if first.data.len() == len {
+        return first;
+    }
+    let mut buf = Buf::new(len);
+    let mut done = 0;
+    let (unit, column) = (first.unit, first.column);
+    for segment in std::iter::once(first).chain(run) {
+        buf[done..done + segment.data.len()].copy_from_slice(&segment.data);
+        done += segment.data.len();
+    }
+    Segment { unit, column, data: buf.freeze() }
+}
+
+/// The own share of a result that several writes have in common.
+fn own(result: Option<Result<(), Arc<ArrayError>>>) -> Result<(), ArrayError> {
+    match result {
+        Some(result) => Ok(result?),
+        None => Err(ArrayError::Stopped),
+    }
+}

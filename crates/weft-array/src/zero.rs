@@ -1,0 +1,202 @@
+//! Discard, write-zeroes and clearing: ranges that are to read as zeros.
+//!
+//! Zeros are a codeword of every linear code, so a whole stripe becomes zero by zeroing each of its units
+//! on its own disk, which need not transfer a byte. What covers only part of a stripe is written
+//! as zeros like any data.
+//!
+//! A region that is zeroed as a whole, on members whose unwritten regions are known to read as zeros,
+//! becomes *unwritten* again: it is then no work for a rebuild, and reads as a hole.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use weft_code::UnitSet;
+use weft_disk::{Class, WriteOpts};
+use weft_rt::Buf;
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::geometry::to_len;
+use crate::log::Record;
+
+/// Stripes zeroed at the same time.
+const STRIPES_AT_ONCE: u64 = 32;
+
+/// Zeros written at once where data must be transferred.
+const ZEROS_BYTES: u64 = 1 << 20;
+
+impl Inner {
+    /// Makes a range read as zeros. With `may_deallocate` the space below may be given back.
+    pub(crate) async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        may_deallocate: bool,
+    ) -> Result<(), ArrayError> {
+        self.check_writable()?;
+        self.check_range(offset, len)?;
+        let stripe_bytes = self.geometry.stripe_bytes();
+        let first = offset.div_ceil(stripe_bytes);
+        let last = (offset + len) / stripe_bytes;
+        if first >= last {
+            return self.write_zero_bytes(offset, len, fua).await;
+        }
+        self.write_zero_bytes(offset, first * stripe_bytes - offset, fua).await?;
+        let end = last * stripe_bytes;
+        self.write_zero_bytes(end, offset + len - end, fua).await?;
+        self.zero_stripes(first..last, fua, may_deallocate).await
+    }
+
+    async fn write_zero_bytes(
+        &self,
+        mut offset: u64,
+        len: u64,
+        fua: bool,
+    ) -> Result<(), ArrayError> {
+        let zeros = Buf::zeroed(to_len(len.min(ZEROS_BYTES))).freeze();
+        let end = offset + len;
+        while offset < end {
+            let step = ZEROS_BYTES.min(end - offset);
+            if self.is_hole(offset, step) {
+                offset += step;
+                continue;
+            }
+            self.write(offset, zeros.slice(0, to_len(step)), fua).await?;
+            offset += step;
+        }
+        Ok(())
+    }
+
+    fn is_hole(&self, offset: u64, len: u64) -> bool {
+        let first = self.map.region_of(self.geometry.address(offset).stripe);
+        let last = self.map.region_of(self.geometry.address(offset + len - 1).stripe);
+        (first..=last).all(|region| !self.map.is_written(region))
+    }
+
+    async fn zero_stripes(
+        &self,
+        stripes: std::ops::Range<u64>,
+        fua: bool,
+        may_deallocate: bool,
+    ) -> Result<(), ArrayError> {
+        let mut next = stripes.start;
+        while next < stripes.end {
+            let region = self.map.region_of(next);
+            let all = self.geometry.stripes_of(region);
+            let end = stripes.end.min(all.end);
+            if self.map.is_written(region) {
+                self.zero_within(region, next..end, fua).await?;
+                if may_deallocate && self.zeroed.get() && next == all.start && end == all.end {
+                    self.forget_region(region).await;
+                }
+            }
+            next = end;
+        }
+        Ok(())
+    }
+
+    async fn zero_within(
+        &self,
+        region: u64,
+        stripes: std::ops::Range<u64>,
+        fua: bool,
+    ) -> Result<(), ArrayError> {
+        let _dirty = self.begin_write(region).await?;
+        let mut next = stripes.start;
+        while next < stripes.end {
+            let end = stripes.end.min(next + STRIPES_AT_ONCE);
+            let zeroed = join_all((next..end).map(|stripe| self.zero_stripe(stripe, fua))).await;
+            zeroed.into_iter().collect::<Result<(), _>>()?;
+            next = end;
+        }
+        Ok(())
+    }
+
+    async fn zero_stripe(&self, stripe: u64, fua: bool) -> Result<(), ArrayError> {
+        let _memory = self.budget.acquire(1).await;
+        let _lock = self.locks.exclusive(stripe).await;
+        self.check_writable()?;
+        let lost = self.lost_units(stripe);
+        let _live = self.log_zero_stripe(stripe, lost).await;
+        let opts = WriteOpts { class: Class::User, fua };
+        let len = self.geometry.unit_bytes;
+        let present = self.geometry.units().difference(&lost);
+        let writes = present.iter().filter_map(|unit| {
+            let (slot, offset) = self.geometry.locate(stripe, unit, 0);
+            let disk = self.members.disk(slot)?;
+            Some(async move {
+                let result = disk.write_zeroes(offset, len, opts).await;
+                result.err().map(|error| (slot, disk, error))
+            })
+        });
+        let failed = join_all(writes).await;
+        for (slot, disk, error) in failed.into_iter().flatten() {
+            self.member_failed(slot, &disk, &error).await;
+        }
+        self.check_writable()
+    }
+
+    /// While degraded the lost units' new value (zero) is logged, and records on disk are
+    /// overruled, as for any write of a whole stripe.
+    async fn log_zero_stripe(&self, stripe: u64, lost: UnitSet) -> Option<crate::log::LiveOp<'_>> {
+        let log = self.log.as_ref()?;
+        let len = self.geometry.unit_len();
+        if lost.is_empty() && !log.has_records(stripe, 0, len) {
+            return None;
+        }
+        let code = &self.geometry.code;
+        let written = self.geometry.data_units().difference(&lost);
+        let record = |unit| Record {
+            slot: self.geometry.slot(stripe, unit),
+            unit,
+            from: 0,
+            len,
+            written,
+            payload: None,
+        };
+        let parity = (code.k()..code.width()).filter(|unit| !lost.contains(*unit));
+        Some(log.append(self, stripe, parity.map(record).collect()).await)
+    }
+
+    /// Makes a zeroed region unwritten, if nobody writes to it meanwhile. Best effort: if it
+    /// cannot be noted, the region stays written zeros.
+    async fn forget_region(&self, region: u64) {
+        let _ = self.map.mark_unwritten(self, &[region]).await;
+    }
+
+    /// Zeroes all units of some stripes on all members, durably.
+    pub(crate) async fn zero_units(&self, stripes: std::ops::Range<u64>) {
+        let mut runs: BTreeMap<(usize, u64), u64> = BTreeMap::new();
+        for stripe in stripes {
+            for unit in self.geometry.units().iter() {
+                runs.insert(self.geometry.locate(stripe, unit, 0), self.geometry.unit_bytes);
+            }
+        }
+        let runs = joined(runs);
+        let zeroes = runs.into_iter().filter_map(|(slot, offset, len)| {
+            let disk = self.members.disk(slot)?;
+            Some(async move {
+                let result = disk.write_zeroes(offset, len, WriteOpts::USER).await;
+                result.err().map(|error| (slot, disk, error))
+            })
+        });
+        let failed = join_all(zeroes).await;
+        for (slot, disk, error) in failed.into_iter().flatten() {
+            self.member_failed(slot, &disk, &error).await;
+        }
+        self.flush_members().await;
+    }
+}
+
+/// Joins neighbouring units on the same slot.
+fn joined(units: BTreeMap<(usize, u64), u64>) -> Vec<(usize, u64, u64)> {
+    let mut runs: Vec<(usize, u64, u64)> = Vec::new();
+    for ((slot, offset), len) in units {
+        match runs.last_mut() {
+            Some((last, start, run)) if *last == slot && *start + *run == offset => *run += len,
+            _ => runs.push((slot, offset, len)),
+        }
+    }
+    runs
+}

@@ -1,0 +1,88 @@
+//! What the engine's tests share: virtual time, RAM disks, an array on them.
+#![allow(dead_code)]
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, create};
+use weft_code::CodeSpec;
+use weft_disk::{Disk, RamDisk};
+use weft_rt::{Buf, Driver, Frozen, Nanos, Rt, Schedule};
+
+#[derive(Default)]
+struct Virtual(Cell<Nanos>);
+
+impl Driver for Virtual {
+    fn now(&self) -> Nanos {
+        self.0.get()
+    }
+    fn poll(&self) {}
+    fn park(&self, deadline: Option<Nanos>) {
+        let deadline = deadline.expect("nothing can ever happen again");
+        self.0.set(self.0.get().max(deadline));
+    }
+    fn doorbell(&self) -> Arc<dyn Fn() + Send + Sync> {
+        Arc::new(|| {})
+    }
+}
+
+pub fn rt() -> Rt {
+    Rt::new(Rc::new(Virtual::default()), Schedule::Fifo)
+}
+
+pub fn disks(count: usize, mib: u64) -> Vec<Rc<dyn Disk>> {
+    (0..count).map(|n| ram(&format!("disk{n}"), mib)).collect()
+}
+
+pub fn ram(name: &str, mib: u64) -> Rc<dyn Disk> {
+    Rc::new(RamDisk::new(name, mib << 20, 512))
+}
+
+pub fn options(code: &str) -> CreateOptions {
+    let code: CodeSpec = code.parse().expect("a code");
+    CreateOptions {
+        name: "test".into(),
+        code,
+        algorithm: None,
+        unit_bytes: 16 << 10,
+        consistency: Consistency::default_for(code),
+        region_bytes: Some(256 << 10),
+        log_bytes: None,
+        spares: 0,
+        force: false,
+        id: [7; 16],
+        now_unix_s: 0,
+    }
+}
+
+pub async fn make(rt: &Rt, code: &str, disks: &[Rc<dyn Disk>]) -> Array {
+    create(disks, &options(code)).await.expect("created");
+    assemble(rt, disks).await
+}
+
+pub async fn assemble(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Array {
+    let options = AssembleOptions { nonce: rt.now() + 1, ..AssembleOptions::default() };
+    Array::assemble(rt, disks.to_vec(), options).await.expect("assembled")
+}
+
+/// Bytes that tell their place and version.
+pub fn pattern(offset: u64, len: usize, version: u8) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| {
+            let at = offset + i;
+            let word = (at / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(version) << 56;
+            word.to_le_bytes()[usize::try_from(at % 8).expect("below 8")]
+        })
+        .collect()
+}
+
+pub async fn write(array: &Array, offset: u64, bytes: &[u8]) {
+    array.write(offset, Frozen::copy_from(bytes), false).await.expect("written");
+}
+
+pub async fn read(array: &Array, offset: u64, len: usize) -> Vec<u8> {
+    let (result, buf) = array.read(offset, Buf::new(len)).await;
+    result.expect("read");
+    buf.to_vec()
+}
