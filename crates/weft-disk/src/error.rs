@@ -51,7 +51,7 @@ pub enum DiskErrorKind {
 
 /// A failed disk operation.
 #[derive(Debug, thiserror::Error)]
-#[error("{op} of {len} bytes at {offset} on {disk} failed: {source}")]
+#[error("{}", self.describe())]
 pub struct DiskError {
     /// The disk's name.
     pub disk: String,
@@ -73,6 +73,15 @@ impl DiskError {
         let kind = kind_of(op, &source);
         Self { disk: disk.to_owned(), op, offset, len, kind, source }
     }
+
+    fn describe(&self) -> String {
+        let Self { disk, op, offset, len, source, .. } = self;
+        match op {
+            DiskOp::Open => format!("cannot open {disk}: {source}"),
+            DiskOp::Flush => format!("flush of {disk} failed: {source}"),
+            _ => format!("{op} of {len} bytes at {offset} on {disk} failed: {source}"),
+        }
+    }
 }
 
 fn kind_of(op: DiskOp, source: &io::Error) -> DiskErrorKind {
@@ -91,6 +100,7 @@ fn kind_of(op: DiskOp, source: &io::Error) -> DiskErrorKind {
         Some(ENXIO | ENODEV) => DiskErrorKind::Gone,
         Some(ENOSPC | EDQUOT) => DiskErrorKind::NoSpace,
         Some(EINVAL) => DiskErrorKind::Invalid,
+        _ if source.kind() == io::ErrorKind::InvalidInput => DiskErrorKind::Invalid,
         _ if matches!(
             source.kind(),
             io::ErrorKind::ConnectionReset

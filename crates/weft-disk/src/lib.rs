@@ -5,8 +5,10 @@
 
 mod disk;
 mod error;
+mod file;
 mod ram;
 
 pub use disk::{Class, Disk, DiskInfo, IoFuture, WriteOpts};
 pub use error::{DiskError, DiskErrorKind, DiskOp};
+pub use file::{FileDisk, FileOptions, IoMode};
 pub use ram::RamDisk;

@@ -44,7 +44,7 @@ impl RamDisk {
         let sector = u64::from(self.info.sector_bytes);
         let end = offset.checked_add(len).filter(|end| *end <= self.info.size_bytes);
         match end {
-            Some(end) if offset % sector == 0 && len % sector == 0 => {
+            Some(end) if offset.is_multiple_of(sector) && len.is_multiple_of(sector) => {
                 let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
                 Ok(index(offset)..index(end))
             }

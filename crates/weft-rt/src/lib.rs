@@ -10,11 +10,14 @@
 //! may be used from any thread: a wake from outside rings the driver's doorbell.
 
 mod buf;
+mod cpu;
 mod executor;
+pub mod ring;
 pub mod sync;
 mod timer;
 
 pub use buf::{BUF_ALIGN, Buf, Frozen};
+pub use cpu::{pin_to_cpu, usable_cpus};
 pub use executor::{Driver, Rt, Schedule, Task};
 pub use timer::Sleep;
 

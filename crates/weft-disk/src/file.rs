@@ -1,0 +1,267 @@
+//! Disks that are regular files or block devices.
+//!
+//! **Past the page cache.** They are opened with O_DIRECT, so that what the array has acknowledged does not
+//! sit in the kernel's memory, memory is not held twice, and a read error is the medium's. A file system that refuses
+//! O_DIRECT gets buffered I/O instead ([`FileDisk::is_direct`] tells); flushes make that just as safe.
+//!
+//! **One owner.** A block device is opened with O_EXCL, which keeps out mounts, swap and other
+//! owners of that kind; a regular file is locked with `flock`. Both end with the process,
+//! however that ends, so a crash leaves nothing to clean up.
+//!
+//! **Ring or in place.** [`IoMode::Ring`] is the normal way. Where the target is plain memory (tmpfs,
+//! ramfs, zram, brd) the kernel cannot complete a ring's request without a worker thread, and a
+//! call in place is far faster: 4 KiB at depth 1 on tmpfs, 14 k requests a second by the ring and 737 k
+//! by `pread`. So the opening looks at what the target stands on, and takes [`IoMode::InPlace`]
+//! there. It is not decided by timing reads: a hole in a sparse file is as fast as memory.
+
+mod open;
+mod zero;
+
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+
+use rustix::fd::AsFd;
+use rustix::io::ReadWriteFlags;
+use weft_rt::ring::{Fd, RWF_DSYNC, Ring};
+use weft_rt::{Buf, Frozen};
+
+use crate::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+
+/// How requests are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoMode {
+    /// By the thread's ring, many at a time.
+    Ring,
+    /// By a plain system call in the caller's own turn: for targets that are memory.
+    InPlace,
+}
+
+/// How to open a file or block device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileOptions {
+    /// `None`: [`IoMode::InPlace`] on targets that are memory, [`IoMode::Ring`] elsewhere.
+    pub io_mode: Option<IoMode>,
+    /// Sector size to present, in bytes, 512 or 4096; not smaller than the target's own. `None`: the
+    /// device's, or for a file the smallest that its file system takes.
+    pub sector_bytes: Option<u32>,
+    /// Whether to try O_DIRECT.
+    pub direct: bool,
+    /// Whether to open read-only, and *without* taking ownership: to look at a member that may be
+    /// in use.
+    pub look_only: bool,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self { io_mode: None, sector_bytes: None, direct: true, look_only: false }
+    }
+}
+
+/// A disk that is a regular file or a block device.
+#[derive(Debug)]
+pub struct FileDisk {
+    info: DiskInfo,
+    ring: Ring,
+    fd: Fd,
+    io_mode: IoMode,
+    direct: bool,
+    zeroing: Cell<zero::Way>,
+    can_discard: Cell<bool>,
+}
+
+impl FileDisk {
+    /// Opens `path` and becomes its owner.
+    ///
+    /// # Errors
+    /// [`DiskOp::Open`]: it does not exist, is neither a file nor a block device, is in use, needs
+    /// larger sectors than asked for, or is smaller than one sector. The message says which.
+    pub fn open(ring: &Ring, path: &Path, options: &FileOptions) -> Result<Self, DiskError> {
+        open::open(ring, path, options).map_err(|source| {
+            DiskError::new(&path.display().to_string(), DiskOp::Open, 0, 0, source)
+        })
+    }
+
+    /// How requests are carried out.
+    pub fn io_mode(&self) -> IoMode {
+        self.io_mode
+    }
+
+    /// Whether requests go past the kernel's page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    fn error(&self, op: DiskOp, offset: u64, len: u64, source: io::Error) -> DiskError {
+        DiskError::new(&self.info.name, op, offset, len, source)
+    }
+
+    /// Refuses what the kernel would refuse, or, without O_DIRECT, wrongly let pass.
+    fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
+        let sector = u64::from(self.info.sector_bytes);
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.info.size_bytes);
+        if inside && offset.is_multiple_of(sector) && len.is_multiple_of(sector) {
+            return Ok(());
+        }
+        let what = if inside { "not aligned to sectors" } else { "beyond the end of the disk" };
+        let source = io::Error::new(io::ErrorKind::InvalidInput, what);
+        Err(self.error(op, offset, len, source))
+    }
+
+    fn check_memory(&self, op: DiskOp, offset: u64, memory: &[u8]) -> Result<(), DiskError> {
+        self.check(op, offset, memory.len() as u64)?;
+        if memory.as_ptr().addr().is_multiple_of(self.info.sector_bytes as usize) {
+            return Ok(());
+        }
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "memory not aligned to sectors");
+        Err(self.error(op, offset, memory.len() as u64, source))
+    }
+
+    /// Fills all of `buf`; short transfers are continued.
+    async fn read_all(&self, offset: u64, mut buf: Buf) -> (io::Result<()>, Buf) {
+        if self.io_mode == IoMode::InPlace {
+            let result = read_in_place(&self.fd, &mut buf, offset);
+            return (result, buf);
+        }
+        let (result, mut buf) = self.ring.read_at(&self.fd, buf, offset).await;
+        let mut done = match result {
+            Ok(count) if count == buf.len() => return (Ok(()), buf),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => return (Err(error), buf),
+        };
+        while done < buf.len() {
+            let rest = buf.split_off(done);
+            let (result, rest) = self.ring.read_at(&self.fd, rest, offset + done as u64).await;
+            buf.join(rest).expect("the two parts of one buffer join again");
+            match result {
+                Ok(0) => return (Err(truncated()), buf),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Writes all of `data`; short transfers are continued.
+    async fn write_all(&self, offset: u64, data: Frozen, fua: bool) -> io::Result<()> {
+        if self.io_mode == IoMode::InPlace {
+            return write_in_place(&self.fd, &data, offset, fua);
+        }
+        let flags = if fua { RWF_DSYNC } else { 0 };
+        let len = data.len();
+        let (mut done, mut rest) = (0, data);
+        loop {
+            let at = offset + done as u64;
+            match self.ring.write_at(&self.fd, rest.clone(), at, flags).await {
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            if done >= len {
+                return Ok(());
+            }
+            rest = rest.slice(rest.len() - (len - done), len - done);
+        }
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        match self.io_mode {
+            IoMode::InPlace => Ok(rustix::fs::fdatasync(&self.fd)?),
+            IoMode::Ring => self.ring.fdatasync(&self.fd).await,
+        }
+    }
+}
+
+fn truncated() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the file has become shorter than it was when opened",
+    )
+}
+
+fn read_in_place(fd: impl AsFd, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pread(&fd, &mut buf[done..], offset + done as u64) {
+            Ok(0) => return Err(truncated()),
+            Ok(count) => done += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn write_in_place(fd: impl AsFd, data: &[u8], offset: u64, fua: bool) -> io::Result<()> {
+    let flags = if fua { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+    let mut done = 0;
+    while done < data.len() {
+        let part = [io::IoSlice::new(&data[done..])];
+        match rustix::io::pwritev2(&fd, &part, offset + done as u64, flags) {
+            Ok(count) => done += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+impl Disk for FileDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn read(&self, offset: u64, buf: Buf, _: Class) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+        Box::pin(async move {
+            if let Err(error) = self.check_memory(DiskOp::Read, offset, &buf) {
+                return (Err(error), buf);
+            }
+            let (result, buf) = self.read_all(offset, buf).await;
+            let len = buf.len() as u64;
+            (result.map_err(|source| self.error(DiskOp::Read, offset, len, source)), buf)
+        })
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            self.check_memory(DiskOp::Write, offset, &data)?;
+            let len = data.len() as u64;
+            let result = self.write_all(offset, data, opts.fua).await;
+            result.map_err(|source| self.error(DiskOp::Write, offset, len, source))
+        })
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            self.sync().await.map_err(|source| self.error(DiskOp::Flush, 0, 0, source))
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            self.check(DiskOp::WriteZeroes, offset, len)?;
+            let result = self.zero(offset, len, opts.fua).await;
+            result.map_err(|source| self.error(DiskOp::WriteZeroes, offset, len, source))
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            self.check(DiskOp::Discard, offset, len)?;
+            let result = self.punch(offset, len).await;
+            result.map_err(|source| self.error(DiskOp::Discard, offset, len, source))
+        })
+    }
+}

@@ -1,0 +1,190 @@
+//! Opening: ownership, size, sectors, and what the target can do.
+
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags, fallocate, flock,
+    fstat, fstatfs, ioctl_blksszget, major, minor, seek, statx,
+};
+use rustix::io::Errno;
+use weft_rt::ring::{Fd, Ring};
+
+use super::zero::{PUNCH, Way};
+use super::{FileDisk, FileOptions, IoMode};
+use crate::DiskInfo;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// Block devices that are memory, by the beginning of their kernel name.
+const MEMORY_DEVICES: [&str; 2] = ["zram", "ram"];
+
+pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Result<FileDisk> {
+    let (fd, stat, direct) = open_owned(path, options)?;
+    let block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    let (needed, direct, fd) = match needed_sector(&fd, block, direct)? {
+        Some(sector) => (sector, direct, fd),
+        // No sector that we can present suits O_DIRECT here.
+        None => {
+            drop(fd);
+            let (fd, ..) = open_owned(path, &FileOptions { direct: false, ..options.clone() })?;
+            (512, false, fd)
+        }
+    };
+    let sector_bytes = choose_sector(needed, options.sector_bytes)?;
+    let end = seek(&fd, SeekFrom::End(0))?;
+    let size_bytes = end - end % u64::from(sector_bytes);
+    if size_bytes == 0 {
+        return Err(invalid("it is smaller than one sector"));
+    }
+    let device = block.then(|| BlockDevice::of(&stat));
+    let fast_zeroes = !options.look_only
+        && device.as_ref().map_or_else(|| can_punch(&fd, end), BlockDevice::has_fast_zeroes);
+    let in_memory = match &device {
+        Some(device) => device.is_memory(),
+        None => is_memory_file(&fd)?,
+    };
+    let default_mode = if in_memory { IoMode::InPlace } else { IoMode::Ring };
+    Ok(FileDisk {
+        info: DiskInfo { name: path.display().to_string(), size_bytes, sector_bytes, fast_zeroes },
+        ring: ring.clone(),
+        fd: Fd::from(fd),
+        io_mode: options.io_mode.unwrap_or(default_mode),
+        direct,
+        zeroing: Cell::new(Way::Punch),
+        can_discard: Cell::new(true),
+    })
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+fn in_use() -> io::Error {
+    let text =
+        "it is in use; stop the weft (or unmount the file system) that uses it and try again";
+    io::Error::new(io::ErrorKind::ResourceBusy, text)
+}
+
+/// The open file, what it is, and whether it takes O_DIRECT.
+fn open_owned(path: &Path, options: &FileOptions) -> io::Result<(OwnedFd, Stat, bool)> {
+    // Looked at before opening: opening a pipe would wait, opening a tape would wind it.
+    let is_block = match FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode) {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        _ => return Err(invalid("it is neither a regular file nor a block device")),
+    };
+    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    flags |= if options.look_only { OFlags::RDONLY } else { OFlags::RDWR };
+    if is_block && !options.look_only {
+        flags |= OFlags::EXCL;
+    }
+    let open = |flags| match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::BUSY) => Err(in_use()),
+        result => Ok(result?),
+    };
+    let (fd, direct) = match options.direct.then(|| open(flags | OFlags::DIRECT)) {
+        Some(Ok(fd)) => (fd, true),
+        Some(Err(error)) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            (open(flags)?, false)
+        }
+        Some(Err(error)) => return Err(error),
+        None => (open(flags)?, false),
+    };
+    let stat = fstat(&fd)?;
+    let is_block_now = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    if is_block_now != is_block {
+        return Err(invalid("it was replaced by something else while it was opened"));
+    }
+    if !is_block && !options.look_only {
+        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(in_use()),
+            result => result?,
+        }
+    }
+    // NONBLOCK was for the opening only: with it the ring would give EAGAIN instead of waiting.
+    let flags = rustix::fs::fcntl_getfl(&fd)?;
+    rustix::fs::fcntl_setfl(&fd, flags - OFlags::NONBLOCK)?;
+    Ok((fd, stat, direct))
+}
+
+/// The smallest sector (512 or 4096 bytes) that the target takes; `None` if none suits O_DIRECT.
+fn needed_sector(fd: impl AsFd, block: bool, direct: bool) -> io::Result<Option<u32>> {
+    if block {
+        return match ioctl_blksszget(&fd)? {
+            size @ (512 | 4096) => Ok(Some(size)),
+            size => Err(invalid(&format!("its sectors have {size} bytes; 512 or 4096 are needed"))),
+        };
+    }
+    if !direct {
+        return Ok(Some(512));
+    }
+    let flags = StatxFlags::DIOALIGN;
+    let align = match statx(&fd, "", AtFlags::EMPTY_PATH, flags) {
+        Ok(stat) if stat.stx_mask & flags.bits() != 0 => {
+            stat.stx_dio_mem_align.max(stat.stx_dio_offset_align)
+        }
+        // An older kernel does not say; whole pages suit every file system.
+        _ => 4096,
+    };
+    Ok(match align {
+        // The file system takes O_DIRECT at opening but not for this file.
+        0 => None,
+        1..=512 => Some(512),
+        513..=4096 => Some(4096),
+        _ => None,
+    })
+}
+
+fn choose_sector(needed: u32, wanted: Option<u32>) -> io::Result<u32> {
+    match wanted {
+        None => Ok(needed),
+        Some(wanted @ (512 | 4096)) if wanted >= needed => Ok(wanted),
+        Some(wanted @ (512 | 4096)) => Err(invalid(&format!(
+            "its sectors have {needed} bytes, so it cannot have sectors of {wanted}"
+        ))),
+        Some(wanted) => Err(invalid(&format!("sectors have 512 or 4096 bytes, not {wanted}"))),
+    }
+}
+
+fn is_memory_file(fd: impl AsFd) -> io::Result<bool> {
+    let kind = fstatfs(fd)?.f_type;
+    Ok(kind == TMPFS_MAGIC || kind == RAMFS_MAGIC)
+}
+
+/// Whether holes can be punched: tried behind the end, where it changes nothing.
+fn can_punch(fd: impl AsFd, end: u64) -> bool {
+    fallocate(fd, PUNCH, end.next_multiple_of(4096), 4096).is_ok()
+}
+
+/// What sysfs tells about a block device.
+struct BlockDevice {
+    directory: std::path::PathBuf,
+}
+
+impl BlockDevice {
+    fn of(stat: &Stat) -> Self {
+        let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
+        let link = format!("/sys/dev/block/{major}:{minor}");
+        // Resolved, so that its parent is the whole disk of a partition.
+        let directory = std::fs::canonicalize(&link).unwrap_or_else(|_| link.into());
+        Self { directory }
+    }
+
+    fn is_memory(&self) -> bool {
+        let name = self.directory.file_name().unwrap_or_default().to_string_lossy();
+        MEMORY_DEVICES.iter().any(|prefix| name.starts_with(prefix))
+    }
+
+    fn has_fast_zeroes(&self) -> bool {
+        let own = self.directory.join("queue");
+        let of_whole_disk = self.directory.join("../queue");
+        [own, of_whole_disk].iter().any(|queue| {
+            std::fs::read_to_string(queue.join("write_zeroes_max_bytes"))
+                .is_ok_and(|text| text.trim().parse().is_ok_and(|bytes: u64| bytes > 0))
+        })
+    }
+}

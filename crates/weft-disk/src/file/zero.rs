@@ -1,0 +1,95 @@
+//! Zeros and discards: ask the file system or device to do it, write zeros where it can't.
+//!
+//! On a block device PUNCH_HOLE is a write of zeros that may deallocate and never falls back to writing,
+//! ZERO_RANGE one that the kernel carries out somehow. On a file PUNCH_HOLE gives the space back (and a member file
+//! stays sparse), ZERO_RANGE reserves it. Both are durable only after a flush.
+
+use std::io;
+
+use rustix::fs::FallocateFlags;
+use weft_rt::Buf;
+
+use super::{FileDisk, IoMode};
+
+/// Bytes of zeros written at a time.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// How zeros are written: the best way that the target has not refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Punch,
+    ZeroRange,
+    Write,
+}
+
+pub(super) const PUNCH: FallocateFlags =
+    FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+const ZERO_RANGE: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
+
+/// Whether the target cannot do this at all, as opposed to having failed at it.
+fn is_refusal(error: &io::Error) -> bool {
+    const REFUSALS: [rustix::io::Errno; 4] = [
+        rustix::io::Errno::OPNOTSUPP,
+        rustix::io::Errno::NOSYS,
+        rustix::io::Errno::NODEV,
+        rustix::io::Errno::INVAL,
+    ];
+    REFUSALS.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+impl FileDisk {
+    async fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> io::Result<()> {
+        match self.io_mode {
+            IoMode::InPlace => Ok(rustix::fs::fallocate(&self.fd, mode, offset, len)?),
+            IoMode::Ring => self.ring.fallocate(&self.fd, mode.bits(), offset, len).await,
+        }
+    }
+
+    /// Makes the range read as zeros.
+    pub(super) async fn zero(&self, offset: u64, len: u64, fua: bool) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        loop {
+            let way = self.zeroing.get();
+            let (mode, next) = match way {
+                Way::Punch => (PUNCH, Way::ZeroRange),
+                Way::ZeroRange => (ZERO_RANGE, Way::Write),
+                Way::Write => return self.write_zeros(offset, len, fua).await,
+            };
+            match self.fallocate(mode, offset, len).await {
+                Ok(()) if fua => return self.sync().await,
+                Ok(()) => return Ok(()),
+                Err(error) if is_refusal(&error) => self.zeroing.set(next),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn write_zeros(&self, offset: u64, len: u64, fua: bool) -> io::Result<()> {
+        let part = usize::try_from(len).unwrap_or(ZEROS_BYTES).min(ZEROS_BYTES);
+        let zeros = Buf::zeroed(part).freeze();
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(ZEROS_BYTES as u64);
+            let data = zeros.slice(0, usize::try_from(step).unwrap_or(part));
+            self.write_all(offset + done, data, false).await?;
+            done += step;
+        }
+        if fua { self.sync().await } else { Ok(()) }
+    }
+
+    /// Gives the range's space back, if the target can.
+    pub(super) async fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 || !self.can_discard.get() {
+            return Ok(());
+        }
+        match self.fallocate(PUNCH, offset, len).await {
+            Err(error) if is_refusal(&error) => {
+                self.can_discard.set(false);
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}

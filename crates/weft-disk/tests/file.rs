@@ -1,0 +1,184 @@
+//! Files and block devices as disks: bytes, sectors, ownership, zeros.
+
+use std::path::{Path, PathBuf};
+
+use weft_disk::{Class, Disk, DiskErrorKind, FileDisk, FileOptions, IoMode, WriteOpts};
+use weft_rt::ring::{self, Ring, RingConfig};
+use weft_rt::{Buf, Frozen};
+
+const MIB: u64 = 1 << 20;
+
+/// A file that is removed when the test ends.
+struct Temp(PathBuf);
+
+impl Temp {
+    fn new(directory: &str, name: &str, len: u64) -> Self {
+        let path = Path::new(directory).join(format!("weft-{}-{name}", std::process::id()));
+        let file = std::fs::File::create(&path).expect("a file can be made");
+        file.set_len(len).expect("it can grow");
+        Self(path)
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn with_ring(body: impl AsyncFnOnce(Ring) + 'static) {
+    let (rt, ring) = ring::start(RingConfig::default()).expect("this machine has io_uring");
+    rt.block_on(async move { body(ring).await });
+}
+
+fn pattern(len: usize, seed: usize) -> Frozen {
+    let mut buf = Buf::new(len);
+    for (i, byte) in buf.iter_mut().enumerate() {
+        *byte = u8::try_from((i / 512 * 7 + i + seed) % 251).expect("small");
+    }
+    buf.freeze()
+}
+
+async fn read(disk: &dyn Disk, offset: u64, len: usize) -> Buf {
+    let (result, buf) = disk.read(offset, Buf::new(len), Class::User).await;
+    result.expect("read");
+    buf
+}
+
+/// Everything that the trait promises, on any disk of at least 4 MiB.
+async fn exercise(disk: &dyn Disk) {
+    let sector = disk.info().sector_bytes as usize;
+    let mut model = vec![0; 4 << 20];
+    disk.write_zeroes(0, 4 * MIB, WriteOpts::USER).await.expect("zero");
+    let ops = [
+        (0, sector, WriteOpts::USER),
+        (8 * sector, 1 << 20, WriteOpts::MAINTENANCE),
+        (3 * sector, 5 * sector, WriteOpts::USER_FUA),
+        ((4 << 20) - sector, sector, WriteOpts::USER),
+    ];
+    for (seed, (offset, len, opts)) in ops.into_iter().enumerate() {
+        let data = pattern(len, seed);
+        model[offset..offset + len].copy_from_slice(&data);
+        disk.write(offset as u64, data, opts).await.expect("write");
+    }
+    disk.flush().await.expect("flush");
+    let hole = 16 * sector;
+    disk.write_zeroes(hole as u64, 2 * sector as u64, WriteOpts::USER_FUA).await.expect("zero");
+    model[hole..hole + 2 * sector].fill(0);
+    assert!(read(disk, 0, model.len()).await[..] == model[..], "bytes on {}", disk.info().name);
+    // Parts of one buffer go to their own places.
+    let mut first = Buf::new(4 * sector);
+    let second = first.split_off(sector);
+    let tail = 3 * sector as u64;
+    let (a, b) = (disk.read(0, first, Class::User), disk.read(tail, second, Class::User));
+    let ((result_a, a), (result_b, b)) = (a.await, b.await);
+    result_a.and(result_b).expect("read");
+    assert!(a[..] == model[..sector] && b[..] == model[3 * sector..6 * sector]);
+    disk.discard(0, MIB).await.expect("discard");
+    assert!(read(disk, MIB, 3 << 20).await[..] == model[1 << 20..]);
+}
+
+async fn refuses_bad_requests(disk: &dyn Disk) {
+    let (sector, size) = (u64::from(disk.info().sector_bytes), disk.info().size_bytes);
+    let one = usize::try_from(sector).expect("small");
+    for (offset, len) in [(1, one), (0, one - 1), (size, one), (u64::MAX - sector + 1, one)] {
+        let (result, buf) = disk.read(offset, Buf::new(len), Class::User).await;
+        assert_eq!(result.expect_err("refused").kind, DiskErrorKind::Invalid);
+        assert_eq!(buf.len(), len);
+        let data = Frozen::copy_from(&vec![0; len]);
+        let error = disk.write(offset, data, WriteOpts::USER).await.expect_err("refused");
+        assert_eq!(error.kind, DiskErrorKind::Invalid);
+    }
+    let skewed = Frozen::copy_from(&vec![0; one + 1]).slice(1, one);
+    let error = disk.write(0, skewed, WriteOpts::USER).await.expect_err("refused");
+    assert_eq!(error.kind, DiskErrorKind::Invalid);
+    let error = disk.write_zeroes(size, sector, WriteOpts::USER).await.expect_err("refused");
+    assert_eq!(error.kind, DiskErrorKind::Invalid);
+}
+
+#[test]
+fn files_keep_their_bytes_in_every_mode_and_sector_size() {
+    for directory in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        for io_mode in [None, Some(IoMode::Ring), Some(IoMode::InPlace)] {
+            for (direct, sector_bytes) in [(true, None), (true, Some(4096)), (false, Some(512))] {
+                let file = Temp::new(directory, "bytes", 6 * MIB + 100);
+                with_ring(async move |ring| {
+                    let options =
+                        FileOptions { io_mode, sector_bytes, direct, ..FileOptions::default() };
+                    let disk = FileDisk::open(&ring, &file.0, &options).expect("opens");
+                    let sector = u64::from(disk.info().sector_bytes);
+                    assert_eq!(disk.info().size_bytes, (6 * MIB + 100) / sector * sector);
+                    assert!(disk.info().fast_zeroes);
+                    exercise(&disk).await;
+                    refuses_bad_requests(&disk).await;
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_is_used_in_place_and_real_disks_by_the_ring() {
+    with_ring(async |ring| {
+        let open =
+            |file: &Temp| FileDisk::open(&ring, &file.0, &FileOptions::default()).expect("opens");
+        let in_memory = Temp::new("/dev/shm", "mode", MIB);
+        assert_eq!(open(&in_memory).io_mode(), IoMode::InPlace);
+        let on_disk = Temp::new(env!("CARGO_TARGET_TMPDIR"), "mode", MIB);
+        let is_memory = matches!(
+            rustix::fs::statfs(&on_disk.0).expect("statfs").f_type,
+            0x0102_1994 | 0x8584_58f6
+        );
+        let expected = if is_memory { IoMode::InPlace } else { IoMode::Ring };
+        assert_eq!(open(&on_disk).io_mode(), expected);
+    });
+}
+
+#[test]
+fn a_file_has_one_owner_and_any_number_of_onlookers() {
+    with_ring(async |ring| {
+        let file = Temp::new(env!("CARGO_TARGET_TMPDIR"), "owner", MIB);
+        let owner = FileDisk::open(&ring, &file.0, &FileOptions::default()).expect("opens");
+        owner.write(0, pattern(4096, 3), WriteOpts::USER).await.expect("write");
+        let error = FileDisk::open(&ring, &file.0, &FileOptions::default()).expect_err("owned");
+        assert!(error.to_string().contains("in use; stop"), "{error}");
+        let look = FileOptions { look_only: true, ..FileOptions::default() };
+        let onlooker = FileDisk::open(&ring, &file.0, &look).expect("looks");
+        assert!(read(&onlooker, 0, 4096).await[..] == pattern(4096, 3)[..]);
+        onlooker.write(0, pattern(4096, 4), WriteOpts::USER).await.expect_err("may only look");
+        drop(owner);
+        FileDisk::open(&ring, &file.0, &FileOptions::default()).expect("free again");
+    });
+}
+
+#[test]
+fn what_cannot_be_a_disk_says_why() {
+    with_ring(async |ring| {
+        let open = |path: &Path, sector_bytes| {
+            let options = FileOptions { sector_bytes, ..FileOptions::default() };
+            FileDisk::open(&ring, path, &options).expect_err("refused").to_string()
+        };
+        let small = Temp::new(env!("CARGO_TARGET_TMPDIR"), "small", 511);
+        assert!(open(&small.0, None).contains("smaller than one sector"));
+        let good = Temp::new(env!("CARGO_TARGET_TMPDIR"), "good", MIB);
+        assert!(open(&good.0, Some(1024)).contains("512 or 4096"));
+        assert!(open(Path::new("/dev/null"), None).contains("neither a regular file"));
+        assert!(open(Path::new("/nonexistent"), None).contains("cannot open /nonexistent"));
+    });
+}
+
+#[test]
+fn a_file_cut_short_gives_errors_not_stale_bytes() {
+    for io_mode in [IoMode::Ring, IoMode::InPlace] {
+        let file = Temp::new(env!("CARGO_TARGET_TMPDIR"), "cut", MIB);
+        with_ring(async move |ring| {
+            let options = FileOptions { io_mode: Some(io_mode), ..FileOptions::default() };
+            let disk = FileDisk::open(&ring, &file.0, &options).expect("opens");
+            let handle = std::fs::OpenOptions::new().write(true).open(&file.0).expect("opens");
+            handle.set_len(8192).expect("cut");
+            let (result, buf) = disk.read(4096, Buf::new(8192), Class::User).await;
+            assert!(result.expect_err("cut").to_string().contains("shorter"));
+            assert_eq!(buf.len(), 8192);
+        });
+    }
+}
