@@ -177,6 +177,9 @@ impl Inner {
         if let SlotState::Rebuilding { lane } = self.members.state(slot) {
             self.map.end_lane(lane);
         }
+        if let Some(log) = &self.log {
+            log.forget_ring(slot);
+        }
         self.members.set_missing(slot);
     }
 

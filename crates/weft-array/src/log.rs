@@ -23,7 +23,8 @@
 //! below which all records are retired travels in every batch header; a record below the highest such
 //! number found is ignored. A record that is retired in memory but not yet so on disk
 //! would still be used: as long as there can be one, a write of the same columns makes a new record,
-//! even one that writes every byte and needs none for itself.
+//! even one that writes every byte and needs none for itself. Only the record's own ring counts
+//! for that: the disk that knows of its retirement must not be lost without the record.
 //!
 //! *On disk.* Each member's log area is a ring of batches (a header block, then the payloads), written with FUA; a batch
 //! never straddles the end. Records wait for the batch in flight and share the next.
@@ -75,10 +76,10 @@ pub(crate) struct Log {
     in_flight: RefCell<BTreeSet<u64>>,
     /// Records below this are retired, since a flush began after their writes completed.
     retired_below: Cell<u64>,
-    /// The same, as far as it is known to be on disk.
-    durable_below: Cell<u64>,
     /// Records that are on disk and not durably retired, by stripe.
     records: RefCell<BTreeMap<u64, Vec<OnDisk>>>,
+    /// Stripes remembered at which dead records are looked for next.
+    prune_at: Cell<usize>,
     /// A flush to make room is under way in the background.
     flushing: Cell<bool>,
     progress: Notify,
@@ -91,6 +92,8 @@ struct OnDisk {
     from: u64,
     len: usize,
     written: UnitSet,
+    /// The slots whose rings hold it.
+    slots: UnitSet,
 }
 
 impl OnDisk {
@@ -121,8 +124,8 @@ impl Log {
             next_seq: Cell::new(1),
             in_flight: RefCell::default(),
             retired_below: Cell::new(1),
-            durable_below: Cell::new(1),
             records: RefCell::default(),
+            prune_at: Cell::new(PRUNE_AT),
             flushing: Cell::new(false),
             progress: Notify::default(),
         }
@@ -139,10 +142,24 @@ impl Log {
 
     /// Whether a crash now could find and use a record of these columns.
     pub fn has_records(&self, stripe: u64, from: u64, len: usize) -> bool {
-        let durable = self.durable_below.get();
         let table = self.records.borrow();
         let mut records = table.get(&stripe).into_iter().flatten();
-        records.any(|record| record.seq >= durable && record.meets(from, len))
+        records.any(|record| record.meets(from, len) && self.may_be_found(record))
+    }
+
+    /// Whether some ring holds the record and not yet its retirement.
+    fn may_be_found(&self, record: &OnDisk) -> bool {
+        record.slots.iter().any(|slot| self.rings[slot].durable_below() <= record.seq)
+    }
+
+    /// A member is gone, and its ring with it.
+    pub fn forget_ring(&self, slot: usize) {
+        self.rings[slot].note_durable(u64::MAX);
+    }
+
+    /// A new member has taken a slot, with an empty ring.
+    pub fn renew_ring(&self, slot: usize) {
+        self.rings[slot].renew();
     }
 
     /// Makes `records` of one stripe write durable. The returned guard lives until the write
@@ -167,20 +184,24 @@ impl Log {
     }
 
     fn remember(&self, seq: u64, stripe: u64, records: &[Record]) {
-        let durable = self.durable_below.get();
         let mut table = self.records.borrow_mut();
-        if table.len() >= PRUNE_AT {
+        if table.len() >= self.prune_at.get() {
             for known in table.values_mut() {
-                known.retain(|record| record.seq >= durable);
+                known.retain(|record| self.may_be_found(record));
             }
             table.retain(|_, known| !known.is_empty());
+            self.prune_at.set(PRUNE_AT.max(2 * table.len()));
         }
         let known = table.entry(stripe).or_default();
-        known.retain(|record| record.seq >= durable);
-        for record in records {
-            let new = OnDisk { seq, from: record.from, len: record.len, written: record.written };
-            if known.last().is_none_or(|last| last.seq != seq || last.from != new.from) {
-                known.push(new);
+        known.retain(|record| self.may_be_found(record));
+        for Record { slot, from, len, written, .. } in records {
+            match known.last_mut() {
+                // The next parity unit of the same band.
+                Some(last) if last.seq == seq && last.from == *from => last.slots.insert(*slot),
+                _ => {
+                    let slots = UnitSet::one(*slot);
+                    known.push(OnDisk { seq, from: *from, len: *len, written: *written, slots });
+                }
             }
         }
     }
@@ -201,10 +222,6 @@ impl Log {
 
     fn is_retired(&self, seq: u64) -> bool {
         seq < self.retired_below.get()
-    }
-
-    fn durably_retired(&self, below: u64) {
-        self.durable_below.set(self.durable_below.get().max(below));
     }
 }
 

@@ -59,6 +59,9 @@ impl Inner {
         // From here on, in one turn: what is written is stale on the new disk, and what is first
         // written later goes to it. The superblock names the disk only when the map, with the
         // stale marks, is durable on all members and on the disk itself.
+        if let Some(log) = &self.log {
+            log.renew_ring(slot);
+        }
         self.members.stage_rebuilding(slot, spare.disk.clone(), lane);
         if let Err(cause) = self.map.start_lane(self, lane).await {
             let job = format!("rebuild of slot {slot}");

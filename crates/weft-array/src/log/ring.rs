@@ -37,6 +37,8 @@ pub(super) struct Ring {
     queue: RefCell<VecDeque<Queued>>,
     writing: Cell<bool>,
     head: Cell<u64>,
+    /// Records below this are retired as far as this ring's own disk knows.
+    durable_below: Cell<u64>,
     batches: RefCell<VecDeque<Batch>>,
 }
 
@@ -44,7 +46,23 @@ impl Ring {
     pub fn new(area_offset: u64, bytes: u64) -> Self {
         let batches = RefCell::default();
         let queue = RefCell::default();
-        Self { area_offset, bytes, queue, writing: Cell::new(false), head: Cell::new(0), batches }
+        let (writing, head, durable_below) = (Cell::new(false), Cell::new(0), Cell::new(1));
+        Self { area_offset, bytes, queue, writing, head, durable_below, batches }
+    }
+
+    /// See [`Ring::durable_below`].
+    pub fn durable_below(&self) -> u64 {
+        self.durable_below.get()
+    }
+
+    pub fn note_durable(&self, below: u64) {
+        self.durable_below.set(self.durable_below.get().max(below));
+    }
+
+    /// Begins anew, on another disk.
+    pub fn renew(&self) {
+        self.durable_below.set(1);
+        self.batches.borrow_mut().clear();
     }
 
     /// Puts a record in line. The receiver gives a value once it is durable, or once its member
@@ -110,7 +128,7 @@ impl Ring {
         if let Some(disk) = array.members.disk(slot) {
             let offset = self.area_offset + at % self.bytes;
             match disk.write(offset, data, WriteOpts::USER_FUA).await {
-                Ok(()) => log.durably_retired(retired_below),
+                Ok(()) => self.note_durable(retired_below),
                 Err(error) => array.member_failed(slot, &disk, &error).await,
             }
         }
