@@ -30,8 +30,8 @@
 //! **Cleaning.** A region stays dirty for a while after its last write, so that a busy one costs no page
 //! writes at all. Whoever owns the clock calls [`RegionMap::clean_idle`] now and then; it flushes
 //! the members and cleans what saw no write since the call before. At most `dirty_max` regions
-//! are dirty; a write that needs one more cleans the longest idle ones first. Only regions with writes in
-//! flight can go beyond that bound.
+//! are dirty; a write that needs one more cleans the longest idle ones first. Beyond that bound come
+//! only as many as have writes in flight at the same time.
 //!
 //! **Rebuild.** A replacement gets a lane, and its bit is set in every written region. Within a region
 //! that is being rebuilt, the stripes that are done are kept in memory only; after a crash the
@@ -74,6 +74,8 @@ const NEEDS_RESYNC: u8 = 4;
 const ON_DISK: u8 = WRITTEN | DIRTY | NEEDS_RESYNC;
 /// In memory: needs a resync that was asked for after the one under way had begun.
 const RESYNC_AGAIN: u8 = 0x20;
+/// In memory: is to become unwritten, unless a write begins before.
+const UNWRITING: u8 = 0x10;
 /// In memory: had a write since the last look at it.
 const TOUCHED: u8 = 0x40;
 /// In memory: flags are set that are not durable yet.
@@ -174,6 +176,8 @@ pub struct RegionMap {
     written: Cell<u64>,
     /// Held while regions are looked at, flushed and then cleared.
     cleaner: Semaphore,
+    /// Writes that have room for one more dirty region and are about to use it.
+    reserved: Cell<usize>,
     /// Regions that are being zeroed for their first write.
     zeroing: RefCell<BTreeSet<u64>>,
     zeroed: Notify,
@@ -219,6 +223,7 @@ impl RegionMap {
             dirty: RefCell::default(),
             written: Cell::new(0),
             cleaner: Semaphore::new(1),
+            reserved: Cell::new(0),
             zeroing: RefCell::default(),
             zeroed: Notify::default(),
             joining: Cell::new(0),
@@ -335,7 +340,7 @@ impl RegionMap {
         let flags = {
             let entry = &mut self.entries.borrow_mut()[index];
             entry.writers += 1;
-            entry.flags |= TOUCHED;
+            entry.flags = entry.flags & !UNWRITING | TOUCHED;
             entry.flags
         };
         let guard = WriteGuard { map: self, index };
@@ -347,9 +352,8 @@ impl RegionMap {
 
     /// The slow way of `begin_write`: sets what is missing and waits until it is durable.
     async fn mark(&self, store: &dyn MapStore, region: u64, wanted: u8) -> Result<(), MapError> {
-        if wanted & DIRTY != 0 && !self.is_dirty(region) {
-            self.make_room(store).await?;
-        }
+        let needs_room = wanted & DIRTY != 0 && !self.is_dirty(region);
+        let room = if needs_room { Some(self.make_room(store).await?) } else { None };
         // Held until the region is written: nobody may zero it once more after that.
         let zeroing = if self.zero_first.get() { self.zero(store, region).await? } else { None };
         let index = to_index(region);
@@ -365,7 +369,7 @@ impl RegionMap {
             self.entries.borrow_mut()[index].flags |= wanted | PENDING;
             self.pages.borrow_mut()[page::of(index)].set_pending(index);
         }
-        drop(zeroing);
+        drop((zeroing, room));
         let durable = || !self.entries.borrow()[index].has(PENDING);
         self.persist(store, page::of(index), durable).await
     }

@@ -3,10 +3,22 @@
 
 use weft_rt::sync::Permit;
 
-use super::{DIRTY, MapError, MapStore, NEEDS_RESYNC, RESYNC_AGAIN, RegionMap, TOUCHED, WRITTEN};
+use super::{
+    DIRTY, MapError, MapStore, NEEDS_RESYNC, PENDING, RESYNC_AGAIN, RegionMap, TOUCHED, UNWRITING,
+    WRITTEN,
+};
 
 /// When the bound of dirty regions is reached, this part of them is cleaned at once.
 const ROOM_SHARE: usize = 8;
+
+/// Room for one more dirty region, until it is one.
+pub(super) struct Room<'a>(&'a RegionMap);
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.reserved.set(self.0.reserved.get() - 1);
+    }
+}
 
 impl RegionMap {
     /// Cleans the dirty regions that saw no write since the call before. To be called at
@@ -36,19 +48,20 @@ impl RegionMap {
     }
 
     /// Has room made for one more dirty region.
-    pub(super) async fn make_room(&self, store: &dyn MapStore) -> Result<(), MapError> {
-        let full = || self.dirty_count() >= self.config.dirty_max.max(1);
-        if !full() {
-            return Ok(());
+    pub(super) async fn make_room(&self, store: &dyn MapStore) -> Result<Room<'_>, MapError> {
+        let max = self.config.dirty_max.max(1);
+        let taken = || self.dirty_count() + self.reserved.get();
+        if taken() >= max {
+            let permit = self.cleaner.acquire(1).await;
+            if taken() >= max {
+                let most = (max / ROOM_SHARE).max(1) + (taken() - max);
+                let mut quiet = self.quiet(|touched| !touched, most);
+                quiet.extend(self.quiet(|touched| touched, most - quiet.len()));
+                self.clean(store, permit, quiet).await?;
+            }
         }
-        let permit = self.cleaner.acquire(1).await;
-        if !full() {
-            return Ok(());
-        }
-        let most = (self.config.dirty_max / ROOM_SHARE).max(1);
-        let mut quiet = self.quiet(|touched| !touched, most);
-        quiet.extend(self.quiet(|touched| touched, most - quiet.len()));
-        self.clean(store, permit, quiet).await.map(drop)
+        self.reserved.set(self.reserved.get() + 1);
+        Ok(Room(self))
     }
 
     /// Dirty regions without writes in flight, longest dirty first.
@@ -67,19 +80,18 @@ impl RegionMap {
         permit: Permit,
         quiet: Vec<u64>,
     ) -> Result<usize, MapError> {
-        let cleared = self.clear_quiet(store, permit, quiet, |entry| entry.flags &= !DIRTY).await?;
+        let cleared = self.clear_quiet(store, permit, quiet).await?;
         self.persist_pages(store, Self::pages_of(&cleared)).await?;
         Ok(cleared.len())
     }
 
-    /// Flushes, then changes those of the regions that had no write meanwhile. The permit keeps
+    /// Flushes, then cleans those of the regions that had no write meanwhile. The permit keeps
     /// others from clearing the flag by which that is seen.
     async fn clear_quiet(
         &self,
         store: &dyn MapStore,
         permit: Permit,
         mut regions: Vec<u64>,
-        clear: impl Fn(&mut super::Entry),
     ) -> Result<Vec<u64>, MapError> {
         if regions.is_empty() {
             return Ok(regions);
@@ -93,7 +105,7 @@ impl RegionMap {
             entry.writers == 0 && !entry.has(TOUCHED)
         });
         for region in &regions {
-            self.change(*region, &clear);
+            self.change(*region, |entry| entry.flags &= !DIRTY);
         }
         drop(permit);
         Ok(regions)
@@ -134,7 +146,7 @@ impl RegionMap {
         store: &dyn MapStore,
         regions: &[u64],
     ) -> Result<(), MapError> {
-        for region in regions {
+        for region in regions.iter().filter(|region| self.is_written(**region)) {
             self.change(*region, |entry| entry.flags |= NEEDS_RESYNC | RESYNC_AGAIN);
         }
         self.persist_pages(store, Self::pages_of(regions)).await
@@ -167,14 +179,21 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(regions)).await
     }
 
+    /// First step of making a region unwritten: any write that begins after this cancels it. Writes
+    /// in flight do not: they and the discard are under way at the same time and may come in
+    /// either order.
+    pub fn unwriting_begins(&self, region: u64) {
+        self.entries.borrow_mut()[super::to_index(region)].flags |= UNWRITING;
+    }
+
     /// Makes regions unwritten again: they read as zeros, and take no part in resync, scrub
-    /// and rebuild. Regions that have a write in flight, or get one meanwhile, stay as they are; the
-    /// others are returned, durably unwritten.
+    /// and rebuild. Only those for which [`RegionMap::unwriting_begins`] was called and no write
+    /// began since or is in flight; they are returned, durably unwritten.
     ///
-    /// Their bytes on the members must be ready for a next first write: zeros that the caller has written to all
-    /// members (this flushes before it clears), unless the array zeroes regions before their
-    /// first write anyway ([`MapConfig::zero_first`]). A crash before the end leaves a region
-    /// written, with those zeros or with its old contents.
+    /// Their bytes on the members must be ready for a next first write: zeros that the caller
+    /// has written to all members between the two calls (this flushes before it clears), unless
+    /// the array zeroes regions before their first write anyway ([`super::MapConfig::zero_first`]).
+    /// A crash before the end leaves a region written, with those zeros or its old contents.
     ///
     /// # Errors
     /// If the members cannot be flushed or written.
@@ -183,18 +202,17 @@ impl RegionMap {
         store: &dyn MapStore,
         regions: &[u64],
     ) -> Result<Vec<u64>, MapError> {
-        let permit = self.cleaner.acquire(1).await;
-        let idle = |region: &u64| {
+        store.flush_data().await?;
+        let mut cleared = regions.to_vec();
+        cleared.retain(|region| {
             let entry = self.entry(*region);
-            entry.has(WRITTEN) && entry.writers == 0
-        };
-        let quiet = regions.iter().copied().filter(idle).collect();
-        let unwritten = |entry: &mut super::Entry| {
-            entry.flags &= !(WRITTEN | DIRTY | NEEDS_RESYNC | RESYNC_AGAIN);
-            entry.lanes = 0;
-        };
-        let cleared = self.clear_quiet(store, permit, quiet, unwritten).await?;
+            entry.has(WRITTEN | UNWRITING) && entry.writers == 0
+        });
         for region in &cleared {
+            self.change(*region, |entry| {
+                entry.flags &= PENDING;
+                entry.lanes = 0;
+            });
             self.forget_rebuilt(*region);
         }
         self.persist_pages(store, Self::pages_of(&cleared)).await?;
