@@ -26,7 +26,7 @@ mod seed;
 mod uml;
 
 pub use block::{LoopDevice, Mount};
-pub use need::{Need, have};
+pub use need::{Need, have, skip};
 pub use process::{Process, command, run, wait_until};
 pub use scratch::Scratch;
 pub use seed::{Rng, for_seeds};

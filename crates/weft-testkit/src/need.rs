@@ -53,8 +53,18 @@ pub fn have(needs: &[Need]) -> bool {
     if missing.is_empty() {
         return true;
     }
+    skip(&missing.join(", "));
+    false
+}
+
+/// Says that the test that calls this is skipped, and `why`; for needs that only the test itself can
+/// look for. [`have`] tells the policy.
+///
+/// # Panics
+/// With `WEFT_NOTHING_SKIPPED=1`.
+pub fn skip(why: &str) {
     let thread = std::thread::current();
-    let line = format!("{}: {}", thread.name().unwrap_or("?"), missing.join(", "));
+    let line = format!("{}: {why}", thread.name().unwrap_or("?"));
     let strict = std::env::var_os("WEFT_NOTHING_SKIPPED").is_some_and(|value| value == "1");
     assert!(!strict, "nothing may be skipped, but {line}; ./test installs what tests need");
     eprintln!("SKIPPED {line}");
@@ -62,7 +72,6 @@ pub fn have(needs: &[Need]) -> bool {
         let log = OpenOptions::new().append(true).create(true).open(path);
         log.and_then(|mut file| writeln!(file, "{line}")).expect("write the list of skipped tests");
     }
-    false
 }
 
 /// Where `name` is on the search path, or where administrators' tools are.
