@@ -132,8 +132,8 @@ impl Inner {
 
     pub async fn exclude(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
         if self.members.holds(slot, disk) {
-            if !self.survives(self.incomplete_slots().with(slot)) && self.breaks_data(slot) {
-                self.set_broken(slot, cause);
+            if self.cannot_spare(slot) {
+                self.set_broken(UnitSet::one(slot), cause);
                 return;
             }
             self.empty_slot(slot);
@@ -147,29 +147,38 @@ impl Inner {
         }
     }
 
-    /// Writes the membership to all members, excluding those that fail to take it.
+    /// Writes the membership to all members, excluding those that fail to take it. A change that
+    /// would leave too few of the members that were active before does not take effect: those left
+    /// out could later be taken for the array ([`may_take_effect`]). The array is then broken.
     pub async fn commit_members(&self) {
         loop {
+            if let Err(cause) = self.members.check_majority() {
+                self.set_broken(UnitSet::new(), &cause);
+                return;
+            }
             let failed = self.members.commit().await;
-            let mut again = false;
+            if failed.is_empty() {
+                return;
+            }
             for (slot, disk, error) in failed {
+                let cause = error.to_string();
                 if !self.members.holds(slot, &disk) {
                     continue;
                 }
-                let cause = error.to_string();
-                if !self.survives(self.incomplete_slots().with(slot)) && self.breaks_data(slot) {
-                    self.set_broken(slot, &cause);
-                } else {
-                    self.empty_slot(slot);
-                    let disk = disk.info().name.clone();
-                    self.events.emit(Event::MemberFailed { slot, disk, cause });
-                    again = true;
+                if self.cannot_spare(slot) {
+                    self.set_broken(UnitSet::one(slot), &cause);
+                    return;
                 }
-            }
-            if !again {
-                return;
+                self.empty_slot(slot);
+                let disk = disk.info().name.clone();
+                self.events.emit(Event::MemberFailed { slot, disk, cause });
             }
         }
+    }
+
+    /// Whether losing `slot` now would lose data.
+    fn cannot_spare(&self, slot: usize) -> bool {
+        !self.survives(self.incomplete_slots().with(slot)) && self.breaks_data(slot)
     }
 
     /// Empties a slot, in memory; [`Inner::commit_members`] must follow.
@@ -204,13 +213,13 @@ impl Inner {
         })
     }
 
-    fn set_broken(&self, slot: usize, cause: &str) {
-        self.broken_slots.set(self.broken_slots.get().with(slot));
+    fn set_broken(&self, slots: UnitSet, cause: &str) {
+        self.broken_slots.set(self.broken_slots.get().union(&slots));
         let mut broken = self.broken.borrow_mut();
         if broken.is_none() {
             *broken = Some(cause.to_owned());
             drop(broken);
-            self.events.emit(Event::ArrayBroken { slot, cause: cause.to_owned() });
+            self.events.emit(Event::ArrayBroken { cause: cause.to_owned() });
         }
     }
 

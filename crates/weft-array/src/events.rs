@@ -28,8 +28,6 @@ pub enum Event {
     },
     /// A member failed that the code cannot do without: the array takes no more writes.
     ArrayBroken {
-        /// The slot whose loss was one too many.
-        slot: usize,
         /// Why.
         cause: String,
     },

@@ -12,6 +12,7 @@ use futures_util::future::{join, join_all};
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 
+use crate::assemble::may_take_effect;
 use crate::superblock::{
     SlotState, SpareMeta, Superblock, SuperblockError, disk_hint, write_superblock,
 };
@@ -46,6 +47,8 @@ pub(crate) struct Members {
     pub superblock: RefCell<Superblock>,
     commit: Semaphore,
     all_active: Cell<bool>,
+    /// Slots active in the superblock that is in effect.
+    in_effect: RefCell<Vec<usize>>,
 }
 
 /// A request under way on a member; ends when dropped.
@@ -70,7 +73,9 @@ impl Members {
             read_errors: Cell::new(0),
             repairs: Cell::new(0),
         });
+        let in_effect = superblock.active_slots().collect();
         let members = Self {
+            in_effect: RefCell::new(in_effect),
             slots: slots.collect(),
             spares: RefCell::new(spares),
             superblock: RefCell::new(superblock),
@@ -192,6 +197,20 @@ impl Members {
         self.all_active.set(active);
     }
 
+    /// Whether the membership as it is now may take effect after the one that is.
+    pub fn check_majority(&self) -> Result<(), String> {
+        let before = self.in_effect.borrow();
+        let kept = before.iter().filter(|slot| self.state(**slot) == SlotState::Active).count();
+        if may_take_effect(before.len(), kept) {
+            return Ok(());
+        }
+        let lost = before.len() - kept;
+        Err(format!(
+            "{lost} of {} active members failed at once; assemble the array again with all of them, or force it degraded",
+            before.len()
+        ))
+    }
+
     /// Waits for a commit that is under way.
     pub async fn committed(&self) {
         drop(self.commit.acquire(1).await);
@@ -218,6 +237,9 @@ impl Members {
             Some(write_superblock(&**disk, &superblock, id))
         });
         let (results, _) = join(join_all(to_members), join_all(to_spares)).await;
+        if results.iter().all(Result::is_ok) {
+            *self.in_effect.borrow_mut() = superblock.active_slots().collect();
+        }
         let failed = members.into_iter().zip(results);
         failed.filter_map(|((slot, disk), result)| Some((slot, disk, result.err()?))).collect()
     }
