@@ -5,10 +5,14 @@
 
 mod disk;
 mod error;
+mod fault;
 mod file;
+mod queue;
 mod ram;
 
 pub use disk::{Class, Disk, DiskInfo, IoFuture, WriteOpts};
 pub use error::{DiskError, DiskErrorKind, DiskOp};
+pub use fault::{Fault, FaultDisk, Faults, OpCounts, RateLimit};
 pub use file::{FileDisk, FileOptions, IoMode};
+pub use queue::{QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;
