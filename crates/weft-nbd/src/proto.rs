@@ -29,7 +29,8 @@ pub mod wire;
 pub use connect::{ClientNegotiation, ClientStep, Peer};
 pub use negotiate::{Catalogue, ExportInfo, Negotiation, Session, Step};
 pub use reply::{
-    put_block_status, put_data_chunk_head, put_error_chunk, put_request, put_simple_reply,
+    put_block_status, put_data_chunk_head, put_empty_chunk, put_error_chunk, put_request,
+    put_simple_reply,
 };
 pub use request::{Command, Limits, Request};
 pub use response::{Chunk, Response, error_of_chunk};

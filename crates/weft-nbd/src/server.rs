@@ -1,0 +1,449 @@
+//! The server: listeners, exports by name, and the connections.
+//!
+//! Everything runs on one thread, on the ring that also drives the disks. Of each connection
+//! there are two tasks. The **reader** parses requests (many per receive) and starts them: a
+//! request that is done at once, as on a RAM disk, is done in the reader's own turn; another becomes a
+//! task. The **writer** sends what is ready, in whatever order requests end, many replies at once.
+//!
+//! **Memory is bounded** by [`ServerConfig`]: connections × the receive buffer (128 KiB), plus the bytes
+//! of requests in flight, for which a reader takes permits *before* it takes the payload off the
+//! socket. No permit, no reading: the client's own socket fills up, and it waits. A reply counts
+//! until it has been sent.
+//!
+//! **No client can stop the others for long.** One that owes us the rest of a message, or
+//! does not take our replies, for [`ServerConfig::stall_timeout`] is cut off; so is one that does
+//! not end its handshake. An idle client may stay for ever.
+//!
+//! **Ends.** On `DISC`, or when the client just goes, requests in flight run to their end and all that they
+//! hold is released. [`Server::shutdown`] stops accepting, refuses new requests, waits for those
+//! in flight, and cuts off what is left after a while.
+
+mod connection;
+mod listen;
+mod transmission;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::rc::{Rc, Weak};
+
+use futures_util::future::{Either, select};
+use weft_rt::ring::{Fd, Ring};
+use weft_rt::sync::{Notify, Semaphore};
+use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
+
+use crate::Export;
+use crate::proto::{Catalogue, ExportInfo, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, wire};
+use connection::Connection;
+use listen::Listener;
+
+/// The port of NBD.
+pub const DEFAULT_PORT: u16 = 10809;
+
+/// Where a server listens when nobody says otherwise: loopback only, since NBD itself neither
+/// authenticates nor encrypts.
+pub const DEFAULT_ADDRESS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_PORT);
+
+/// Bounds of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Connections at the same time; more are closed as soon as they come. The ring should
+    /// allow for two socket operations of each.
+    pub connections_max: usize,
+    /// Requests of one connection in flight.
+    pub requests_per_connection: usize,
+    /// Bytes of requests of one connection in flight.
+    pub bytes_per_connection: usize,
+    /// Bytes of requests of all connections in flight.
+    pub bytes_total: usize,
+    /// How long a client may keep us waiting in the middle of a message or of a handshake.
+    pub stall_timeout: Nanos,
+    /// How long [`Server::shutdown`] waits for requests in flight.
+    pub shutdown_grace: Nanos,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 256,
+            requests_per_connection: 256,
+            bytes_per_connection: 64 << 20,
+            bytes_total: 256 << 20,
+            stall_timeout: 60 * SECOND,
+            shutdown_grace: 10 * SECOND,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// The largest payload that fits every bound.
+    fn payload_max(&self) -> u32 {
+        let bytes = self.bytes_per_connection.min(self.bytes_total);
+        u32::try_from(bytes).unwrap_or(u32::MAX).min(PAYLOAD_BYTES_MAX)
+    }
+}
+
+/// What kept a server from doing as it was told.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address or path.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Another server is alive behind this socket.
+    #[error("{0} is in use by a running server; stop it, or choose another path")]
+    InUse(String),
+    /// A file that is not a socket is in the way.
+    #[error("{0} exists and is not a socket; remove it, or choose another path")]
+    NotASocket(String),
+    /// There is an export of this name.
+    #[error("there is an export named {0:?} already")]
+    Duplicate(String),
+    /// A name that the protocol cannot carry.
+    #[error("export names have at most {NAME_BYTES_MAX} bytes, none of them NUL")]
+    Name,
+    /// Block sizes that make no sense.
+    #[error("block sizes of export {0:?} are no powers of two in order")]
+    BlockSizes(String),
+}
+
+/// Something that happened, for a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A client chose an export.
+    Connected {
+        /// Number of the connection.
+        connection: u64,
+        /// The export's name.
+        export: String,
+    },
+    /// A connection has ended.
+    Disconnected {
+        /// Number of the connection.
+        connection: u64,
+        /// Why, unless it ended as it should.
+        fault: Option<String>,
+    },
+    /// A connection was refused, because there are too many.
+    Refused,
+    /// A listener met an error and tries again.
+    AcceptFailed(String),
+}
+
+/// Handle of a server; clones are handles of the same one.
+#[derive(Clone)]
+pub struct Server(Rc<Inner>);
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("connections", &self.connections())
+            .field("bytes_available", &self.0.bytes.available())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    rt: Rt,
+    ring: Ring,
+    config: ServerConfig,
+    exports: RefCell<Exports>,
+    connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    connections_made: Cell<u64>,
+    listeners: RefCell<Vec<Listener>>,
+    bytes: Semaphore,
+    stopping: Cell<bool>,
+    stop: Notify,
+    /// Rings when a connection has ended.
+    ended: Notify,
+    log: RefCell<Option<Rc<dyn Fn(Event)>>>,
+}
+
+#[derive(Default)]
+struct Exports {
+    list: Vec<(String, Rc<dyn Export>)>,
+    default: Option<String>,
+}
+
+impl Server {
+    /// A server that listens nowhere and serves nothing yet.
+    pub fn new(rt: &Rt, ring: &Ring, config: ServerConfig) -> Self {
+        let inner = Rc::new(Inner {
+            rt: rt.clone(),
+            ring: ring.clone(),
+            config,
+            exports: RefCell::default(),
+            connections: RefCell::default(),
+            connections_made: Cell::new(0),
+            listeners: RefCell::default(),
+            bytes: Semaphore::new(config.bytes_total),
+            stopping: Cell::new(false),
+            stop: Notify::default(),
+            ended: Notify::default(),
+            log: RefCell::default(),
+        });
+        rt.spawn(watch(rt.clone(), Rc::downgrade(&inner)));
+        Self(inner)
+    }
+
+    /// Calls `log` with everything that happens from now on.
+    pub fn on_event(&self, log: impl Fn(Event) + 'static) {
+        *self.0.log.borrow_mut() = Some(Rc::new(log));
+    }
+
+    /// Serves `export` as `name`. The first is also the default, which the empty name means.
+    ///
+    /// # Errors
+    /// The name is taken or impossible, or the block sizes are.
+    pub fn add_export(&self, name: &str, export: Rc<dyn Export>) -> Result<(), ServerError> {
+        if name.len() > NAME_BYTES_MAX || name.contains('\0') {
+            return Err(ServerError::Name);
+        }
+        let block = export.block_sizes();
+        let powers = block.min.is_power_of_two() && block.preferred.is_power_of_two();
+        if !powers || block.min > 64 << 10 || block.min > block.max.min(block.preferred) {
+            return Err(ServerError::BlockSizes(name.to_owned()));
+        }
+        let mut exports = self.0.exports.borrow_mut();
+        if exports.list.iter().any(|(taken, _)| taken == name) {
+            return Err(ServerError::Duplicate(name.to_owned()));
+        }
+        exports.default.get_or_insert_with(|| name.to_owned());
+        exports.list.push((name.to_owned(), export));
+        Ok(())
+    }
+
+    /// Chooses what the empty name means; `None`: nothing.
+    pub fn set_default_export(&self, name: Option<&str>) {
+        self.0.exports.borrow_mut().default = name.map(str::to_owned);
+    }
+
+    /// Serves `name` no longer: no client can choose it, and those that use it are let go once
+    /// their requests in flight have ended (at most [`ServerConfig::shutdown_grace`]). Returns
+    /// whether there was such an export.
+    pub async fn remove_export(&self, name: &str) -> bool {
+        let removed = {
+            let mut exports = self.0.exports.borrow_mut();
+            let Some(at) = exports.list.iter().position(|(known, _)| known == name) else {
+                return false;
+            };
+            exports.default.take_if(|default| default == name);
+            exports.list.remove(at).1
+        };
+        self.0.end_connections(|connection| connection.serves(&removed)).await;
+        true
+    }
+
+    /// Listens on a TCP address (port 0: any that is free); gives the address with its port.
+    ///
+    /// # Errors
+    /// The kernel's: in use, not ours, not permitted.
+    pub fn listen_tcp(&self, address: SocketAddr) -> Result<SocketAddr, ServerError> {
+        let (listener, address) = Listener::tcp(address)?;
+        self.start_listener(listener);
+        Ok(address)
+    }
+
+    /// Listens on a Unix socket at `path`, accessible to this user only. A socket that a dead
+    /// server left behind is replaced; a live one is not.
+    ///
+    /// # Errors
+    /// Another server is alive there, something else is in the way, or the kernel's.
+    pub fn listen_unix(&self, path: &Path) -> Result<(), ServerError> {
+        let listener = Listener::unix(path)?;
+        self.start_listener(listener);
+        Ok(())
+    }
+
+    fn start_listener(&self, listener: Listener) {
+        let accept = accept_loop(self.0.clone(), listener.fd().clone());
+        self.0.rt.spawn(accept);
+        self.0.listeners.borrow_mut().push(listener);
+    }
+
+    /// The connections that there are.
+    pub fn connections(&self) -> usize {
+        self.0.connections.borrow().len()
+    }
+
+    /// The connections that use the export `name`.
+    pub fn connections_to(&self, name: &str) -> usize {
+        let exports = self.0.exports.borrow();
+        let Some((_, export)) = exports.list.iter().find(|(known, _)| known == name) else {
+            return 0;
+        };
+        self.0.connections.borrow().values().filter(|c| c.serves(export)).count()
+    }
+
+    /// Bytes of requests in flight, of all connections.
+    pub fn bytes_in_flight(&self) -> usize {
+        self.0.config.bytes_total.saturating_sub(self.0.bytes.available())
+    }
+
+    /// Stops: no more connections, no more requests; those in flight end and are answered, then
+    /// the connections are closed, at the latest after [`ServerConfig::shutdown_grace`]. Returns how
+    /// many had to be cut off. Socket files are removed.
+    pub async fn shutdown(&self) -> usize {
+        self.0.stopping.set(true);
+        self.0.listeners.borrow_mut().clear();
+        self.0.stop.notify_all();
+        self.0.end_connections(|_| true).await
+    }
+}
+
+impl Inner {
+    fn emit(&self, event: Event) {
+        let log = self.log.borrow().clone();
+        if let Some(log) = log {
+            log(event);
+        }
+    }
+
+    /// What is on offer now, with the exports in the same order.
+    fn catalogue(&self) -> (Catalogue, Vec<Rc<dyn Export>>) {
+        let exports = self.exports.borrow();
+        let mut catalogue = Catalogue::default();
+        for (name, export) in &exports.list {
+            if exports.default.as_ref() == Some(name) {
+                catalogue.default = Some(catalogue.exports.len());
+            }
+            catalogue.exports.push(self.describe(name, &**export));
+        }
+        (catalogue, exports.list.iter().map(|(_, export)| export.clone()).collect())
+    }
+
+    fn describe(&self, name: &str, export: &dyn Export) -> ExportInfo {
+        let mut flags = wire::EXPORT_HAS_FLAGS
+            | wire::EXPORT_SEND_FLUSH
+            | wire::EXPORT_SEND_FUA
+            | wire::EXPORT_SEND_DF
+            | wire::EXPORT_CAN_MULTI_CONN;
+        flags |= if export.read_only() {
+            wire::EXPORT_READ_ONLY
+        } else {
+            wire::EXPORT_SEND_TRIM | wire::EXPORT_SEND_WRITE_ZEROES | wire::EXPORT_SEND_FAST_ZERO
+        };
+        let mut block = export.block_sizes();
+        block.max = block.max.min(self.config.payload_max()).max(block.min);
+        ExportInfo {
+            name: name.to_owned(),
+            description: export.description(),
+            size_bytes: export.size_bytes(),
+            block,
+            flags,
+        }
+    }
+
+    fn still_serves(&self, export: &Rc<dyn Export>) -> bool {
+        self.exports.borrow().list.iter().any(|(_, known)| Rc::ptr_eq(known, export))
+    }
+
+    /// Lets go of some connections; returns how many had to be cut off.
+    async fn end_connections(self: &Rc<Self>, which: impl Fn(&Connection) -> bool) -> usize {
+        let chosen: Vec<(u64, Rc<Connection>)> = {
+            let connections = self.connections.borrow();
+            let chosen = connections.iter().filter(|(_, connection)| which(connection));
+            chosen.map(|(id, connection)| (*id, connection.clone())).collect()
+        };
+        for (_, connection) in &chosen {
+            connection.drain();
+        }
+        let left = |inner: &Self| {
+            let connections = inner.connections.borrow();
+            chosen.iter().filter(|(id, _)| connections.contains_key(id)).count()
+        };
+        self.wait_until(self.config.shutdown_grace, || left(self) == 0).await;
+        let cut = left(self);
+        for (_, connection) in &chosen {
+            connection.cut("the server does not wait any longer");
+        }
+        // What is cut off ends at once, unless an export never answers: then its requests stay,
+        // and so does what they hold.
+        self.wait_until(100 * MILLISECOND, || left(self) == 0).await;
+        cut
+    }
+
+    async fn wait_until(&self, patience: Nanos, done: impl Fn() -> bool) {
+        let deadline = self.rt.now().saturating_add(patience);
+        loop {
+            let ended = self.ended.wait();
+            if done() {
+                return;
+            }
+            let ended = std::pin::pin!(ended);
+            let late = std::pin::pin!(self.rt.sleep_until(deadline));
+            if let Either::Right(_) = select(ended, late).await {
+                return;
+            }
+        }
+    }
+}
+
+/// Takes connections until the server stops.
+async fn accept_loop(server: Rc<Inner>, listener: Fd) {
+    loop {
+        let stop = server.stop.wait();
+        if server.stopping.get() {
+            return;
+        }
+        let accepted = {
+            let accept = std::pin::pin!(server.ring.accept(&listener));
+            match select(accept, std::pin::pin!(stop)).await {
+                Either::Left((accepted, _)) => accepted,
+                Either::Right(_) => return,
+            }
+        };
+        match accepted {
+            Ok(fd) => welcome(&server, fd),
+            Err(error) => {
+                // Out of descriptors or memory: it may pass.
+                server.emit(Event::AcceptFailed(error.to_string()));
+                server.rt.sleep(100 * MILLISECOND).await;
+            }
+        }
+    }
+}
+
+fn welcome(server: &Rc<Inner>, fd: Fd) {
+    if server.connections.borrow().len() >= server.config.connections_max {
+        return server.emit(Event::Refused);
+    }
+    let id = server.connections_made.get() + 1;
+    server.connections_made.set(id);
+    let connection = Rc::new(Connection::new(id, fd, server));
+    server.connections.borrow_mut().insert(id, connection.clone());
+    let inner = server.clone();
+    server.rt.spawn(async move {
+        let fault = connection::run(&inner, &connection).await;
+        inner.connections.borrow_mut().remove(&id);
+        inner.ended.notify_all();
+        inner.emit(Event::Disconnected { connection: id, fault });
+    });
+}
+
+/// Cuts off clients that keep us waiting.
+async fn watch(rt: Rt, server: Weak<Inner>) {
+    loop {
+        let Some(inner) = server.upgrade() else { return };
+        if inner.stopping.get() && inner.connections.borrow().is_empty() {
+            return;
+        }
+        let patience = inner.config.stall_timeout;
+        let connections: Vec<_> = inner.connections.borrow().values().cloned().collect();
+        let limit = rt.now().saturating_sub(patience);
+        for connection in connections {
+            if connection.waiting_since().is_some_and(|since| since < limit) {
+                connection.cut("the client kept us waiting for too long");
+            }
+        }
+        drop(inner);
+        rt.sleep((patience / 4).clamp(10 * MILLISECOND, SECOND)).await;
+    }
+}

@@ -1,0 +1,198 @@
+//! One connection: its handshake, its two tasks, its end.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+
+use futures_util::future::join;
+use rustix::net::{Shutdown, shutdown, sockopt};
+use weft_rt::Nanos;
+use weft_rt::ring::Fd;
+use weft_rt::sync::{Permit, Semaphore};
+use zerocopy::IntoBytes;
+
+use super::{Event, Inner, transmission};
+use crate::Export;
+use crate::inbox::{INBOX_BYTES, Inbox};
+use crate::outbox::Outbox;
+use crate::proto::{ExportInfo, Limits, Negotiation, Step, Violation};
+
+/// Replies of a handshake that wait, at most, before more of the input is looked at.
+const HANDSHAKE_BYTES_UNSENT: usize = 64 << 10;
+
+/// What a request holds until its reply has been sent.
+#[derive(Debug, Default)]
+pub(super) struct Ticket {
+    pub(super) request: Option<Permit>,
+    pub(super) bytes: Option<(Permit, Permit)>,
+}
+
+/// A connection, as the server sees it.
+pub(super) struct Connection {
+    id: u64,
+    pub(super) fd: Fd,
+    pub(super) outbox: Outbox<Ticket>,
+    export: RefCell<Option<Rc<dyn Export>>>,
+    /// New requests are refused.
+    pub(super) draining: Cell<bool>,
+    /// Set when the handshake begins, cleared when it ends.
+    handshake_since: Cell<Option<Nanos>>,
+    owed_since: RefCell<Rc<Cell<Option<Nanos>>>>,
+    fault: RefCell<Option<String>>,
+    pub(super) requests: Semaphore,
+    pub(super) bytes: Semaphore,
+}
+
+/// Why a connection ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error("the client broke the protocol: {0}")]
+    Protocol(#[from] Violation),
+    #[error("the connection failed: {0}")]
+    Io(#[from] io::Error),
+    #[error("the client went away {0}")]
+    Vanished(&'static str),
+}
+
+impl Connection {
+    pub(super) fn new(id: u64, fd: Fd, server: &Inner) -> Self {
+        Self {
+            id,
+            fd,
+            outbox: Outbox::new(),
+            export: RefCell::default(),
+            draining: Cell::new(false),
+            handshake_since: Cell::new(Some(server.rt.now())),
+            owed_since: RefCell::default(),
+            fault: RefCell::default(),
+            requests: Semaphore::new(server.config.requests_per_connection),
+            bytes: Semaphore::new(server.config.bytes_per_connection),
+        }
+    }
+
+    pub(super) fn serves(&self, export: &Rc<dyn Export>) -> bool {
+        self.export.borrow().as_ref().is_some_and(|served| Rc::ptr_eq(served, export))
+    }
+
+    /// Since when this client has kept us waiting in the middle of something.
+    pub(super) fn waiting_since(&self) -> Option<Nanos> {
+        let owed = self.owed_since.borrow().get();
+        [self.handshake_since.get(), owed, self.outbox.sending_since()].into_iter().flatten().min()
+    }
+
+    /// Lets what is in flight end; the reader sees the end of the stream.
+    pub(super) fn drain(&self) {
+        self.draining.set(true);
+        // It may be gone already.
+        let _ = shutdown(&self.fd, Shutdown::Read);
+    }
+
+    /// Ends it now.
+    pub(super) fn cut(&self, why: &str) {
+        self.fault.borrow_mut().get_or_insert_with(|| why.to_owned());
+        self.draining.set(true);
+        self.outbox.close();
+        let _ = shutdown(&self.fd, Shutdown::Both);
+    }
+}
+
+/// Serves a connection to its end; gives what went wrong.
+pub(super) async fn run(server: &Rc<Inner>, connection: &Rc<Connection>) -> Option<String> {
+    tune(&connection.fd);
+    let reader = async {
+        let result = read(server, connection).await;
+        // What is in flight ends; every request gives its permit back when it is answered.
+        let all = server.config.requests_per_connection;
+        if matches!(result, Err(Fault::Io(_) | Fault::Vanished(_))) {
+            // Nobody is there to hear.
+            connection.outbox.close();
+        }
+        drop(connection.requests.acquire(all).await);
+        connection.outbox.finish();
+        result
+    };
+    let writer = async {
+        let result = connection.outbox.run(&server.rt, &server.ring, &connection.fd).await;
+        if result.is_err() {
+            // The reader must not wait for a client that takes no answers.
+            let _ = shutdown(&connection.fd, Shutdown::Both);
+        }
+        result
+    };
+    let (read, written) = join(reader, writer).await;
+    let _ = shutdown(&connection.fd, Shutdown::Both);
+    let fault = connection.fault.take();
+    // A client that goes without a word where it may is no fault of anybody.
+    fault
+        .or_else(|| read.err().map(|fault| fault.to_string()))
+        .or_else(|| written.err().map(|error| format!("the client took no answer: {error}")))
+}
+
+/// Replies must not wait for more to come; and a peer that lost power must be noticed. A Unix
+/// socket refuses both and needs neither.
+fn tune(fd: &Fd) {
+    let _ = sockopt::set_tcp_nodelay(fd, true);
+    let _ = sockopt::set_socket_keepalive(fd, true);
+}
+
+async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<(), Fault> {
+    let mut inbox = Inbox::new(&server.rt, &server.ring, &connection.fd);
+    *connection.owed_since.borrow_mut() = inbox.owed_since.clone();
+    let Some((info, export, limits)) = handshake(server, connection, &mut inbox).await? else {
+        return Ok(());
+    };
+    // It may have been removed, or the server stopped, in the meantime.
+    if !server.still_serves(&export) || connection.draining.get() {
+        return Ok(());
+    }
+    connection.handshake_since.set(None);
+    *connection.export.borrow_mut() = Some(export.clone());
+    server.emit(Event::Connected { connection: connection.id, export: info.name });
+    transmission::run(server, connection, &mut inbox, &export, &limits).await
+}
+
+/// Talks until the client has chosen an export, or has gone.
+async fn handshake(
+    server: &Inner,
+    connection: &Connection,
+    inbox: &mut Inbox,
+) -> Result<Option<(ExportInfo, Rc<dyn Export>, Limits)>, Fault> {
+    let (mut negotiation, greeting) = Negotiation::new();
+    let say = |bytes: &[u8]| {
+        connection.outbox.push(|out| out.extend_from_slice(bytes), None, Ticket::default());
+    };
+    say(greeting.as_bytes());
+    let (mut catalogue, exports) = server.catalogue();
+    let mut out = Vec::new();
+    loop {
+        let (used, step) = negotiation.step(inbox.bytes(), &catalogue, &mut out)?;
+        inbox.consume(used);
+        if !out.is_empty() {
+            say(&out);
+            out.clear();
+        }
+        match step {
+            Step::Again => connection.outbox.drained_to(HANDSHAKE_BYTES_UNSENT).await,
+            Step::NeedMore => {
+                let wanted = (inbox.bytes().len() + 1).min(INBOX_BYTES);
+                if !inbox.fill(wanted).await? {
+                    let early = inbox.bytes().is_empty();
+                    return if early { Ok(None) } else { Err(Fault::Vanished("in an option")) };
+                }
+            }
+            Step::Close => return Ok(None),
+            Step::Transmission(session) => {
+                let info = catalogue.exports.swap_remove(session.export);
+                let limits = Limits {
+                    size_bytes: info.size_bytes,
+                    block_min: info.block.min,
+                    payload_max: info.block.max,
+                    read_only: info.flags & crate::proto::wire::EXPORT_READ_ONLY != 0,
+                    structured: session.structured,
+                    base_allocation: session.base_allocation,
+                };
+                return Ok(Some((info, exports[session.export].clone(), limits)));
+            }
+        }
+    }
+}

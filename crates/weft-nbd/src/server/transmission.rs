@@ -1,0 +1,262 @@
+//! Requests: received, judged, carried out, answered.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use weft_rt::{Buf, Frozen};
+
+use super::Inner;
+use super::connection::{Connection, Fault, Ticket};
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
+use crate::proto::{
+    Command, Errno, Limits, Request, put_block_status, put_data_chunk_head, put_empty_chunk,
+    put_error_chunk, put_simple_reply, wire,
+};
+use crate::{Export, ExportError, Extent};
+
+/// While more than this waits to be sent, no further request is begun: data that is read faster
+/// than the client takes it would only fall out of the processor's caches.
+const BYTES_UNSENT_MAX: usize = 1 << 20;
+
+/// Extents in one reply, at most.
+const EXTENTS_MAX: usize = 1024;
+
+/// What the requests of one connection share.
+struct Service {
+    connection: Rc<Connection>,
+    export: Rc<dyn Export>,
+    structured: bool,
+}
+
+/// Takes requests until the client leaves.
+pub(super) async fn run(
+    server: &Rc<Inner>,
+    connection: &Rc<Connection>,
+    inbox: &mut Inbox,
+    export: &Rc<dyn Export>,
+    limits: &Limits,
+) -> Result<(), Fault> {
+    let service = Rc::new(Service {
+        connection: connection.clone(),
+        export: export.clone(),
+        structured: limits.structured,
+    });
+    loop {
+        if !inbox.fill(wire::REQUEST_BYTES).await? {
+            let between = inbox.bytes().is_empty();
+            return if between { Ok(()) } else { Err(Fault::Vanished("in a request")) };
+        }
+        let request = Request::parse(inbox.bytes())?;
+        inbox.consume(wire::REQUEST_BYTES);
+        let mut ticket = Ticket::default();
+        let requests = &connection.requests;
+        ticket.request = Some(match requests.try_acquire(1) {
+            Some(permit) => permit,
+            None => requests.acquire(1).await,
+        });
+        let verdict = if connection.draining.get() {
+            Err((Errno::Shutdown, "the server is shutting down"))
+        } else {
+            request.check(limits)
+        };
+        match verdict {
+            Ok(Command::Disconnect) => return Ok(()),
+            Ok(command) => {
+                let payload = receive_memory(server, connection, inbox, &request, command);
+                let Some((memory, permits)) = payload.await? else {
+                    return Err(Fault::Vanished("in the data of a write"));
+                };
+                ticket.bytes = permits;
+                connection.outbox.drained_to(BYTES_UNSENT_MAX).await;
+                service.begin(server, request, command, memory, ticket);
+            }
+            Err((errno, text)) => {
+                service.refuse(&request, errno, text, ticket);
+                skip_payload(inbox, &request, limits).await?;
+            }
+        }
+    }
+}
+
+/// The payload of a request that was refused is on its way nevertheless.
+async fn skip_payload(inbox: &mut Inbox, request: &Request, limits: &Limits) -> Result<(), Fault> {
+    let len = request.payload_len();
+    // One that exceeds the bound only somewhat was well meant; one that exceeds it by far, not.
+    if len / 2 > limits.payload_max {
+        let (len, max) = (len.into(), limits.payload_max.into());
+        let place = "the data of a write";
+        return Err(crate::proto::Violation::TooLong { place, len, max }.into());
+    }
+    if inbox.skip(len as usize).await? {
+        Ok(())
+    } else {
+        Err(Fault::Vanished("in the data of a write"))
+    }
+}
+
+type Memory = (Option<Buf>, Option<(weft_rt::sync::Permit, weft_rt::sync::Permit)>);
+
+/// The memory of a request: for a read an empty buffer, for a write its payload. Waits until the
+/// bounds allow for it. `None`: the client went away in the payload.
+async fn receive_memory(
+    server: &Inner,
+    connection: &Connection,
+    inbox: &mut Inbox,
+    request: &Request,
+    command: Command,
+) -> Result<Option<Memory>, Fault> {
+    let len = request.len as usize;
+    let write = match command {
+        Command::Read { .. } => false,
+        Command::Write { .. } => true,
+        _ => {
+            inbox.expect_small();
+            return Ok(Some((None, None)));
+        }
+    };
+    let own = match connection.bytes.try_acquire(len) {
+        Some(permit) => permit,
+        None => connection.bytes.acquire(len).await,
+    };
+    let all = match server.bytes.try_acquire(len) {
+        Some(permit) => permit,
+        None => server.bytes.acquire(len).await,
+    };
+    let buf = Buf::new(len);
+    if !write {
+        inbox.expect_small();
+        return Ok(Some((Some(buf), Some((own, all)))));
+    }
+    Ok(inbox.take_payload(buf).await?.map(|buf| (Some(buf), Some((own, all)))))
+}
+
+impl Service {
+    fn outbox(&self) -> &Outbox<Ticket> {
+        &self.connection.outbox
+    }
+
+    /// Starts a request: it ends in this very turn if it can, else a task carries it on.
+    fn begin(
+        self: &Rc<Self>,
+        server: &Inner,
+        request: Request,
+        command: Command,
+        memory: Option<Buf>,
+        ticket: Ticket,
+    ) {
+        let service = self.clone();
+        let mut work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
+            service.carry_out(&request, command, memory, ticket).await;
+        });
+        // Whoever takes the future on polls it again at once and so leaves its own waker.
+        let mut nobody = Context::from_waker(Waker::noop());
+        if work.as_mut().poll(&mut nobody).is_pending() {
+            server.rt.spawn(work);
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        request: &Request,
+        command: Command,
+        memory: Option<Buf>,
+        ticket: Ticket,
+    ) {
+        let (offset, len) = (request.offset, u64::from(request.len));
+        let memory = memory.unwrap_or_else(|| Buf::new(0));
+        let done = match command {
+            Command::Read { .. } => {
+                let (result, buf) = self.export.read(offset, memory).await;
+                return match result {
+                    Ok(()) => self.send_data(request, buf.freeze(), ticket),
+                    Err(error) => self.refuse(request, error.errno, &error.message, ticket),
+                };
+            }
+            Command::BlockStatus { one } => return self.send_status(request, one, ticket),
+            Command::Write { fua } => self.export.write(offset, memory.freeze(), fua).await,
+            Command::Flush => self.export.flush().await,
+            Command::Trim { fua } => self.trim(offset, len, fua).await,
+            Command::WriteZeroes { fast: true, .. } if !self.export.fast_zeroes() => {
+                let text = "zeroes would not be faster than a write";
+                Err(ExportError::new(Errno::NotSupported, text))
+            }
+            Command::WriteZeroes { fua, may_trim, .. } => {
+                self.export.write_zeroes(offset, len, fua, may_trim).await
+            }
+            Command::Disconnect => Ok(()),
+        };
+        match done {
+            Ok(()) => {
+                self.outbox().push(|out| put_simple_reply(out, request.cookie, None), None, ticket);
+            }
+            Err(error) => self.refuse(request, error.errno, &error.message, ticket),
+        }
+    }
+
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), ExportError> {
+        self.export.trim(offset, len).await?;
+        if fua { self.export.flush().await } else { Ok(()) }
+    }
+
+    fn refuse(&self, request: &Request, errno: Errno, text: &str, ticket: Ticket) {
+        let cookie = request.cookie;
+        let write_head = |out: &mut Vec<u8>| {
+            if self.structured {
+                put_error_chunk(out, cookie, errno, text);
+            } else {
+                put_simple_reply(out, cookie, Some(errno));
+            }
+        };
+        self.outbox().push(write_head, None, ticket);
+    }
+
+    fn send_data(&self, request: &Request, data: Frozen, ticket: Ticket) {
+        let (cookie, offset) = (request.cookie, request.offset);
+        let structured_len = self.structured.then_some(data.len());
+        let write_head = |out: &mut Vec<u8>| {
+            match structured_len {
+                None => put_simple_reply(out, cookie, None),
+                // A chunk of data is never empty.
+                Some(0) => put_empty_chunk(out, cookie),
+                Some(len) => put_data_chunk_head(out, cookie, offset, len, true),
+            }
+        };
+        self.outbox().push(write_head, Some(data), ticket);
+    }
+
+    fn send_status(&self, request: &Request, one: bool, ticket: Ticket) {
+        let extents = self.export.block_status(request.offset, request.len.into());
+        let extents = clip(&extents, request.len, if one { 1 } else { EXTENTS_MAX });
+        let extents = extents.into_iter();
+        self.outbox().push(|out| put_block_status(out, request.cookie, extents), None, ticket);
+    }
+}
+
+/// Extents as they go on the wire: neighbours of one state joined, none empty, at least one,
+/// together not longer than `len`.
+fn clip(extents: &[Extent], len: u32, most: usize) -> Vec<(u32, u32)> {
+    let mut clipped: Vec<(u32, u32)> = Vec::new();
+    let mut left = len;
+    for extent in extents {
+        let part = u32::try_from(extent.len).unwrap_or(u32::MAX).min(left);
+        if part == 0 {
+            continue;
+        }
+        let hole = if extent.hole { wire::STATE_HOLE } else { 0 };
+        let flags = hole | if extent.zero { wire::STATE_ZERO } else { 0 };
+        let full = clipped.len() == most;
+        match clipped.last_mut() {
+            Some((run, same)) if *same == flags => *run += part,
+            _ if full => break,
+            _ => clipped.push((part, flags)),
+        }
+        left -= part;
+    }
+    if clipped.is_empty() {
+        clipped.push((len, 0));
+    }
+    clipped
+}

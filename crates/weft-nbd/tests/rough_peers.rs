@@ -1,0 +1,385 @@
+//! Clients that break the rules, stall, or vanish harm nobody but themselves, and what they held
+//! is released (every test ends with a server that has no byte in flight).
+
+mod support;
+
+use std::cell::Cell;
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use support::{RamExport, Seen, Served};
+use weft_nbd::proto::{Request, put_request, wire::*};
+use weft_nbd::server::Event;
+use weft_nbd::{Server, ServerConfig, ServerError};
+use weft_rt::MILLISECOND;
+use weft_rt::ring::{self, RingConfig};
+use weft_testkit::{Rng, Scratch, wait_until};
+
+const MIB: usize = 1 << 20;
+
+/// A client by hand: handshake done, no structured replies.
+struct Raw(UnixStream);
+
+impl Raw {
+    fn dial(served: &Served) -> UnixStream {
+        UnixStream::connect(&served.socket).expect("the server listens")
+    }
+
+    fn new(served: &Served) -> Self {
+        let mut stream = Self::dial(served);
+        stream.read_exact(&mut [0; 18]).expect("a greeting");
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(OPTION_MAGIC.to_be_bytes());
+        hello.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+        stream.write_all(&hello).expect("say hello");
+        stream.read_exact(&mut [0; 10]).expect("size and flags");
+        Self(stream)
+    }
+
+    fn send(&mut self, command: u16, cookie: u64, offset: u64, len: u32) {
+        let mut bytes = Vec::new();
+        put_request(&mut bytes, &Request { flags: 0, command, cookie, offset, len });
+        self.0.write_all(&bytes).expect("send a request");
+    }
+
+    /// The next simple reply: cookie and error.
+    fn reply(&mut self) -> (u64, u32) {
+        let mut bytes = [0; 16];
+        self.0.read_exact(&mut bytes).expect("a reply");
+        assert_eq!(bytes[..4], SIMPLE_REPLY_MAGIC.to_be_bytes());
+        let error = u32::from_be_bytes(bytes[4..8].try_into().expect("four bytes"));
+        (u64::from_be_bytes(bytes[8..].try_into().expect("eight bytes")), error)
+    }
+
+    fn data(&mut self, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        self.0.read_exact(&mut data).expect("data");
+        data
+    }
+
+    fn at_end(&mut self) -> bool {
+        match self.0.read(&mut [0; 1]) {
+            Ok(n) => n == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+
+    /// The server still does its work.
+    fn works(mut self) {
+        self.send(CMD_WRITE, 1, 4096, 4);
+        self.0.write_all(b"weft").expect("send data");
+        assert_eq!(self.reply(), (1, 0));
+        self.send(CMD_READ, 2, 4096, 4);
+        assert_eq!(self.reply(), (2, 0));
+        assert_eq!(self.data(4), b"weft");
+        self.send(CMD_DISC, 3, 0, 0);
+        assert!(self.at_end());
+    }
+}
+
+fn faults(events: &[Event]) -> Vec<&str> {
+    events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Disconnected { fault: Some(fault), .. } => Some(fault.as_str()),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn wrong_requests_are_refused_and_the_connection_goes_on() {
+    let served = Served::ram("disk", || RamExport::new(MIB));
+    let mut raw = Raw::new(&served);
+    for (cookie, command, offset, len, error) in [
+        (1, 77, 0, 0, 22),
+        (2, CMD_READ, MIB as u64, 1, 22),
+        (3, CMD_READ, u64::MAX, 1, 22),
+        (4, CMD_READ, 0, u32::MAX, 22),
+        (5, CMD_TRIM, 1, u32::MAX, 22),
+        (6, CMD_WRITE_ZEROES, 1, u32::MAX, 28),
+        (7, CMD_BLOCK_STATUS, 0, 512, 22),
+        (8, CMD_FLUSH, 0, 1, 22),
+        (9, CMD_READ, 0, 0, 0),
+    ] {
+        raw.send(command, cookie, offset, len);
+        assert_eq!(raw.reply(), (cookie, error));
+    }
+    // The data of a refused write is taken off the wire.
+    for len in [10, 40 << 20] {
+        raw.send(CMD_WRITE, 10, MIB as u64 - 4, len);
+        raw.0.write_all(&vec![7; len as usize]).expect("send data");
+        assert_eq!(raw.reply(), (10, if len == 10 { 28 } else { 22 }));
+    }
+    raw.works();
+    assert!(faults(&served.stop()).is_empty());
+}
+
+#[test]
+fn nonsense_ends_its_own_connection_only() {
+    let served = Served::ram("disk", || RamExport::new(MIB));
+    let bystander = Raw::new(&served);
+    let mut raw = Raw::new(&served);
+    raw.0.write_all(&[0x55; 28]).expect("send nonsense");
+    assert!(raw.at_end());
+    let mut raw = Raw::new(&served);
+    raw.send(CMD_WRITE, 1, 0, u32::MAX);
+    assert_eq!(raw.reply(), (1, 22));
+    assert!(raw.at_end());
+    let mut http = Raw(Raw::dial(&served));
+    http.0.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("send nonsense");
+    http.data(18);
+    assert!(http.at_end());
+    bystander.works();
+    let events = served.stop();
+    assert_eq!(faults(&events).len(), 3, "{events:?}");
+}
+
+#[test]
+fn any_conversation_at_all_leaves_the_server_well() {
+    let served = Served::ram("disk", || RamExport::new(MIB));
+    let mut rng = Rng::new(11);
+    let mut hello = 3u32.to_be_bytes().to_vec();
+    for (option, data) in [(8u32, &b""[..]), (3, b""), (7, b"\0\0\0\x04disk\0\0")] {
+        hello.extend(OPTION_MAGIC.to_be_bytes());
+        hello.extend(option.to_be_bytes());
+        hello.extend(u32::try_from(data.len()).expect("short").to_be_bytes());
+        hello.extend(data);
+    }
+    for command in [CMD_READ, CMD_WRITE_ZEROES, CMD_TRIM, CMD_FLUSH, CMD_READ] {
+        let len = if command == CMD_FLUSH { 0 } else { 4096 };
+        put_request(&mut hello, &Request { flags: 0, command, cookie: 1, offset: 0, len });
+    }
+    for _ in 0..400 {
+        let mut bytes = hello.clone();
+        for _ in 0..rng.below(4) {
+            let at = usize::try_from(rng.below(bytes.len() as u64)).expect("an index");
+            match rng.below(3) {
+                0 => bytes[at] = u8::try_from(rng.below(256)).expect("a byte"),
+                1 => bytes[at] ^= 1 << rng.below(8),
+                _ => bytes.truncate(at.max(1)),
+            }
+        }
+        let mut stream = Raw::dial(&served);
+        // The server may hang up before all is sent.
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    Raw::new(&served).works();
+    served.stop();
+}
+
+#[test]
+fn a_client_that_vanishes_in_the_middle_of_a_write_has_written_nothing() {
+    let seen = Arc::new(Seen::default());
+    let theirs = seen.clone();
+    let served = Served::ram("disk", move || RamExport { seen: theirs, ..RamExport::new(4 * MIB) });
+    for sent in [0, 10, 5000, MIB] {
+        let mut raw = Raw::new(&served);
+        raw.send(CMD_WRITE, 1, 0, 2 << 20);
+        raw.0.write_all(&vec![7; sent]).expect("send part of the data");
+        drop(raw);
+    }
+    Raw::new(&served).works();
+    let events = served.stop();
+    assert_eq!(seen.writes.load(Ordering::Relaxed), 1, "only the good client has written");
+    assert_eq!(faults(&events).len(), 4, "{events:?}");
+}
+
+#[test]
+fn a_client_that_vanishes_with_requests_in_flight_releases_them() {
+    let served = Served::ram("disk", || RamExport {
+        delay: Cell::new(30 * MILLISECOND),
+        ..RamExport::new(4 * MIB)
+    });
+    for _ in 0..4 {
+        let mut raw = Raw::new(&served);
+        for cookie in 0..8 {
+            raw.send(CMD_READ, cookie, 0, 1 << 20);
+        }
+    }
+    served.stop();
+}
+
+#[test]
+fn stalled_clients_are_cut_off_and_others_get_their_memory() {
+    let config = ServerConfig {
+        stall_timeout: 50 * MILLISECOND,
+        bytes_per_connection: 4 * MIB,
+        bytes_total: 4 * MIB,
+        ..ServerConfig::default()
+    };
+    let served = Served::start(config, |_, server| {
+        server.add_export("disk", Rc::new(RamExport::new(8 * MIB))).expect("new");
+    });
+    // One never ends its handshake, one owes data, one takes no answers: they hold all the memory.
+    let mut silent = Raw(Raw::dial(&served));
+    let mut owing = Raw::new(&served);
+    owing.send(CMD_WRITE, 1, 0, 2 << 20);
+    let mut deaf = Raw::new(&served);
+    for cookie in 0..16 {
+        deaf.send(CMD_READ, cookie, 0, 1 << 20);
+    }
+    let idle = Raw::new(&served);
+    let mut patient = Raw::new(&served);
+    patient.send(CMD_READ, 1, 0, 4 << 20);
+    assert_eq!(patient.reply(), (1, 0));
+    patient.data(4 << 20);
+    silent.data(18);
+    assert!(silent.at_end() && owing.at_end());
+    wait_until("the deaf client to be cut off", || {
+        let mut bytes = Vec::new();
+        put_request(
+            &mut bytes,
+            &Request { flags: 0, command: CMD_FLUSH, cookie: 99, offset: 0, len: 0 },
+        );
+        deaf.0.write_all(&bytes).is_err()
+    });
+    idle.works();
+    let events = served.stop();
+    let cut = faults(&events).iter().filter(|fault| fault.contains("too long")).count();
+    assert_eq!(cut, 3, "{events:?}");
+}
+
+#[test]
+fn too_many_connections_are_turned_away() {
+    let config = ServerConfig { connections_max: 2, ..ServerConfig::default() };
+    let served = Served::start(config, |_, server| {
+        server.add_export("disk", Rc::new(RamExport::new(MIB))).expect("new");
+    });
+    let (one, two) = (Raw::new(&served), Raw::new(&served));
+    let mut three = Raw(Raw::dial(&served));
+    assert!(three.at_end());
+    one.works();
+    two.works();
+    assert!(served.stop().contains(&Event::Refused));
+}
+
+#[test]
+fn answers_come_in_the_order_in_which_they_are_ready() {
+    let served = Served::ram("disk", || RamExport {
+        delay: Cell::new(100 * MILLISECOND),
+        slow_below: 4096,
+        ..RamExport::new(MIB)
+    });
+    let mut raw = Raw::new(&served);
+    raw.send(CMD_READ, 1, 0, 8);
+    raw.send(CMD_READ, 2, 4096, 8);
+    assert_eq!((raw.reply(), raw.data(8).len()), ((2, 0), 8));
+    assert_eq!((raw.reply(), raw.data(8).len()), ((1, 0), 8));
+}
+
+#[test]
+fn goodbye_and_shutdown_wait_for_what_is_in_flight() {
+    let slow = || RamExport { delay: Cell::new(50 * MILLISECOND), ..RamExport::new(MIB) };
+    let mut served = Served::ram("disk", slow);
+    let mut leaving = Raw::new(&served);
+    leaving.send(CMD_READ, 1, 0, 8);
+    leaving.send(CMD_DISC, 2, 0, 0);
+    assert_eq!((leaving.reply(), leaving.data(8).len()), ((1, 0), 8));
+    assert!(leaving.at_end());
+
+    let mut staying = Raw::new(&served);
+    staying.send(CMD_WRITE, 1, 0, 4);
+    staying.0.write_all(b"weft").expect("send data");
+    // A reply to something later shows that the write was begun.
+    staying.send(CMD_FLUSH, 2, 0, 0);
+    assert_eq!(staying.reply(), (2, 0));
+    served.begin_stop();
+    assert_eq!(staying.reply(), (1, 0));
+    assert!(staying.at_end());
+    assert!(faults(&served.stop()).is_empty());
+}
+
+#[test]
+fn shutdown_does_not_wait_for_ever() {
+    let config = ServerConfig { shutdown_grace: 20 * MILLISECOND, ..ServerConfig::default() };
+    let (rt, ring) = ring::start(RingConfig::default()).expect("a ring");
+    let scratch = Scratch::in_memory("nbd");
+    let path = scratch.join("s");
+    let server = Server::new(&rt, &ring, config);
+    let never = RamExport { delay: Cell::new(u64::MAX / 4), ..RamExport::new(MIB) };
+    let never = RamExport { rt: Some(rt.clone()), ..never };
+    server.add_export("disk", Rc::new(never)).expect("new");
+    server.listen_unix(&path).expect("listen");
+    let client = std::thread::spawn(move || {
+        let mut stream = UnixStream::connect(path).expect("the server listens");
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(OPTION_MAGIC.to_be_bytes());
+        hello.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+        put_request(
+            &mut hello,
+            &Request { flags: 0, command: CMD_READ, cookie: 1, offset: 0, len: 8 },
+        );
+        stream.write_all(&hello).expect("send");
+        stream.read_to_end(&mut Vec::new())
+    });
+    let cut = rt.clone().block_on(async move {
+        while server.bytes_in_flight() == 0 {
+            rt.sleep(MILLISECOND).await;
+        }
+        server.shutdown().await
+    });
+    assert_eq!(cut, 1);
+    drop(client.join().expect("the client ends"));
+}
+
+#[test]
+fn an_export_can_be_taken_away_from_its_clients() {
+    let (rt, ring) = ring::start(RingConfig::default()).expect("a ring");
+    let scratch = Scratch::in_memory("nbd");
+    let path = scratch.join("s");
+    let server = Server::new(&rt, &ring, ServerConfig::default());
+    server.add_export("a", Rc::new(RamExport::new(MIB))).expect("new");
+    server.add_export("b", Rc::new(RamExport::new(MIB))).expect("new");
+    let twice = server.add_export("a", Rc::new(RamExport::new(MIB)));
+    assert!(matches!(twice, Err(ServerError::Duplicate(_))));
+    server.listen_unix(&path).expect("listen");
+    let client = std::thread::spawn(move || {
+        let mut stream = UnixStream::connect(&path).expect("the server listens");
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(OPTION_MAGIC.to_be_bytes());
+        hello.extend([0, 0, 0, 1, 0, 0, 0, 1, b'a']);
+        stream.write_all(&hello).expect("send");
+        stream.read_to_end(&mut Vec::new()).expect("the server closes")
+    });
+    rt.clone().block_on(async move {
+        while server.connections_to("a") == 0 {
+            rt.sleep(MILLISECOND).await;
+        }
+        assert!(server.remove_export("a").await && !server.remove_export("a").await);
+        assert_eq!((server.connections_to("a"), server.connections()), (0, 0));
+        server.shutdown().await;
+    });
+    assert_eq!(client.join().expect("the client ends"), 28);
+}
+
+#[test]
+fn socket_files_are_private_replaced_when_stale_and_removed() {
+    let (rt, ring) = ring::start(RingConfig::default()).expect("a ring");
+    let scratch = Scratch::in_memory("nbd");
+    let path = scratch.join("s");
+    let server = || Server::new(&rt, &ring, ServerConfig::default());
+    // What a dead server leaves behind.
+    drop(UnixListener::bind(&path).expect("bind"));
+    let first = server();
+    first.listen_unix(&path).expect("a stale socket is replaced");
+    let meta = fs::metadata(&path).expect("the socket exists");
+    assert!(meta.file_type().is_socket() && meta.permissions().mode() & 0o777 == 0o600);
+    let second = server();
+    assert!(matches!(second.listen_unix(&path), Err(ServerError::InUse(_))));
+    rt.block_on(async move { first.shutdown().await });
+    assert!(!path.exists(), "the socket's file is removed");
+    fs::write(&path, "precious").expect("write a file");
+    assert!(matches!(second.listen_unix(&path), Err(ServerError::NotASocket(_))));
+    assert_eq!(fs::read(&path).expect("it is still there"), b"precious");
+    let long = scratch.join("x".repeat(120));
+    assert!(matches!(second.listen_unix(&long), Err(ServerError::Listen { .. })));
+    rt.block_on(async move { second.shutdown().await });
+}
