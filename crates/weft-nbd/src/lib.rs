@@ -1,11 +1,13 @@
-//! NBD: the protocol, and a server for [`Export`]s.
+//! NBD: the protocol, a server for [`Export`]s, and a client that is a disk.
 #![forbid(unsafe_code)]
 
+pub mod client;
 mod export;
 mod inbox;
 mod outbox;
 pub mod proto;
 pub mod server;
 
+pub use client::{NbdDisk, NbdOptions, NbdUri};
 pub use export::{Export, ExportError, Extent};
 pub use server::{Server, ServerConfig, ServerError};

@@ -163,8 +163,10 @@ struct Inner {
     stop: Notify,
     /// Rings when a connection has ended.
     ended: Notify,
-    log: RefCell<Option<Rc<dyn Fn(Event)>>>,
+    log: RefCell<Option<Log>>,
 }
+
+type Log = Rc<dyn Fn(Event)>;
 
 #[derive(Default)]
 struct Exports {
