@@ -175,7 +175,7 @@ impl Array {
     ///
     /// # Errors
     /// If the disk is too small, or its sectors are larger than the array's. Whether it may be
-    /// overwritten is for the caller to ask before (see [`crate::examine`]).
+    /// overwritten is for the caller to ask before (see [`crate::examine()`]).
     pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         let spare = self.0.prepare_spare(disk).await?;
