@@ -210,7 +210,7 @@ fn a_client_that_vanishes_with_requests_in_flight_releases_them() {
 #[test]
 fn stalled_clients_are_cut_off_and_others_get_their_memory() {
     let config = ServerConfig {
-        stall_timeout: 50 * MILLISECOND,
+        stall_timeout: 400 * MILLISECOND,
         bytes_per_connection: 4 * MIB,
         bytes_total: 4 * MIB,
         ..ServerConfig::default()
@@ -264,7 +264,7 @@ fn too_many_connections_are_turned_away() {
 #[test]
 fn answers_come_in_the_order_in_which_they_are_ready() {
     let served = Served::ram("disk", || RamExport {
-        delay: Cell::new(100 * MILLISECOND),
+        delay: Cell::new(400 * MILLISECOND),
         slow_below: 4096,
         ..RamExport::new(MIB)
     });
@@ -277,7 +277,7 @@ fn answers_come_in_the_order_in_which_they_are_ready() {
 
 #[test]
 fn goodbye_and_shutdown_wait_for_what_is_in_flight() {
-    let slow = || RamExport { delay: Cell::new(50 * MILLISECOND), ..RamExport::new(MIB) };
+    let slow = || RamExport { delay: Cell::new(400 * MILLISECOND), ..RamExport::new(MIB) };
     let mut served = Served::ram("disk", slow);
     let mut leaving = Raw::new(&served);
     leaving.send(CMD_READ, 1, 0, 8);
