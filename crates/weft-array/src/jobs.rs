@@ -37,7 +37,7 @@ const WINDOW_BYTES: usize = 32 << 20;
 const WINDOW_MAX: usize = 64;
 
 /// What a job is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobKind {
     /// Reconstructing lost members onto replacements.
@@ -49,7 +49,7 @@ pub enum JobKind {
 }
 
 /// How far a job is. Times and rates follow from what was measured, never from a guess.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct JobStatus {
     /// What it is.
     pub kind: JobKind,

@@ -1,6 +1,6 @@
 //! What an array tells about itself.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use weft_code::UnitSet;
 
 use crate::array::Inner;
@@ -11,7 +11,7 @@ use crate::superblock::SlotState;
 const RANGES_MAX: usize = 64;
 
 /// The state of an array. All sizes in bytes.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The array's name.
     pub name: String,
@@ -58,7 +58,7 @@ pub struct Status {
 }
 
 /// Counts of regions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionCounts {
     /// Bytes of the array that share a region.
     pub bytes: u64,
@@ -73,7 +73,7 @@ pub struct RegionCounts {
 }
 
 /// What an array is doing, by what matters most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ArrayState {
     /// Everything is there.
@@ -91,7 +91,7 @@ pub enum ArrayState {
 }
 
 /// One slot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotStatus {
     /// Its number.
     pub slot: usize,

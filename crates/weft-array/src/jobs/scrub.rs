@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
 use weft_rt::Buf;
@@ -27,7 +27,7 @@ use crate::superblock::ScrubMode;
 const PLACES_MAX: usize = 64;
 
 /// A stripe that disagreed with itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// The stripe.
     pub stripe: u64,
@@ -40,7 +40,7 @@ pub struct Mismatch {
 }
 
 /// What a scrub found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubReport {
     /// What it did about mismatches.
     pub mode: ScrubMode,

@@ -1,0 +1,135 @@
+//! Loop devices over the one file of an attached array.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::block::mounts;
+use crate::failure::Failure;
+
+/// How long to wait for the kernel to let go of a device.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A loop device: `/dev/loopN`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoopDevice {
+    name: String,
+}
+
+impl LoopDevice {
+    /// Makes a device over `file` with the logical block size `block_bytes`.
+    pub fn create(file: &Path, block_bytes: u32) -> Result<Self, Failure> {
+        let mut losetup = command("losetup");
+        losetup.args(["--find", "--show", "--direct-io=on", "--sector-size"]);
+        losetup.arg(block_bytes.to_string()).arg(file);
+        let shown = output(&mut losetup)?;
+        let name = shown.trim().strip_prefix("/dev/").unwrap_or_default().to_owned();
+        let device = Self { name };
+        if device.setting("loop/backing_file").is_none() {
+            return Err(Failure::new(format!("losetup made no device, but said `{shown}`")));
+        }
+        if device.setting("loop/dio").as_deref() != Some("1") {
+            device.remove()?;
+            return Err(Failure::new(
+                "the loop device does no direct I/O, so it would cache twice",
+            ));
+        }
+        Ok(device)
+    }
+
+    /// The devices whose file is `file`.
+    pub fn of_file(file: &Path) -> Vec<Self> {
+        let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let devices = names.filter(|name| name.starts_with("loop")).map(|name| Self { name });
+        let over_file = |device: &Self| {
+            device.setting("loop/backing_file").is_some_and(|backing| {
+                // The kernel appends this once the file system below is gone.
+                Path::new(backing.strip_suffix(" (deleted)").unwrap_or(&backing)) == file
+            })
+        };
+        devices.filter(over_file).collect()
+    }
+
+    /// `/dev/loopN`.
+    pub fn path(&self) -> PathBuf {
+        Path::new("/dev").join(&self.name)
+    }
+
+    fn sys(&self) -> PathBuf {
+        Path::new("/sys/block").join(&self.name)
+    }
+
+    fn setting(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.sys().join(name)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Who uses the device or one of its partitions, in words; `None` if nobody.
+    pub fn user(&self) -> Option<String> {
+        let below = fs::read_dir(self.sys()).into_iter().flatten().flatten();
+        let parts = below.map(|e| e.path()).filter(|path| path.join("partition").exists());
+        let nodes: Vec<PathBuf> = parts.chain([self.sys()]).collect();
+        let mounts = mounts::all().unwrap_or_default();
+        for node in &nodes {
+            let number = fs::read_to_string(node.join("dev")).unwrap_or_default();
+            if let Some(mount) = mounts.iter().find(|mount| mount.device == number.trim()) {
+                return Some(format!("mounted on {}", mount.target.display()));
+            }
+            let mut holders = fs::read_dir(node.join("holders")).into_iter().flatten().flatten();
+            if let Some(holder) = holders.next() {
+                return Some(format!("used by /dev/{}", holder.file_name().display()));
+            }
+        }
+        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        if swaps.lines().any(|line| line.starts_with(&format!("{} ", self.path().display()))) {
+            return Some("used as swap".into());
+        }
+        self.is_claimed().then(|| "held open by another program".into())
+    }
+
+    /// Whether the kernel or a program has claimed it for itself (btrfs members, for one, show
+    /// under another device number in the list of mounts).
+    fn is_claimed(&self) -> bool {
+        let flags = rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
+        let flags = i32::try_from(flags.bits()).unwrap_or(0);
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(self.path());
+        opened.is_err_and(|e| e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
+    }
+
+    /// Takes the device away and waits until it is gone.
+    pub fn remove(&self) -> Result<(), Failure> {
+        output(command("losetup").arg("--detach").arg(self.path()))?;
+        let start = Instant::now();
+        while self.setting("loop/backing_file").is_some() {
+            if start.elapsed() > PATIENCE {
+                let path = self.path();
+                return Err(Failure::new(format!("{} is still open", path.display()))
+                    .hint("it goes away when its last user closes it; then run this again"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+/// `program`, also if only root has its folder on the search path.
+fn command(program: &str) -> Command {
+    let sbin = ["/usr/sbin", "/sbin"].map(|dir| Path::new(dir).join(program));
+    let found = sbin.into_iter().find(|path| path.exists());
+    Command::new(found.unwrap_or_else(|| program.into()))
+}
+
+fn output(command: &mut Command) -> Result<String, Failure> {
+    let name =
+        Path::new(command.get_program()).file_name().unwrap_or_default().display().to_string();
+    let output = command.output().map_err(|e| {
+        Failure::new(format!("{name}: {e}")).hint(format!("is {name} (util-linux) installed?"))
+    })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::new(format!("{name} failed: {}", said.trim())))
+}

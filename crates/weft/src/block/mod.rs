@@ -1,0 +1,5 @@
+//! What the kernel knows about block devices and mounts: read from `/proc` and `/sys`, changed by
+//! `losetup` (util-linux).
+
+pub mod loop_device;
+pub mod mounts;

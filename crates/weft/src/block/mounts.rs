@@ -1,0 +1,73 @@
+//! Who uses a file system or block device.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// `major:minor` of the mounted device.
+    pub device: String,
+    /// Where it is mounted.
+    pub target: PathBuf,
+    /// What is mounted, as the kernel shows it.
+    pub source: PathBuf,
+}
+
+/// Everything mounted that this process sees.
+pub fn all() -> io::Result<Vec<Mount>> {
+    Ok(fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse).collect())
+}
+
+/// Whether something is mounted exactly at `target`.
+pub fn is_mount_point(target: &Path) -> io::Result<bool> {
+    Ok(all()?.iter().any(|mount| mount.target == target))
+}
+
+fn parse(line: &str) -> Option<Mount> {
+    // 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+    let (left, right) = line.split_once(" - ")?;
+    let mut left = left.split(' ');
+    let device = left.nth(2)?.to_owned();
+    let target = unescape(left.nth(1)?);
+    let source = unescape(right.split(' ').nth(1)?);
+    Some(Mount { device, target, source })
+}
+
+/// The kernel writes space, tab, newline and backslash as three octal digits.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let octal = tail.get(..3).filter(|_| *first == b'\\');
+        let code = octal.and_then(|d| std::str::from_utf8(d).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_mountinfo_are_read() {
+        let line = r"36 35 7:3 / /mnt/a\040b rw,noatime shared:1 - ext4 /dev/loop3 rw";
+        let mount = parse(line).expect("a line of the manual's form");
+        assert_eq!(mount.device, "7:3");
+        assert_eq!(mount.target, Path::new("/mnt/a b"));
+        assert_eq!(mount.source, Path::new("/dev/loop3"));
+        assert_eq!(unescape(r"\x\\"), Path::new(r"\x\\"));
+    }
+}

@@ -1,0 +1,195 @@
+//! Commands that speak with the daemon about an array.
+
+use clap::{Args, Subcommand};
+
+use crate::size;
+
+/// `weft status`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weft status
+  weft status tank --watch
+  weft status --json
+  weft status --check || mail -s 'an array needs a disk' root < /dev/null")]
+pub struct StatusArgs {
+    /// Only this array, by name or id
+    pub array: Option<String>,
+    /// Show it again every SECONDS
+    #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS")]
+    pub watch: Option<f64>,
+    /// Exit with 3 if redundancy is reduced, with 4 if an array has failed
+    #[arg(long, conflicts_with = "watch")]
+    pub check: bool,
+}
+
+/// `weft fail`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Refuses when the array would lose data by it. A spare, if there is one, takes its place at once.
+
+Examples:
+  weft fail tank d2
+  weft fail tank 2              (by slot)
+  weft fail tank d2 --dry-run")]
+pub struct FailArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// The member: its path, the end of its path, or its slot
+    pub member: String,
+    /// Only say what would be left
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `weft add`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weft add tank /dev/sdx
+  weft add tank spare.img --size 1G      (makes the file)")]
+pub struct AddArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// File, block device or nbd:// URI
+    pub disk: String,
+    /// Create the file if it does not exist, sparse, of this size
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub size: Option<u64>,
+    /// Take a disk that already belongs to an array (its data is lost)
+    #[arg(long)]
+    pub force: bool,
+    /// Only check the disk
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `weft replace`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weft replace tank d2 /dev/sdx
+  weft replace tank 2 new.img --size 1G --no-wait")]
+pub struct ReplaceArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// The member to replace: its path, the end of its path, or its slot
+    pub member: String,
+    /// File, block device or nbd:// URI
+    pub disk: String,
+    /// Create the file if it does not exist, sparse, of this size
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub size: Option<u64>,
+    /// Take a disk that already belongs to an array (its data is lost)
+    #[arg(long)]
+    pub force: bool,
+    /// Only check whether it could be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Return when the rebuild has started
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// `weft rebuild`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A rebuild starts by itself when a disk is there to rebuild on (`weft add`, `weft replace`).
+
+Examples:
+  weft rebuild tank              (follows it to its end)
+  weft rebuild tank pause
+  weft rebuild tank resume")]
+pub struct RebuildArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// What to do
+    #[command(subcommand)]
+    pub action: Option<RebuildAction>,
+}
+
+/// What `weft rebuild` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum RebuildAction {
+    /// Follow it to its end (the default)
+    Wait,
+    /// Let it rest
+    Pause,
+    /// Go on
+    Resume,
+}
+
+/// `weft scrub`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Reads all of the array and verifies that parity and copies match the data. Exits with 3 if they do
+not. With --repair, what does not match is made to match again.
+
+Examples:
+  weft scrub tank
+  weft scrub tank --repair
+  weft scrub tank --no-wait && weft scrub tank status
+  weft scrub tank cancel")]
+pub struct ScrubArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// What to do
+    #[command(subcommand)]
+    pub action: Option<ScrubAction>,
+    /// Make what does not match match again
+    #[arg(long, global = true)]
+    pub repair: bool,
+    /// Return when it has started
+    #[arg(long, global = true)]
+    pub no_wait: bool,
+}
+
+/// What `weft scrub` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum ScrubAction {
+    /// Start and follow it to its end (the default)
+    Start,
+    /// Stop it
+    Cancel,
+    /// Show the one running, or the result of the last
+    Status,
+}
+
+/// `weft throttle`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Between the two rates maintenance gives way to users: it never goes slower than --min while there is
+work, and never faster than --max. Rates are bytes per second on each member. Takes effect at once.
+
+Examples:
+  weft throttle tank --max 50M
+  weft throttle tank --min 10M --max 200M
+  weft throttle tank --max unlimited")]
+pub struct ThrottleArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// Lowest rate, bytes per second
+    #[arg(long, value_parser = size::parse, value_name = "RATE")]
+    pub min: Option<u64>,
+    /// Highest rate, bytes per second, or `unlimited`
+    #[arg(long, value_parser = parse_max, value_name = "RATE")]
+    pub max: Option<u64>,
+}
+
+fn parse_max(text: &str) -> Result<u64, String> {
+    if text == "unlimited" { Ok(u64::MAX) } else { size::parse(text) }
+}
+
+/// `weft stop`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Requests in flight are finished, everything is flushed and marked clean. Refuses while an array is
+attached as a block device.
+
+Examples:
+  weft stop
+  weft stop tank                (the daemon goes on with the others)")]
+pub struct StopArgs {
+    /// Only this array
+    pub array: Option<String>,
+}

@@ -1,0 +1,96 @@
+//! The command line: every command, its options, and examples of its use.
+
+mod manage;
+mod offline;
+mod run;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+pub use manage::{
+    AddArgs, FailArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction, ScrubArgs, StatusArgs,
+    StopArgs, ThrottleArgs,
+};
+pub use offline::{Consistency, CreateArgs, ExamineArgs};
+pub use run::{AttachArgs, DetachArgs, ServeArgs};
+
+/// A software RAID in user space that stays fast and safe while a disk is failed or rebuilt.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weft",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    after_help = "\
+Exit codes:  0 done, 1 failed, 2 not understood, 3 works but needs attention
+             (status --check: redundancy reduced; scrub: mismatches found),
+             4 status --check: data unavailable, 5 no daemon answers"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Where the daemon keeps its sockets [default: $WEFT_RUNTIME_DIR, or /run/weft for root, or
+    /// $XDG_RUNTIME_DIR/weft]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+
+    /// Print JSON instead of text (errors too, on standard output)
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make an array of files, block devices or remote disks
+    Create(CreateArgs),
+    /// Assemble arrays from their members and serve them (runs until stopped)
+    Serve(ServeArgs),
+    /// Show what arrays there are, how much they can still lose, and what is going on
+    Status(StatusArgs),
+    /// Give an array a block device (/dev/loopN)
+    Attach(AttachArgs),
+    /// Take the block device away again
+    Detach(DetachArgs),
+    /// Take a member out of service
+    Fail(FailArgs),
+    /// Add a spare disk; it is used at once if a member is missing
+    Add(AddArgs),
+    /// Rebuild a slot onto a new disk
+    Replace(ReplaceArgs),
+    /// Follow a rebuild; pause it, resume it
+    Rebuild(RebuildArgs),
+    /// Verify that all redundancy matches the data, and repair it
+    Scrub(ScrubArgs),
+    /// Change how fast rebuild and scrub go, also while they run
+    Throttle(ThrottleArgs),
+    /// Show what a disk says about the array it belongs to, without a daemon
+    Examine(ExamineArgs),
+    /// End the daemon cleanly
+    Stop(StopArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_examples() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let example = format!("weft {}", command.get_name());
+            assert!(help.contains("Examples:"), "{} has no examples", command.get_name());
+            assert!(help.contains(&example), "the examples of {example} do not use it");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Commands that need no daemon: create, examine.
+
+use clap::{Args, ValueEnum};
+
+use crate::size;
+
+/// `weft create`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Codes:
+  raid0  raid1  raid10  raid10:near=2  raid4  raid5  raid6
+  rs:K+R       Reed-Solomon: K data, R parity; survives any R losses
+  lrc:K,L,R    K data in L local groups of one parity each, R global parities
+  drc:K,L,R    the same with groups shuffled from stripe to stripe: faster while degraded
+  drc-g:K,L,R  drc with every unit rotated over all disks
+  drc-oa:K,L,R drc with a shorter period
+The code needs at least as many members as its stripe is wide, not counting spares.
+
+Examples:
+  Seven new files of 1 GiB, two of any seven may be lost:
+    weft create tank --code drc-g:4,2,1 --size 1G d0 d1 d2 d3 d4 d5 d6
+  Block devices, the last one a hot spare:
+    weft create vault --code raid6 --spares 1 /dev/sd[b-h]
+  A member on another machine, and nothing done yet:
+    weft create far --code raid5 --dry-run /dev/sdb /dev/sdc nbd://10.0.0.2/disk")]
+pub struct CreateArgs {
+    /// Name of the array: letters, digits, `-`, `_`, `.`
+    pub name: String,
+    /// Files, block devices or nbd:// URIs, in slot order; spares last
+    #[arg(required = true, value_name = "MEMBER")]
+    pub members: Vec<String>,
+    /// How data is protected (see below)
+    #[arg(long, value_name = "CODE")]
+    pub code: String,
+    /// Bytes of a stripe on one member
+    #[arg(long, default_value = "64K", value_parser = size::parse_u32, value_name = "SIZE")]
+    pub unit: u32,
+    /// Order of data and parity for raid4/5/6, named as Linux md does
+    /// [default: left-symmetric]
+    #[arg(long, value_name = "NAME")]
+    pub algorithm: Option<String>,
+    /// What protects a stripe from a crash in the middle of a write
+    /// [default: ppl for parity codes, bitmap for mirrors]
+    #[arg(long, value_enum)]
+    pub consistency: Option<Consistency>,
+    /// How many of the members, from the end, are hot spares
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub spares: usize,
+    /// Create member files that do not exist, sparse, of this size
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub size: Option<u64>,
+    /// Bytes of the array that share one entry in the map of what needs resync or rebuild
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub region: Option<u64>,
+    /// Take disks that already belong to an array (their data is lost)
+    #[arg(long)]
+    pub force: bool,
+    /// Check everything, say what would be done, change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// What protects a stripe from a crash in the middle of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Consistency {
+    /// Partial parity log: no write hole, also when a disk is lost with the crash
+    Ppl,
+    /// Only remembers what to resync; the write hole stays
+    Bitmap,
+    /// Nothing: a crash needs a scrub
+    None,
+}
+
+/// `weft examine`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weft examine d0
+  weft examine --json /dev/sd[b-h]")]
+pub struct ExamineArgs {
+    /// Files, block devices or nbd:// URIs
+    #[arg(required = true, value_name = "DISK")]
+    pub disks: Vec<String>,
+}

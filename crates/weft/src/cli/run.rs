@@ -1,0 +1,74 @@
+//! Commands that bring an array into use: serve, attach, detach.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::size;
+
+/// `weft serve`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Members are recognised by their labels, in any order; a folder is searched for members (not its
+subfolders). Clients find each array under its name, on a Unix socket in the runtime directory and,
+with --listen, over TCP.
+
+Examples:
+  weft serve d0 d1 d2 d3 d4 d5 d6
+  weft serve /srv/weft /dev/sd[b-h]       (all arrays found there)
+  weft serve --listen 127.0.0.1:10809 /srv/weft
+  weft serve --listen 0.0.0.0:10809 --allow-remote /srv/weft")]
+pub struct ServeArgs {
+    /// Members (files, block devices, nbd:// URIs) or folders to search
+    #[arg(required = true, value_name = "MEMBER")]
+    pub members: Vec<String>,
+    /// Serve only this array, by name or id (may be repeated)
+    #[arg(long = "array", value_name = "ARRAY")]
+    pub arrays: Vec<String>,
+    /// Also listen on TCP
+    #[arg(long, num_args = 0..=1, default_missing_value = "127.0.0.1:10809", value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// Let --listen take an address that other machines reach; NBD has no passwords
+    #[arg(long, requires = "listen")]
+    pub allow_remote: bool,
+    /// Path of the Unix socket for NBD [default: nbd.sock in the runtime directory]
+    #[arg(long, value_name = "PATH")]
+    pub nbd_socket: Option<PathBuf>,
+    /// Refuse all writes; nothing on the members is changed
+    #[arg(long)]
+    pub read_only: bool,
+    /// Start an array although members are missing and a crash left writes unfinished
+    #[arg(long)]
+    pub force_degraded: bool,
+}
+
+/// `weft attach`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Needs root: the array appears as one file of a FUSE file system, and a loop device over it. Put any
+file system on the device, mount it, and unmount it before `weft detach`.
+
+Examples:
+  dev=$(weft attach tank) && mkfs.ext4 $dev && mount $dev /mnt
+  weft attach tank --block-size 4096")]
+pub struct AttachArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// Logical block size of the device: 512 or 4096 [default: that of the array]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_u32)]
+    pub block_size: Option<u32>,
+}
+
+/// `weft detach`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Refuses while the device is mounted or open. Works without a daemon too, to clean up after one that
+has died.
+
+Examples:
+  umount /mnt && weft detach tank")]
+pub struct DetachArgs {
+    /// Name of the array
+    pub array: String,
+}

@@ -1,0 +1,188 @@
+//! `weft attach` and `weft detach`: an array as a block device.
+//!
+//! Where the kernel has no NBD client and no ublk, a disk can still be made of two parts that every
+//! kernel has: a FUSE file system with one file, served by the daemon, and a loop device over that file.
+//! This command does what needs root – opens `/dev/fuse`, mounts, makes the loop device – and hands
+//! the open channel to the daemon over the control socket, so that the daemon needs no privilege.
+//!
+//! `detach` looks at the kernel's own state only, so it cleans up after a dead daemon too.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::IFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::block::loop_device::LoopDevice;
+use crate::block::mounts;
+use crate::cli::{AttachArgs, DetachArgs};
+use crate::control::client::Client;
+use crate::control::protocol::{Attached, Request};
+use crate::failure::{Failure, Outcome};
+use crate::fuse::session::FILE_NAME;
+use crate::runtime_dir::RuntimeDir;
+
+/// `weft attach`: prints the device.
+pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    if let Some(bytes) = args.block_size.filter(|bytes| ![512, 4096].contains(bytes)) {
+        return Err(Failure::usage(format!("a block size of {bytes} is not possible"))
+            .hint("choose 512 or 4096, or leave it out"));
+    }
+    require_root("attach")?;
+    let mut client = Client::connect(dir)?;
+    // The name, whatever the array was called by.
+    let name = client.array_name(&args.array)?;
+    let mount_point = dir.mount_point(&name);
+    if mounts::is_mount_point(&mount_point).unwrap_or(false) {
+        return Err(already_attached(&name, &mount_point));
+    }
+    let channel = Channel::mount(&name, &mount_point)?;
+    let request = Request::Attach { array: name.clone() };
+    let attached: Attached = client.ask_with(request, Some(channel.fuse.as_fd()))?;
+    let block_bytes = args.block_size.unwrap_or(attached.block_bytes);
+    if block_bytes < attached.block_bytes {
+        return Err(Failure::usage(format!(
+            "the array's members have sectors of {} bytes: blocks of {block_bytes} are too small",
+            attached.block_bytes
+        )));
+    }
+    let device = LoopDevice::create(&mount_point.join(FILE_NAME), block_bytes)?;
+    channel.keep();
+    let path = device.path();
+    if json {
+        println!(
+            "{}",
+            serde_json::json!({ "array": name, "device": path, "block_bytes": block_bytes })
+        );
+    } else {
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+/// `weft detach`.
+pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    require_root("detach")?;
+    // A daemon that is gone cannot tell the name that belongs to an id.
+    let asked = Client::connect(dir).and_then(|mut client| client.array_name(&args.array));
+    let name = asked.unwrap_or_else(|_| args.array.clone());
+    let mount_point = dir.mount_point(&name);
+    let mounted = mounts::is_mount_point(&mount_point).unwrap_or(false);
+    let devices = LoopDevice::of_file(&mount_point.join(FILE_NAME));
+    if name.is_empty() || name.contains('/') || (!mounted && devices.is_empty()) {
+        return Err(Failure::new(format!("{name} is not attached"))
+            .hint("`weft status` shows what is; is --runtime-dir that of its daemon?"));
+    }
+    for device in &devices {
+        if let Some(user) = device.user() {
+            let path = device.path();
+            return Err(Failure::new(format!("{} is {user}", path.display()))
+                .hint("unmount or close it first; nothing was changed"));
+        }
+    }
+    for device in &devices {
+        device.remove()?;
+    }
+    if mounted {
+        unmount(&mount_point)?;
+    }
+    remove_mount_point(&mount_point);
+    if json {
+        let paths: Vec<PathBuf> = devices.iter().map(LoopDevice::path).collect();
+        println!("{}", serde_json::json!({ "array": name, "devices": paths }));
+    }
+    Ok(())
+}
+
+fn require_root(command: &str) -> Outcome {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("`weft {command}` needs root, to mount and to change block devices"))
+        .hint("run it with sudo and the daemon's --runtime-dir; NBD clients need no root"))
+}
+
+fn already_attached(name: &str, mount_point: &Path) -> Failure {
+    let devices = LoopDevice::of_file(&mount_point.join(FILE_NAME));
+    let device =
+        devices.first().map_or_else(String::new, |d| format!(" as {}", d.path().display()));
+    Failure::new(format!("{name} is attached already{device}"))
+        .hint(format!("take it away with `weft detach {name}`"))
+}
+
+/// A mounted FUSE file system; unmounted on drop unless kept.
+struct Channel {
+    fuse: File,
+    mount_point: Option<PathBuf>,
+}
+
+impl Channel {
+    fn mount(name: &str, mount_point: &Path) -> Result<Self, Failure> {
+        let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
+        let flags = i32::try_from(flags.bits()).unwrap_or(0);
+        let opened =
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/fuse");
+        let fuse = opened.map_err(|e| {
+            Failure::new(format!("/dev/fuse: {e}")).hint(
+                "the kernel's FUSE is needed: try `modprobe fuse`; or use an NBD client instead",
+            )
+        })?;
+        let place = mount_point.display();
+        let failed = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
+        fs::create_dir_all(mount_point).map_err(failed)?;
+        // Whatever goes wrong, nobody shall write into the folder beneath, taking it for the array.
+        set_immutable(mount_point, true);
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", fuse.as_raw_fd());
+        let options = std::ffi::CString::new(options).map_err(|e| failed(e.into()))?;
+        rustix::mount::mount(
+            format!("weft:{name}"),
+            mount_point,
+            "fuse.weft",
+            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+            Some(options.as_c_str()),
+        )
+        .map_err(|e| {
+            remove_mount_point(mount_point);
+            failed(e.into())
+        })?;
+        Ok(Self { fuse, mount_point: Some(mount_point.to_owned()) })
+    }
+
+    fn keep(mut self) {
+        self.mount_point = None;
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if let Some(mount_point) = self.mount_point.take() {
+            let _ = rustix::mount::unmount(&mount_point, UnmountFlags::DETACH);
+            remove_mount_point(&mount_point);
+        }
+    }
+}
+
+fn unmount(mount_point: &Path) -> Outcome {
+    rustix::mount::unmount(mount_point, UnmountFlags::empty()).map_err(|e| {
+        let place = mount_point.display();
+        Failure::new(format!("{place}: {e}")).hint(format!("`fuser -m {place}` shows who uses it"))
+    })
+}
+
+fn remove_mount_point(mount_point: &Path) {
+    set_immutable(mount_point, false);
+    let _ = fs::remove_dir(mount_point);
+}
+
+/// A safeguard that some file systems (tmpfs before Linux 6.6) do not have; then it goes without.
+fn set_immutable(folder: &Path, immutable: bool) {
+    let Ok(folder) = File::open(folder) else { return };
+    let Ok(flags) = rustix::fs::ioctl_getflags(&folder) else { return };
+    let mut wanted = flags;
+    wanted.set(IFlags::IMMUTABLE, immutable);
+    if wanted != flags {
+        let _ = rustix::fs::ioctl_setflags(&folder, wanted);
+    }
+}

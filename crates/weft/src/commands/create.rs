@@ -1,0 +1,135 @@
+//! `weft create`: makes an array; the daemon is not needed for it.
+
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use weft_array::create::{CreatePlan, PlannedRole, plan};
+use weft_array::{Consistency, CreateError, CreateOptions, create as write_array};
+use weft_code::CodeSpec;
+use weft_disk::Disk;
+
+use crate::cli::{self, CreateArgs};
+use crate::failure::{Failure, Outcome};
+use crate::members::{NewFiles, Opener, Place, absolute};
+use crate::size;
+use crate::thread;
+
+/// `weft create`.
+pub fn create(args: &CreateArgs, json: bool) -> Outcome {
+    let options = options_of(args)?;
+    let mut new_files = NewFiles::default();
+    if let Some(bytes) = args.size {
+        for member in &args.members {
+            if let Place::Path(path) = Place::of(member) {
+                new_files.create_if_missing(&path, bytes)?;
+            }
+        }
+    }
+    let places: Vec<String> = args.members.iter().map(|m| absolute(m)).collect::<Result<_, _>>()?;
+    let dry_run = args.dry_run;
+    let plan = thread::run(move |opener: Opener| async move {
+        let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
+        for place in &places {
+            disks.push(opener.open(place, dry_run).await?);
+        }
+        let plan = plan(&disks, &options).await.map_err(explain)?;
+        if !dry_run {
+            write_array(&disks, &options).await.map_err(explain)?;
+        }
+        Ok(plan)
+    })?;
+    if !dry_run {
+        new_files.keep();
+    }
+    if json {
+        let created = !dry_run;
+        println!("{}", serde_json::json!({ "created": created, "array": plan }));
+    } else {
+        show(&plan, dry_run);
+    }
+    Ok(())
+}
+
+fn options_of(args: &CreateArgs) -> Result<CreateOptions, Failure> {
+    let name = &args.name;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if !name.chars().all(plain) || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Err(Failure::usage(format!("`{name}` cannot be the name of an array"))
+            .hint("use letters, digits, `-`, `_` and `.`, beginning with a letter or digit"));
+    }
+    let code: CodeSpec = args.code.parse().map_err(|e| {
+        Failure::usage(format!("--code {}: {e}", args.code))
+            .hint("`weft create --help` lists the codes, for example raid6 or drc-g:4,2,1")
+    })?;
+    let algorithm = match &args.algorithm {
+        Some(text) => {
+            Some(text.parse().map_err(|e| Failure::usage(format!("--algorithm {text}: {e}")))?)
+        }
+        None => None,
+    };
+    let consistency = match args.consistency {
+        Some(cli::Consistency::Ppl) => Consistency::Ppl,
+        Some(cli::Consistency::Bitmap) => Consistency::Bitmap,
+        Some(cli::Consistency::None) => Consistency::None,
+        None => Consistency::default_for(code),
+    };
+    Ok(CreateOptions {
+        name: name.clone(),
+        code,
+        algorithm,
+        unit_bytes: args.unit,
+        consistency,
+        region_bytes: args.region,
+        log_bytes: None,
+        spares: args.spares,
+        force: args.force,
+        id: thread::random()?,
+        now_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+    })
+}
+
+/// Says what to do about it.
+fn explain(error: CreateError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error {
+        CreateError::Code(_) => {
+            failure.hint("`weft create --help` says how many members a code needs")
+        }
+        CreateError::Area { .. } => failure.hint("use larger disks, or a smaller --unit"),
+        CreateError::AlreadyMember { .. } | CreateError::InUse { .. } => failure
+            .hint("check that it is the right disk; --force overwrites it. Nothing was changed"),
+        CreateError::SameDisk { .. } => failure.hint("give each member once"),
+        _ => failure,
+    }
+}
+
+fn show(plan: &CreatePlan, dry_run: bool) {
+    let verb = if dry_run { "would create" } else { "created" };
+    println!("{verb} {}: {} of {}", plan.name, size::show(plan.size_bytes), plan.code);
+    let survives = match plan.tolerance {
+        0 => "survives no failure".to_owned(),
+        1 => "survives the loss of any 1 disk".to_owned(),
+        n => format!("survives the loss of any {n} disks"),
+    };
+    println!(
+        "  {survives}; unit {}, consistency {}",
+        size::show(plan.unit_bytes),
+        plan.consistency
+    );
+    for member in &plan.members {
+        let role = match member.role {
+            PlannedRole::Slot(slot) => format!("slot {slot}"),
+            PlannedRole::Spare => "spare".to_owned(),
+        };
+        let lost = member.overwrites.as_ref().map(|what| format!("  (loses {what})"));
+        println!("  {role:<8} {}{}", member.disk, lost.unwrap_or_default());
+    }
+    for note in &plan.notes {
+        println!("  note: {note}");
+    }
+    if dry_run {
+        println!("nothing was changed");
+    } else {
+        println!("serve it with `weft serve` and the names of its members, or their folder");
+    }
+}

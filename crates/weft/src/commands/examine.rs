@@ -1,0 +1,36 @@
+//! `weft examine`: what a disk says of itself.
+
+use weft_array::MemberReport;
+
+use crate::cli::ExamineArgs;
+use crate::failure::{Failure, Outcome};
+use crate::members::{Opener, absolute};
+use crate::report;
+use crate::thread;
+
+/// `weft examine`. Fails if one of the disks is no member, or a damaged one.
+pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
+    let places: Vec<String> = args.disks.iter().map(|d| absolute(d)).collect::<Result<_, _>>()?;
+    let reports: Vec<MemberReport> = thread::run(move |opener: Opener| async move {
+        let mut reports = Vec::new();
+        for place in &places {
+            let disk = opener.open(place, true).await?;
+            let report = weft_array::examine(&*disk).await;
+            reports.push(report.map_err(|e| Failure::new(e.to_string()))?);
+        }
+        Ok(reports)
+    })?;
+    if json {
+        let text = serde_json::to_string_pretty(&reports);
+        println!("{}", text.map_err(|e| Failure::new(e.to_string()))?);
+    } else {
+        for report in &reports {
+            print!("{}", report::member::show(report));
+        }
+    }
+    let fault = reports.iter().find_map(|r| report::member::fault(r).map(|what| (&r.disk, what)));
+    match fault {
+        Some((disk, what)) => Err(Failure::new(format!("{disk}: {what}"))),
+        None => Ok(()),
+    }
+}

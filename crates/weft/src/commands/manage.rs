@@ -1,0 +1,211 @@
+//! Commands that have the daemon do something to an array.
+
+use std::fs::File;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::cli::{
+    AddArgs, FailArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction, ScrubArgs, StopArgs,
+    ThrottleArgs,
+};
+use crate::control::client::Client;
+use crate::control::protocol::{NewDisk, Request};
+use crate::failure::{ATTENTION, Failure, Outcome};
+use crate::members::{Place, absolute};
+use crate::report;
+use crate::runtime_dir::RuntimeDir;
+use crate::size;
+
+/// Says what was done: a line for people, or the daemon's answer for programs.
+fn done(json: bool, line: &str, answer: &Value) -> Outcome {
+    if json {
+        println!("{answer}");
+    } else {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// How an array stands after a change, in words.
+fn now(client: &mut Client, array: &str) -> Result<String, Failure> {
+    let status = client.status_of(array)?.status;
+    Ok(format!("{} {}", status.name, report::status::redundancy(&status)))
+}
+
+/// `weft fail`.
+pub fn fail(args: &FailArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let mut client = Client::connect(dir)?;
+    let (array, member) = (args.array.clone(), args.member.clone());
+    let dry_run = args.dry_run;
+    let answer: Value = client.ask(Request::Fail { array, member, dry_run })?;
+    let disk = answer["disk"].as_str().unwrap_or("?");
+    let line = if dry_run {
+        format!("{disk} can be failed; nothing was changed")
+    } else {
+        format!("{disk} is failed; {}", now(&mut client, &args.array)?)
+    };
+    done(json, &line, &answer)
+}
+
+/// `weft add`.
+pub fn add(args: &AddArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let mut client = Client::connect(dir)?;
+    let (disk, new_file) = bring(&args.disk, args.size, args.force, args.dry_run)?;
+    let array = args.array.clone();
+    let answer: Value = client.ask(Request::Add { array, disk })?;
+    new_file.keep();
+    let line = if args.dry_run {
+        format!("{} can be added; nothing was changed", args.disk)
+    } else {
+        format!("{} is a spare; {}", args.disk, now(&mut client, &args.array)?)
+    };
+    done(json, &line, &answer)
+}
+
+/// `weft replace`.
+pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let mut client = Client::connect(dir)?;
+    let (disk, new_file) = bring(&args.disk, args.size, args.force, args.dry_run)?;
+    let (array, member) = (args.array.clone(), args.member.clone());
+    let answer: Value = client.ask(Request::Replace { array, member, disk })?;
+    new_file.keep();
+    let slot = &answer["slot"];
+    if args.dry_run {
+        let line = format!("{} can replace slot {slot}; nothing was changed", args.disk);
+        return done(json, &line, &answer);
+    }
+    if args.no_wait {
+        return done(json, &format!("slot {slot} is being rebuilt onto {}", args.disk), &answer);
+    }
+    report::follow::rebuild(&mut client, &args.array, json)?;
+    let line =
+        format!("slot {slot} is rebuilt onto {}; {}", args.disk, now(&mut client, &args.array)?);
+    done(json, &line, &answer)
+}
+
+/// The disk as the daemon is to open it; a file that does not exist is made if `size` is given.
+fn bring(
+    disk: &str,
+    size: Option<u64>,
+    force: bool,
+    dry_run: bool,
+) -> Result<(NewDisk, crate::members::NewFiles), Failure> {
+    let mut new_files = crate::members::NewFiles::default();
+    if let (Some(size), Place::Path(path)) = (size, Place::of(disk)) {
+        if dry_run && !Path::new(&path).exists() {
+            return Err(Failure::usage(format!("{disk} does not exist"))
+                .hint("with --dry-run nothing is created; leave out --size, or create the file"));
+        }
+        new_files.create_if_missing(&path, size)?;
+    }
+    Ok((NewDisk { place: absolute(disk)?, force, dry_run }, new_files))
+}
+
+/// `weft rebuild`.
+pub fn rebuild(args: &RebuildArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let mut client = Client::connect(dir)?;
+    let array = args.array.clone();
+    let pause = match args.action.unwrap_or(RebuildAction::Wait) {
+        RebuildAction::Wait => {
+            let end = report::follow::rebuild(&mut client, &array, json)?;
+            let line = format!("nothing to rebuild; {array} {}", report::status::redundancy(&end));
+            return done(json, &line, &json!({ "redundancy_remaining": end.redundancy_remaining }));
+        }
+        RebuildAction::Pause => true,
+        RebuildAction::Resume => false,
+    };
+    let answer: Value = client.ask(Request::PauseRebuild { array, pause })?;
+    let line = if pause { "maintenance rests" } else { "maintenance goes on" };
+    done(json, line, &answer)
+}
+
+/// `weft scrub`.
+pub fn scrub(args: &ScrubArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let mut client = Client::connect(dir)?;
+    let array = args.array.clone();
+    match args.action.unwrap_or(ScrubAction::Start) {
+        ScrubAction::Start => {
+            let _: Value =
+                client.ask(Request::StartScrub { array: array.clone(), repair: args.repair })?;
+            if args.no_wait {
+                return done(json, "scrub started", &json!({ "started": true }));
+            }
+            report::follow::scrub(&mut client, &array, json)?;
+            scrub_result(&mut client, &array, json)
+        }
+        ScrubAction::Cancel => {
+            let answer: Value = client.ask(Request::CancelScrub { array })?;
+            done(json, "scrub cancelled", &answer)
+        }
+        ScrubAction::Status => scrub_result(&mut client, &array, json),
+    }
+}
+
+/// Prints what the scrub found; exit code 3 if something is left that does not match.
+fn scrub_result(client: &mut Client, array: &str, json: bool) -> Outcome {
+    let status = client.status_of(array)?.status;
+    let Some(scrub) = &status.scrub else {
+        return Err(Failure::new(format!(
+            "{} was not scrubbed since it is being served",
+            status.name
+        ))
+        .hint(format!("`weft scrub {}` does it", status.name)));
+    };
+    if json {
+        println!("{}", serde_json::to_string(scrub).map_err(|e| Failure::new(e.to_string()))?);
+    } else if scrub.running {
+        let job = status.jobs.iter().find(|job| job.kind == weft_array::JobKind::Scrub);
+        println!("{}", job.map_or_else(|| "scrub is running".into(), report::status::job));
+    } else {
+        println!("{}: {}", status.name, report::status::scrub(scrub));
+    }
+    for place in scrub.places.iter().filter(|_| !json) {
+        let where_ = match place.slot {
+            Some(slot) => format!("slot {slot} disagrees with the others"),
+            None => "data and redundancy disagree".into(),
+        };
+        println!("  stripe {} (byte {}): {where_}", place.stripe, place.offset);
+    }
+    if scrub.running || scrub.mismatches + scrub.unreadable <= scrub.repaired {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{} has stripes that do not match", status.name))
+        .with_code(ATTENTION)
+        .hint(format!("`weft scrub {} --repair` makes them match again", status.name)))
+}
+
+/// `weft throttle`.
+pub fn throttle(args: &ThrottleArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    if args.min.zip(args.max).is_some_and(|(min, max)| min > max) {
+        return Err(Failure::usage("--min is more than --max"));
+    }
+    let mut client = Client::connect(dir)?;
+    let (array, min_bytes_s, max_bytes_s) = (args.array.clone(), args.min, args.max);
+    let answer: Value = client.ask(Request::Throttle { array, min_bytes_s, max_bytes_s })?;
+    let min = answer["min_bytes_s"].as_u64().unwrap_or(0);
+    let max = answer["max_bytes_s"].as_u64().map_or_else(|| "no limit".into(), size::show_rate);
+    done(
+        json,
+        &format!("maintenance: at least {}, at most {max} on each disk", size::show_rate(min)),
+        &answer,
+    )
+}
+
+/// `weft stop`.
+pub fn stop(args: &StopArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let mut client = Client::connect(dir)?;
+    let answer: Value = client.ask(Request::Stop { array: args.array.clone() })?;
+    // The daemon waits for its connections to end.
+    drop(client);
+    if args.array.is_none() {
+        wait_for_end(dir);
+    }
+    done(json, "stopped cleanly", &answer)
+}
+
+/// The daemon has answered and is leaving: waits until its lock is free.
+fn wait_for_end(dir: &RuntimeDir) {
+    let Ok(lock) = File::open(dir.path().join("daemon.lock")) else { return };
+    let _ = rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared);
+}

@@ -1,0 +1,113 @@
+//! The commands' end of the control socket.
+
+use std::io::{self, BufRead as _, BufReader, IoSlice};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde::de::DeserializeOwned;
+
+use crate::control::protocol::{Answer, Envelope, Request, ServedArray, Snapshot, VERSION};
+use crate::failure::{Failure, NO_DAEMON};
+use crate::runtime_dir::RuntimeDir;
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    place: String,
+}
+
+impl Client {
+    /// Connects to the daemon of `dir`.
+    ///
+    /// # Errors
+    /// With exit code 5 if none answers.
+    pub fn connect(dir: &RuntimeDir) -> Result<Self, Failure> {
+        let path = dir.control_socket();
+        let place = path.display().to_string();
+        let stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                Failure::new(format!("no daemon answers at {place}")).with_code(NO_DAEMON).hint(
+                    "start one with `weft serve MEMBER…`, or point --runtime-dir at its folder",
+                )
+            }
+            io::ErrorKind::PermissionDenied => Failure::new(format!("{place}: {e}"))
+                .with_code(NO_DAEMON)
+                .hint("run this as the user that runs the daemon"),
+            _ => Failure::new(format!("{place}: {e}")).with_code(NO_DAEMON),
+        })?;
+        Ok(Self { stream: BufReader::new(stream), place })
+    }
+
+    /// Asks and waits for the answer.
+    pub fn ask<T: DeserializeOwned>(&mut self, request: Request) -> Result<T, Failure> {
+        self.ask_with(request, None)
+    }
+
+    /// Everything the daemon serves, or one array.
+    pub fn snapshot(&mut self, array: Option<&str>) -> Result<Snapshot, Failure> {
+        self.ask(Request::Status { array: array.map(str::to_owned) })
+    }
+
+    /// One array.
+    pub fn status_of(&mut self, array: &str) -> Result<ServedArray, Failure> {
+        let mut snapshot = self.snapshot(Some(array))?;
+        snapshot.arrays.pop().ok_or_else(|| Failure::new(format!("{array} is not being served")))
+    }
+
+    /// The name of an array that may be given by its id.
+    pub fn array_name(&mut self, array: &str) -> Result<String, Failure> {
+        Ok(self.status_of(array)?.status.name)
+    }
+
+    /// Asks, and hands the daemon a descriptor along with it.
+    pub fn ask_with<T: DeserializeOwned>(
+        &mut self,
+        request: Request,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<T, Failure> {
+        let mut line = serde_json::to_vec(&Envelope { version: VERSION, request })
+            .map_err(|e| Failure::new(format!("cannot write the request: {e}")))?;
+        line.push(b'\n');
+        let place = &self.place;
+        let lost = |e: io::Error| {
+            Failure::new(format!("the daemon at {place} went away before it answered: {e}"))
+                .with_code(NO_DAEMON)
+                .hint("look at its log; what was acknowledged is safe")
+        };
+        send_all(self.stream.get_ref(), &line, descriptor).map_err(lost)?;
+        let mut answer = String::new();
+        if self.stream.read_line(&mut answer).map_err(lost)? == 0 {
+            return Err(lost(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let answer: Answer = serde_json::from_str(&answer)
+            .map_err(|e| Failure::new(format!("{place} answers in another language: {e}")))?;
+        match answer {
+            Answer::Ok(value) => serde_json::from_value(value)
+                .map_err(|e| Failure::new(format!("{place} answers in another language: {e}"))),
+            Answer::Error(failure) => Err(failure.into()),
+        }
+    }
+}
+
+/// Sends all of `bytes`, the descriptor with the first of them.
+fn send_all(
+    stream: &UnixStream,
+    mut bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    while !bytes.is_empty() {
+        let sent =
+            sendmsg(stream.as_fd(), &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        ancillary.clear();
+        bytes = &bytes[sent..];
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Messages of the control socket.
+//!
+//! Request: `{"version":1,"request":{"status":{"array":null}}}`. Answer: `{"ok":…}` or
+//! `{"error":{"code":1,"message":"…","hint":"…"}}`. A daemon refuses versions it does not know.
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// Version of the protocol.
+pub const VERSION: u32 = 1;
+
+/// A line from client to daemon.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Envelope {
+    /// Must be [`VERSION`].
+    pub version: u32,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// What a client asks. Arrays are named by name or id.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Status of all arrays, or of one; answers with a [`Snapshot`].
+    Status {
+        /// Only this one.
+        array: Option<String>,
+    },
+    /// Take a member out of service.
+    Fail {
+        /// The array.
+        array: String,
+        /// Slot, path, or end of the path.
+        member: String,
+        /// Only check.
+        dry_run: bool,
+    },
+    /// Add a spare.
+    Add {
+        /// The array.
+        array: String,
+        /// The disk.
+        disk: NewDisk,
+    },
+    /// Rebuild a slot onto a new disk.
+    Replace {
+        /// The array.
+        array: String,
+        /// Slot, path, or end of the path.
+        member: String,
+        /// The disk.
+        disk: NewDisk,
+    },
+    /// Pause (`true`) or resume rebuilds.
+    PauseRebuild {
+        /// The array.
+        array: String,
+        /// Pause or resume.
+        pause: bool,
+    },
+    /// Start a scrub.
+    StartScrub {
+        /// The array.
+        array: String,
+        /// Repair what does not match.
+        repair: bool,
+    },
+    /// Stop a scrub.
+    CancelScrub {
+        /// The array.
+        array: String,
+    },
+    /// Change the bandwidth of maintenance.
+    Throttle {
+        /// The array.
+        array: String,
+        /// Lowest rate in bytes per second; `None` leaves it.
+        min_bytes_s: Option<u64>,
+        /// Highest rate in bytes per second; `None` leaves it.
+        max_bytes_s: Option<u64>,
+    },
+    /// Serve the array on the FUSE channel whose descriptor comes with this message.
+    Attach {
+        /// The array.
+        array: String,
+    },
+    /// End cleanly: one array, or the daemon.
+    Stop {
+        /// Only this one.
+        array: Option<String>,
+    },
+}
+
+/// A disk that a command brings; opened by the daemon.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NewDisk {
+    /// Absolute path or URI.
+    pub place: String,
+    /// Take it even if it belongs to an array.
+    pub force: bool,
+    /// Only check.
+    pub dry_run: bool,
+}
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Done; what it gave.
+    Ok(serde_json::Value),
+    /// Not done.
+    Error(WireFailure),
+}
+
+/// [`Failure`] on the wire.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct WireFailure {
+    /// Exit code.
+    pub code: u8,
+    /// What is wrong.
+    pub message: String,
+    /// What to do next.
+    pub hint: Option<String>,
+}
+
+impl From<Failure> for WireFailure {
+    fn from(Failure { code, message, hint }: Failure) -> Self {
+        Self { code, message, hint }
+    }
+}
+
+impl From<WireFailure> for Failure {
+    fn from(WireFailure { code, message, hint }: WireFailure) -> Self {
+        Self { code, message, hint }
+    }
+}
+
+/// Answer to [`Request::Attach`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Attached {
+    /// Smallest logical block that the array takes without reading first, bytes.
+    pub block_bytes: u32,
+}
+
+/// Answer to [`Request::Status`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Version of weft that the daemon is of.
+    pub daemon_version: String,
+    /// Its process.
+    pub daemon_pid: u32,
+    /// The arrays, by name.
+    pub arrays: Vec<ServedArray>,
+    /// Member labels found whose array could not be started: what it said.
+    pub not_started: Vec<NotStarted>,
+}
+
+/// An array that the daemon serves.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServedArray {
+    /// What the engine tells.
+    pub status: weft_array::Status,
+    /// Where NBD clients find it.
+    pub nbd_uris: Vec<String>,
+    /// Whether it is attached as a block device.
+    pub attached: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// An array that was found, but could not be started.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NotStarted {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: String,
+    /// Why.
+    pub why: String,
+}

@@ -1,0 +1,60 @@
+//! The daemon's log: one line a fact, on standard error, where systemd and shells look for it.
+
+use weft_array::{Array, ArrayState, Event};
+
+use crate::report::status::redundancy;
+use crate::size;
+
+/// Writes a line.
+pub fn line(text: &str) {
+    eprintln!("weft: {text}");
+}
+
+/// Writes a line about an array.
+pub fn about(array: &str, text: &str) {
+    line(&format!("{array}: {text}"));
+}
+
+/// Says how an array stands as it is started; loudly, if something is missing.
+pub fn started(array: &Array) {
+    let status = array.status();
+    let name = &status.name;
+    let (size, code) = (size::show(status.size_bytes), &status.code);
+    about(name, &format!("{size} of {code}, {}", redundancy(&status)));
+    for slot in status.slots.iter().filter(|slot| slot.state != "active") {
+        let (number, state, disk) = (slot.slot, &slot.state, &slot.disk);
+        about(name, &format!("ALERT: slot {number} is {state} ({disk})"));
+    }
+    if status.state == ArrayState::Degraded && status.spares.is_empty() {
+        about(name, &format!("ALERT: no spare; give it a disk with `weft add {name} DISK`"));
+    }
+}
+
+/// Says what happened to an array, and how it then stands if that changed.
+pub fn event(array: &Array, event: &Event) {
+    let status = array.status();
+    let now = redundancy(&status);
+    let text = match event {
+        Event::MemberFailed { slot, disk, cause } => {
+            format!("ALERT: slot {slot} ({disk}) failed: {cause}; {now}")
+        }
+        Event::ArrayBroken { cause } => {
+            format!("ALERT: no more writes, one failure was too many: {cause}")
+        }
+        Event::ReadErrorRepaired { slot, offset, len } => {
+            format!("slot {slot}: {len} unreadable bytes at {offset} repaired from redundancy")
+        }
+        Event::RebuildStarted { slot, disk } => format!("rebuilding slot {slot} onto {disk}"),
+        Event::RebuildFinished { slot } => format!("slot {slot} is rebuilt; {now}"),
+        Event::ResyncStarted { regions } => {
+            format!("not stopped cleanly: resync of {regions} regions")
+        }
+        Event::ResyncFinished => "resync is done".to_owned(),
+        Event::ScrubFinished { mismatches, repaired } => {
+            format!("scrub is done: {mismatches} mismatches, {repaired} repaired")
+        }
+        Event::JobStalled { job, cause } => format!("ALERT: {job} cannot go on: {cause}"),
+        Event::SpareAdded { disk } => format!("{disk} is a spare"),
+    };
+    about(&status.name, &text);
+}

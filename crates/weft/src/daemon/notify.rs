@@ -1,0 +1,22 @@
+//! Tells systemd how the daemon is doing (`sd_notify`): a datagram to the socket that
+//! `NOTIFY_SOCKET` names, if there is one.
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+
+/// Sends `state`, for example `READY=1`. Without systemd nothing happens.
+pub fn systemd(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match name.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(Path::new(&name)),
+    };
+    let sent = address.and_then(|address| {
+        UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+    });
+    if let Err(e) = sent {
+        super::log::line(&format!("NOTIFY_SOCKET: {e}"));
+    }
+}

@@ -1,0 +1,234 @@
+//! The commands, carried out on the engine's thread.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use weft_array::examine::LabelReport;
+use weft_array::superblock::ScrubMode;
+use weft_array::{ArrayError, SlotStatus};
+use weft_disk::Disk;
+
+use crate::control::protocol::{Attached, NewDisk, Request, ServedArray, Snapshot};
+use crate::control::server::Call;
+use crate::daemon::served::Served;
+use crate::daemon::{Daemon, attached};
+use crate::failure::Failure;
+
+fn refused(error: ArrayError) -> Failure {
+    Failure::new(error.to_string())
+}
+
+fn value(answer: impl serde::Serialize) -> Result<Value, Failure> {
+    serde_json::to_value(answer).map_err(|e| Failure::new(e.to_string()))
+}
+
+impl Daemon {
+    /// Carries out a command and answers it.
+    pub(super) async fn carry_out(&self, mut call: Call) {
+        let descriptor = call.descriptor.take();
+        let outcome = match call.request.clone() {
+            Request::Status { array } => self.snapshot(array.as_deref()).and_then(value),
+            Request::Fail { array, member, dry_run } => self.fail(&array, &member, dry_run).await,
+            Request::Add { array, disk } => self.add(&array, &disk).await,
+            Request::Replace { array, member, disk } => self.replace(&array, &member, &disk).await,
+            Request::PauseRebuild { array, pause } => self.find(&array).map(|served| {
+                served.array.set_paused(pause);
+                json!({ "paused": pause })
+            }),
+            Request::StartScrub { array, repair } => self.start_scrub(&array, repair).await,
+            Request::CancelScrub { array } => self.find(&array).map(|served| {
+                served.array.cancel_scrub();
+                json!({})
+            }),
+            Request::Throttle { array, min_bytes_s, max_bytes_s } => {
+                self.throttle(&array, min_bytes_s, max_bytes_s)
+            }
+            Request::Attach { array } => self.find(&array).and_then(|served| {
+                let channel = descriptor
+                    .ok_or_else(|| Failure::new("an attach request must carry a FUSE channel"))?;
+                attached::start(&self.opener, &served, channel)?;
+                let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
+                value(Attached { block_bytes })
+            }),
+            Request::Stop { array } => self.stop(array.as_deref().unwrap_or_default()).await,
+        };
+        call.answer(outcome);
+    }
+
+    /// The array of this name or id.
+    fn find(&self, wanted: &str) -> Result<Rc<Served>, Failure> {
+        let arrays = self.arrays.borrow();
+        let by_id = || arrays.values().find(|served| served.array.status().id == wanted);
+        arrays.get(wanted).or_else(by_id).cloned().ok_or_else(|| {
+            let names: Vec<&str> = arrays.keys().map(String::as_str).collect();
+            Failure::new(format!("no array {wanted} is being served"))
+                .hint(format!("there is: {}", names.join(", ")))
+        })
+    }
+
+    fn snapshot(&self, wanted: Option<&str>) -> Result<Snapshot, Failure> {
+        let chosen = match wanted {
+            Some(wanted) => vec![self.find(wanted)?],
+            None => self.arrays.borrow().values().cloned().collect(),
+        };
+        let arrays = chosen.iter().map(|served| {
+            let status = served.array.status();
+            let nbd_uris = self.uris(&status.name);
+            let (attached, read_only) = (served.attached.get(), served.read_only);
+            ServedArray { status, nbd_uris, attached, read_only }
+        });
+        Ok(Snapshot {
+            daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
+            daemon_pid: std::process::id(),
+            arrays: arrays.collect(),
+            not_started: match wanted {
+                Some(_) => Vec::new(),
+                None => self.not_started.borrow().clone(),
+            },
+        })
+    }
+
+    async fn fail(&self, array: &str, member: &str, dry_run: bool) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        let slot = find_member(&served, member)?;
+        if slot.state == "missing" {
+            return Err(Failure::new(format!("slot {} is missing already", slot.slot))
+                .hint("`weft status` shows the members"));
+        }
+        if served.array.essential_slots().contains(&slot.slot) {
+            return Err(Failure::new(format!(
+                "{} cannot be failed: the array would lose data",
+                slot.disk
+            ))
+            .hint("add a disk and let it be rebuilt first; nothing was changed"));
+        }
+        if !dry_run {
+            served.array.fail(&slot.slot.to_string()).await.map_err(refused)?;
+        }
+        Ok(json!({ "slot": slot.slot, "disk": slot.disk, "done": !dry_run }))
+    }
+
+    /// Opens a disk that is to join an array; refuses one that holds something.
+    async fn open_new(&self, disk: &NewDisk) -> Result<Rc<dyn Disk>, Failure> {
+        let opened = self.opener.open(&disk.place, disk.dry_run).await?;
+        let failed = |e: weft_disk::DiskError| Failure::new(e.to_string());
+        let report = weft_array::examine(&*opened).await.map_err(failed)?;
+        let holds = match (&report.label, &report.superblock) {
+            (LabelReport::None { foreign: None }, _) => None,
+            (LabelReport::None { foreign: Some(foreign) }, _) => {
+                Some(format!("holds {}", foreign.what))
+            }
+            (LabelReport::Whole { .. }, Some(own)) => {
+                Some(format!("is a member of array {}", own.name))
+            }
+            (LabelReport::Whole { .. } | LabelReport::Faulty { .. }, _) => {
+                Some("is a damaged member of a weft array".to_owned())
+            }
+        };
+        match holds {
+            Some(what) if !disk.force => Err(Failure::new(format!("{} {what}", disk.place)).hint(
+                "check that it is the right disk; --force overwrites it. Nothing was changed",
+            )),
+            _ => Ok(opened),
+        }
+    }
+
+    async fn add(&self, array: &str, new: &NewDisk) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        let disk = self.open_new(new).await?;
+        if !new.dry_run {
+            served.array.add_spare(disk).await.map_err(refused)?;
+        }
+        Ok(json!({ "disk": new.place, "done": !new.dry_run }))
+    }
+
+    async fn replace(&self, array: &str, member: &str, new: &NewDisk) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        let slot = find_member(&served, member)?;
+        if slot.state != "missing" && served.array.essential_slots().contains(&slot.slot) {
+            return Err(Failure::new(format!(
+                "{} cannot be replaced now: the array would lose data while it is rebuilt",
+                slot.disk
+            ))
+            .hint("mend the members that are missing first; nothing was changed"));
+        }
+        let disk = self.open_new(new).await?;
+        if !new.dry_run {
+            served.array.replace(&slot.slot.to_string(), disk).await.map_err(refused)?;
+        }
+        Ok(json!({ "slot": slot.slot, "disk": new.place, "done": !new.dry_run }))
+    }
+
+    async fn start_scrub(&self, array: &str, repair: bool) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        let is_running = || served.array.status().scrub.is_some_and(|scrub| scrub.running);
+        if is_running() {
+            return Err(Failure::new("a scrub is running already").hint(format!(
+                "`weft scrub {array} cancel` ends it, `weft scrub {array} status` shows it"
+            )));
+        }
+        let mode = if repair { ScrubMode::Repair } else { ScrubMode::Check };
+        let scrubbed = served.array.clone();
+        let task = self.opener.rt.spawn(async move { scrubbed.scrub(mode).await.map(drop) });
+        while !is_running() && !task.is_finished() {
+            self.opener.rt.yield_now().await;
+        }
+        // Ended this soon, it was refused, or there was little to do.
+        if task.is_finished() {
+            task.await.map_err(refused)?;
+        }
+        Ok(json!({ "started": true }))
+    }
+
+    fn throttle(&self, array: &str, min: Option<u64>, max: Option<u64>) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        let (min_now, max_now) = served.array.status().throttle;
+        let min = min.unwrap_or(min_now);
+        let max = match max {
+            Some(u64::MAX) => None,
+            Some(max) => Some(max),
+            None => max_now,
+        };
+        if let Some(max) = max.filter(|max| *max < min || *max == 0) {
+            return Err(Failure::new(format!(
+                "a highest rate of {max} is below the lowest, {min}"
+            ))
+            .hint("give both --min and --max; nothing was changed"));
+        }
+        served.array.set_throttle(min, max);
+        Ok(json!({ "min_bytes_s": min, "max_bytes_s": max }))
+    }
+
+    async fn stop(&self, array: &str) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        let name = served.array.status().name;
+        if served.attached.get() {
+            return Err(Failure::new(format!("{name} is attached as a block device")).hint(
+                format!("unmount it, `weft detach {name}`, then stop; nothing was changed"),
+            ));
+        }
+        self.arrays.borrow_mut().remove(&name);
+        self.server.remove_export(&name).await;
+        served.stop().await?;
+        Ok(json!({ "stopped": name }))
+    }
+}
+
+/// The slot that is meant: its number, a disk's whole name, or the end of its path.
+fn find_member(served: &Served, member: &str) -> Result<SlotStatus, Failure> {
+    let slots = served.array.status().slots;
+    let named = |slot: &&SlotStatus| slot.disk == member || Path::new(&slot.disk).ends_with(member);
+    let by_number = || slots.iter().find(|slot| slot.slot.to_string() == member);
+    let matching: Vec<&SlotStatus> = slots.iter().filter(named).collect();
+    match (matching.as_slice(), by_number()) {
+        ([one], _) => Ok((*one).clone()),
+        ([], Some(slot)) => Ok(slot.clone()),
+        ([], None) => Err(Failure::new(format!("no member {member}")).hint(format!(
+            "give a slot, 0 to {}, or a path as `weft status` shows it",
+            slots.len().saturating_sub(1)
+        ))),
+        _ => Err(Failure::new(format!("several members are called {member}"))
+            .hint("give more of the path, or the slot")),
+    }
+}

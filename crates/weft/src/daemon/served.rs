@@ -1,0 +1,66 @@
+//! An array while it is served.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use futures_util::future::{Either, select};
+use weft_array::Array;
+use weft_nbd::Export;
+use weft_rt::Rt;
+use weft_rt::sync::Notify;
+
+use crate::daemon::export::ArrayExport;
+use crate::daemon::log;
+use crate::failure::{Failure, Outcome};
+
+/// An array while it is served.
+pub struct Served {
+    /// The array.
+    pub array: Array,
+    /// The array for clients.
+    pub export: Rc<dyn Export>,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether it is a block device now.
+    pub attached: Cell<bool>,
+    stopped: Notify,
+}
+
+impl Served {
+    /// Takes `array` into service: from now on its events are logged.
+    pub fn new(rt: &Rt, array: Array, read_only: bool) -> Rc<Self> {
+        log::started(&array);
+        let export: Rc<dyn Export> = Rc::new(ArrayExport::new(array.clone(), read_only));
+        let (attached, stopped) = (Cell::new(false), Notify::default());
+        let served = Rc::new(Self { array, export, read_only, attached, stopped });
+        drop(rt.spawn(served.clone().log_events()));
+        served
+    }
+
+    async fn log_events(self: Rc<Self>) {
+        let events = self.array.subscribe();
+        let mut stopped = std::pin::pin!(self.stopped.wait());
+        loop {
+            let next = std::pin::pin!(events.next());
+            match select(next, stopped).await {
+                Either::Left((event, still)) => {
+                    log::event(&self.array, &event);
+                    stopped = still;
+                }
+                Either::Right(_) => return,
+            }
+        }
+    }
+
+    /// Stops the array cleanly.
+    pub async fn stop(&self) -> Outcome {
+        let name = self.array.status().name;
+        let stopped = self.array.stop().await;
+        self.stopped.notify_all();
+        stopped.map_err(|e| {
+            log::about(&name, &format!("ALERT: not stopped cleanly: {e}"));
+            Failure::new(format!("{name} could not be stopped cleanly: {e}"))
+                .hint("nothing acknowledged is lost; the next `weft serve` recovers the rest")
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! How a command ends: exit codes, and errors that say what is wrong and what to do next.
+//!
+//! | code | meaning |
+//! |------|---------|
+//! | 0 | done |
+//! | 1 | the operation failed; unless the message says otherwise nothing was changed |
+//! | 2 | the command line was not understood |
+//! | 3 | it works, but needs attention: `status --check` found redundancy reduced, `scrub` found mismatches |
+//! | 4 | `status --check`: an array has failed, not all of its data can be read |
+//! | 5 | no daemon answers in this runtime directory |
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Why a command did not simply succeed.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// What is wrong; lower case, no full stop.
+    pub message: String,
+    /// What to do next.
+    pub hint: Option<String>,
+}
+
+/// The operation failed.
+pub const FAILED: u8 = 1;
+/// The command line was not understood.
+pub const USAGE: u8 = 2;
+/// It works, but needs attention.
+pub const ATTENTION: u8 = 3;
+/// Data cannot be read.
+pub const DATA_UNAVAILABLE: u8 = 4;
+/// No daemon answers.
+pub const NO_DAEMON: u8 = 5;
+
+impl Failure {
+    /// The operation failed because of `message`.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { code: FAILED, message: message.into(), hint: None }
+    }
+
+    /// Arguments that parse, but make no sense together.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { code: USAGE, ..Self::new(message) }
+    }
+
+    /// With another exit code.
+    pub fn with_code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
+    /// With what to do next.
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Tells the person, or with `json` the program, and gives the exit code.
+    pub fn report(&self, json: bool) -> ExitCode {
+        if json {
+            let error = serde_json::json!({
+                "error": { "code": self.code, "message": self.message, "hint": self.hint }
+            });
+            println!("{error}");
+        } else {
+            eprintln!("weft: {self}");
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "\n  → {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        // `{:#}` prints the chain of causes on one line.
+        Self::new(format!("{error:#}"))
+    }
+}
+
+/// What every command returns.
+pub type Outcome = Result<(), Failure>;

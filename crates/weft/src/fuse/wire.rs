@@ -1,0 +1,222 @@
+//! The part of the kernel's FUSE protocol (`linux/fuse.h`, version 7.31 and later) that a file
+//! system of one fixed file needs. Native byte order: both ends are the same machine.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Version spoken: newer kernels fall back to it.
+pub const MAJOR: u32 = 7;
+/// The highest minor version of which this code knows the structures.
+pub const MINOR: u32 = 36;
+/// The lowest minor version that it works with (Linux 5.4).
+pub const MINOR_MIN: u32 = 31;
+
+/// Node of the root folder.
+pub const ROOT: u64 = 1;
+/// Node of the one file.
+pub const FILE: u64 = 2;
+
+/// Numbers of the requests.
+pub mod op {
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const INIT: u32 = 26;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const INTERRUPT: u32 = 36;
+    pub const DESTROY: u32 = 38;
+    pub const BATCH_FORGET: u32 = 42;
+    pub const FALLOCATE: u32 = 43;
+}
+
+/// Flags of INIT.
+pub mod init_flag {
+    pub const ASYNC_READ: u32 = 1 << 0;
+    pub const BIG_WRITES: u32 = 1 << 5;
+    pub const ASYNC_DIO: u32 = 1 << 15;
+    pub const MAX_PAGES: u32 = 1 << 22;
+}
+
+/// Reads and writes bypass the page cache.
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
+/// Writes that do not extend the file may run at the same time.
+pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+
+/// Modes of FALLOCATE.
+pub mod fallocate {
+    pub const KEEP_SIZE: u32 = 0x01;
+    pub const PUNCH_HOLE: u32 = 0x02;
+    pub const ZERO_RANGE: u32 = 0x10;
+}
+
+/// Head of every request.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct InHeader {
+    pub len: u32,
+    pub opcode: u32,
+    pub unique: u64,
+    pub nodeid: u64,
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: u32,
+    pub total_extlen: u16,
+    pub padding: u16,
+}
+
+/// Head of every answer.
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct OutHeader {
+    pub len: u32,
+    /// 0 or a negative errno.
+    pub error: i32,
+    pub unique: u64,
+}
+
+/// Body of INIT, as far as all versions have it.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct InitIn {
+    pub major: u32,
+    pub minor: u32,
+    pub max_readahead: u32,
+    pub flags: u32,
+}
+
+/// Answer to INIT.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct InitOut {
+    pub major: u32,
+    pub minor: u32,
+    pub max_readahead: u32,
+    pub flags: u32,
+    pub max_background: u16,
+    pub congestion_threshold: u16,
+    pub max_write: u32,
+    pub time_gran: u32,
+    pub max_pages: u16,
+    pub map_alignment: u16,
+    pub flags2: u32,
+    pub unused: [u32; 7],
+}
+
+/// Body of READ and WRITE (the data of a write follows).
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct IoIn {
+    pub fh: u64,
+    pub offset: u64,
+    pub size: u32,
+    pub io_flags: u32,
+    pub lock_owner: u64,
+    pub flags: u32,
+    pub padding: u32,
+}
+
+/// Answer to WRITE.
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct WriteOut {
+    pub size: u32,
+    pub padding: u32,
+}
+
+/// Body of FALLOCATE.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FallocateIn {
+    pub fh: u64,
+    pub offset: u64,
+    pub length: u64,
+    pub mode: u32,
+    pub padding: u32,
+}
+
+/// Attributes of a node.
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Attr {
+    pub ino: u64,
+    pub size: u64,
+    pub blocks: u64,
+    pub atime: u64,
+    pub mtime: u64,
+    pub ctime: u64,
+    pub atimensec: u32,
+    pub mtimensec: u32,
+    pub ctimensec: u32,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    pub blksize: u32,
+    pub flags: u32,
+}
+
+/// Answer to LOOKUP.
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct EntryOut {
+    pub nodeid: u64,
+    pub generation: u64,
+    pub entry_valid: u64,
+    pub attr_valid: u64,
+    pub entry_valid_nsec: u32,
+    pub attr_valid_nsec: u32,
+    pub attr: Attr,
+}
+
+/// Answer to GETATTR and SETATTR.
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct AttrOut {
+    pub attr_valid: u64,
+    pub attr_valid_nsec: u32,
+    pub dummy: u32,
+    pub attr: Attr,
+}
+
+/// Answer to OPEN and OPENDIR.
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct OpenOut {
+    pub fh: u64,
+    pub open_flags: u32,
+    pub padding: u32,
+}
+
+/// Answer to STATFS.
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct StatfsOut {
+    pub blocks: u64,
+    pub bfree: u64,
+    pub bavail: u64,
+    pub files: u64,
+    pub ffree: u64,
+    pub bsize: u32,
+    pub namelen: u32,
+    pub frsize: u32,
+    pub padding: u32,
+    pub spare: [u32; 6],
+}
+
+/// Bytes that precede the data of a WRITE.
+pub const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<IoIn>();
+
+// The sizes that the kernel's header has.
+const _: () = assert!(size_of::<InHeader>() == 40 && size_of::<OutHeader>() == 16);
+const _: () = assert!(size_of::<InitOut>() == 64 && size_of::<IoIn>() == 40);
+const _: () = assert!(size_of::<Attr>() == 88 && size_of::<EntryOut>() == 128);
+const _: () = assert!(size_of::<AttrOut>() == 104 && size_of::<StatfsOut>() == 80);

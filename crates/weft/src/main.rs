@@ -1,0 +1,56 @@
+//! `weft`: the command line and the daemon.
+//!
+//! [`cli`] says what can be asked, [`commands`] do what needs no daemon or speak with one through
+//! [`control`], [`daemon`] serves arrays to NBD clients and, through [`fuse`], to the kernel's loop
+//! driver. What engine, network and disks do is in the crates below; what people read is in
+//! [`report`].
+#![forbid(unsafe_code)]
+
+mod block;
+mod cli;
+mod commands;
+mod control;
+mod daemon;
+mod failure;
+mod fuse;
+mod members;
+mod report;
+mod runtime_dir;
+mod size;
+mod thread;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use cli::{Cli, Command};
+use failure::Outcome;
+use runtime_dir::RuntimeDir;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(cli.json),
+    }
+}
+
+fn run(cli: &Cli) -> Outcome {
+    let json = cli.json;
+    let dir = || RuntimeDir::choose(cli.runtime_dir.as_deref());
+    match &cli.command {
+        Command::Create(args) => commands::create::create(args, json),
+        Command::Examine(args) => commands::examine::examine(args, json),
+        Command::Serve(args) => daemon::serve(args, &dir()?, json),
+        Command::Status(args) => commands::status::status(args, &dir()?, json),
+        Command::Attach(args) => commands::attach::attach(args, &dir()?, json),
+        Command::Detach(args) => commands::attach::detach(args, &dir()?, json),
+        Command::Fail(args) => commands::manage::fail(args, &dir()?, json),
+        Command::Add(args) => commands::manage::add(args, &dir()?, json),
+        Command::Replace(args) => commands::manage::replace(args, &dir()?, json),
+        Command::Rebuild(args) => commands::manage::rebuild(args, &dir()?, json),
+        Command::Scrub(args) => commands::manage::scrub(args, &dir()?, json),
+        Command::Throttle(args) => commands::manage::throttle(args, &dir()?, json),
+        Command::Stop(args) => commands::manage::stop(args, &dir()?, json),
+    }
+}

@@ -1,0 +1,129 @@
+//! Members as people name them: paths and NBD URIs.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use weft_disk::{Disk, FileDisk, FileOptions};
+use weft_nbd::{NbdDisk, NbdOptions, NbdUri};
+use weft_rt::Rt;
+use weft_rt::ring::Ring;
+
+use crate::failure::Failure;
+use crate::size;
+
+/// Where a disk is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A file or block device.
+    Path(PathBuf),
+    /// A remote disk.
+    Uri(String),
+}
+
+impl Place {
+    /// Reads what a person wrote.
+    pub fn of(text: &str) -> Self {
+        if text.starts_with("nbd:") || text.starts_with("nbd+unix:") {
+            Self::Uri(text.to_owned())
+        } else {
+            Self::Path(text.into())
+        }
+    }
+}
+
+/// The place such that another process finds it too.
+pub fn absolute(text: &str) -> Result<String, Failure> {
+    match Place::of(text) {
+        Place::Uri(uri) => Ok(uri),
+        Place::Path(path) => {
+            let path =
+                std::path::absolute(&path).map_err(|e| Failure::new(format!("{text}: {e}")))?;
+            path.into_os_string().into_string().map_err(|path| {
+                Failure::new(format!("{}: the name is not UTF-8", path.display()))
+                    .hint("rename the file: member names are kept as text on the disks")
+            })
+        }
+    }
+}
+
+/// Opens disks for a thread's ring.
+#[derive(Debug, Clone)]
+pub struct Opener {
+    /// The thread's executor.
+    pub rt: Rt,
+    /// Its ring.
+    pub ring: Ring,
+}
+
+impl Opener {
+    /// Opens a disk and becomes its owner; with `look_only` neither owns nor changes it.
+    pub async fn open(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, Failure> {
+        match Place::of(place) {
+            Place::Path(path) => {
+                let options = FileOptions { look_only, ..FileOptions::default() };
+                let disk = FileDisk::open(&self.ring, &path, &options).map_err(|e| {
+                    let failure = Failure::new(format!("{}: {}", path.display(), e.source));
+                    match e.source.kind() {
+                        io::ErrorKind::NotFound => failure.hint(
+                            "check the name; `--size 10G` with create, add or replace makes a file",
+                        ),
+                        io::ErrorKind::PermissionDenied => {
+                            failure.hint("are you allowed to read and write it?")
+                        }
+                        _ => failure,
+                    }
+                })?;
+                Ok(Rc::new(disk))
+            }
+            Place::Uri(uri) => {
+                let parsed: NbdUri = uri.parse().map_err(|e| {
+                    Failure::new(format!("{uri}: {e}"))
+                        .hint("write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH")
+                })?;
+                let options = NbdOptions { read_only: look_only, ..NbdOptions::default() };
+                let disk = NbdDisk::open(&self.rt, &self.ring, &parsed, options).await;
+                Ok(Rc::new(disk.map_err(|e| {
+                    Failure::new(format!("{uri}: {e}"))
+                        .hint("is the server running, and reachable from here?")
+                })?))
+            }
+        }
+    }
+}
+
+/// Files made for members; removed again on drop unless kept.
+#[derive(Debug, Default)]
+pub struct NewFiles(Vec<PathBuf>);
+
+impl NewFiles {
+    /// Makes a sparse file of `size` bytes if there is nothing of that name.
+    pub fn create_if_missing(&mut self, path: &Path, bytes: u64) -> Result<(), Failure> {
+        let failed = |e: io::Error| {
+            let size = size::show(bytes);
+            Failure::new(format!("cannot create {} of {size}: {e}", path.display()))
+        };
+        match OpenOptions::new().write(true).create_new(true).open(path) {
+            Ok(file) => {
+                self.0.push(path.to_owned());
+                file.set_len(bytes).map_err(failed)
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(e) => Err(failed(e)),
+        }
+    }
+
+    /// Lets them stay.
+    pub fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for NewFiles {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}

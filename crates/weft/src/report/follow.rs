@@ -1,0 +1,76 @@
+//! Following a job of the daemon to its end.
+
+use std::time::Duration;
+
+use weft_array::{JobKind, Status};
+
+use crate::control::client::Client;
+use crate::failure::Failure;
+use crate::report::progress::Progress;
+use crate::report::status;
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(150);
+
+/// Follows the rebuilds of `array` until there are none; gives the state then.
+///
+/// # Errors
+/// If a member is missing still, and nothing is going to change that.
+pub fn rebuild(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
+    let is_rebuilding =
+        |status: &Status| status.slots.iter().any(|slot| slot.state == "rebuilding");
+    // A spare was accepted a moment ago: its rebuild is about to start.
+    let may_start = |status: &Status| {
+        !status.spares.is_empty() && status.slots.iter().any(|slot| slot.state == "missing")
+    };
+    let mut patience = 20;
+    let end = follow(client, array, JobKind::Rebuild, silent, |status| {
+        if is_rebuilding(status) {
+            return true;
+        }
+        patience -= 1;
+        patience > 0 && may_start(status)
+    })?;
+    let missing = end.slots.iter().find(|slot| slot.state == "missing");
+    match missing {
+        Some(slot) if end.broken.is_none() => {
+            let (number, name) = (slot.slot, &end.name);
+            Err(Failure::new(format!("slot {number} of {name} is missing, and no spare is there"))
+                .hint(format!("give it a disk: `weft add {name} DISK`")))
+        }
+        _ => match &end.broken {
+            Some(cause) => Err(Failure::new(format!("{} is broken: {cause}", end.name))
+                .hint(format!("`weft status {}` says what can still be read", end.name))),
+            None => Ok(end),
+        },
+    }
+}
+
+/// Follows a scrub to its end; gives the state then.
+pub fn scrub(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
+    follow(client, array, JobKind::Scrub, silent, |status| {
+        status.scrub.as_ref().is_some_and(|scrub| scrub.running)
+    })
+}
+
+fn follow(
+    client: &mut Client,
+    array: &str,
+    kind: JobKind,
+    silent: bool,
+    mut goes_on: impl FnMut(&Status) -> bool,
+) -> Result<Status, Failure> {
+    let mut progress = Progress::new(status::kind(kind), 1, silent);
+    loop {
+        let status = client.status_of(array)?.status;
+        if !goes_on(&status) {
+            return Ok(status);
+        }
+        if let Some(job) = status.jobs.iter().find(|job| job.kind == kind) {
+            let line = status::job(job);
+            let line = line.strip_prefix(status::kind(kind)).unwrap_or(&line).trim_start();
+            progress.at(job.stripes_done, job.stripes_total, line);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,82 @@
+//! What a member says of itself, in words.
+
+use std::fmt::Write as _;
+
+use weft_array::MemberReport;
+use weft_array::examine::LabelReport;
+use weft_array::superblock::{Role, SlotState};
+
+use crate::size;
+
+/// The report for a terminal.
+pub fn show(report: &MemberReport) -> String {
+    let mut text = format!("{}: {}\n", report.disk, headline(report));
+    let (size, sector) = (size::show(report.size_bytes), report.sector_bytes);
+    let _ = writeln!(text, "  disk of {size}, sectors of {sector} bytes");
+    for (n, copy) in report.copies.iter().enumerate() {
+        let _ = match (&copy.seq, &copy.fault) {
+            (Some(seq), _) => writeln!(text, "  superblock {n}: sequence number {seq}"),
+            (None, fault) => {
+                writeln!(text, "  superblock {n}: {}", fault.as_deref().unwrap_or("?"))
+            }
+        };
+    }
+    let Some(superblock) = &report.superblock else { return text };
+    let _ = writeln!(
+        text,
+        "  array {} of {} slots, {}, unit {}, consistency {}, {}",
+        superblock.code,
+        superblock.slots.len(),
+        superblock.algorithm,
+        size::show(superblock.unit_bytes),
+        superblock.consistency,
+        if superblock.clean { "stopped cleanly" } else { "in use, or not stopped cleanly" }
+    );
+    for (n, slot) in superblock.slots.iter().enumerate() {
+        let state = slot_state(slot.state);
+        let _ = writeln!(text, "  slot {n:<3} {state:<11} {}", slot.disk_hint);
+    }
+    for spare in &superblock.spares {
+        let _ = writeln!(text, "  spare                {}", spare.disk_hint);
+    }
+    if let Some(map) = &report.region_map {
+        let _ = writeln!(
+            text,
+            "  regions: {} of {} written, {} dirty, {} to resync",
+            map.written, map.regions, map.dirty, map.needs_resync
+        );
+    }
+    text
+}
+
+/// What is wrong with it, if it is not a sound member.
+pub fn fault(report: &MemberReport) -> Option<String> {
+    match &report.label {
+        LabelReport::None { foreign: Some(foreign) } => {
+            Some(format!("not a member of a weft array: it holds {}", foreign.what))
+        }
+        LabelReport::None { foreign: None } => Some("not a member of a weft array".into()),
+        LabelReport::Faulty { what } => Some(what.clone()),
+        LabelReport::Whole { .. } => report.fault.clone(),
+    }
+}
+
+fn headline(report: &MemberReport) -> String {
+    if let Some(fault) = fault(report) {
+        return fault;
+    }
+    let name = report.superblock.as_ref().map_or("?", |superblock| &superblock.name);
+    match report.role {
+        Some(Role::Slot(slot, state)) => format!("slot {slot} of {name} ({})", slot_state(state)),
+        Some(Role::Spare) => format!("a spare of {name}"),
+        _ => format!("was a member of {name}, and is no longer"),
+    }
+}
+
+fn slot_state(state: SlotState) -> &'static str {
+    match state {
+        SlotState::Active => "active",
+        SlotState::Missing => "missing",
+        SlotState::Rebuilding { .. } => "rebuilding",
+    }
+}

@@ -1,0 +1,6 @@
+//! What people see: the state of arrays in words, and progress.
+
+pub mod follow;
+pub mod member;
+pub mod progress;
+pub mod status;

@@ -1,0 +1,179 @@
+//! An array's state in words. What matters most comes first: how much it can still lose.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use weft_array::{ArrayState, JobKind, JobStatus, Status};
+
+use crate::control::protocol::{NotStarted, ServedArray, Snapshot};
+use crate::size;
+
+/// Everything the daemon serves, for a terminal.
+pub fn snapshot(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for served in &snapshot.arrays {
+        text.push_str(&array(served));
+    }
+    for NotStarted { name, id, why } in &snapshot.not_started {
+        let _ = writeln!(text, "{name}: NOT STARTED\n  {why}\n  id {id}");
+    }
+    if text.is_empty() {
+        text.push_str("no arrays\n");
+    }
+    text
+}
+
+/// How much an array can still lose, in words.
+pub fn redundancy(status: &Status) -> String {
+    let Some(spare_failures) = status.redundancy_remaining else {
+        return "DATA LOST: more disks failed than the code survives".into();
+    };
+    if status.broken.is_some() {
+        return "STOPPED: a disk failed that was one too many".into();
+    }
+    match spare_failures {
+        0 if matches!(status.state, ArrayState::Healthy) => "cannot lose any disk".into(),
+        0 => "CANNOT LOSE ANOTHER DISK".into(),
+        1 => "can lose 1 more disk".into(),
+        n => format!("can lose {n} more disks"),
+    }
+}
+
+fn state(state: ArrayState) -> &'static str {
+    match state {
+        ArrayState::Healthy => "healthy",
+        ArrayState::Resyncing => "resyncing after a crash",
+        ArrayState::Degraded => "degraded",
+        ArrayState::Rebuilding => "rebuilding",
+        ArrayState::Broken => "broken: no writes",
+        ArrayState::Stopped => "stopped",
+    }
+}
+
+fn array(served: &ServedArray) -> String {
+    let status = &served.status;
+    let mut text = format!("{}: {} · {}\n", status.name, redundancy(status), state(status.state));
+    let hole = if status.write_hole_closed { "" } else { " (write hole open)" };
+    let _ = writeln!(
+        text,
+        "  {} of {}, unit {}, consistency {}{hole}{}",
+        size::show(status.size_bytes),
+        status.code,
+        size::show(status.unit_bytes),
+        status.consistency,
+        if served.read_only { ", read only" } else { "" }
+    );
+    if let Some(cause) = &status.broken {
+        let _ = writeln!(text, "  {cause}");
+        unreadable(&mut text, &status.unreadable);
+    }
+    for job in &status.jobs {
+        let _ = writeln!(text, "  {}", self::job(job));
+    }
+    for slot in &status.slots {
+        let mut notes = String::new();
+        if slot.read_errors > 0 {
+            let _ = write!(notes, "  {} read errors, {} repaired", slot.read_errors, slot.repaired);
+        }
+        let last = if slot.state == "missing" { " (was last)" } else { "" };
+        let _ =
+            writeln!(text, "  slot {:<3} {:<11} {}{last}{notes}", slot.slot, slot.state, slot.disk);
+    }
+    for spare in &status.spares {
+        let _ = writeln!(text, "  spare                {spare}");
+    }
+    if let Some(scrub) = status.scrub.as_ref().filter(|scrub| !scrub.running) {
+        let _ = writeln!(text, "  last scrub: {}", self::scrub(scrub));
+    }
+    for uri in &served.nbd_uris {
+        let _ = writeln!(text, "  {uri}");
+    }
+    if served.attached {
+        let _ = writeln!(text, "  attached as a block device");
+    }
+    text
+}
+
+fn unreadable(text: &mut String, ranges: &[(u64, u64)]) {
+    if ranges.is_empty() {
+        text.push_str("  everything written can still be read\n");
+    }
+    for (offset, len) in ranges.iter().take(8) {
+        let _ = writeln!(text, "  unreadable: {} from byte {offset}", size::show(*len));
+    }
+    if ranges.len() > 8 {
+        let _ = writeln!(text, "  … and at least {} more ranges (see --json)", ranges.len() - 8);
+    }
+}
+
+/// What a scrub found, in words.
+pub fn scrub(report: &weft_array::ScrubReport) -> String {
+    let mut text = format!("{} mismatches in {} stripes", report.mismatches, report.stripes);
+    if report.repaired > 0 {
+        let _ = write!(text, ", {} repaired", report.repaired);
+    }
+    if report.unreadable > 0 {
+        let _ = write!(text, ", {} unreadable", report.unreadable);
+    }
+    text
+}
+
+/// The name of a job.
+pub fn kind(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Rebuild => "rebuild",
+        JobKind::Resync => "resync",
+        JobKind::Scrub => "scrub",
+    }
+}
+
+/// A job in one line: what is done, how fast, how long it will take if that goes on.
+pub fn job(job: &JobStatus) -> String {
+    let mut text = format!("{} {}", kind(job.kind), percent(job));
+    if job.paused {
+        text.push_str(", paused");
+        return text;
+    }
+    if let Some(rate) = job.rate_bytes_s {
+        let _ = write!(text, ", {} on each disk", size::show_rate(rate));
+    }
+    if let Some(eta) = job.eta_s {
+        let _ = write!(text, ", {} left", size::show_duration(Duration::from_secs(eta)));
+    }
+    text
+}
+
+/// How far it is, rounded down: 100 % means done.
+pub fn percent(job: &JobStatus) -> String {
+    let tenths = match job.stripes_total {
+        0 => 1000,
+        total => u128::from(job.stripes_done.min(total)) * 1000 / u128::from(total),
+    };
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_never_lies() {
+        let at = |stripes_done, stripes_total| {
+            let (kind, rate_bytes_s, eta_s) = (JobKind::Scrub, None, None);
+            percent(&JobStatus {
+                kind,
+                stripes_total,
+                stripes_done,
+                rate_bytes_s,
+                eta_s,
+                paused: false,
+            })
+        };
+        assert_eq!(at(0, 7), "0.0 %");
+        assert_eq!(at(99_999, 100_000), "99.9 %");
+        assert_eq!(at(100_000, 100_000), "100.0 %");
+        // A job that grew shorter while it ran is done, not more than done.
+        assert_eq!(at(101, 100), "100.0 %");
+        assert_eq!(at(0, 0), "100.0 %");
+    }
+}

@@ -1,0 +1,111 @@
+//! Sizes, rates and durations as people write and read them.
+//!
+//! Input takes a number with an optional binary suffix: `4096`, `64K`, `1M`, `1.5G`, `10T`
+//! (`KiB`, `MiB`, … mean the same). K is 1024, as everywhere in storage tools of this kind.
+
+use std::time::Duration;
+
+const SUFFIXES: [(char, u64); 5] =
+    [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40), ('P', 1 << 50)];
+
+/// Parses a size in bytes; the error is a message for a person.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let what = || format!("`{text}` is not a size: write a number such as 4096, 64K, 1M or 1.5G");
+    let trimmed = text.trim();
+    let bare = trimmed.strip_suffix("iB").or_else(|| trimmed.strip_suffix('B')).unwrap_or(trimmed);
+    let (number, factor) = match bare.chars().last() {
+        Some(last) => match SUFFIXES.iter().find(|(c, _)| c.eq_ignore_ascii_case(&last)) {
+            Some((_, factor)) => (&bare[..bare.len() - last.len_utf8()], *factor),
+            None => (bare, 1),
+        },
+        None => return Err(what()),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || !(whole.chars().chain(fraction.chars())).all(|c| c.is_ascii_digit()) {
+        return Err(what());
+    }
+    let too_big = || format!("`{text}` is more than this program can count");
+    let whole: u64 = whole.parse().map_err(|_| too_big())?;
+    let mut bytes = whole.checked_mul(factor).ok_or_else(too_big)?;
+    if !fraction.is_empty() {
+        // Nine digits are finer than a byte of a petabyte needs to be written by hand.
+        let digits = &fraction[..fraction.len().min(9)];
+        let scale = 10_u128.pow(u32::try_from(digits.len()).unwrap_or(9));
+        let part = digits.parse::<u128>().map_err(|_| what())? * u128::from(factor) / scale;
+        bytes = bytes.checked_add(u64::try_from(part).unwrap_or(0)).ok_or_else(too_big)?;
+    }
+    Ok(bytes)
+}
+
+/// Parses the length of a unit: a size that fits 32 bits (how long it may be the engine says).
+pub fn parse_u32(text: &str) -> Result<u32, String> {
+    let bytes = parse(text)?;
+    u32::try_from(bytes).map_err(|_| format!("`{text}` is too much: 4G is beyond any unit"))
+}
+
+/// `bytes` for people: `512 B`, `64 KiB`, `1.5 GiB`.
+pub fn show(bytes: u64) -> String {
+    let Some((suffix, factor)) = SUFFIXES.iter().rev().find(|(_, factor)| bytes >= *factor) else {
+        return format!("{bytes} B");
+    };
+    // Tenths, rounded down: a size never looks bigger than it is.
+    let tenths = u128::from(bytes) * 10 / u128::from(*factor);
+    match (tenths / 10, tenths % 10) {
+        (whole, 0) => format!("{whole} {suffix}iB"),
+        (whole, tenth) => format!("{whole}.{tenth} {suffix}iB"),
+    }
+}
+
+/// A rate for people: `12.5 MiB/s`.
+pub fn show_rate(bytes_per_s: u64) -> String {
+    format!("{}/s", show(bytes_per_s))
+}
+
+/// A duration for people: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`.
+pub fn show_duration(duration: Duration) -> String {
+    let s = duration.as_secs();
+    match s {
+        0..10 => format!("{}.{} s", s, duration.subsec_millis() / 100),
+        10..60 => format!("{s} s"),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        _ => format!("{} h {} min", s / 3600, s / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        let cases = [
+            ("0", 0),
+            ("4096", 4096),
+            ("64K", 65536),
+            ("64k", 65536),
+            ("64KiB", 65536),
+            ("512B", 512),
+            ("1M", 1 << 20),
+            ("1.5G", 3 << 29),
+            ("10T", 10 << 40),
+            (" 1P ", 1 << 50),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "K", "-1", "1X", "1..2", "0x10", "1 000", ".5G", "many", "B", "é", "1é"]
+        {
+            assert!(parse(text).is_err(), "{text} was taken for a size");
+        }
+        assert!(parse("16384P").is_err() && parse("99999999999999999999").is_err());
+    }
+
+    #[test]
+    fn sizes_are_shown_short_and_never_too_big() {
+        let shown: Vec<String> = [0, 1023, 1024, 65536, 3 << 29, (1 << 30) - 1].map(show).into();
+        assert_eq!(shown, ["0 B", "1023 B", "1 KiB", "64 KiB", "1.5 GiB", "1023.9 MiB"]);
+        let times = [400, 12_000, 200_000, 7_500_000].map(Duration::from_millis);
+        let shown: Vec<String> = times.map(show_duration).into();
+        assert_eq!(shown, ["0.4 s", "12 s", "3 min 20 s", "2 h 5 min"]);
+    }
+}

@@ -1,0 +1,37 @@
+//! The engine's thread: the executor and ring on which everything about arrays runs.
+
+use std::fs::File;
+use std::io::Read as _;
+
+use weft_rt::ring::{self, RingConfig};
+
+use crate::failure::Failure;
+use crate::members::Opener;
+
+/// Runs `work` on an executor with a ring of its own, on the calling thread.
+pub fn run<T: 'static, F>(work: impl FnOnce(Opener) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>> + 'static,
+{
+    let (rt, ring) = start(RingConfig::default())?;
+    let opener = Opener { rt: rt.clone(), ring };
+    rt.block_on(work(opener))
+}
+
+/// An executor and its ring for the calling thread.
+pub fn start(config: RingConfig) -> Result<(weft_rt::Rt, ring::Ring), Failure> {
+    ring::start(config).map_err(|e| {
+        Failure::new(format!("no io_uring: {e}")).hint(
+            "weft needs Linux 5.11 or later with io_uring allowed (sysctl kernel.io_uring_disabled=0; \
+             containers often forbid it)",
+        )
+    })
+}
+
+/// Random bytes from the kernel.
+pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|e| Failure::new(format!("/dev/urandom: {e}")))?;
+    Ok(bytes)
+}
