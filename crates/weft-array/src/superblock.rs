@@ -19,7 +19,7 @@ pub(crate) mod checksum;
 mod codec;
 mod foreign;
 mod io;
-pub(crate) mod label;
+mod label;
 
 use std::collections::BTreeSet;
 
@@ -317,6 +317,14 @@ impl Superblock {
         }
         Ok(())
     }
+}
+
+/// The array and the member that a disk's first 4 KiB name; none if they are no label.
+///
+/// # Errors
+/// If they are a label, but damaged or of a version that is not known.
+pub fn peek_label(bytes: &[u8]) -> Result<Option<(Id, Id)>, SuperblockError> {
+    Ok(label::Label::decode(bytes)?.map(|label| (label.array_id, label.member_id)))
 }
 
 /// The end of a disk's path or URI, short enough for a superblock.

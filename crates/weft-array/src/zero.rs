@@ -86,8 +86,10 @@ impl Inner {
             let all = self.geometry.stripes_of(region);
             let end = stripes.end.min(all.end);
             if self.map.is_written(region) {
-                self.zero_within(region, next..end, fua).await?;
-                if may_deallocate && self.zeroed.get() && next == all.start && end == all.end {
+                let whole = next == all.start && end == all.end;
+                let forget = may_deallocate && self.zeroed.get() && whole;
+                self.zero_within(region, next..end, fua, forget).await?;
+                if forget {
                     self.forget_region(region).await;
                 }
             }
@@ -101,8 +103,13 @@ impl Inner {
         region: u64,
         stripes: std::ops::Range<u64>,
         fua: bool,
+        forget: bool,
     ) -> Result<(), ArrayError> {
         let _dirty = self.begin_write(region).await?;
+        if forget {
+            // A write that begins while this zeroes, or before the region is forgotten, keeps it.
+            self.map.unwriting_begins(region);
+        }
         let mut next = stripes.start;
         while next < stripes.end {
             let end = stripes.end.min(next + STRIPES_AT_ONCE);

@@ -179,9 +179,9 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(regions)).await
     }
 
-    /// First step of making a region unwritten: any write that begins after this cancels it. Writes
-    /// in flight do not: they and the discard are under way at the same time and may come in
-    /// either order.
+    /// First step of making a region unwritten, under a [`RegionMap::begin_write`] that lasts until
+    /// its bytes are zeroed: any write that begins after this cancels it. Writes in flight do not:
+    /// they and the discard are under way at the same time and may come in either order.
     pub fn unwriting_begins(&self, region: u64) {
         self.entries.borrow_mut()[super::to_index(region)].flags |= UNWRITING;
     }

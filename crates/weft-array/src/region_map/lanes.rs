@@ -4,8 +4,6 @@
 //! a rebuilding slot without stale marks. From then on regions written for the first time get the
 //! mark too, until [`RegionMap::lane_joined`] says that first writes reach the replacement.
 
-use std::collections::BTreeSet;
-
 use super::{MapError, MapStore, RegionMap, WRITTEN};
 
 /// Regions that are partly rebuilt at a time, at most: beyond that the one with the fewest stripes
@@ -42,8 +40,9 @@ impl Rebuilt {
 }
 
 impl RegionMap {
-    /// Begins lane `lane` (below 8): every written region is stale in it, durably on return. To be
-    /// called before the superblock says that the slot is rebuilding.
+    /// Begins lane `lane` (below 8): every written region is stale in it, and the whole map is on
+    /// every member that [`MapStore::write_page`] writes to, the replacement included, durably on
+    /// return. To be called before the superblock says that the slot is rebuilding.
     ///
     /// # Errors
     /// If the members cannot be written.
@@ -51,15 +50,13 @@ impl RegionMap {
         self.end_lane(lane);
         self.resume_lane(lane);
         let bit = 1 << lane;
-        let mut pages = BTreeSet::new();
         for region in 0..self.config.regions() {
-            pages.insert(super::page::of(super::to_index(region)));
             self.change(region, |entry| {
-                entry.lanes =
-                    if entry.has(WRITTEN) { entry.lanes | bit } else { entry.lanes & !bit };
+                let others = entry.lanes & !bit;
+                entry.lanes = if entry.has(WRITTEN) { others | bit } else { others };
             });
         }
-        self.persist_pages(store, pages).await
+        self.write_all(store).await
     }
 
     /// Takes lane `lane` up again after assembly: what the map says is stale is so.

@@ -1,0 +1,251 @@
+//! What may be started from which superblocks: each case in which starting would be wrong is refused.
+
+mod members;
+
+use members::{MIB, made};
+use weft_array::superblock::{SlotState, SuperblockError};
+use weft_array::{AssembleError, Assembly, Found, Superblock, decide, may_take_effect};
+use weft_disk::DiskInfo;
+
+fn disk(name: &str) -> DiskInfo {
+    DiskInfo { name: name.into(), size_bytes: 16 * MIB, sector_bytes: 512, fast_zeroes: true }
+}
+
+fn found(superblocks: &[Superblock]) -> Vec<Found> {
+    let one = |own: &Superblock| {
+        let digits = own.self_id.to_string();
+        Found { disk: disk(&digits[..6]), superblock: Ok(Some(own.clone())) }
+    };
+    superblocks.iter().map(one).collect()
+}
+
+fn start(found: &[Found], force: bool) -> Result<Assembly, AssembleError> {
+    decide(found, force, &|superblock, lost| match superblock.code.to_string().as_str() {
+        "raid5" => lost.len() <= 1,
+        "raid6" => lost.len() <= 2,
+        "raid1" => lost.len() < superblock.slots.len(),
+        other => panic!("{other} is not used here"),
+    })
+}
+
+/// The superblock that follows, with these slots missing.
+fn without(newest: &Superblock, slots: &[usize]) -> Superblock {
+    let mut next = Superblock { seq: newest.seq + 1, ..newest.clone() };
+    for slot in slots {
+        next.slots[*slot].state = SlotState::Missing;
+    }
+    next
+}
+
+/// Gives `superblock` to these members.
+fn commit(members: &mut [Superblock], which: &[usize], superblock: &Superblock) {
+    for n in which {
+        members[*n] = Superblock { self_id: members[*n].self_id, ..superblock.clone() };
+    }
+}
+
+#[test]
+fn a_whole_array_is_started_in_any_order_of_disks() {
+    let mut members = made("raid6", 6, 1, 1);
+    members.reverse();
+    let assembly = start(&found(&members), false).expect("whole");
+    assert_eq!(assembly.slots, [5, 4, 3, 2, 1].map(Some));
+    assert_eq!(assembly.spares, [0]);
+    assert!(assembly.survives && !assembly.needs_recovery);
+    assert!(assembly.lost.is_empty() && assembly.unused.is_empty() && assembly.lagging.is_empty());
+    assert_eq!(assembly.superblock.seq, 1);
+}
+
+#[test]
+fn an_array_that_was_not_stopped_needs_recovery() {
+    let mut members = made("raid5", 3, 0, 1);
+    members.iter_mut().for_each(|own| own.clean = false);
+    assert!(start(&found(&members), false).expect("whole").needs_recovery);
+}
+
+#[test]
+fn a_missing_minority_is_marked_and_more_than_the_code_survives_is_refused() {
+    let members = made("raid6", 5, 0, 1);
+    let assembly = start(&found(&members[2..]), false).expect("three of five");
+    assert_eq!(assembly.lost, [0, 1]);
+    assert_eq!(assembly.superblock.slots[0].state, SlotState::Missing);
+    assert_eq!(assembly.newest.slots[0].state, SlotState::Active);
+
+    let refused = start(&found(&members[3..]), false).expect_err("two of five");
+    assert!(matches!(&refused, AssembleError::TooFew { missing, .. } if missing.len() == 3));
+    assert!(refused.to_string().contains("last seen as ram0"), "{refused}");
+    assert!(!start(&found(&members[3..]), true).expect("forced").survives);
+}
+
+#[test]
+fn half_of_a_mirror_is_not_started_by_itself() {
+    let members = made("raid1", 2, 0, 1);
+    let refused = start(&found(&members[..1]), false);
+    assert!(matches!(refused, Err(AssembleError::NoMajority { present: 1, active: 2, .. })));
+    assert!(start(&found(&members[..1]), true).expect("forced").survives);
+    // The half that went on knows that it is all there is.
+    let mut members = members;
+    let next = without(&members[0], &[1]);
+    commit(&mut members, &[0], &next);
+    assert!(start(&found(&members[..1]), false).is_ok());
+    assert!(start(&found(&members[1..]), false).is_err());
+}
+
+#[test]
+fn an_excluded_member_is_never_used() {
+    let mut members = made("raid5", 3, 0, 1);
+    let next = without(&members[0], &[2]);
+    commit(&mut members, &[0, 1], &next);
+    let assembly = start(&found(&members), false).expect("degraded");
+    assert_eq!(assembly.slots, [Some(0), Some(1), None]);
+    assert_eq!(assembly.unused.len(), 1);
+    assert!(assembly.unused[0].why.starts_with("stale"), "{:?}", assembly.unused);
+}
+
+#[test]
+fn a_change_cut_short_by_a_crash_leaves_members_lagging_not_stale() {
+    let mut members = made("raid6", 5, 0, 1);
+    let next = Superblock { seq: 2, clean: false, ..members[0].clone() };
+    commit(&mut members, &[3], &next);
+    let assembly = start(&found(&members), false).expect("whole");
+    assert_eq!((assembly.lagging.as_slice(), assembly.newest.seq), ([0, 1, 2, 4].as_slice(), 2));
+    assert!(assembly.needs_recovery && assembly.lost.is_empty());
+}
+
+#[test]
+fn a_member_set_back_in_time_is_stale() {
+    let mut members = made("raid6", 5, 0, 1);
+    let next = Superblock { seq: 3, ..members[0].clone() };
+    commit(&mut members, &[0, 1, 2, 4], &next);
+    let assembly = start(&found(&members), false).expect("degraded");
+    assert_eq!((assembly.lost.as_slice(), assembly.unused.len()), ([3].as_slice(), 1));
+}
+
+#[test]
+fn two_arrays_and_disks_that_are_none_are_named() {
+    let mut disks = found(&made("raid5", 3, 0, 1));
+    disks.extend(found(&made("raid5", 3, 0, 2)));
+    let refused = start(&disks, false).expect_err("two arrays");
+    assert!(matches!(&refused, AssembleError::TwoArrays { arrays } if arrays.len() == 2));
+    assert!(refused.to_string().contains(&"02".repeat(16)), "{refused}");
+
+    let mut disks = found(&made("raid5", 3, 0, 1));
+    disks.push(Found { disk: disk("sdz"), superblock: Ok(None) });
+    let refused = start(&disks, false);
+    assert!(matches!(refused, Err(AssembleError::NotAMember { disk }) if disk == "sdz"));
+    assert!(matches!(start(&[], false), Err(AssembleError::Nothing)));
+}
+
+#[test]
+fn clones_and_disks_given_twice_are_refused() {
+    let mut disks = found(&made("raid5", 3, 0, 1));
+    let copy = disks[1].superblock.as_ref().expect("whole").clone();
+    disks.push(Found { disk: disk("copy"), superblock: Ok(copy) });
+    assert!(
+        matches!(start(&disks, true), Err(AssembleError::Clones { disks, .. }) if disks.len() == 2)
+    );
+    let name = disks[1].disk.name.clone();
+    disks[3].disk.name = name;
+    assert!(matches!(start(&disks, true), Err(AssembleError::SameDiskTwice { .. })));
+}
+
+#[test]
+fn parts_that_went_on_separately_are_not_mixed() {
+    let mut members = made("raid1", 2, 0, 1);
+    let (left, right) = (without(&members[0], &[1]), without(&members[0], &[0]));
+    commit(&mut members, &[0], &left);
+    commit(&mut members, &[1], &right);
+    let refused = start(&found(&members), true);
+    assert!(matches!(refused, Err(AssembleError::SplitBrain { .. })));
+}
+
+#[test]
+fn damage_costs_a_member_and_the_unknown_stops_everything() {
+    let damaged = || Err(SuperblockError::Damaged { what: "rot".into() });
+    let mut disks = found(&made("raid5", 3, 0, 1));
+    disks[2].superblock = damaged();
+    let assembly = start(&disks, false).expect("degraded");
+    assert_eq!((assembly.lost.as_slice(), assembly.unused[0].index), ([2].as_slice(), 2));
+    disks.iter_mut().for_each(|found| found.superblock = damaged());
+    assert!(matches!(start(&disks, true), Err(AssembleError::Unusable { why }) if why.len() == 3));
+
+    let mut disks = found(&made("raid5", 3, 0, 1));
+    disks[0].superblock = Err(SuperblockError::UnknownVersion { version: 9 });
+    assert!(matches!(start(&disks, true), Err(AssembleError::Incompatible { .. })));
+}
+
+#[test]
+fn a_disk_that_shrank_or_has_larger_sectors_is_not_used() {
+    let members = made("raid5", 3, 0, 1);
+    let breaks: [fn(&mut DiskInfo); 2] =
+        [|disk| disk.size_bytes = 8 * MIB, |disk| disk.sector_bytes = 4096];
+    for broken in breaks {
+        let mut disks = found(&members);
+        broken(&mut disks[1].disk);
+        let assembly = start(&disks, false).expect("degraded");
+        assert_eq!((assembly.lost.as_slice(), assembly.unused.len()), ([1].as_slice(), 1));
+    }
+}
+
+#[test]
+fn a_member_being_rebuilt_keeps_its_slot_but_does_not_count() {
+    let mut members = made("raid5", 3, 0, 1);
+    let mut next = without(&members[0], &[]);
+    next.slots[2].state = SlotState::Rebuilding { lane: 0 };
+    commit(&mut members, &[0, 1, 2], &next);
+    let assembly = start(&found(&members), false).expect("rebuilding");
+    assert_eq!(assembly.slots[2], Some(2));
+    let refused = start(&found(&members[1..]), false);
+    assert!(matches!(refused, Err(AssembleError::TooFew { .. })));
+    let salvage = start(&found(&members[1..]), true).expect("for reading");
+    assert!(!salvage.survives && salvage.slots[2].is_some());
+}
+
+/// Every history of exclusions from a mirror of up to 5, every moment of a crash, every set of disks found:
+/// the members that hold all acknowledged writes are the ones that are started, or nothing is.
+#[test]
+fn no_stale_set_is_ever_started() {
+    for n in 2..=5_usize {
+        let fresh = made("raid1", n, 0, 1);
+        explore(&fresh, (1 << n) - 1, 3);
+    }
+}
+
+/// `live`: the active members as of the superblock in effect; these hold all writes.
+fn explore(members: &[Superblock], live: usize, depth: usize) {
+    let n = members.len();
+    check_all_subsets(members, live);
+    let kept = |set: usize| (0..n).filter(move |m| set >> m & 1 == 1).collect::<Vec<_>>();
+    let before = kept(live);
+    let newest = members[before[0]].clone();
+    for next in (1..live).filter(|next| next & !live == 0) {
+        let survivors = kept(next);
+        let dropped = kept(live & !next);
+        let superblock = without(&newest, &dropped);
+        // A crash in between: any of the survivors may hold it, and it has no effect yet.
+        for partly in (1..next).filter(|partly| partly & !next == 0) {
+            let mut torn = members.to_vec();
+            commit(&mut torn, &kept(partly), &superblock);
+            // Nothing was acknowledged without the dropped ones: all of `live` hold everything.
+            check_all_subsets(&torn, live);
+        }
+        if may_take_effect(before.len(), survivors.len()) && depth > 0 {
+            let mut changed = members.to_vec();
+            commit(&mut changed, &survivors, &superblock);
+            explore(&changed, next, depth - 1);
+        }
+    }
+}
+
+fn check_all_subsets(members: &[Superblock], live: usize) {
+    for subset in 1_usize..1 << members.len() {
+        let chosen: Vec<_> = (0..members.len()).filter(|m| subset >> m & 1 == 1).collect();
+        let some: Vec<_> = chosen.iter().map(|m| members[*m].clone()).collect();
+        if let Ok(assembly) = start(&found(&some), false) {
+            for index in assembly.slots.iter().flatten() {
+                let member = chosen[*index];
+                assert!(live >> member & 1 == 1, "member {member} of {subset:b} is stale");
+            }
+        }
+    }
+}

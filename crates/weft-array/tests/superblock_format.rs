@@ -1,0 +1,262 @@
+//! The format on disk: its exact bytes, and what damage does to it.
+
+mod members;
+
+use std::rc::Rc;
+
+use crc_fast::{CrcAlgorithm, checksum};
+use members::{MIB, made, now, options};
+use weft_array::area::SUPERBLOCK_OFFSETS;
+use weft_array::region_map::{MapConfig, RegionMap};
+use weft_array::superblock::{peek_label, read_superblock, write_label, write_superblock};
+use weft_array::{Id, Superblock, SuperblockError};
+use weft_disk::{Disk, RamDisk, WriteOpts};
+use weft_rt::Frozen;
+use weft_testkit::{Rng, for_seeds};
+
+const HEADER: usize = 48;
+
+fn hex(bytes: &[u8]) -> String {
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let line =
+        |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
+    bytes[..end].chunks(32).map(line).collect()
+}
+
+fn sample() -> Superblock {
+    let mut superblock = made("raid5", 4, 1, 0xa1).remove(0);
+    superblock.software = "weft test".into();
+    superblock
+}
+
+fn at(n: u64) -> usize {
+    usize::try_from(n).expect("small")
+}
+
+/// A member with copies of sequence numbers 1 and 2, and the bytes of its first 512 KiB.
+fn member() -> (Superblock, Vec<u8>) {
+    let superblock = sample();
+    let disk = RamDisk::new("member", MIB, 512);
+    let id = superblock.self_id;
+    for seq in [1, 2] {
+        let next = Superblock { seq, ..superblock.clone() };
+        now(write_superblock(&disk, &next, id)).expect("written");
+    }
+    now(write_label(&disk, superblock.array_id, id)).expect("written");
+    let bytes = members::read(&disk, 0, 512 << 10);
+    (Superblock { seq: 2, ..superblock }, bytes)
+}
+
+fn disk_of(bytes: &[u8]) -> RamDisk {
+    let disk = RamDisk::new("member", MIB, 512);
+    now(disk.write(0, Frozen::copy_from(bytes), WriteOpts::USER)).expect("written");
+    disk
+}
+
+fn read_of(bytes: &[u8]) -> Result<Option<Superblock>, SuperblockError> {
+    now(read_superblock(&disk_of(bytes)))
+}
+
+#[test]
+fn golden_bytes() {
+    let superblock = sample();
+    let (_, bytes) = member();
+    assert_eq!(hex(&bytes[..4096]), include_str!("golden/label.hex"));
+    let encoded = superblock.encode(superblock.self_id).expect("fits");
+    let end = encoded.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
+    assert_eq!(hex(&encoded[..HEADER]), include_str!("golden/superblock-header.hex"));
+    let json = std::str::from_utf8(&encoded[HEADER..end]).expect("text");
+    assert_eq!(json, include_str!("golden/superblock.json").trim_end());
+    assert_eq!(Superblock::decode(&encoded).expect("whole"), superblock);
+    let config = MapConfig {
+        array_id: superblock.array_id,
+        area_offset: 0,
+        stripes: 99,
+        region_stripes: 10,
+        track_dirty: true,
+        zero_first: false,
+        dirty_max: 8,
+    };
+    let (offset, page) = RegionMap::initial_pages(&config).remove(0);
+    assert_eq!((offset, hex(&page).as_str()), (4096, include_str!("golden/map-page.hex")));
+}
+
+#[test]
+fn a_changed_byte_is_seen_wherever_it_is() {
+    let (newest, bytes) = member();
+    assert_eq!(read_of(&bytes).expect("whole"), Some(newest.clone()));
+    let older = Superblock { seq: 1, ..newest.clone() };
+    let used = newest.encode(newest.self_id).expect("fits");
+    let used = used.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
+    let mut rng = Rng::new(1);
+    let mut flip = |position: usize| {
+        let mut bytes = bytes.clone();
+        bytes[position] ^= u8::try_from(1 + rng.below(255)).expect("a byte");
+        read_of(&bytes)
+    };
+    for position in 0..4096 {
+        let read = flip(position);
+        assert!(matches!(read, Err(SuperblockError::DamagedLabel { .. })), "{position}: {read:?}");
+    }
+    for position in 0..used {
+        let read = flip(at(SUPERBLOCK_OFFSETS[0]) + position).expect("the other copy is whole");
+        assert_eq!(read.as_ref(), Some(&older), "byte {position} of the newest copy");
+        let read = flip(at(SUPERBLOCK_OFFSETS[1]) + position).expect("the newest is whole");
+        assert_eq!(read.as_ref(), Some(&newest), "byte {position} of the older copy");
+    }
+}
+
+#[test]
+fn a_write_torn_at_any_sector_leaves_the_copy_before() {
+    let (newest, bytes) = member();
+    let next = Superblock { seq: 3, name: "x".repeat(200), ..newest.clone() };
+    let encoded = next.encode(next.self_id).expect("fits");
+    let start = at(SUPERBLOCK_OFFSETS[1]);
+    let sectors = encoded.len() / 512;
+    for cut in 0..=sectors {
+        for front in [true, false] {
+            let mut torn = bytes.clone();
+            let range = if front { 0..cut * 512 } else { cut * 512..encoded.len() };
+            torn[start + range.start..start + range.end].copy_from_slice(&encoded[range]);
+            let read = read_of(&torn).expect("one copy is whole").expect("a member");
+            assert!(read == newest || read == next, "cut at sector {cut}");
+        }
+    }
+}
+
+#[test]
+fn damage_is_told_from_absence() {
+    let (_, bytes) = member();
+    assert!(read_of(&vec![0; bytes.len()]).expect("readable").is_none());
+    let mut both = bytes.clone();
+    for offset in SUPERBLOCK_OFFSETS {
+        both[at(offset) + 100] ^= 1;
+    }
+    assert!(matches!(read_of(&both), Err(SuperblockError::Damaged { .. })));
+    let mut swapped = bytes;
+    let other = made("raid5", 4, 1, 0xb2).remove(0);
+    let stranger = Superblock { seq: 5, ..other.clone() }.encode(other.self_id).expect("fits");
+    swapped[at(SUPERBLOCK_OFFSETS[1])..][..stranger.len()].copy_from_slice(&stranger);
+    assert_eq!(read_of(&swapped).expect("one is its own").expect("a member").seq, 2);
+}
+
+/// Puts the right checksum on changed bytes.
+fn seal(bytes: &mut [u8], len: usize) {
+    bytes[8..12].fill(0);
+    let crc = u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..len])).expect("32 bits");
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// A copy with another payload.
+fn with_payload(superblock: &Superblock, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = superblock.encode(superblock.self_id).expect("fits")[..HEADER].to_vec();
+    bytes.extend_from_slice(payload);
+    bytes[20..24].copy_from_slice(&u32::try_from(payload.len()).expect("small").to_le_bytes());
+    let len = bytes.len();
+    seal(&mut bytes, len);
+    bytes.resize(len.next_multiple_of(4096), 0);
+    bytes
+}
+
+fn json(superblock: &Superblock) -> String {
+    serde_json::to_string(superblock).expect("text")
+}
+
+#[test]
+fn the_unknown_is_refused_even_beside_a_known_copy() {
+    let (newest, mut bytes) = member();
+    let start = at(SUPERBLOCK_OFFSETS[1]);
+    let text = json(&newest).replace(r#""features":[]"#, r#""features":["warp-drive"],"extra":1"#);
+    let future = with_payload(&newest, text.as_bytes());
+    bytes[start..start + future.len()].copy_from_slice(&future);
+    let refused = read_of(&bytes).expect_err("a feature that is not known");
+    assert!(refused.to_string().contains("warp-drive"), "{refused}");
+
+    let mut future = with_payload(&newest, b"anything at all");
+    future[12] = 2;
+    seal(&mut future, HEADER + 15);
+    bytes[start..start + future.len()].copy_from_slice(&future);
+    assert!(matches!(read_of(&bytes), Err(SuperblockError::UnknownVersion { version: 2 })));
+
+    let mut label = bytes[..4096].to_vec();
+    label[12] = 7;
+    seal(&mut label, 4096);
+    assert!(matches!(peek_label(&label), Err(SuperblockError::UnknownVersion { version: 7 })));
+}
+
+#[test]
+fn an_impossible_array_is_refused() {
+    let good = sample();
+    let breaks: [fn(&mut Superblock); 12] = [
+        |s| s.unit_bytes = 5000,
+        |s| s.unit_bytes = 0,
+        |s| s.rows = u64::MAX,
+        |s| s.rows = 0,
+        |s| s.sector_bytes = 1024,
+        |s| s.region_stripes = 0,
+        |s| s.area.data_offset = 1 << 20 | 4096,
+        |s| s.area.map_bytes = 0,
+        |s| s.slots.clear(),
+        |s| s.slots[1].member_id = s.slots[0].member_id,
+        |s| s.slots[0].member_id = None,
+        |s| s.spares[0].member_id = s.slots[0].member_id.expect("a member"),
+    ];
+    for (n, broken) in breaks.into_iter().enumerate() {
+        let mut superblock = good.clone();
+        broken(&mut superblock);
+        let bytes = with_payload(&superblock, json(&superblock).as_bytes());
+        let refused = Superblock::decode(&bytes);
+        assert!(matches!(refused, Err(SuperblockError::Impossible { .. })), "{n}: {refused:?}");
+    }
+    let unknown = json(&good).replacen('{', r#"{"more":1,"#, 1);
+    let refused = Superblock::decode(&with_payload(&good, unknown.as_bytes()));
+    assert!(matches!(refused, Err(SuperblockError::Damaged { .. })), "{refused:?}");
+}
+
+#[test]
+fn the_largest_array_fits() {
+    let disks: Vec<Rc<dyn Disk>> = (0..255 + 64)
+        .map(|n| {
+            let name = format!("/dev/disk/by-id/{}-{n:03}", "\u{e9}".repeat(150));
+            Rc::new(RamDisk::new(&name, 3 * MIB, 512)) as Rc<dyn Disk>
+        })
+        .collect();
+    let options =
+        weft_array::CreateOptions { spares: 64, name: "n".repeat(255), ..options("raid1", 1) };
+    let superblock = now(weft_array::create(&disks, &options)).expect("it fits");
+    assert_eq!(superblock.slots.len(), 255);
+}
+
+#[test]
+fn mangled_bytes_are_refused_or_read_but_never_a_panic() {
+    let (newest, _) = member();
+    let text = json(&newest);
+    for_seeds(0..3000, |rng| {
+        let mut payload = text.clone().into_bytes();
+        for _ in 0..=rng.below(3) {
+            let position = rng.index(payload.len());
+            match rng.below(3) {
+                0 => payload[position] = b"0123456789{}[]\",:-.e"[rng.index(20)],
+                1 => drop(payload.remove(position)),
+                _ => payload.insert(position, b'0' + u8::try_from(rng.below(10)).expect("digit")),
+            }
+        }
+        if let Ok(read) = Superblock::decode(&with_payload(&newest, &payload)) {
+            assert!(read.stripes().expect("checked") > 0);
+        }
+        let mut raw = vec![0; 4096];
+        rng.fill(&mut raw);
+        assert!(Superblock::decode(&raw).is_err());
+        assert!(peek_label(&raw).expect("no label").is_none());
+    });
+}
+
+#[test]
+fn identities_of_members_are_those_that_were_given() {
+    let superblocks = made("raid5", 4, 1, 3);
+    for (n, own) in superblocks.iter().enumerate() {
+        assert_eq!(own.self_id, Id([3; 16]).member(n as u64));
+    }
+    let mut grown = superblocks[0].clone();
+    assert_eq!(grown.new_member_id(), Id([3; 16]).member(4));
+}
