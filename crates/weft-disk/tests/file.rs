@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use weft_disk::{Class, Disk, DiskErrorKind, FileDisk, FileOptions, IoMode, WriteOpts};
 use weft_rt::ring::{self, Ring, RingConfig};
 use weft_rt::{Buf, Frozen};
+use weft_testkit::{LoopDevice, Mount, Need, Scratch, command, have, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -181,4 +182,54 @@ fn a_file_cut_short_gives_errors_not_stale_bytes() {
             assert_eq!(buf.len(), 8192);
         });
     }
+}
+
+#[test]
+fn block_devices_keep_their_bytes_and_have_one_owner() {
+    if !have(&[Need::Root, Need::Loop, Need::Tool("losetup")]) {
+        return;
+    }
+    for sector_bytes in [512, 4096] {
+        for scratch in [Scratch::new("loop"), Scratch::in_memory("loop")] {
+            let file = scratch.file("backing", 6 * MIB);
+            let device = LoopDevice::with_sectors(&file, false, sector_bytes);
+            with_ring(async move |ring| {
+                let open = |options| FileDisk::open(&ring, device.path(), &options);
+                let disk = open(FileOptions::default()).expect("opens");
+                assert_eq!(disk.info().sector_bytes, sector_bytes);
+                assert_eq!(disk.info().size_bytes, 6 * MIB);
+                assert_eq!((disk.io_mode(), disk.is_direct()), (IoMode::Ring, true));
+                assert!(disk.info().fast_zeroes, "a loop device punches holes");
+                exercise(&disk).await;
+                refuses_bad_requests(&disk).await;
+                let error = open(FileOptions::default()).expect_err("owned");
+                assert!(error.to_string().contains("in use; stop"), "{error}");
+                open(FileOptions { look_only: true, ..FileOptions::default() }).expect("looks");
+                drop(disk);
+                let small = FileOptions { sector_bytes: Some(512), ..FileOptions::default() };
+                assert_eq!(open(small).is_ok(), sector_bytes == 512);
+                let large = FileOptions { sector_bytes: Some(4096), ..FileOptions::default() };
+                exercise(&open(large).expect("larger sectors than the device's")).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_mounted_device_is_in_use() {
+    if !have(&[Need::Root, Need::Loop, Need::Tool("losetup"), Need::Tool("mkfs.ext4")]) {
+        return;
+    }
+    let scratch = Scratch::new("mounted");
+    let file = scratch.file("backing", 16 * MIB);
+    let device = LoopDevice::attach(&file, false);
+    run(command("mkfs.ext4").arg("-q").arg(device.path()));
+    std::fs::create_dir(scratch.join("at")).expect("a folder");
+    let mount = Mount::new(device.path(), &scratch.join("at"), "");
+    let path = device.path().to_owned();
+    with_ring(async move |ring| {
+        let error = FileDisk::open(&ring, &path, &FileOptions::default()).expect_err("mounted");
+        assert!(error.to_string().contains("unmount"), "{error}");
+    });
+    mount.unmount();
 }

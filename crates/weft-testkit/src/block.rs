@@ -16,8 +16,16 @@ impl LoopDevice {
     #[track_caller]
     #[must_use]
     pub fn attach(file: &Path, direct: bool) -> Self {
+        Self::with_sectors(file, direct, 512)
+    }
+
+    /// The same with sectors of `sector_bytes` (512 or 4096).
+    #[track_caller]
+    #[must_use]
+    pub fn with_sectors(file: &Path, direct: bool, sector_bytes: u32) -> Self {
         let direct = if direct { "--direct-io=on" } else { "--direct-io=off" };
-        let output = run(command("losetup").args(["--find", "--show", direct]).arg(file));
+        let sectors = format!("--sector-size={sector_bytes}");
+        let output = run(command("losetup").args(["--find", "--show", direct, &sectors]).arg(file));
         let name = String::from_utf8(output.stdout).expect("losetup prints a path");
         Self { device: name.trim().into() }
     }
