@@ -7,17 +7,15 @@
 //! produce and can replay each exactly.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::ThreadId;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use crate::Nanos;
 use crate::timer::{Sleep, Timers};
+use crate::waker::{ReadyQueue, TASKS_MAX, TaskId};
 
 /// Polls between two looks at the driver, so that a long run of ready tasks cannot starve I/O.
 const POLLS_PER_TURN: usize = 64;
@@ -59,7 +57,7 @@ struct Core {
     driver: Rc<dyn Driver>,
     tasks: RefCell<Vec<Slot>>,
     free: RefCell<Vec<usize>>,
-    ready: Arc<ReadyQueue>,
+    ready: ReadyQueue,
     pub(crate) timers: RefCell<Timers>,
     seed: Cell<Option<u64>>,
     /// Polls since the start: lets a simulation bound a livelock.
@@ -69,44 +67,13 @@ struct Core {
 enum Slot {
     Free,
     Running,
-    Idle(Pin<Box<dyn Future<Output = ()>>>, Arc<TaskWaker>),
-}
-
-/// The runnable tasks. Behind a mutex because a waker may be used from any thread; on the
-/// executor's own thread it is never contended.
-struct ReadyQueue {
-    queue: Mutex<VecDeque<Arc<TaskWaker>>>,
-    owner: ThreadId,
-    doorbell: Arc<dyn Fn() + Send + Sync>,
-}
-
-struct TaskWaker {
-    id: usize,
-    queued: AtomicBool,
-    ready: Arc<ReadyQueue>,
-}
-
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        if self.queued.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let ready = self.ready.clone();
-        ready.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(self);
-        if std::thread::current().id() != ready.owner {
-            (ready.doorbell)();
-        }
-    }
+    Idle(Pin<Box<dyn Future<Output = ()>>>, Waker),
 }
 
 impl Rt {
     /// An executor for the calling thread.
     pub fn new(driver: Rc<dyn Driver>, schedule: Schedule) -> Self {
-        let ready = Arc::new(ReadyQueue {
-            queue: Mutex::default(),
-            owner: std::thread::current().id(),
-            doorbell: driver.doorbell(),
-        });
+        let ready = ReadyQueue::new(driver.doorbell());
         let seed = match schedule {
             Schedule::Fifo => None,
             Schedule::Seeded(seed) => Some(seed),
@@ -156,15 +123,15 @@ impl Rt {
         let (tx, rx) = crate::sync::oneshot();
         let future = Box::pin(async move { tx.send(future.await) });
         let core = &self.0;
-        let id = core.free.borrow_mut().pop().unwrap_or_else(|| {
+        let slot = core.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut tasks = core.tasks.borrow_mut();
+            assert!(tasks.len() < TASKS_MAX, "more than {TASKS_MAX} tasks at the same time");
             tasks.push(Slot::Free);
             tasks.len() - 1
         });
-        let waker =
-            Arc::new(TaskWaker { id, queued: AtomicBool::new(false), ready: core.ready.clone() });
-        core.tasks.borrow_mut()[id] = Slot::Idle(future, waker.clone());
-        waker.wake();
+        let (_, waker) = core.ready.admit(slot);
+        waker.wake_by_ref();
+        core.tasks.borrow_mut()[slot] = Slot::Idle(future, waker);
         Task(rx)
     }
 
@@ -187,12 +154,20 @@ impl Rt {
     /// Drops every task where it stands, without running it further: what a power cut does to
     /// a program. Buffers of I/O in flight stay with the driver until the I/O completes.
     pub fn kill_all(&self) {
-        let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
-        drop(tasks);
-        self.0.free.borrow_mut().clear();
-        self.0.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        // Dropped tasks may have spawned or woken others from their destructors.
-        self.0.tasks.borrow_mut().clear();
+        // Destructors of tasks may spawn others.
+        while self.live_tasks() > 0 {
+            let mut slots = 0..self.0.tasks.borrow().len();
+            slots.by_ref().for_each(|slot| self.kill(slot));
+        }
+        self.0.ready.clear();
+    }
+
+    fn kill(&self, slot: usize) {
+        let killed = std::mem::replace(&mut self.0.tasks.borrow_mut()[slot], Slot::Free);
+        if !matches!(killed, Slot::Free) {
+            self.0.ready.retire(slot);
+            self.0.free.borrow_mut().push(slot);
+        }
     }
 
     /// Polls of tasks since the start.
@@ -210,25 +185,21 @@ impl Rt {
         self.fire_timers();
         let mut polled = 0;
         while polled < POLLS_PER_TURN
-            && let Some(waker) = self.next_ready()
+            && let Some(task) = self.next_ready()
         {
-            self.poll_task(waker);
+            self.poll_task(task);
             polled += 1;
         }
     }
 
     /// Reaps completions, and waits for them if nothing is runnable.
     fn wait(&self) {
-        if !self.is_ready_empty() {
+        if !self.0.ready.is_empty() {
             self.0.driver.poll();
         } else {
             let deadline = self.0.timers.borrow().next_deadline();
             self.0.driver.park(deadline);
         }
-    }
-
-    fn is_ready_empty(&self) -> bool {
-        self.0.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     fn fire_timers(&self) {
@@ -243,49 +214,36 @@ impl Rt {
         }
     }
 
-    fn next_ready(&self) -> Option<Arc<TaskWaker>> {
-        let mut queue = self.0.ready.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(state) = self.0.seed.get() else { return queue.pop_front() };
-        if queue.len() < 2 {
-            return queue.pop_front();
-        }
-        let (state, random) = split_mix(state);
-        self.0.seed.set(Some(state));
-        let len = queue.len() as u64;
-        let index = usize::try_from(random % len).unwrap_or(0);
-        queue.remove(index)
+    fn next_ready(&self) -> Option<TaskId> {
+        self.0.ready.pop(|len| {
+            let Some(state) = self.0.seed.get() else { return 0 };
+            let (state, random) = split_mix(state);
+            self.0.seed.set(Some(state));
+            usize::try_from(random % len as u64).unwrap_or(0)
+        })
     }
 
-    fn poll_task(&self, waker: Arc<TaskWaker>) {
+    fn poll_task(&self, task: TaskId) {
         let core = &self.0;
-        core.polls.set(core.polls.get() + 1);
-        waker.queued.store(false, Ordering::Release);
-        let id = waker.id;
-        let mut future = {
-            let mut tasks = core.tasks.borrow_mut();
-            match tasks.get_mut(id) {
-                // A stale waker of a task that has ended, whose slot another may have taken.
-                Some(Slot::Idle(_, current)) if Arc::ptr_eq(current, &waker) => {}
-                _ => return,
-            }
-            match std::mem::replace(&mut tasks[id], Slot::Running) {
-                Slot::Idle(future, _) => future,
-                Slot::Free | Slot::Running => return,
-            }
-        };
-        let std_waker = Waker::from(waker.clone());
-        let done = future.as_mut().poll(&mut Context::from_waker(&std_waker)).is_ready();
-        let mut tasks = core.tasks.borrow_mut();
-        // kill_all inside the poll has emptied the table.
-        if id >= tasks.len() {
+        // A task that woke itself in the very poll that ended it.
+        if !core.ready.is_current(task) {
             return;
         }
+        core.polls.set(core.polls.get() + 1);
+        let slot = task.slot;
+        let running = std::mem::replace(&mut core.tasks.borrow_mut()[slot], Slot::Running);
+        // A task whose poll panicked stays where it was, and is never polled again.
+        let Slot::Idle(mut future, waker) = running else { return };
+        let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        // kill_all inside the poll has freed the slot.
+        if !core.ready.is_current(task) {
+            return;
+        }
+        let idle = if done { Slot::Free } else { Slot::Idle(future, waker) };
+        core.tasks.borrow_mut()[slot] = idle;
         if done {
-            tasks[id] = Slot::Free;
-            drop(tasks);
-            core.free.borrow_mut().push(id);
-        } else {
-            tasks[id] = Slot::Idle(future, waker);
+            core.ready.retire(slot);
+            core.free.borrow_mut().push(slot);
         }
     }
 

@@ -15,6 +15,7 @@ mod executor;
 pub mod ring;
 pub mod sync;
 mod timer;
+mod waker;
 
 pub use buf::{BUF_ALIGN, Buf, Frozen};
 pub use cpu::{pin_to_cpu, usable_cpus};
