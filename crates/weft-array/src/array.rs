@@ -109,6 +109,22 @@ impl Inner {
             .collect()
     }
 
+    /// The units of `stripe` that would be lost after a crash now: those that are, and those on
+    /// a replacement whose region is still marked stale.
+    pub fn lost_after_crash(&self, stripe: u64) -> UnitSet {
+        if self.members.all_active() {
+            return UnitSet::new();
+        }
+        let region = self.map.region_of(stripe);
+        (0..self.geometry.code.width())
+            .filter(|unit| match self.members.state(self.geometry.slot(stripe, *unit)) {
+                SlotState::Active => false,
+                SlotState::Missing => true,
+                SlotState::Rebuilding { lane } => self.map.is_stale_region(lane, region),
+            })
+            .collect()
+    }
+
     pub fn plan(
         &self,
         stripe: u64,

@@ -101,6 +101,7 @@ impl Inner {
             Method::ReadModifyWrite => self.fold_in(stripe, band, &rows, &mut old),
         };
         if self.log.is_some() {
+            let lost = lost.union(&self.lost_after_crash(stripe));
             self.record(stripe, lost, band, &parity, &old, live.unwrap_or_default(), records);
         }
         Ok(parity)
@@ -190,8 +191,8 @@ impl Inner {
     }
 
     /// The log's records of a band: for each parity unit the sum over the data units that are *not* being
-    /// written. Lost units count as not written, with their new value: after a crash
-    /// nobody could tell what became of them, so the log carries them.
+    /// written. Lost units, and those that a crash would make lost again, count as not written, with their
+    /// new value: after a crash nobody could tell what became of them, so the log carries them.
     #[expect(clippy::too_many_arguments, reason = "all of it is the band's own state")]
     fn record(
         &self,

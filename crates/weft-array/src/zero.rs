@@ -125,7 +125,8 @@ impl Inner {
         let _lock = self.locks.exclusive(stripe).await;
         self.check_writable()?;
         let lost = self.lost_units(stripe);
-        let _live = self.log_zero_stripe(stripe, lost).await;
+        let lost_later = lost.union(&self.lost_after_crash(stripe));
+        let _live = self.log_zero_stripe(stripe, lost, lost_later).await;
         let opts = WriteOpts { class: Class::User, fua };
         let len = self.geometry.unit_bytes;
         let present = self.geometry.units().difference(&lost);
@@ -146,14 +147,19 @@ impl Inner {
 
     /// While degraded the lost units' new value (zero) is logged, and records on disk are
     /// overruled, as for any write of a whole stripe.
-    async fn log_zero_stripe(&self, stripe: u64, lost: UnitSet) -> Option<crate::log::LiveOp<'_>> {
+    async fn log_zero_stripe(
+        &self,
+        stripe: u64,
+        lost: UnitSet,
+        lost_later: UnitSet,
+    ) -> Option<crate::log::LiveOp<'_>> {
         let log = self.log.as_ref()?;
         let len = self.geometry.unit_len();
-        if lost.is_empty() && !log.has_records(stripe, 0, len) {
+        if lost_later.is_empty() && !log.has_records(stripe, 0, len) {
             return None;
         }
         let code = &self.geometry.code;
-        let written = self.geometry.data_units().difference(&lost);
+        let written = self.geometry.data_units().difference(&lost_later);
         let record = |unit| Record {
             slot: self.geometry.slot(stripe, unit),
             unit,

@@ -13,11 +13,14 @@
 //! A stripe that cannot be reconstructed (a medium error on a survivor too many) stays stale, and all
 //! others go on; the slot is then not whole, and the job says so and waits for a change.
 
+use std::rc::Rc;
+
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use weft_code::UnitSet;
-use weft_disk::{Class, WriteOpts};
-use weft_rt::Buf;
+use weft_disk::{Class, Disk, WriteOpts};
+use weft_rt::{Buf, Task};
 
 use super::JobKind;
 use crate::array::Inner;
@@ -29,6 +32,14 @@ use crate::superblock::{LANES, SlotState};
 
 /// Regions whose marks are cleared together, at most: what a crash makes rebuild again.
 const FINISH_REGIONS: usize = 16;
+
+/// A unit on a replacement.
+struct Target {
+    unit: usize,
+    slot: usize,
+    lane: u8,
+    disk: Rc<dyn Disk>,
+}
 
 impl Inner {
     /// Puts spares into missing slots. Returns whether one was taken.
@@ -118,6 +129,7 @@ impl Inner {
         let mut in_flight = FuturesUnordered::new();
         let mut stripes = regions.iter().flat_map(|region| self.geometry.stripes_of(*region));
         let mut finished: Vec<Vec<u64>> = vec![Vec::new(); usize::from(LANES)];
+        let mut finishing: Vec<Task<()>> = Vec::new();
         let mut exhausted = false;
         loop {
             let changed = self.members.rebuilding() != lanes || self.can_take_spare();
@@ -140,13 +152,15 @@ impl Inner {
             }
             for (lane, regions) in (0..LANES).zip(&mut finished) {
                 if regions.len() >= FINISH_REGIONS {
-                    self.finish_regions(lane, std::mem::take(regions)).await;
+                    finishing.push(self.start_finishing(lane, std::mem::take(regions)));
                 }
             }
+            finishing.retain(|task| !task.is_finished());
         }
         for (lane, regions) in (0..LANES).zip(finished) {
-            self.finish_regions(lane, regions).await;
+            finishing.push(self.start_finishing(lane, regions));
         }
+        join_all(finishing).await;
         unreadable
     }
 
@@ -158,40 +172,96 @@ impl Inner {
     /// Rebuilds one stripe on every slot that is being rebuilt. Returns the lanes in which this
     /// was the last stale stripe of its region.
     async fn rebuild_stripe(&self, stripe: u64) -> Result<Vec<u8>, ArrayError> {
-        let len = self.geometry.unit_len();
         let _memory = self.job_memory().await?;
         let _lock = self.locks.exclusive(stripe).await;
+        let targets = self.targets(stripe);
         let lost = self.lost_units(stripe);
-        let wanted: UnitSet = lost
+        let len = self.geometry.unit_len();
+        let wanted: Units = targets
             .iter()
-            .filter(|unit| self.members.disk(self.geometry.slot(stripe, *unit)).is_some())
+            .filter(|target| lost.contains(target.unit))
+            .map(|target| (target.unit, Buf::new(len)))
             .collect();
         let at = Columns { stripe, from: 0, class: Class::Maintenance };
-        if !wanted.is_empty() {
-            let buffers: Units = wanted.iter().map(|unit| (unit, Buf::new(len))).collect();
-            let (result, units) = self.gather(at, lost, buffers).await;
-            result?;
-            self.write_back(at, units, WriteOpts::MAINTENANCE).await;
-        }
-        // Still under the lock: from here on requests use the replacement.
+        let (result, units) = self.gather(at, lost, wanted).await;
+        result?;
+        let writes =
+            units.into_iter().map(|(unit, data)| self.write_target(at, &targets, unit, data));
+        let failed: UnitSet = join_all(writes).await.into_iter().flatten().collect();
+        // Still under the lock: from here on requests use the replacement – if it still is the
+        // disk that was written.
         let mut lanes_done = Vec::new();
-        for (slot, lane) in self.members.rebuilding() {
-            let unit =
-                (0..self.geometry.code.width()).find(|u| self.geometry.slot(stripe, *u) == slot);
-            let whole = unit.is_none_or(|unit| !lost.contains(unit) || wanted.contains(unit));
+        for Target { unit, slot, lane, disk } in targets {
+            let whole = !failed.contains(unit) && self.members.holds(slot, &disk);
             if whole && self.map.mark_stripe_rebuilt(lane, stripe) {
                 lanes_done.push(lane);
             }
         }
+        lanes_done.extend(self.lanes_without(stripe));
         Ok(lanes_done)
     }
 
+    /// The units of `stripe` on replacements.
+    fn targets(&self, stripe: u64) -> Vec<Target> {
+        let units = self.geometry.units();
+        let targets = self.members.rebuilding().into_iter().filter_map(|(slot, lane)| {
+            let unit = units.iter().find(|unit| self.geometry.slot(stripe, *unit) == slot)?;
+            Some(Target { unit, slot, lane, disk: self.members.disk(slot)? })
+        });
+        targets.collect()
+    }
+
+    /// Replacements that hold no unit of `stripe`: it is done as it is. Returns the lanes in which
+    /// that was the last of its region.
+    fn lanes_without(&self, stripe: u64) -> Vec<u8> {
+        let units = self.geometry.units();
+        let absent = |slot| units.iter().all(|unit| self.geometry.slot(stripe, unit) != slot);
+        let lanes = self.members.rebuilding().into_iter().filter(|(slot, _)| absent(*slot));
+        lanes
+            .map(|(_, lane)| lane)
+            .filter(|lane| self.map.mark_stripe_rebuilt(*lane, stripe))
+            .collect()
+    }
+
+    /// Writes a unit to its replacement; gives it back if it is not there afterwards.
+    async fn write_target(
+        &self,
+        at: Columns,
+        targets: &[Target],
+        unit: usize,
+        data: Buf,
+    ) -> Option<usize> {
+        let target = targets.iter().find(|target| target.unit == unit)?;
+        let (_, offset) = self.geometry.locate(at.stripe, unit, at.from);
+        match target.disk.write(offset, data.freeze(), WriteOpts::MAINTENANCE).await {
+            Ok(()) => None,
+            Err(error) => {
+                self.member_failed(target.slot, &target.disk, &error).await;
+                Some(unit)
+            }
+        }
+    }
+
+    /// In a task of its own: it waits for stripe locks, and this job must go on meanwhile.
+    fn start_finishing(&self, lane: u8, regions: Vec<u64>) -> Task<()> {
+        let array = self.handle();
+        self.rt.spawn(async move { array.finish_regions(lane, regions).await })
+    }
+
+    /// Clears the stale marks of regions that are rebuilt. Nobody writes to them meanwhile: until the
+    /// mark is gone the log counts the replacement's units as lost, from then on as present,
+    /// and a record of the old kind must not be needed any more (the flush retires them).
     async fn finish_regions(&self, lane: u8, regions: Vec<u64>) {
         let current = self.members.rebuilding().iter().any(|(_, used)| *used == lane);
-        if current && !regions.is_empty() {
-            // If the map cannot be written the regions stay stale on disk, and are rebuilt again.
-            let _ = self.map.finish_regions(self, lane, &regions).await;
+        if !current || regions.is_empty() {
+            return;
         }
+        let mut locks = Vec::new();
+        for stripe in regions.iter().flat_map(|region| self.geometry.stripes_of(*region)) {
+            locks.push(self.locks.exclusive(stripe).await);
+        }
+        // If the map cannot be written the regions stay stale on disk, and are rebuilt again.
+        let _ = self.map.finish_regions(self, lane, &regions).await;
     }
 
     async fn finish_slots(&self, lanes: &[(usize, u8)]) {

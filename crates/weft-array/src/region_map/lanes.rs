@@ -89,7 +89,10 @@ impl RegionMap {
         rebuilt.get(&(lane, region)).is_none_or(|rebuilt| !rebuilt.has(stripe - start))
     }
 
-    fn is_stale_region(&self, lane: u8, region: u64) -> bool {
+    /// Whether the region is marked stale in `lane`: also while some or all of its stripes are
+    /// rebuilt in memory, a crash makes all of it stale again.
+    #[must_use]
+    pub fn is_stale_region(&self, lane: u8, region: u64) -> bool {
         self.entry(region).lanes >> lane & 1 == 1
     }
 
