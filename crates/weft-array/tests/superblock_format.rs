@@ -1,5 +1,6 @@
 //! The format on disk: its exact bytes, and what damage does to it.
 
+mod exercise;
 mod members;
 
 use std::rc::Rc;
@@ -13,8 +14,6 @@ use weft_array::{Id, Superblock, SuperblockError};
 use weft_disk::{Disk, RamDisk, WriteOpts};
 use weft_rt::Frozen;
 use weft_testkit::{Rng, for_seeds};
-
-const HEADER: usize = 48;
 
 fn hex(bytes: &[u8]) -> String {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -64,8 +63,8 @@ fn golden_bytes() {
     assert_eq!(hex(&bytes[..4096]), include_str!("golden/label.hex"));
     let encoded = superblock.encode(superblock.self_id).expect("fits");
     let end = encoded.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
-    assert_eq!(hex(&encoded[..HEADER]), include_str!("golden/superblock-header.hex"));
-    let json = std::str::from_utf8(&encoded[HEADER..end]).expect("text");
+    assert_eq!(hex(&encoded[..exercise::HEADER]), include_str!("golden/superblock-header.hex"));
+    let json = std::str::from_utf8(&encoded[exercise::HEADER..end]).expect("text");
     assert_eq!(json, include_str!("golden/superblock.json").trim_end());
     assert_eq!(Superblock::decode(&encoded).expect("whole"), superblock);
     let config = MapConfig {
@@ -141,7 +140,7 @@ fn damage_is_told_from_absence() {
 }
 
 /// Puts the right checksum on changed bytes.
-fn seal(bytes: &mut [u8], len: usize) {
+fn reseal(bytes: &mut [u8], len: usize) {
     bytes[8..12].fill(0);
     let crc = u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..len])).expect("32 bits");
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -149,13 +148,7 @@ fn seal(bytes: &mut [u8], len: usize) {
 
 /// A copy with another payload.
 fn with_payload(superblock: &Superblock, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = superblock.encode(superblock.self_id).expect("fits")[..HEADER].to_vec();
-    bytes.extend_from_slice(payload);
-    bytes[20..24].copy_from_slice(&u32::try_from(payload.len()).expect("small").to_le_bytes());
-    let len = bytes.len();
-    seal(&mut bytes, len);
-    bytes.resize(len.next_multiple_of(4096), 0);
-    bytes
+    exercise::seal(superblock.seq, superblock.array_id, payload)
 }
 
 fn json(superblock: &Superblock) -> String {
@@ -174,13 +167,13 @@ fn the_unknown_is_refused_even_beside_a_known_copy() {
 
     let mut future = with_payload(&newest, b"anything at all");
     future[12] = 2;
-    seal(&mut future, HEADER + 15);
+    reseal(&mut future, exercise::HEADER + 15);
     bytes[start..start + future.len()].copy_from_slice(&future);
     assert!(matches!(read_of(&bytes), Err(SuperblockError::UnknownVersion { version: 2 })));
 
     let mut label = bytes[..4096].to_vec();
     label[12] = 7;
-    seal(&mut label, 4096);
+    reseal(&mut label, 4096);
     assert!(matches!(peek_label(&label), Err(SuperblockError::UnknownVersion { version: 7 })));
 }
 
@@ -241,11 +234,10 @@ fn mangled_bytes_are_refused_or_read_but_never_a_panic() {
                 _ => payload.insert(position, b'0' + u8::try_from(rng.below(10)).expect("digit")),
             }
         }
-        if let Ok(read) = Superblock::decode(&with_payload(&newest, &payload)) {
-            assert!(read.stripes().expect("checked") > 0);
-        }
+        exercise::exercise(&payload);
         let mut raw = vec![0; 4096];
         rng.fill(&mut raw);
+        exercise::exercise(&raw);
         assert!(Superblock::decode(&raw).is_err());
         assert!(peek_label(&raw).expect("no label").is_none());
     });
