@@ -13,7 +13,7 @@ pub use manage::{
     StopArgs, ThrottleArgs,
 };
 pub use offline::{Consistency, CreateArgs, ExamineArgs};
-pub use run::{AttachArgs, DetachArgs, ServeArgs};
+pub use run::{AttachArgs, DemoArgs, DetachArgs, ServeArgs};
 
 /// A software RAID in user space that stays fast and safe while a disk is failed or rebuilt.
 #[derive(Debug, Parser)]
@@ -23,6 +23,7 @@ pub use run::{AttachArgs, DetachArgs, ServeArgs};
     max_term_width = 100,
     arg_required_else_help = true,
     after_help = "\
+Begin with:  weft demo
 Exit codes:  0 done, 1 failed, 2 not understood, 3 works but needs attention
              (status --check: redundancy reduced; scrub: mismatches found),
              4 status --check: data unavailable, 5 no daemon answers"
@@ -71,6 +72,8 @@ pub enum Command {
     Examine(ExamineArgs),
     /// End the daemon cleanly
     Stop(StopArgs),
+    /// Show what weft does: build an array, break it, mend it, compare every byte
+    Demo(DemoArgs),
 }
 
 #[cfg(test)]

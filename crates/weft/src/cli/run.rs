@@ -1,4 +1,4 @@
-//! Commands that bring an array into use: serve, attach, detach.
+//! Commands that bring an array into use: serve, attach, detach, demo.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -71,4 +71,31 @@ Examples:
 pub struct DetachArgs {
     /// Name of the array
     pub array: String,
+}
+
+/// `weft demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Needs no root, less than 2 GB of disk space and less than a minute. Everything happens in a scratch
+folder, which is removed at the end.
+
+Examples:
+  weft demo
+  weft demo --keep --dir /var/tmp/weft-demo")]
+pub struct DemoArgs {
+    /// Leave the array's files in place at the end
+    #[arg(long)]
+    pub keep: bool,
+    /// Use this folder (must not exist yet) [default: a new one for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Store this tree of files [default: /usr/share, or what there is of the kind]
+    #[arg(long, value_name = "DIR")]
+    pub tree: Option<PathBuf>,
+    /// Store at most this much
+    #[arg(long, value_parser = size::parse, default_value = "256M", value_name = "SIZE")]
+    pub limit: u64,
+    /// Change one byte of what is read back: the demo must notice
+    #[arg(long, hide = true)]
+    pub corrupt: bool,
 }

@@ -108,8 +108,12 @@ pub fn rebuild(args: &RebuildArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let array = args.array.clone();
     let pause = match args.action.unwrap_or(RebuildAction::Wait) {
         RebuildAction::Wait => {
+            let before = client.status_of(&array)?.status;
             let end = report::follow::rebuild(&mut client, &array, json)?;
-            let line = format!("nothing to rebuild; {array} {}", report::status::redundancy(&end));
+            let whole = |slot: &weft_array::SlotStatus| slot.state == "active";
+            let what =
+                if before.slots.iter().all(whole) { "nothing to rebuild" } else { "rebuilt" };
+            let line = format!("{what}; {array} {}", report::status::redundancy(&end));
             return done(json, &line, &json!({ "redundancy_remaining": end.redundancy_remaining }));
         }
         RebuildAction::Pause => true,
@@ -184,10 +188,14 @@ pub fn throttle(args: &ThrottleArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let (array, min_bytes_s, max_bytes_s) = (args.array.clone(), args.min, args.max);
     let answer: Value = client.ask(Request::Throttle { array, min_bytes_s, max_bytes_s })?;
     let min = answer["min_bytes_s"].as_u64().unwrap_or(0);
-    let max = answer["max_bytes_s"].as_u64().map_or_else(|| "no limit".into(), size::show_rate);
+    let max = answer["max_bytes_s"].as_u64();
+    let max = max.map_or_else(
+        || "without upper limit".into(),
+        |max| format!("at most {}", size::show_rate(max)),
+    );
     done(
         json,
-        &format!("maintenance: at least {}, at most {max} on each disk", size::show_rate(min)),
+        &format!("maintenance: at least {}, {max} on each disk", size::show_rate(min)),
         &answer,
     )
 }

@@ -16,6 +16,10 @@ pub fn show(report: &MemberReport) -> String {
     for (n, copy) in report.copies.iter().enumerate() {
         let _ = match (&copy.seq, &copy.fault) {
             (Some(seq), _) => writeln!(text, "  superblock {n}: sequence number {seq}"),
+            // Of a new array the second copy is still to come.
+            (None, Some(fault)) if fault.contains("there is no superblock") => {
+                writeln!(text, "  superblock {n}: not written yet")
+            }
             (None, fault) => {
                 writeln!(text, "  superblock {n}: {}", fault.as_deref().unwrap_or("?"))
             }

@@ -1,0 +1,151 @@
+//! `weft demo`: the main job on this machine, in plain words.
+//!
+//! Everything is done with the program itself, as a user would: the commands are run as processes of
+//! their own and shown as typed, and the data goes over NBD on loopback. Only the client that
+//! stores the files is built in, so that neither root nor a file system is needed: it writes them one
+//! behind the other, as onto a tape, and keeps a checksum of each.
+
+mod scene;
+mod store;
+mod tree;
+
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::cli::DemoArgs;
+use crate::failure::{Failure, Outcome};
+use crate::report::progress::Progress;
+use crate::size;
+use scene::Scene;
+use store::{Store, Stored};
+
+/// Members: the width of `drc-g:4,2,1`.
+const MEMBERS: usize = 7;
+/// Data units of a stripe.
+const DATA_UNITS: u64 = 4;
+/// Metadata and rounding of a member.
+const OVERHEAD_BYTES: u64 = 32 << 20;
+/// The first rebuild is held to this rate on each disk, or it would be over before one sees it.
+const SHOWN_RATE: &str = "48M";
+
+/// `weft demo`.
+pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
+    let start = Instant::now();
+    let root = tree::choose(args.tree.as_deref())?;
+    let files = tree::list(&root, args.limit);
+    if files.is_empty() {
+        return Err(Failure::new(format!("{} holds no files to store", root.display()))
+            .hint("name another folder with --tree"));
+    }
+    let member_bytes = (args.limit / DATA_UNITS + OVERHEAD_BYTES).next_multiple_of(1 << 20);
+    let mut scene = Scene::open(args, member_bytes * (MEMBERS as u64 + 2), json)?;
+
+    scene.say("Seven files become one array. Any two of them may be lost.");
+    let size = format!("{}M", member_bytes >> 20);
+    let members: Vec<String> = (0..MEMBERS).map(|n| format!("d{n}")).collect();
+    let mut create = vec!["create", "demo", "--code", "drc-g:4,2,1", "--size", &size];
+    create.extend(members.iter().map(String::as_str));
+    scene.weft(&create)?;
+    let uri = scene.serve()?;
+
+    let mut store = Store::open(&uri)?;
+    scene.say(&format!(
+        "The files of {} are stored on it over NBD. In the middle of that, a disk fails.",
+        root.display()
+    ));
+    let stored = write_while_failing(&mut scene, &mut store, &files, json)?;
+    let bytes = stored.iter().map(|file| file.len).sum();
+    scene.tell(&format!("{} files, {} stored", stored.len(), size::show(bytes)));
+    scene.weft(&["status", "demo"])?;
+
+    scene.say("All of it is read back, with that disk missing.");
+    compare(&scene, &mut store, &stored, json)?;
+
+    scene.say("A spare comes, and what was lost is rebuilt onto it.");
+    scene.weft(&["throttle", "demo", "--max", SHOWN_RATE])?;
+    scene.weft(&["add", "demo", "spare0", "--size", &size])?;
+    scene.weft(&["rebuild", "demo"])?;
+    scene.weft(&["throttle", "demo", "--max", "unlimited"])?;
+
+    scene.say("Another disk is lost, and replaced.");
+    scene.weft(&["fail", "demo", "d5"])?;
+    scene.weft(&["replace", "demo", "d5", "spare1", "--size", &size])?;
+
+    scene.say("Every stripe is verified: does all redundancy match the data?");
+    scene.weft(&["scrub", "demo"])?;
+    if args.corrupt {
+        store.corrupt(&stored)?;
+    }
+
+    scene.say("All files are read once more, and their checksums compared.");
+    compare(&scene, &mut store, &stored, json)?;
+    drop(store);
+    scene.weft(&["stop"])?;
+
+    let seconds = start.elapsed();
+    if json {
+        println!(
+            "{}",
+            json!({ "files": stored.len(), "bytes": bytes, "wrong": 0, "seconds": seconds.as_secs_f64() })
+        );
+    }
+    scene.say(&format!(
+        "Two disks were lost and no byte: {} files, {}, all as they were. ({})",
+        stored.len(),
+        size::show(bytes),
+        size::show_duration(seconds)
+    ));
+    scene.close(args.keep)
+}
+
+/// Stores the files; half way through, a member is failed while the writes go on.
+fn write_while_failing(
+    scene: &mut Scene,
+    store: &mut Store,
+    files: &[tree::Source],
+    json: bool,
+) -> Result<Vec<Stored>, Failure> {
+    let total: u64 = files.iter().map(|file| file.len).sum();
+    let mut failing = None;
+    let mut progress = Progress::new("store", total, json);
+    let mut trouble = None;
+    let stored = store.write(files, |done| {
+        progress.at(done, total, &format!("{} of {}", size::show(done), size::show(total)));
+        if failing.is_none() && done * 2 >= total {
+            match scene.start(&["fail", "demo", "d2"]) {
+                Ok(child) => failing = Some(child),
+                Err(failure) => trouble = Some(failure),
+            }
+        }
+    })?;
+    drop(progress);
+    match (failing, trouble) {
+        (Some(child), None) => scene.finish(child)?,
+        (_, Some(failure)) => return Err(failure),
+        (None, None) => scene.weft(&["fail", "demo", "d2"])?,
+    }
+    Ok(stored)
+}
+
+fn compare(scene: &Scene, store: &mut Store, stored: &[Stored], json: bool) -> Outcome {
+    let total: u64 = stored.iter().map(|file| file.len).sum();
+    let mut progress = Progress::new("compare", total, json);
+    let wrong = store.compare(stored, |done| {
+        progress.at(done, total, &format!("{} of {}", size::show(done), size::show(total)));
+    })?;
+    drop(progress);
+    match wrong.first() {
+        None => {
+            scene.tell(&format!("{} files, every checksum is right", stored.len()));
+            Ok(())
+        }
+        Some(first) => Err(Failure::new(format!(
+            "{} of {} files are not as they were stored; the first is {}",
+            wrong.len(),
+            stored.len(),
+            first.display()
+        ))
+        .hint("this must never happen: please report it")),
+    }
+}

@@ -1,0 +1,164 @@
+//! An array as a block device with ext4 on it, while members fail and are rebuilt.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::Bench;
+use weft_testkit::{Mount, Need, command, have, run, wait_until};
+
+const NEEDS: [Need; 4] = [Need::Root, Need::Fuse, Need::Loop, Need::Tool("mkfs.ext4")];
+
+/// An attached array; detached when the story ends, however it ends.
+struct Attached {
+    bench: Bench,
+    device: PathBuf,
+}
+
+impl Attached {
+    fn new(name: &str, code: &str, members: usize) -> Self {
+        let mut bench = Bench::new(name);
+        let members: Vec<String> = (0..members).map(|n| format!("d{n}")).collect();
+        let mut create = vec!["create", "tank", "--code", code, "--size", "48M"];
+        create.extend(members.iter().map(String::as_str));
+        bench.weft(&create);
+        bench.serve(&["."]);
+        let device = bench.weft(&["attach", "tank"]).trim().into();
+        Self { bench, device }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // Mounts are dropped before; a daemon that is gone is no hindrance.
+        let _ = self.bench.command(&["detach", "tank"]).status();
+    }
+}
+
+fn fill(folder: &Path, files: usize) {
+    for n in 0..files {
+        let bytes: Vec<u8> = (0..n * 1777 + 1).map(|i| (i * 31 + n) as u8).collect();
+        fs::write(folder.join(format!("f{n}")), bytes).expect("write a file");
+    }
+}
+
+fn check(folder: &Path, files: usize) {
+    for n in 0..files {
+        let bytes = fs::read(folder.join(format!("f{n}"))).expect("read a file");
+        assert!(bytes.len() == n * 1777 + 1, "f{n} has {} bytes", bytes.len());
+        assert!(
+            (0..).zip(&bytes).all(|(i, b): (usize, _)| *b == (i * 31 + n) as u8),
+            "f{n} is wrong"
+        );
+    }
+}
+
+#[test]
+fn ext4_lives_through_failures_and_rebuilds() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let attached = Attached::new("ext4", "drc-g:4,2,1", 7);
+    let (bench, device) = (&attached.bench, &attached.device);
+    run(command("mkfs.ext4").arg("-q").arg(device));
+    let at = bench.path("mnt");
+    fs::create_dir(&at).expect("a mount point");
+    let mount = Mount::new(device, &at, "");
+    fill(&at, 200);
+    bench.weft(&["fail", "tank", "d1"]);
+    fill(&at, 300);
+    run(&mut command("sync"));
+    bench.weft(&["add", "tank", "spare", "--size", "48M"]);
+    bench.weft(&["rebuild", "tank"]);
+    check(&at, 300);
+
+    // Nobody takes away what is in use.
+    let said = bench.refused(&["detach", "tank"], 1);
+    assert!(said.contains("mounted on"), "{said}");
+    let said = bench.refused(&["stop"], 1);
+    assert!(said.contains("attached"), "{said}");
+    let said = bench.refused(&["attach", "tank"], 1);
+    assert!(said.contains("attached already"), "{said}");
+
+    for n in 0..150 {
+        fs::remove_file(at.join(format!("f{n}"))).expect("remove a file");
+    }
+    run(command("fstrim").arg(&at));
+    bench.weft(&["replace", "tank", "d5", "spare2", "--size", "48M"]);
+    mount.unmount();
+    run(command("e2fsck").arg("-fn").arg(device));
+    let mount = Mount::new(device, &at, "ro");
+    assert!(!at.join("f10").exists() && at.join("f299").exists());
+    mount.unmount();
+    bench.weft(&["scrub", "tank"]);
+    bench.weft(&["detach", "tank"]);
+    let said = bench.refused(&["detach", "tank"], 1);
+    assert!(said.contains("not attached"), "{said}");
+    assert!(!bench.path("run/attach/tank").exists(), "the mount point is still there");
+    bench.weft(&["stop"]);
+}
+
+#[test]
+fn fio_finds_every_byte_while_disks_fail() {
+    if !have(&NEEDS) || !have(&[Need::Tool("fio")]) {
+        return;
+    }
+    let attached = Attached::new("fio", "raid6", 6);
+    let bench = &attached.bench;
+    let mut fio = command("fio");
+    fio.args([
+        "--name=v",
+        "--rw=randwrite",
+        "--bsrange=512-64k",
+        "--ioengine=libaio",
+        "--direct=1",
+    ]);
+    fio.args([
+        "--iodepth=16",
+        "--size=48M",
+        "--verify=crc32c",
+        "--do_verify=1",
+        "--verify_fatal=1",
+    ]);
+    fio.args(["--rate=24M", "--randseed=7", "--filename"]).arg(&attached.device);
+    fio.stdout(std::process::Stdio::null());
+    let mut fio = fio.spawn().expect("start fio");
+    bench.weft(&["fail", "tank", "d0"]);
+    bench.weft(&["replace", "tank", "d3", "spare0", "--size", "48M", "--no-wait"]);
+    bench.weft(&["add", "tank", "spare1", "--size", "48M"]);
+    bench.weft(&["rebuild", "tank"]);
+    bench.weft(&["fail", "tank", "d4"]);
+    assert!(fio.wait().expect("wait for fio").success(), "fio found wrong bytes, or I/O failed");
+    bench.weft(&["add", "tank", "spare2", "--size", "48M"]);
+    bench.weft(&["rebuild", "tank"]);
+    bench.weft(&["scrub", "tank"]);
+}
+
+#[test]
+fn a_dead_daemon_gives_errors_not_hangs_and_can_be_cleaned_up() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut attached = Attached::new("dead", "raid5", 3);
+    let device = attached.device.clone();
+    attached.bench.kill9();
+    let read = || {
+        let mut dd = common::quiet("dd");
+        dd.arg(format!("if={}", device.display())).args([
+            "of=/dev/null",
+            "bs=4096",
+            "count=1",
+            "iflag=direct",
+        ]);
+        dd.status().expect("start dd")
+    };
+    wait_until("the device to fail", || !read().success());
+    attached.bench.weft(&["detach", "tank"]);
+    // The same array again, as good as before.
+    attached.bench.serve(&["."]);
+    let device = attached.bench.weft(&["attach", "tank", "--block-size", "4096"]);
+    assert!(device.starts_with("/dev/loop"), "{device}");
+    attached.bench.weft(&["detach", "tank"]);
+    attached.bench.terminate();
+}

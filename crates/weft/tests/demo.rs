@@ -1,0 +1,50 @@
+//! The promise of `weft demo`: it says when all is well, notices one wrong byte, and leaves
+//! nothing behind.
+
+mod common;
+
+use common::Bench;
+
+/// A small tree, so that the demo is short.
+fn tree(bench: &Bench) -> String {
+    let tree = bench.path("tree/below");
+    std::fs::create_dir_all(&tree).expect("a folder");
+    for n in 0_u8..60 {
+        let bytes: Vec<u8> = (0..usize::from(n) * 1001).map(|i| (i % 251) as u8 ^ n).collect();
+        std::fs::write(tree.join(format!("file{n}")), bytes).expect("a file");
+    }
+    common::text(&bench.path("tree"))
+}
+
+#[test]
+fn it_loses_two_disks_and_no_byte_and_leaves_nothing() {
+    let bench = Bench::new("demo");
+    let tree = tree(&bench);
+    let dir = common::text(&bench.path("scene"));
+    let said = bench.weft(&["demo", "--tree", &tree, "--limit", "4M", "--dir", &dir]);
+    assert!(said.contains("60 files, every checksum is right"), "{said}");
+    assert!(said.contains("Two disks were lost and no byte"), "{said}");
+    assert!(!bench.path("scene").exists(), "the scene is still there");
+}
+
+#[test]
+fn it_fails_if_one_byte_is_wrong() {
+    let bench = Bench::new("demo-wrong");
+    let tree = tree(&bench);
+    let dir = common::text(&bench.path("scene"));
+    let said =
+        bench.refused(&["demo", "--corrupt", "--tree", &tree, "--limit", "4M", "--dir", &dir], 1);
+    assert!(said.contains("1 of 60 files are not as they were stored"), "{said}");
+    assert!(!bench.path("scene").exists(), "the scene is still there");
+}
+
+#[test]
+fn what_is_kept_can_be_served_again() {
+    let mut bench = Bench::new("demo-keep");
+    let tree = tree(&bench);
+    let dir = common::text(&bench.path("scene"));
+    bench.weft(&["demo", "--keep", "--tree", &tree, "--limit", "4M", "--dir", &dir]);
+    bench.serve(&[&dir]);
+    assert_eq!(bench.status("demo")["redundancy_remaining"], 2);
+    bench.terminate();
+}
