@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use weft_disk::{Disk, FileDisk, FileOptions};
 use weft_nbd::{NbdDisk, NbdOptions, NbdUri};
-use weft_rt::Rt;
 use weft_rt::ring::Ring;
+use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::failure::Failure;
 use crate::size;
@@ -48,6 +48,10 @@ pub fn absolute(text: &str) -> Result<String, Failure> {
     }
 }
 
+/// How long a disk may stay in use: the kernel tears down the ring of a killed daemon, and with it the
+/// claim on its disks, some time after the process is gone.
+const BUSY_PATIENCE: Nanos = 2 * SECOND;
+
 /// Opens disks for a thread's ring.
 #[derive(Debug, Clone)]
 pub struct Opener {
@@ -61,22 +65,7 @@ impl Opener {
     /// Opens a disk and becomes its owner; with `look_only` neither owns nor changes it.
     pub async fn open(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, Failure> {
         match Place::of(place) {
-            Place::Path(path) => {
-                let options = FileOptions { look_only, ..FileOptions::default() };
-                let disk = FileDisk::open(&self.ring, &path, &options).map_err(|e| {
-                    let failure = Failure::new(format!("{}: {}", path.display(), e.source));
-                    match e.source.kind() {
-                        io::ErrorKind::NotFound => failure.hint(
-                            "check the name; `--size 10G` with create, add or replace makes a file",
-                        ),
-                        io::ErrorKind::PermissionDenied => {
-                            failure.hint("are you allowed to read and write it?")
-                        }
-                        _ => failure,
-                    }
-                })?;
-                Ok(Rc::new(disk))
-            }
+            Place::Path(path) => Ok(Rc::new(self.open_file(&path, look_only).await?)),
             Place::Uri(uri) => {
                 let parsed: NbdUri = uri.parse().map_err(|e| {
                     Failure::new(format!("{uri}: {e}"))
@@ -89,6 +78,33 @@ impl Opener {
                         .hint("is the server running, and reachable from here?")
                 })?))
             }
+        }
+    }
+}
+
+impl Opener {
+    async fn open_file(&self, path: &Path, look_only: bool) -> Result<FileDisk, Failure> {
+        let options = FileOptions { look_only, ..FileOptions::default() };
+        let patience = self.rt.now().saturating_add(BUSY_PATIENCE);
+        loop {
+            let error = match FileDisk::open(&self.ring, path, &options) {
+                Ok(disk) => return Ok(disk),
+                Err(error) => error,
+            };
+            let kind = error.source.kind();
+            if kind == io::ErrorKind::ResourceBusy && self.rt.now() < patience {
+                self.rt.sleep(20 * MILLISECOND).await;
+                continue;
+            }
+            let failure = Failure::new(format!("{}: {}", path.display(), error.source));
+            return Err(match kind {
+                io::ErrorKind::NotFound => failure
+                    .hint("check the name; `--size 10G` with create, add or replace makes a file"),
+                io::ErrorKind::PermissionDenied => {
+                    failure.hint("are you allowed to read and write it?")
+                }
+                _ => failure,
+            });
         }
     }
 }

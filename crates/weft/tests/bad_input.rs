@@ -33,7 +33,7 @@ fn refused(bench: &Bench, args: &[&str], code: i32, why: &str) {
 fn create_refuses_what_makes_no_array() {
     let bench = Bench::new("bad-create");
     let d = bench.members(4, 8 << 20);
-    bench.scratch.file("dsmall", 64 << 10);
+    let _ = bench.scratch.file("dsmall", 64 << 10);
     let create = |code: &str, more: &[&str]| -> Vec<String> {
         ["create", "t", "--code", code].iter().chain(more).map(ToString::to_string).collect()
     };
@@ -110,7 +110,7 @@ fn a_damaged_or_unknown_superblock_is_not_touched() {
 fn the_daemon_refuses_what_would_lose_data() {
     let mut bench = Bench::new("bad-manage");
     bench.members(5, 8 << 20);
-    bench.scratch.file("dsmall", 64 << 10);
+    let _ = bench.scratch.file("dsmall", 64 << 10);
     bench.weft(&["create", "t", "--code", "raid5", "d0", "d1", "d2"]);
     bench.weft(&["create", "u", "--code", "raid1", "--size", "8M", "x0", "x1"]);
     bench.serve(&["d0", "d1", "d2"]);

@@ -36,9 +36,14 @@ impl Drop for Attached {
     }
 }
 
+/// Byte `i` of file `n`.
+fn byte(i: usize, n: usize) -> u8 {
+    (i * 31 + n).to_le_bytes()[0]
+}
+
 fn fill(folder: &Path, files: usize) {
     for n in 0..files {
-        let bytes: Vec<u8> = (0..n * 1777 + 1).map(|i| (i * 31 + n) as u8).collect();
+        let bytes: Vec<u8> = (0..n * 1777 + 1).map(|i| byte(i, n)).collect();
         fs::write(folder.join(format!("f{n}")), bytes).expect("write a file");
     }
 }
@@ -47,10 +52,7 @@ fn check(folder: &Path, files: usize) {
     for n in 0..files {
         let bytes = fs::read(folder.join(format!("f{n}"))).expect("read a file");
         assert!(bytes.len() == n * 1777 + 1, "f{n} has {} bytes", bytes.len());
-        assert!(
-            (0..).zip(&bytes).all(|(i, b): (usize, _)| *b == (i * 31 + n) as u8),
-            "f{n} is wrong"
-        );
+        assert!((0..).zip(&bytes).all(|(i, b): (usize, _)| *b == byte(i, n)), "f{n} is wrong");
     }
 }
 
@@ -122,7 +124,7 @@ fn fio_finds_every_byte_while_disks_fail() {
         "--verify_fatal=1",
     ]);
     fio.args(["--rate=24M", "--randseed=7", "--filename"]).arg(&attached.device);
-    fio.stdout(std::process::Stdio::null());
+    fio.stdout(std::process::Stdio::null()).current_dir(bench.scratch.path());
     let mut fio = fio.spawn().expect("start fio");
     bench.weft(&["fail", "tank", "d0"]);
     bench.weft(&["replace", "tank", "d3", "spare0", "--size", "48M", "--no-wait"]);

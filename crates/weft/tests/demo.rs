@@ -10,7 +10,7 @@ fn tree(bench: &Bench) -> String {
     let tree = bench.path("tree/below");
     std::fs::create_dir_all(&tree).expect("a folder");
     for n in 0_u8..60 {
-        let bytes: Vec<u8> = (0..usize::from(n) * 1001).map(|i| (i % 251) as u8 ^ n).collect();
+        let bytes: Vec<u8> = (0..usize::from(n) * 1001).map(|i| i.to_le_bytes()[0] ^ n).collect();
         std::fs::write(tree.join(format!("file{n}")), bytes).expect("a file");
     }
     common::text(&bench.path("tree"))
