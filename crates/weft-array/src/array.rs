@@ -148,15 +148,22 @@ impl Inner {
 
     pub async fn exclude(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
         if self.members.holds(slot, disk) {
-            if self.cannot_spare(slot) {
+            // A broken array's metadata stays as it was when it broke.
+            if self.broken.borrow().is_some() || self.cannot_spare(slot) {
                 self.set_broken(UnitSet::one(slot), cause);
                 return;
             }
             self.empty_slot(slot);
             let disk = disk.info().name.clone();
             self.events.emit(Event::MemberFailed { slot, disk, cause: cause.to_owned() });
-            self.commit_members().await;
-            self.jobs.wake();
+            // In a task of its own: others rely on this commit, so it must go on if whoever met
+            // the failure is dropped.
+            let array = self.handle();
+            let commit = async move {
+                array.commit_members().await;
+                array.jobs.wake();
+            };
+            self.rt.spawn(commit).await;
         } else {
             // Somebody else saw it first; what relies on it must wait for their commit.
             self.members.committed().await;
@@ -168,6 +175,9 @@ impl Inner {
     /// out could later be taken for the array ([`may_take_effect`]). The array is then broken.
     pub async fn commit_members(&self) {
         loop {
+            if self.read_only.get() || self.broken.borrow().is_some() {
+                return;
+            }
             if let Err(cause) = self.members.check_majority() {
                 self.set_broken(UnitSet::new(), &cause);
                 return;
@@ -194,7 +204,12 @@ impl Inner {
 
     /// Whether losing `slot` now would lose data.
     fn cannot_spare(&self, slot: usize) -> bool {
-        !self.survives(self.incomplete_slots().with(slot)) && self.breaks_data(slot)
+        if self.survives(self.incomplete_slots().with(slot)) {
+            return false;
+        }
+        // Only what replacements have so far can help.
+        let missing: UnitSet = self.members.missing().into_iter().collect();
+        !self.survives(missing.with(slot)) || self.breaks_data(slot)
     }
 
     /// Empties a slot, in memory; [`Inner::commit_members`] must follow.
@@ -250,9 +265,25 @@ impl Inner {
             return Err(ArrayError::Stopped);
         }
         self.flush_members().await;
+        self.retire_others().await;
         match &*self.broken.borrow() {
             Some(cause) => Err(ArrayError::Broken { cause: cause.clone() }),
             None => Ok(()),
+        }
+    }
+
+    /// Waits until every record is retired that leaves out units written by others, as those are
+    /// durable now and it could not restore them (`log.rs`).
+    async fn retire_others(&self) {
+        let Some(log) = &self.log else { return };
+        let seq = log.others_seq();
+        while !log.is_retired(seq) && self.broken.borrow().is_none() {
+            let progress = log.progress();
+            if log.completed_below() > seq {
+                self.flush_members().await;
+            } else {
+                progress.await;
+            }
         }
     }
 

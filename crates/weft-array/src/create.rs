@@ -18,8 +18,9 @@ use futures_util::future::join_all;
 use weft_code::{CodeSpec, SpecError};
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_layout::{Algorithm, LayoutError};
+use weft_rt::Buf;
 
-use crate::area::{AreaError, LABEL_BYTES};
+use crate::area::{AreaError, LABEL_BYTES, SUPERBLOCK_OFFSETS};
 use crate::region_map::{MapConfig, RegionMap};
 use crate::superblock::{
     Consistency, Superblock, SuperblockError, erase_label, read_superblock, write_label,
@@ -31,6 +32,10 @@ pub use plan::{CreatePlan, PlannedMember, PlannedRole, plan};
 
 const MAINTENANCE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: false };
 const DURABLE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: true };
+/// Zeros written at once.
+const ALLOCATE_BYTES: u64 = 1 << 20;
+/// What a superblock copy takes, unless the array has very many members.
+const SUPERBLOCK_ROOM: u64 = 16 << 10;
 /// Bytes at the end of a disk that are zeroed: other programs keep signatures there.
 const TAIL_BYTES: u64 = 128 << 10;
 
@@ -205,10 +210,29 @@ pub(crate) async fn prepare_member(
     }
     let tail = (size.saturating_sub(TAIL_BYTES) & !4095).max(area.data_offset);
     disk.write_zeroes(tail, size - tail, MAINTENANCE).await?;
+    // What must be written whenever a member fails has its room from now on.
+    for offset in SUPERBLOCK_OFFSETS {
+        allocate(disk, offset, SUPERBLOCK_ROOM).await?;
+    }
+    allocate(disk, area.map_offset, area.map_bytes).await?;
     for (offset, page) in RegionMap::initial_pages(&map_config(superblock)) {
         disk.write(offset, page, DURABLE).await?;
     }
     disk.flush().await
+}
+
+/// Writes zeros as data, so that a sparse file has room there.
+async fn allocate(disk: &dyn Disk, offset: u64, len: u64) -> Result<(), DiskError> {
+    let zeros = Buf::zeroed(usize::try_from(len.min(ALLOCATE_BYTES)).expect("a mebibyte"));
+    let zeros = zeros.freeze();
+    let end = offset + len;
+    let mut at = offset;
+    while at < end {
+        let step = usize::try_from((end - at).min(ALLOCATE_BYTES)).expect("a mebibyte");
+        disk.write(at, zeros.slice(0, step), MAINTENANCE).await?;
+        at += step as u64;
+    }
+    Ok(())
 }
 
 /// The shape of a superblock's region map, with the defaults of this program.

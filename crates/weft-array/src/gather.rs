@@ -189,6 +189,9 @@ impl Gather<'_> {
     /// Writes units back that could not be read for medium errors. Failing to is no error of the
     /// request: what it wanted is there.
     async fn repair(&mut self, medium: Vec<(usize, usize, Rc<dyn Disk>)>, read: UnitSet) {
+        if self.array.check_writable().is_err() {
+            return;
+        }
         for (unit, slot, disk) in medium {
             let lost = self.lost.union(&self.bad);
             let Ok(plan) = self.array.plan(self.at.stripe, lost, UnitSet::one(unit), read) else {

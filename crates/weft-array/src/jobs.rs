@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 use futures_util::future::select;
 use weft_rt::sync::{Notify, Permit};
-use weft_rt::{Nanos, SECOND};
+use weft_rt::{Nanos, SECOND, Task};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -72,8 +72,11 @@ pub(crate) struct Jobs {
     pub paused: Cell<bool>,
     current: RefCell<Option<Progress>>,
     pub scrub: scrub::ScrubState,
-    /// A job met something that it could not do and waits for a change.
+    /// The rebuild met something that it could not do and waits for a change.
     stalled: Cell<bool>,
+    /// So did the resync.
+    resync_stalled: Cell<bool>,
+    tasks: RefCell<Vec<Task<()>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -126,12 +129,15 @@ impl Jobs {
             current: RefCell::default(),
             scrub: scrub::ScrubState::default(),
             stalled: Cell::new(false),
+            resync_stalled: Cell::new(false),
+            tasks: RefCell::default(),
         }
     }
 
     /// Something changed: looks again what is to be done.
     pub fn wake(&self) {
         self.stalled.set(false);
+        self.resync_stalled.set(false);
         self.bell.notify_all();
     }
 
@@ -155,10 +161,22 @@ impl Jobs {
 impl Inner {
     /// Starts the tasks that look after the array. They end when it is stopped.
     pub(crate) fn start_jobs(self: &Rc<Self>) {
-        let array = self.clone();
-        drop(self.rt.spawn(async move { array.look_after().await }));
-        let array = self.clone();
-        drop(self.rt.spawn(async move { array.clean_when_idle().await }));
+        let (one, other) = (self.clone(), self.clone());
+        let tasks = [
+            self.rt.spawn(async move { one.look_after().await }),
+            self.rt.spawn(async move { other.clean_when_idle().await }),
+        ];
+        self.jobs.tasks.borrow_mut().extend(tasks);
+    }
+
+    /// Returns when the tasks of a stopped array have ended.
+    pub(crate) async fn end_jobs(&self) {
+        self.jobs.wake();
+        self.jobs.scrub.cancel();
+        let tasks = std::mem::take(&mut *self.jobs.tasks.borrow_mut());
+        for task in tasks {
+            task.await;
+        }
     }
 
     async fn look_after(&self) {
@@ -178,14 +196,11 @@ impl Inner {
         if self.take_spares().await {
             return true;
         }
-        if self.jobs.stalled.get() {
-            return false;
-        }
-        if self.map.resync_count() > 0 {
+        if self.map.resync_count() > 0 && !self.jobs.resync_stalled.get() {
             self.resync().await;
             return true;
         }
-        if !self.members.rebuilding().is_empty() {
+        if !self.members.rebuilding().is_empty() && !self.jobs.stalled.get() {
             self.rebuild().await;
             return true;
         }
@@ -208,6 +223,12 @@ impl Inner {
             let bell = std::pin::pin!(self.jobs.bell.wait());
             select(self.rt.sleep_until(deadline), bell).await;
         }
+    }
+
+    /// Waits until the throttle lets one more stripe begin.
+    async fn pace(&self) {
+        let start = self.jobs.throttle.reserve(self.rt.now(), self.geometry.unit_bytes);
+        self.idle_until(start).await;
     }
 
     /// Waits for memory for one stripe's worth of work, in which nothing may be begun any more once

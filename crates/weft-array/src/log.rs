@@ -13,11 +13,19 @@
 //! *What "being written" means.* Disks have volatile caches: a write that has completed may still
 //! be gone after a crash. So a unit counts as being written until a flush that began after its write
 //! has completed, and a new record for the same columns leaves out all of these units
-//! (`written_since_flush`). The newest record of a column is therefore always sufficient, and
-//! only the newest is used.
+//! ([`Log::live`]). The newest record of a column is therefore always sufficient, and
+//! only the newest is used. A write of all units of its columns needs no record, but is remembered
+//! as well: a later record must not count on it.
+//!
+//! *What a flush must wait for.* A record that leaves out units written by *others* cannot restore
+//! them if their disk is lost with the crash. So once those others are to be durable – a flush is
+//! to be acknowledged, or a write with FUA – every such record must be retired first
+//! ([`Inner::flush`]).
 //!
 //! *Lost units.* A unit whose member is missing has no place of its own; it counts as not written,
-//! with its **new** value. So a degraded write is atomic for it: after a crash it is new.
+//! with its **new** value. So a degraded write is atomic for it: after a crash it is new. If it was
+//! being written when its member was lost, members are flushed before the next record, so that not
+//! one row's record leaves it out and another's counts it.
 //!
 //! *Retirement.* A record is needed until a flush began after its stripe write completed. The sequence number
 //! below which all records are retired travels in every batch header; a record below the highest such
@@ -42,6 +50,8 @@ use weft_rt::Frozen;
 use weft_rt::sync::Notify;
 
 use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::geometry::to_len;
 
 pub(crate) use format::{BATCH_ALIGN, BatchHeader, Entry, FoundRecord, LogId, parse};
 use ring::Ring;
@@ -49,21 +59,33 @@ use ring::Ring;
 /// Longest payload of one record; longer bands become several records.
 const PAYLOAD_MAX: usize = 128 << 10;
 
+/// Stripes with writes not flushed at which a flush is begun: what bounds the memory for them.
+const STRIPES_MAX: usize = 16 << 10;
+
 /// Stripes remembered before records that no longer matter are looked for.
 const PRUNE_AT: usize = 4096;
 
-/// What must be durable before one parity unit's columns are written.
-#[derive(Debug, Clone)]
+/// A band of a stripe write, and what must be durable before it is written.
+#[derive(Debug)]
 pub(crate) struct Record {
+    pub from: u64,
+    pub len: usize,
+    /// The data units that the payloads leave out.
+    pub written: UnitSet,
+    /// Some of them are not written by this write, but by earlier ones that were not flushed.
+    pub others: bool,
+    /// One for each parity unit; none if the band writes everything and needs no record.
+    pub rows: Vec<RowRecord>,
+}
+
+/// The record of one parity unit.
+#[derive(Debug)]
+pub(crate) struct RowRecord {
     /// The slot that holds the parity unit, and the record.
     pub slot: usize,
     /// The parity unit.
     pub unit: usize,
-    pub from: u64,
-    pub len: usize,
-    /// The data units that the payload leaves out.
-    pub written: UnitSet,
-    /// The sum over all others; `None` if there are no others.
+    /// The sum over all data units not left out; `None` if there are none.
     pub payload: Option<Frozen>,
 }
 
@@ -76,7 +98,9 @@ pub(crate) struct Log {
     in_flight: RefCell<BTreeSet<u64>>,
     /// Records below this are retired, since a flush began after their writes completed.
     retired_below: Cell<u64>,
-    /// Records that are on disk and not durably retired, by stripe.
+    /// The newest write whose record leaves out units written by others.
+    others_seq: Cell<u64>,
+    /// Writes not flushed, and records on disk and not durably retired, by stripe.
     records: RefCell<BTreeMap<u64, Vec<OnDisk>>>,
     /// Stripes remembered at which dead records are looked for next.
     prune_at: Cell<usize>,
@@ -85,27 +109,50 @@ pub(crate) struct Log {
     progress: Notify,
 }
 
-/// What is remembered of a record: one for all parity units of a band.
+/// What is remembered of a band's write and its records.
 #[derive(Debug, Clone, Copy)]
 struct OnDisk {
     seq: u64,
     from: u64,
     len: usize,
+    /// Data units that may be old again after a crash, unless the write is retired.
     written: UnitSet,
     /// The slots whose rings hold it.
     slots: UnitSet,
 }
 
 impl OnDisk {
-    fn meets(&self, from: u64, len: usize) -> bool {
-        self.from < from + len as u64 && from < self.from + self.len as u64
+    fn end(&self) -> u64 {
+        self.from + self.len as u64
     }
+
+    fn meets(&self, from: u64, len: usize) -> bool {
+        self.from < from + len as u64 && from < self.end()
+    }
+}
+
+/// Columns in which the same units may be old after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Live {
+    pub from: u64,
+    pub len: usize,
+    pub units: UnitSet,
 }
 
 /// A logged stripe write under way; completes when dropped.
 pub(crate) struct LiveOp<'a> {
     log: &'a Log,
     seq: u64,
+    stripe: u64,
+}
+
+impl LiveOp<'_> {
+    /// All that was written is durable already.
+    pub fn is_durable(&self) {
+        let mut table = self.log.records.borrow_mut();
+        let known = table.get_mut(&self.stripe).into_iter().flatten();
+        known.filter(|record| record.seq == self.seq).for_each(|r| r.written = UnitSet::new());
+    }
 }
 
 impl Drop for LiveOp<'_> {
@@ -124,6 +171,7 @@ impl Log {
             next_seq: Cell::new(1),
             in_flight: RefCell::default(),
             retired_below: Cell::new(1),
+            others_seq: Cell::new(0),
             records: RefCell::default(),
             prune_at: Cell::new(PRUNE_AT),
             flushing: Cell::new(false),
@@ -131,13 +179,44 @@ impl Log {
         }
     }
 
-    /// The data units of these columns that may still be old after a crash.
-    pub fn written_since_flush(&self, stripe: u64, from: u64, len: usize) -> UnitSet {
+    /// The data units beside `own` that may still be old after a crash, for each run of the
+    /// columns in which they are the same.
+    pub fn live(&self, stripe: u64, from: u64, len: usize, own: UnitSet) -> Vec<Live> {
         let retired = self.retired_below.get();
         let table = self.records.borrow();
         let records = table.get(&stripe).into_iter().flatten();
-        let live = records.filter(|record| record.seq >= retired && record.meets(from, len));
-        live.fold(UnitSet::new(), |all, record| all.union(&record.written))
+        let known: Vec<&OnDisk> = records
+            .filter(|r| r.seq >= retired && r.meets(from, len) && !r.written.is_subset(&own))
+            .collect();
+        let end = from + len as u64;
+        let mut cuts: Vec<u64> = known
+            .iter()
+            .flat_map(|r| [r.from, r.end()])
+            .filter(|c| from < *c && *c < end)
+            .collect();
+        cuts.extend([from, end]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut runs: Vec<Live> = Vec::new();
+        for range in cuts.windows(2) {
+            let (from, len) = (range[0], to_len(range[1] - range[0]));
+            let meeting = known.iter().filter(|r| r.meets(from, len));
+            let units = meeting.fold(UnitSet::new(), |all, r| all.union(&r.written));
+            let units = units.difference(&own);
+            match runs.last_mut() {
+                Some(last) if last.units == units => last.len += len,
+                _ => runs.push(Live { from, len, units }),
+            }
+        }
+        runs
+    }
+
+    /// Whether any of `units` of the stripe may still be old after a crash.
+    pub fn any_live(&self, stripe: u64, units: UnitSet) -> bool {
+        let retired = self.retired_below.get();
+        let table = self.records.borrow();
+        let mut records = table.get(&stripe).into_iter().flatten();
+        records.any(|record| record.seq >= retired && record.written.intersects(&units))
     }
 
     /// Whether a crash now could find and use a record of these columns.
@@ -162,48 +241,89 @@ impl Log {
         self.rings[slot].renew();
     }
 
-    /// Makes `records` of one stripe write durable. The returned guard lives until the write
+    /// Begins a stripe write: makes its records durable. The returned guard lives until the write
     /// itself has completed. A ring whose member fails is given up: its parity is lost with it.
-    pub async fn append(&self, array: &Inner, stripe: u64, records: Vec<Record>) -> LiveOp<'_> {
+    ///
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if a member has no room for a record; nothing may be written then.
+    pub async fn append(
+        &self,
+        array: &Inner,
+        stripe: u64,
+        records: Vec<Record>,
+    ) -> Result<LiveOp<'_>, ArrayError> {
         let seq = self.next_seq.get();
         self.next_seq.set(seq + 1);
         self.in_flight.borrow_mut().insert(seq);
-        let op = LiveOp { log: self, seq };
+        let op = LiveOp { log: self, seq, stripe };
         self.remember(seq, stripe, &records);
         // All records of one write enter all queues in the same turn. The queues are first in,
         // first out, so no two writes can wait for each other's room.
         let mut waits = Vec::new();
-        for record in records {
-            for (entry, payload) in cut(seq, stripe, &record) {
-                waits.push(self.rings[record.slot].enqueue(entry, payload));
+        for record in &records {
+            for row in &record.rows {
+                for (entry, payload) in cut(seq, stripe, record, row) {
+                    waits.push(self.rings[row.slot].enqueue(entry, payload));
+                }
+                self.rings[row.slot].start(array, row.slot);
             }
-            self.rings[record.slot].start(array, record.slot);
         }
-        join_all(waits).await;
-        op
+        if self.records.borrow().len() > STRIPES_MAX {
+            self.retire_in_background(array);
+        }
+        for full in join_all(waits).await.into_iter().flatten() {
+            full.map_or(Ok(()), |disk| Err(ArrayError::NoSpace { disk }))?;
+        }
+        Ok(op)
     }
 
     fn remember(&self, seq: u64, stripe: u64, records: &[Record]) {
         let mut table = self.records.borrow_mut();
         if table.len() >= self.prune_at.get() {
             for known in table.values_mut() {
-                known.retain(|record| self.may_be_found(record));
+                known.retain(|record| self.matters(record));
             }
             table.retain(|_, known| !known.is_empty());
             self.prune_at.set(PRUNE_AT.max(2 * table.len()));
         }
         let known = table.entry(stripe).or_default();
-        known.retain(|record| self.may_be_found(record));
-        for Record { slot, from, len, written, .. } in records {
-            match known.last_mut() {
-                // The next parity unit of the same band.
-                Some(last) if last.seq == seq && last.from == *from => last.slots.insert(*slot),
-                _ => {
-                    let slots = UnitSet::one(*slot);
-                    known.push(OnDisk { seq, from: *from, len: *len, written: *written, slots });
-                }
+        known.retain(|record| self.matters(record));
+        for Record { from, len, written, others, rows } in records {
+            let slots = rows.iter().map(|row| row.slot).collect();
+            known.push(OnDisk { seq, from: *from, len: *len, written: *written, slots });
+            if *others {
+                self.others_seq.set(seq);
             }
         }
+    }
+
+    fn matters(&self, record: &OnDisk) -> bool {
+        !self.is_retired(record.seq) || self.may_be_found(record)
+    }
+
+    /// Flushes in the background, unless that is under way.
+    fn retire_in_background(&self, array: &Inner) {
+        if self.completed_below() <= self.retired_below.get() || self.flushing.replace(true) {
+            return;
+        }
+        let array = array.handle();
+        let rt = array.rt.clone();
+        drop(rt.spawn(async move {
+            array.flush_members().await;
+            if let Some(log) = &array.log {
+                log.flushing.set(false);
+            }
+        }));
+    }
+
+    /// The newest write so far whose record leaves out units that others wrote.
+    pub fn others_seq(&self) -> u64 {
+        self.others_seq.get()
+    }
+
+    /// Returns when a write has completed or been retired.
+    pub fn progress(&self) -> impl Future<Output = ()> + '_ {
+        self.progress.wait()
     }
 
     /// The sequence number below which every write has completed: what a flush that starts now
@@ -220,22 +340,22 @@ impl Log {
         }
     }
 
-    fn is_retired(&self, seq: u64) -> bool {
+    pub fn is_retired(&self, seq: u64) -> bool {
         seq < self.retired_below.get()
     }
 }
 
 /// Cuts a record into entries whose payloads fit a batch.
-fn cut(seq: u64, stripe: u64, record: &Record) -> Vec<(Entry, Option<Frozen>)> {
-    let step = if record.payload.is_some() { PAYLOAD_MAX } else { record.len };
+fn cut(seq: u64, stripe: u64, record: &Record, row: &RowRecord) -> Vec<(Entry, Option<Frozen>)> {
+    let step = if row.payload.is_some() { PAYLOAD_MAX } else { record.len };
     (0..record.len)
         .step_by(step.max(1))
         .map(|done| {
             let len = step.min(record.len - done);
-            let payload = record.payload.as_ref().map(|payload| payload.slice(done, len));
+            let payload = row.payload.as_ref().map(|payload| payload.slice(done, len));
             let from = record.from + done as u64;
             let entry =
-                Entry::new(seq, stripe, record.unit, from, len, record.written, payload.as_deref());
+                Entry::new(seq, stripe, row.unit, from, len, record.written, payload.as_deref());
             (entry, payload)
         })
         .collect()

@@ -242,8 +242,7 @@ impl Inner {
         if self.stopped.replace(true) {
             return Err(ArrayError::Stopped);
         }
-        self.jobs.wake();
-        self.jobs.scrub.cancel();
+        self.end_jobs().await;
         // Whoever changes a stripe holds some of the budget: all of it means that nobody does.
         let _quiet = self.budget.acquire(crate::array::BUDGET_BYTES).await;
         self.flush_members().await;

@@ -9,7 +9,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::gather::{Columns, Units};
 use crate::geometry::to_len;
-use crate::log::Record;
+use crate::log::{Live, Record, RowRecord};
 use crate::write::Segment;
 
 /// A run of columns in which a fixed set of data units is written.
@@ -46,6 +46,13 @@ impl Band {
         bands
     }
 
+    /// A run of the band's columns as a band.
+    pub fn part(&self, from: u64, len: usize) -> Self {
+        let skip = to_len(from - self.from);
+        let data = self.data.iter().map(|(unit, data)| (*unit, data.slice(skip, len))).collect();
+        Self { from, len, units: self.units, data }
+    }
+
     /// The new columns of a unit that the band writes.
     pub fn new(&self, unit: usize) -> &[u8] {
         let (_, data) = self.data.iter().find(|(u, _)| *u == unit).expect("the unit is written");
@@ -60,51 +67,110 @@ enum Method {
     ReconstructWrite,
 }
 
+/// A band with its new parity, ready to be logged and written.
+pub(crate) struct Ready {
+    pub band: Band,
+    /// The new columns of every parity unit that the band touches and whose member is there.
+    pub parity: Units,
+    pub record: Option<Record>,
+    live: Live,
+}
+
 impl Inner {
-    /// The new columns of every parity unit that `band` touches and whose member is there.
-    /// Adds what the log must hold before they may be written.
-    pub(crate) async fn update_parity(
+    /// Computes the parity of a stripe write and what the log must hold before it. When this
+    /// returns, what it relied on is still so: which units are lost, and which others may be old
+    /// again after a crash.
+    pub(crate) async fn prepare(
         &self,
         stripe: u64,
-        lost: UnitSet,
-        band: &Band,
-        records: &mut Vec<Record>,
-    ) -> Result<Units, ArrayError> {
+        segments: &[Segment],
+    ) -> Result<Vec<Ready>, ArrayError> {
+        loop {
+            self.settle_lost(stripe).await?;
+            let lost = self.lost_units(stripe);
+            let later = lost.union(&self.lost_after_crash(stripe));
+            let mut ready = Vec::new();
+            for band in Band::of(segments) {
+                for live in self.live_beside(stripe, &band) {
+                    let part = band.part(live.from, live.len);
+                    ready.push(self.update_parity(stripe, (lost, later), part, live).await?);
+                }
+            }
+            let same = |r: &Ready| self.live_beside(stripe, &r.band) == [r.live];
+            let same_lost =
+                self.lost_units(stripe) == lost && self.lost_after_crash(stripe).is_subset(&later);
+            if same_lost && ready.iter().all(same) {
+                return Ok(ready);
+            }
+        }
+    }
+
+    /// The units that may be old again after a crash, beside those that the band writes.
+    fn live_beside(&self, stripe: u64, band: &Band) -> Vec<Live> {
+        match &self.log {
+            Some(log) => log.live(stripe, band.from, band.len, band.units),
+            None => vec![Live { from: band.from, len: band.len, units: UnitSet::new() }],
+        }
+    }
+
+    /// Has everything flushed if a unit of the stripe was lost that was written since the last
+    /// flush (see `log.rs`, "Lost units").
+    async fn settle_lost(&self, stripe: u64) -> Result<(), ArrayError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        loop {
+            self.check_writable()?;
+            let lost = self.lost_units(stripe).union(&self.lost_after_crash(stripe));
+            if lost.is_empty() || !log.any_live(stripe, lost) {
+                return Ok(());
+            }
+            let progress = log.progress();
+            let before = log.completed_below();
+            self.flush_members().await;
+            if log.any_live(stripe, lost) && log.completed_below() == before {
+                progress.await;
+            }
+        }
+    }
+
+    /// The new columns of every parity unit that `band` touches and whose member is there, and
+    /// what the log must hold before they may be written.
+    async fn update_parity(
+        &self,
+        stripe: u64,
+        (lost, later): (UnitSet, UnitSet),
+        band: Band,
+        live: Live,
+    ) -> Result<Ready, ArrayError> {
         let code = &self.geometry.code;
         let k = code.k();
         let rows: Vec<usize> = (0..code.p())
             .filter(|row| !lost.contains(k + row))
             .filter(|row| self.geometry.support(stripe, *row).intersects(&band.units))
             .collect();
-        self.check_storable(stripe, lost, band)?;
+        self.check_storable(stripe, lost, &band)?;
         if rows.is_empty() {
-            return Ok(Units::new());
+            let record = self.log.as_ref().map(|_| bare_record(&band, &live, later));
+            return Ok(Ready { band, parity: Units::new(), record, live });
         }
         let support = rows
             .iter()
             .fold(UnitSet::new(), |all, row| all.union(&self.geometry.support(stripe, *row)));
-        let (method, mut wanted) = self.choose(stripe, lost, band, &rows, support);
-        let live =
-            self.log.as_ref().map(|log| log.written_since_flush(stripe, band.from, band.len));
-        if let Some(live) = live {
-            // Units written since the last flush may be old again after a crash: the log must
-            // not count on them.
-            wanted = wanted
-                .union(&live.difference(&band.units).difference(&lost).intersection(&support));
+        let (method, mut wanted) = self.choose(stripe, lost, &band, &rows, support);
+        if !support.is_subset(&band.units.union(&live.units)) {
+            // The log must not count on units that may be old again: they are taken out of it.
+            wanted = wanted.union(&live.units.difference(&lost).intersection(&support));
         }
         let at = Columns { stripe, from: band.from, class: Class::User };
         let old: Units = wanted.iter().map(|unit| (unit, Buf::new(band.len))).collect();
         let (result, mut old) = self.gather(at, lost, old).await;
         result?;
         let parity = match method {
-            Method::ReconstructWrite => self.encode(stripe, band, &rows, support, &old),
-            Method::ReadModifyWrite => self.fold_in(stripe, band, &rows, &mut old),
+            Method::ReconstructWrite => self.encode(stripe, &band, &rows, support, &old),
+            Method::ReadModifyWrite => self.fold_in(stripe, &band, &rows, &mut old),
         };
-        if self.log.is_some() {
-            let lost = lost.union(&self.lost_after_crash(stripe));
-            self.record(stripe, lost, band, &parity, &old, live.unwrap_or_default(), records);
-        }
-        Ok(parity)
+        let record =
+            self.log.as_ref().map(|_| self.record(stripe, later, &band, &parity, &old, &live));
+        Ok(Ready { band, parity, record, live })
     }
 
     /// A lost unit's new contents must be held by some parity row that is left.
@@ -190,10 +256,9 @@ impl Inner {
         parity
     }
 
-    /// The log's records of a band: for each parity unit the sum over the data units that are *not* being
-    /// written. Lost units, and those that a crash would make lost again, count as not written, with their
-    /// new value: after a crash nobody could tell what became of them, so the log carries them.
-    #[expect(clippy::too_many_arguments, reason = "all of it is the band's own state")]
+    /// The log's record of a band: for each parity unit the sum over the data units that are *not*
+    /// being written. Lost units, and those that a crash would make lost again, count as not written,
+    /// with their new value: after a crash nobody could tell what became of them, so the log carries them.
     fn record(
         &self,
         stripe: u64,
@@ -201,38 +266,46 @@ impl Inner {
         band: &Band,
         parity: &Units,
         old: &Units,
-        live: UnitSet,
-        records: &mut Vec<Record>,
-    ) {
+        live: &Live,
+    ) -> Record {
         let code = &self.geometry.code;
         let k = code.k();
         let log = self.log.as_ref().expect("records are made for a log");
-        let written = band.units.union(&live).difference(&lost);
-        let whole = lost.is_empty() && band.units == self.geometry.data_units();
+        let mut record = bare_record(band, live, lost);
+        let whole = record.written == self.geometry.data_units();
         if whole && !log.has_records(stripe, band.from, band.len) {
             // Every byte of the stripe's columns is being written: nothing needs protection.
-            return;
+            return record;
         }
         for (unit, buf) in parity {
             let row = unit - k;
-            let mut partial = Buf::copy_from(buf);
-            for data in written.iter() {
-                let coef = code.coef(stripe, row, data);
-                if coef != 0 {
-                    weft_gf::mul_acc(&mut partial, coef, band_or(band, old, data));
+            let covered = self.geometry.support(stripe, row).is_subset(&record.written);
+            let payload = (!covered).then(|| {
+                let mut partial = Buf::copy_from(buf);
+                for data in record.written.iter() {
+                    let coef = code.coef(stripe, row, data);
+                    if coef != 0 {
+                        weft_gf::mul_acc(&mut partial, coef, band_or(band, old, data));
+                    }
                 }
-            }
-            let payload = (!whole).then(|| partial.freeze());
-            let slot = self.geometry.slot(stripe, *unit);
-            records.push(Record {
-                slot,
-                unit: *unit,
-                from: band.from,
-                len: band.len,
-                written,
-                payload,
+                partial.freeze()
             });
+            let slot = self.geometry.slot(stripe, *unit);
+            record.rows.push(RowRecord { slot, unit: *unit, payload });
         }
+        record
+    }
+}
+
+/// A record without rows: what is being written, and needs no protection.
+fn bare_record(band: &Band, live: &Live, lost: UnitSet) -> Record {
+    let others = live.units.difference(&lost);
+    Record {
+        from: band.from,
+        len: band.len,
+        written: band.units.union(&others).difference(&lost),
+        others: !others.is_empty(),
+        rows: Vec::new(),
     }
 }
 

@@ -90,7 +90,7 @@ impl Inner {
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
         if degraded && self.map.is_written(self.map.region_of(stripe)) {
-            return self.read_degraded(pieces).await;
+            return self.read_detached(pieces).await;
         }
         let reads = pieces.into_iter().map(|(at, buf)| async move {
             let (result, buf) = self.read_piece(at, buf).await;
@@ -127,9 +127,16 @@ impl Inner {
                 }
             }
         }
-        let (result, mut pieces) = self.read_degraded(vec![(at, buf)]).await;
+        let (result, mut pieces) = self.read_detached(vec![(at, buf)]).await;
         let (_, buf) = pieces.pop().expect("the piece comes back");
         (result, buf)
+    }
+
+    /// As [`Inner::read_degraded`], in a task that goes on if the reader is dropped: it may have
+    /// a repair under way, and must hold the stripe until that has ended.
+    async fn read_detached(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
+        let array = self.handle();
+        self.rt.spawn(async move { array.read_degraded(pieces).await }).await
     }
 
     /// Reads pieces of one stripe of which some are lost.

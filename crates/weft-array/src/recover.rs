@@ -14,7 +14,8 @@
 //! parity from data there instead of folding deltas into parity that may be wrong.
 //!
 //! *A unit that was being written, on a disk that is lost*: nobody knows whether it was old or new. Any value will do
-//! if only all parity rows agree on it; it is taken from the first row that is left.
+//! if only all parity rows agree on it; but a record may outlive its write for a while, so the value that the
+//! parity units hold is kept.
 
 use std::collections::BTreeMap;
 
@@ -116,8 +117,9 @@ impl Inner {
         sum
     }
 
-    /// A value for the lost units that were being written: that which the first row with it
-    /// implies, where there is one such unit; zeros where there are more.
+    /// A value for the lost units that were being written: what the parity units found imply, so
+    /// that a write that had reached all disks keeps its value. Each row gives an equation in the units that
+    /// its record leaves out; a unit that no row determines becomes zeros.
     async fn settle(
         &self,
         at: Columns,
@@ -126,23 +128,25 @@ impl Inner {
         known: &Units,
         rows: &[Row],
     ) -> Result<Units, ArrayError> {
-        let zeros = || unknown.iter().map(|unit| (unit, Buf::zeroed(len))).collect();
-        let mut unknowns = unknown.iter();
-        let (Some(unit), None) = (unknowns.next(), unknowns.next()) else { return Ok(zeros()) };
         let code = &self.geometry.code;
-        let coef = |row: &Row| code.coef(at.stripe, row.parity - code.k(), unit);
-        let holding = rows.iter().find(|row| row.written.contains(unit) && coef(row) != 0);
-        let Some(row) = holding else { return Ok(zeros()) };
-        let mut found = self.read_exactly(at, len, UnitSet::one(row.parity)).await?;
-        let (_, mut rest) = found.pop().expect("the parity unit was read");
-        weft_gf::xor_acc(&mut rest, &[&self.sum(at.stripe, len, row, known)]);
-        let mut value = Buf::new(len);
-        weft_gf::mul(&mut value, weft_gf::field::inv(coef(row)), &rest);
-        Ok(vec![(unit, value)])
+        let mut equations: Vec<(Vec<(usize, u8)>, Buf)> = Vec::new();
+        for row in rows.iter().filter(|row| row.written.intersects(&unknown)) {
+            let left_out = unknown.intersection(&row.written);
+            let coef = |unit| code.coef(at.stripe, row.parity - code.k(), unit);
+            let coefs = left_out.iter().map(|unit| (unit, coef(unit))).filter(|(_, c)| *c != 0);
+            let mut found = self.read_exactly(at, len, UnitSet::one(row.parity)).await?;
+            let (_, mut rest) = found.pop().expect("the parity unit was read");
+            weft_gf::xor_acc(&mut rest, &[&self.sum(at.stripe, len, row, known)]);
+            equations.push((coefs.collect(), rest));
+        }
+        let mut values = solve(equations);
+        let solved: UnitSet = values.iter().map(|(unit, _)| *unit).collect();
+        values.extend(unknown.difference(&solved).iter().map(|unit| (unit, Buf::zeroed(len))));
+        Ok(values)
     }
 
     /// Reads units as they are on their disks, reconstructing nothing.
-    async fn read_exactly(
+    pub(crate) async fn read_exactly(
         &self,
         at: Columns,
         len: usize,
@@ -212,6 +216,49 @@ impl Inner {
             .collect();
         Ok(Checked { data, parity, wrong })
     }
+}
+
+/// Solves Σ coef·value = right-hand side; units that stay undetermined count as zeros and are left
+/// out.
+fn solve(mut equations: Vec<(Vec<(usize, u8)>, Buf)>) -> Units {
+    let mut pivots: Vec<(usize, Vec<(usize, u8)>, Buf)> = Vec::new();
+    while let Some((coefs, rest)) = equations.pop() {
+        let Some((unit, pivot)) = coefs.first().copied() else { continue };
+        let scale = weft_gf::field::inv(pivot);
+        let mut right = Buf::new(rest.len());
+        weft_gf::mul(&mut right, scale, &rest);
+        let row: Vec<(usize, u8)> =
+            coefs.iter().map(|(u, c)| (*u, weft_gf::field::mul(scale, *c))).collect();
+        for (coefs, rest) in &mut equations {
+            eliminate(unit, &row, &right, coefs, rest);
+        }
+        for (_, coefs, rest) in &mut pivots {
+            eliminate(unit, &row, &right, coefs, rest);
+        }
+        pivots.push((unit, row, right));
+    }
+    // What is left beside a pivot is undetermined and zero.
+    pivots.into_iter().map(|(unit, _, value)| (unit, value)).collect()
+}
+
+/// Subtracts a multiple of the row whose leading unit is `unit` (with coefficient 1).
+fn eliminate(
+    unit: usize,
+    row: &[(usize, u8)],
+    right: &[u8],
+    coefs: &mut Vec<(usize, u8)>,
+    rest: &mut [u8],
+) {
+    let Some(factor) = coefs.iter().find(|(u, _)| *u == unit).map(|(_, c)| *c) else { return };
+    weft_gf::mul_acc(rest, factor, right);
+    for (u, c) in row {
+        let delta = weft_gf::field::mul(factor, *c);
+        match coefs.iter_mut().find(|(held, _)| held == u) {
+            Some((_, held)) => *held ^= delta,
+            None => coefs.push((*u, delta)),
+        }
+    }
+    coefs.retain(|(_, c)| *c != 0);
 }
 
 /// A stripe as read.

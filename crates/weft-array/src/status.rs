@@ -111,14 +111,16 @@ impl Inner {
     pub(crate) fn status(&self) -> Status {
         let superblock = self.members.superblock.borrow();
         let broken = self.broken.borrow().clone();
-        let unreadable = if broken.is_some() { self.unreadable_ranges() } else { Vec::new() };
+        let redundancy_remaining = self.redundancy_remaining();
+        let lossy = broken.is_some() || redundancy_remaining.is_none();
+        let unreadable = if lossy { self.unreadable_ranges() } else { Vec::new() };
         let geometry = &self.geometry;
         Status {
             name: superblock.name.clone(),
             id: superblock.array_id.to_string(),
             code: superblock.code.to_string(),
             layout: superblock.algorithm.to_string(),
-            redundancy_remaining: self.redundancy_remaining(),
+            redundancy_remaining,
             state: self.state(),
             broken,
             unreadable,

@@ -146,6 +146,7 @@ impl Array {
     /// # Errors
     /// If there is no such member, or the code cannot do without it.
     pub async fn fail(&self, member: &str) -> Result<usize, ArrayError> {
+        self.0.check_writable()?;
         let slot = self.find(member)?;
         let Some(disk) = self.0.members.disk(slot) else {
             return Err(ArrayError::Refused(format!("slot {slot} is missing already")));
@@ -179,6 +180,7 @@ impl Array {
     pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         let spare = self.0.prepare_spare(disk).await?;
+        self.0.check_writable()?;
         let name = spare.disk.info().name.clone();
         self.0.members.spares.borrow_mut().push(spare);
         self.0.commit_members().await;

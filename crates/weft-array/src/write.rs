@@ -30,8 +30,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::gather::{Columns, Units};
 use crate::geometry::{Piece, to_len};
-use crate::log::Record;
-use crate::parity::Band;
+use crate::parity::{Band, Ready};
 
 /// New bytes for a run of columns of one data unit.
 #[derive(Debug, Clone)]
@@ -65,6 +64,7 @@ pub(crate) struct UnitWrite {
 /// A unit whose write failed.
 struct FailedWrite {
     unit: usize,
+    column: u64,
     slot: usize,
     disk: Rc<dyn Disk>,
     error: DiskError,
@@ -104,6 +104,8 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         let longest = segments.iter().map(|segment| segment.data.len()).max();
         let _memory = self.budget.acquire(self.memory_of(longest)).await;
+        // The array may have been stopped while this waited.
+        self.check_writable()?;
         let _dirty = self.begin_write(self.map.region_of(stripe)).await?;
         let (done, mut served) = oneshot();
         self.pending.borrow_mut().entry(stripe).or_default().push(Pending { segments, fua, done });
@@ -163,58 +165,67 @@ impl Inner {
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
-        let segments = self.align_segments(stripe, segments).await?;
-        let bands = Band::of(&joined(segments));
+        let segments = joined(self.align_segments(stripe, segments).await?);
         self.check_writable()?;
         let mut writes = Vec::new();
         let mut records = Vec::new();
-        let lost = self.lost_units(stripe);
-        for band in &bands {
-            let parity = self.update_parity(stripe, lost, band, &mut records).await?;
+        let mut bands = Vec::new();
+        for Ready { band, parity, record, .. } in self.prepare(stripe, &segments).await? {
             for (unit, data) in &band.data {
                 writes.push(UnitWrite { unit: *unit, column: band.from, data: data.clone() });
             }
             for (unit, data) in parity {
                 writes.push(UnitWrite { unit, column: band.from, data: data.freeze() });
             }
+            records.extend(record);
+            bands.push(band);
         }
-        let _live = self.log_records(stripe, records).await;
+        let others = records.iter().any(|record| record.others);
+        let live = match &self.log {
+            Some(log) => Some(log.append(self, stripe, records).await?),
+            None => None,
+        };
         self.check_writable()?;
-        self.write_units(stripe, &bands, writes, fua).await
-    }
-
-    async fn log_records(
-        &self,
-        stripe: u64,
-        records: Vec<Record>,
-    ) -> Option<crate::log::LiveOp<'_>> {
-        match &self.log {
-            Some(log) if !records.is_empty() => Some(log.append(self, stripe, records).await),
-            _ => None,
+        let whole = self.write_units(stripe, &bands, writes, fua).await?;
+        if let (true, Some(live)) = (fua && whole, &live)
+            && !others
+        {
+            live.is_durable();
         }
+        drop(live);
+        if fua && others {
+            // Parity counts on units that are not durable: see `log.rs`, "What a flush must wait for".
+            self.flush().await?;
+        }
+        Ok(())
     }
 
+    /// Writes all units; says whether all of them could be.
     async fn write_units(
         &self,
         stripe: u64,
         bands: &[Band],
         writes: Vec<UnitWrite>,
         fua: bool,
-    ) -> Result<(), ArrayError> {
+    ) -> Result<bool, ArrayError> {
         let failed = self.issue(stripe, &writes, WriteOpts { class: Class::User, fua }).await;
         if failed.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
-        if let Some(full) = failed.iter().find(|f| f.error.kind == DiskErrorKind::NoSpace) {
-            let disk = full.disk.info().name.clone();
-            self.undo_full_disk(stripe, bands, &writes, &failed).await;
-            return Err(ArrayError::NoSpace { disk });
-        }
+        let is_full = |f: &FailedWrite| f.error.kind == DiskErrorKind::NoSpace;
+        let (full, failed): (Vec<_>, Vec<_>) = failed.into_iter().partition(is_full);
         for FailedWrite { slot, disk, error, .. } in failed {
             self.member_failed(slot, &disk, &error).await;
         }
+        if let Some(first) = full.first() {
+            let disk = first.disk.info().name.clone();
+            self.check_writable()?;
+            self.undo_full_disk(stripe, bands, &writes, full).await;
+            return Err(ArrayError::NoSpace { disk });
+        }
         // The units that failed are now lost ones, and decodable as long as the array is whole enough.
-        self.check_writable()
+        self.check_writable()?;
+        Ok(false)
     }
 
     /// Issues all writes at once to the members that are there; returns those that failed.
@@ -223,41 +234,44 @@ impl Inner {
         let issued = writes.iter().filter(|write| !lost.contains(write.unit)).filter_map(|write| {
             let (slot, offset) = self.geometry.locate(stripe, write.unit, write.column);
             let disk = self.members.disk(slot)?;
-            let (unit, data) = (write.unit, write.data.clone());
+            let (unit, column, data) = (write.unit, write.column, write.data.clone());
             Some(async move {
                 let result = disk.write(offset, data, opts).await;
-                result.err().map(|error| FailedWrite { unit, slot, disk, error })
+                result.err().map(|error| FailedWrite { unit, column, slot, disk, error })
             })
         });
         join_all(issued).await.into_iter().flatten().collect()
     }
 
-    /// After a write that found no room on some member: the units there are still old, so the
-    /// parity is corrected to what the disks really hold. If that fails too, the region is
-    /// marked for resync.
+    /// After a write that found no room on some members: their units are still old there.
+    ///
+    /// If only data found none, the parity is corrected to what the disks really hold. If parity
+    /// found none it cannot be corrected, so the units that were written are made old again,
+    /// as the others imply them. Neither needs new room. A member that makes even this
+    /// impossible is excluded: its unit belongs to no state of the stripe.
     async fn undo_full_disk(
         &self,
         stripe: u64,
         bands: &[Band],
         writes: &[UnitWrite],
-        failed: &[FailedWrite],
+        full: Vec<FailedWrite>,
     ) {
-        let k = self.geometry.code.k();
-        let parity_failed = failed.iter().any(|f| f.unit >= k);
-        let mut undone = !parity_failed;
         for band in bands {
-            let old: UnitSet =
-                failed.iter().map(|f| f.unit).filter(|unit| band.units.contains(*unit)).collect();
+            let here = full.iter().filter(|f| f.column == band.from);
+            let old: UnitSet = here.map(|f| f.unit).collect();
             if old.is_empty() {
                 continue;
             }
-            undone &= self.correct_parity(stripe, band, writes, old).await.is_ok();
-        }
-        for f in failed.iter().filter(|f| f.error.kind != DiskErrorKind::NoSpace) {
-            self.member_failed(f.slot, &f.disk, &f.error).await;
-        }
-        if !undone {
-            self.mark_for_resync(self.map.region_of(stripe)).await;
+            let undone = if old.is_subset(&self.geometry.data_units()) {
+                self.correct_parity(stripe, band, writes, old).await
+            } else {
+                self.roll_back(stripe, band, writes, old).await
+            };
+            if undone.is_err() {
+                for f in full.iter().filter(|f| f.column == band.from) {
+                    self.member_failed(f.slot, &f.disk, &f.error).await;
+                }
+            }
         }
     }
 
@@ -270,11 +284,7 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         let k = self.geometry.code.k();
         let at = Columns { stripe, from: band.from, class: Class::User };
-        let on_disk: Units = old.iter().map(|unit| (unit, Buf::new(band.len))).collect();
-        // Only what the disks themselves hold counts here: nothing may be reconstructed.
-        let others = self.geometry.units().difference(&old);
-        let (result, mut on_disk) = self.gather(at, others, on_disk).await;
-        result?;
+        let mut on_disk = self.read_exactly(at, band.len, old).await?;
         for (unit, buf) in &mut on_disk {
             weft_gf::xor_acc(buf, &[band.new(*unit)]);
         }
@@ -289,8 +299,44 @@ impl Inner {
             let data = parity.freeze();
             corrected.push(UnitWrite { unit: write.unit, column: write.column, data });
         }
-        let failed = self.issue(stripe, &corrected, WriteOpts::USER).await;
-        failed.into_iter().next().map_or(Ok(()), |f| Err(f.error.into()))
+        self.issue_all(stripe, &corrected).await
+    }
+
+    /// Gives the units of a band that were written the values that all others imply.
+    async fn roll_back(
+        &self,
+        stripe: u64,
+        band: &Band,
+        writes: &[UnitWrite],
+        old: UnitSet,
+    ) -> Result<(), ArrayError> {
+        let lost = self.lost_units(stripe);
+        let here = writes.iter().filter(|write| write.column == band.from);
+        let written: UnitSet = here.map(|write| write.unit).collect();
+        let new = written.difference(&old).difference(&lost);
+        let at = Columns { stripe, from: band.from, class: Class::User };
+        let wanted: Units = new.iter().map(|unit| (unit, Buf::new(band.len))).collect();
+        let (result, before) = self.gather(at, lost.union(&new), wanted).await;
+        result?;
+        let column = band.from;
+        let restored: Vec<UnitWrite> = before
+            .into_iter()
+            .map(|(unit, buf)| UnitWrite { unit, column, data: buf.freeze() })
+            .collect();
+        self.issue_all(stripe, &restored).await
+    }
+
+    /// Issues writes of which none may fail for lack of room.
+    async fn issue_all(&self, stripe: u64, writes: &[UnitWrite]) -> Result<(), ArrayError> {
+        let mut result = Ok(());
+        for f in self.issue(stripe, writes, WriteOpts::USER).await {
+            if f.error.kind == DiskErrorKind::NoSpace {
+                result = Err(f.error.into());
+            } else {
+                self.member_failed(f.slot, &f.disk, &f.error).await;
+            }
+        }
+        result
     }
 
     /// Widens segments to whole sectors, with the bytes around them read from the array.

@@ -17,7 +17,7 @@ use weft_rt::Buf;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
-use crate::log::Record;
+use crate::log::{Record, RowRecord};
 
 /// Stripes zeroed at the same time.
 const STRIPES_AT_ONCE: u64 = 32;
@@ -89,9 +89,6 @@ impl Inner {
                 let whole = next == all.start && end == all.end;
                 let forget = may_deallocate && self.zeroed.get() && whole;
                 self.zero_within(region, next..end, fua, forget).await?;
-                if forget {
-                    self.forget_region(region).await;
-                }
             }
             next = end;
         }
@@ -105,7 +102,10 @@ impl Inner {
         fua: bool,
         forget: bool,
     ) -> Result<(), ArrayError> {
-        let _dirty = self.begin_write(region).await?;
+        // Held throughout: while somebody holds some of the budget the array is not stopped.
+        let _memory = self.budget.acquire(1).await;
+        self.check_writable()?;
+        let dirty = self.begin_write(region).await?;
         if forget {
             // A write that begins while this zeroes, or before the region is forgotten, keeps it.
             self.map.unwriting_begins(region);
@@ -117,20 +117,24 @@ impl Inner {
             zeroed.into_iter().collect::<Result<(), _>>()?;
             next = end;
         }
+        drop(dirty);
+        if forget {
+            self.forget_region(region).await;
+        }
         Ok(())
     }
 
     async fn zero_stripe(&self, stripe: u64, fua: bool) -> Result<(), ArrayError> {
-        let _memory = self.budget.acquire(1).await;
         let _lock = self.locks.exclusive(stripe).await;
         self.check_writable()?;
         let lost = self.lost_units(stripe);
         let lost_later = lost.union(&self.lost_after_crash(stripe));
-        let _live = self.log_zero_stripe(stripe, lost, lost_later).await;
+        let live = self.log_zero_stripe(stripe, lost, lost_later).await?;
         let opts = WriteOpts { class: Class::User, fua };
         let len = self.geometry.unit_bytes;
-        let present = self.geometry.units().difference(&lost);
-        let writes = present.iter().filter_map(|unit| {
+        // Also on a replacement that lacks the stripe so far: it may hold old bytes of it, which
+        // nobody would look at again once the region is unwritten.
+        let writes = self.geometry.units().iter().filter_map(|unit| {
             let (slot, offset) = self.geometry.locate(stripe, unit, 0);
             let disk = self.members.disk(slot)?;
             Some(async move {
@@ -139,9 +143,13 @@ impl Inner {
             })
         });
         let failed = join_all(writes).await;
+        if let (true, Some(live)) = (fua && failed.iter().all(Option::is_none), &live) {
+            live.is_durable();
+        }
         for (slot, disk, error) in failed.into_iter().flatten() {
             self.member_failed(slot, &disk, &error).await;
         }
+        drop(live);
         self.check_writable()
     }
 
@@ -152,24 +160,19 @@ impl Inner {
         stripe: u64,
         lost: UnitSet,
         lost_later: UnitSet,
-    ) -> Option<crate::log::LiveOp<'_>> {
-        let log = self.log.as_ref()?;
-        let len = self.geometry.unit_len();
-        if lost_later.is_empty() && !log.has_records(stripe, 0, len) {
-            return None;
-        }
-        let code = &self.geometry.code;
-        let written = self.geometry.data_units().difference(&lost_later);
-        let record = |unit| Record {
-            slot: self.geometry.slot(stripe, unit),
-            unit,
-            from: 0,
-            len,
-            written,
-            payload: None,
+    ) -> Result<Option<crate::log::LiveOp<'_>>, ArrayError> {
+        let Some(log) = &self.log else { return Ok(None) };
+        let (code, len) = (&self.geometry.code, self.geometry.unit_len());
+        let needed = !lost_later.is_empty() || log.has_records(stripe, 0, len);
+        let parity = (code.k()..code.width()).filter(|unit| needed && !lost.contains(*unit));
+        let row = |unit| {
+            let slot = self.geometry.slot(stripe, unit);
+            RowRecord { slot, unit, payload: None }
         };
-        let parity = (code.k()..code.width()).filter(|unit| !lost.contains(*unit));
-        Some(log.append(self, stripe, parity.map(record).collect()).await)
+        let written = self.geometry.data_units().difference(&lost_later);
+        let rows = parity.map(row).collect();
+        let record = Record { from: 0, len, written, others: false, rows };
+        Ok(Some(log.append(self, stripe, vec![record]).await?))
     }
 
     /// Makes a zeroed region unwritten, if nobody writes to it meanwhile. Best effort: if it

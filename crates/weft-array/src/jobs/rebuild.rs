@@ -165,7 +165,7 @@ impl Inner {
     }
 
     async fn rebuild_paced(&self, stripe: u64) -> (u64, Result<Vec<u8>, ArrayError>) {
-        self.jobs.throttle.pace(&self.rt, self.geometry.unit_bytes).await;
+        self.pace().await;
         (stripe, self.rebuild_stripe(stripe).await)
     }
 

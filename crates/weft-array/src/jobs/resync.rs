@@ -34,10 +34,13 @@ impl Inner {
             }
         }
         self.jobs.end();
+        if self.must_yield() {
+            return;
+        }
         if let Some(error) = failed {
             let job = "resync".to_owned();
             self.events.emit(Event::JobStalled { job, cause: error.to_string() });
-            self.jobs.stalled.set(true);
+            self.jobs.resync_stalled.set(true);
         } else if self.map.resync_count() == 0 {
             self.events.emit(Event::ResyncFinished);
         }
@@ -63,16 +66,9 @@ impl Inner {
     }
 
     async fn resync_paced(&self, stripe: u64) -> Result<(), ArrayError> {
-        self.jobs.throttle.pace(&self.rt, self.geometry.unit_bytes).await;
+        self.pace().await;
         let _memory = self.job_memory().await?;
         let _lock = self.locks.exclusive(stripe).await;
         self.resync_stripe(stripe).await.map(drop)
-    }
-
-    /// Marks a region as needing resync, durably if that can be had, and wakes the job.
-    pub(crate) async fn mark_for_resync(&self, region: u64) {
-        // If the map cannot be written now, the region is still dirty there: a crash finds it.
-        let _ = self.map.set_needs_resync(self, &[region]).await;
-        self.jobs.wake();
     }
 }

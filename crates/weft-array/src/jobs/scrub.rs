@@ -161,7 +161,7 @@ impl Inner {
             self.note(|report| report.stripes += 1);
             return;
         }
-        self.jobs.throttle.pace(&self.rt, self.geometry.unit_bytes).await;
+        self.pace().await;
         let Ok(_memory) = self.job_memory().await else { return };
         let _lock = self.locks.exclusive(stripe).await;
         let lost = self.lost_units(stripe);

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
+use weft_rt::{MILLISECOND, Nanos, SECOND};
 
 /// Users count as active this long after their last request.
 const ACTIVE_FOR: Nanos = 50 * MILLISECOND;
@@ -49,22 +49,20 @@ impl Throttle {
         if active && !late { 1 } else { window }
     }
 
-    /// Waits until `bytes` more may be worked on, and counts them.
-    pub async fn pace(&self, rt: &Rt, bytes: u64) {
-        let now = rt.now();
+    /// Counts `bytes` more to be worked on; the time at which they may begin.
+    pub fn reserve(&self, now: Nanos, bytes: u64) -> Nanos {
+        let mut start = now;
         if let Some(max) = self.max_bytes_s.get() {
-            let start = self.next_at.get().max(now);
+            start = self.next_at.get().max(now);
             self.next_at.set(start + duration(bytes, max));
-            if start > now {
-                rt.sleep_until(start).await;
-            }
         }
         let min = self.min_bytes_s.get();
         if min > 0 {
             // An idle time is not made up for: the minimum counts from now.
             self.late_at
-                .set(self.late_at.get().max(now.saturating_sub(SECOND)) + duration(bytes, min));
+                .set(self.late_at.get().max(start.saturating_sub(SECOND)) + duration(bytes, min));
         }
+        start
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use weft_disk::WriteOpts;
+use weft_disk::{DiskErrorKind, WriteOpts};
 use weft_rt::sync::{Receiver, Sender, oneshot};
 use weft_rt::{Buf, Frozen};
 
@@ -19,7 +19,7 @@ const BATCH_PAYLOAD_MAX: usize = 512 << 10;
 struct Queued {
     entry: Entry,
     payload: Option<Frozen>,
-    done: Sender<()>,
+    done: Sender<Option<String>>,
 }
 
 /// A batch on disk whose records may still be needed.
@@ -66,8 +66,8 @@ impl Ring {
     }
 
     /// Puts a record in line. The receiver gives a value once it is durable, or once its member
-    /// has failed.
-    pub fn enqueue(&self, entry: Entry, payload: Option<Frozen>) -> Receiver<()> {
+    /// has failed; the name of the member if that has no room.
+    pub fn enqueue(&self, entry: Entry, payload: Option<Frozen>) -> Receiver<Option<String>> {
         let (done, wait) = oneshot();
         self.queue.borrow_mut().push_back(Queued { entry, payload, done });
         wait
@@ -120,25 +120,33 @@ impl Ring {
         let payload_bytes = batch.iter().filter_map(|q| q.payload.as_ref()).map(|p| p.len()).sum();
         let len = BatchHeader::batch_len(payload_bytes);
         let seq_max = batch.iter().map(|queued| queued.entry.seq()).max().unwrap_or(0);
-        let at = self.reserve(array, len as u64).await;
+        let Some(at) = self.reserve(array, len as u64).await else {
+            batch.into_iter().for_each(|queued| queued.done.send(None));
+            return;
+        };
         self.batches.borrow_mut().push_back(Batch { at, seq_max });
         // Read after the room was made: the flush for it may just have retired much.
         let retired_below = log.retired_below.get();
         let data = assemble(log.id, retired_below, len, &batch);
+        let mut full = None;
         if let Some(disk) = array.members.disk(slot) {
             let offset = self.area_offset + at % self.bytes;
             match disk.write(offset, data, WriteOpts::USER_FUA).await {
                 Ok(()) => self.note_durable(retired_below),
+                Err(error) if error.kind == DiskErrorKind::NoSpace => {
+                    full = Some(disk.info().name.clone());
+                }
                 Err(error) => array.member_failed(slot, &disk, &error).await,
             }
         }
         for queued in batch {
-            queued.done.send(());
+            queued.done.send(full.clone());
         }
     }
 
-    /// Finds room for `len` bytes, retiring old batches as needed.
-    async fn reserve(&self, array: &Inner, len: u64) -> u64 {
+    /// Finds room for `len` bytes, retiring old batches as needed. None if the array has broken, so
+    /// that nothing can be retired nor written any more.
+    async fn reserve(&self, array: &Inner, len: u64) -> Option<u64> {
         let log = array.log.as_ref().expect("a ring belongs to a log");
         let mut at = self.head.get();
         if at % self.bytes + len > self.bytes {
@@ -147,10 +155,13 @@ impl Ring {
         self.head.set(at + len);
         loop {
             let oldest = self.batches.borrow().front().copied();
-            let Some(oldest) = oldest else { return at };
+            let Some(oldest) = oldest else { return Some(at) };
             if oldest.at + self.bytes >= at + len {
                 self.retire_ahead(array, at + len - oldest.at);
-                return at;
+                return Some(at);
+            }
+            if array.broken.borrow().is_some() {
+                return None;
             }
             if log.is_retired(oldest.seq_max) {
                 self.batches.borrow_mut().pop_front();
@@ -168,21 +179,9 @@ impl Ring {
     /// Flushes in the background when the ring is half full, so that writers rarely wait for it.
     fn retire_ahead(&self, array: &Inner, used: u64) {
         let log = array.log.as_ref().expect("a ring belongs to a log");
-        let newest_done = log.completed_below();
-        if used < self.bytes / 2
-            || newest_done <= log.retired_below.get()
-            || log.flushing.replace(true)
-        {
-            return;
+        if used >= self.bytes / 2 {
+            log.retire_in_background(array);
         }
-        let array = array.handle();
-        let rt = array.rt.clone();
-        drop(rt.spawn(async move {
-            array.flush_members().await;
-            if let Some(log) = &array.log {
-                log.flushing.set(false);
-            }
-        }));
     }
 }
 

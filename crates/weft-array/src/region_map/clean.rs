@@ -36,15 +36,18 @@ impl RegionMap {
         self.clean(store, permit, quiet).await
     }
 
-    /// Cleans all dirty regions that have no write in flight: before the array is stopped, or
-    /// after a log was replayed. Returns how many were cleaned.
+    /// Cleans all dirty regions that have no write in flight, before the array is stopped. Returns
+    /// how many were cleaned. Page writes that others have under way have ended, too.
     ///
     /// # Errors
     /// If the members cannot be flushed or written.
     pub async fn clean_all(&self, store: &dyn MapStore) -> Result<usize, MapError> {
         let permit = self.cleaner.acquire(1).await;
         let quiet = self.quiet(|_| true, usize::MAX);
-        self.clean(store, permit, quiet).await
+        let cleaned = self.clean(store, permit, quiet).await?;
+        let pages = self.pages.borrow().len();
+        self.persist_pages(store, 0..pages).await?;
+        Ok(cleaned)
     }
 
     /// Has room made for one more dirty region.
@@ -180,10 +183,14 @@ impl RegionMap {
     }
 
     /// First step of making a region unwritten, under a [`RegionMap::begin_write`] that lasts until
-    /// its bytes are zeroed: any write that begins after this cancels it. Writes in flight do not:
-    /// they and the discard are under way at the same time and may come in either order.
+    /// its bytes are zeroed: any write that begins after this cancels it. So do other writes in
+    /// flight: what they write may land after the zeros, and would come to light again with the
+    /// region's next first write.
     pub fn unwriting_begins(&self, region: u64) {
-        self.entries.borrow_mut()[super::to_index(region)].flags |= UNWRITING;
+        let entry = &mut self.entries.borrow_mut()[super::to_index(region)];
+        if entry.writers <= 1 {
+            entry.flags |= UNWRITING;
+        }
     }
 
     /// Makes regions unwritten again: they read as zeros, and take no part in resync, scrub

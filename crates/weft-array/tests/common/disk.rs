@@ -1,0 +1,376 @@
+//! A disk for crash and fault tests: a volatile cache, operations that take virtual time, power that
+//! can be cut, and faults set by the test. [`Cells`] is what survives; a new [`TestDisk`] is opened
+//! on it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::rc::Rc;
+
+use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use weft_rt::{Buf, Frozen, Nanos, Rt};
+
+const CELL: u64 = 512;
+const EIO: i32 = 5;
+const ENODEV: i32 = 19;
+const ENOSPC: i32 = 28;
+
+/// The power of all disks, and the clock of steps.
+pub struct Power {
+    on: Cell<bool>,
+    /// Called before each step that changes what a disk holds, or may hold after a power cut.
+    watch: RefCell<Option<Box<dyn Fn()>>>,
+}
+
+impl Power {
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self { on: Cell::new(true), watch: RefCell::default() })
+    }
+
+    /// Has `watch` called before each step that changes a disk.
+    pub fn watch(&self, watch: impl Fn() + 'static) {
+        *self.watch.borrow_mut() = Some(Box::new(watch));
+    }
+
+    fn step(&self) {
+        if let Some(watch) = &*self.watch.borrow() {
+            watch();
+        }
+    }
+
+    /// Cuts the power: from now on nothing happens on any disk.
+    pub fn cut(&self) {
+        self.on.set(false);
+    }
+}
+
+/// What a power cut leaves of writes that were not durable.
+#[derive(Debug, Clone, Copy)]
+pub enum Leave {
+    All,
+    Nothing,
+    /// For each sector any of its versions.
+    Some(u64),
+}
+
+type Cellful = Rc<[u8]>;
+
+/// Contents of a disk; sectors never written are zeros.
+#[derive(Clone, Default)]
+pub struct Cells {
+    durable: BTreeMap<u64, Cellful>,
+    /// Completed and not durable, by sector, oldest first, with the order of completion.
+    cached: BTreeMap<u64, Vec<(u64, Cellful)>>,
+    in_flight: BTreeMap<u64, Vec<(u64, Cellful)>>,
+    order: u64,
+    next: u64,
+}
+
+impl Cells {
+    fn get(&self, cell: u64) -> Option<&Cellful> {
+        self.cached
+            .get(&cell)
+            .and_then(|versions| versions.last())
+            .map(|(_, bytes)| bytes)
+            .or_else(|| self.durable.get(&cell))
+    }
+
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
+        for (cell, part) in (offset / CELL..).zip(out.chunks_mut(CELL as usize)) {
+            match self.get(cell) {
+                Some(bytes) => part.copy_from_slice(bytes),
+                None => part.fill(0),
+            }
+        }
+    }
+
+    /// Whether every sector of the range was written before.
+    fn covers(&self, offset: u64, len: u64) -> bool {
+        (offset / CELL..(offset + len) / CELL).all(|cell| self.get(cell).is_some())
+    }
+
+    /// Changes stored bytes, under everything.
+    pub fn poke(&mut self, offset: u64, bytes: &[u8]) {
+        for (cell, part) in (offset / CELL..).zip(bytes.chunks(CELL as usize)) {
+            self.cached.remove(&cell);
+            self.durable.insert(cell, part.into());
+        }
+    }
+
+    fn begin(&mut self, offset: u64, bytes: &[u8]) -> u64 {
+        self.next += 1;
+        let cells = (offset / CELL..).zip(bytes.chunks(CELL as usize));
+        self.in_flight.insert(self.next, cells.map(|(cell, part)| (cell, part.into())).collect());
+        self.next
+    }
+
+    fn complete(&mut self, op: u64, fua: bool) {
+        self.order += 1;
+        for (cell, bytes) in self.in_flight.remove(&op).expect("in flight") {
+            if fua {
+                self.cached.remove(&cell);
+                self.durable.insert(cell, bytes);
+            } else {
+                self.cached.entry(cell).or_default().push((self.order, bytes));
+            }
+        }
+    }
+
+    fn flush(&mut self, order: u64) {
+        for (cell, versions) in &mut self.cached {
+            let covered = versions.partition_point(|(of, _)| *of <= order);
+            if let Some((_, bytes)) = versions.drain(..covered).last() {
+                self.durable.insert(*cell, bytes);
+            }
+        }
+        self.cached.retain(|_, versions| !versions.is_empty());
+    }
+
+    /// What is left after the power went.
+    #[must_use]
+    pub fn after_cut(&self, leave: Leave) -> Self {
+        let mut cells = self.clone();
+        for (_, write) in std::mem::take(&mut cells.in_flight) {
+            cells.order += 1;
+            for (cell, bytes) in write {
+                cells.cached.entry(cell).or_default().push((cells.order, bytes));
+            }
+        }
+        for (cell, versions) in std::mem::take(&mut cells.cached) {
+            let kept = match leave {
+                Leave::All => versions.last(),
+                Leave::Nothing => None,
+                Leave::Some(seed) => {
+                    let choices = versions.len() as u64 + 1;
+                    let choice = mix(seed ^ mix(cell)) % choices;
+                    (choice > 0).then(|| &versions[choice as usize - 1])
+                }
+            };
+            if let Some((_, bytes)) = kept {
+                cells.durable.insert(cell, bytes.clone());
+            }
+        }
+        cells
+    }
+}
+
+pub fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^ (x >> 32)
+}
+
+/// What is wrong with a disk now.
+#[derive(Default)]
+pub struct Faults {
+    /// Answers nothing any more.
+    pub gone: Cell<bool>,
+    /// Goes when this many more writes were begun.
+    pub gone_after_writes: Cell<Option<u64>>,
+    /// Sectors that cannot be read until they are written, by number.
+    pub unreadable: RefCell<BTreeSet<u64>>,
+    /// Writes to sectors never written before find no room.
+    pub full: Cell<bool>,
+    /// Writes are begun and never end while this is set.
+    pub stuck: Cell<bool>,
+}
+
+pub struct TestDisk {
+    info: DiskInfo,
+    rt: Rt,
+    power: Rc<Power>,
+    pub cells: Rc<RefCell<Cells>>,
+    pub faults: Faults,
+    ops: Cell<u64>,
+    salt: u64,
+    /// Writes so far: offset and length.
+    pub writes: RefCell<Vec<(u64, u64)>>,
+}
+
+impl TestDisk {
+    pub fn new(
+        rt: &Rt,
+        power: &Rc<Power>,
+        number: usize,
+        size: u64,
+        sector: u32,
+        cells: Cells,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            info: DiskInfo {
+                name: format!("test{number}"),
+                size_bytes: size,
+                sector_bytes: sector,
+                fast_zeroes: true,
+            },
+            rt: rt.clone(),
+            power: power.clone(),
+            cells: Rc::new(RefCell::new(cells)),
+            faults: Faults::default(),
+            ops: Cell::new(0),
+            salt: number as u64,
+            writes: RefCell::default(),
+        })
+    }
+
+    fn error(&self, op: DiskOp, offset: u64, len: u64, errno: i32) -> DiskError {
+        DiskError::new(&self.info.name, op, offset, len, io::Error::from_raw_os_error(errno))
+    }
+
+    fn check(&self, offset: u64, len: u64, aligned: bool) {
+        let sector = u64::from(self.info.sector_bytes);
+        assert!(offset.is_multiple_of(sector) && len.is_multiple_of(sector) && aligned);
+        assert!(offset + len <= self.info.size_bytes, "beyond the end of {}", self.info.name);
+    }
+
+    /// Takes some time; without power, for ever.
+    async fn begin(&self) {
+        if !self.power.on.get() {
+            std::future::pending::<()>().await;
+        }
+        self.ops.set(self.ops.get() + 1);
+    }
+
+    fn delay(&self) -> Nanos {
+        1000 + mix(self.salt << 32 | self.ops.get()) % 20_000
+    }
+
+    async fn end(&self, delay: Nanos) {
+        self.rt.sleep(delay).await;
+        if !self.power.on.get() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn store(
+        &self,
+        op: DiskOp,
+        offset: u64,
+        bytes: &[u8],
+        fua: bool,
+    ) -> Result<(), DiskError> {
+        let len = bytes.len() as u64;
+        self.begin().await;
+        self.writes.borrow_mut().push((offset, len));
+        if let Some(left) = self.faults.gone_after_writes.get() {
+            self.faults.gone_after_writes.set(Some(left.saturating_sub(1)));
+            self.faults.gone.set(self.faults.gone.get() || left == 0);
+        }
+        let delay = self.delay();
+        self.power.step();
+        let number = self.cells.borrow_mut().begin(offset, bytes);
+        while self.faults.stuck.get() {
+            self.rt.sleep(100_000).await;
+        }
+        self.end(delay).await;
+        self.power.step();
+        let mut cells = self.cells.borrow_mut();
+        let full = self.faults.full.get() && op == DiskOp::Write && !cells.covers(offset, len);
+        if self.faults.gone.get() || full {
+            cells.in_flight.remove(&number);
+            return Err(self.error(op, offset, len, if full { ENOSPC } else { ENODEV }));
+        }
+        cells.complete(number, fua);
+        let mut unreadable = self.faults.unreadable.borrow_mut();
+        for cell in offset / CELL..(offset + len) / CELL {
+            unreadable.remove(&cell);
+        }
+        Ok(())
+    }
+}
+
+impl Disk for TestDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        mut buf: Buf,
+        _: Class,
+    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+        let len = buf.len() as u64;
+        self.check(offset, len, buf.is_aligned_to(self.info.sector_bytes as usize));
+        Box::pin(async move {
+            self.begin().await;
+            self.end(self.delay()).await;
+            let errno = if self.faults.gone.get() {
+                ENODEV
+            } else if self
+                .faults
+                .unreadable
+                .borrow()
+                .range(offset / CELL..(offset + len) / CELL)
+                .next()
+                .is_some()
+            {
+                EIO
+            } else {
+                self.cells.borrow().read(offset, &mut buf);
+                return (Ok(()), buf);
+            };
+            (Err(self.error(DiskOp::Read, offset, len, errno)), buf)
+        })
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        let aligned = data.is_aligned_to(self.info.sector_bytes as usize);
+        self.check(offset, data.len() as u64, aligned);
+        Box::pin(async move { self.store(DiskOp::Write, offset, &data, opts.fua).await })
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            let order = self.cells.borrow().order;
+            self.begin().await;
+            self.end(self.delay()).await;
+            if self.faults.gone.get() {
+                return Err(self.error(DiskOp::Flush, 0, 0, ENODEV));
+            }
+            self.power.step();
+            self.cells.borrow_mut().flush(order);
+            Ok(())
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        self.check(offset, len, true);
+        Box::pin(async move {
+            // Only sectors that hold something change: large ranges stay cheap.
+            let zeros = vec![0; len as usize];
+            let first = offset / CELL;
+            let stored: Vec<u64> = {
+                let cells = self.cells.borrow();
+                let range = first..first + len / CELL;
+                let held = cells.durable.range(range.clone()).map(|(cell, _)| *cell);
+                held.chain(cells.cached.range(range).map(|(cell, _)| *cell)).collect()
+            };
+            if stored.is_empty() {
+                self.begin().await;
+                self.end(self.delay()).await;
+                let gone = self.faults.gone.get();
+                return if gone {
+                    Err(self.error(DiskOp::WriteZeroes, offset, len, ENODEV))
+                } else {
+                    Ok(())
+                };
+            }
+            self.store(DiskOp::WriteZeroes, offset, &zeros, opts.fua).await
+        })
+    }
+
+    fn discard(&self, _: u64, _: u64) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,345 @@
+//! A power cut at every step of a small run, with what was not durable kept, lost, or torn; with all
+//! members there afterwards, or one more lost in the same moment. What was flushed is there, what
+//! was not being written is untouched, what was read once stays, and resync leaves parity right.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::disk::{Cells, Leave, Power, TestDisk, mix};
+use common::*;
+use futures_util::future::join_all;
+use weft_array::{Array, ArrayState, AssembleOptions, ScrubMode, Superblock, create};
+use weft_disk::Disk;
+use weft_layout::for_code;
+use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
+
+const UNIT: u64 = 4096;
+const SECTOR: u64 = 512;
+const PER_UNIT: u64 = UNIT / SECTOR;
+const MIB: u64 = 1 << 20;
+
+/// The versions that a sector may be found to have, oldest first, and how many of them were
+/// acknowledged.
+#[derive(Clone, Default)]
+struct Sector {
+    versions: Vec<u32>,
+    acknowledged: usize,
+}
+
+#[derive(Clone)]
+struct Model(Vec<Sector>);
+
+impl Model {
+    fn new(sectors: u64) -> Self {
+        let zeros = Sector { versions: vec![0], acknowledged: 1 };
+        Self((0..sectors).map(|_| zeros.clone()).collect())
+    }
+
+    /// What a flush that starts now makes durable: for each sector the version.
+    fn line(&self) -> Vec<u32> {
+        self.0.iter().map(|sector| sector.versions[sector.acknowledged - 1]).collect()
+    }
+
+    fn flushed(&mut self, line: &[u32]) {
+        for (sector, version) in self.0.iter_mut().zip(line) {
+            let at = sector.versions.iter().position(|v| v == version).expect("a version");
+            sector.versions.drain(..at);
+            sector.acknowledged -= at;
+        }
+    }
+}
+
+fn content(sector: u64, version: u32) -> Vec<u8> {
+    if version == 0 {
+        return vec![0; SECTOR as usize];
+    }
+    let word = |i: u64| mix(sector << 32 | u64::from(version) << 8 | i).to_le_bytes();
+    (0..SECTOR / 8).flat_map(word).collect()
+}
+
+/// A client of the array that keeps the model.
+#[derive(Clone)]
+struct Client {
+    array: Array,
+    model: Rc<RefCell<Model>>,
+    version: Rc<RefCell<u32>>,
+}
+
+impl Client {
+    fn start(&self, first: u64, count: u64, version: u32) {
+        for sector in &mut self.model.borrow_mut().0[first as usize..(first + count) as usize] {
+            sector.versions.push(version);
+        }
+    }
+
+    fn end(&self, first: u64, count: u64) {
+        for sector in &mut self.model.borrow_mut().0[first as usize..(first + count) as usize] {
+            sector.acknowledged = sector.versions.len();
+        }
+    }
+
+    async fn write(&self, first: u64, count: u64) {
+        let version = self.version.replace_with(|version| *version + 1);
+        self.start(first, count, version);
+        let bytes: Vec<u8> =
+            (first..first + count).flat_map(|sector| content(sector, version)).collect();
+        let data = Frozen::copy_from(&bytes);
+        self.array.write(first * SECTOR, data, false).await.expect("written");
+        self.end(first, count);
+    }
+
+    async fn zero(&self, first: u64, count: u64) {
+        self.start(first, count, 0);
+        let (offset, len) = (first * SECTOR, count * SECTOR);
+        self.array.write_zeroes(offset, len, false, true).await.expect("zeroed");
+        self.end(first, count);
+    }
+
+    async fn flush(&self) {
+        let line = self.model.borrow().line();
+        self.array.flush().await.expect("flushed");
+        self.model.borrow_mut().flushed(&line);
+    }
+}
+
+/// The run: partial and whole stripes, writes side by side, one over another without a flush
+/// between, a discard.
+async fn run(client: &Client, k: u64) {
+    let stripe = k * PER_UNIT;
+    client.write(1, 3).await;
+    client.flush().await;
+    client.write(0, 2 * stripe).await;
+    join_all([client.write(2, 3), client.write(stripe - 4, 3), client.write(stripe + 1, 1)]).await;
+    client.flush().await;
+    client.write(0, 2).await;
+    client.write(stripe - PER_UNIT, 4).await;
+    client.write(2 * stripe - PER_UNIT - 2, 5).await;
+    client.write(1, 4).await;
+    client.flush().await;
+    client.write(0, stripe).await;
+    client.write(3, 2).await;
+    client.zero(0, 2 * stripe).await;
+    client.write(2, 2).await;
+    client.flush().await;
+    client.write(1, 2).await;
+}
+
+struct Setup {
+    code: &'static str,
+    slots: usize,
+    /// Failed before the run.
+    failed: &'static [usize],
+    /// Lost in the moment of the cut: how many.
+    lost: usize,
+}
+
+/// What the disks and the client were at one step.
+struct Moment {
+    cells: Vec<Cells>,
+    model: Model,
+}
+
+fn disks_of(rt: &Rt, power: &Rc<Power>, size: u64, cells: Vec<Cells>) -> Vec<Rc<TestDisk>> {
+    let open = |(n, cells)| TestDisk::new(rt, power, n, size, 512, cells);
+    cells.into_iter().enumerate().map(open).collect()
+}
+
+fn members(disks: &[Rc<TestDisk>]) -> Vec<Rc<dyn Disk>> {
+    disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
+}
+
+/// Runs the workload once and notes every moment.
+fn record(setup: &Setup) -> (Superblock, Vec<Moment>) {
+    let rt = rt();
+    let power = Power::new();
+    let mut options = options(setup.code);
+    options.unit_bytes = UNIT as u32;
+    let (code, slots, failed) = (setup.code, setup.slots, setup.failed);
+    let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
+    let (rt2, moments2) = (rt.clone(), moments.clone());
+    let superblock = rt.block_on(async move {
+        let rt = rt2;
+        let size = if options.consistency == weft_array::Consistency::Ppl { 2 } else { 1 } * MIB
+            + 8 * UNIT;
+        let disks = disks_of(&rt, &power, size, vec![Cells::default(); slots]);
+        let members = members(&disks);
+        let k = weft_layout::code_for(options.code, Default::default(), slots).expect(code).k();
+        options.region_bytes = Some(2 * k as u64 * UNIT);
+        let superblock = create(&members, &options).await.expect("created");
+        let array = assemble(&rt, &members).await;
+        for slot in failed {
+            array.fail(&slot.to_string()).await.expect("failed");
+        }
+        let model = Rc::new(RefCell::new(Model::new(array.size_bytes() / SECTOR)));
+        let client = Client { array, model: model.clone(), version: Rc::new(RefCell::new(1)) };
+        let note = move || {
+            let cells = disks.iter().map(|disk| disk.cells.borrow().clone()).collect();
+            moments2.borrow_mut().push(Moment { cells, model: model.borrow().clone() });
+        };
+        power.watch(note);
+        run(&client, k as u64).await;
+        client.array.stop().await.expect("stopped");
+        superblock
+    });
+    rt.kill_all();
+    (superblock, Rc::try_unwrap(moments).map(RefCell::into_inner).unwrap_or_else(|m| m.take()))
+}
+
+async fn read_all(array: &Array, step: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < array.size_bytes() {
+        let len = step.min(array.size_bytes() - bytes.len() as u64);
+        let (result, buf) = array.read(bytes.len() as u64, Buf::new(len as usize)).await;
+        result.expect("read");
+        bytes.extend_from_slice(&buf);
+    }
+    bytes
+}
+
+/// Assembles what a cut left, and checks everything.
+fn check(
+    setup: &Setup,
+    superblock: &Superblock,
+    moment: &Moment,
+    leave: Leave,
+    lost: &[usize],
+    what: &str,
+) {
+    let rt = rt();
+    let power = Power::new();
+    let cells: Vec<Cells> = moment.cells.iter().map(|cells| cells.after_cut(leave)).collect();
+    let size = superblock.area.data_offset + superblock.rows * UNIT;
+    let disks = disks_of(&rt, &power, size, cells);
+    let gone = |slot: &usize| lost.contains(slot) || setup.failed.contains(slot);
+    let found: Vec<Rc<dyn Disk>> = members(&disks)
+        .into_iter()
+        .enumerate()
+        .filter(|(slot, _)| !gone(slot))
+        .map(|(_, disk)| disk)
+        .collect();
+    let layout = for_code(superblock.code, superblock.algorithm, setup.slots, superblock.rows)
+        .expect("a layout");
+    let k = moment.model.0.len() as u64 / PER_UNIT / layout.stripes(superblock.rows);
+    // What was being written to a disk that was lost in the same moment may be anything.
+    let mirror = superblock.code.is_mirror();
+    let lost2 = lost.to_vec();
+    let failed = setup.failed.to_vec();
+    let excused = move |sector: u64| {
+        let unit = sector / PER_UNIT;
+        let slot = layout.place(unit / k, (unit % k) as usize).slot;
+        !mirror && !lost2.is_empty() && (lost2.contains(&slot) || failed.contains(&slot))
+    };
+    let model = moment.model.clone();
+    let (rt2, what, force) = (rt.clone(), what.to_owned(), !lost.is_empty());
+    rt.block_on(async move {
+        let rt = rt2;
+        let options = AssembleOptions { nonce: 99, force_degraded: force, ..Default::default() };
+        let array = match Array::assemble(&rt, found, options).await {
+            Ok(array) => array,
+            Err(error) => panic!("{what}: {error}"),
+        };
+        let first = read_all(&array, array.size_bytes()).await;
+        for (sector, bytes) in (0..).zip(first.chunks(SECTOR as usize)) {
+            let Sector { versions, .. } = &model.0[sector as usize];
+            let fits = versions.iter().any(|version| bytes == content(sector, *version));
+            let unit = sector / PER_UNIT;
+            assert!(
+                fits || versions.len() > 1 && excused(sector),
+                "{what}: sector {sector} (stripe {}, unit {}) is none of {versions:?}; zeros: {}",
+                unit / k,
+                unit % k,
+                bytes.iter().all(|byte| *byte == 0),
+            );
+        }
+        let again = read_all(&array, SECTOR).await;
+        assert!(again == first, "{what}: a value changed while resync ran");
+        while array.status().regions.resync > 0 {
+            rt.sleep(MILLISECOND).await;
+        }
+        let after = read_all(&array, UNIT).await;
+        for (sector, (a, b)) in first.chunks(512).zip(after.chunks(512)).enumerate() {
+            assert!(a == b, "{what}: sector {sector} changed by resync");
+        }
+        let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+        assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
+        let state = array.status().state;
+        let healthy = array.status().slots.iter().all(|slot| slot.state == "active");
+        assert_eq!(state == ArrayState::Healthy, healthy, "{what}");
+        // It works on.
+        let bytes = pattern(700, 3000, 1);
+        write(&array, 700, &bytes).await;
+        assert!(read(&array, 700, 3000).await == bytes, "{what}: a write after the crash");
+        array.stop().await.expect("stopped");
+    });
+    rt.kill_all();
+}
+
+fn cut_everywhere(setup: &Setup) {
+    let (superblock, moments) = record(setup);
+    assert!(moments.len() > 60, "only {} steps", moments.len());
+    let left: Vec<usize> = (0..setup.slots).filter(|slot| !setup.failed.contains(slot)).collect();
+    for (number, moment) in moments.iter().enumerate() {
+        let torn = mix(number as u64);
+        for (way, leave) in [Leave::All, Leave::Nothing, Leave::Some(torn)].into_iter().enumerate()
+        {
+            let mut losses = vec![Vec::new()];
+            if setup.lost > 0 {
+                let turn = number + way * 3;
+                let lost =
+                    (0..setup.lost).map(|i| left[(turn + i * (1 + number % 2)) % left.len()]);
+                losses.push(lost.collect());
+            }
+            for lost in losses {
+                let what = format!(
+                    "{} without {:?}, cut {number} of {}, {leave:?}, lost {lost:?}",
+                    setup.code,
+                    setup.failed,
+                    moments.len()
+                );
+                check(setup, &superblock, moment, leave, &lost, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn raid5() {
+    cut_everywhere(&Setup { code: "raid5", slots: 3, failed: &[], lost: 1 });
+}
+
+#[test]
+fn raid5_degraded() {
+    cut_everywhere(&Setup { code: "raid5", slots: 4, failed: &[1], lost: 0 });
+}
+
+#[test]
+fn raid6() {
+    cut_everywhere(&Setup { code: "raid6", slots: 5, failed: &[], lost: 2 });
+}
+
+#[test]
+fn raid6_degraded() {
+    cut_everywhere(&Setup { code: "raid6", slots: 5, failed: &[0], lost: 1 });
+}
+
+#[test]
+fn lrc() {
+    cut_everywhere(&Setup { code: "lrc:4,2,1", slots: 7, failed: &[], lost: 2 });
+}
+
+#[test]
+fn lrc_degraded() {
+    cut_everywhere(&Setup { code: "lrc:4,2,1", slots: 7, failed: &[2], lost: 1 });
+}
+
+#[test]
+fn drc() {
+    cut_everywhere(&Setup { code: "drc-g:4,2,1", slots: 7, failed: &[], lost: 1 });
+}
+
+#[test]
+fn mirror() {
+    cut_everywhere(&Setup { code: "raid1", slots: 3, failed: &[], lost: 2 });
+}
