@@ -1,0 +1,87 @@
+//! Closed loops: so many requests in flight, each followed by the next.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use weft_rt::Rt;
+
+use crate::CpuClock;
+
+/// How a loop is driven.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Requests in flight.
+    pub depth: usize,
+    /// How long requests are started.
+    pub turn: Duration,
+    /// Seed of the random numbers that the requests are given.
+    pub seed: u64,
+}
+
+/// What a loop did.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome {
+    /// Requests completed.
+    pub requests: u64,
+    /// From the first start to the last completion.
+    pub elapsed: Duration,
+    /// Processor time of this thread meanwhile.
+    pub cpu: Duration,
+}
+
+impl Outcome {
+    /// Requests per second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        count(self.requests) / self.elapsed.as_secs_f64()
+    }
+
+    /// Requests per second of processor time.
+    #[must_use]
+    pub fn per_core(&self) -> f64 {
+        count(self.requests) / self.cpu.as_secs_f64()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of requests")]
+fn count(n: u64) -> f64 {
+    n as f64
+}
+
+/// Runs requests, `load.depth` at a time. Each is a future that `request` makes of a random number.
+pub fn run<F: Future<Output = ()> + 'static>(
+    rt: &Rt,
+    load: Load,
+    request: impl Fn(u64) -> F + 'static,
+) -> Outcome {
+    let random = Rc::new(Cell::new(load.seed | 1));
+    let done = Rc::new(Cell::new(0u64));
+    let request = Rc::new(request);
+    let (begin, cpu) = (Instant::now(), CpuClock::start());
+    let deadline = rt.now() + u64::try_from(load.turn.as_nanos()).expect("a turn is short");
+    let workers = (0..load.depth).map(|_| {
+        let (rt, random, done, request) = (rt.clone(), random.clone(), done.clone(), request.clone());
+        rt.clone().spawn(async move {
+            while rt.now() < deadline {
+                request(next(&random)).await;
+                done.set(done.get() + 1);
+            }
+        })
+    });
+    let workers: Vec<_> = workers.collect();
+    rt.block_on(async move { drop(join_all(workers).await) });
+    Outcome { requests: done.get(), elapsed: begin.elapsed(), cpu: cpu.elapsed() }
+}
+
+/// Marsaglia's xorshift64*.
+fn next(state: &Cell<u64>) -> u64 {
+    let mut x = state.get();
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    state.set(x);
+    x.wrapping_mul(0x2545_f491_4f6c_dd1d)
+}
