@@ -12,8 +12,13 @@ pub const MIB: u64 = 1 << 20;
 /// RAM disks of `mib` MiB each.
 #[must_use]
 pub fn ram_disks(count: usize, mib: u64) -> Vec<Rc<dyn Disk>> {
-    let disk = |n| Rc::new(RamDisk::new(&format!("ram{n}"), mib * MIB, 512)) as Rc<dyn Disk>;
-    (0..count).map(disk).collect()
+    (0..count).map(|n| ram_disk(&format!("ram{n}"), mib)).collect()
+}
+
+/// A RAM disk of `mib` MiB.
+#[must_use]
+pub fn ram_disk(name: &str, mib: u64) -> Rc<dyn Disk> {
+    Rc::new(RamDisk::new(name, mib * MIB, 512))
 }
 
 /// Options for an array of `code` with units of 64 KiB.
@@ -77,4 +82,19 @@ pub async fn fill(array: &Array) {
         offset += len;
     }
     array.flush().await.expect("flushed");
+}
+
+/// Waits until no member is missing or being rebuilt.
+///
+/// # Panics
+/// If the rebuild cannot go on.
+pub async fn rebuilt(rt: &Rt, array: &Array) {
+    loop {
+        let status = array.status();
+        if status.slots.iter().all(|slot| slot.state == "active") {
+            return;
+        }
+        assert!(status.broken.is_none(), "the array broke: {:?}", status.broken);
+        rt.sleep(weft_rt::MILLISECOND).await;
+    }
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use weft_rt::Rt;
@@ -26,7 +26,7 @@ pub struct Load {
 pub struct Outcome {
     /// Requests completed.
     pub requests: u64,
-    /// From the first start to the last completion.
+    /// From the first start to the last completion, by the executor's clock.
     pub elapsed: Duration,
     /// Processor time of this thread meanwhile.
     pub cpu: Duration,
@@ -60,8 +60,8 @@ pub fn run<F: Future<Output = ()> + 'static>(
     let random = Rc::new(Cell::new(load.seed | 1));
     let done = Rc::new(Cell::new(0u64));
     let request = Rc::new(request);
-    let (begin, cpu) = (Instant::now(), CpuClock::start());
-    let deadline = rt.now() + u64::try_from(load.turn.as_nanos()).expect("a turn is short");
+    let (begin, cpu) = (rt.now(), CpuClock::start());
+    let deadline = begin + u64::try_from(load.turn.as_nanos()).expect("a turn is short");
     let workers = (0..load.depth).map(|_| {
         let (rt, random, done, request) = (rt.clone(), random.clone(), done.clone(), request.clone());
         rt.clone().spawn(async move {
@@ -73,7 +73,8 @@ pub fn run<F: Future<Output = ()> + 'static>(
     });
     let workers: Vec<_> = workers.collect();
     rt.block_on(async move { drop(join_all(workers).await) });
-    Outcome { requests: done.get(), elapsed: begin.elapsed(), cpu: cpu.elapsed() }
+    let elapsed = Duration::from_nanos(rt.now() - begin);
+    Outcome { requests: done.get(), elapsed, cpu: cpu.elapsed() }
 }
 
 /// Marsaglia's xorshift64*.
