@@ -52,7 +52,7 @@ fn waking_a_task_twice_polls_it_once_and_waking_itself_polls_it_again() {
         std::future::poll_fn(move |cx| {
             polls += 1;
             cx.waker().wake_by_ref();
-            cx.waker().clone().wake();
+            cx.waker().wake_by_ref();
             if polls == 3 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
