@@ -129,6 +129,9 @@ impl Gather<'_> {
 
     /// Reads `units`, into the wanted buffers where there are such.
     async fn read_units(&mut self, units: UnitSet) -> Vec<Failed> {
+        // Members may have changed since the losses were listed: a replacement that took a slot
+        // meanwhile holds nothing of this stripe yet.
+        let lost = self.array.lost_units(self.at.stripe);
         let mut reads = Vec::with_capacity(units.len());
         for unit in units.iter() {
             let (slot, offset) = self.array.geometry.locate(self.at.stripe, unit, self.at.from);
@@ -136,7 +139,7 @@ impl Gather<'_> {
                 Some((_, buf)) => std::mem::replace(buf, Buf::new(0)),
                 None => Buf::new(self.len),
             };
-            let disk = self.array.members.disk(slot);
+            let disk = self.array.members.disk(slot).filter(|_| !lost.contains(unit));
             let class = self.at.class;
             reads.push(async move {
                 match disk {
