@@ -40,7 +40,8 @@ struct State {
     rng: Rng,
     ops: u64,
     depth: usize,
-    /// Reads of this disk return only when no fault is left to chance.
+    fast_zeroes: bool,
+    /// Parts of writes are never shown before their completion.
     calm: bool,
 }
 
@@ -57,6 +58,7 @@ impl Platter {
             rng,
             ops: 0,
             depth: 0,
+            fast_zeroes: true,
             calm: false,
         })))
     }
@@ -75,6 +77,7 @@ impl Platter {
             rng: state.rng.clone(),
             ops: 0,
             depth: 0,
+            fast_zeroes: state.fast_zeroes,
             calm: true,
         })))
     }
@@ -102,6 +105,11 @@ impl Platter {
     /// Gives it another speed.
     pub fn set_latency(&self, latency: Box<dyn Latency>) {
         self.0.borrow_mut().latency = latency;
+    }
+
+    /// Whether it says that zeroing is cheap.
+    pub fn set_fast_zeroes(&self, fast: bool) {
+        self.0.borrow_mut().fast_zeroes = fast;
     }
 
     /// Operations so far.
@@ -177,7 +185,7 @@ impl SimDisk {
             name: format!("sim{}", state.number),
             size_bytes: state.media.size,
             sector_bytes: state.sector,
-            fast_zeroes: true,
+            fast_zeroes: state.fast_zeroes,
         };
         Rc::new(Self { info, world: world.clone(), state: platter.0.clone() })
     }

@@ -12,8 +12,15 @@
 
 mod clock;
 pub mod disk;
+mod engine;
+mod events;
 pub mod oracle;
+mod panics;
 mod rng;
+mod run;
+mod setup;
+mod simulate;
+mod stories;
 pub mod volume;
 pub mod workload;
 mod world;
@@ -22,4 +29,7 @@ pub use clock::{SimDriver, sim_rt};
 pub use disk::{Faults, Latency, Platter, SimDisk, Uniform};
 pub use oracle::Oracle;
 pub use rng::Rng;
+pub use run::{Failure, Options, Report, Story, run};
+pub use setup::{DiskSetup, Policy, Setup, Wishes};
+pub use simulate::{Outcome, Simulation, every_cut, shrink, simulate};
 pub use world::{Event, What, World};

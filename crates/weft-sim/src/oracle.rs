@@ -36,8 +36,10 @@ struct Candidate {
     /// When its write ended; `None` while in flight.
     ended: Option<Tick>,
     acknowledged: bool,
-    /// Since when reads must not see it.
+    /// Since when reads that begin must not see it.
     superseded: Option<Tick>,
+    /// It cannot come back through a crash either; only a read that began before may still see it.
+    buried: bool,
     /// It survived a power cut: the disks hold it (or not), no cache does.
     settled: bool,
 }
@@ -95,6 +97,13 @@ pub struct Oracle {
     cells: BTreeMap<usize, Vec<Candidate>>,
     /// Cells with more than one candidate.
     open: BTreeSet<usize>,
+    /// What was open at the last crashes, until [`Oracle::consistent_again`]: the cells for which a
+    /// disk lost later may still take promises with it.
+    cut: BTreeMap<usize, (Tick, Vec<Candidate>)>,
+    /// Excused cells whose contents may still change: see [`Oracle::excuse`].
+    loose: BTreeSet<usize>,
+    /// When each of the reads under way began.
+    reads: BTreeSet<Tick>,
     count: usize,
     tick: Tick,
     next_version: u32,
@@ -114,6 +123,9 @@ impl Oracle {
             contents: Contents::new(seed, cell_bytes),
             cells: BTreeMap::new(),
             open: BTreeSet::new(),
+            cut: BTreeMap::new(),
+            loose: BTreeSet::new(),
+            reads: BTreeSet::new(),
             count: usize::try_from(size_bytes).unwrap_or(usize::MAX) / cell_bytes,
             tick: 1,
             next_version: 1,
@@ -164,6 +176,7 @@ impl Oracle {
                 ended: Some(0),
                 acknowledged: true,
                 superseded: None,
+                buried: false,
                 settled: true,
             }]
         })
@@ -190,6 +203,7 @@ impl Oracle {
                 ended: None,
                 acknowledged: false,
                 superseded: None,
+                buried: false,
                 settled: false,
             });
             self.open.insert(cell);
@@ -222,12 +236,21 @@ impl Oracle {
                 }
             }
             if acknowledged && fua {
-                list.retain(|c| {
-                    c.version == write.version || c.ended.is_none_or(|end| end >= write.began)
-                });
+                for candidate in list.iter_mut() {
+                    candidate.buried |= candidate.version != write.version
+                        && candidate.ended.is_some_and(|end| end < write.began);
+                }
             }
-            self.refresh(cell);
+            self.forget_buried(cell);
         }
+    }
+
+    /// Forgets the buried candidates that no read under way can see.
+    fn forget_buried(&mut self, cell: usize) {
+        let oldest = self.reads.first().copied().unwrap_or(Tick::MAX);
+        self.candidates(cell)
+            .retain(|c| !c.buried || c.superseded.is_some_and(|since| since > oldest));
+        self.refresh(cell);
     }
 
     fn refresh(&mut self, cell: usize) {
@@ -248,14 +271,23 @@ impl Oracle {
     pub fn end_flush(&mut self, flush: Flushing) {
         let Flushing(began) = flush;
         for cell in std::mem::take(&mut self.open) {
-            self.candidates(cell).retain(|c| c.superseded.is_none_or(|since| since > began));
-            self.refresh(cell);
+            for candidate in self.candidates(cell) {
+                candidate.buried |= candidate.superseded.is_some_and(|since| since < began);
+            }
+            self.forget_buried(cell);
         }
     }
 
     /// A read begins.
     pub fn begin_read(&mut self, cells: Range<usize>) -> Reading {
-        Reading { cells, began: self.tick() }
+        let began = self.tick();
+        self.reads.insert(began);
+        Reading { cells, began }
+    }
+
+    /// A read has failed.
+    pub fn abandon_read(&mut self, read: Reading) {
+        self.reads.remove(&read.began);
     }
 
     /// A read has returned `bytes`.
@@ -267,6 +299,7 @@ impl Oracle {
     /// If `bytes` is not as long as the read.
     pub fn end_read(&mut self, read: Reading, bytes: &[u8]) -> Result<(), Mismatch> {
         let now = self.tick();
+        self.reads.remove(&read.began);
         let size = self.cell_bytes();
         assert_eq!(bytes.len(), read.cells.len() * size);
         for (cell, found) in read.cells.zip(bytes.chunks(size)) {
@@ -329,6 +362,7 @@ impl Oracle {
             ended,
             acknowledged: true,
             superseded: None,
+            buried: false,
             settled,
         });
         version
@@ -384,7 +418,9 @@ impl Oracle {
 
     fn crash(&mut self, power: bool) {
         let now = self.tick();
+        self.reads.clear();
         for cell in self.open.clone() {
+            self.forget_buried(cell);
             for candidate in self.candidates(cell) {
                 candidate.ended.get_or_insert(now);
                 if power {
@@ -393,11 +429,47 @@ impl Oracle {
                     candidate.settled = !candidate.version.is_any();
                 }
             }
+            let list = self.cells[&cell].clone();
+            let (cut_at, known) = self.cut.entry(cell).or_insert_with(|| (now, Vec::new()));
+            *cut_at = now;
+            for candidate in list {
+                if known.iter().all(|other| other.version != candidate.version) {
+                    known.push(candidate);
+                }
+            }
         }
     }
 
-    /// A promise has ended for this cell: it may hold anything until it is written again.
-    pub fn excuse(&mut self, cell: usize) {
+    /// The volume has made itself consistent since the last crash: from now on a lost disk takes
+    /// nothing with it that was at risk then.
+    pub fn consistent_again(&mut self) {
+        self.cut.clear();
+        for cell in std::mem::take(&mut self.loose) {
+            for candidate in self.candidates(cell).iter_mut().filter(|c| c.version.is_any()) {
+                candidate.settled = true;
+            }
+        }
+    }
+
+    /// The cells that were open at the last crash, until [`Oracle::consistent_again`].
+    pub fn cut_cells(&self) -> Vec<usize> {
+        self.cut.keys().copied().collect()
+    }
+
+    /// Whether a write to the cell was acknowledged since the last crash.
+    fn is_rewritten(&self, cell: usize) -> bool {
+        let Some((cut_at, _)) = self.cut.get(&cell) else { return false };
+        let list = self.cells.get(&cell).into_iter().flatten();
+        list.into_iter().any(|c| c.acknowledged && c.began > *cut_at)
+    }
+
+    /// A promise has ended for this cell, because of a crash: it may hold anything until it
+    /// is written again (unless it was since the crash). If not `stable`, its contents may
+    /// even change until [`Oracle::consistent_again`]; else the first read settles them.
+    pub fn excuse(&mut self, cell: usize, stable: bool) {
+        if self.is_rewritten(cell) {
+            return;
+        }
         let now = self.tick();
         let version = Version::any(self.next_number());
         self.candidates(cell).push(Candidate {
@@ -406,9 +478,39 @@ impl Oracle {
             ended: Some(now),
             acknowledged: false,
             superseded: None,
-            settled: true,
+            buried: false,
+            settled: stable,
         });
+        if !stable {
+            self.loose.insert(cell);
+        }
         self.open.insert(cell);
+    }
+
+    /// After a crash a copy of this cell was lost before the copies were made equal: what was
+    /// read since may have come from the lost one, so every candidate of the crash is possible again.
+    pub fn doubt(&mut self, cell: usize) {
+        if self.is_rewritten(cell) {
+            return;
+        }
+        let Some((_, known)) = self.cut.get(&cell).cloned() else { return };
+        let list = self.candidates(cell);
+        for mut candidate in known {
+            candidate.superseded = None;
+            match list.iter_mut().find(|other| other.version == candidate.version) {
+                Some(other) => other.superseded = None,
+                None => list.push(candidate),
+            }
+        }
+        list.sort_by_key(|candidate| candidate.began);
+        self.refresh(cell);
+    }
+
+    /// The cells that touch a byte range.
+    pub fn cells_of(&self, bytes: &Range<u64>) -> Range<usize> {
+        let size = self.cell_bytes() as u64;
+        let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(self.count);
+        index(bytes.start / size)..index(bytes.end.div_ceil(size))
     }
 }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use weft_rt::{Buf, MILLISECOND, Task};
 
-use crate::oracle::{Kind, Oracle};
+use crate::oracle::{Kind, Oracle, Writing};
 use crate::rng::{Rng, mix};
 use crate::volume::Volume;
 use crate::world::World;
@@ -64,6 +64,9 @@ pub struct Desk {
     pub errors_allowed: Cell<bool>,
     /// Writes must fail from now on.
     pub writes_must_fail: Cell<bool>,
+    /// Bytes of a stripe, if a discard zeroes the whole stripes in its range and leaves the rest
+    /// alone; without this a discarded range may hold anything.
+    pub discard_zeroes: Cell<Option<u64>>,
     requests: Cell<u64>,
     errors: Cell<u64>,
 }
@@ -78,6 +81,7 @@ impl Desk {
             quiesce: Cell::new(false),
             errors_allowed: Cell::new(false),
             writes_must_fail: Cell::new(false),
+            discard_zeroes: Cell::new(None),
             requests: Cell::new(0),
             errors: Cell::new(0),
         })
@@ -123,6 +127,7 @@ impl Desk {
         let (result, buf) = volume.read(place.start, buf).await;
         self.settle("read", &place, &result);
         if result.is_err() {
+            self.oracle.borrow_mut().abandon_read(reading);
             return false;
         }
         self.world.fold(fold_bytes(&buf));
@@ -150,7 +155,7 @@ impl Desk {
         let place = self.oracle.borrow().bytes(&cells);
         let len = place.end - place.start;
         self.requests.set(self.requests.get() + 1);
-        let writing = self.oracle.borrow_mut().begin_write(cells, kind);
+        let writing = self.begin_write(cells, kind);
         let version = writing.version.number();
         let verb = match (kind, fua) {
             (Kind::Data, false) => "writes",
@@ -180,6 +185,21 @@ impl Desk {
         self.settle("write", &place, &result);
         let fua = fua && kind != Kind::Anything;
         self.oracle.borrow_mut().end_write(writing, result.is_ok(), fua);
+    }
+
+    fn begin_write(&self, cells: Range<usize>, kind: Kind) -> Writing {
+        let oracle = &mut *self.oracle.borrow_mut();
+        let size = oracle.cell_bytes() as u64;
+        match self.discard_zeroes.get() {
+            Some(stripe) if kind == Kind::Anything && stripe.is_multiple_of(size) => {
+                let bytes = oracle.bytes(&cells);
+                let (start, end) =
+                    (bytes.start.next_multiple_of(stripe), bytes.end / stripe * stripe);
+                let zeroed = oracle.cells_of(&(start..end.max(start)));
+                oracle.begin_write(zeroed, Kind::Zero)
+            }
+            _ => oracle.begin_write(cells, kind),
+        }
     }
 
     /// Flushes.

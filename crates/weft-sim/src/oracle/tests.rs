@@ -135,7 +135,7 @@ fn an_excused_cell_may_hold_anything_but_must_keep_it() {
     let mut oracle = oracle();
     put(&mut oracle);
     oracle.power_cut();
-    oracle.excuse(3);
+    oracle.excuse(3, true);
     assert!(oracle.is_lost(3));
     assert!(reads(&mut oracle, &[0xee; SIZE]) && !reads(&mut oracle, &[0xdd; SIZE]));
     let new = put(&mut oracle);
@@ -171,4 +171,29 @@ fn a_misplaced_cell_is_named() {
     let read = oracle.begin_read(3..4);
     let mismatch = oracle.end_read(read, &bytes).expect_err("cell 5 is not cell 3");
     assert!(mismatch.text.contains("holds cell 5 as of version 1"), "{}", mismatch.text);
+}
+
+#[test]
+fn a_read_that_began_before_a_durable_write_ended_may_see_what_was_before() {
+    let mut oracle = oracle();
+    let read = oracle.begin_read(3..4);
+    let write = oracle.begin_write(3..4, Kind::Data);
+    oracle.end_write(write, true, true);
+    flush(&mut oracle);
+    assert!(oracle.end_read(read, &[0; SIZE]).is_ok());
+    assert!(!reads(&mut oracle, &[0; SIZE]));
+    let mut cut = oracle.clone();
+    cut.power_cut();
+    assert!(!reads(&mut cut, &[0; SIZE]), "but not through a crash");
+}
+
+#[test]
+fn an_excused_cell_may_change_until_the_volume_is_consistent() {
+    let mut oracle = oracle();
+    put(&mut oracle);
+    oracle.power_cut();
+    oracle.excuse(3, false);
+    assert!(reads(&mut oracle, &[0xee; SIZE]) && reads(&mut oracle, &[0xdd; SIZE]));
+    oracle.consistent_again();
+    assert!(reads(&mut oracle, &[0xee; SIZE]) && !reads(&mut oracle, &[0xdd; SIZE]));
 }

@@ -1,0 +1,307 @@
+//! What happens to an array while clients work, and how a life ends in order.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use weft_array::ScrubMode;
+use weft_code::UnitSet;
+use weft_rt::{MILLISECOND, Rt, SECOND};
+
+use crate::disk::{Platter, SimDisk, Uniform};
+use crate::engine::Engine;
+use crate::rng::Rng;
+use crate::run::{Member, Report, Slots, excuse, wait_for};
+use crate::setup::{Map, Setup};
+use crate::workload::Desk;
+use crate::world::World;
+
+/// Disks that a run may bring in beside those it began with.
+const DISKS_MORE: usize = 3;
+
+/// What an event may touch.
+pub(crate) struct Stage {
+    pub rt: Rt,
+    pub world: World,
+    pub desk: Rc<Desk>,
+    pub map: Rc<Map>,
+    pub setup: Setup,
+    pub disks: Rc<RefCell<Vec<Member>>>,
+    pub report: Rc<RefCell<Report>>,
+    pub rng: RefCell<Rng>,
+    pub quiet: bool,
+}
+
+/// The state of an array in a line.
+pub(crate) fn summary(engine: &Engine) -> String {
+    let status = engine.0.status();
+    let slots: Vec<_> =
+        status.slots.iter().map(|s| format!("{}:{}({})", s.slot, s.disk, s.state)).collect();
+    format!(
+        "{:?}, slots {}, spares {:?}, regions {:?}, jobs {}",
+        status.state,
+        slots.join(" "),
+        status.spares,
+        status.regions,
+        status.jobs.len()
+    )
+}
+
+impl Stage {
+    fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.rng.borrow_mut())
+    }
+
+    /// Some events, with pauses between them.
+    pub(crate) async fn trouble(&self, engine: &Engine) {
+        if self.quiet {
+            return;
+        }
+        for _ in 0..self.draw(|rng| *rng.pick(&[0, 1, 3, 6])) {
+            let pause = self.draw(|rng| {
+                let most = *rng.pick(&[MILLISECOND, 100 * MILLISECOND, 12 * SECOND]);
+                rng.below(most)
+            });
+            self.rt.sleep(pause).await;
+            if !self.world.is_on() {
+                return;
+            }
+            self.event(engine).await;
+        }
+    }
+
+    async fn event(&self, engine: &Engine) {
+        if engine.0.status().regions.resync == 0 {
+            self.desk.oracle.borrow_mut().consistent_again();
+        }
+        match self.draw(|rng| rng.below(16)) {
+            0..=2 => self.lose_disk(engine),
+            3 => self.fail_member(engine).await,
+            4..=6 => self.add_disk(engine).await,
+            7 | 8 => self.spoil_sectors(engine),
+            9 | 10 => self.scrub(engine, ScrubMode::Check).await,
+            11 => self.throttle(engine).await,
+            12 => self.slow_down(),
+            13 => self.fill_up(engine).await,
+            14 => self.refuse_writes(engine),
+            _ => self.desk.read_all(engine, 92).await,
+        }
+    }
+
+    /// Slots that are not whole, or whose disks are in trouble (also where the engine has not
+    /// noticed yet).
+    fn in_trouble(&self, engine: &Engine) -> UnitSet {
+        let slots = Slots::of(engine);
+        let disks = self.disks.borrow();
+        let troubled = |n: usize| {
+            disks[n].platter.faults(|f| {
+                f.gone
+                    || f.full
+                    || f.gone_after_ops.is_some()
+                    || f.write_errors_percent > 0
+                    || !f.unreadable.is_empty()
+            })
+        };
+        slots.incomplete().union(&slots.holding(troubled))
+    }
+
+    /// A slot that may get into trouble, with its disk: the code survives it.
+    fn victim(&self, engine: &Engine) -> Option<(usize, Platter)> {
+        let slots = Slots::of(engine);
+        let slot = self.draw(|rng| rng.index(slots.disks.len()));
+        let number = slots.disks[slot]?;
+        if !self.map.survives(self.in_trouble(engine).with(slot)) {
+            // Bad sectors can be had back; then perhaps it does.
+            for member in self.disks.borrow().iter() {
+                member.platter.faults(|f| f.unreadable.clear());
+            }
+        }
+        if !self.map.survives(self.in_trouble(engine).with(slot)) {
+            return None;
+        }
+        self.forget_promises(self.in_trouble(engine).with(slot));
+        Some((slot, self.disks.borrow()[number].platter.clone()))
+    }
+
+    /// A slot is lost, beside others, before the last crash is made good.
+    fn forget_promises(&self, slots: UnitSet) {
+        let oracle = &mut *self.desk.oracle.borrow_mut();
+        let count = excuse(oracle, &self.map, self.setup.policy, slots);
+        self.report.borrow_mut().excused += count;
+    }
+
+    fn lose_disk(&self, engine: &Engine) {
+        let Some((slot, platter)) = self.victim(engine) else { return };
+        let after = self.draw(|rng| if rng.chance(50) { rng.below(100) } else { 0 });
+        self.world.note(format!("slot {slot} loses its disk after {after} operations"));
+        platter.faults(|f| f.gone_after_ops = Some(after));
+    }
+
+    async fn fail_member(&self, engine: &Engine) {
+        let Some((slot, _)) = self.victim(engine) else { return };
+        self.world.note(format!("slot {slot} is failed by command"));
+        if let Err(error) = engine.0.fail(&slot.to_string()).await
+            && self.map.survives(self.in_trouble(engine).with(slot))
+            && Slots::of(engine).disks[slot].is_some()
+        {
+            self.desk.fail(format!("slot {slot} could not be failed: {error}"), None);
+        }
+    }
+
+    fn refuse_writes(&self, engine: &Engine) {
+        let Some((slot, platter)) = self.victim(engine) else { return };
+        let percent = self.draw(|rng| *rng.pick(&[10, 100]));
+        self.world.note(format!("slot {slot} fails {percent} % of its writes"));
+        platter.faults(|f| f.write_errors_percent = percent);
+    }
+
+    /// A fresh disk, or one that was a member before, becomes a spare.
+    async fn add_disk(&self, engine: &Engine) {
+        let slots = Slots::of(engine);
+        let spares = engine.0.status().spares;
+        let used = |n: usize| slots.disks.contains(&Some(n)) || spares.contains(&format!("sim{n}"));
+        let old = self.disks.borrow().iter().map(|m| m.platter.number()).find(|n| !used(*n));
+        let platter = match old {
+            Some(number) if self.draw(|rng| rng.chance(50)) => {
+                let mut disks = self.disks.borrow_mut();
+                disks[number].absent = false;
+                disks[number].platter.faults(|f| *f = crate::disk::Faults::default());
+                disks[number].platter.clone()
+            }
+            _ if self.disks.borrow().len() < self.setup.disks.len() + DISKS_MORE => {
+                let mut disks = self.disks.borrow_mut();
+                let number = disks.len();
+                let model = self.setup.disks.iter().max_by_key(|disk| disk.size_bytes);
+                let model = model.expect("an array has disks");
+                let sector = self.setup.disks[0].sector_bytes.min(model.sector_bytes);
+                let rng = self.world.rng(100 + number as u64);
+                let platter = Platter::new(number, model.size_bytes, sector, rng);
+                disks.push(Member { platter: platter.clone(), absent: false });
+                platter
+            }
+            _ => return,
+        };
+        self.world.note(format!("disk {} is added as a spare", platter.number()));
+        let disk = SimDisk::open(&self.world, &platter);
+        if let Err(error) = engine.0.add_spare(disk).await {
+            self.world.note(format!("refused: {error}"));
+        }
+    }
+
+    fn spoil_sectors(&self, engine: &Engine) {
+        let Some((slot, platter)) = self.victim(engine) else { return };
+        let sectors = platter.size_bytes() / u64::from(platter.sector_bytes());
+        let count = self.draw(|rng| rng.within(1, 8));
+        self.world.note(format!("{count} spots of slot {slot} become unreadable"));
+        for _ in 0..count {
+            let (start, len) = self.draw(|rng| (rng.below(sectors), rng.within(1, 4)));
+            platter.faults(|f| f.unreadable.extend(start..(start + len).min(sectors)));
+        }
+    }
+
+    pub(crate) async fn scrub(&self, engine: &Engine, mode: ScrubMode) {
+        self.world.note(format!("scrub {mode:?}"));
+        match engine.0.scrub(mode).await {
+            Ok(report) if report.mismatches > 0 => {
+                // What the last crash left is found by a scrub too, until it is resynced.
+                if engine.0.status().regions.resync == 0 && !self.resync_meanwhile(&report) {
+                    self.desk.fail(format!("a scrub found mismatches: {report:?}"), None);
+                }
+            }
+            Ok(report) => self.world.note(format!("scrub: {} stripes", report.stripes)),
+            Err(error) => self.world.note(format!("scrub refused: {error}")),
+        }
+    }
+
+    /// Whether the mismatches may be from before a resync that ended during the scrub.
+    fn resync_meanwhile(&self, _: &weft_array::ScrubReport) -> bool {
+        !self.desk.oracle.borrow().cut_cells().is_empty()
+    }
+
+    async fn throttle(&self, engine: &Engine) {
+        let (low, high, pause) = self.draw(|rng| {
+            let low = *rng.pick(&[0, 100_000, 10_000_000]);
+            let high = *rng.pick(&[None, Some(200_000), Some(20_000_000)]);
+            (low, high.map(|high| high.max(low)), rng.chance(30))
+        });
+        self.world.note(format!("throttle {low} {high:?}, pause {pause}"));
+        engine.0.set_throttle(low, high);
+        if pause {
+            engine.0.set_paused(true);
+            self.rt.sleep(self.draw(|rng| rng.below(SECOND))).await;
+            engine.0.set_paused(false);
+        }
+    }
+
+    fn slow_down(&self) {
+        let disks = self.disks.borrow();
+        let number = self.draw(|rng| rng.index(disks.len()));
+        let factor = self.draw(|rng| *rng.pick(&[1, 10, 100]));
+        self.world.note(format!("disk {number} becomes {factor} times slower"));
+        disks[number].platter.set_latency(Box::new(Uniform { factor, ..Uniform::default() }));
+    }
+
+    /// The file system under one disk is full for a while. Writes may then be refused.
+    async fn fill_up(&self, engine: &Engine) {
+        let Some((slot, platter)) = self.victim(engine) else { return };
+        self.world.note(format!("there is no space left under slot {slot}"));
+        self.desk.errors_allowed.set(true);
+        platter.faults(|f| f.full = true);
+        self.rt.sleep(self.draw(|rng| rng.below(200 * MILLISECOND))).await;
+        platter.faults(|f| f.full = false);
+        self.world.note("there is space again");
+        // Requests that met the full disk are answered by then.
+        self.rt.sleep(30 * SECOND).await;
+        self.desk.errors_allowed.set(false);
+    }
+
+    /// The end of a life in order; of the last one with everything settled and checked.
+    pub(crate) async fn finish(&self, engine: &Engine, last: bool) {
+        if last {
+            self.settle(engine).await;
+        }
+        let flushing = self.desk.oracle.borrow_mut().begin_flush();
+        match engine.0.stop().await {
+            Ok(()) if self.world.is_on() => self.desk.oracle.borrow_mut().end_flush(flushing),
+            Ok(()) => {}
+            Err(error) => self.desk.fail(format!("a clean stop failed: {error}"), None),
+        }
+    }
+
+    async fn settle(&self, engine: &Engine) {
+        self.world.note("the clients are done: everything must settle");
+        for member in self.disks.borrow().iter() {
+            member.platter.faults(|f| {
+                f.unreadable.clear();
+                f.write_errors_percent = 0;
+                f.gone_after_ops = None;
+            });
+            member.platter.set_latency(Box::new(Uniform { spike_every: 0, ..Uniform::default() }));
+        }
+        engine.0.set_throttle(0, None);
+        engine.0.set_paused(false);
+        // A write makes members noticed that are gone and were not asked since.
+        self.desk.flush(engine, 93).await;
+        let settled = wait_for(&self.rt, || {
+            let status = engine.0.status();
+            let waits =
+                !status.spares.is_empty() && status.slots.iter().any(|s| s.state == "missing");
+            status.jobs.is_empty()
+                && status.regions.resync == 0
+                && !waits
+                && status.slots.iter().all(|s| s.state != "rebuilding")
+        });
+        if !settled.await {
+            self.desk.fail(format!("the jobs never end: {:?}", engine.0.status()), None);
+            return;
+        }
+        self.desk.oracle.borrow_mut().consistent_again();
+        self.world.note(format!("settled: {}", summary(engine)));
+        self.desk.read_all(engine, 94).await;
+        match engine.0.scrub(ScrubMode::Check).await {
+            Ok(report) if report.mismatches == 0 && report.unreadable == 0 => {}
+            Ok(report) => self.desk.fail(format!("the last scrub is not clean: {report:?}"), None),
+            Err(error) => self.desk.fail(format!("the last scrub failed: {error}"), None),
+        }
+        self.desk.read_all(engine, 94).await;
+    }
+}

@@ -1,0 +1,657 @@
+//! One run: an array is created, lives several lives under load, and is examined at the end.
+//!
+//! A *life* goes from assembly to a crash or a clean stop. While clients work, things happen
+//! to the array (`events.rs`): members fail, spares come, sectors rot, scrubs run. It ends by a power
+//! cut at a step drawn beforehand – that may be in the middle of recovering from the last
+//! one –, by the death of the program alone, or in order. Disks may be lost in the
+//! same moment, and lost disks may come back with old data. At the end everything must settle: all
+//! jobs done, no mismatch, every byte as the reference says – healthy, and with each member
+//! taken away in turn.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use weft_code::UnitSet;
+use weft_disk::Disk;
+use weft_rt::{MILLISECOND, Rt, SECOND};
+
+use crate::clock::sim_rt;
+use crate::disk::{Platter, SimDisk, Uniform};
+use crate::engine::Engine;
+use crate::events;
+use crate::oracle::Oracle;
+use crate::rng::Rng;
+use crate::setup::{Map, Policy, Setup, Wishes};
+use crate::volume::Volume;
+use crate::workload::{Broken, Desk};
+use crate::world::{What, World};
+
+/// Turns of the executor that a run may take.
+const TURNS_MAX: u64 = 20_000_000;
+
+/// Virtual time for all jobs to end once nobody works any more.
+const SETTLE_MAX: u64 = 4 * 3600 * SECOND;
+
+/// Events shown with a failure.
+const TAIL: usize = 40;
+
+/// What kind of trouble a run is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Story {
+    /// Crashes, lost disks, bad sectors, within what the code survives.
+    #[default]
+    Survivable,
+    /// More disks are lost than the code survives.
+    Beyond,
+    /// Disks lie: bits rot, writes get lost or go elsewhere.
+    Silent,
+}
+
+/// What a run is to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Kind of trouble.
+    pub story: Story,
+    /// Bounds on what is drawn.
+    pub wishes: Wishes,
+    /// At most this many lives.
+    pub lives_max: Option<u64>,
+    /// Cuts the power of the first life at this step instead of one that is drawn.
+    pub cut_at: Option<u64>,
+    /// No events but crashes.
+    pub quiet: bool,
+    /// Events shown with a failure; 0 for a few dozen.
+    pub events_shown: usize,
+}
+
+/// What a run was.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// The array, in words.
+    pub setup: String,
+    /// Requests of clients.
+    pub requests: u64,
+    /// Requests that failed where that was allowed.
+    pub errors: u64,
+    /// Lives.
+    pub lives: u64,
+    /// Power cuts.
+    pub cuts: u64,
+    /// Deaths of the program alone.
+    pub kills: u64,
+    /// Disks lost.
+    pub losses: u64,
+    /// Cells whose promise had ended.
+    pub excused: u64,
+    /// Mismatches that a scrub found (and was to find).
+    pub mismatches: u64,
+    /// Steps of all disks.
+    pub steps: u64,
+    /// Steps of the first life: where [`Options::cut_at`] can cut.
+    pub steps_first: u64,
+    /// Virtual time that passed, in nanoseconds.
+    pub virtual_ns: u64,
+    /// Hash of everything that happened.
+    pub trace_hash: u64,
+}
+
+/// Why a run failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed that repeats it.
+    pub seed: u64,
+    /// The array, in words.
+    pub setup: String,
+    /// What was expected, and what happened.
+    pub text: String,
+    /// The last events.
+    pub tail: Vec<String>,
+    /// The last events that touched the place of the failure.
+    pub place: Vec<String>,
+    /// Step at which it was noticed.
+    pub step: u64,
+    /// Hash of everything that happened up to it.
+    pub trace_hash: u64,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "seed {} failed at step {}\n{}\n{}",
+            self.seed, self.step, self.setup, self.text
+        )?;
+        if !self.place.is_empty() {
+            writeln!(f, "what happened there:\n  {}", self.place.join("\n  "))?;
+        }
+        write!(f, "last events:\n  {}", self.tail.join("\n  "))
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A disk of the run.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub platter: Platter,
+    /// Not attached in this life.
+    pub absent: bool,
+}
+
+/// All that a run has.
+pub(crate) struct Run {
+    pub rt: Rt,
+    pub world: World,
+    pub options: Options,
+    pub setup: Setup,
+    pub rng: Rng,
+    pub disks: Rc<RefCell<Vec<Member>>>,
+    pub report: Rc<RefCell<Report>>,
+    pub desk: Option<Rc<Desk>>,
+    pub map: Option<Rc<Map>>,
+    /// The engine of the present life.
+    pub engine: Rc<RefCell<Option<Engine>>>,
+    /// Slots that were missing when the present life began.
+    pub begun: Rc<Cell<UnitSet>>,
+    /// The slots as the last life left them.
+    pub last: Option<Slots>,
+}
+
+/// What the engine said of its slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Slots {
+    pub missing: UnitSet,
+    pub rebuilding: UnitSet,
+    /// Numbers of the disks in the slots.
+    pub disks: Vec<Option<usize>>,
+    /// Missing when that life began.
+    pub missing_before: UnitSet,
+}
+
+impl Slots {
+    pub(crate) fn of(engine: &Engine) -> Self {
+        let status = engine.0.status();
+        let with = |state: &str| {
+            status.slots.iter().filter(|s| s.state == state).map(|s| s.slot).collect::<UnitSet>()
+        };
+        let number = |name: &str| name.strip_prefix("sim").and_then(|n| n.parse().ok());
+        let disks = status.slots.iter().map(|s| match s.state.as_str() {
+            "missing" => None,
+            _ => number(&s.disk),
+        });
+        Self {
+            missing: with("missing"),
+            rebuilding: with("rebuilding"),
+            disks: disks.collect(),
+            missing_before: with("missing"),
+        }
+    }
+
+    pub(crate) fn incomplete(&self) -> UnitSet {
+        self.missing.union(&self.rebuilding)
+    }
+
+    /// Slots whose disk is one of `numbers`.
+    pub(crate) fn holding(&self, numbers: impl Fn(usize) -> bool) -> UnitSet {
+        let held = self.disks.iter().enumerate().filter(|(_, disk)| disk.is_some_and(&numbers));
+        held.map(|(slot, _)| slot).collect()
+    }
+}
+
+/// Carries out the run of `seed`.
+///
+/// # Errors
+/// The expectation that failed.
+pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+    let rt = sim_rt(seed, TURNS_MAX);
+    let world = World::new(&rt, seed);
+    let setup = Setup::draw(&mut world.rng(1), &options.wishes);
+    let report = Report { seed, setup: setup.to_string(), ..Report::default() };
+    let mut run = Run {
+        rt,
+        options: options.clone(),
+        rng: world.rng(2),
+        disks: Rc::default(),
+        report: Rc::new(RefCell::new(report)),
+        desk: None,
+        map: None,
+        engine: Rc::default(),
+        begun: Rc::default(),
+        last: None,
+        world,
+        setup,
+    };
+    let outcome = crate::panics::catch(|| run.whole());
+    let (steps, hash) = (run.world.steps(), run.world.trace_hash());
+    // Tasks hold what they use: drop them before what they use.
+    let _ = crate::panics::catch(|| run.rt.kill_all());
+    match outcome {
+        Ok(Ok(())) => {
+            let mut report = run.report.borrow().clone();
+            report.steps = steps;
+            report.virtual_ns = run.rt.now();
+            report.trace_hash = hash;
+            if let Some(desk) = &run.desk {
+                report.requests = desk.requests();
+                report.errors = desk.errors();
+            }
+            Ok(report)
+        }
+        Ok(Err(broken)) => Err(run.failure(broken.text, broken.place, hash)),
+        Err(panic) => Err(run.failure(format!("panic: {panic}"), None, hash)),
+    }
+}
+
+impl Run {
+    fn failure(
+        &self,
+        text: String,
+        place: Option<std::ops::Range<u64>>,
+        trace_hash: u64,
+    ) -> Box<Failure> {
+        let shown = |events: Vec<crate::Event>| events.iter().map(ToString::to_string).collect();
+        let mut text = text;
+        if let (Some(place), Some(map)) = (&place, &self.map) {
+            let (stripe, slot) = map.of(place.start);
+            text = format!("{text}(stripe {stripe}, slot {slot})");
+        }
+        let shown_max =
+            if self.options.events_shown == 0 { TAIL } else { self.options.events_shown };
+        let near = place.map(|place| {
+            self.world.events(3 * TAIL, |what| match what {
+                What::Client { offset, len, .. } => {
+                    *offset < place.end && place.start < offset + len
+                }
+                What::Disk { .. } => false,
+                What::Note(_) => true,
+            })
+        });
+        Box::new(Failure {
+            seed: self.world.seed(),
+            setup: self.setup.to_string(),
+            text,
+            tail: shown(self.world.events(shown_max, |_| true)),
+            place: near.map(shown).unwrap_or_default(),
+            step: self.world.steps(),
+            trace_hash,
+        })
+    }
+
+    fn whole(&mut self) -> Result<(), Broken> {
+        self.make_disks();
+        self.create()?;
+        let drawn = self.rng.within(1, 5).min(self.options.lives_max.unwrap_or(u64::MAX)).max(1);
+        let lives = if self.options.cut_at.is_some() { 2 } else { drawn };
+        for life in 1..=lives {
+            self.life(life, life == lives)?;
+        }
+        match self.options.story {
+            Story::Survivable => self.views(),
+            Story::Beyond => self.beyond(),
+            Story::Silent => {
+                self.silent()?;
+                if self.tolerance() < 2 { Ok(()) } else { self.views() }
+            }
+        }
+    }
+
+    fn make_disks(&mut self) {
+        let mut disks = self.disks.borrow_mut();
+        for (number, disk) in self.setup.disks.iter().enumerate() {
+            let rng = self.world.rng(100 + number as u64);
+            let platter = Platter::new(number, disk.size_bytes, disk.sector_bytes, rng);
+            let factor = if disk.factor > 10 && self.options.quiet { 1 } else { disk.factor };
+            platter.set_latency(Box::new(Uniform { factor, ..Uniform::default() }));
+            // What stood on the disk before must not show through.
+            if self.rng.chance(30) {
+                let spots = self.rng.within(1, 100);
+                for _ in 0..spots {
+                    let page = self.rng.below(disk.size_bytes / 4096) * 4096;
+                    platter.poke(page, &[0xa5; 4096]);
+                }
+            }
+            platter.set_fast_zeroes(disk.fast_zeroes);
+            disks.push(Member { platter, absent: false });
+        }
+    }
+
+    /// The disks that are attached, opened in this life.
+    pub(crate) fn open(&self) -> Vec<Rc<dyn Disk>> {
+        let disks = self.disks.borrow();
+        let attached = disks.iter().filter(|member| !member.absent);
+        attached.map(|m| SimDisk::open(&self.world, &m.platter) as Rc<dyn Disk>).collect()
+    }
+
+    /// Runs `future` in this life; `None` if the power went.
+    pub(crate) fn drive<T: 'static>(
+        &self,
+        future: impl Future<Output = T> + 'static,
+    ) -> Result<Option<T>, Broken> {
+        let world = self.world.clone();
+        let value = self.rt.block_on(async move { world.while_on(future).await });
+        match self.desk.as_ref().and_then(|desk| desk.broken.take()) {
+            Some(broken) => Err(broken),
+            None => Ok(value),
+        }
+    }
+
+    fn create(&mut self) -> Result<(), Broken> {
+        // A crash during creation leaves nothing that cannot be created over.
+        let cuts = self.rng.chance(10);
+        if cuts {
+            self.world.cut_at(Some(self.world.steps() + self.rng.within(1, 60)));
+        }
+        for _ in 0..2 {
+            let (setup, disks) = (self.setup.clone(), self.open());
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
+            let created = self.drive(async move { Engine::create(disks, &setup, id).await })?;
+            self.rt.kill_all();
+            match created {
+                Some(Ok(())) => {
+                    self.world.cut_at(None);
+                    return Ok(());
+                }
+                Some(Err(error)) => return Err(broken(format!("creation failed: {error}"))),
+                None => self.cut_power(),
+            }
+        }
+        Err(broken("creation never came to an end".into()))
+    }
+
+    fn cut_power(&mut self) {
+        self.rt.kill_all();
+        for member in self.disks.borrow().iter() {
+            member.platter.power_cut();
+        }
+        self.world.restore();
+    }
+
+    /// From assembly to a crash or a clean stop.
+    fn life(&mut self, number: u64, last: bool) -> Result<(), Broken> {
+        self.report.borrow_mut().lives += 1;
+        self.desk_of_run();
+        if self.last.is_some() {
+            self.lose_and_return();
+        }
+        let crash = !last && self.rng.chance(85) || (number == 1 && self.options.cut_at.is_some());
+        if crash {
+            let steps = match self.options.cut_at {
+                Some(step) if number == 1 => step,
+                _ => match self.rng.below(4) {
+                    0 => self.rng.within(1, 300),
+                    _ => self.rng.within(100, 6000),
+                },
+            };
+            self.world.cut_at(Some(self.world.steps() + steps));
+        }
+        let body = self.body(last);
+        let start = self.world.steps();
+        let done = self.drive(body);
+        if number == 1 {
+            self.report.borrow_mut().steps_first = self.world.steps() - start;
+        }
+        self.world.cut_at(None);
+        self.remember_slots();
+        if done?.is_none() {
+            self.crash();
+        }
+        self.rt.kill_all();
+        self.world.restore();
+        Ok(())
+    }
+
+    fn remember_slots(&mut self) {
+        match self.engine.take() {
+            Some(engine) => {
+                let missing_before = self.begun.get();
+                let slots = Slots { missing_before, ..Slots::of(&engine) };
+                self.report.borrow_mut().losses += slots.missing.len() as u64;
+                self.last = Some(slots);
+            }
+            None => {
+                // Assembly did not come to its end. Who was not there may be excluded by now, or not.
+                let disks = self.disks.borrow();
+                if let Some(slots) = &mut self.last {
+                    let absent = slots.holding(|n| disks[n].absent);
+                    slots.missing = slots.missing.union(&absent);
+                    for slot in absent.iter() {
+                        slots.disks[slot] = None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn crash(&mut self) {
+        self.rt.kill_all();
+        let kill = self.rng.chance(20);
+        let note = if kill { "the program was killed" } else { "the power was cut" };
+        self.world.note(note);
+        for member in self.disks.borrow().iter() {
+            if kill { member.platter.program_killed() } else { member.platter.power_cut() }
+        }
+        if let Some(desk) = &self.desk {
+            let oracle = &mut *desk.oracle.borrow_mut();
+            if kill { oracle.program_killed() } else { oracle.power_cut() }
+        }
+        let report = &mut *self.report.borrow_mut();
+        if kill { report.kills += 1 } else { report.cuts += 1 }
+    }
+
+    /// Between two lives: some disks do not come back, some that were away do; and the promises
+    /// that end with them.
+    fn lose_and_return(&mut self) {
+        let Some(slots) = self.last.clone() else { return };
+        let Some(map) = self.map.clone() else { return };
+        let mut disks = self.disks.borrow_mut();
+        for member in disks.iter_mut() {
+            member.platter.faults(|f| {
+                f.gone_after_ops = None;
+                f.full = false;
+                f.write_errors_percent = 0;
+                f.unreadable.clear();
+            });
+            let gone = member.platter.faults(|f| f.gone) || member.absent;
+            let back = gone && self.rng.chance(40);
+            member.platter.faults(|f| f.gone = false);
+            member.absent = gone && !back;
+        }
+        let lose = if self.options.quiet { 0 } else { *self.rng.pick(&[0, 0, 0, 1, 1, 2]) };
+        for _ in 0..lose {
+            let number = self.rng.index(disks.len());
+            let lost = slots.incomplete().union(&slots.holding(|n| disks[n].absent || n == number));
+            if map.survives(lost) && !disks[number].absent {
+                disks[number].absent = true;
+                self.world.note(format!("disk {number} is gone"));
+            }
+        }
+        let absent = slots.holding(|n| disks[n].absent);
+        drop(disks);
+        self.excuse_at_crash(&map, &slots, absent);
+    }
+
+    /// Ends the promises that do not hold for disks that are lost in the same moment as the crash
+    /// (`absent`), or – where the write hole is open – were lost before.
+    fn excuse_at_crash(&self, map: &Map, slots: &Slots, absent: UnitSet) {
+        let Some(desk) = &self.desk else { return };
+        let known = slots.missing.intersection(&slots.missing_before);
+        let lost = absent.union(&slots.missing).difference(&known);
+        let excused = match self.setup.policy {
+            // What is being rebuilt is not whole either: what was being written there may be lost.
+            Policy::Ppl => {
+                let lost = lost.union(&slots.rebuilding);
+                excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy, lost)
+            }
+            _ => {
+                let lost = lost.union(&slots.incomplete());
+                excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy, lost)
+            }
+        };
+        self.report.borrow_mut().excused += excused;
+    }
+
+    /// A life, as a future.
+    fn body(&mut self, last: bool) -> impl Future<Output = ()> + 'static {
+        let (rt, world, disks) = (self.rt.clone(), self.world.clone(), self.open());
+        let desk = self.desk_of_run();
+        desk.quiesce.set(false);
+        let stage = events::Stage {
+            rt: rt.clone(),
+            world: world.clone(),
+            desk: desk.clone(),
+            map: self.map.clone().expect("just made"),
+            setup: self.setup.clone(),
+            disks: self.disks.clone(),
+            report: self.report.clone(),
+            rng: RefCell::new(self.rng.fork(1000 + self.report.borrow().lives)),
+            quiet: self.options.quiet,
+        };
+        let (holder, load) = (self.engine.clone(), self.setup.load.clone());
+        let clients = self.world.rng(50 + self.report.borrow().lives);
+        let begun = self.begun.clone();
+        let nonce = self.rng.next_u64();
+        let check_first = self.rng.chance(50);
+        let check_twice = self.rng.chance(30);
+        async move {
+            let engine = match Engine::assemble(&rt, disks, false, nonce).await {
+                Ok(engine) => engine,
+                Err(error) => {
+                    desk.fail(format!("assembly was refused: {error}"), None);
+                    return;
+                }
+            };
+            world.note(format!("assembled: {}", events::summary(&engine)));
+            begun.set(Slots::of(&engine).missing);
+            *holder.borrow_mut() = Some(engine.clone());
+            let volume: Rc<dyn Volume> = Rc::new(engine.clone());
+            if check_first {
+                desk.read_all(&*volume, 90).await;
+            }
+            let tasks = desk.start(&volume, &load, &clients);
+            let trouble = stage.trouble(&engine);
+            futures_util::future::join(futures_util::future::join_all(tasks), trouble).await;
+            if check_twice {
+                desk.read_all(&*volume, 91).await;
+            }
+            stage.finish(&engine, last).await;
+        }
+    }
+
+    /// What the clients share; made when the array's size is known.
+    fn desk_of_run(&mut self) -> Rc<Desk> {
+        if let Some(desk) = &self.desk {
+            return desk.clone();
+        }
+        let size = self.size_of_array();
+        self.map = Some(Rc::new(Map::new(&self.setup, size)));
+        let oracle = Oracle::new(self.world.seed(), size, self.setup.cell_bytes);
+        let desk = Desk::new(&self.world, oracle);
+        let k = self.setup.code.shape(self.setup.slots).map_or(1, |shape| shape.k as u64);
+        desk.discard_zeroes.set(Some(k * u64::from(self.setup.unit_bytes)));
+        self.desk = Some(desk.clone());
+        desk
+    }
+
+    /// Assembles once on copies, to learn the size.
+    fn size_of_array(&self) -> u64 {
+        let copies = self.open_copies(|_| false);
+        let rt = self.rt.clone();
+        let size = self.rt.block_on(async move {
+            Engine::assemble(&rt, copies, false, 1).await.map(|engine| engine.size_bytes())
+        });
+        self.rt.kill_all();
+        size.unwrap_or_else(|error| panic!("a new array cannot be assembled: {error}"))
+    }
+
+    /// Reads everything with each member taken away in turn, on copies.
+    fn views(&mut self) -> Result<(), Broken> {
+        let (Some(slots), Some(map), Some(desk)) =
+            (self.last.clone(), self.map.clone(), self.desk.clone())
+        else {
+            return Ok(());
+        };
+        for slot in 0..self.setup.slots {
+            let mut lost = UnitSet::one(slot);
+            if self.rng.chance(40) {
+                lost.insert(self.rng.index(self.setup.slots));
+            }
+            let known = slots.incomplete();
+            if !map.survives(known.union(&lost)) {
+                lost = UnitSet::one(slot);
+            }
+            if known.contains(slot) || !map.survives(known.union(&lost)) {
+                continue;
+            }
+            let taken = |n| slots.holding(|disk| disk == n).intersects(&lost);
+            self.world.note(format!("view without slots {:?}", lost.iter().collect::<Vec<_>>()));
+            let copies = self.open_copies(taken);
+            let (rt, desk) = (self.rt.clone(), desk.clone());
+            self.drive(async move {
+                match Engine::assemble(&rt, copies, true, 1).await {
+                    Ok(engine) => desk.read_all(&engine, 95).await,
+                    Err(error) => {
+                        desk.fail(format!("degraded assembly was refused: {error}"), None);
+                    }
+                }
+            })?;
+            self.rt.kill_all();
+        }
+        Ok(())
+    }
+}
+
+/// Ends the promises for data on `lost` slots where a write was cut off by the last crash. Returns how
+/// many cells that are.
+pub(crate) fn excuse(oracle: &mut Oracle, map: &Map, policy: Policy, lost: UnitSet) -> u64 {
+    if lost.is_empty() {
+        return 0;
+    }
+    let cells = oracle.cut_cells();
+    let mut count = 0;
+    if map.is_mirror() {
+        for cell in cells {
+            oracle.doubt(cell);
+        }
+        return 0;
+    }
+    let mut stripes = std::collections::BTreeSet::new();
+    for cell in cells {
+        let bytes = oracle.bytes(&(cell..cell + 1));
+        let (first, last) = (map.of(bytes.start), map.of(bytes.end - 1));
+        stripes.extend([first.0, last.0]);
+        if policy == Policy::Ppl && (lost.contains(first.1) || lost.contains(last.1)) {
+            oracle.excuse(cell, true);
+            count += 1;
+        }
+    }
+    if policy != Policy::Ppl {
+        for bytes in stripes.into_iter().flat_map(|stripe| map.bytes_on(stripe, lost)) {
+            for cell in oracle.cells_of(&bytes) {
+                oracle.excuse(cell, false);
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
+pub(crate) fn broken(text: String) -> Broken {
+    Broken { text, place: None }
+}
+
+/// Waits until `done` or for a bounded virtual time; says whether it came.
+pub(crate) async fn wait_for(rt: &Rt, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = rt.now() + SETTLE_MAX;
+    let mut pause = MILLISECOND;
+    while !done() {
+        if rt.now() > deadline {
+            return false;
+        }
+        rt.sleep(pause).await;
+        pause = (pause * 2).min(SECOND);
+    }
+    true
+}
