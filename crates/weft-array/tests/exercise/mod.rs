@@ -45,9 +45,8 @@ pub fn exercise(input: &[u8]) {
 /// A superblock copy with this payload, sealed.
 pub fn seal(seq: u64, array_id: Id, payload: &[u8]) -> Vec<u8> {
     let mut bytes = b"WEFTSB\r\n\0\0\0\0".to_vec();
-    let len = u32::try_from(payload.len()).expect("small");
-    for word in [1, 48, len] {
-        bytes.extend_from_slice(&u32::to_le_bytes(word));
+    for word in [1, HEADER, payload.len()] {
+        bytes.extend_from_slice(&u32::try_from(word).expect("small").to_le_bytes());
     }
     bytes.extend_from_slice(&seq.to_le_bytes());
     bytes.extend_from_slice(&array_id.0);
