@@ -284,12 +284,11 @@ fn cut_everywhere(setup: &Setup) {
         let torn = mix(number as u64);
         for (way, leave) in [Leave::All, Leave::Nothing, Leave::Some(torn)].into_iter().enumerate()
         {
-            let mut losses = vec![Vec::new()];
-            if setup.lost > 0 {
-                let turn = number + way * 3;
-                let lost =
-                    (0..setup.lost).map(|i| left[(turn + i * (1 + number % 2)) % left.len()]);
-                losses.push(lost.collect());
+            let turn = number + way * 3;
+            let lost = (0..setup.lost).map(|i| left[(turn + i * (1 + number % 2)) % left.len()]);
+            let mut losses = vec![lost.collect()];
+            if setup.lost > 0 && turn % 3 == 0 {
+                losses.push(Vec::new());
             }
             for lost in losses {
                 let what = format!(

@@ -1,6 +1,7 @@
 //! What the engine's tests share: virtual time, RAM disks, an array on them.
 #![allow(dead_code, clippy::cast_possible_truncation)]
 
+pub mod bench;
 pub mod disk;
 
 use std::cell::Cell;

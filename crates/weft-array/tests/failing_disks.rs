@@ -1,0 +1,311 @@
+//! Disks that fail while the array runs: nothing that was acknowledged is lost, and nothing is
+//! written where it must not be.
+
+mod common;
+
+use std::rc::Rc;
+
+use common::bench::{Bench, UNIT, disk, members, run};
+use common::*;
+use weft_array::{Array, ArrayError, ArrayState, AssembleOptions, ScrubMode};
+use weft_disk::Disk;
+use weft_rt::{Buf, Frozen, MILLISECOND};
+
+const SOME: AssembleOptions =
+    AssembleOptions { force_degraded: false, read_only: false, nonce: 77 };
+
+async fn fill(bench: &Bench, stripes: u64) -> Vec<u8> {
+    let bytes = pattern(0, usize::try_from(stripes * bench.stripe_bytes()).unwrap(), 1);
+    write(&bench.array, 0, &bytes).await;
+    bench.array.flush().await.expect("flushed");
+    bytes
+}
+
+#[test]
+fn sectors_that_cannot_be_read_are_reconstructed_and_written_back() {
+    run(|rt| async move {
+        for code in ["raid1", "raid5", "raid6", "lrc:4,2,1"] {
+            let slots = if code.starts_with("lrc") { 7 } else { 4 };
+            let bench = Bench::new(&rt, code, slots).await;
+            let bytes = fill(&bench, 3).await;
+            bench.spoil(1, 0, 2..4);
+            let len = bytes.len();
+            assert!(read(&bench.array, 0, len).await == bytes, "{code}");
+            let (slot, _) = bench.place(1, 0);
+            // A mirror may have read another copy.
+            if code != "raid1" {
+                assert!(bench.disks[slot].faults.unreadable.borrow().is_empty(), "{code}");
+                assert_eq!(bench.array.status().slots[slot].repaired, 1, "{code}");
+            }
+            assert_eq!(bench.array.status().state, ArrayState::Healthy, "{code}");
+        }
+    });
+}
+
+#[test]
+fn two_members_may_have_bad_sectors_in_one_stripe_if_not_in_one_column() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid5", 4).await;
+        let bytes = fill(&bench, 2).await;
+        bench.spoil(0, 0, 1..2);
+        bench.spoil(0, 1, 2..3);
+        bench.spoil(0, 3, 7..8);
+        assert!(read(&bench.array, 0, bytes.len()).await == bytes);
+        bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
+        let left = |disk: &Rc<common::disk::TestDisk>| disk.faults.unreadable.borrow().len();
+        assert_eq!(bench.disks.iter().map(left).sum::<usize>(), 0);
+        // In one column there is no help; what is beside it can be read.
+        bench.spoil(1, 0, 5..6);
+        bench.spoil(1, 2, 5..6);
+        let start = bench.stripe_bytes();
+        let (result, _) = bench.array.read(start, Buf::new(UNIT as usize)).await;
+        assert!(matches!(result, Err(ArrayError::Unreadable { .. })), "{result:?}");
+        let end = start as usize + 5 * 512;
+        assert!(read(&bench.array, start, 5 * 512).await == bytes[start as usize..end]);
+        assert_eq!(bench.array.status().state, ArrayState::Healthy);
+    });
+}
+
+#[test]
+fn a_member_that_goes_at_any_write_costs_nothing() {
+    run(|rt| async move {
+        for code in ["raid1", "raid5", "raid6", "lrc:4,2,1", "drc-g:4,2,1"] {
+            let slots = if code.contains("rc") { 7 } else { 4 };
+            for after in 0..14 {
+                let bench = Bench::new(&rt, code, slots).await;
+                let mut bytes = fill(&bench, 6).await;
+                let victim = usize::try_from(after).unwrap() % slots;
+                bench.disks[victim].faults.gone_after_writes.set(Some(after));
+                for (n, (offset, len)) in
+                    [(0, 512), (1000, 5000), (3 * UNIT - 100, 9000), (0, 8192), (512, 512)]
+                        .into_iter()
+                        .enumerate()
+                {
+                    let (offset, len) = (offset as usize, (len as usize).min(bytes.len() / 2));
+                    let new = pattern(n as u64, len, 9);
+                    write(&bench.array, offset as u64, &new).await;
+                    bytes[offset..offset + len].copy_from_slice(&new);
+                    bench.array.flush().await.expect("flushed");
+                }
+                assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{code}, {after}");
+                let gone = bench.array.status().slots[victim].state == "missing";
+                assert_eq!(gone, bench.disks[victim].faults.gone.get(), "{code}, {after}");
+                // The others say so: it does not come back with its old data.
+                bench.disks[victim].faults.gone_after_writes.set(None);
+                bench.disks[victim].faults.gone.set(false);
+                bench.array.stop().await.expect("stopped");
+                let array = Array::assemble(&rt, members(&bench.disks), SOME).await.expect("again");
+                assert!(read(&array, 0, bytes.len()).await == bytes, "{code}, {after}, again");
+                assert_eq!(array.status().slots[victim].state == "missing", gone);
+                array.stop().await.expect("stopped");
+            }
+        }
+    });
+}
+
+#[test]
+fn one_failure_too_many_stops_writes_and_leaves_the_metadata_alone() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid10", 4).await;
+        let bytes = fill(&bench, 6).await;
+        bench.array.fail("0").await.expect("can lose one");
+        let seq = bench.array.status().seq;
+        // Its mirror goes: what the two held is lost. A third failure changes nothing more.
+        for victim in [1, 2] {
+            bench.disks[victim].faults.gone.set(true);
+            let _ = bench.array.write(0, Frozen::copy_from(&bytes), false).await;
+            let _ = bench.array.flush().await;
+        }
+        let status = bench.array.status();
+        assert_eq!((status.state, status.seq), (ArrayState::Broken, seq));
+        assert_eq!(status.redundancy_remaining, None);
+        assert!(!status.unreadable.is_empty());
+        let lost = |offset: u64| {
+            status.unreadable.iter().any(|(start, len)| (*start..start + len).contains(&offset))
+        };
+        bench.disks[2].faults.gone.set(false);
+        let status = bench.array.status();
+        for unit in 0..bytes.len() as u64 / UNIT {
+            let (result, buf) = bench.array.read(unit * UNIT, Buf::new(UNIT as usize)).await;
+            let range = (unit * UNIT) as usize..((unit + 1) * UNIT) as usize;
+            match result {
+                Ok(()) => assert!(buf[..] == bytes[range], "unit {unit}"),
+                Err(_) => assert!(lost(unit * UNIT), "unit {unit}: {:?}", status.unreadable),
+            }
+        }
+        let refused = bench.array.write(0, Frozen::copy_from(&bytes[..512]), false).await;
+        assert!(matches!(refused, Err(ref e) if matches!(e.root(), ArrayError::Broken { .. })));
+        let _ = bench.array.stop().await;
+        // All disks answer again: the array is what it was before the failure too many.
+        bench.disks[1].faults.gone.set(false);
+        let array = Array::assemble(&rt, members(&bench.disks), SOME).await.expect("assembled");
+        assert!(read(&array, 0, bytes.len()).await == bytes);
+        array.stop().await.expect("stopped");
+    });
+}
+
+#[test]
+fn a_full_disk_fails_the_write_and_leaves_every_stripe_of_one_piece() {
+    run(|rt| async move {
+        for code in ["raid1", "raid5", "raid6", "rs:3+2", "lrc:4,2,1"] {
+            let slots = match code {
+                "lrc:4,2,1" => 7,
+                "raid1" => 3,
+                _ => 5,
+            };
+            for full in 0..slots {
+                let bench = Bench::new(&rt, code, slots).await;
+                let (k, stripe) = (bench.k() as u64, bench.stripe_bytes());
+                // The rest of the stripe holds something on the other disks.
+                let bytes = pattern(0, stripe as usize, 1);
+                bench.disks[full].faults.full.set(true);
+                let mut shadow = vec![0; stripe as usize];
+                let mut failed = 0;
+                for unit in (0..k).rev() {
+                    let range = (unit * UNIT) as usize..((unit + 1) * UNIT) as usize - 512;
+                    let data = Frozen::copy_from(&bytes[range.clone()]);
+                    match bench.array.write(unit * UNIT, data, false).await {
+                        Ok(()) => shadow[range.clone()].copy_from_slice(&bytes[range]),
+                        Err(error) => {
+                            let full = matches!(error.root(), ArrayError::NoSpace { .. });
+                            assert!(full, "{code}: {error}");
+                            failed += 1;
+                        }
+                    }
+                }
+                let data = Frozen::copy_from(&bytes);
+                failed += usize::from(bench.array.write(0, data, false).await.is_err());
+                assert!(failed > 0, "{code}, {full}");
+                let now = read(&bench.array, 0, stripe as usize).await;
+                for (sector, found) in now.chunks(512).enumerate() {
+                    let range = sector * 512..(sector + 1) * 512;
+                    let old_or_new = *found == shadow[range.clone()] || *found == bytes[range];
+                    assert!(old_or_new, "{code}, disk {full} full: sector {sector}");
+                }
+                let report = bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
+                assert_eq!(report.mismatches, 0, "{code}, disk {full} full");
+                bench.disks[full].faults.full.set(false);
+                write(&bench.array, 0, &bytes).await;
+                assert!(read(&bench.array, 0, stripe as usize).await == bytes, "{code}");
+                bench.array.stop().await.expect("stopped");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_reader_that_is_dropped_while_it_repairs_does_not_undo_a_later_write() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid5", 3).await;
+        fill(&bench, 1).await;
+        bench.spoil(0, 0, 0..1);
+        let (slot, offset) = bench.place(0, 0);
+        let faults = &bench.disks[slot].faults;
+        faults.stuck.set(true);
+        let before = bench.disks[slot].writes.borrow().len();
+        let array = bench.array.clone();
+        let mut reader = Box::pin(async move { array.read(0, Buf::new(512)).await });
+        // Until the repair is written, which takes long.
+        while bench.disks[slot].writes.borrow().len() == before {
+            let pause = std::pin::pin!(rt.sleep(1000));
+            let _ = futures_util::future::select(&mut reader, pause).await;
+        }
+        assert_eq!(bench.disks[slot].writes.borrow()[before].0, offset);
+        drop(reader);
+        let array = bench.array.clone();
+        let new = pattern(0, 512, 5);
+        let data = Frozen::copy_from(&new);
+        let writer = rt.spawn(async move { array.write(0, data, false).await });
+        rt.sleep(MILLISECOND).await;
+        faults.stuck.set(false);
+        writer.await.expect("written");
+        rt.sleep(MILLISECOND).await;
+        assert!(read(&bench.array, 0, 512).await == new);
+    });
+}
+
+#[test]
+fn a_read_only_array_changes_nothing_whatever_it_meets() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid5", 3).await;
+        let bytes = fill(&bench, 3).await;
+        bench.array.stop().await.expect("stopped");
+        let options = AssembleOptions { read_only: true, ..SOME };
+        let array = Array::assemble(&rt, members(&bench.disks), options).await.expect("assembled");
+        bench.disks.iter().for_each(|disk| disk.writes.borrow_mut().clear());
+        bench.spoil(0, 0, 0..1);
+        assert!(read(&array, 0, bytes.len()).await == bytes);
+        bench.disks.iter().for_each(|disk| disk.faults.unreadable.borrow_mut().clear());
+        bench.disks[2].faults.gone.set(true);
+        assert!(read(&array, 0, bytes.len()).await == bytes);
+        assert!(array.fail("1").await.is_err());
+        assert!(array.write(0, Frozen::copy_from(&[0; 512]), false).await.is_err());
+        assert!(array.write_zeroes(0, UNIT, false, true).await.is_err());
+        let _ = array.flush().await;
+        array.stop().await.expect("stopped");
+        assert!(bench.disks.iter().all(|disk| disk.writes.borrow().is_empty()));
+    });
+}
+
+#[test]
+fn what_is_missing_decides_how_an_array_starts() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid5", 4).await;
+        let bytes = fill(&bench, 4).await;
+        bench.array.fail("3").await.expect("can lose one");
+        let new = pattern(5, 3000, 3);
+        write(&bench.array, 100, &new).await;
+        bench.array.stop().await.expect("stopped");
+        // The excluded member is stale, and named; the array starts without it.
+        let array = Array::assemble(&rt, members(&bench.disks), SOME).await.expect("assembled");
+        assert!(read(&array, 100, 3000).await == new);
+        assert_eq!(array.status().slots[3].state, "missing");
+        array.stop().await.expect("stopped");
+        // Two missing are too many; forced, what is left can be read.
+        let some: Vec<Rc<dyn Disk>> = members(&bench.disks[..2]);
+        assert!(Array::assemble(&rt, some.clone(), SOME).await.is_err());
+        let options = AssembleOptions { force_degraded: true, ..SOME };
+        let array = Array::assemble(&rt, some, options).await.expect("forced");
+        let status = array.status();
+        assert_eq!(status.redundancy_remaining, None);
+        assert!(!status.unreadable.is_empty());
+        for unit in 1..4 * 3u64 {
+            let (result, buf) = array.read(unit * UNIT, Buf::new(UNIT as usize)).await;
+            let listed = status
+                .unreadable
+                .iter()
+                .any(|(start, len)| (*start..start + len).contains(&(unit * UNIT)));
+            assert_eq!(result.is_err(), listed, "unit {unit}: {result:?}");
+            if result.is_ok() {
+                let range = (unit * UNIT) as usize..((unit + 1) * UNIT) as usize;
+                assert!(buf[..] == bytes[range], "unit {unit}");
+            }
+        }
+        assert!(array.write(0, Frozen::copy_from(&[0; 512]), false).await.is_err());
+    });
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_failed_member_and_a_dying_spare_that_of_none() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid6", 5).await;
+        let bytes = fill(&bench, 5).await;
+        let spares = [disk(&rt, 10, 512), disk(&rt, 11, 512)];
+        for spare in &spares {
+            bench.array.add_spare(spare.clone()).await.expect("added");
+        }
+        // The last one added is taken first, and dies while it is rebuilt.
+        spares[1].faults.gone_after_writes.set(Some(9));
+        bench.disks[1].faults.gone.set(true);
+        assert!(read(&bench.array, 0, bytes.len()).await == bytes);
+        bench.until(ArrayState::Healthy).await;
+        assert_eq!(bench.array.status().slots[1].disk, "test10");
+        assert!(bench.array.status().spares.is_empty());
+        let report = bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
+        assert_eq!(report.mismatches, 0);
+        bench.array.fail("0").await.expect("can lose one");
+        bench.array.fail("2").await.expect("can lose two");
+        assert!(read(&bench.array, 0, bytes.len()).await == bytes);
+        bench.array.stop().await.expect("stopped");
+    });
+}
