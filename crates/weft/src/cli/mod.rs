@@ -12,7 +12,7 @@ pub use manage::{
     AddArgs, FailArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction, ScrubArgs, StatusArgs,
     StopArgs, ThrottleArgs,
 };
-pub use offline::{Consistency, CreateArgs, ExamineArgs};
+pub use offline::{Consistency, CreateArgs, ExamineArgs, SimulateArgs};
 pub use run::{AttachArgs, DemoArgs, DetachArgs, ServeArgs};
 
 /// A software RAID in user space that stays fast and safe while a disk is failed or rebuilt.
@@ -72,6 +72,8 @@ pub enum Command {
     Examine(ExamineArgs),
     /// End the daemon cleanly
     Stop(StopArgs),
+    /// Run the engine against simulated crashes and faults
+    Simulate(SimulateArgs),
     /// Show what weft does: build an array, break it, mend it, compare every byte
     Demo(DemoArgs),
 }

@@ -1,4 +1,4 @@
-//! Commands that need no daemon: create, examine.
+//! Commands that need no daemon: create, examine, simulate.
 
 use clap::{Args, ValueEnum};
 
@@ -81,4 +81,23 @@ pub struct ExamineArgs {
     /// Files, block devices or nbd:// URIs
     #[arg(required = true, value_name = "DISK")]
     pub disks: Vec<String>,
+}
+
+/// `weft simulate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A run is an array under a random workload with power cuts, disk failures, read errors and slow
+disks, in virtual time; every byte read is compared with a model of what may be read. The same seed
+always gives the same run.
+
+Examples:
+  weft simulate --seed 1 --runs 1000
+  weft simulate --seed 4711            (replays one run)")]
+pub struct SimulateArgs {
+    /// Seed of the first run
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How many runs, with seeds counting up
+    #[arg(long, default_value_t = 1, value_name = "M")]
+    pub runs: u64,
 }

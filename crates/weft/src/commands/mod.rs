@@ -4,4 +4,5 @@ pub mod attach;
 pub mod create;
 pub mod examine;
 pub mod manage;
+pub mod simulate;
 pub mod status;

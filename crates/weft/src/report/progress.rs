@@ -49,6 +49,18 @@ impl Progress {
             self.last_line = Some(Instant::now());
         }
     }
+
+    /// A lasting line of text, above the bar.
+    pub fn say(&self, line: &str) {
+        if self.silent {
+            return;
+        }
+        if self.plain {
+            eprintln!("{line}");
+        } else {
+            self.bar.println(line);
+        }
+    }
 }
 
 impl Drop for Progress {
