@@ -275,8 +275,19 @@ impl Inner {
     /// Waits until every record is retired that leaves out units written by others, as those are
     /// durable now and it could not restore them (`log.rs`).
     async fn retire_others(&self) {
-        let Some(log) = &self.log else { return };
-        let seq = log.others_seq();
+        if let Some(log) = &self.log {
+            self.retire_up_to(log, log.others_seq()).await;
+        }
+    }
+
+    /// Waits until every record made so far is retired.
+    pub async fn retire_all(&self) {
+        if let Some(log) = &self.log {
+            self.retire_up_to(log, log.newest_seq()).await;
+        }
+    }
+
+    async fn retire_up_to(&self, log: &Log, seq: u64) {
         while !log.is_retired(seq) && self.broken.borrow().is_none() {
             let progress = log.progress();
             if log.completed_below() > seq {

@@ -34,6 +34,11 @@
 //! even one that writes every byte and needs none for itself. Only the record's own ring counts
 //! for that: the disk that knows of its retirement must not be lost without the record.
 //!
+//! *All or nothing.* A crash may leave the records of one write on some rings and not on others. Its
+//! units were then not touched, and applying half of the records would set rows against each other (a
+//! lost unit's new value in one, its old one in the next). So each record names all
+//! parity units of its write, and one without its siblings is not used (`recover.rs`).
+//!
 //! *On disk.* Each member's log area is a ring of batches (a header block, then the payloads), written with FUA; a batch
 //! never straddles the end. Records wait for the batch in flight and share the next.
 //! An area is reused only after its records are retired, which may call for a flush.
@@ -53,7 +58,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
 
-pub(crate) use format::{BATCH_ALIGN, BatchHeader, Entry, FoundRecord, LogId, parse};
+pub(crate) use format::{BATCH_ALIGN, BatchHeader, Entry, FoundRecord, LogId, Scan, parse};
 use ring::Ring;
 
 /// Longest payload of one record; longer bands become several records.
@@ -241,6 +246,17 @@ impl Log {
         self.rings[slot].renew();
     }
 
+    /// Tells a new member's ring what is retired: records that lost a sibling with the slot's last
+    /// member must not look like ones that never had it.
+    pub async fn begin_ring(&self, array: &Inner, slot: usize) {
+        self.rings[slot].write_empty(array, slot).await;
+    }
+
+    /// The newest write so far.
+    pub fn newest_seq(&self) -> u64 {
+        self.next_seq.get() - 1
+    }
+
     /// Begins a stripe write: makes its records durable. The returned guard lives until the write
     /// itself has completed. A ring whose member fails is given up: its parity is lost with it.
     ///
@@ -354,8 +370,9 @@ fn cut(seq: u64, stripe: u64, record: &Record, row: &RowRecord) -> Vec<(Entry, O
             let len = step.min(record.len - done);
             let payload = row.payload.as_ref().map(|payload| payload.slice(done, len));
             let from = record.from + done as u64;
-            let entry =
-                Entry::new(seq, stripe, row.unit, from, len, record.written, payload.as_deref());
+            let units = record.rows.iter().map(|row| row.unit).collect();
+            let named = record.written.union(&units);
+            let entry = Entry::new(seq, stripe, row.unit, from, len, named, payload.as_deref());
             (entry, payload)
         })
         .collect()

@@ -27,7 +27,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::gather::{Columns, Units};
 use crate::geometry::to_len;
-use crate::log::{FoundRecord, LogId, parse};
+use crate::log::{FoundRecord, LogId, Scan, parse};
 
 /// A band of a stripe with the newest record of each of its parity units. They need not be of
 /// one write: a later one that does not touch a row leaves that row's record the newest.
@@ -54,8 +54,7 @@ impl Inner {
         area_offset: u64,
         area_bytes: u64,
     ) -> Result<usize, ArrayError> {
-        let mut found = Vec::new();
-        let mut retired_below = 0;
+        let mut scans: BTreeMap<usize, Scan> = BTreeMap::new();
         for (slot, disk) in self.members.disks() {
             let area = Buf::new(to_len(area_bytes));
             let (result, area) = disk.read(area_offset, area, Class::User).await;
@@ -64,18 +63,57 @@ impl Inner {
                 self.member_failed(slot, &disk, &error).await;
                 continue;
             }
-            let (records, retired) = parse(&area.freeze(), id);
-            retired_below = retired_below.max(retired);
-            found.extend(records.into_iter().filter(|r| self.is_sane(slot, r)));
+            let mut scan = parse(&area.freeze(), id);
+            scan.records.retain(|record| self.is_sane(slot, record));
+            scans.insert(slot, scan);
         }
-        found.retain(|record| record.seq >= retired_below);
-        let replays = newest_first(found);
+        let replays = newest_first(self.whole_sets(scans), self.geometry.code.k());
         let count = replays.len();
         for replay in replays {
             self.replay(replay).await?;
         }
         self.flush_members().await;
         Ok(count)
+    }
+
+    /// The records that are not retired, without those that lack a sibling.
+    ///
+    /// A sibling is missing for one of two reasons. Either it was never durable: then the write had not
+    /// begun, and its other records are void. Or its ring has overwritten it, as newer batches
+    /// there show: then it was retired, and with it everything older of the same columns.
+    fn whole_sets(&self, scans: BTreeMap<usize, Scan>) -> Vec<FoundRecord> {
+        let retired_below = scans.values().map(|scan| scan.retired_below).max().unwrap_or(0);
+        let rings: BTreeMap<usize, u64> =
+            scans.iter().map(|(slot, scan)| (*slot, scan.newest_batch_from)).collect();
+        let mut sets: BTreeMap<(u64, u64, u64), Vec<FoundRecord>> = BTreeMap::new();
+        let found = scans.into_values().flat_map(|scan| scan.records);
+        for record in found.filter(|record| record.seq >= retired_below) {
+            sets.entry((record.seq, record.stripe, record.from)).or_default().push(record);
+        }
+        let mut whole: Vec<FoundRecord> = Vec::new();
+        // In the order of their sequence numbers.
+        for ((seq, stripe, from), set) in sets {
+            let units: UnitSet = set.iter().map(|record| record.unit).collect();
+            let named = set.iter().fold(UnitSet::new(), |all, record| all.union(&record.named));
+            let missing = named.difference(&self.geometry.data_units()).difference(&units);
+            let rings = missing.iter().filter_map(|u| rings.get(&self.geometry.slot(stripe, u)));
+            let (mut absent, mut overwritten) = (false, false);
+            for newest_batch_from in rings {
+                absent = true;
+                overwritten |= *newest_batch_from > seq;
+            }
+            if overwritten {
+                let end = from + set.first().map_or(0, |record| record.len as u64);
+                whole.retain(|older| {
+                    older.stripe != stripe
+                        || older.from >= end
+                        || older.from + older.len as u64 <= from
+                });
+            } else if !absent {
+                whole.extend(set);
+            }
+        }
+        whole
     }
 
     /// A record must name a parity unit of the slot that held it and columns that exist.
@@ -86,7 +124,8 @@ impl Inner {
             && self.geometry.slot(record.stripe, record.unit) == slot
             && record.len > 0
             && record.from + record.len as u64 <= self.geometry.unit_bytes
-            && record.written.is_subset(&self.geometry.data_units())
+            && record.named.is_subset(&self.geometry.units())
+            && record.named.contains(record.unit)
     }
 
     async fn replay(&self, replay: Replay) -> Result<(), ArrayError> {
@@ -272,23 +311,24 @@ pub(crate) struct Checked {
 }
 
 impl Row {
-    fn of(record: &FoundRecord, from: u64, len: usize) -> Self {
+    fn of(record: &FoundRecord, k: usize, from: u64, len: usize) -> Self {
         let skip = to_len(from - record.from);
         let partial = record.payload.as_ref().map(|payload| payload.slice(skip, len));
-        Self { parity: record.unit, written: record.written, partial }
+        let written = record.named.intersection(&UnitSet::first(k));
+        Self { parity: record.unit, written, partial }
     }
 }
 
 /// For each column of each stripe its newest record, as disjoint bands.
-fn newest_first(found: Vec<FoundRecord>) -> Vec<Replay> {
+fn newest_first(found: Vec<FoundRecord>, k: usize) -> Vec<Replay> {
     let mut stripes: BTreeMap<u64, Vec<FoundRecord>> = BTreeMap::new();
     for record in found {
         stripes.entry(record.stripe).or_default().push(record);
     }
-    stripes.into_iter().flat_map(|(stripe, records)| bands(stripe, records)).collect()
+    stripes.into_iter().flat_map(|(stripe, records)| bands(stripe, records, k)).collect()
 }
 
-fn bands(stripe: u64, records: Vec<FoundRecord>) -> Vec<Replay> {
+fn bands(stripe: u64, records: Vec<FoundRecord>, k: usize) -> Vec<Replay> {
     let end = |record: &FoundRecord| record.from + record.len as u64;
     let mut cuts: Vec<u64> = records.iter().flat_map(|r| [r.from, end(r)]).collect();
     cuts.sort_unstable();
@@ -305,7 +345,7 @@ fn bands(stripe: u64, records: Vec<FoundRecord>) -> Vec<Replay> {
             }
         }
         let rows: Vec<Row> =
-            newest.into_values().map(|record| Row::of(record, from, len)).collect();
+            newest.into_values().map(|record| Row::of(record, k, from, len)).collect();
         if !rows.is_empty() {
             replays.push(Replay { stripe, from, len, rows });
         }

@@ -67,6 +67,9 @@ impl Inner {
 
     async fn replace_missing(&self, slot: usize, lane: u8, spare: Spare) {
         let disk = spare.disk.info().name.clone();
+        // Records that had a sibling on the slot's last member are not needed any more, and the new
+        // ring says so from its beginning.
+        self.retire_all().await;
         // From here on, in one turn: what is written is stale on the new disk, and what is first
         // written later goes to it. The superblock names the disk only when the map, with the
         // stale marks, is durable on all members and on the disk itself.
@@ -81,6 +84,9 @@ impl Inner {
             self.members.spares.borrow_mut().push(spare);
             self.jobs.stalled.set(true);
             return;
+        }
+        if let Some(log) = &self.log {
+            log.begin_ring(self, slot).await;
         }
         self.map.lane_joined(lane);
         if self.members.holds(slot, &spare.disk) {

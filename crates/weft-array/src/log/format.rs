@@ -43,8 +43,9 @@ pub(crate) struct BatchHeader {
 pub(crate) struct Entry {
     seq: U64,
     stripe: U64,
-    /// The data units left out of the payload, bit j of word j / 64.
-    written: [U64; 4],
+    /// The data units left out of the payload, and all parity units that have a record of the
+    /// same write and columns: bit u of word u / 64.
+    named: [U64; 4],
     from: U32,
     len: U32,
     /// Where the payload lies in the batch; 0 if there is none (it would be zero).
@@ -76,13 +77,13 @@ impl Entry {
         unit: usize,
         from: u64,
         len: usize,
-        written: UnitSet,
+        named: UnitSet,
         payload: Option<&[u8]>,
     ) -> Self {
         Self {
             seq: U64::new(seq),
             stripe: U64::new(stripe),
-            written: written.words().map(U64::new),
+            named: named.words().map(U64::new),
             from: small(to_len(from)),
             len: small(len),
             payload_at: U32::ZERO,
@@ -146,24 +147,37 @@ pub(crate) struct FoundRecord {
     pub unit: usize,
     pub from: u64,
     pub len: usize,
-    pub written: UnitSet,
+    /// The data units left out, and the parity units with a record.
+    pub named: UnitSet,
     /// `None`: the sum over no unit, that is zero.
     pub payload: Option<Frozen>,
 }
 
-/// The valid records of one member's log area, and the highest "retired below" in it. Foreign,
-/// torn and overwritten batches are skipped: a record that is not whole was never relied upon.
-pub(crate) fn parse(area: &Frozen, id: LogId) -> (Vec<FoundRecord>, u64) {
-    let mut found = Vec::new();
-    let mut retired_below = 0;
+/// What one member's log area holds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scan {
+    /// The valid records. Foreign, torn and overwritten ones are skipped.
+    pub records: Vec<FoundRecord>,
+    /// The highest "retired below" found.
+    pub retired_below: u64,
+    /// The smallest sequence number of the newest batch. A record with a smaller one was durable
+    /// here before that batch was begun.
+    pub newest_batch_from: u64,
+}
+
+/// Reads a log area.
+pub(crate) fn parse(area: &Frozen, id: LogId) -> Scan {
+    let mut scan = Scan::default();
     for at in (0..area.len() / BATCH_ALIGN).map(|block| block * BATCH_ALIGN) {
         let Some((header, entries)) = parse_header(&area[at..at + BATCH_ALIGN], id) else {
             continue;
         };
-        retired_below = retired_below.max(header.retired_below.get());
-        found.extend(entries.iter().filter_map(|entry| parse_entry(area, at, entry)));
+        scan.retired_below = scan.retired_below.max(header.retired_below.get());
+        let from = entries.iter().map(Entry::seq).min().unwrap_or(0);
+        scan.newest_batch_from = scan.newest_batch_from.max(from);
+        scan.records.extend(entries.iter().filter_map(|entry| parse_entry(area, at, entry)));
     }
-    (found, retired_below)
+    scan
 }
 
 fn parse_header(block: &[u8], id: LogId) -> Option<(BatchHeader, Vec<Entry>)> {
@@ -205,7 +219,7 @@ fn parse_entry(area: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRec
         unit: usize::from(entry.unit.get()),
         from: u64::from(entry.from.get()),
         len,
-        written: UnitSet::from_words(entry.written.map(U64::get)),
+        named: UnitSet::from_words(entry.named.map(U64::get)),
         payload,
     })
 }
@@ -232,11 +246,12 @@ mod tests {
     fn what_is_written_is_found_again() {
         let mut area = vec![0u8; 4096];
         area.extend(batch());
-        let (found, retired) = parse(&Frozen::copy_from(&area), ID);
-        assert_eq!((found.len(), retired), (2, 40));
+        let Scan { records: found, retired_below, newest_batch_from } =
+            parse(&Frozen::copy_from(&area), ID);
+        assert_eq!((found.len(), retired_below, newest_batch_from), (2, 40, 41));
         let (a, b) = (&found[0], &found[1]);
         assert_eq!((a.seq, a.stripe, a.unit, a.from, a.len), (41, 9, 6, 4096, 4096));
-        assert_eq!(a.written, UnitSet::one(0).with(5));
+        assert_eq!(a.named, UnitSet::one(0).with(5));
         assert!(a.payload.as_ref().is_some_and(|p| p.iter().all(|b| *b == 0xa5)));
         assert_eq!((b.seq, b.unit, b.len, b.payload.is_none()), (42, 7, 8192, true));
     }
@@ -247,7 +262,7 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            let (found, _) = parse(&Frozen::copy_from(&bad), ID);
+            let found = parse(&Frozen::copy_from(&bad), ID).records;
             let expected = if at < BATCH_ALIGN { 0 } else { 1 };
             assert_eq!(found.len(), expected, "byte {at}");
         }
@@ -257,8 +272,8 @@ mod tests {
     fn another_epoch_or_array_is_void() {
         let area = Frozen::copy_from(&batch());
         for id in [LogId { epoch: 2, ..ID }, LogId { array: [8; 16], ..ID }] {
-            let (found, retired) = parse(&area, id);
-            assert_eq!((found.len(), retired), (0, 0));
+            let scan = parse(&area, id);
+            assert_eq!((scan.records.len(), scan.retired_below), (0, 0));
         }
     }
 }

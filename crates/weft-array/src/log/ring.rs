@@ -94,6 +94,11 @@ impl Ring {
         }));
     }
 
+    /// Writes a batch without records, first on a new disk.
+    pub async fn write_empty(&self, array: &Inner, slot: usize) {
+        self.write(array, slot, Vec::new()).await;
+    }
+
     /// The next batch's records, as many as fit.
     fn take(&self) -> Vec<Queued> {
         let payload_max = BATCH_PAYLOAD_MAX.min(self.bytes_len() / 4);
