@@ -287,10 +287,16 @@ impl Log {
         if self.records.borrow().len() > STRIPES_MAX {
             self.retire_in_background(array);
         }
-        for full in join_all(waits).await.into_iter().flatten() {
-            full.map_or(Ok(()), |disk| Err(ArrayError::NoSpace { disk }))?;
+        match join_all(waits).await.into_iter().flatten().flatten().next() {
+            None => Ok(op),
+            Some(disk) => {
+                // What other rings hold of this write looks after a crash like a retired one whose
+                // siblings were overwritten; so it, and all before it, had better be.
+                drop(op);
+                array.retire_all().await;
+                Err(ArrayError::NoSpace { disk })
+            }
         }
-        Ok(op)
     }
 
     fn remember(&self, seq: u64, stripe: u64, records: &[Record]) {
@@ -363,7 +369,9 @@ impl Log {
 
 /// Cuts a record into entries whose payloads fit a batch.
 fn cut(seq: u64, stripe: u64, record: &Record, row: &RowRecord) -> Vec<(Entry, Option<Frozen>)> {
-    let step = if row.payload.is_some() { PAYLOAD_MAX } else { record.len };
+    // Alike for all rows: siblings are told by where they begin.
+    let payloads = record.rows.iter().any(|row| row.payload.is_some());
+    let step = if payloads { PAYLOAD_MAX } else { record.len };
     (0..record.len)
         .step_by(step.max(1))
         .map(|done| {
@@ -376,4 +384,23 @@ fn cut(seq: u64, stripe: u64, record: &Record, row: &RowRecord) -> Vec<(Entry, O
             (entry, payload)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siblings_are_cut_at_the_same_places() {
+        let len = 2 * PAYLOAD_MAX + 4096;
+        let payload = Frozen::copy_from(&vec![1; len]);
+        let rows = vec![
+            RowRecord { slot: 4, unit: 4, payload: Some(payload) },
+            RowRecord { slot: 5, unit: 5, payload: None },
+        ];
+        let written = UnitSet::one(0);
+        let record = Record { from: 512, len, written, others: false, rows };
+        let pieces = |row| cut(1, 0, &record, row).len();
+        assert_eq!(record.rows.iter().map(pieces).collect::<Vec<_>>(), [3, 3]);
+    }
 }

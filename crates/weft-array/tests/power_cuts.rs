@@ -133,6 +133,8 @@ struct Setup {
     failed: &'static [usize],
     /// Lost in the moment of the cut: how many.
     lost: usize,
+    /// Whether each member is the one that is lost, in turn.
+    each: bool,
 }
 
 /// What the disks and the client were at one step.
@@ -290,6 +292,9 @@ fn cut_everywhere(setup: &Setup) {
             if setup.lost > 0 && turn % 3 == 0 {
                 losses.push(Vec::new());
             }
+            if setup.each {
+                losses = left.iter().map(|slot| vec![*slot]).collect();
+            }
             for lost in losses {
                 let what = format!(
                     "{} without {:?}, cut {number} of {}, {leave:?}, lost {lost:?}",
@@ -305,40 +310,40 @@ fn cut_everywhere(setup: &Setup) {
 
 #[test]
 fn raid5() {
-    cut_everywhere(&Setup { code: "raid5", slots: 3, failed: &[], lost: 1 });
+    cut_everywhere(&Setup { code: "raid5", slots: 3, failed: &[], lost: 1, each: false });
 }
 
 #[test]
 fn raid5_degraded() {
-    cut_everywhere(&Setup { code: "raid5", slots: 4, failed: &[1], lost: 0 });
+    cut_everywhere(&Setup { code: "raid5", slots: 4, failed: &[1], lost: 0, each: false });
 }
 
 #[test]
 fn raid6() {
-    cut_everywhere(&Setup { code: "raid6", slots: 5, failed: &[], lost: 2 });
+    cut_everywhere(&Setup { code: "raid6", slots: 5, failed: &[], lost: 2, each: false });
 }
 
 #[test]
 fn raid6_degraded() {
-    cut_everywhere(&Setup { code: "raid6", slots: 5, failed: &[0], lost: 1 });
+    cut_everywhere(&Setup { code: "raid6", slots: 5, failed: &[1], lost: 1, each: true });
 }
 
 #[test]
 fn lrc() {
-    cut_everywhere(&Setup { code: "lrc:4,2,1", slots: 7, failed: &[], lost: 2 });
+    cut_everywhere(&Setup { code: "lrc:4,2,1", slots: 7, failed: &[], lost: 2, each: false });
 }
 
 #[test]
 fn lrc_degraded() {
-    cut_everywhere(&Setup { code: "lrc:4,2,1", slots: 7, failed: &[2], lost: 1 });
+    cut_everywhere(&Setup { code: "lrc:4,2,1", slots: 7, failed: &[2], lost: 1, each: false });
 }
 
 #[test]
 fn drc() {
-    cut_everywhere(&Setup { code: "drc-g:4,2,1", slots: 7, failed: &[], lost: 1 });
+    cut_everywhere(&Setup { code: "drc-g:4,2,1", slots: 7, failed: &[], lost: 1, each: false });
 }
 
 #[test]
 fn mirror() {
-    cut_everywhere(&Setup { code: "raid1", slots: 3, failed: &[], lost: 2 });
+    cut_everywhere(&Setup { code: "raid1", slots: 3, failed: &[], lost: 2, each: false });
 }
