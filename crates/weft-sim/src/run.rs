@@ -623,8 +623,12 @@ pub(crate) fn excuse(oracle: &mut Oracle, map: &Map, policy: Policy, lost: UnitS
         let (first, last) = (map.of(bytes.start), map.of(bytes.end - 1));
         stripes.extend([first.0, last.0]);
         if policy == Policy::Ppl && (lost.contains(first.1) || lost.contains(last.1)) {
-            oracle.excuse(cell, true);
-            count += 1;
+            // A write that covers part of a sector writes the whole of it; and until the resync is
+            // done, the rows may still disagree on what it became.
+            for cell in oracle.cells_of(&map.sectors(&bytes)) {
+                oracle.excuse(cell, false);
+                count += 1;
+            }
         }
     }
     if policy != Policy::Ppl {

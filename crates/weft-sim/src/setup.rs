@@ -220,9 +220,17 @@ pub struct Map {
     unit_bytes: u64,
     stripes: u64,
     mirror: bool,
+    /// Largest sector of the disks: what a request touches, it touches in whole sectors.
+    sector_bytes: u64,
 }
 
 impl Map {
+    /// The whole sectors around a range.
+    pub fn sectors(&self, bytes: &std::ops::Range<u64>) -> std::ops::Range<u64> {
+        let sector = self.sector_bytes;
+        bytes.start - bytes.start % sector..bytes.end.next_multiple_of(sector)
+    }
+
     /// The map of an array of `size_bytes`.
     ///
     /// # Panics
@@ -241,7 +249,9 @@ impl Map {
             rows += 1;
         }
         let mirror = setup.code.is_mirror();
-        Self { layout: of(rows), code, unit_bytes, stripes, mirror }
+        let sectors = setup.disks.iter().map(|disk| u64::from(disk.sector_bytes));
+        let sector_bytes = sectors.max().unwrap_or(512);
+        Self { layout: of(rows), code, unit_bytes, stripes, mirror, sector_bytes }
     }
 
     /// Whether every unit of a stripe is a copy of one.
