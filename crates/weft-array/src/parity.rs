@@ -54,7 +54,7 @@ impl Band {
     }
 
     /// The new columns of a unit that the band writes.
-    pub fn new(&self, unit: usize) -> &[u8] {
+    pub fn columns_of(&self, unit: usize) -> &[u8] {
         let (_, data) = self.data.iter().find(|(u, _)| *u == unit).expect("the unit is written");
         data
     }
@@ -242,7 +242,7 @@ impl Inner {
         let code = &self.geometry.code;
         let k = code.k();
         for (unit, buf) in old.iter_mut().filter(|(unit, _)| band.units.contains(*unit)) {
-            weft_gf::xor_acc(buf, &[band.new(*unit)]);
+            weft_gf::xor_acc(buf, &[band.columns_of(*unit)]);
         }
         let mut parity = Units::new();
         for row in rows {
@@ -312,7 +312,7 @@ fn bare_record(band: &Band, live: &Live, lost: UnitSet) -> Record {
 /// The value of a data unit after the write: new where the band writes it, else as read.
 fn band_or<'a>(band: &'a Band, old: &'a Units, unit: usize) -> &'a [u8] {
     if band.units.contains(unit) {
-        return band.new(unit);
+        return band.columns_of(unit);
     }
     let (_, buf) = old.iter().find(|(held, _)| *held == unit).expect("the unit was read");
     buf

@@ -168,7 +168,7 @@ impl Inner {
         rows: &[Row],
     ) -> Result<Units, ArrayError> {
         let code = &self.geometry.code;
-        let mut equations: Vec<(Vec<(usize, u8)>, Buf)> = Vec::new();
+        let mut equations: Vec<(Coefs, Buf)> = Vec::new();
         for row in rows.iter().filter(|row| row.written.intersects(&unknown)) {
             let left_out = unknown.intersection(&row.written);
             let coef = |unit| code.coef(at.stripe, row.parity - code.k(), unit);
@@ -257,17 +257,19 @@ impl Inner {
     }
 }
 
+/// Units with their coefficients in an equation.
+type Coefs = Vec<(usize, u8)>;
+
 /// Solves Σ coef·value = right-hand side; units that stay undetermined count as zeros and are left
 /// out.
-fn solve(mut equations: Vec<(Vec<(usize, u8)>, Buf)>) -> Units {
-    let mut pivots: Vec<(usize, Vec<(usize, u8)>, Buf)> = Vec::new();
+fn solve(mut equations: Vec<(Coefs, Buf)>) -> Units {
+    let mut pivots: Vec<(usize, Coefs, Buf)> = Vec::new();
     while let Some((coefs, rest)) = equations.pop() {
         let Some((unit, pivot)) = coefs.first().copied() else { continue };
         let scale = weft_gf::field::inv(pivot);
         let mut right = Buf::new(rest.len());
         weft_gf::mul(&mut right, scale, &rest);
-        let row: Vec<(usize, u8)> =
-            coefs.iter().map(|(u, c)| (*u, weft_gf::field::mul(scale, *c))).collect();
+        let row: Coefs = coefs.iter().map(|(u, c)| (*u, weft_gf::field::mul(scale, *c))).collect();
         for (coefs, rest) in &mut equations {
             eliminate(unit, &row, &right, coefs, rest);
         }
@@ -281,13 +283,7 @@ fn solve(mut equations: Vec<(Vec<(usize, u8)>, Buf)>) -> Units {
 }
 
 /// Subtracts a multiple of the row whose leading unit is `unit` (with coefficient 1).
-fn eliminate(
-    unit: usize,
-    row: &[(usize, u8)],
-    right: &[u8],
-    coefs: &mut Vec<(usize, u8)>,
-    rest: &mut [u8],
-) {
+fn eliminate(unit: usize, row: &[(usize, u8)], right: &[u8], coefs: &mut Coefs, rest: &mut [u8]) {
     let Some(factor) = coefs.iter().find(|(u, _)| *u == unit).map(|(_, c)| *c) else { return };
     weft_gf::mul_acc(rest, factor, right);
     for (u, c) in row {

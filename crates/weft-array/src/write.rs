@@ -286,7 +286,7 @@ impl Inner {
         let at = Columns { stripe, from: band.from, class: Class::User };
         let mut on_disk = self.read_exactly(at, band.len, old).await?;
         for (unit, buf) in &mut on_disk {
-            weft_gf::xor_acc(buf, &[band.new(*unit)]);
+            weft_gf::xor_acc(buf, &[band.columns_of(*unit)]);
         }
         let parities = writes.iter().filter(|write| write.unit >= k && write.column == band.from);
         let mut corrected = Vec::new();

@@ -1,5 +1,10 @@
 //! Disks that fail while the array runs: nothing that was acknowledged is lost, and nothing is
 //! written where it must not be.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes and counts of a test are small"
+)]
 
 mod common;
 

@@ -1,4 +1,9 @@
 //! Requests of every shape: unaligned, overlapping, over stripes, on disks of any sector and size.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes and counts of a test are small"
+)]
 
 mod common;
 

@@ -119,7 +119,7 @@ impl Cells {
     fn flush(&mut self, order: u64) {
         for (cell, versions) in &mut self.cached {
             let covered = versions.partition_point(|(of, _)| *of <= order);
-            if let Some((_, bytes)) = versions.drain(..covered).last() {
+            if let Some((_, bytes)) = versions.drain(..covered).next_back() {
                 self.durable.insert(*cell, bytes);
             }
         }
