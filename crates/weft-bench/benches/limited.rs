@@ -11,23 +11,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weft_array::{Array, Consistency};
-use weft_bench::{
-    Load, Row, Table, TrivialDriver, fill, make, ram_disk, ram_disks, rebuilt, run,
-};
+use weft_bench::{Load, Row, Table, TrivialDriver, fill, make, ram_disk, ram_disks, rebuilt, run};
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RateLimit};
 use weft_rt::{Buf, Driver, Nanos, Rt, SECOND, Schedule};
 use weft_sim::SimDriver;
 
 /// Code, slots, least degraded rate by the healthy one.
-const CODES: [(&str, usize, f64); 4] = [
-    ("raid6", 6, 0.50),
-    ("lrc:4,2,1", 7, 0.50),
-    ("drc:4,2,1", 7, 0.66),
-    ("drc-g:4,2,1", 7, 0.68),
-];
+const CODES: [(&str, usize, f64); 4] =
+    [("raid6", 6, 0.50), ("lrc:4,2,1", 7, 0.50), ("drc:4,2,1", 7, 0.66), ("drc-g:4,2,1", 7, 0.68)];
 const OPS_PER_S: u64 = 2000;
 const DEPTH: usize = 128;
-const REBUILD_BYTES_PER_S: u64 = 250 << 20;
+const REBUILD_BYTES_PER_S: u64 = 100 << 20;
 
 #[derive(Clone, Copy)]
 enum Time {

@@ -68,10 +68,8 @@ fn load(shape: Shape) -> Load {
 }
 
 fn report(table: &Table, rt: &Rt, what: &str, array: &Array, disks: &[Rc<dyn Disk>], shape: Shape) {
-    let mut contestants: [Contestant<'_>; 2] = [
-        Box::new(|| array_rate(rt, array, shape)),
-        Box::new(|| disk_rate(rt, disks, shape)),
-    ];
+    let mut contestants: [Contestant<'_>; 2] =
+        [Box::new(|| array_rate(rt, array, shape)), Box::new(|| disk_rate(rt, disks, shape))];
     let race = Race::run(ROUNDS, &mut contestants);
     table.row(&Row {
         what: what.into(),

@@ -54,6 +54,7 @@ impl CpuClock {
     fn now() -> Duration {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
+        Duration::from_secs(seconds)
+            + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
     }
 }

@@ -63,7 +63,8 @@ pub fn run<F: Future<Output = ()> + 'static>(
     let (begin, cpu) = (rt.now(), CpuClock::start());
     let deadline = begin + u64::try_from(load.turn.as_nanos()).expect("a turn is short");
     let workers = (0..load.depth).map(|_| {
-        let (rt, random, done, request) = (rt.clone(), random.clone(), done.clone(), request.clone());
+        let (rt, random, done, request) =
+            (rt.clone(), random.clone(), done.clone(), request.clone());
         rt.clone().spawn(async move {
             while rt.now() < deadline {
                 request(next(&random)).await;

@@ -88,6 +88,8 @@ impl Table {
             _ => "",
         };
         let (ratio, target) = (figure(ratio), figure(target));
-        println!("| {what:<44} | {weft:<24} | {peer:<36} | {ratio:>5} | {target:>6} | {holds:<5} |");
+        println!(
+            "| {what:<44} | {weft:<24} | {peer:<36} | {ratio:>5} | {target:>6} | {holds:<5} |"
+        );
     }
 }
