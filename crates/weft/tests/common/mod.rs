@@ -68,6 +68,11 @@ impl Bench {
         std::fs::read_to_string(self.path("serve.log")).unwrap_or_default()
     }
 
+    /// The daemon's process id.
+    pub fn daemon_id(&self) -> u32 {
+        self.daemon.as_ref().expect("a daemon runs").id()
+    }
+
     /// `kill -9`.
     pub fn kill9(&mut self) {
         self.daemon.take().expect("a daemon runs").kill9();
