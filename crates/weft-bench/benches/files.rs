@@ -61,7 +61,7 @@ impl Setup {
         let blocks = array.size_bytes() >> 12;
         let data = Frozen::copy_from(&[0x5a; 4096]);
         run(&self.rt, Load { depth, turn: TURN, seed: 99 }, move |random| {
-            let (array, data, offset) = (array.clone(), data.clone(), random % blocks << 12);
+            let (array, data, offset) = (array.clone(), data.clone(), (random % blocks) << 12);
             async move {
                 if write {
                     array.write(offset, data, false).await.expect("written");

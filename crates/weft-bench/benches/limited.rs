@@ -85,7 +85,7 @@ impl Limited {
         let turn = |turn| Load { depth: DEPTH, turn, seed: 7 };
         let request = move |random: u64| {
             let array = array.clone();
-            async move { array.read(random % slots << 12, Buf::new(4096)).await.0.expect("read") }
+            async move { array.read((random % slots) << 12, Buf::new(4096)).await.0.expect("read") }
         };
         run(&self.rt, turn(time.turn() / 10), request.clone());
         run(&self.rt, turn(time.turn()), request).per_second()
