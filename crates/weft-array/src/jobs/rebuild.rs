@@ -47,6 +47,12 @@ impl Inner {
         let mut taken = false;
         for slot in self.members.missing() {
             let Some(lane) = self.free_lane() else { break };
+            if !self.can_take_spare() {
+                break;
+            }
+            // Records that had a sibling on the slot's last member are not needed any more, and
+            // the new ring says so from its beginning.
+            self.retire_all().await;
             let spare = self.members.spares.borrow_mut().pop();
             let Some(spare) = spare else { break };
             self.replace_missing(slot, lane, spare).await;
@@ -67,9 +73,6 @@ impl Inner {
 
     async fn replace_missing(&self, slot: usize, lane: u8, spare: Spare) {
         let disk = spare.disk.info().name.clone();
-        // Records that had a sibling on the slot's last member are not needed any more, and the new
-        // ring says so from its beginning.
-        self.retire_all().await;
         // From here on, in one turn: what is written is stale on the new disk, and what is first
         // written later goes to it. The superblock names the disk only when the map, with the
         // stale marks, is durable on all members and on the disk itself.
