@@ -156,7 +156,8 @@ impl Inner {
             .iter()
             .fold(UnitSet::new(), |all, row| all.union(&self.geometry.support(stripe, *row)));
         let (method, mut wanted) = self.choose(stripe, lost, &band, &rows, support);
-        if !support.is_subset(&band.units.union(&live.units)) {
+        let left_out = band.units.union(&live.units).difference(&later);
+        if !support.is_subset(&left_out) {
             // The log must not count on units that may be old again: they are taken out of it.
             wanted = wanted.union(&live.units.difference(&lost).intersection(&support));
         }
