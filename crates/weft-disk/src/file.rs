@@ -174,6 +174,18 @@ impl FileDisk {
     }
 }
 
+impl Drop for FileDisk {
+    /// Gives up the ownership of a file at once. A lock of `flock` belongs to the open file and not to the
+    /// process: closing alone would leave it with a child that another thread has forked and that
+    /// has not yet called exec. With requests still in flight it stays until the last one ends.
+    fn drop(&mut self) {
+        if !self.fd.is_shared() {
+            // Without a lock (block devices, onlookers) this does nothing.
+            let _ = rustix::fs::flock(&self.fd, rustix::fs::FlockOperation::Unlock);
+        }
+    }
+}
+
 fn truncated() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,

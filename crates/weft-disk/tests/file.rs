@@ -1,6 +1,7 @@
 //! Files and block devices as disks: bytes, sectors, ownership, zeros.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use weft_disk::{Class, Disk, DiskErrorKind, FileDisk, FileOptions, IoMode, WriteOpts};
 use weft_rt::ring::{self, Ring, RingConfig};
@@ -8,6 +9,10 @@ use weft_rt::{Buf, Frozen};
 use weft_testkit::{LoopDevice, Mount, Need, Scratch, command, have, run};
 
 const MIB: u64 = 1 << 20;
+
+/// Held by tests that start programs: until such a child calls exec it shares the open block devices of every
+/// test in this process, and they stay in use (for files see `owner.rs`).
+static PROGRAMS: Mutex<()> = Mutex::new(());
 
 /// A file that is removed when the test ends.
 struct Temp(PathBuf);
@@ -189,6 +194,7 @@ fn block_devices_keep_their_bytes_and_have_one_owner() {
     if !have(&[Need::Root, Need::Loop, Need::Tool("losetup")]) {
         return;
     }
+    let _alone = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     for sector_bytes in [512, 4096] {
         for scratch in [Scratch::new("loop"), Scratch::in_memory("loop")] {
             let file = scratch.file("backing", 6 * MIB);
@@ -220,6 +226,7 @@ fn a_mounted_device_is_in_use() {
     if !have(&[Need::Root, Need::Loop, Need::Tool("losetup"), Need::Tool("mkfs.ext4")]) {
         return;
     }
+    let _alone = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new("mounted");
     let file = scratch.file("backing", 16 * MIB);
     let device = LoopDevice::attach(&file, false);

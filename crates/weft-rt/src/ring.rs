@@ -103,6 +103,11 @@ impl AsFd for Fd {
 }
 
 impl Fd {
+    /// Whether a clone of this handle, or a request in flight, keeps the file open too.
+    pub fn is_shared(&self) -> bool {
+        Rc::strong_count(&self.0) > 1
+    }
+
     fn raw(&self) -> types::Fd {
         types::Fd(self.0.as_raw_fd())
     }
