@@ -18,7 +18,9 @@
 //! `weft-layout`; the arithmetic on data is that of `weft-gf`. It answers
 //! * what a write changes: [`Code::row`], [`Code::parities_of`];
 //! * what a repair reads: [`Code::plan`], and [`PlanCache`] for questions that come again;
-//! * what survives: [`Code::decodable`], [`Code::tolerance`], and [`Survival`] for whole arrays.
+//! * what survives: [`Code::decodable`], [`Code::tolerance`], and [`Survival`] for whole arrays;
+//! * how long: [`Fleet`] (a Markov chain, solved exactly) and [`monte_carlo`];
+//! * at what cost: [`Traffic`] slot by slot, and the DRC paper's model in [`degraded`].
 //!
 //! ```
 //! use weft_code::{Code, UnitSet};
@@ -32,18 +34,24 @@
 
 mod cache;
 mod code;
+pub mod degraded;
 mod matrix;
+pub mod monte_carlo;
 mod plan;
+mod reliability;
 mod rows;
 mod shuffle;
 mod small_field;
 mod spec;
 mod survival;
+mod traffic;
 mod units;
 
 pub use cache::PlanCache;
 pub use code::{Code, sets};
 pub use plan::{Plan, Undecodable};
+pub use reliability::{Fleet, HOURS_PER_YEAR};
 pub use spec::{CodeSpec, Copies, KNOWN, PERIOD_MAX, SLOTS_MAX, Shape, SpecError};
 pub use survival::{Share, Survival};
+pub use traffic::{SmallWrite, Traffic};
 pub use units::{UnitSet, Units};
