@@ -6,6 +6,7 @@
 //! load when healthy over its load when degraded is the speed that is left.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 
 use crate::code::Code;
@@ -48,7 +49,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
     }
 
     /// Reads of each slot per data unit that is read, when all are read equally often, one by one,
-    /// with the slots `failed` gone.
+    /// with the slots `failed` gone. Copies of a mirror share its reads.
     ///
     /// # Errors
     /// If a unit cannot be had any more.
@@ -58,7 +59,9 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
         for stripe in 0..self.stripes {
             for unit in 0..self.code.k() {
                 let slot = (self.slot)(stripe, unit);
-                if failed.contains(slot) {
+                if self.code.spec().is_mirror() {
+                    self.add_copies(&mut loads, stripe, failed)?;
+                } else if failed.contains(slot) {
                     self.add(&mut loads, &mut plans, stripe, failed, UnitSet::one(unit))?;
                 } else {
                     loads[slot] += 1.0;
@@ -120,6 +123,23 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
         SmallWrite { reads: ratio(reads, units), writes: ratio(writes, units) }
     }
 
+    /// A read of a mirror goes to any copy that is left, each as often as the others.
+    fn add_copies(
+        &self,
+        loads: &mut [f64],
+        stripe: u64,
+        failed: UnitSet,
+    ) -> Result<(), Undecodable> {
+        let lost = self.lost(stripe, failed);
+        let left = UnitSet::first(self.code.width()).difference(&lost);
+        if left.is_empty() {
+            return Err(Undecodable { unit: 0, lost });
+        }
+        left.iter()
+            .for_each(|copy| loads[(self.slot)(stripe, copy)] += ratio(1, left.len() as u64));
+        Ok(())
+    }
+
     fn add(
         &self,
         loads: &mut [f64],
@@ -130,10 +150,11 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
     ) -> Result<(), Undecodable> {
         let lost = self.lost(stripe, failed);
         let key = (self.code.pattern(stripe), lost, wanted);
-        if !plans.contains_key(&key) {
-            plans.insert(key, self.code.plan(stripe, lost, wanted, &|_| 1)?);
-        }
-        for unit in plans[&key].reads {
+        let plan = match plans.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(self.code.plan(stripe, lost, wanted, &|_| 1)?),
+        };
+        for unit in plan.reads {
             loads[(self.slot)(stripe, unit)] += 1.0;
         }
         Ok(())

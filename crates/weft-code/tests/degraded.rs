@@ -120,6 +120,15 @@ fn traffic_counts_what_the_planner_reads() {
 }
 
 #[test]
+fn copies_of_a_mirror_share_its_reads() {
+    let mirror = code("raid10");
+    let traffic = Traffic::new(&mirror, 6, 3, |s, unit| 2 * usize::try_from(s).unwrap() + unit);
+    traffic.reads(UnitSet::EMPTY).unwrap().into_iter().for_each(|load| same(load, 1.0 / 6.0));
+    same(traffic.degraded_speed(UnitSet::from([0, 3])).unwrap(), 0.5);
+    assert!(traffic.reads(UnitSet::from([2, 3])).is_err());
+}
+
+#[test]
 fn small_writes_cost_what_textbooks_say() {
     for (name, reads, writes) in [
         ("raid0", 0.0, 1.0),
