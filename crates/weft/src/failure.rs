@@ -45,6 +45,11 @@ impl Failure {
         Self { code: USAGE, ..Self::new(message) }
     }
 
+    /// Everything was said already; only the exit code is left.
+    pub fn said(code: u8) -> Self {
+        Self { code, ..Self::new("") }
+    }
+
     /// With another exit code.
     pub fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
@@ -57,6 +62,9 @@ impl Failure {
 
     /// Tells the person, or with `json` the program, and gives the exit code.
     pub fn report(&self, json: bool) -> ExitCode {
+        if self.message.is_empty() {
+            return ExitCode::from(self.code);
+        }
         if json {
             let error = serde_json::json!({
                 "error": { "code": self.code, "message": self.message, "hint": self.hint }

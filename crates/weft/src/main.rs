@@ -42,6 +42,7 @@ fn run(cli: &Cli) -> Outcome {
     match &cli.command {
         Command::Create(args) => commands::create::create(args, json),
         Command::Examine(args) => commands::examine::examine(args, json),
+        Command::Plan(args) => commands::plan::plan(args, json),
         Command::Simulate(args) => commands::simulate::simulate(args, json),
         Command::Demo(args) => demo::demo(args, json),
         Command::Serve(args) => daemon::serve(args, &dir()?, json),

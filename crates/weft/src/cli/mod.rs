@@ -2,6 +2,7 @@
 
 mod manage;
 mod offline;
+mod plan;
 mod run;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ pub use manage::{
     StopArgs, ThrottleArgs,
 };
 pub use offline::{Consistency, CreateArgs, ExamineArgs, SimulateArgs};
+pub use plan::PlanArgs;
 pub use run::{AttachArgs, DemoArgs, DetachArgs, ServeArgs};
 
 /// A software RAID in user space that stays fast and safe while a disk is failed or rebuilt.
@@ -72,6 +74,9 @@ pub enum Command {
     Examine(ExamineArgs),
     /// End the daemon cleanly
     Stop(StopArgs),
+    /// Compare the codes that suit some disks: what they survive, how fast they stay, how long
+    /// they live
+    Plan(PlanArgs),
     /// Run the engine against simulated crashes and faults
     Simulate(SimulateArgs),
     /// Show what weft does: build an array, break it, mend it, compare every byte

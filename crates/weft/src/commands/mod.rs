@@ -4,5 +4,6 @@ pub mod attach;
 pub mod create;
 pub mod examine;
 pub mod manage;
+pub mod plan;
 pub mod simulate;
 pub mod status;

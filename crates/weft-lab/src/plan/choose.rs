@@ -1,0 +1,142 @@
+//! Which code to take.
+//!
+//! Among the codes that meet all goals one is recommended: the one with the highest weighed
+//! *product* of usable share, degraded speed, and the inverses of write operations and rebuild reads – a
+//! product, because twice as good is worth the same wherever it is. The emphasis shifts the weights.
+//! A longer MTTDL counts a little, and beyond [`MTTDL_ENOUGH_YEARS`] not at all: other things
+//! than independent disk failures lose the data then.
+
+use super::{Emphasis, Plan, Row, Wish};
+
+/// Where a longer mean time to data loss stops to matter.
+pub(super) const MTTDL_ENOUGH_YEARS: f64 = 1e7;
+const MTTDL_WEIGHT: f64 = 0.03;
+
+/// Exponents of the product.
+struct Weights {
+    capacity: f64,
+    degraded: f64,
+    write: f64,
+    rebuild: f64,
+}
+
+fn weights(emphasis: Emphasis) -> Weights {
+    let even = Weights { capacity: 1.0, degraded: 0.5, write: 0.25, rebuild: 0.15 };
+    match emphasis {
+        Emphasis::Balanced => even,
+        Emphasis::Read => Weights { degraded: 2.0, ..even },
+        Emphasis::Write => Weights { write: 1.5, ..even },
+        Emphasis::Capacity => Weights { capacity: 4.0, ..even },
+    }
+}
+
+/// Sorts, marks and recommends.
+pub(super) fn choose(wish: Wish, mut rows: Vec<Row>) -> Plan {
+    let better: Vec<bool> = (0..rows.len())
+        .map(|i| rows[i].fits() && !(0..rows.len()).any(|j| beats(&rows, j, i)))
+        .collect();
+    rows.iter_mut().zip(better).for_each(|(row, best)| row.best_in_something = best);
+    let weights = weights(wish.emphasis);
+    rows.sort_by(|a, b| {
+        let by_score = || score(b, &weights).total_cmp(&score(a, &weights));
+        b.fits().cmp(&a.fits()).then_with(by_score)
+    });
+    let best = rows.first().filter(|row| row.fits());
+    let recommended = best.map(|row| row.code);
+    let reason = best.map_or_else(|| nothing(&rows), |best| reason(best, &rows, &wish));
+    Plan { wish, codes: rows, recommended, reason }
+}
+
+/// The score's logarithm.
+fn score(row: &Row, weights: &Weights) -> f64 {
+    let degraded = row.degraded.map_or(0.01, |degraded| degraded.worst);
+    let rebuild = row.rebuild.map_or(100.0, |rebuild| rebuild.reads);
+    weights.capacity * row.efficiency.ln() + weights.degraded * degraded.ln()
+        - weights.write * row.write.ops().ln()
+        - weights.rebuild * rebuild.ln()
+        + MTTDL_WEIGHT * row.mttdl_years.min(MTTDL_ENOUGH_YEARS).ln()
+}
+
+/// What makes a code better, larger being better.
+fn merits(row: &Row) -> [f64; 6] {
+    [
+        row.efficiency,
+        row.degraded.map_or(0.0, |degraded| degraded.worst),
+        row.rebuild.map_or(f64::NEG_INFINITY, |rebuild| -rebuild.reads),
+        row.rebuild.map_or(f64::NEG_INFINITY, |rebuild| -rebuild.hours),
+        -row.write.ops(),
+        row.mttdl_years,
+    ]
+}
+
+/// Whether `rows[j]` fits and is at least as good as `rows[i]` in everything, and better in
+/// something or named first.
+fn beats(rows: &[Row], j: usize, i: usize) -> bool {
+    if i == j || !rows[j].fits() {
+        return false;
+    }
+    let (ours, theirs) = (merits(&rows[j]), merits(&rows[i]));
+    let at_least = ours.iter().zip(&theirs).all(|(a, b)| *a >= *b - 1e-9 * b.abs());
+    let more = ours.iter().zip(&theirs).any(|(a, b)| *a > *b + 1e-9 * b.abs());
+    at_least && (more || j < i)
+}
+
+fn reason(best: &Row, rows: &[Row], wish: &Wish) -> String {
+    let fitting: Vec<&Row> = rows.iter().filter(|row| row.fits()).collect();
+    let what = match wish.emphasis {
+        Emphasis::Balanced => "the best balance of capacity, degraded reads, writes and rebuild",
+        Emphasis::Read => "the best for reads, also with a disk lost, at a fair price",
+        Emphasis::Write => "the best for small writes at a fair price",
+        Emphasis::Capacity => "the most capacity without giving up the rest",
+    };
+    let mut reason = match fitting.len() {
+        1 => "the only code compared that meets every goal".to_owned(),
+        n => format!("of the {n} codes that meet every goal, {what}"),
+    };
+    // Beside the one that people know best, or else the runner-up.
+    let known = ["raid6", "raid5", "raid10", "rs:"];
+    let known = known.iter().find_map(|name| {
+        fitting.iter().find(|row| row.code != best.code && row.code.to_string().starts_with(name))
+    });
+    if let Some(other) = known.or_else(|| fitting.get(1)) {
+        reason.push_str(&beside(best, other));
+    }
+    reason
+}
+
+/// How `best` compares with `other`.
+fn beside(best: &Row, other: &Row) -> String {
+    let mut words = Vec::new();
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let mut add = |what: &str, ours: String, theirs: String| {
+        if ours != theirs {
+            words.push(format!("{what} {ours} instead of {theirs}"));
+        }
+    };
+    add("usable", percent(best.efficiency), percent(other.efficiency));
+    if let (Some(ours), Some(theirs)) = (best.degraded, other.degraded) {
+        add("read speed with a disk lost", percent(ours.worst), percent(theirs.worst));
+    }
+    if let (Some(ours), Some(theirs)) = (best.rebuild, other.rebuild) {
+        let reads = |reads: f64| format!("{reads:.1}");
+        add("bytes read per byte rebuilt", reads(ours.reads), reads(theirs.reads));
+    }
+    let ops = |row: &Row| format!("{:.1}", row.write.ops());
+    add("disk operations per small write", ops(best), ops(other));
+    add("MTTDL", format!("{:.1e} years", best.mttdl_years), format!("{:.1e}", other.mttdl_years));
+    if words.is_empty() {
+        return format!("; {} does the same", other.code);
+    }
+    format!("; beside {}: {}", other.code, words.join(", "))
+}
+
+fn nothing(rows: &[Row]) -> String {
+    let closest = rows.iter().min_by_key(|row| row.misses.len());
+    closest.map_or_else(
+        || "no code can be built on these disks".into(),
+        |row| {
+            let misses = row.misses.join(", ");
+            format!("no code meets every goal; the closest is {}: {misses}", row.code)
+        },
+    )
+}

@@ -1,0 +1,122 @@
+//! How many sets of failed disks an array survives: all sets tried, or a seeded sample.
+//!
+//! The stripes of a period are boiled down first: only the different pairs of (rows, places of the
+//! units) count. A set is then held against each of them until one is lost; stripes that lose no more than the
+//! code tolerates anyway cost an intersection of two bit sets.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use weft_code::{Code, UnitSet, sets};
+use weft_layout::Layout;
+
+/// Sets times stripes up to which all sets are tried.
+const WORK_MAX: u64 = 20_000_000;
+/// Sets that a sample has.
+const SAMPLE: u64 = 4000;
+
+/// Failure sets of one size that an array survives.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Survived {
+    /// Disks that fail.
+    pub failures: usize,
+    /// Sets that it survives.
+    pub recoverable: u64,
+    /// Sets tried.
+    pub of: u64,
+    /// All sets were tried.
+    pub exact: bool,
+}
+
+impl Survived {
+    /// The share, 0 to 1.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub fn share(&self) -> f64 {
+        self.recoverable as f64 / self.of.max(1) as f64
+    }
+}
+
+/// The different stripes of an array.
+#[derive(Debug)]
+pub(super) struct Stripes<'a> {
+    code: &'a Code,
+    slots: usize,
+    /// The pattern of rows, the slot of each unit, and all these slots.
+    kinds: Vec<(u64, Vec<u8>, UnitSet)>,
+}
+
+impl<'a> Stripes<'a> {
+    pub(super) fn of(code: &'a Code, layout: &dyn Layout, period: u64) -> Self {
+        let mut kinds = BTreeSet::new();
+        for stripe in 0..period {
+            let slot = |unit| u8::try_from(layout.place(stripe, unit).slot).expect("255 slots");
+            kinds.insert((code.pattern(stripe), (0..code.width()).map(slot).collect::<Vec<_>>()));
+        }
+        // The decodability of MDS codes depends on the slots alone.
+        let mut met = BTreeSet::new();
+        let kinds = kinds.into_iter().map(|(pattern, units)| {
+            let slots: UnitSet = units.iter().map(|slot| usize::from(*slot)).collect();
+            (pattern, units, slots)
+        });
+        let kinds = kinds.filter(|(_, _, slots)| !code.is_mds() || met.insert(*slots)).collect();
+        Self { code, slots: layout.slots(), kinds }
+    }
+
+    /// Whether all data can be had with the slots `failed` gone.
+    pub(super) fn survive(&self, failed: UnitSet) -> bool {
+        let tolerance = self.code.tolerance();
+        if failed.len() <= tolerance {
+            return true;
+        }
+        self.kinds.iter().all(|(pattern, units, slots)| {
+            let hit = slots.intersection(&failed).len();
+            if hit <= tolerance || self.code.is_mds() {
+                return hit <= tolerance;
+            }
+            let lost = |unit: &usize| failed.contains(units[*unit].into());
+            self.code.decodable(*pattern, (0..units.len()).filter(lost).collect())
+        })
+    }
+
+    /// The sets of `failures` failed slots that are survived.
+    pub(super) fn survived(&self, failures: usize, seed: u64) -> Survived {
+        let all = binomial(self.slots as u64, failures as u64);
+        if failures <= self.code.tolerance() || failures > self.slots {
+            return Survived { failures, recoverable: all, of: all, exact: true };
+        }
+        let exact = all.saturating_mul(self.kinds.len() as u64) <= WORK_MAX;
+        let survived = if exact {
+            sets(self.slots, failures).filter(|set| self.survive(*set)).count() as u64
+        } else {
+            let mut dice = Dice(seed);
+            (0..SAMPLE).filter(|_| self.survive(dice.set(self.slots, failures))).count() as u64
+        };
+        let of = if exact { all } else { SAMPLE };
+        Survived { failures, recoverable: survived, of, exact }
+    }
+}
+
+fn binomial(n: u64, size: u64) -> u64 {
+    if size > n {
+        return 0;
+    }
+    (0..size).fold(1, |c: u64, i| c.saturating_mul(n - i) / (i + 1))
+}
+
+/// Steele, Lea and Flood's SplitMix64.
+struct Dice(u64);
+
+impl Dice {
+    fn set(&mut self, slots: usize, size: usize) -> UnitSet {
+        let mut set = UnitSet::EMPTY;
+        while set.len() < size {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let slot = (u128::from(z ^ (z >> 31)) * slots as u128) >> 64;
+            set.insert(usize::try_from(slot).expect("below slots"));
+        }
+        set
+    }
+}

@@ -1,0 +1,108 @@
+//! `weft plan`.
+
+use clap::{ArgGroup, Args};
+
+use crate::size;
+
+/// `weft plan`.
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("what").args(["members", "disks"]).required(true).multiple(false),
+    group = ArgGroup::new("emphasis").args(["read", "write", "most"]).multiple(false),
+    after_help = "\
+Every figure is counted with the layouts and the repair planner that run arrays; docs/plan.md says how.
+Nothing is written anywhere. Without --survive, codes that survive any 2 failures are looked for (any 1
+with fewer than 5 disks).
+
+Stripes are drawn as D data, L local parity, G global parity, P Q R parity, C copy.
+
+Examples:
+  Eight disks of 20 TiB, any two may fail:
+    weft plan --disks 8 --size 20T --survive 2
+  Slow disks, a life of a million years, reads matter most:
+    weft plan --disks 12 --size 18T --bandwidth 150M --mttdl 1e6y --read
+  These disks (only their sizes are looked at), at least 10 TiB usable:
+    weft plan --capacity 10T /dev/sd[b-h]
+  Two codes side by side, MTTDL checked by simulation:
+    weft plan --disks 7 --size 4T --code lrc:4,2,1 --code drc-g:4,2,1 --monte-carlo"
+)]
+pub struct PlanArgs {
+    /// Files, block devices or nbd:// URIs that the array would be made of
+    #[arg(value_name = "MEMBER")]
+    pub members: Vec<String>,
+    /// Plan for this many disks
+    #[arg(long, value_name = "N", requires = "size")]
+    pub disks: Option<usize>,
+    /// Size of each
+    #[arg(long, value_parser = size::parse, value_name = "SIZE", conflicts_with = "members")]
+    pub size: Option<u64>,
+    /// Bytes per second that a disk reads or writes in sequence
+    #[arg(long, value_parser = size::parse, default_value = "200M", value_name = "RATE")]
+    pub bandwidth: u64,
+    /// The part of it that a rebuild may take, 0 to 1
+    #[arg(long, default_value_t = 0.5, value_name = "PART")]
+    pub rebuild_share: f64,
+    /// Mean time to failure of a disk
+    #[arg(long, value_parser = parse_hours, default_value = "1e6h", value_name = "TIME")]
+    pub mttf: f64,
+
+    /// Any F disks may fail
+    #[arg(long, value_name = "F")]
+    pub survive: Option<usize>,
+    /// Mean time to data loss at least, such as 1e6y
+    #[arg(long, value_parser = parse_hours, value_name = "TIME")]
+    pub mttdl: Option<f64>,
+    /// Usable bytes at least
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub capacity: Option<u64>,
+    /// Reads matter most, also with a disk lost
+    #[arg(long)]
+    pub read: bool,
+    /// Small writes matter most
+    #[arg(long)]
+    pub write: bool,
+    /// Usable capacity matters most
+    #[arg(long)]
+    pub most: bool,
+
+    /// Compare only this code (may be repeated)
+    #[arg(long = "code", value_name = "CODE")]
+    pub codes: Vec<String>,
+    /// Also show codes that others beat in everything, or that miss a goal
+    #[arg(long)]
+    pub all: bool,
+    /// Check MTTDL by simulating CYCLES times from all disks working to all working, or to loss
+    #[arg(long, num_args = 0..=1, default_missing_value = "100000", value_name = "CYCLES",
+          value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
+    pub monte_carlo: Option<u64>,
+    /// Seed of what is drawn
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Parses `1e6h`, `1000000`, `114y`; hours without a suffix.
+fn parse_hours(text: &str) -> Result<f64, String> {
+    let (number, factor) = match text.strip_suffix('y') {
+        Some(years) => (years, weft_lab::plan::HOURS_PER_YEAR),
+        None => (text.strip_suffix('h').unwrap_or(text), 1.0),
+    };
+    let hours = number.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0);
+    hours
+        .map(|hours| hours * factor)
+        .ok_or_else(|| format!("`{text}` is not a time: write 1e6h (hours) or 100y (years)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_hours;
+
+    #[test]
+    fn times_are_hours_or_years() {
+        assert_eq!(parse_hours("1e6h"), Ok(1e6));
+        assert_eq!(parse_hours("500"), Ok(500.0));
+        assert_eq!(parse_hours("2y"), Ok(17520.0));
+        for text in ["", "y", "-1y", "0", "nan", "inf", "1 day"] {
+            assert!(parse_hours(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! `weft plan`: which codes suit some disks, as a table.
+
+use std::time::Duration;
+
+use weft_code::CodeSpec;
+use weft_lab::plan::{Emphasis, HOURS_PER_YEAR, Plan, PlanError, Row, Wish, plan as compare};
+
+use crate::cli::PlanArgs;
+use crate::failure::{FAILED, Failure, Outcome};
+use crate::members::Opener;
+use crate::report::progress::Progress;
+use crate::size;
+use crate::thread;
+
+/// `weft plan`.
+pub fn plan(args: &PlanArgs, json: bool) -> Outcome {
+    let codes = codes_of(&args.codes)?;
+    let wish = wish_of(args)?;
+    let mut progress = Progress::new("plan", 1, json);
+    let told = |done: usize, of: usize| {
+        progress.at(done as u64, of as u64, &format!("{done} of {of} codes"));
+    };
+    let plan = compare(&wish, &codes, told).map_err(explain)?;
+    drop(progress);
+    if json {
+        println!("{}", serde_json::to_string(&plan).map_err(anyhow::Error::from)?);
+    } else {
+        show(&plan, args);
+    }
+    if plan.recommended.is_none() {
+        return Err(Failure::said(FAILED));
+    }
+    Ok(())
+}
+
+fn codes_of(given: &[String]) -> Result<Vec<CodeSpec>, Failure> {
+    let parse = |code: &String| {
+        code.parse().map_err(|e| {
+            Failure::usage(format!("--code {code}: {e}"))
+                .hint("`weft create --help` lists the codes, for example raid6 or drc-g:4,2,1")
+        })
+    };
+    given.iter().map(parse).collect()
+}
+
+fn wish_of(args: &PlanArgs) -> Result<Wish, Failure> {
+    let (disks, size_bytes) = match (args.disks, args.size) {
+        (Some(disks), Some(size)) => (disks, size),
+        _ => (args.members.len(), smallest(&args.members)?),
+    };
+    let emphasis = match (args.read, args.write, args.most) {
+        (true, ..) => Emphasis::Read,
+        (_, true, _) => Emphasis::Write,
+        (.., true) => Emphasis::Capacity,
+        _ => Emphasis::Balanced,
+    };
+    Ok(Wish {
+        disks,
+        size_bytes,
+        bandwidth_bytes_s: args.bandwidth,
+        rebuild_share: args.rebuild_share,
+        mttf_h: args.mttf,
+        survive: args.survive.unwrap_or(match disks {
+            0 | 1 => 0,
+            2..=4 => 1,
+            _ => 2,
+        }),
+        mttdl_years: args.mttdl.map(|hours| hours / HOURS_PER_YEAR),
+        capacity_bytes: args.capacity,
+        emphasis,
+        monte_carlo_cycles: args.monte_carlo,
+        seed: args.seed,
+    })
+}
+
+/// The size of the smallest member; nothing else of them is looked at.
+fn smallest(members: &[String]) -> Result<u64, Failure> {
+    let members = members.to_vec();
+    thread::run(move |opener: Opener| async move {
+        let mut least = u64::MAX;
+        for member in &members {
+            least = least.min(opener.open(member, true).await?.info().size_bytes);
+        }
+        Ok(least)
+    })
+}
+
+fn explain(error: PlanError) -> Failure {
+    match error {
+        PlanError::Wish(problem) => Failure::usage(problem),
+        PlanError::Layout(error) => Failure::new(error.to_string())
+            .hint("`weft plan` without --code compares the codes that these disks can hold"),
+    }
+}
+
+/// Lines of the table: what is worth taking, or everything.
+fn chosen<'a>(plan: &'a Plan, args: &PlanArgs) -> Vec<&'a Row> {
+    let everything = args.all || !args.codes.is_empty() || plan.recommended.is_none();
+    let wanted =
+        |row: &&Row| everything || row.best_in_something || Some(row.code) == plan.recommended;
+    plan.codes.iter().filter(wanted).collect()
+}
+
+fn show(plan: &Plan, args: &PlanArgs) {
+    let wish = &plan.wish;
+    println!(
+        "{} disks of {}, {}, {:.0} % of it for a rebuild; MTTF of a disk {:.1e} hours",
+        wish.disks,
+        size::show(wish.size_bytes),
+        size::show_rate(wish.bandwidth_bytes_s),
+        wish.rebuild_share * 100.0,
+        wish.mttf_h,
+    );
+    println!("goals: {}\n", goals(wish));
+    let rows = chosen(plan, args);
+    let mut table = vec![HEAD.map(str::to_owned).to_vec()];
+    table.extend(rows.iter().map(|row| line(row, plan.recommended == Some(row.code))));
+    print_table(&table);
+    println!(
+        "\nsurvives: share of all sets of 1, 2, 3, 4 failed disks; degraded: read speed left with the \
+         worst disk\nlost; reads: bytes read per byte rebuilt; write: disk operations of a small \
+         write (reads+writes)"
+    );
+    if rows.iter().any(|row| row.survives.iter().any(|s| !s.exact)) {
+        println!("~ estimated from a sample of the sets (seed {})", wish.seed);
+    }
+    for row in rows.iter().filter(|row| !row.fits()) {
+        println!("{} does not do: {}", row.code, row.misses.join(", "));
+    }
+    let hidden = plan.codes.len() - rows.len();
+    if hidden > 0 {
+        println!("{hidden} more codes are beaten in everything or miss a goal: --all shows them");
+    }
+    show_simulated(&rows);
+    match plan.recommended {
+        Some(code) => {
+            println!("\nTake {code}: {}.", plan.reason);
+            println!("  weft create NAME --code {code} MEMBER…");
+        }
+        None => println!("\n{}.\nAsk for less, or add disks.", plan.reason),
+    }
+}
+
+const HEAD: [&str; 10] = [
+    "",
+    "code",
+    "stripe",
+    "usable",
+    "",
+    "survives %",
+    "degraded",
+    "rebuild",
+    "reads",
+    "write  MTTDL",
+];
+
+fn goals(wish: &Wish) -> String {
+    let mut goals = vec![format!("any {} may fail", wish.survive)];
+    goals.extend(wish.mttdl_years.map(|years| format!("MTTDL {years:.1e} years")));
+    goals.extend(wish.capacity_bytes.map(|bytes| format!("{} usable", size::show(bytes))));
+    goals.push(
+        match wish.emphasis {
+            Emphasis::Balanced => "no emphasis",
+            Emphasis::Read => "above all reads",
+            Emphasis::Write => "above all small writes",
+            Emphasis::Capacity => "above all capacity",
+        }
+        .into(),
+    );
+    goals.join(" · ")
+}
+
+fn line(row: &Row, recommended: bool) -> Vec<String> {
+    let survives = row.survives.iter().map(|s| {
+        // Never rounded up to a certainty.
+        let percent = (s.share() * 1000.0).floor() / 10.0;
+        let sampled = if s.exact { "" } else { "~" };
+        let shown = if percent == percent.trunc() || percent > 99.9 {
+            format!("{percent:.0}")
+        } else {
+            format!("{percent:.1}")
+        };
+        format!("{sampled}{shown}")
+    });
+    let rebuild = row.rebuild.map(|rebuild| Duration::from_secs_f64(rebuild.hours * 3600.0));
+    vec![
+        if recommended { "→" } else { "" }.into(),
+        row.code.to_string(),
+        row.picture.clone(),
+        size::show(row.capacity_bytes),
+        format!("{:.0} %", row.efficiency * 100.0),
+        survives.collect::<Vec<_>>().join(" "),
+        row.degraded.map_or("–".into(), |degraded| format!("{:.0} %", degraded.worst * 100.0)),
+        rebuild.map_or("–".into(), size::show_duration),
+        row.rebuild.map_or("–".into(), |rebuild| format!("{:.1}", rebuild.reads)),
+        format!("{:>5}  {:.1e} y", operations(row), row.mttdl_years),
+    ]
+}
+
+fn operations(row: &Row) -> String {
+    let whole = |n: f64| if n.fract() == 0.0 { format!("{n:.0}") } else { format!("{n:.1}") };
+    format!("{}+{}", whole(row.write.reads), whole(row.write.writes))
+}
+
+/// Prints columns, each as wide as its widest cell.
+fn print_table(table: &[Vec<String>]) {
+    let width =
+        |column: usize| table.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    for line in table {
+        let cells = line.iter().enumerate().map(|(column, cell)| {
+            let pad = " ".repeat(width(column) - cell.chars().count());
+            // Numbers to the right, names to the left.
+            if matches!(column, 3 | 4 | 6 | 7 | 8) { pad + cell } else { cell.clone() + &pad }
+        });
+        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
+
+fn show_simulated(rows: &[&Row]) {
+    for row in rows {
+        if let Some(simulated) = row.simulated {
+            println!(
+                "{}: MTTDL by simulation {:.2e} ± {:.0e} years (99 %), by the chain {:.2e}",
+                row.code,
+                simulated.mttdl_years,
+                2.58 * simulated.standard_error_years,
+                row.mttdl_years
+            );
+        }
+    }
+}
