@@ -11,7 +11,7 @@ const GLOBALS: [usize; 3] = [1, 2, 3];
 /// Periods of shuffled groups beyond this are left to `drc-oa`.
 const PERIOD_MAX: u64 = 256;
 /// Arrays wider than this get no groups across all disks.
-const GROUPED_MAX: usize = 32;
+const GROUPED_MAX: usize = 24;
 /// Arrays wider than this also get codes with narrower stripes.
 const WIDE: usize = 9;
 

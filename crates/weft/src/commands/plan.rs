@@ -190,11 +190,16 @@ fn line(row: &Row, recommended: bool) -> Vec<String> {
         size::show(row.capacity_bytes),
         format!("{:.0} %", row.efficiency * 100.0),
         survives.collect::<Vec<_>>().join(" "),
-        row.degraded.map_or("–".into(), |degraded| format!("{:.0} %", degraded.worst * 100.0)),
-        rebuild.map_or("–".into(), size::show_duration),
-        row.rebuild.map_or("–".into(), |rebuild| format!("{:.1}", rebuild.reads)),
+        row.degraded.map_or_else(dash, |degraded| format!("{:.0} %", degraded.worst * 100.0)),
+        rebuild.map_or_else(dash, size::show_duration),
+        row.rebuild.map_or_else(dash, |rebuild| format!("{:.1}", rebuild.reads)),
         format!("{:>5}  {:.1e} y", operations(row), row.mttdl_years),
     ]
+}
+
+/// In place of a figure that there is not.
+fn dash() -> String {
+    "–".into()
 }
 
 fn operations(row: &Row) -> String {
