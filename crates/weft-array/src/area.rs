@@ -16,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::region_map;
-use crate::superblock::Consistency;
+use crate::superblock::{BYTES_MAX, Consistency};
 
 /// Bytes of the label, at offset 0.
 pub const LABEL_BYTES: u64 = 4096;
@@ -133,7 +133,8 @@ impl Area {
 fn log_size(member_bytes: u64, unit_bytes: u64, asked: Option<u64>) -> u64 {
     let scaled = (member_bytes / LOG_SHARE).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT);
     let least = (2 * (unit_bytes + 4096)).next_multiple_of(MIB);
-    asked.unwrap_or(scaled).next_multiple_of(4096).max(least)
+    // More than any disk has is too much, too, and does not overflow.
+    asked.unwrap_or(scaled).min(BYTES_MAX / 2).next_multiple_of(4096).max(least)
 }
 
 #[cfg(test)]

@@ -275,9 +275,9 @@ impl Superblock {
         if !self.area.is_sound() {
             return fail("its areas overlap or are not aligned");
         }
-        let end =
-            self.rows.checked_mul(self.unit_bytes).map(|n| n.checked_add(self.area.data_offset));
-        if self.rows == 0 || end.flatten().is_none_or(|end| end > i64::MAX.cast_unsigned()) {
+        let member =
+            u128::from(self.rows) * u128::from(self.unit_bytes) + u128::from(self.area.data_offset);
+        if self.rows == 0 || member * self.slots.len() as u128 > u128::from(BYTES_MAX) {
             return fail("its size is out of range");
         }
         if self.name.len() > NAME_BYTES_MAX || self.spares.len() > SPARES_MAX {
@@ -333,6 +333,9 @@ pub fn disk_hint(name: &str) -> String {
     let skip = name.chars().count().saturating_sub(HINT_CHARS_MAX);
     name.chars().skip(skip).collect()
 }
+
+/// Bytes of all members of an array together, at most: what NBD and the kernel can count.
+pub(crate) const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 
 fn impossible(what: String) -> SuperblockError {
     SuperblockError::Impossible { what }

@@ -14,6 +14,9 @@
 //!
 //! The choice is part of the on-disk format: it must never change.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use crate::{Layout, Place};
 
 const BASES: usize = 16;
@@ -32,7 +35,7 @@ pub(crate) struct Declustered {
     /// Rows of a block, w / gcd(n, w).
     block_rows: u64,
     /// Base permutations, column to slot, one after the other; and their inverses.
-    base: Box<[u8]>,
+    base: Arc<[u8]>,
     inverse: Box<[u8]>,
 }
 
@@ -40,7 +43,7 @@ impl Declustered {
     pub(crate) fn new(slots: usize, width: usize, rows: u64) -> Self {
         assert!(width < slots && slots <= 255);
         let common = gcd(slots, width);
-        let bases = choose_bases(slots, width, slots / common);
+        let bases = bases(slots, width, slots / common);
         let mut inverse = vec![0; bases.len()];
         for (line, base) in inverse.chunks_exact_mut(slots).zip(bases.chunks_exact(slots)) {
             (0u8..).zip(base).for_each(|(column, &slot)| line[usize::from(slot)] = column);
@@ -52,7 +55,7 @@ impl Declustered {
             rows,
             block_stripes: (slots / common) as u64,
             block_rows: (width / common) as u64,
-            base: bases.into(),
+            base: bases,
             inverse: inverse.into(),
         }
     }
@@ -118,6 +121,17 @@ impl Layout for Declustered {
 
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Slots and width.
+type Shape = (usize, usize);
+
+/// The base permutations, chosen once in the life of a program: a layout is asked for by every check of a
+/// superblock, and for wide arrays the choice takes a tenth of a second.
+fn bases(n: usize, w: usize, stripes: usize) -> Arc<[u8]> {
+    static CHOSEN: Mutex<BTreeMap<Shape, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
+    let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+    chosen.entry((n, w)).or_insert_with(|| choose_bases(n, w, stripes).into()).clone()
 }
 
 /// The base permutations, one after the other.

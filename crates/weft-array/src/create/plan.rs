@@ -12,8 +12,8 @@ use weft_layout::{Algorithm, code_for, for_code};
 use super::{CreateError, CreateOptions};
 use crate::area::Area;
 use crate::superblock::{
-    Consistency, FORMAT_VERSION, NAME_BYTES_MAX, SPARES_MAX, SlotMeta, SlotState, SpareMeta,
-    Superblock, SuperblockError, UNIT_BYTES, disk_hint, find_foreign, read_superblock,
+    BYTES_MAX, Consistency, FORMAT_VERSION, NAME_BYTES_MAX, SPARES_MAX, SlotMeta, SlotState,
+    SpareMeta, Superblock, SuperblockError, UNIT_BYTES, disk_hint, find_foreign, read_superblock,
 };
 use crate::uuid::Id;
 
@@ -184,6 +184,12 @@ fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), Cre
             "{} disks, of which {} are to be spares, leave none for the array",
             infos.len(),
             options.spares
+        ));
+    }
+    let total: u128 = infos.iter().map(|info| u128::from(info.size_bytes)).sum();
+    if total > u128::from(BYTES_MAX) {
+        return refuse(format!(
+            "the disks have {total} bytes together; more than {BYTES_MAX} cannot be counted: use fewer or smaller ones"
         ));
     }
     let mut names = BTreeSet::new();
