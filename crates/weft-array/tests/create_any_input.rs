@@ -1,0 +1,26 @@
+//! Whatever is asked of `create`, it makes what it planned or says why not and writes nothing: the body of
+//! the fuzz target over wishes put together at random, from a seed, of sensible and of extreme values.
+
+mod wishes;
+
+use weft_testkit::for_seeds;
+use wishes::{Fate, exercise, wish};
+
+#[test]
+fn every_wish_is_granted_as_planned_or_refused_with_nothing_written() {
+    let (mut made, mut refused) = (0, 0);
+    let counts = std::cell::RefCell::new((&mut made, &mut refused));
+    for_seeds(0..1500, |rng| {
+        let words = wish(&mut |bound| rng.index(bound));
+        let fate = exercise(&words);
+        match fate {
+            Fate::Made => *counts.borrow_mut().0 += 1,
+            Fate::Refused(_) => *counts.borrow_mut().1 += 1,
+            Fate::Meaningless => {}
+        }
+    });
+    assert!(
+        made > 100 && refused > 500,
+        "{made} made, {refused} refused: the wishes are too wild or too tame"
+    );
+}
