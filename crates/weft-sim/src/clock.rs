@@ -75,3 +75,9 @@ impl Driver for SimDriver {
 pub fn sim_rt(seed: u64, turns_max: u64) -> Rt {
     Rt::new(Rc::new(SimDriver::new(seed, turns_max)), Schedule::Seeded(mix(seed)))
 }
+
+/// An executor under virtual time for experiments: tasks run first in, first out, as under the ring, and a run may take
+/// as long as it needs.
+pub fn lab_rt() -> Rt {
+    Rt::new(Rc::new(SimDriver::new(0, u64::MAX)), Schedule::Fifo)
+}

@@ -19,9 +19,11 @@ pub use faults::Faults;
 use faults::{Errno, Fate};
 pub use latency::{Latency, Request, Uniform};
 use media::{Media, Payload};
+pub(crate) use pages::Pages;
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, Nanos};
 
+use crate::model::{Command, Model, Service, Station, Verb};
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -37,6 +39,7 @@ struct State {
     media: Media,
     faults: Faults,
     latency: Box<dyn Latency>,
+    model: Option<Model>,
     rng: Rng,
     ops: u64,
     depth: usize,
@@ -55,6 +58,7 @@ impl Platter {
             media: Media::new(size, sector_bytes),
             faults: Faults::default(),
             latency: Box::new(Uniform::default()),
+            model: None,
             rng,
             ops: 0,
             depth: 0,
@@ -74,6 +78,7 @@ impl Platter {
             media: state.media.clone(),
             faults,
             latency: Box::new(Uniform { spike_every: 0, ..Uniform::default() }),
+            model: None,
             rng: state.rng.clone(),
             ops: 0,
             depth: 0,
@@ -105,6 +110,12 @@ impl Platter {
     /// Gives it another speed.
     pub fn set_latency(&self, latency: Box<dyn Latency>) {
         self.0.borrow_mut().latency = latency;
+    }
+
+    /// Gives it the times of a product instead, from its next opening on: then requests are served in the order
+    /// that the product would choose, and no part of a write is seen before its end.
+    pub fn set_model(&self, model: Model) {
+        self.0.borrow_mut().model = Some(model);
     }
 
     /// Whether it says that zeroing is cheap.
@@ -167,12 +178,15 @@ pub struct SimDisk {
     info: DiskInfo,
     world: World,
     state: Rc<RefCell<State>>,
+    station: Option<Station>,
 }
 
 /// An operation that has started.
 struct Started {
     op: u64,
     delay: Nanos,
+    /// What serves it, if the disk is a modelled product.
+    service: Option<Service>,
     /// When part of a write becomes visible, for some.
     shown: Option<Nanos>,
 }
@@ -187,7 +201,9 @@ impl SimDisk {
             sector_bytes: state.sector,
             fast_zeroes: state.fast_zeroes,
         };
-        Rc::new(Self { info, world: world.clone(), state: platter.0.clone() })
+        let number = state.number as u64;
+        let station = state.model.map(|model| Station::new(world.rt(), model.mechanism(number)));
+        Rc::new(Self { info, world: world.clone(), state: platter.0.clone(), station })
     }
 
     fn error(info: &DiskInfo, op: DiskOp, offset: u64, len: u64, errno: Errno) -> DiskError {
@@ -214,20 +230,23 @@ impl SimDisk {
         );
     }
 
-    fn start(&self, verb: &'static str, request: Request) -> Option<Started> {
+    fn start(&self, what: &'static str, command: Command) -> Option<Started> {
         if !self.world.step() {
             return None;
         }
         let state = &mut *self.state.borrow_mut();
         let op = state.ops;
         state.ops += 1;
-        let request = Request { depth: state.depth, ..request };
+        let Command { verb, offset, len, .. } = command;
+        let is_read = verb == Verb::Read;
+        let request = Request { offset, len, is_read, depth: state.depth };
         let delay = state.latency.delay(request, &mut state.rng);
-        let shown = (!request.is_read && !state.calm && state.rng.chance(10))
-            .then(|| state.rng.below(delay));
+        let service = self.station.as_ref().map(|station| station.serve(command));
+        let hidden = state.calm || service.is_some();
+        let shown = (!is_read && !hidden && state.rng.chance(10)).then(|| state.rng.below(delay));
         state.depth += 1;
-        self.world.disk(state.number, verb, request.offset, request.len, op);
-        Some(Started { op, delay, shown })
+        self.world.disk(state.number, what, offset, len, op);
+        Some(Started { op, delay, service, shown })
     }
 
     /// Runs `body` as a task that nobody can cancel but the end of the world; what it returns is
@@ -238,7 +257,7 @@ impl SimDisk {
         body: impl FnOnce(&mut State, &World, Started) -> T + 'static,
     ) -> impl Future<Output = T> + 'static {
         let (world, state) = (self.world.clone(), self.state.clone());
-        let task = started.map(|started| {
+        let task = started.map(|mut started| {
             let rt = world.rt().clone();
             let until = rt.now() + started.delay;
             let shown = started.shown.map(|after| rt.now() + after);
@@ -250,7 +269,10 @@ impl SimDisk {
                         state.media.show_part(started.op, &mut state.rng);
                     }
                 }
-                rt.sleep_until(until).await;
+                match started.service.take() {
+                    Some(service) => drop(service.await),
+                    None => rt.sleep_until(until).await,
+                }
                 if !world.step() {
                     return std::future::pending().await;
                 }
@@ -271,7 +293,7 @@ impl SimDisk {
         let len = buf.len() as u64;
         let aligned = buf.is_aligned_to(self.info.sector_bytes as usize);
         self.check(DiskOp::Read, offset, len, aligned);
-        let started = self.start("read", Request { offset, len, is_read: true, depth: 0 });
+        let started = self.start("read", Command::read(offset, len));
         let info = self.info.clone();
         self.run(started, move |state, world, started| {
             let sector = u64::from(info.sector_bytes);
@@ -301,13 +323,13 @@ impl SimDisk {
         payload: Payload,
         fua: bool,
     ) -> Result<(), DiskError> {
-        let verb = match (op, fua) {
-            (DiskOp::Write, false) => "write",
-            (DiskOp::Write, true) => "write+fua",
-            (DiskOp::WriteZeroes, _) => "zeroes",
-            _ => "discard",
+        let (what, verb) = match (op, fua) {
+            (DiskOp::Write, false) => ("write", Verb::Write),
+            (DiskOp::Write, true) => ("write+fua", Verb::Write),
+            (DiskOp::WriteZeroes, _) => ("zeroes", Verb::Zero),
+            _ => ("discard", Verb::Zero),
         };
-        let started = self.start(verb, Request { offset, len, is_read: false, depth: 0 });
+        let started = self.start(what, Command { verb, offset, len, fua });
         if let Some(started) = &started {
             self.state.borrow_mut().media.begin(started.op, offset, len, payload);
         }
@@ -350,9 +372,8 @@ impl SimDisk {
     }
 
     async fn do_flush(&self) -> Result<(), DiskError> {
-        let request = Request { offset: 0, len: 0, is_read: false, depth: 0 };
         let mark = self.state.borrow().media.mark();
-        let started = self.start("flush", request).map(|s| Started { shown: None, ..s });
+        let started = self.start("flush", Command::FLUSH).map(|s| Started { shown: None, ..s });
         let info = self.info.clone();
         self.run(started, move |state, world, started| {
             if !state.faults.answers() {

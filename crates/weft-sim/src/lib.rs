@@ -5,6 +5,7 @@
 //! same run, event for event; a failure names its seed.
 //!
 //! * [`sim_rt`]: the executor of the product under a clock that jumps ([`SimDriver`]).
+//! * [`model`]: how long real disks take, product by product.
 //! * [`disk`]: disks with real contents, a volatile cache, and faults.
 //! * [`oracle`]: what a volume may answer, sector by sector, before and after a crash.
 //! * [`workload`]: clients that hold every answer against the oracle.
@@ -14,6 +15,7 @@ mod clock;
 pub mod disk;
 mod engine;
 mod events;
+pub mod model;
 pub mod oracle;
 mod panics;
 mod rng;
@@ -25,8 +27,9 @@ pub mod volume;
 pub mod workload;
 mod world;
 
-pub use clock::{SimDriver, sim_rt};
+pub use clock::{SimDriver, lab_rt, sim_rt};
 pub use disk::{Faults, Latency, Platter, SimDisk, Uniform};
+pub use model::{Contents, Model, ModelDisk, ModelOptions};
 pub use oracle::Oracle;
 pub use rng::Rng;
 pub use run::{Failure, Options, Report, Story, run};

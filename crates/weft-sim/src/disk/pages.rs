@@ -61,6 +61,11 @@ impl Pages {
         self.0.len() as u64
     }
 
+    /// Bytes of memory that they take, about.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.count() * PAGE
+    }
+
     /// Whether every page of the range exists already.
     pub(crate) fn covers(&self, offset: u64, len: u64) -> bool {
         (offset / PAGE..(offset + len).div_ceil(PAGE)).all(|page| self.0.contains_key(&page))

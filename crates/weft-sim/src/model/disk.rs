@@ -1,0 +1,246 @@
+//! A modelled disk as a [`Disk`]: a [`Station`] for the time, and contents.
+//!
+//! The same in virtual time and in real time; whoever drives the executor decides. Contents are real bytes, so that
+//! an experiment also proves the data: a write's bytes are there when it starts, a read's are taken
+//! when it completes, which is one of the orders that a disk may choose. Where only times are
+//! wanted, contents need not be kept.
+//!
+//! It has no faults of its own. [`weft_disk::FaultDisk`] before it fails requests, and disks that lose
+//! what was not flushed in a power cut are [`crate::SimDisk`]s, which can have a model's times
+//! ([`crate::Platter::set_model`]).
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+use futures_util::future::join;
+use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use weft_rt::{Buf, Frozen, Rt};
+
+use super::{Command, DiskStats, Model, Station, Verb};
+use crate::disk::Pages;
+
+/// What is kept of what is written.
+#[derive(Clone)]
+pub enum Contents {
+    /// Every byte, in memory; what was never written takes none.
+    Kept,
+    /// Only what lies below this offset (an array's metadata, say); beyond it everything reads as
+    /// zeros. 0: nothing is kept.
+    KeptBelow(u64),
+    /// Every byte, on another disk, at the same offsets. A request is complete when both
+    /// the model and that disk say so.
+    On(Rc<dyn Disk>),
+}
+
+impl std::fmt::Debug for Contents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Kept => f.write_str("Kept"),
+            Self::KeptBelow(bytes) => write!(f, "KeptBelow({bytes})"),
+            Self::On(disk) => write!(f, "On({})", disk.info().name),
+        }
+    }
+}
+
+/// How to open a modelled disk.
+#[derive(Debug, Clone)]
+pub struct ModelOptions {
+    /// What errors and logs call it; `None`: the model's name.
+    pub name: Option<String>,
+    /// Only the first so many bytes are offered (the papers use 5 GB of each disk); the mechanics are
+    /// those of the whole disk. `None`: all.
+    pub size_bytes: Option<u64>,
+    /// What is kept of what is written.
+    pub contents: Contents,
+    /// Turns a hard disk's platters: disks of one array should not turn in step.
+    pub seed: u64,
+    /// Switches a hard disk's write cache on or off; `None`: as the product comes.
+    pub write_cache: Option<bool>,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        Self { name: None, size_bytes: None, contents: Contents::Kept, seed: 0, write_cache: None }
+    }
+}
+
+/// A disk that takes as long as a product would.
+#[derive(Debug)]
+pub struct ModelDisk {
+    info: DiskInfo,
+    station: Station,
+    contents: Contents,
+    pages: RefCell<Pages>,
+}
+
+impl ModelDisk {
+    /// A fresh disk of `model` on the clock of `rt`.
+    pub fn open(rt: &Rt, model: &Model, options: ModelOptions) -> Rc<Self> {
+        let sector = u64::from(model.sector_bytes);
+        let limit = options.size_bytes.unwrap_or(u64::MAX).min(model.capacity_bytes);
+        let size_bytes = match &options.contents {
+            Contents::On(disk) => limit.min(disk.info().size_bytes),
+            Contents::Kept | Contents::KeptBelow(_) => limit,
+        };
+        let model = options.write_cache.map_or(*model, |on| model.with_write_cache(on));
+        let info = DiskInfo {
+            name: options.name.unwrap_or_else(|| model.name.to_owned()),
+            size_bytes: size_bytes - size_bytes % sector,
+            sector_bytes: model.sector_bytes,
+            fast_zeroes: model.zeroes_fast(),
+        };
+        let station = Station::new(rt, model.mechanism(options.seed));
+        Rc::new(Self { info, station, contents: options.contents, pages: RefCell::default() })
+    }
+
+    /// What it has done.
+    pub fn stats(&self) -> DiskStats {
+        self.station.stats()
+    }
+
+    /// Begins to count anew.
+    pub fn reset_stats(&self) {
+        self.station.reset_stats();
+    }
+
+    /// Reads what is stored, in no time (zeros where nothing is kept in memory).
+    pub fn peek(&self, offset: u64, out: &mut [u8]) {
+        self.pages.borrow().read(offset, out);
+    }
+
+    /// Bytes of memory that the contents take, about.
+    pub fn stored_bytes(&self) -> u64 {
+        self.pages.borrow().stored_bytes()
+    }
+
+    fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
+        let sector = u64::from(self.info.sector_bytes);
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.info.size_bytes);
+        if inside && offset.is_multiple_of(sector) && len.is_multiple_of(sector) {
+            return Ok(());
+        }
+        let what = if inside { "not aligned to sectors" } else { "beyond the end of the disk" };
+        let source = io::Error::new(io::ErrorKind::InvalidInput, what);
+        Err(DiskError::new(&self.info.name, op, offset, len, source))
+    }
+
+    /// Bytes of a range that are kept in memory.
+    fn kept(&self, offset: u64, len: u64) -> u64 {
+        match self.contents {
+            Contents::Kept => len,
+            Contents::KeptBelow(bytes) => bytes.saturating_sub(offset).min(len),
+            Contents::On(_) => 0,
+        }
+    }
+
+    fn command(verb: Verb, offset: u64, len: u64, fua: bool) -> Command {
+        Command { verb, offset, len, fua }
+    }
+
+    async fn do_read(
+        &self,
+        offset: u64,
+        mut buf: Buf,
+        class: Class,
+    ) -> (Result<(), DiskError>, Buf) {
+        let len = buf.len() as u64;
+        if let Err(error) = self.check(DiskOp::Read, offset, len) {
+            return (Err(error), buf);
+        }
+        let served = self.station.serve(Command::read(offset, len));
+        if let Contents::On(disk) = &self.contents {
+            return join(served, disk.read(offset, buf, class)).await.1;
+        }
+        served.await;
+        let kept = usize::try_from(self.kept(offset, len)).unwrap_or(usize::MAX);
+        self.pages.borrow().read(offset, &mut buf[..kept]);
+        buf[kept..].fill(0);
+        (Ok(()), buf)
+    }
+
+    async fn do_write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> Result<(), DiskError> {
+        let len = data.len() as u64;
+        self.check(DiskOp::Write, offset, len)?;
+        let served = self.station.serve(Self::command(Verb::Write, offset, len, opts.fua));
+        if let Contents::On(disk) = &self.contents {
+            return join(served, disk.write(offset, data, opts)).await.1;
+        }
+        let kept = usize::try_from(self.kept(offset, len)).unwrap_or(usize::MAX);
+        self.pages.borrow_mut().write(offset, &data[..kept]);
+        drop(data);
+        served.await;
+        Ok(())
+    }
+
+    async fn do_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> Result<(), DiskError> {
+        self.check(DiskOp::WriteZeroes, offset, len)?;
+        let served = self.station.serve(Self::command(Verb::Zero, offset, len, opts.fua));
+        if let Contents::On(disk) = &self.contents {
+            return join(served, disk.write_zeroes(offset, len, opts)).await.1;
+        }
+        self.pages.borrow_mut().zero(offset, self.kept(offset, len));
+        served.await;
+        Ok(())
+    }
+
+    async fn do_flush(&self) -> Result<(), DiskError> {
+        let served = self.station.serve(Command::FLUSH);
+        match &self.contents {
+            Contents::On(disk) => join(served, disk.flush()).await.1,
+            Contents::Kept | Contents::KeptBelow(_) => {
+                served.await;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Disk for ModelDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        buf: Buf,
+        class: Class,
+    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+        Box::pin(self.do_read(offset, buf, class))
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(self.do_write(offset, data, opts))
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(self.do_flush())
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(self.do_zeroes(offset, len, opts))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            self.check(DiskOp::Discard, offset, len)?;
+            if !self.info.fast_zeroes {
+                // A hard disk has nothing to forget.
+                return Ok(());
+            }
+            let opts = WriteOpts::USER;
+            self.do_zeroes(offset, len, opts).await
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! What a disk has done: for utilisation, and to be held against the kernel's `/proc/diskstats`.
+
+use weft_rt::Nanos;
+
+use super::{Command, Verb};
+
+/// What the machine inside has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Work {
+    /// Reads answered from the disk's cache or buffer, without the medium.
+    pub cache_hits: u64,
+    /// Accesses to the medium: of a hard disk, times that the heads were positioned; of an SSD, page
+    /// reads and programs.
+    pub accesses: u64,
+    /// Nanoseconds in which the arm moved, settled, or heads were switched.
+    pub seek_ns: Nanos,
+    /// Nanoseconds that were waited for the platter to turn.
+    pub rotation_ns: Nanos,
+    /// Nanoseconds in which data passed the heads. Of an SSD: in which dies were busy, summed up.
+    pub transfer_ns: Nanos,
+}
+
+/// Counters of a disk since it was opened or since [`super::ModelDisk::reset_stats`].
+///
+/// The same counts as in `/proc/diskstats`: a request is counted when it completes, `busy_ns` is the
+/// time in which at least one was with the disk (`io_ticks`), and `depth_ns` is that time
+/// weighted by how many there were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiskStats {
+    /// Reads completed.
+    pub reads: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Commands completed that zero a range.
+    pub zeroes: u64,
+    /// Flushes completed.
+    pub flushes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Bytes zeroed.
+    pub zeroed_bytes: u64,
+    /// Nanoseconds from arrival to completion, summed over the reads.
+    pub read_ns: Nanos,
+    /// The same over writes and zeroing.
+    pub write_ns: Nanos,
+    /// The same over flushes.
+    pub flush_ns: Nanos,
+    /// Nanoseconds in which at least one command was with the disk.
+    pub busy_ns: Nanos,
+    /// Commands with the disk, integrated over time (in nanoseconds).
+    pub depth_ns: u128,
+    /// Nanoseconds that the counters span.
+    pub elapsed_ns: Nanos,
+    /// Commands with the disk now.
+    pub in_flight: u64,
+    /// What the machine inside has done, since the disk was opened.
+    pub work: Work,
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+impl DiskStats {
+    /// Share of the time in which the disk had something to do, 0 to 1 (iostat's `%util`).
+    pub fn utilisation(&self) -> f64 {
+        ratio(self.busy_ns as f64, self.elapsed_ns as f64)
+    }
+
+    /// Commands with the disk, averaged over all of the time (iostat's `aqu-sz`).
+    pub fn mean_depth(&self) -> f64 {
+        ratio(self.depth_ns as f64, self.elapsed_ns as f64)
+    }
+
+    /// Mean nanoseconds from arrival to completion of reads.
+    pub fn mean_read_ns(&self) -> f64 {
+        ratio(self.read_ns as f64, self.reads as f64)
+    }
+
+    /// Mean nanoseconds from arrival to completion of writes and zeroing.
+    pub fn mean_write_ns(&self) -> f64 {
+        ratio(self.write_ns as f64, (self.writes + self.zeroes) as f64)
+    }
+
+    /// Commands completed, of all kinds.
+    pub fn requests(&self) -> u64 {
+        self.reads + self.writes + self.zeroes + self.flushes
+    }
+}
+
+/// Keeps the counters.
+#[derive(Debug, Default)]
+pub(super) struct Accounts {
+    since: Nanos,
+    last: Nanos,
+    stats: DiskStats,
+}
+
+impl Accounts {
+    pub(super) fn new(now: Nanos) -> Self {
+        Self { since: now, last: now, ..Self::default() }
+    }
+
+    fn pass(&mut self, now: Nanos) {
+        let span = now.saturating_sub(self.last);
+        self.last = self.last.max(now);
+        if self.stats.in_flight > 0 {
+            self.stats.busy_ns += span;
+            self.stats.depth_ns += u128::from(span) * u128::from(self.stats.in_flight);
+        }
+    }
+
+    pub(super) fn arrived(&mut self, now: Nanos) {
+        self.pass(now);
+        self.stats.in_flight += 1;
+    }
+
+    pub(super) fn left(&mut self, command: &Command, arrived: Nanos, now: Nanos) {
+        self.pass(now);
+        let stats = &mut self.stats;
+        stats.in_flight -= 1;
+        let took = now.saturating_sub(arrived);
+        match command.verb {
+            Verb::Read => {
+                stats.reads += 1;
+                stats.read_bytes += command.len;
+                stats.read_ns += took;
+            }
+            Verb::Write => {
+                stats.writes += 1;
+                stats.written_bytes += command.len;
+                stats.write_ns += took;
+            }
+            Verb::Zero => {
+                stats.zeroes += 1;
+                stats.zeroed_bytes += command.len;
+                stats.write_ns += took;
+            }
+            Verb::Flush => {
+                stats.flushes += 1;
+                stats.flush_ns += took;
+            }
+        }
+    }
+
+    pub(super) fn stats(&mut self, now: Nanos, work: Work) -> DiskStats {
+        self.pass(now);
+        DiskStats { elapsed_ns: now.saturating_sub(self.since), work, ..self.stats }
+    }
+
+    /// Begins again; what is in flight stays so.
+    pub(super) fn reset(&mut self, now: Nanos) {
+        let in_flight = self.stats.in_flight;
+        *self = Self::new(now);
+        self.stats.in_flight = in_flight;
+    }
+}
