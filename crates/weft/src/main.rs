@@ -14,6 +14,7 @@ mod daemon;
 mod demo;
 mod failure;
 mod fuse;
+mod lab;
 mod members;
 mod report;
 mod runtime_dir;
@@ -43,6 +44,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Create(args) => commands::create::create(args, json),
         Command::Examine(args) => commands::examine::examine(args, json),
         Command::Plan(args) => commands::plan::plan(args, json),
+        Command::Lab(args) => lab::lab(args, json),
         Command::Simulate(args) => commands::simulate::simulate(args, json),
         Command::Demo(args) => demo::demo(args, json),
         Command::Serve(args) => daemon::serve(args, &dir()?, json),

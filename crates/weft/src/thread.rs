@@ -3,9 +3,11 @@
 use std::fs::File;
 use std::io::Read as _;
 
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use weft_rt::ring::{self, RingConfig};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::members::Opener;
 
 /// Runs `work` on an executor with a ring of its own, on the calling thread.
@@ -26,6 +28,19 @@ pub fn start(config: RingConfig) -> Result<(weft_rt::Rt, ring::Ring), Failure> {
              containers often forbid it)",
         )
     })
+}
+
+/// Calls `pass`, on a thread of its own, with every signal that asks to end, and with how many came before.
+pub fn on_signals(pass: impl Fn(i32, usize) + Send + 'static) -> Outcome {
+    let failed = |e: std::io::Error| Failure::new(format!("cannot listen for signals: {e}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+    let listen = move || {
+        for (before, signal) in signals.forever().enumerate() {
+            pass(signal, before);
+        }
+    };
+    let thread = std::thread::Builder::new().name("weft-signals".into());
+    thread.spawn(listen).map(drop).map_err(failed)
 }
 
 /// Random bytes from the kernel.

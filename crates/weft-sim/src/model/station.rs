@@ -227,6 +227,7 @@ impl Future for Service {
                     return Poll::Pending;
                 };
                 state.free.push(index);
+                state.accounts.learned(shared.rt.now().saturating_sub(left));
                 this.stage = Stage::Over;
                 Poll::Ready(left)
             }

@@ -47,6 +47,8 @@ pub struct DiskStats {
     pub write_ns: Nanos,
     /// The same over flushes.
     pub flush_ns: Nanos,
+    /// Nanoseconds from completion by the model until the caller learned of it, summed up: 0 in virtual time.
+    pub late_ns: Nanos,
     /// Nanoseconds in which at least one command was with the disk.
     pub busy_ns: Nanos,
     /// Commands with the disk, integrated over time (in nanoseconds).
@@ -82,6 +84,11 @@ impl DiskStats {
     /// Mean nanoseconds from arrival to completion of writes and zeroing.
     pub fn mean_write_ns(&self) -> f64 {
         ratio(self.write_ns as f64, (self.writes + self.zeroes) as f64)
+    }
+
+    /// Mean nanoseconds by which callers learned of completions later than the model says.
+    pub fn mean_late_ns(&self) -> f64 {
+        ratio(self.late_ns as f64, self.requests() as f64)
     }
 
     /// Commands completed, of all kinds.
@@ -143,6 +150,10 @@ impl Accounts {
                 stats.flush_ns += took;
             }
         }
+    }
+
+    pub(super) fn learned(&mut self, late: Nanos) {
+        self.stats.late_ns += late;
     }
 
     pub(super) fn stats(&mut self, now: Nanos, work: Work) -> DiskStats {

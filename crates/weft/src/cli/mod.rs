@@ -1,5 +1,6 @@
 //! The command line: every command, its options, and examples of its use.
 
+mod lab;
 mod manage;
 mod offline;
 mod plan;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+pub use lab::{LabArgs, LabCommand, LabDiskArgs};
 pub use manage::{
     AddArgs, FailArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction, ScrubArgs, StatusArgs,
     StopArgs, ThrottleArgs,
@@ -77,6 +79,8 @@ pub enum Command {
     /// Compare the codes that suit some disks: what they survive, how fast they stay, how long
     /// they live
     Plan(PlanArgs),
+    /// Modelled disks: real products' times, with real bytes
+    Lab(LabArgs),
     /// Run the engine against simulated crashes and faults
     Simulate(SimulateArgs),
     /// Show what weft does: build an array, break it, mend it, compare every byte

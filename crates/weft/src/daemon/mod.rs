@@ -7,7 +7,7 @@
 
 mod attached;
 mod export;
-mod log;
+pub mod log;
 mod notify;
 mod requests;
 mod scan;
@@ -18,13 +18,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
-use std::thread;
 
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use weft_nbd::{Server, ServerConfig};
 use weft_rt::MILLISECOND;
 use weft_rt::ring::RingConfig;
@@ -36,6 +33,7 @@ use crate::failure::{Failure, Outcome};
 use crate::members::Opener;
 use crate::runtime_dir::RuntimeDir;
 use served::Served;
+pub use start::refuse_remote;
 
 /// What reaches the engine's thread from the others.
 #[derive(Debug)]
@@ -58,7 +56,7 @@ struct Daemon {
 
 /// `weft serve`: returns when it has been stopped.
 pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
-    start::check(args)?;
+    refuse_remote(args.listen, args.allow_remote)?;
     // Held until the process ends: what `weft stop` waits for.
     let _lock = dir.claim()?;
     dir.clear_sockets();
@@ -130,19 +128,14 @@ fn open_control(
 }
 
 fn listen_for_signals(messages: UnboundedSender<Message>) -> Outcome {
-    let failed = |e: std::io::Error| Failure::new(format!("cannot listen for signals: {e}"));
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
-    let listen = move || {
-        for (count, signal) in signals.forever().enumerate() {
-            if count > 0 {
-                // What was acknowledged after a flush is safe; the next start recovers the rest.
-                log::line("asked again: ending at once, without stopping the arrays");
-                std::process::exit(1);
-            }
-            let _ = messages.unbounded_send(Message::Signal(signal));
+    crate::thread::on_signals(move |signal, before| {
+        if before > 0 {
+            // What was acknowledged after a flush is safe; the next start recovers the rest.
+            log::line("asked again: ending at once, without stopping the arrays");
+            std::process::exit(1);
         }
-    };
-    thread::Builder::new().name("weft-signals".into()).spawn(listen).map(drop).map_err(failed)
+        let _ = messages.unbounded_send(Message::Signal(signal));
+    })
 }
 
 impl Daemon {

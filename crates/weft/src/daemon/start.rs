@@ -1,5 +1,6 @@
 //! What `weft serve` does before it serves.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use weft_array::assemble::decide;
@@ -20,10 +21,10 @@ use crate::runtime_dir::RuntimeDir;
 /// Longest path of a Unix socket, bytes (`sockaddr_un`, less the closing zero).
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Arguments that cannot be meant.
-pub fn check(args: &ServeArgs) -> Outcome {
-    match args.listen {
-        Some(address) if !address.ip().is_loopback() && !args.allow_remote => {
+/// An address that other machines reach must be asked for twice.
+pub fn refuse_remote(listen: Option<SocketAddr>, allowed: bool) -> Outcome {
+    match listen {
+        Some(address) if !address.ip().is_loopback() && !allowed => {
             Err(Failure::usage(format!(
                 "{address} can be reached by other machines, and NBD neither asks who they are nor encrypts"
             ))

@@ -21,7 +21,7 @@
 //! **Memory.** A read in memory is answered without the heads. With the write cache on, a write is
 //! complete when it is in memory; it goes to the platters when no read waits, or, if half of the
 //! memory for writes is taken, in competition with the reads. The choice is shortest access time
-//! again, among the 32 dirty ranges that follow the heads. A flush completes when none is dirty. A write that must
+//! again, among the few dirty ranges that follow the heads. A flush completes when none is dirty. A write that must
 //! be durable (`fua`), finds the cache off, or is too long for it, goes to the platters at once.
 
 mod cache;
@@ -43,8 +43,9 @@ use super::number::{MS, US, fraction, instant, ns_per_byte, whole};
 use super::stats::Work;
 use super::{Command, Done, Mechanism, Verb};
 
-/// Dirty ranges that are looked at for the next one to write.
-const DIRTY_CHOICE: usize = 32;
+/// Dirty ranges that are looked at for the next one to write. More would make random writes faster than
+/// data sheets say: with this, the Exos X20 reaches the 550 a second that its maker states.
+const DIRTY_CHOICE: usize = 6;
 /// Bytes that are written out in one access, at most.
 const WRITE_OUT_MAX: u64 = 1 << 20;
 /// What the angle is rounded by, in turns: less is in time.

@@ -1,0 +1,218 @@
+//! `weft lab disk`: modelled disks for NBD clients, in real time.
+
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use futures_channel::mpsc::unbounded;
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use weft_disk::Disk;
+use weft_nbd::{Server, ServerConfig};
+use weft_sim::model::catalog::MODELS;
+use weft_sim::model::measure::validate;
+use weft_sim::model::{DiskStats, UnknownModel};
+use weft_sim::{Contents, Model, ModelDisk, ModelOptions};
+
+use crate::cli::LabDiskArgs;
+use crate::daemon::{log, refuse_remote};
+use crate::failure::{Failure, Outcome};
+use crate::lab::export::DiskExport;
+use crate::members::Opener;
+use crate::{size, thread};
+
+/// `weft lab disk`: returns when it has been stopped.
+pub fn disk(args: &LabDiskArgs, json: bool) -> Outcome {
+    let Some(name) = &args.model else {
+        list(json);
+        return Ok(());
+    };
+    let model = Model::find(name).map_err(|e: UnknownModel| {
+        Failure::usage(e.to_string()).hint("`weft lab disk --list` says what they are")
+    })?;
+    if args.socket.is_none() && args.listen.is_none() {
+        return Err(Failure::usage("nowhere to serve the disk")
+            .hint("give --socket PATH, --listen ADDR, or both"));
+    }
+    refuse_remote(args.listen, args.allow_remote)?;
+    let count = usize::try_from(args.count).unwrap_or(1);
+    if !args.files.is_empty() && args.files.len() != count {
+        let (files, disks) = (args.files.len(), args.count);
+        return Err(Failure::usage(format!("{files} files for {disks} disks"))
+            .hint("give --file once for each disk, or not at all"));
+    }
+    // Half a fast SSD's latency is what the kernel may otherwise be late by.
+    if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
+        log::line(&format!("timers stay coarse: {error}"));
+    }
+    let args = args.clone();
+    thread::run(move |opener| async move { serve(&args, model, &opener, json).await })
+}
+
+async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json: bool) -> Outcome {
+    let (signals, mut inbox) = unbounded();
+    thread::on_signals(move |signal, before| {
+        if before > 0 {
+            log::line("asked again: ending at once");
+            std::process::exit(1);
+        }
+        let _ = signals.unbounded_send(signal);
+    })?;
+    let mut disks = Vec::new();
+    for number in 0..args.count {
+        disks.push(open(args, model, opener, number).await?);
+    }
+    let server = Server::new(&opener.rt, &opener.ring, ServerConfig::default());
+    let failed = |e: weft_nbd::ServerError| Failure::new(e.to_string());
+    for disk in &disks {
+        let export = DiskExport::new(disk.clone(), format!("modelled {}", model.title));
+        server.add_export(&disk.info().name, Rc::new(export)).map_err(failed)?;
+    }
+    let mut endpoints = Vec::new();
+    if let Some(path) = &args.socket {
+        let path = absolute(path)?;
+        server.listen_unix(&path).map_err(failed)?;
+        endpoints.push(("nbd+unix://".to_owned(), format!("?socket={}", path.display())));
+    }
+    if let Some(address) = args.listen {
+        let address = server.listen_tcp(address).map_err(failed)?;
+        endpoints.push((format!("nbd://{address}"), String::new()));
+    }
+    announce(&disks, &endpoints, json);
+    inbox.next().await;
+    server.shutdown().await;
+    tell(model, &disks, json);
+    Ok(())
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))
+}
+
+async fn open(
+    args: &LabDiskArgs,
+    model: &Model,
+    opener: &Opener,
+    number: u32,
+) -> Result<Rc<ModelDisk>, Failure> {
+    let file = usize::try_from(number).ok().and_then(|number| args.files.get(number));
+    let contents = match file {
+        Some(path) => Contents::On(opener.open(path, false).await?),
+        None => Contents::Kept,
+    };
+    if let Contents::On(disk) = &contents
+        && disk.info().sector_bytes > model.sector_bytes
+    {
+        let (path, sector) = (&disk.info().name, disk.info().sector_bytes);
+        return Err(Failure::new(format!(
+            "{path} has sectors of {sector} bytes, and {} has {}",
+            model.name, model.sector_bytes
+        ))
+        .hint("choose a file on another file system, or keep the contents in memory"));
+    }
+    let options = ModelOptions {
+        name: Some(format!("d{number}")),
+        size_bytes: args.size,
+        contents,
+        seed: args.seed.wrapping_add(u64::from(number)),
+        write_cache: args.write_cache,
+    };
+    let disk = ModelDisk::open(&opener.rt, model, options);
+    if disk.info().size_bytes == 0 {
+        return Err(Failure::usage("a disk must have at least one sector")
+            .hint(format!("{} has sectors of {} bytes", model.name, model.sector_bytes)));
+    }
+    Ok(disk)
+}
+
+/// Tells on standard output that clients may come.
+fn announce(disks: &[Rc<ModelDisk>], endpoints: &[(String, String)], json: bool) {
+    for disk in disks {
+        let name = &disk.info().name;
+        let uris: Vec<String> =
+            endpoints.iter().map(|(head, tail)| format!("{head}/{name}{tail}")).collect();
+        if json {
+            println!("{}", json!({ "serving": name, "nbd": uris }));
+        } else {
+            println!("serving {name} at {}", uris.join(" and "));
+        }
+    }
+}
+
+/// Tells what the disks did.
+fn tell(model: &Model, disks: &[Rc<ModelDisk>], json: bool) {
+    let all: Vec<(&str, DiskStats)> =
+        disks.iter().map(|disk| (disk.info().name.as_str(), disk.stats())).collect();
+    if json {
+        let disks: Vec<Value> = all.iter().map(|(name, stats)| as_json(name, stats)).collect();
+        println!("{}", json!({ "model": model.name, "disks": disks }));
+        return;
+    }
+    println!("disk   reads  read      mean ms   writes  written   mean ms  busy %  depth  late µs");
+    for (name, stats) in all {
+        println!(
+            "{name:<4} {:>7}  {:<9} {:>7.3}  {:>7}  {:<9} {:>7.3}  {:>6.1}  {:>5.2}  {:>7.1}",
+            stats.reads,
+            size::show(stats.read_bytes),
+            stats.mean_read_ns() / 1e6,
+            stats.writes + stats.zeroes,
+            size::show(stats.written_bytes + stats.zeroed_bytes),
+            stats.mean_write_ns() / 1e6,
+            stats.utilisation() * 100.0,
+            stats.mean_depth(),
+            stats.mean_late_ns() / 1e3,
+        );
+    }
+}
+
+fn as_json(name: &str, stats: &DiskStats) -> Value {
+    json!({
+        "name": name,
+        "reads": stats.reads, "read_bytes": stats.read_bytes, "read_ns": stats.read_ns,
+        "writes": stats.writes, "written_bytes": stats.written_bytes,
+        "zeroes": stats.zeroes, "zeroed_bytes": stats.zeroed_bytes, "write_ns": stats.write_ns,
+        "flushes": stats.flushes, "flush_ns": stats.flush_ns,
+        "busy_ns": stats.busy_ns, "elapsed_ns": stats.elapsed_ns, "late_ns": stats.late_ns,
+        "utilisation": stats.utilisation(), "mean_depth": stats.mean_depth(),
+        "accesses": stats.work.accesses, "cache_hits": stats.work.cache_hits,
+    })
+}
+
+/// The products, measured.
+fn list(json: bool) {
+    if json {
+        let models: Vec<Value> = MODELS.iter().map(model_json).collect();
+        println!("{}", json!({ "models": models }));
+        return;
+    }
+    for model in &MODELS {
+        println!("{}: {}", model.name, model.title);
+        println!("  {} in sectors of {} B", size::show(model.capacity_bytes), model.sector_bytes);
+        println!("  from:     {}", model.source);
+        println!("  inferred: {}", model.inferred);
+        for line in validate(model) {
+            let beside = line.sheet.map_or_else(String::new, |sheet| {
+                let by = if sheet.stated { "data sheet" } else { "expected" };
+                format!("{by} {:.1}", sheet.value)
+            });
+            let measure = line.measure.to_string();
+            println!("  {measure:<38}{:>12.1}   {beside}", line.measured);
+        }
+        println!();
+    }
+}
+
+fn model_json(model: &Model) -> Value {
+    let lines = validate(model).into_iter().map(|line| {
+        json!({
+            "measure": line.measure.to_string(), "model": line.measured,
+            "expected": line.sheet.map(|sheet| sheet.value),
+            "stated": line.sheet.is_some_and(|sheet| sheet.stated),
+        })
+    });
+    json!({
+        "name": model.name, "title": model.title, "source": model.source,
+        "inferred": model.inferred, "size_bytes": model.capacity_bytes,
+        "sector_bytes": model.sector_bytes, "figures": lines.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,85 @@
+//! A disk as NBD clients see it.
+
+use std::rc::Rc;
+
+use weft_disk::{Class, Disk, DiskError, DiskErrorKind, IoFuture, WriteOpts};
+use weft_nbd::proto::{BlockSizes, Errno};
+use weft_nbd::{Export, ExportError};
+use weft_rt::{Buf, Frozen};
+
+/// A disk to serve.
+pub struct DiskExport {
+    disk: Rc<dyn Disk>,
+    description: String,
+}
+
+impl DiskExport {
+    /// Serves `disk`.
+    pub fn new(disk: Rc<dyn Disk>, description: String) -> Self {
+        Self { disk, description }
+    }
+}
+
+fn export_error(error: DiskError) -> ExportError {
+    let errno = match error.kind {
+        DiskErrorKind::Invalid => Errno::Invalid,
+        DiskErrorKind::NoSpace => Errno::NoSpace,
+        DiskErrorKind::Medium | DiskErrorKind::Gone | DiskErrorKind::Other => Errno::Io,
+    };
+    ExportError::new(errno, error)
+}
+
+fn opts(fua: bool) -> WriteOpts {
+    WriteOpts { fua, ..WriteOpts::USER }
+}
+
+impl Export for DiskExport {
+    fn size_bytes(&self) -> u64 {
+        self.disk.info().size_bytes
+    }
+
+    fn block_sizes(&self) -> BlockSizes {
+        BlockSizes { min: self.disk.info().sector_bytes, preferred: 4096, ..BlockSizes::default() }
+    }
+
+    fn description(&self) -> String {
+        self.description.clone()
+    }
+
+    fn fast_zeroes(&self) -> bool {
+        self.disk.info().fast_zeroes
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> IoFuture<'_, (Result<(), ExportError>, Buf)> {
+        Box::pin(async move {
+            let (result, buf) = self.disk.read(offset, buf, Class::User).await;
+            (result.map_err(export_error), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> IoFuture<'_, Result<(), ExportError>> {
+        Box::pin(
+            async move { self.disk.write(offset, data, opts(fua)).await.map_err(export_error) },
+        )
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), ExportError>> {
+        Box::pin(async move { self.disk.flush().await.map_err(export_error) })
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ExportError>> {
+        Box::pin(async move { self.disk.discard(offset, len).await.map_err(export_error) })
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        _may_trim: bool,
+    ) -> IoFuture<'_, Result<(), ExportError>> {
+        Box::pin(async move {
+            self.disk.write_zeroes(offset, len, opts(fua)).await.map_err(export_error)
+        })
+    }
+}
