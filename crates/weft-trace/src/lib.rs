@@ -1,0 +1,29 @@
+//! Block traces: reading them, making them, replaying them.
+//!
+//! A trace is a stream of [`Record`]s, whatever it comes from: a file in one of the [`Format`]s ([`open`]),
+//! a generator ([`generate`]), or an excerpt that is repeated. Everything streams: no part of this
+//! crate holds a whole trace.
+//!
+//! [`replay::run`] puts the requests to any [`weft_disk::Disk`] on any executor of [`weft_rt`] – so in
+//! real time or in virtual time – and measures what comes back.
+#![forbid(unsafe_code)]
+
+mod error;
+mod fields;
+mod formats;
+pub mod generate;
+mod histogram;
+mod input;
+mod lines;
+mod reader;
+mod record;
+pub mod replay;
+mod sniff;
+
+pub use error::{Fault, Place, TraceError};
+pub use formats::Format;
+pub use formats::weft::{HEADER, Writer};
+pub use histogram::Histogram;
+pub use input::{Progress, WINDOW_BYTES_MAX};
+pub use reader::{ReadOptions, ReadStats, Reader, open, read};
+pub use record::{Op, Record};

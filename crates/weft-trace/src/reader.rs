@@ -1,0 +1,329 @@
+//! Reading a trace as a stream of requests, in memory that does not grow with the file.
+//!
+//! What every format has in common is defined here:
+//!
+//! * **Time** is made to begin at 0 with the first request. A request that is earlier than the one before it
+//!   keeps the time of that one ("time never goes backwards"), and is counted; of formats that are
+//!   logged at completion ([`Format::reorder_window`]) requests are first sorted by issue within a window.
+//! * **Nothing asked** – a read, write or trim of 0 bytes – is left out, and counted. A flush has no length.
+//! * **Beyond 2⁶⁴**: a request whose end does not fit 64 bits is damaged. (What lies beyond a
+//!   *volume* only a replay can know; see [`crate::replay::AddressMap`].)
+//! * **Damaged** lines and records are errors with their place. With [`ReadOptions::skip_bad`] they are skipped
+//!   and counted, and the first ones are kept for the report. Of a binary format that tells its records
+//!   apart only by their own lengths, a damaged length ends the trace in either case.
+//! * A last line without an end of line counts as a line.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::io::{self, BufRead, Cursor, Read};
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::error::{Fault, Place, TraceError};
+use crate::formats::{Block, Format, Parsed, Parser};
+use crate::input::{self, Progress};
+use crate::lines::{Line, Lines};
+use crate::record::{Op, Record};
+use crate::sniff::{self, HEAD_BYTES};
+
+/// Descriptions of damaged lines that are kept.
+const BAD_KEPT: usize = 10;
+
+/// How a trace is read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// The format; found by looking at the beginning of the file if not given.
+    pub format: Option<Format>,
+    /// Skip (and count) damaged lines instead of ending with an error.
+    pub skip_bad: bool,
+}
+
+/// What was met so far while reading.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ReadStats {
+    /// Requests given.
+    pub requests: u64,
+    /// Damaged lines or records that were skipped.
+    pub bad: u64,
+    /// The first of them: place and reason.
+    pub bad_first: Vec<String>,
+    /// Reads, writes and trims of 0 bytes, left out.
+    pub empty: u64,
+    /// Requests that were earlier than the one before; they were given its time.
+    pub backwards: u64,
+    /// By how much at most.
+    pub backwards_ns_max: u64,
+}
+
+enum Source {
+    Lines(Lines, Box<dyn crate::formats::LineParser>),
+    Binary(Box<dyn BufRead>, Box<dyn crate::formats::BinaryParser>, Position),
+}
+
+/// Where a binary trace is read.
+#[derive(Default)]
+struct Position {
+    records: u64,
+    /// Where the record that was read last begins and ends, in bytes.
+    begins: u64,
+    ends: u64,
+}
+
+/// A request in the sorting window: ordered by time, then by its place in the file.
+#[derive(PartialEq, Eq)]
+struct Held {
+    record: Record,
+    number: u64,
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.record.at_ns, self.number).cmp(&(other.record.at_ns, other.number))
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A trace being read: an iterator of its requests. After an error it ends.
+pub struct Reader {
+    file: String,
+    format: Format,
+    source: Source,
+    skip_bad: bool,
+    progress: Progress,
+    stats: ReadStats,
+    window: BinaryHeap<Reverse<Held>>,
+    window_len: usize,
+    numbered: u64,
+    /// The trace's own time of the first request given.
+    zero_ns: Option<u64>,
+    last_ns: u64,
+    ended: bool,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("file", &self.file)
+            .field("format", &self.format)
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens the trace at `path`, compressed or not.
+///
+/// # Errors
+/// If the file cannot be read, or its format was not named and is not recognised.
+pub fn open(path: &Path, options: &ReadOptions) -> Result<Reader, TraceError> {
+    let file = path.display().to_string();
+    match input::open(path) {
+        Ok((bytes, progress)) => Reader::new(file, bytes, progress, options),
+        Err(source) => Err(TraceError::Io { file, source }),
+    }
+}
+
+/// Reads a trace from `source`, compressed or not; `name` is what messages call it.
+///
+/// # Errors
+/// As [`open`].
+pub fn read(
+    name: &str,
+    source: impl Read + 'static,
+    options: &ReadOptions,
+) -> Result<Reader, TraceError> {
+    match input::wrap(source, 0) {
+        Ok((bytes, progress)) => Reader::new(name.to_owned(), bytes, progress, options),
+        Err(source) => Err(TraceError::Io { file: name.to_owned(), source }),
+    }
+}
+
+impl Reader {
+    fn new(
+        file: String,
+        mut bytes: Box<dyn BufRead>,
+        progress: Progress,
+        options: &ReadOptions,
+    ) -> Result<Self, TraceError> {
+        let mut head = Vec::new();
+        let read = bytes.by_ref().take(HEAD_BYTES).read_to_end(&mut head);
+        read.map_err(|source| TraceError::Io { file: file.clone(), source })?;
+        let sniffed = options.format.or_else(|| sniff::format_of(&head));
+        let format = sniffed.ok_or_else(|| TraceError::Unrecognised { file: file.clone() })?;
+        let parser = format.parser(&head);
+        let bytes: Box<dyn BufRead> = Box::new(Cursor::new(head).chain(bytes));
+        let source = match parser {
+            Parser::Lines(parser) => Source::Lines(Lines::new(bytes), parser),
+            Parser::Binary(parser) => Source::Binary(bytes, parser, Position::default()),
+        };
+        Ok(Self {
+            file,
+            format,
+            source,
+            skip_bad: options.skip_bad,
+            progress,
+            stats: ReadStats::default(),
+            window: BinaryHeap::new(),
+            window_len: format.reorder_window(),
+            numbered: 0,
+            zero_ns: None,
+            last_ns: 0,
+            ended: false,
+        })
+    }
+
+    /// The format that is read.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// What was met so far.
+    pub fn stats(&self) -> &ReadStats {
+        &self.stats
+    }
+
+    /// How far the file has been read.
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+
+    /// The next request with the trace's own time; `None` at the end.
+    fn request(&mut self) -> Result<Option<Record>, TraceError> {
+        loop {
+            let (parsed, lost) = match self.step() {
+                Ok(Step::End) => return Ok(None),
+                Ok(Step::Parsed(parsed)) => (parsed.and_then(sound), false),
+                Ok(Step::Lost(fault)) => (Err(fault), true),
+                Err(source) => return Err(TraceError::Io { file: self.file.clone(), source }),
+            };
+            match parsed {
+                Ok(Some(record)) if record.len == 0 && record.op != Op::Flush => {
+                    self.stats.empty += 1;
+                }
+                Ok(Some(record)) => return Ok(Some(record)),
+                Ok(None) => {}
+                Err(fault) => self.bad(fault, lost)?,
+            }
+            if lost {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn step(&mut self) -> io::Result<Step> {
+        match &mut self.source {
+            Source::Lines(lines, parser) => lines.next(|line| match line {
+                Line::End => Step::End,
+                Line::TooLong => Step::Parsed(Err(Fault::new("the line is too long"))),
+                Line::Text(b"") => Step::Parsed(Ok(Parsed::Nothing)),
+                Line::Text(line) => Step::Parsed(parser.parse(line)),
+            }),
+            Source::Binary(source, parser, position) => {
+                position.begins = position.ends;
+                let block = parser.next(&mut **source, &mut position.ends)?;
+                position.records += u64::from(!matches!(block, Block::End | Block::Header));
+                Ok(match block {
+                    Block::End => Step::End,
+                    Block::Header => Step::Parsed(Ok(Parsed::Nothing)),
+                    Block::Parsed(parsed) => Step::Parsed(Ok(parsed)),
+                    Block::Bad(fault) => Step::Parsed(Err(fault)),
+                    Block::Lost(fault) => Step::Lost(fault),
+                })
+            }
+        }
+    }
+
+    /// A damaged record: an error, or counted.
+    fn bad(&mut self, fault: Fault, lost: bool) -> Result<(), TraceError> {
+        let file = self.file.clone();
+        let place = match &self.source {
+            Source::Lines(lines, _) => Place::Line { file, line: lines.number() },
+            Source::Binary(_, _, at) => Place::Record { file, record: at.records, byte: at.begins },
+        };
+        if !self.skip_bad {
+            return Err(TraceError::Bad { place, fault });
+        }
+        self.stats.bad += 1;
+        if self.stats.bad_first.len() < BAD_KEPT {
+            let rest = if lost { "; what follows cannot be read" } else { "" };
+            self.stats.bad_first.push(format!("{place}: {fault}{rest}"));
+        }
+        Ok(())
+    }
+
+    /// The next request in order of time, as far as the window reaches.
+    fn sorted(&mut self) -> Result<Option<Record>, TraceError> {
+        if self.window_len == 0 {
+            return self.request();
+        }
+        while self.window.len() <= self.window_len
+            && let Some(record) = self.request()?
+        {
+            self.window.push(Reverse(Held { record, number: self.numbered }));
+            self.numbered += 1;
+        }
+        Ok(self.window.pop().map(|Reverse(held)| held.record))
+    }
+
+    /// With the time made to begin at 0 and never to go backwards.
+    fn timed(&mut self, mut record: Record) -> Record {
+        let zero_ns = *self.zero_ns.get_or_insert(record.at_ns);
+        let last_ns = zero_ns + self.last_ns;
+        if record.at_ns < last_ns {
+            self.stats.backwards += 1;
+            let step = last_ns - record.at_ns;
+            self.stats.backwards_ns_max = self.stats.backwards_ns_max.max(step);
+        }
+        self.last_ns = record.at_ns.max(last_ns) - zero_ns;
+        record.at_ns = self.last_ns;
+        self.stats.requests += 1;
+        record
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Result<Record, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        match self.sorted() {
+            Ok(Some(record)) => Some(Ok(self.timed(record))),
+            Ok(None) => {
+                self.ended = true;
+                None
+            }
+            Err(error) => {
+                self.ended = true;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+/// One step through the file.
+enum Step {
+    Parsed(Result<Parsed, Fault>),
+    /// Damaged, and nothing can be found behind it.
+    Lost(Fault),
+    End,
+}
+
+/// The request, if there is one and its end fits 64 bits. Flushes have neither address nor length.
+fn sound(parsed: Parsed) -> Result<Option<Record>, Fault> {
+    let Parsed::Request(mut record) = parsed else { return Ok(None) };
+    if record.op == Op::Flush {
+        (record.offset, record.len) = (0, 0);
+    }
+    match record.offset.checked_add(record.len) {
+        Some(_) => Ok(Some(record)),
+        None => Err(Fault::new("the request ends beyond 2^64 bytes")),
+    }
+}

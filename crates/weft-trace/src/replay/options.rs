@@ -1,0 +1,110 @@
+//! How a trace is replayed.
+
+use weft_rt::{MILLISECOND, Nanos};
+
+/// When requests are issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// At the times of the trace, whatever the target does.
+    Open {
+        /// How much faster than the trace.
+        speed: Speed,
+        /// Requests in flight at most: bounds memory. A request that finds no place starts late; its latency
+        /// counts from when it should have started.
+        in_flight_max: usize,
+    },
+    /// As soon as there are fewer than so many in flight; the times of the trace are not used.
+    Closed {
+        /// Requests in flight.
+        outstanding: usize,
+    },
+}
+
+/// A factor of time as a fraction; no rounding accumulates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Speed {
+    /// Faster by this …
+    pub numerator: u32,
+    /// … divided by this.
+    pub denominator: u32,
+}
+
+impl Speed {
+    /// As the trace says.
+    pub const REAL: Self = Self { numerator: 1, denominator: 1 };
+
+    /// When a request of the trace's time `at_ns` is due.
+    pub fn due_ns(self, at_ns: Nanos) -> Nanos {
+        let (up, down) = (u128::from(self.denominator), u128::from(self.numerator.max(1)));
+        u64::try_from(u128::from(at_ns) * up / down).unwrap_or(u64::MAX)
+    }
+}
+
+/// What is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verify {
+    /// Nothing.
+    Off,
+    /// Reads of what the replay itself has written.
+    Reads,
+    /// These, and at the end all that was written is read again (not measured).
+    All,
+}
+
+/// What is done with writes and trims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// They are done: the target's contents are lost.
+    Perform,
+    /// They are left out, and counted.
+    Skip,
+}
+
+/// How a trace is replayed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// When requests are issued.
+    pub pace: Pace,
+    /// The first so many requests are carried out but not measured.
+    pub warm_up_requests: u64,
+    /// Requests due before this time (after speeding up, since the start) are not measured either.
+    pub warm_up_ns: Nanos,
+    /// No request is issued that is due (closed loop: would be issued) after this time.
+    pub duration_ns: Option<Nanos>,
+    /// Length of the intervals of the series; `None`: no series.
+    pub interval_ns: Option<Nanos>,
+    /// Writes and trims.
+    pub writes: Writes,
+    /// What is checked. Needs [`Writes::Perform`] to find anything to check.
+    pub verify: Verify,
+    /// Distinguishes the contents that different runs write.
+    pub seed: u64,
+    /// An open-loop request that starts later than this counts as late.
+    pub late_after_ns: Nanos,
+    /// Longer requests go to the target in pieces of this length, in bytes; none is cut.
+    pub piece_bytes_max: u64,
+    /// Bytes of buffers at most; pieces beyond wait (and their waiting counts).
+    pub memory_bytes_max: u64,
+    /// Blocks (sectors) whose contents are remembered at most, some 80 bytes each.
+    pub verify_blocks_max: usize,
+}
+
+impl Default for Options {
+    /// Open loop at the trace's own speed, everything measured, nothing verified, writes done.
+    fn default() -> Self {
+        Self {
+            pace: Pace::Open { speed: Speed::REAL, in_flight_max: 4096 },
+            warm_up_requests: 0,
+            warm_up_ns: 0,
+            duration_ns: None,
+            interval_ns: None,
+            writes: Writes::Perform,
+            verify: Verify::Off,
+            seed: 1,
+            late_after_ns: MILLISECOND,
+            piece_bytes_max: 4 << 20,
+            memory_bytes_max: 256 << 20,
+            verify_blocks_max: 8 << 20,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What a replay found.
+
+use serde::Serialize;
+use weft_rt::Nanos;
+
+use crate::histogram::Histogram;
+use crate::replay::verify::Verified;
+
+/// How long requests took. Mean, minimum and maximum are exact; a percentile is never too small and at most
+/// 1/128 (0.8 %) too large.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// Requests.
+    pub requests: u64,
+    /// Mean in nanoseconds.
+    pub mean_ns: Nanos,
+    /// Least.
+    pub min_ns: Nanos,
+    /// Median.
+    pub p50_ns: Nanos,
+    /// 90th percentile.
+    pub p90_ns: Nanos,
+    /// 99th percentile.
+    pub p99_ns: Nanos,
+    /// 99.9th percentile.
+    pub p999_ns: Nanos,
+    /// Greatest.
+    pub max_ns: Nanos,
+}
+
+impl From<&Histogram> for Latency {
+    fn from(histogram: &Histogram) -> Self {
+        Self {
+            requests: histogram.count(),
+            mean_ns: histogram.mean(),
+            min_ns: histogram.min(),
+            p50_ns: histogram.percentile(500),
+            p90_ns: histogram.percentile(900),
+            p99_ns: histogram.percentile(990),
+            p999_ns: histogram.percentile(999),
+            max_ns: histogram.max(),
+        }
+    }
+}
+
+/// How late requests of an open loop started, after they were due.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Late {
+    /// Requests that started later than [`Options::late_after_ns`](crate::replay::Options::late_after_ns).
+    pub requests: u64,
+    /// Mean lateness of all requests, in nanoseconds.
+    pub mean_ns: Nanos,
+    /// 99th percentile.
+    pub p99_ns: Nanos,
+    /// Greatest.
+    pub max_ns: Nanos,
+}
+
+/// Requests that failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Trims.
+    pub trims: u64,
+    /// The first of them, described.
+    pub first: Vec<String>,
+}
+
+impl Failed {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.reads + self.writes + self.flushes + self.trims
+    }
+}
+
+/// One interval of the series: what completed in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Point {
+    /// Where the interval begins, in nanoseconds since measuring began.
+    pub at_ns: Nanos,
+    /// Its length; the last one may be shorter.
+    pub len_ns: Nanos,
+    /// How long the requests took that completed in it.
+    pub latency: Latency,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests in flight at its end.
+    pub in_flight: u64,
+    /// Of each disk that is known: how busy it was, in thousandths.
+    pub busy_per_mille: Vec<u16>,
+}
+
+/// How busy a disk was while measuring.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Utilisation {
+    /// Its name.
+    pub disk: String,
+    /// In thousandths of the time.
+    pub busy_per_mille: u16,
+}
+
+/// Everything that a replay found. Unless it says otherwise, a figure leaves out the warm-up and
+/// requests that failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// From when the first measured request was due to when the last one was complete.
+    pub elapsed_ns: Nanos,
+    /// Response times of all requests: from when a request was due (open loop) or issued (closed loop)
+    /// until it was complete.
+    pub all: Latency,
+    /// Those of reads.
+    pub reads: Latency,
+    /// Those of writes.
+    pub writes: Latency,
+    /// Those of flushes.
+    pub flushes: Latency,
+    /// Those of trims.
+    pub trims: Latency,
+    /// From issue to completion: without the lateness of the start.
+    pub service: Latency,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests in 1000 seconds.
+    pub requests_per_1000_s: u64,
+    /// Bytes read and written in a second.
+    pub bytes_per_s: u64,
+    /// How late requests started (open loop).
+    pub late: Late,
+    /// Requests issued, of the whole run.
+    pub issued: u64,
+    /// Requests completed, of the whole run. Equal to `issued`: none is lost.
+    pub completed: u64,
+    /// Of these, the warm-up's.
+    pub warm_up: u64,
+    /// Requests that failed, of the whole run.
+    pub failed: Failed,
+    /// Requests of the trace that lie beyond the target: not issued.
+    pub beyond: u64,
+    /// Requests that were widened to whole sectors.
+    pub widened: u64,
+    /// Trims of less than a sector: not issued.
+    pub trims_too_small: u64,
+    /// Writes and trims left out because they were not allowed.
+    pub writes_skipped: u64,
+    /// Most requests in flight at the same time.
+    pub in_flight_max: u64,
+    /// What verification found, if it was asked for.
+    pub verified: Option<Verified>,
+    /// How busy each disk was, where that is known.
+    pub utilisation: Vec<Utilisation>,
+    /// The series, if it was asked for; intervals in which nothing completed are left out.
+    pub series: Vec<Point>,
+}

@@ -1,0 +1,90 @@
+//! What verified blocks hold: every block says which block it is, and which write wrote it.
+//!
+//! A stamp is a magic number, the seed of the run, the number of the block and that of the write; the rest of the block is noise made
+//! of these four. A block is right only if all of it is, so a torn or misplaced block, a stale one
+//! and one of another run are told apart and named.
+
+/// Length of the stamp itself in bytes.
+const HEAD_BYTES: usize = 32;
+const MAGIC: u64 = 0x7765_6674_2073_7461;
+
+fn noise(seed: u64, block: u64, write: u64) -> impl Iterator<Item = u64> {
+    let mut state = seed ^ block.rotate_left(24) ^ write.rotate_left(48) ^ MAGIC;
+    std::iter::from_fn(move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        Some(z ^ z >> 32)
+    })
+}
+
+/// Fills `data`, which begins at block `first`, as write number `write` of the run `seed`.
+pub(crate) fn fill(data: &mut [u8], block_bytes: usize, seed: u64, first: u64, write: u64) {
+    for (block, bytes) in (first..).zip(data.chunks_exact_mut(block_bytes)) {
+        let (head, rest) = bytes.split_at_mut(HEAD_BYTES);
+        for (place, word) in head.chunks_exact_mut(8).zip([MAGIC, seed, block, write]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        for (place, word) in rest.chunks_exact_mut(8).zip(noise(seed, block, write)) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+}
+
+/// What a block holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// What this write of this block wrote, whole.
+    Write(u64),
+    /// The stamp of this write, but not what belongs to it.
+    Torn(u64),
+    /// What another block should hold.
+    OtherBlock(u64),
+    /// The stamp of another run.
+    OtherRun,
+    /// Zeros.
+    Zeros,
+    /// Anything else.
+    Strange,
+}
+
+/// Looks at one block, which should be number `block`.
+pub(crate) fn look(bytes: &[u8], seed: u64, block: u64) -> Found {
+    let word = |at: usize| {
+        bytes.get(at * 8..at * 8 + 8).map_or(0, |word| {
+            word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+        })
+    };
+    if word(0) != MAGIC {
+        return if bytes.iter().all(|byte| *byte == 0) { Found::Zeros } else { Found::Strange };
+    }
+    let (found_seed, found_block, write) = (word(1), word(2), word(3));
+    if found_seed != seed {
+        return Found::OtherRun;
+    }
+    if found_block != block {
+        return Found::OtherBlock(found_block);
+    }
+    let rest = bytes.get(HEAD_BYTES..).unwrap_or_default().chunks_exact(8);
+    let whole =
+        rest.zip(noise(seed, block, write)).all(|(place, word)| *place == word.to_le_bytes());
+    if whole { Found::Write(write) } else { Found::Torn(write) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_say_what_they_are() {
+        let mut data = vec![0; 3 * 512];
+        assert_eq!(look(&data[..512], 9, 4), Found::Zeros);
+        fill(&mut data, 512, 9, 4, 77);
+        assert_eq!(look(&data[512..1024], 9, 5), Found::Write(77));
+        assert_eq!(look(&data[512..1024], 9, 4), Found::OtherBlock(5));
+        assert_eq!(look(&data[512..1024], 8, 5), Found::OtherRun);
+        data[600] ^= 1;
+        assert_eq!(look(&data[512..1024], 9, 5), Found::Torn(77));
+        data[512] ^= 1;
+        assert_eq!(look(&data[512..1024], 9, 5), Found::Strange);
+    }
+}

@@ -1,0 +1,49 @@
+//! Finding out the format of a trace by looking at its beginning.
+//!
+//! Each format of lines tries to parse the first lines. The one that finds requests in most of them is taken,
+//! and at least half of the lines must be sound, so that a damaged line in the beginning does not hide
+//! the format. Binary formats have a look of their own.
+
+use crate::formats::{Format, Parsed, Parser};
+
+/// What is looked at.
+pub(crate) const HEAD_BYTES: u64 = 64 << 10;
+
+/// Lines that are tried.
+const LINES_MAX: usize = 200;
+
+/// The format of a trace that begins with `head`.
+pub(crate) fn format_of(head: &[u8]) -> Option<Format> {
+    let certain = Format::all().map(|(format, ..)| format).find(|format| format.is_sure(head));
+    certain.or_else(|| {
+        let mut best = (0, None);
+        for (format, ..) in Format::all() {
+            let requests = requests_in(format, head);
+            if requests > best.0 {
+                best = (requests, Some(format));
+            }
+        }
+        best.1
+    })
+}
+
+/// Requests in the first lines, if at least half of the lines are sound.
+fn requests_in(format: Format, head: &[u8]) -> usize {
+    let Parser::Lines(mut parser) = format.parser(head) else { return 0 };
+    // The last line may be cut off.
+    let whole = match head.iter().rposition(|byte| *byte == b'\n') {
+        Some(end) => &head[..end],
+        None => head,
+    };
+    let (mut requests, mut bad) = (0, 0);
+    for line in whole.split(|byte| *byte == b'\n').take(LINES_MAX) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        match parser.parse(line) {
+            _ if line.is_empty() => {}
+            Ok(Parsed::Request(_)) => requests += 1,
+            Ok(Parsed::Nothing) => {}
+            Err(_) => bad += 1,
+        }
+    }
+    if bad > requests { 0 } else { requests }
+}
