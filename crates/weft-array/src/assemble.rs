@@ -10,8 +10,8 @@
 //! member that cannot be written is dropped by the next one. No change in effect leaves less
 //! than half of the members that were active before it ([`may_take_effect`]).
 //!
-//! **Assembly rule**. Let N be the newest superblock found, A the slots that it lists as active.
-//! The array is started if more than half of A is found, or all of it, and the code survives
+//! **Assembly rule**. Let N be the newest superblock found on a disk that it places in a slot, A the
+//! slots that it lists as active. The array is started if more than half of A is found, or all of it, and the code survives
 //! the rest.
 //!
 //! *Why that is enough.* Suppose that some superblock M newer than N is in effect, and look at the first
@@ -179,8 +179,9 @@ pub fn decide(
     survives: &dyn Fn(&Superblock, &[usize]) -> bool,
 ) -> Result<Assembly, AssembleError> {
     check_disks(found)?;
-    let (members, mut unused) = sort_out(found)?;
+    let (mut members, mut unused) = sort_out(found)?;
     check_one_array(found, &members)?;
+    unused.extend(leave_out_unfinished(&mut members));
     check_clones(found, &members)?;
     let newest = newest(found, &members, &unused)?;
     let mut assembly = Assembly {
@@ -268,6 +269,23 @@ fn check_one_array(found: &[Found], members: &Members<'_>) -> Result<(), Assembl
     Err(AssembleError::TwoArrays { arrays: arrays.into_iter().map(line).collect() })
 }
 
+/// A disk whose adding was cut off has an identity that the array does not know of, and that it may
+/// have given to another disk since.
+fn leave_out_unfinished(members: &mut Members<'_>) -> Vec<Unused> {
+    let all = members.clone();
+    let is_unfinished = |index: usize, own: &Superblock| {
+        let same = |(other, theirs): &(usize, &Superblock)| {
+            *other != index && theirs.self_id == own.self_id
+        };
+        matches!(own.role_of(own.self_id), Role::None) && all.iter().any(same)
+    };
+    let why = "it was being added when the array stopped; add it anew";
+    let unfinished = all.iter().filter(|(index, own)| is_unfinished(*index, own));
+    let unused = unfinished.map(|(index, _)| Unused { index: *index, why: why.into() }).collect();
+    members.retain(|(index, own)| !is_unfinished(*index, own));
+    unused
+}
+
 fn check_clones(found: &[Found], members: &Members<'_>) -> Result<(), AssembleError> {
     for (_, own) in members {
         let same = members.iter().filter(|(_, other)| other.self_id == own.self_id);
@@ -279,17 +297,23 @@ fn check_clones(found: &[Found], members: &Members<'_>) -> Result<(), AssembleEr
     Ok(())
 }
 
+/// The newest superblock. Only those count that place their own disk in a slot: a change takes
+/// effect without the spares, and a crash may leave one with a superblock that never did (so may
+/// adding one).
 fn newest(
     found: &[Found],
     members: &Members<'_>,
     unused: &[Unused],
 ) -> Result<Superblock, AssembleError> {
-    let Some((_, newest)) = members.iter().max_by_key(|(_, own)| own.seq) else {
+    let in_slot = |own: &Superblock| matches!(own.role_of(own.self_id), Role::Slot(..));
+    let any = members.iter().any(|(_, own)| in_slot(own));
+    let witnesses = || members.iter().filter(|(_, own)| in_slot(own) || !any);
+    let Some((_, newest)) = witnesses().max_by_key(|(_, own)| own.seq) else {
         let line = |unused: &Unused| format!("{}: {}", found[unused.index].disk.name, unused.why);
         return Err(AssembleError::Unusable { why: unused.iter().map(line).collect() });
     };
     let name = |(index, _): &&(usize, &Superblock)| found[*index].disk.name.clone();
-    let latest = || members.iter().filter(|(_, own)| own.seq == newest.seq);
+    let latest = || witnesses().filter(|(_, own)| own.seq == newest.seq);
     let other: Vec<_> =
         latest().filter(|(_, own)| !own.says_the_same(newest)).map(|m| name(&m)).collect();
     if other.is_empty() {

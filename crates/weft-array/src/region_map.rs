@@ -52,7 +52,7 @@ mod load;
 mod page;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 
@@ -178,8 +178,9 @@ pub struct RegionMap {
     cleaner: Semaphore,
     /// Writes that have room for one more dirty region and are about to use it.
     reserved: Cell<usize>,
-    /// Regions that are being zeroed for their first write.
-    zeroing: RefCell<BTreeSet<u64>>,
+    /// Regions that are being zeroed for their first write, each with the lanes begun meanwhile:
+    /// their replacements were not zeroed.
+    zeroing: RefCell<BTreeMap<u64, u8>>,
     zeroed: Notify,
     /// Lanes whose bit newly written regions get.
     joining: Cell<u8>,
@@ -361,7 +362,8 @@ impl RegionMap {
         if !entry.has(wanted) {
             if !entry.has(WRITTEN) {
                 self.written.set(self.written.get() + 1);
-                self.entries.borrow_mut()[index].lanes |= self.joining.get();
+                let late = zeroing.as_ref().map_or(0, Zeroing::late_lanes);
+                self.entries.borrow_mut()[index].lanes |= self.joining.get() | late;
             }
             if wanted & DIRTY != 0 && !entry.has(DIRTY) {
                 self.dirty.borrow_mut().push_back(region);
@@ -382,10 +384,11 @@ impl RegionMap {
     ) -> Result<Option<Zeroing<'_>>, MapError> {
         while !self.is_written(region) {
             let wait = self.zeroed.wait();
-            if !self.zeroing.borrow_mut().insert(region) {
+            if self.zeroing.borrow().contains_key(&region) {
                 wait.await;
                 continue;
             }
+            self.zeroing.borrow_mut().insert(region, 0);
             let zeroing = Zeroing { map: self, region };
             store.zero_region(region).await?;
             return Ok(Some(zeroing));
@@ -420,6 +423,12 @@ impl RegionMap {
 struct Zeroing<'a> {
     map: &'a RegionMap,
     region: u64,
+}
+
+impl Zeroing<'_> {
+    fn late_lanes(&self) -> u8 {
+        self.map.zeroing.borrow().get(&self.region).copied().unwrap_or(0)
+    }
 }
 
 impl Drop for Zeroing<'_> {

@@ -160,6 +160,36 @@ fn parts_that_went_on_separately_are_not_mixed() {
 }
 
 #[test]
+fn a_spare_has_no_say_in_what_the_array_is() {
+    let members = made("raid5", 4, 1, 1);
+    // Adding it, or a change of the membership, was cut off when only the spare knew.
+    for (seq, known) in [(0, false), (1, true), (1, false)] {
+        let mut members = members.clone();
+        let spare = &mut members[3];
+        spare.seq += seq;
+        spare.members_made += 1;
+        if !known {
+            spare.spares.clear();
+        }
+        let assembly = start(&found(&members), false).expect("all slots are there");
+        assert_eq!((assembly.superblock.seq, assembly.lost.len()), (members[0].seq, 0));
+        assert!(assembly.lagging.is_empty());
+    }
+}
+
+#[test]
+fn a_disk_that_was_being_added_is_not_taken_for_the_one_that_was_added_later() {
+    let members = made("raid5", 4, 1, 1);
+    let mut disks = found(&members);
+    let mut unfinished = members[3].clone();
+    unfinished.spares.clear();
+    disks.insert(0, Found { disk: disk("unfinished"), superblock: Ok(Some(unfinished)) });
+    let assembly = start(&disks, false).expect("the disks differ");
+    assert_eq!((assembly.spares, assembly.unused.len()), (vec![4], 1));
+    assert_eq!(assembly.unused[0].index, 0);
+}
+
+#[test]
 fn damage_costs_a_member_and_the_unknown_stops_everything() {
     let damaged = || Err(SuperblockError::Damaged { what: "rot".into() });
     let mut disks = found(&made("raid5", 3, 0, 1));

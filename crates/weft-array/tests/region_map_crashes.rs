@@ -498,6 +498,27 @@ fn a_page_lost_on_every_member_is_taken_as_written_and_in_doubt() {
 }
 
 #[test]
+fn a_replacement_that_came_while_a_region_was_zeroed_lacks_it() {
+    let config = config(true, true);
+    let store = store(&config);
+    let map = Rc::new(RegionMap::load(config, &[&store.areas.borrow()[0]]).0);
+    let mut tasks: Vec<Task> = vec![
+        Box::pin(write(map.clone(), store.clone(), 0, false)),
+        Box::pin(start_lane(map.clone(), store.clone())),
+    ];
+    let mut context = Context::from_waker(Waker::noop());
+    for task in &mut tasks {
+        assert!(task.as_mut().poll(&mut context).is_pending());
+    }
+    // The zeros of region 0 are on their way to the members of before.
+    map.lane_joined(LANE);
+    tasks.push(Box::pin(write(map.clone(), store.clone(), 1, false)));
+    drain(&store, &mut tasks, &mut Rng::new(0));
+    assert!(map.is_written(0) && map.is_stale_region(LANE, 0));
+    assert!(map.is_written(1) && !map.is_stale_region(LANE, 1));
+}
+
+#[test]
 fn rebuild_goes_through_all_stale_stripes_and_ends() {
     let config = config(true, false);
     let store = store(&config);

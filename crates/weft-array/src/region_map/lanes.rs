@@ -50,6 +50,7 @@ impl RegionMap {
         self.end_lane(lane);
         self.resume_lane(lane);
         let bit = 1 << lane;
+        self.zeroing.borrow_mut().values_mut().for_each(|late| *late |= bit);
         for region in 0..self.config.regions() {
             self.change(region, |entry| {
                 let others = entry.lanes & !bit;
