@@ -9,9 +9,10 @@ use weft_rt::{MILLISECOND, Rt, SECOND};
 
 use crate::disk::{Platter, SimDisk, Uniform};
 use crate::engine::Engine;
+use crate::excuse::Lost;
 use crate::rng::Rng;
-use crate::run::{Member, Report, Slots, excuse, wait_for};
-use crate::setup::{Map, Setup};
+use crate::run::{Member, Report, Slots, wait_for};
+use crate::setup::{Map, Policy, Setup};
 use crate::workload::Desk;
 use crate::world::World;
 
@@ -118,14 +119,19 @@ impl Stage {
         if !self.map.survives(self.in_trouble(engine).with(slot)) {
             return None;
         }
-        self.forget_promises(self.in_trouble(engine).with(slot));
+        self.forget_promises(slot, engine);
         Some((slot, self.disks.borrow()[number].platter.clone()))
     }
 
     /// A slot is lost, beside others, before the last crash is made good.
-    fn forget_promises(&self, slots: UnitSet) {
+    fn forget_promises(&self, slot: usize, engine: &Engine) {
+        let incomplete = Slots::of(engine).incomplete();
+        let mut lost = Lost::now(self.in_trouble(engine).difference(&incomplete).with(slot));
+        if self.setup.policy != Policy::Ppl {
+            lost.extend(incomplete);
+        }
         let oracle = &mut *self.desk.oracle.borrow_mut();
-        let count = excuse(oracle, &self.map, self.setup.policy, slots);
+        let count = lost.excuse(oracle, &self.map, self.setup.policy);
         self.report.borrow_mut().excused += count;
     }
 
@@ -214,7 +220,7 @@ impl Stage {
 
     /// Whether the mismatches may be from before a resync that ended during the scrub.
     fn resync_meanwhile(&self, _: &weft_array::ScrubReport) -> bool {
-        !self.desk.oracle.borrow().cut_cells().is_empty()
+        !self.desk.oracle.borrow().cuts().is_empty()
     }
 
     async fn throttle(&self, engine: &Engine) {

@@ -15,6 +15,7 @@ mod clock;
 pub mod disk;
 mod engine;
 mod events;
+mod excuse;
 pub mod model;
 pub mod oracle;
 mod panics;

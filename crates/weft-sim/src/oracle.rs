@@ -19,15 +19,17 @@
 //!   a promise ends (see [`Oracle::excuse`]).
 
 mod content;
+mod crash;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use content::Contents;
 pub use content::Version;
+pub use crash::Cut;
 
 /// A logical instant.
-type Tick = u64;
+pub type Tick = u64;
 
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
@@ -42,6 +44,8 @@ struct Candidate {
     buried: bool,
     /// It survived a power cut: the disks hold it (or not), no cache does.
     settled: bool,
+    /// It was written and is not known to be durable: a crash may change what the disks hold of it.
+    at_risk: bool,
 }
 
 /// What kind of write it is.
@@ -97,9 +101,9 @@ pub struct Oracle {
     cells: BTreeMap<usize, Vec<Candidate>>,
     /// Cells with more than one candidate.
     open: BTreeSet<usize>,
-    /// What was open at the last crashes, until [`Oracle::consistent_again`]: the cells for which a
-    /// disk lost later may still take promises with it.
-    cut: BTreeMap<usize, (Tick, Vec<Candidate>)>,
+    /// What was being written at the last crashes, until [`Oracle::consistent_again`]: the cells for
+    /// which a disk lost later may still take promises with it.
+    cut: BTreeMap<usize, crash::CutCell>,
     /// Excused cells whose contents may still change: see [`Oracle::excuse`].
     loose: BTreeSet<usize>,
     /// When each of the reads under way began.
@@ -153,6 +157,11 @@ impl Oracle {
         cells.start as u64 * size..cells.end as u64 * size
     }
 
+    /// The present instant: what begins later has a greater one.
+    pub fn now(&self) -> Tick {
+        self.tick
+    }
+
     fn tick(&mut self) -> Tick {
         self.tick += 1;
         self.tick
@@ -178,6 +187,7 @@ impl Oracle {
                 superseded: None,
                 buried: false,
                 settled: true,
+                at_risk: false,
             }]
         })
     }
@@ -205,6 +215,7 @@ impl Oracle {
                 superseded: None,
                 buried: false,
                 settled: false,
+                at_risk: true,
             });
             self.open.insert(cell);
         }
@@ -237,8 +248,9 @@ impl Oracle {
             }
             if acknowledged && fua {
                 for candidate in list.iter_mut() {
-                    candidate.buried |= candidate.version != write.version
-                        && candidate.ended.is_some_and(|end| end < write.began);
+                    let before = candidate.ended.is_some_and(|end| end < write.began);
+                    candidate.buried |= before;
+                    candidate.at_risk &= !before && candidate.version != write.version;
                 }
             }
             self.forget_buried(cell);
@@ -254,10 +266,11 @@ impl Oracle {
     }
 
     fn refresh(&mut self, cell: usize) {
-        let list = &self.cells[&cell];
+        let list = self.candidates(cell);
         if list.len() > 1 || list[0].version.is_any() {
             self.open.insert(cell);
         } else {
+            list[0].at_risk = false;
             self.open.remove(&cell);
         }
     }
@@ -273,6 +286,7 @@ impl Oracle {
         for cell in std::mem::take(&mut self.open) {
             for candidate in self.candidates(cell) {
                 candidate.buried |= candidate.superseded.is_some_and(|since| since < began);
+                candidate.at_risk &= candidate.ended.is_none_or(|end| end > began);
             }
             self.forget_buried(cell);
         }
@@ -354,6 +368,7 @@ impl Oracle {
         let version = self.contents.keep_odd(number, found);
         let list = self.candidates(cell);
         let settled = list.iter().any(|c| c.settled && c.superseded.is_none());
+        let at_risk = list.iter().any(|c| c.at_risk);
         let began = list.iter().map(|c| c.began).max().unwrap_or(0);
         let ended = list.iter().filter_map(|c| c.ended).max();
         list.push(Candidate {
@@ -364,6 +379,7 @@ impl Oracle {
             superseded: None,
             buried: false,
             settled,
+            at_risk,
         });
         version
     }
@@ -403,107 +419,6 @@ impl Oracle {
             self.contents.describe(found)
         );
         Mismatch { cell, offset, text }
-    }
-
-    /// The power was cut: everything that was at risk is possible, and will be settled by the
-    /// next read.
-    pub fn power_cut(&mut self) {
-        self.crash(true);
-    }
-
-    /// The program was killed: requests in flight happened or not; caches keep what they had.
-    pub fn program_killed(&mut self) {
-        self.crash(false);
-    }
-
-    fn crash(&mut self, power: bool) {
-        let now = self.tick();
-        self.reads.clear();
-        for cell in self.open.clone() {
-            self.forget_buried(cell);
-            for candidate in self.candidates(cell) {
-                candidate.ended.get_or_insert(now);
-                if power {
-                    candidate.superseded = None;
-                    // What was discarded stays unspecified: see `check`.
-                    candidate.settled = !candidate.version.is_any();
-                }
-            }
-            let list = self.cells[&cell].clone();
-            let (cut_at, known) = self.cut.entry(cell).or_insert_with(|| (now, Vec::new()));
-            *cut_at = now;
-            for candidate in list {
-                if known.iter().all(|other| other.version != candidate.version) {
-                    known.push(candidate);
-                }
-            }
-        }
-    }
-
-    /// The volume has made itself consistent since the last crash: from now on a lost disk takes
-    /// nothing with it that was at risk then.
-    pub fn consistent_again(&mut self) {
-        self.cut.clear();
-        for cell in std::mem::take(&mut self.loose) {
-            for candidate in self.candidates(cell).iter_mut().filter(|c| c.version.is_any()) {
-                candidate.settled = true;
-            }
-        }
-    }
-
-    /// The cells that were open at the last crash, until [`Oracle::consistent_again`].
-    pub fn cut_cells(&self) -> Vec<usize> {
-        self.cut.keys().copied().collect()
-    }
-
-    /// Whether a write to the cell was acknowledged since the last crash.
-    fn is_rewritten(&self, cell: usize) -> bool {
-        let Some((cut_at, _)) = self.cut.get(&cell) else { return false };
-        let list = self.cells.get(&cell).into_iter().flatten();
-        list.into_iter().any(|c| c.acknowledged && c.began > *cut_at)
-    }
-
-    /// A promise has ended for this cell, because of a crash: it may hold anything until it
-    /// is written again (unless it was since the crash). If not `stable`, its contents may
-    /// even change until [`Oracle::consistent_again`]; else the first read settles them.
-    pub fn excuse(&mut self, cell: usize, stable: bool) {
-        if self.is_rewritten(cell) {
-            return;
-        }
-        let now = self.tick();
-        let version = Version::any(self.next_number());
-        self.candidates(cell).push(Candidate {
-            version,
-            began: now,
-            ended: Some(now),
-            acknowledged: false,
-            superseded: None,
-            buried: false,
-            settled: stable,
-        });
-        if !stable {
-            self.loose.insert(cell);
-        }
-        self.open.insert(cell);
-    }
-
-    /// After a crash a copy of this cell was lost before the copies were made equal: what was
-    /// read since may have come from the lost one, so every candidate of the crash is possible again.
-    pub fn doubt(&mut self, cell: usize) {
-        if self.is_rewritten(cell) {
-            return;
-        }
-        let Some((_, known)) = self.cut.get(&cell).cloned() else { return };
-        let list = self.candidates(cell);
-        for mut candidate in known {
-            candidate.superseded = None;
-            match list.iter_mut().find(|other| other.version == candidate.version) {
-                Some(other) => other.superseded = None,
-                None => list.push(candidate),
-            }
-        }
-        list.sort_by_key(|candidate| candidate.began);
-        self.refresh(cell);
     }
 
     /// The cells that touch a byte range.

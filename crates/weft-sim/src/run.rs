@@ -8,7 +8,8 @@
 //! jobs done, no mismatch, every byte as the reference says – healthy, and with each member
 //! taken away in turn.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weft_code::UnitSet;
@@ -19,7 +20,8 @@ use crate::clock::sim_rt;
 use crate::disk::{Platter, SimDisk, Uniform};
 use crate::engine::Engine;
 use crate::events;
-use crate::oracle::Oracle;
+use crate::excuse::{Lost, watch_losses};
+use crate::oracle::{Oracle, Tick};
 use crate::rng::Rng;
 use crate::setup::{Map, Policy, Setup, Wishes};
 use crate::volume::Volume;
@@ -153,8 +155,8 @@ pub(crate) struct Run {
     pub map: Option<Rc<Map>>,
     /// The engine of the present life.
     pub engine: Rc<RefCell<Option<Engine>>>,
-    /// Slots that were missing when the present life began.
-    pub begun: Rc<Cell<UnitSet>>,
+    /// When slots lost their disks in the present life.
+    pub lost_at: Rc<RefCell<BTreeMap<usize, Tick>>>,
     /// The slots as the last life left them.
     pub last: Option<Slots>,
 }
@@ -166,8 +168,8 @@ pub(crate) struct Slots {
     pub rebuilding: UnitSet,
     /// Numbers of the disks in the slots.
     pub disks: Vec<Option<usize>>,
-    /// Missing when that life began.
-    pub missing_before: UnitSet,
+    /// When those went that went in that life and did not come back.
+    pub lost_at: BTreeMap<usize, Tick>,
 }
 
 impl Slots {
@@ -185,7 +187,7 @@ impl Slots {
             missing: with("missing"),
             rebuilding: with("rebuilding"),
             disks: disks.collect(),
-            missing_before: with("missing"),
+            lost_at: BTreeMap::new(),
         }
     }
 
@@ -218,7 +220,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         desk: None,
         map: None,
         engine: Rc::default(),
-        begun: Rc::default(),
+        lost_at: Rc::default(),
         last: None,
         world,
         setup,
@@ -406,8 +408,9 @@ impl Run {
     fn remember_slots(&mut self) {
         match self.engine.take() {
             Some(engine) => {
-                let missing_before = self.begun.get();
-                let slots = Slots { missing_before, ..Slots::of(&engine) };
+                let mut slots = Slots::of(&engine);
+                slots.lost_at = self.lost_at.take();
+                slots.lost_at.retain(|slot, _| slots.missing.contains(*slot));
                 self.report.borrow_mut().losses += slots.missing.len() as u64;
                 self.last = Some(slots);
             }
@@ -474,22 +477,15 @@ impl Run {
     }
 
     /// Ends the promises that do not hold for disks that are lost in the same moment as the crash
-    /// (`absent`), or – where the write hole is open – were lost before.
+    /// (`absent`), that went in the life before, or – where the write hole is open – were lost long ago.
     fn excuse_at_crash(&self, map: &Map, slots: &Slots, absent: UnitSet) {
         let Some(desk) = &self.desk else { return };
-        let known = slots.missing.intersection(&slots.missing_before);
-        let lost = absent.union(&slots.missing).difference(&known);
-        let excused = match self.setup.policy {
-            // What is being rebuilt is not whole either: what was being written there may be lost.
-            Policy::Ppl => {
-                let lost = lost.union(&slots.rebuilding);
-                excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy, lost)
-            }
-            _ => {
-                let lost = lost.union(&slots.incomplete());
-                excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy, lost)
-            }
-        };
+        let mut lost = Lost::now(absent);
+        match self.setup.policy {
+            Policy::Ppl => lost.add(&slots.lost_at),
+            _ => lost.extend(slots.incomplete()),
+        }
+        let excused = lost.excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy);
         self.report.borrow_mut().excused += excused;
     }
 
@@ -511,7 +507,7 @@ impl Run {
         };
         let (holder, load) = (self.engine.clone(), self.setup.load.clone());
         let clients = self.world.rng(50 + self.report.borrow().lives);
-        let begun = self.begun.clone();
+        let lost_at = self.lost_at.clone();
         let nonce = self.rng.next_u64();
         let check_first = self.rng.chance(50);
         let check_twice = self.rng.chance(30);
@@ -524,7 +520,7 @@ impl Run {
                 }
             };
             world.note(format!("assembled: {}", events::summary(&engine)));
-            begun.set(Slots::of(&engine).missing);
+            watch_losses(&rt, &engine, &desk, &lost_at);
             *holder.borrow_mut() = Some(engine.clone());
             let volume: Rc<dyn Volume> = Rc::new(engine.clone());
             if check_first {
@@ -601,45 +597,6 @@ impl Run {
         }
         Ok(())
     }
-}
-
-/// Ends the promises for data on `lost` slots where a write was cut off by the last crash. Returns how
-/// many cells that are.
-pub(crate) fn excuse(oracle: &mut Oracle, map: &Map, policy: Policy, lost: UnitSet) -> u64 {
-    if lost.is_empty() {
-        return 0;
-    }
-    let cells = oracle.cut_cells();
-    let mut count = 0;
-    if map.is_mirror() {
-        for cell in cells {
-            oracle.doubt(cell);
-        }
-        return 0;
-    }
-    let mut stripes = std::collections::BTreeSet::new();
-    for cell in cells {
-        let bytes = oracle.bytes(&(cell..cell + 1));
-        let (first, last) = (map.of(bytes.start), map.of(bytes.end - 1));
-        stripes.extend([first.0, last.0]);
-        if policy == Policy::Ppl && (lost.contains(first.1) || lost.contains(last.1)) {
-            // A write that covers part of a sector writes the whole of it; and until the resync is
-            // done, the rows may still disagree on what it became.
-            for cell in oracle.cells_of(&map.sectors(&bytes)) {
-                oracle.excuse(cell, false);
-                count += 1;
-            }
-        }
-    }
-    if policy != Policy::Ppl {
-        for bytes in stripes.into_iter().flat_map(|stripe| map.bytes_on(stripe, lost)) {
-            for cell in oracle.cells_of(&bytes) {
-                oracle.excuse(cell, false);
-                count += 1;
-            }
-        }
-    }
-    count
 }
 
 pub(crate) fn broken(text: String) -> Broken {

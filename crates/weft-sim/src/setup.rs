@@ -224,6 +224,19 @@ pub struct Map {
     sector_bytes: u64,
 }
 
+/// A run of bytes in one unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// The unit's stripe.
+    pub stripe: u64,
+    /// The slot that holds the unit.
+    pub slot: usize,
+    /// The bytes of the volume.
+    pub bytes: std::ops::Range<u64>,
+    /// The bytes of the unit.
+    pub columns: std::ops::Range<u64>,
+}
+
 impl Map {
     /// The whole sectors around a range.
     pub fn sectors(&self, bytes: &std::ops::Range<u64>) -> std::ops::Range<u64> {
@@ -267,13 +280,27 @@ impl Map {
         (stripe, self.layout.place(stripe, unit).slot)
     }
 
-    /// Byte ranges of a stripe's data that lie on `slots`.
-    pub fn bytes_on(&self, stripe: u64, slots: UnitSet) -> Vec<std::ops::Range<u64>> {
+    /// Cuts a range of bytes at the ends of units.
+    pub fn pieces(&self, bytes: std::ops::Range<u64>) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let end = bytes.end.min(at - at % self.unit_bytes + self.unit_bytes);
+            let (stripe, slot) = self.of(at);
+            let column = at % self.unit_bytes;
+            pieces.push(Piece { stripe, slot, bytes: at..end, columns: column..column + end - at });
+            at = end;
+        }
+        pieces
+    }
+
+    /// Byte ranges of the data that lies on `slots` in the stripe and the columns of a piece.
+    pub fn beside(&self, piece: &Piece, slots: UnitSet) -> Vec<std::ops::Range<u64>> {
         let k = self.code.k();
-        let on = |unit: &usize| slots.contains(self.layout.place(stripe, *unit).slot);
+        let on = |unit: &usize| slots.contains(self.layout.place(piece.stripe, *unit).slot);
         let range = |unit: usize| {
-            let start = (stripe * k as u64 + unit as u64) * self.unit_bytes;
-            start..start + self.unit_bytes
+            let start = (piece.stripe * k as u64 + unit as u64) * self.unit_bytes;
+            start + piece.columns.start..start + piece.columns.end
         };
         (0..k).filter(on).map(range).collect()
     }

@@ -1,6 +1,7 @@
 //! The ends of two stories that no array survives, or that no redundancy without checksums can
 //! prevent: what counts is that nothing wrong is claimed.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use weft_array::ScrubMode;
@@ -9,8 +10,10 @@ use weft_disk::Disk;
 
 use crate::disk::{Platter, SimDisk};
 use crate::engine::Engine;
+use crate::excuse::Lost;
 use crate::oracle::Kind;
-use crate::run::{Member, Run, Slots, excuse};
+use crate::run::{Member, Run, Slots};
+use crate::setup::Policy;
 use crate::volume::Volume;
 use crate::workload::Broken;
 
@@ -42,7 +45,10 @@ impl Run {
             return Ok(());
         };
         let (opening, world) = (self.assemble_all(), self.world.clone());
-        let (disks, slots_out) = (self.disks.clone(), self.begun.clone());
+        let disks = self.disks.clone();
+        // Incomplete when this began, and lost in all.
+        let slots_out = Rc::new(Cell::new((UnitSet::new(), UnitSet::new())));
+        let slots_in = slots_out.clone();
         let (load, clients, mut rng) =
             (self.setup.load.clone(), self.world.rng(70), self.world.rng(71));
         let desk2 = desk.clone();
@@ -53,7 +59,7 @@ impl Run {
                 Err(error) => return desk2.fail(format!("assembly was refused: {error}"), None),
             };
             let slots = Slots::of(&engine);
-            slots_out.set(slots.incomplete());
+            slots_out.set((slots.incomplete(), slots.incomplete()));
             let volume: Rc<dyn Volume> = Rc::new(engine.clone());
             desk2.errors_allowed.set(true);
             let tasks = desk2.start(&volume, &load, &clients);
@@ -83,7 +89,7 @@ impl Run {
             if map.survives(lost) {
                 return;
             }
-            slots_out.set(lost);
+            slots_out.set((slots.incomplete(), lost));
             if status.broken.is_none() {
                 // Nothing that was ever written is lost.
                 let _ = engine.0.stop().await;
@@ -96,7 +102,7 @@ impl Run {
             let _ = engine.0.stop().await;
         })?;
         self.rt.kill_all();
-        self.come_back(&desk)
+        self.come_back(&desk, slots_in.get())
     }
 
     async fn read_what_is_left(
@@ -117,7 +123,11 @@ impl Run {
     }
 
     /// The lost disks are back, as after a pulled cable.
-    fn come_back(&mut self, desk: &Rc<crate::workload::Desk>) -> Result<(), Broken> {
+    fn come_back(
+        &mut self,
+        desk: &Rc<crate::workload::Desk>,
+        (before, lost): (UnitSet, UnitSet),
+    ) -> Result<(), Broken> {
         for member in self.disks.borrow().iter() {
             member.platter.faults(|f| *f = crate::disk::Faults::default());
         }
@@ -125,8 +135,11 @@ impl Run {
         desk.oracle.borrow_mut().program_killed();
         desk.errors_allowed.set(false);
         if let Some(map) = &self.map {
-            let lost = self.begun.get();
-            let count = excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy, lost);
+            let mut now = Lost::now(lost.difference(&before));
+            if self.setup.policy != Policy::Ppl {
+                now.extend(before);
+            }
+            let count = now.excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy);
             self.report.borrow_mut().excused += count;
         }
         let (opening, desk2) = (self.assemble_all(), desk.clone());
@@ -216,7 +229,7 @@ impl Run {
         let mut rng = self.world.rng(72);
         let lie = *rng.pick(&[Lie::Rot, Lie::Lose, Lie::Misdirect]);
         let block = 4096_u64;
-        let told = Rc::new(std::cell::Cell::new(false));
+        let told = Rc::new(Cell::new(false));
         let told2 = told.clone();
         self.drive(async move {
             let engine = match opening.await {
