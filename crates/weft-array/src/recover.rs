@@ -14,8 +14,9 @@
 //! parity from data there instead of folding deltas into parity that may be wrong.
 //!
 //! *A unit that was being written, on a disk that is lost*: nobody knows whether it was old or new. Any value will do
-//! if only all parity rows agree on it; but a record may outlive its write for a while, so the value that the
-//! parity units hold is kept.
+//! for itself. But a row that the write did not touch covers it too, and with it perhaps lost units
+//! that nobody was writing: these must come out right, so the value is chosen to agree with all that is
+//! certain ([`Inner::settle`]). The same goes for sectors that were being written and cannot be read.
 
 use std::collections::BTreeMap;
 
@@ -128,19 +129,43 @@ impl Inner {
             && record.named.contains(record.unit)
     }
 
-    async fn replay(&self, replay: Replay) -> Result<(), ArrayError> {
-        let Replay { stripe, from, len, mut rows } = replay;
-        let lost = self.lost_units(stripe);
-        rows.retain(|row| !lost.contains(row.parity));
-        let written = rows.iter().fold(UnitSet::new(), |all, row| all.union(&row.written));
-        let at = Columns { stripe, from, class: Class::User };
-        let mut values = self.read_exactly(at, len, written.difference(&lost)).await?;
-        let unknown = self.settle(at, len, written.intersection(&lost), &values, &rows).await?;
-        values.extend(unknown);
-        let parity =
-            rows.iter().map(|row| (row.parity, self.sum(stripe, len, row, &values))).collect();
-        self.write_back(at, parity, WriteOpts::USER).await;
-        Ok(())
+    /// Applies the records of a band. A unit that was being written and cannot be read counts as
+    /// lost in the sectors that fail.
+    async fn replay(&self, mut replay: Replay) -> Result<(), ArrayError> {
+        loop {
+            self.check_writable()?;
+            let lost = self.lost_units(replay.stripe);
+            replay.rows.retain(|row| !lost.contains(row.parity));
+            let (at, len, rows) = (replay.at(), replay.len, &replay.rows);
+            let written = rows.iter().fold(UnitSet::new(), |all, row| all.union(&row.written));
+            let readable = written.difference(&lost);
+            let mut values = match self.read_exactly(at, len, readable).await {
+                Ok(values) => values,
+                Err(_) if self.lost_units(at.stripe) != lost => continue,
+                Err(_) if len as u64 > self.geometry.sector_bytes => {
+                    let (lower, upper) = replay.halves(self.geometry.sector_bytes);
+                    Box::pin(self.replay(lower)).await?;
+                    replay = upper;
+                    continue;
+                }
+                Err(_) => self.read_what_can_be(at, len, readable).await,
+            };
+            let known: UnitSet = values.iter().map(|(unit, _)| *unit).collect();
+            let settled = self.settle(at, len, written.difference(&known), rows).await;
+            if self.lost_units(at.stripe) != lost {
+                // A member failed meanwhile, and is excluded.
+                continue;
+            }
+            let unreadable = settled.iter().filter(|(unit, _)| !lost.contains(*unit));
+            let mut fresh: Units =
+                unreadable.map(|(unit, value)| (*unit, Buf::copy_from(value))).collect();
+            values.extend(settled);
+            let sum = |row: &Row| (row.parity, self.sum(at.stripe, len, row, &values));
+            fresh.extend(rows.iter().map(sum));
+            self.check_writable()?;
+            self.write_back(at, fresh, WriteOpts::USER).await;
+            return Ok(());
+        }
     }
 
     /// The parity of a row: its record and the units that this leaves out, as far as `values` has them.
@@ -156,32 +181,69 @@ impl Inner {
         sum
     }
 
-    /// A value for the lost units that were being written: what the parity units found imply, so
-    /// that a write that had reached all disks keeps its value. Each row gives an equation in the units that
-    /// its record leaves out; a unit that no row determines becomes zeros.
-    async fn settle(
-        &self,
-        at: Columns,
-        len: usize,
-        unknown: UnitSet,
-        known: &Units,
-        rows: &[Row],
-    ) -> Result<Units, ArrayError> {
-        let code = &self.geometry.code;
-        let mut equations: Vec<(Coefs, Buf)> = Vec::new();
-        for row in rows.iter().filter(|row| row.written.intersects(&unknown)) {
-            let left_out = unknown.intersection(&row.written);
-            let coef = |unit| code.coef(at.stripe, row.parity - code.k(), unit);
-            let coefs = left_out.iter().map(|unit| (unit, coef(unit))).filter(|(_, c)| *c != 0);
-            let mut found = self.read_exactly(at, len, UnitSet::one(row.parity)).await?;
-            let (_, mut rest) = found.pop().expect("the parity unit was read");
-            weft_gf::xor_acc(&mut rest, &[&self.sum(at.stripe, len, row, known)]);
-            equations.push((coefs.collect(), rest));
+    /// A value for the lost units that were being written. Any would do for themselves, but parity
+    /// rows that the write did not touch, and lost units that were not being written, must agree with
+    /// it. So first comes what is certain: each record is a sum over units that were not being
+    /// written, and each parity unit without a record is one over all of its units. What these
+    /// leave open follows from the other parity units as found, so that a write that had reached all
+    /// disks keeps its value. A unit that nothing determines becomes zeros.
+    async fn settle(&self, at: Columns, len: usize, unknown: UnitSet, rows: &[Row]) -> Units {
+        if unknown.is_empty() {
+            return Units::new();
         }
+        let all = self.geometry.data_units();
+        let present = self.geometry.units().difference(&self.lost_units(at.stripe));
+        let read = self.read_what_can_be(at, len, present.difference(&unknown)).await;
+        let (known, found): (Units, Units) =
+            read.into_iter().partition(|(unit, _)| all.contains(*unit));
+        let mut equations = Vec::new();
+        for row in rows {
+            let Some((_, parity)) = found.iter().find(|(unit, _)| *unit == row.parity) else {
+                continue;
+            };
+            let mut rest = Buf::copy_from(parity);
+            if let Some(partial) = &row.partial {
+                weft_gf::xor_acc(&mut rest, &[partial]);
+            }
+            equations.push(self.equation(at.stripe, row.parity, row.written, rest, &known));
+        }
+        for row in rows {
+            let zero = || Buf::zeroed(len);
+            let partial = row.partial.as_ref().map_or_else(zero, |p| Buf::copy_from(p));
+            let counted = all.difference(&row.written);
+            equations.push(self.equation(at.stripe, row.parity, counted, partial, &known));
+        }
+        for (parity, value) in found {
+            if rows.iter().all(|row| row.parity != parity) {
+                equations.push(self.equation(at.stripe, parity, all, value, &known));
+            }
+        }
+        // The last equations are taken first.
         let mut values = solve(equations);
+        values.retain(|(unit, _)| unknown.contains(*unit));
         let solved: UnitSet = values.iter().map(|(unit, _)| *unit).collect();
         values.extend(unknown.difference(&solved).iter().map(|unit| (unit, Buf::zeroed(len))));
-        Ok(values)
+        values
+    }
+
+    /// "The sum over `units` is `sum`" by the coefficients of a parity unit, as an equation in those
+    /// that are not `known`.
+    fn equation(
+        &self,
+        stripe: u64,
+        parity: usize,
+        units: UnitSet,
+        mut sum: Buf,
+        known: &Units,
+    ) -> (Coefs, Buf) {
+        let row = self.geometry.code.row(stripe, parity - self.geometry.code.k());
+        let mut open = units;
+        for (unit, value) in known.iter().filter(|(unit, _)| units.contains(*unit)) {
+            weft_gf::mul_acc(&mut sum, row[*unit], value);
+            open.remove(*unit);
+        }
+        let coefs = open.iter().map(|unit| (unit, row[unit])).filter(|(_, coef)| *coef != 0);
+        (coefs.collect(), sum)
     }
 
     /// Reads units as they are on their disks, reconstructing nothing.
@@ -195,6 +257,15 @@ impl Inner {
         let wanted = units.iter().map(|unit| (unit, Buf::new(len))).collect();
         let (result, values) = self.gather(at, others, wanted).await;
         result.map(|()| values)
+    }
+
+    /// Those of the units that can be read as they are.
+    async fn read_what_can_be(&self, at: Columns, len: usize, units: UnitSet) -> Units {
+        let mut read = Units::new();
+        for unit in units.iter() {
+            read.extend(self.read_exactly(at, len, UnitSet::one(unit)).await.unwrap_or_default());
+        }
+        read
     }
 
     /// Writes units to their members, where there are such; a member that fails is excluded.
@@ -304,6 +375,27 @@ pub(crate) struct Checked {
     pub parity: Units,
     /// Those that disagree with the data, as they should be.
     pub wrong: Units,
+}
+
+impl Replay {
+    fn at(&self) -> Columns {
+        Columns { stripe: self.stripe, from: self.from, class: Class::User }
+    }
+
+    fn part(&self, skip: usize, len: usize) -> Self {
+        let row = |row: &Row| Row {
+            partial: row.partial.as_ref().map(|partial| partial.slice(skip, len)),
+            ..*row
+        };
+        let rows = self.rows.iter().map(row).collect();
+        Self { stripe: self.stripe, from: self.from + skip as u64, len, rows }
+    }
+
+    /// The lower and the upper half of the columns.
+    fn halves(&self, sector: u64) -> (Self, Self) {
+        let half = (self.len / 2).next_multiple_of(to_len(sector));
+        (self.part(0, half), self.part(half, self.len - half))
+    }
 }
 
 impl Row {

@@ -130,6 +130,8 @@ impl Inner {
         let lost = self.lost_units(stripe);
         let lost_later = lost.union(&self.lost_after_crash(stripe));
         let live = self.log_zero_stripe(stripe, lost, lost_later).await?;
+        // Without its record nothing may be written: a lost unit would be neither old nor new.
+        self.check_writable()?;
         let opts = WriteOpts { class: Class::User, fua };
         let len = self.geometry.unit_bytes;
         // Also on a replacement that lacks the stripe so far: it may hold old bytes of it, which
