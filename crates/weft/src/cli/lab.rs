@@ -5,12 +5,16 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 
+use super::experiments::{LabListArgs, LabReportArgs, LabRunArgs};
 use crate::size;
 
 /// `weft lab`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  weft lab list
+  weft lab run drc-table1
+  weft lab report --out report.html
   weft lab disk --list
   weft lab disk --model wd10eals --size 4G --socket disk.sock")]
 pub struct LabArgs {
@@ -22,6 +26,12 @@ pub struct LabArgs {
 /// What `weft lab` does.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
+    /// List the experiments: papers' figures and tables that can be reproduced
+    List(LabListArgs),
+    /// Run experiments and print what they find beside the paper's numbers
+    Run(LabRunArgs),
+    /// Run experiments and make one HTML page of their figures
+    Report(LabReportArgs),
     /// Serve disks over NBD that take as long as a certain product would
     Disk(LabDiskArgs),
 }

@@ -1,5 +1,6 @@
 //! The command line: every command, its options, and examples of its use.
 
+mod experiments;
 mod lab;
 mod manage;
 mod offline;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+pub use experiments::{LabReportArgs, LabRunArgs, LabRuns};
 pub use lab::{LabArgs, LabCommand, LabDiskArgs};
 pub use manage::{
     AddArgs, FailArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction, ScrubArgs, StatusArgs,
@@ -79,7 +81,7 @@ pub enum Command {
     /// Compare the codes that suit some disks: what they survive, how fast they stay, how long
     /// they live
     Plan(PlanArgs),
-    /// Modelled disks: real products' times, with real bytes
+    /// Reproduce papers' figures and tables; serve disks that behave like real products
     Lab(LabArgs),
     /// Run the engine against simulated crashes and faults
     Simulate(SimulateArgs),

@@ -1,6 +1,7 @@
-//! `weft lab`: what is done with modelled disks.
+//! `weft lab`: experiments, and what is done with modelled disks.
 
 mod disk;
+mod experiments;
 mod export;
 
 use crate::cli::{LabArgs, LabCommand};
@@ -9,6 +10,9 @@ use crate::failure::Outcome;
 /// `weft lab`.
 pub fn lab(args: &LabArgs, json: bool) -> Outcome {
     match &args.command {
+        LabCommand::List(_) => experiments::list(json),
+        LabCommand::Run(args) => experiments::run_named(args, json),
+        LabCommand::Report(args) => experiments::report(args, json),
         LabCommand::Disk(args) => disk::disk(args, json),
     }
 }

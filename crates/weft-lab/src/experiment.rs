@@ -1,0 +1,98 @@
+//! Experiments as data: a file each, in `experiments/`.
+//!
+//! A file says what is shown and where it comes from, what to run (`[run]`, by kind), the paper's
+//! numbers (`[paper]`, by panel, series and point) and where the paper errs. The kinds are
+//! programs ([`crate::kinds`]); everything that can differ from figure to figure is in the file.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::kinds::Kind;
+
+/// The files, in the order in which they are listed.
+const FILES: &[(&str, &str)] = &[
+    ("drc-table1", include_str!("../experiments/drc-table1.toml")),
+    ("drc-fig9", include_str!("../experiments/drc-fig9.toml")),
+    ("drc-fig11", include_str!("../experiments/drc-fig11.toml")),
+];
+
+/// The paper's numbers: panel, series, point.
+pub type Numbers = BTreeMap<String, BTreeMap<String, BTreeMap<String, f64>>>;
+
+/// An experiment as its file describes it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Its name: the file's.
+    #[serde(skip)]
+    pub name: String,
+    /// What it shows, in a line.
+    pub title: String,
+    /// Paper, figure, section.
+    pub source: String,
+    /// What is done and how to read it.
+    pub about: String,
+    /// Where the paper errs.
+    #[serde(default)]
+    pub errors: Vec<String>,
+    /// What to run.
+    pub run: Kind,
+    /// The paper's numbers.
+    #[serde(default)]
+    pub paper: Numbers,
+}
+
+/// No experiment of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no experiment is called '{name}'; there are: {known}")]
+pub struct UnknownExperiment {
+    /// What was asked for.
+    pub name: String,
+    /// All there are.
+    pub known: String,
+}
+
+/// A file that is no experiment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("experiment '{name}': {cause}")]
+pub struct BadExperiment {
+    /// The file's name.
+    pub name: String,
+    /// What is wrong, and where.
+    pub cause: String,
+}
+
+impl Experiment {
+    /// Reads the text of an experiment file.
+    ///
+    /// # Errors
+    /// If it is no TOML, or has fields missing, unknown or of the wrong kind.
+    pub fn parse(name: &str, text: &str) -> Result<Self, BadExperiment> {
+        match toml::from_str::<Self>(text) {
+            Ok(experiment) => Ok(Self { name: name.to_owned(), ..experiment }),
+            Err(error) => Err(BadExperiment { name: name.to_owned(), cause: error.to_string() }),
+        }
+    }
+
+    /// The experiments that come with the lab.
+    ///
+    /// # Panics
+    /// Never: a test reads every file.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let parse = |(name, text): &(&str, &str)| Self::parse(name, text).expect("a sound file");
+        FILES.iter().map(parse).collect()
+    }
+
+    /// The experiment called `name`.
+    ///
+    /// # Errors
+    /// If there is none; the error lists all.
+    pub fn find(name: &str) -> Result<Self, UnknownExperiment> {
+        Self::all().into_iter().find(|experiment| experiment.name == name).ok_or_else(|| {
+            let known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+            UnknownExperiment { name: name.to_owned(), known: known.join(", ") }
+        })
+    }
+}

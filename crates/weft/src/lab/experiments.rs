@@ -1,0 +1,139 @@
+//! `weft lab list`, `run`, `report`: papers' figures, reproduced.
+
+use std::fs;
+use std::sync::Mutex;
+
+use weft_lab::figure::{CSV_HEADER, Panel};
+use weft_lab::report::{beside, facts, html, number};
+use weft_lab::{Experiment, Figure, RunOptions, run};
+
+use crate::cli::{LabReportArgs, LabRunArgs, LabRuns};
+use crate::failure::{Failure, Outcome};
+use crate::report::progress::Progress;
+
+/// Curves with more points than this are printed only where the paper has a number.
+const CURVE_LONG: usize = 20;
+
+/// `weft lab list`.
+pub fn list(json: bool) -> Outcome {
+    let all = Experiment::all();
+    if json {
+        let list: Vec<_> = all
+            .iter()
+            .map(|e| serde_json::json!({ "name": e.name, "title": e.title, "source": e.source }))
+            .collect();
+        println!("{}", serde_json::Value::from(list));
+        return Ok(());
+    }
+    for experiment in all {
+        println!("{:<18} {}", experiment.name, experiment.title);
+    }
+    Ok(())
+}
+
+/// `weft lab run`.
+pub fn run_named(args: &LabRunArgs, json: bool) -> Outcome {
+    let figures = figures(&args.names, &args.runs, json)?;
+    if json {
+        println!("{}", serde_json::to_string(&figures).map_err(anyhow::Error::from)?);
+    } else if args.csv {
+        println!("{CSV_HEADER}");
+        figures.iter().for_each(|figure| print!("{}", figure.csv_lines()));
+    } else {
+        figures.iter().for_each(show);
+    }
+    Ok(())
+}
+
+/// `weft lab report`.
+pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
+    let figures = figures(&args.names, &args.runs, json)?;
+    let out = &args.out;
+    fs::write(out, html(&figures))
+        .map_err(|e| Failure::new(format!("cannot write {}: {e}", out.display())))?;
+    if json {
+        println!("{}", serde_json::json!({ "page": out, "figures": figures.len() }));
+    } else {
+        println!("{}: {} figures; open it in any browser", out.display(), figures.len());
+    }
+    Ok(())
+}
+
+/// Runs the experiments called `names`, or all.
+fn figures(names: &[String], runs: &LabRuns, json: bool) -> Result<Vec<Figure>, Failure> {
+    let experiments = if names.is_empty() {
+        Experiment::all()
+    } else {
+        let find = |name: &String| {
+            Experiment::find(name).map_err(|e| {
+                Failure::usage(e.to_string()).hint("`weft lab list` says what each one shows")
+            })
+        };
+        names.iter().map(find).collect::<Result<_, _>>()?
+    };
+    if let Some(dir) = runs.traces.as_ref().filter(|dir| !dir.is_dir()) {
+        return Err(Failure::new(format!("--traces {}: no such folder", dir.display()))
+            .hint("without --traces generated traces stand in for the recorded ones"));
+    }
+    let options = options(runs);
+    let mut figures = Vec::new();
+    for experiment in &experiments {
+        let progress = Mutex::new(Progress::new(&experiment.name, 1, json));
+        let told = |done: usize, of: usize| {
+            if let Ok(mut progress) = progress.lock() {
+                progress.at(done as u64, of as u64, &format!("{done} of {of} runs"));
+            }
+        };
+        figures.push(run(experiment, &options, &told).map_err(|e| Failure::new(e.to_string()))?);
+    }
+    Ok(figures)
+}
+
+fn options(runs: &LabRuns) -> RunOptions {
+    let options = RunOptions::default();
+    RunOptions {
+        seed: runs.seed,
+        traces: runs.traces.clone(),
+        threads: runs.threads.map_or(options.threads, usize::from),
+        divide: runs.divide,
+    }
+}
+
+fn show(figure: &Figure) {
+    println!("{}", figure.title);
+    println!("  {}", figure.source);
+    println!("  {}", facts(figure));
+    for error in &figure.errors {
+        println!("  the paper errs: {error}");
+    }
+    for note in &figure.notes {
+        println!("  note: {note}");
+    }
+    figure.panels.iter().for_each(show_panel);
+    println!();
+}
+
+fn show_panel(panel: &Panel) {
+    println!("\n  {} ({})", panel.title, panel.y_label);
+    for series in &panel.series {
+        let long = series.points.len() > CURVE_LONG;
+        for point in series.points.iter().filter(|p| !long || p.paper.is_some()) {
+            let range = point.range.map_or_else(String::new, |(low, high)| {
+                format!("  ({} to {})", number(low), number(high))
+            });
+            let paper = point.paper.map_or_else(String::new, |paper| {
+                let part = beside(point).map(|part| format!(", ours/paper {part}"));
+                format!("  paper {}{}", number(paper), part.unwrap_or_default())
+            });
+            println!(
+                "    {:<34} {:<12} {:>9}{range}{paper}",
+                series.name,
+                point.x,
+                number(point.ours)
+            );
+        }
+        if long {
+            println!("    {:<34} a curve of {} points", series.name, series.points.len());
+        }
+    }
+}
