@@ -176,9 +176,7 @@ impl Gather<'_> {
             let index = self.wanted.iter().position(|(wanted, _)| wanted == unit);
             let Some(index) = index else { continue };
             let mut out = std::mem::replace(&mut self.wanted[index].1, Buf::new(0));
-            let (coefs, bufs): (Vec<u8>, Vec<&[u8]>) =
-                sources.iter().map(|(source, coef)| (*coef, self.value(*source))).unzip();
-            weft_gf::encode(&[&coefs], &bufs, &mut [&mut out]);
+            sum(sources, |source| self.value(source), &mut out);
             self.wanted[index].1 = out;
         }
     }
@@ -207,9 +205,7 @@ impl Gather<'_> {
             }
             let Some(sources) = plan.output(unit) else { continue };
             let mut buf = Buf::new(self.len);
-            let (coefs, bufs): (Vec<u8>, Vec<&[u8]>) =
-                sources.iter().map(|(source, coef)| (*coef, self.value(*source))).unzip();
-            weft_gf::encode(&[&coefs], &bufs, &mut [&mut buf]);
+            sum(sources, |source| self.value(source), &mut buf);
             let (_, offset) = self.array.geometry.locate(self.at.stripe, unit, self.at.from);
             let opts = WriteOpts { class: self.at.class, fua: false };
             match disk.write(offset, buf.freeze(), opts).await {
@@ -245,6 +241,22 @@ impl Gather<'_> {
             first.and(second)
         })
     }
+}
+
+/// Computes a unit that `plan` gives from what it reads.
+pub(crate) fn combine(plan: &Plan, unit: usize, have: &Units, out: &mut Buf) {
+    let value = |source| {
+        let (_, buf) = have.iter().find(|(held, _)| *held == source).expect("a source was read");
+        &**buf
+    };
+    sum(plan.output(unit).expect("the plan is for the unit"), value, out);
+}
+
+/// Σ coefficient · source.
+fn sum<'a>(sources: &[(usize, u8)], value: impl Fn(usize) -> &'a [u8], out: &mut Buf) {
+    let (coefs, bufs): (Vec<u8>, Vec<&[u8]>) =
+        sources.iter().map(|(source, coef)| (*coef, value(*source))).unzip();
+    weft_gf::encode(&[&coefs], &bufs, &mut [out]);
 }
 
 fn is_itself(unit: usize, sources: &[(usize, u8)]) -> bool {

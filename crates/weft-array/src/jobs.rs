@@ -24,6 +24,11 @@ use weft_rt::{Nanos, SECOND, Task};
 use crate::array::Inner;
 use crate::error::ArrayError;
 pub use crate::superblock::ScrubMode;
+pub(crate) use rebuild::RebuildState;
+pub use rebuild::{
+    HotZone, Piggyback, RebuildCounts, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy,
+    RebuildStatus, ZONES_MAX,
+};
 pub use scrub::{Mismatch, ScrubReport};
 pub(crate) use throttle::Throttle;
 
@@ -69,6 +74,7 @@ pub struct JobStatus {
 pub(crate) struct Jobs {
     bell: Notify,
     pub throttle: Throttle,
+    pub rebuild: RebuildState,
     pub paused: Cell<bool>,
     current: RefCell<Option<Progress>>,
     pub scrub: scrub::ScrubState,
@@ -125,6 +131,7 @@ impl Jobs {
         Self {
             bell: Notify::default(),
             throttle: Throttle::default(),
+            rebuild: RebuildState::new(),
             paused: Cell::new(false),
             current: RefCell::default(),
             scrub: scrub::ScrubState::default(),
@@ -138,6 +145,11 @@ impl Jobs {
     pub fn wake(&self) {
         self.stalled.set(false);
         self.resync_stalled.set(false);
+        self.bell.notify_all();
+    }
+
+    /// How jobs go about their work was changed: those that wait look again.
+    pub fn changed(&self) {
         self.bell.notify_all();
     }
 

@@ -36,7 +36,10 @@ pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use error::ArrayError;
 pub use events::{Event, Subscription};
 pub use examine::{MemberReport, examine};
-pub use jobs::{JobKind, JobStatus, Mismatch, ScrubReport};
+pub use jobs::{
+    HotZone, JobKind, JobStatus, Mismatch, Piggyback, RebuildCounts, RebuildExecutor, RebuildOrder,
+    RebuildPace, RebuildPolicy, RebuildStatus, ScrubReport, ZONES_MAX,
+};
 pub use open::AssembleOptions;
 pub use status::{ArrayState, RegionCounts, SlotStatus, Status};
 pub use superblock::{Consistency, ScrubMode, Superblock, SuperblockError};

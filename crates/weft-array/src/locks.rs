@@ -4,9 +4,14 @@
 //! several units (a degraded read, a write, rebuild, resync, scrub) must see them all of one
 //! moment. Locks are fair, first come first served, and exist only while somebody holds or awaits
 //! them, so memory follows the requests in flight.
+//!
+//! A *watch* is for whoever reads units of a stripe over a long time, at a low priority, and must not
+//! keep users out meanwhile: it takes the lock only at the end, and learns then whether anybody
+//! had it for writing since the watch began.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use weft_rt::sync::{Permit, Semaphore};
 
@@ -14,7 +19,19 @@ use weft_rt::sync::{Permit, Semaphore};
 const SHARES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
-pub(crate) struct StripeLocks(RefCell<BTreeMap<u64, Semaphore>>);
+pub(crate) struct StripeLocks {
+    table: RefCell<BTreeMap<u64, Semaphore>>,
+    /// For each watched stripe, whether it was disturbed.
+    watched: RefCell<BTreeMap<u64, Rc<Cell<bool>>>>,
+}
+
+/// Notices exclusive locks of a stripe.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    locks: &'a StripeLocks,
+    stripe: u64,
+    disturbed: Rc<Cell<bool>>,
+}
 
 /// A held lock; given back when dropped.
 #[derive(Debug)]
@@ -30,19 +47,33 @@ impl StripeLocks {
     }
 
     pub async fn exclusive(&self, stripe: u64) -> StripeGuard<'_> {
+        if let Some(disturbed) = self.watched.borrow().get(&stripe) {
+            disturbed.set(true);
+        }
         self.lock(stripe, SHARES).await
+    }
+
+    /// Watches a stripe; nothing if somebody holds or awaits its lock, or watches it.
+    pub fn watch(&self, stripe: u64) -> Option<Watch<'_>> {
+        let mut watched = self.watched.borrow_mut();
+        if self.is_busy(stripe) || watched.contains_key(&stripe) {
+            return None;
+        }
+        let disturbed = Rc::new(Cell::new(false));
+        watched.insert(stripe, disturbed.clone());
+        Some(Watch { locks: self, stripe, disturbed })
     }
 
     /// Whether somebody holds or awaits a lock of this stripe.
     pub fn is_busy(&self, stripe: u64) -> bool {
-        self.0.borrow().contains_key(&stripe)
+        self.table.borrow().contains_key(&stripe)
     }
 
     async fn lock(&self, stripe: u64, shares: usize) -> StripeGuard<'_> {
         // Taking the semaphore from the table and standing in its line happen in one poll, so
         // that no idle semaphore is removed in between.
         let semaphore =
-            self.0.borrow_mut().entry(stripe).or_insert_with(|| Semaphore::new(SHARES)).clone();
+            self.table.borrow_mut().entry(stripe).or_insert_with(|| Semaphore::new(SHARES)).clone();
         let mut waiting = Waiting { locks: self, stripe, armed: true };
         let permit = semaphore.acquire(shares).await;
         waiting.armed = false;
@@ -50,10 +81,28 @@ impl StripeLocks {
     }
 
     fn remove_if_idle(&self, stripe: u64) {
-        let mut table = self.0.borrow_mut();
+        let mut table = self.table.borrow_mut();
         if table.get(&stripe).is_some_and(|semaphore| semaphore.is_idle(SHARES)) {
             table.remove(&stripe);
         }
+    }
+}
+
+impl<'a> Watch<'a> {
+    /// Takes the exclusive lock. Says whether nobody else had it, or came before for it, since the
+    /// watch began.
+    pub async fn lock(self) -> (StripeGuard<'a>, bool) {
+        let (locks, stripe, disturbed) = (self.locks, self.stripe, self.disturbed.clone());
+        // Whoever came before this is known by now, and whoever comes later waits behind it.
+        drop(self);
+        let guard = locks.lock(stripe, SHARES).await;
+        (guard, !disturbed.get())
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.locks.watched.borrow_mut().remove(&self.stripe);
     }
 }
 

@@ -101,6 +101,8 @@ async fn open(
         .then(|| Log::new(id, slots, superblock.area.log_offset, superblock.area.log_bytes));
     let mirrored = geometry.code.k() == 1 && geometry.code.p() > 0;
     let zeroed = Cell::new(superblock.members_zeroed);
+    let jobs = Jobs::new();
+    jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
     let members = Members::new(superblock, in_slots, waiting);
     Ok(Rc::new_cyclic(|me| Inner {
         rt: rt.clone(),
@@ -112,7 +114,7 @@ async fn open(
         log,
         budget: Inner::new_budget(),
         events: crate::events::Events::default(),
-        jobs: Jobs::new(),
+        jobs,
         mirrored,
         zeroed,
         read_only: Cell::new(read_only),

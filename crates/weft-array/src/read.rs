@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, DiskErrorKind};
 use weft_rt::Buf;
+use weft_rt::sync::oneshot;
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -21,7 +22,10 @@ use crate::gather::{Columns, Units};
 use crate::geometry::{Address, Piece, to_len};
 
 /// The pieces of one stripe, each with its part of the caller's buffer.
-type StripePieces = Vec<(Address, Buf)>;
+pub(crate) type StripePieces = Vec<(Address, Buf)>;
+
+/// What comes back of them.
+pub(crate) type ReadAnswer = (Result<(), ArrayError>, StripePieces);
 
 impl Inner {
     /// Reads `buf.len()` bytes at `offset`.
@@ -90,6 +94,7 @@ impl Inner {
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
         if degraded && self.map.is_written(self.map.region_of(stripe)) {
+            pieces.iter().for_each(|(at, _)| self.note_read(*at));
             return self.read_detached(pieces).await;
         }
         let reads = pieces.into_iter().map(|(at, buf)| async move {
@@ -112,6 +117,9 @@ impl Inner {
             return (Ok(()), buf);
         }
         let unit = self.source_of(at);
+        if !self.members.all_active() {
+            self.note_read(at);
+        }
         let lost = self.lost_units(at.stripe);
         if !lost.contains(unit) {
             let (slot, offset) = self.geometry.locate(at.stripe, unit, at.column);
@@ -133,20 +141,31 @@ impl Inner {
     }
 
     /// As [`Inner::read_degraded`], in a task that goes on if the reader is dropped: it may have
-    /// a repair under way, and must hold the stripe until that has ended.
-    async fn read_detached(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
+    /// a repair under way, and must hold the stripe until that has ended. While its unit is being
+    /// rebuilt it may bring it along.
+    async fn read_detached(&self, pieces: StripePieces) -> ReadAnswer {
         let array = self.handle();
+        if self.brings(&pieces) {
+            let (sender, answer) = oneshot();
+            drop(self.rt.spawn(async move { array.read_and_bring(pieces, sender).await }));
+            return answer.await.expect("the task answers before it ends");
+        }
         self.rt.spawn(async move { array.read_degraded(pieces).await }).await
     }
 
     /// Reads pieces of one stripe of which some are lost.
-    async fn read_degraded(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
-        let stripe = pieces[0].0.stripe;
+    async fn read_degraded(&self, pieces: StripePieces) -> ReadAnswer {
         let _memory = self
             .budget
             .acquire(self.memory_of(pieces.iter().map(|(_, buf)| buf.len()).max()))
             .await;
-        let _lock = self.locks.shared(stripe).await;
+        let _lock = self.locks.shared(pieces[0].0.stripe).await;
+        self.read_locked(pieces).await
+    }
+
+    /// As [`Inner::read_degraded`], of a stripe whose lock is held.
+    pub(crate) async fn read_locked(&self, pieces: StripePieces) -> ReadAnswer {
+        let stripe = pieces[0].0.stripe;
         let mut result = Ok(());
         // Pieces of one stripe start or end at most once inside a unit: at most three ranges of
         // columns, each wanted of a fixed set of units.

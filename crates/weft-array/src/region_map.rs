@@ -38,7 +38,7 @@
 //! region is rebuilt once more. Unwritten regions need no rebuild.
 //!
 //! **Memory**: 8 bytes a region, plus one bit a stripe in regions that are partly rebuilt (at most
-//! [`PARTIAL_REGIONS_MAX`] of them), plus a few words a page. A 10 TB array with the default of at most
+//! [`PARTIAL_BYTES_MAX`]), plus a few words a page. A 10 TB array with the default of at most
 //! 131 072 regions needs 1 MiB.
 //!
 //! Futures of this module are to be driven to their end. If one is dropped while it writes a page,
@@ -62,8 +62,8 @@ use weft_rt::sync::{Notify, Semaphore};
 
 use crate::uuid::Id;
 use commit::Page;
-pub use lanes::PARTIAL_REGIONS_MAX;
 use lanes::Rebuilt;
+pub use lanes::{PARTIAL_BYTES_MAX, PARTIAL_REGIONS_MIN};
 pub use load::LoadReport;
 pub use page::{REGIONS_MAX, area_bytes};
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use weft_code::UnitSet;
 
 use crate::array::Inner;
-use crate::jobs::{JobStatus, ScrubReport};
+use crate::jobs::{JobStatus, RebuildStatus, ScrubReport};
 use crate::superblock::SlotState;
 
 /// Unreadable ranges listed at most.
@@ -47,6 +47,8 @@ pub struct Status {
     pub spares: Vec<String>,
     /// Jobs under way.
     pub jobs: Vec<JobStatus>,
+    /// How members are being rebuilt, if any is.
+    pub rebuild: Option<RebuildStatus>,
     /// The last scrub, or the running one.
     pub scrub: Option<ScrubReport>,
     /// Bounds of the jobs' rate per member and second: minimum, and maximum if there is one.
@@ -138,6 +140,7 @@ impl Inner {
                 .map(|s| s.disk.info().name.clone())
                 .collect(),
             jobs: self.job_status(),
+            rebuild: self.rebuild_status(),
             scrub: self.jobs.scrub.report(),
             throttle: self.jobs.throttle.get(),
             regions: RegionCounts {

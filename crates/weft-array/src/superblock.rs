@@ -29,6 +29,7 @@ use weft_disk::DiskError;
 use weft_layout::Algorithm;
 
 use crate::area::Area;
+use crate::jobs::RebuildPolicy;
 use crate::region_map;
 use crate::uuid::Id;
 
@@ -194,6 +195,9 @@ pub struct Superblock {
     pub log_epoch: u64,
     /// The scrub under way, if any.
     pub scrub: Option<ScrubProgress>,
+    /// How rebuilds go about their work, if that was changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuild: Option<RebuildPolicy>,
     /// When the array was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// When this superblock was made, in seconds since 1970.
@@ -282,6 +286,9 @@ impl Superblock {
         }
         if self.name.len() > NAME_BYTES_MAX || self.spares.len() > SPARES_MAX {
             return fail("its name is too long or its spares are too many");
+        }
+        if self.rebuild.as_ref().is_some_and(|policy| policy.check().is_err()) {
+            return fail("a parameter of its rebuilds is out of range");
         }
         self.check_members()?;
         let stripes = self.stripes()?;

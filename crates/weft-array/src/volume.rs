@@ -9,7 +9,7 @@ use weft_rt::{Buf, Frozen};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::{Event, Subscription};
-use crate::jobs::{ScrubMode, ScrubReport};
+use crate::jobs::{RebuildCounts, RebuildPolicy, ScrubMode, ScrubReport};
 use crate::status::Status;
 use crate::superblock::SlotState;
 
@@ -54,7 +54,7 @@ impl Array {
 
     /// Fills `buf` from `offset` (bytes). The buffer comes back also on failure.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        self.0.jobs.throttle.note_user(self.0.rt.now());
+        self.0.jobs.throttle.note_user(self.0.rt.now(), buf.len() as u64);
         self.0.read(offset, buf).await
     }
 
@@ -63,7 +63,7 @@ impl Array {
     /// # Errors
     /// Old or new bytes may then be found in the range; nothing outside it is changed.
     pub async fn write(&self, offset: u64, data: Frozen, fua: bool) -> Result<(), ArrayError> {
-        self.0.jobs.throttle.note_user(self.0.rt.now());
+        self.0.jobs.throttle.note_user(self.0.rt.now(), data.len() as u64);
         let array = self.0.clone();
         self.0.rt.spawn(async move { array.write(offset, data, fua).await }).await
     }
@@ -88,7 +88,7 @@ impl Array {
         fua: bool,
         may_deallocate: bool,
     ) -> Result<(), ArrayError> {
-        self.0.jobs.throttle.note_user(self.0.rt.now());
+        self.0.jobs.throttle.note_user(self.0.rt.now(), len);
         let array = self.0.clone();
         let task = async move { array.write_zeroes(offset, len, fua, may_deallocate).await };
         self.0.rt.spawn(task).await
@@ -235,6 +235,35 @@ impl Array {
     /// Bounds the rate of jobs, in bytes per second and member.
     pub fn set_throttle(&self, min_bytes_s: u64, max_bytes_s: Option<u64>) {
         self.0.jobs.throttle.set(min_bytes_s, max_bytes_s);
+        self.0.jobs.changed();
+    }
+
+    /// How rebuilds go about their work.
+    pub fn rebuild_policy(&self) -> RebuildPolicy {
+        self.0.jobs.rebuild.policy()
+    }
+
+    /// Changes how rebuilds go about their work, also of one that runs: stripes in flight end as they
+    /// began, and nothing that is done is done again. The members keep it for the next assembly.
+    ///
+    /// # Errors
+    /// If a parameter is beyond its limits; nothing is changed then.
+    pub async fn set_rebuild_policy(&self, policy: RebuildPolicy) -> Result<(), ArrayError> {
+        policy.check().map_err(ArrayError::Refused)?;
+        let kept = (policy != RebuildPolicy::default()).then(|| policy.clone());
+        self.0.jobs.rebuild.set_policy(policy);
+        self.0.jobs.changed();
+        if self.0.check_writable().is_ok() {
+            self.0.members.superblock.borrow_mut().rebuild = kept;
+            let array = self.0.clone();
+            self.0.rt.spawn(async move { array.commit_members().await }).await;
+        }
+        Ok(())
+    }
+
+    /// What rebuilds did since the array was assembled.
+    pub fn rebuild_counts(&self) -> RebuildCounts {
+        self.0.jobs.rebuild.counts.get()
     }
 
     /// Slots whose loss now would lose data, beside those already lost.

@@ -186,7 +186,8 @@ impl Inner {
             None => None,
         };
         self.check_writable()?;
-        let whole = self.write_units(stripe, &bands, writes, fua).await?;
+        let write = self.write_units(stripe, &bands, writes, fua);
+        let whole = self.write_and_bring(stripe, &segments, write).await?;
         if let (true, Some(live)) = (fua && whole, &live)
             && !others
         {

@@ -532,7 +532,7 @@ fn rebuild_goes_through_all_stale_stripes_and_ends() {
     assert_eq!(map.stale_count(LANE), REGIONS.len() as u64);
     let mut seen = BTreeSet::new();
     let mut from = 0;
-    while let Some(stripe) = map.next_stale_stripe(LANE, from) {
+    while let Some(stripe) = map.next_stale_in(1 << LANE, from..u64::MAX, |_| true) {
         assert!(map.is_stale(LANE, stripe) && seen.insert(stripe));
         if map.mark_stripe_rebuilt(LANE, stripe) {
             let (map, store, region) = (map.clone(), store.clone(), map.region_of(stripe));

@@ -29,6 +29,8 @@ pub(crate) struct Stage {
     pub disks: Rc<RefCell<Vec<Member>>>,
     pub report: Rc<RefCell<Report>>,
     pub rng: RefCell<Rng>,
+    /// What rebuild policies are drawn from.
+    pub policies: RefCell<Rng>,
     pub quiet: bool,
 }
 
@@ -67,6 +69,26 @@ impl Stage {
                 return;
             }
             self.event(engine).await;
+            if self.policies.borrow_mut().chance(40) {
+                self.change_policy(engine).await;
+            }
+        }
+    }
+
+    /// From now on rebuilds go about their work in another way.
+    pub(crate) async fn change_policy(&self, engine: &Engine) {
+        let policy = crate::policy::draw(&mut self.policies.borrow_mut());
+        self.world.note(format!(
+            "rebuilds: {} {} {} {}, slices of {}, zones of {}",
+            policy.order,
+            policy.executor,
+            policy.pace,
+            policy.piggyback,
+            policy.slice_stripes,
+            policy.zone_stripes
+        ));
+        if let Err(error) = engine.0.set_rebuild_policy(policy).await {
+            self.desk.fail(format!("a rebuild policy was refused: {error}"), None);
         }
     }
 

@@ -19,6 +19,7 @@ mod excuse;
 pub mod model;
 pub mod oracle;
 mod panics;
+mod policy;
 mod rng;
 mod run;
 mod setup;

@@ -503,6 +503,7 @@ impl Run {
             disks: self.disks.clone(),
             report: self.report.clone(),
             rng: RefCell::new(self.rng.fork(1000 + self.report.borrow().lives)),
+            policies: RefCell::new(self.world.rng(3000 + self.report.borrow().lives)),
             quiet: self.options.quiet,
         };
         let (holder, load) = (self.engine.clone(), self.setup.load.clone());
@@ -522,6 +523,9 @@ impl Run {
             world.note(format!("assembled: {}", events::summary(&engine)));
             watch_losses(&rt, &engine, &desk, &lost_at);
             *holder.borrow_mut() = Some(engine.clone());
+            if !stage.quiet {
+                stage.change_policy(&engine).await;
+            }
             let volume: Rc<dyn Volume> = Rc::new(engine.clone());
             if check_first {
                 desk.read_all(&*volume, 90).await;

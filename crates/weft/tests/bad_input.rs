@@ -130,6 +130,8 @@ fn the_daemon_refuses_what_would_lose_data() {
     refused(&["replace", "t", "7", "d3"], 1, "no member 7");
     refused(&["rebuild", "nope"], 1, "no array nope");
     refused(&["scrub", "t", "status"], 1, "not scrubbed");
+    refused(&["rebuild", "t", "--order", "random"], 2, "popularity");
+    refused(&["rebuild", "t", "--half-life", "soon"], 2, "give seconds");
     refused(&["throttle", "t", "--min", "2M", "--max", "1M"], 2, "--min");
     refused(&["throttle", "t", "--max", "0"], 1, "0");
     refused(&["attach", "nope"], 1, "");

@@ -44,8 +44,15 @@ fn an_array_from_its_making_to_its_next_start() {
         "read -P 0 0 1M",
     ]));
 
+    let chosen = bench.weft(&["rebuild", "tank", "--order", "ascending", "--executor", "disk"]);
+    assert!(chosen.contains("order ascending, executor disk"), "{chosen}");
     bench.weft(&["add", "tank", "spare0", "--size", "48M"]);
     bench.weft(&["rebuild", "tank"]);
+    let chosen = bench.weft(&["rebuild", "tank", "--defaults", "--slice", "7", "--json"]);
+    assert!(
+        chosen.contains("\"order\":\"auto\"") && chosen.contains("\"slice_stripes\":7"),
+        "{chosen}"
+    );
     assert_eq!(bench.status("tank")["redundancy_remaining"], 2);
     bench.weft(&["replace", "tank", "5", "spare1", "--size", "48M"]);
     bench.weft(&["throttle", "tank", "--min", "1M", "--max", "100M"]);

@@ -308,6 +308,7 @@ impl CreatePlan {
             clean: true,
             log_epoch: 0,
             scrub: None,
+            rebuild: None,
             created_unix_s: options.now_unix_s,
             updated_unix_s: options.now_unix_s,
             software: concat!("weft ", env!("CARGO_PKG_VERSION")).to_owned(),

@@ -1,8 +1,11 @@
 //! How fast jobs may go: never faster than the maximum, never held below the minimum.
 //!
-//! Between the two, users come first: while they are active a job keeps a single stripe in flight
-//! (its disk requests already yield to theirs in each disk's queue), and the whole window
-//! otherwise. If even that stays below the minimum, the window opens regardless of users.
+//! What lies between the two is a [`Pace`]. That of weft ([`UsersFirst`]): while users are active a job
+//! keeps a single stripe in flight (its disk requests already yield to theirs in each disk's queue),
+//! and the whole window otherwise. If even that stays below the minimum, the window opens
+//! regardless of users. Linux MD's two ([`md`]) are there to be compared with.
+
+pub(crate) mod md;
 
 use std::cell::Cell;
 
@@ -11,7 +14,10 @@ use weft_rt::{MILLISECOND, Nanos, SECOND};
 /// Users count as active this long after their last request.
 const ACTIVE_FOR: Nanos = 50 * MILLISECOND;
 
-/// The rate of a job. Bytes are counted per member.
+/// A stripe that begins late by less than this (timers are) does not shift those after it.
+const SLACK: Nanos = 20 * MILLISECOND;
+
+/// The bounds of the jobs' rate, and what is known of users. Bytes are counted per member.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     min_bytes_s: Cell<u64>,
@@ -20,6 +26,32 @@ pub(crate) struct Throttle {
     next_at: Cell<Nanos>,
     late_at: Cell<Nanos>,
     last_user: Cell<Option<Nanos>>,
+    user_bytes: Cell<u64>,
+}
+
+/// When one more stripe may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Now,
+    /// Not before this time.
+    At(Nanos),
+    /// When one of those in flight has ended.
+    AfterOne,
+}
+
+/// How a job moves between the bounds.
+pub(crate) trait Pace {
+    /// When one more stripe may begin, beside `in_flight` others of at most `window`.
+    fn admit(
+        &mut self,
+        throttle: &Throttle,
+        now: Nanos,
+        in_flight: usize,
+        window: usize,
+    ) -> Admission;
+
+    /// A stripe began, with `bytes` on each member.
+    fn begun(&mut self, throttle: &Throttle, now: Nanos, bytes: u64);
 }
 
 impl Throttle {
@@ -37,9 +69,10 @@ impl Throttle {
         (self.min_bytes_s.get(), self.max_bytes_s.get())
     }
 
-    /// A user's request came.
-    pub fn note_user(&self, now: Nanos) {
+    /// A user's request of so many bytes came.
+    pub fn note_user(&self, now: Nanos, bytes: u64) {
         self.last_user.set(Some(now));
+        self.user_bytes.set(self.user_bytes.get().wrapping_add(bytes));
     }
 
     /// Stripes that may be in flight now, of `window`.
@@ -53,7 +86,8 @@ impl Throttle {
     pub fn reserve(&self, now: Nanos, bytes: u64) -> Nanos {
         let mut start = now;
         if let Some(max) = self.max_bytes_s.get() {
-            start = self.next_at.get().max(now);
+            let due = self.next_at.get();
+            start = if due == 0 || due + SLACK < now { now } else { due };
             self.next_at.set(start + duration(bytes, max));
         }
         let min = self.min_bytes_s.get();
@@ -63,6 +97,50 @@ impl Throttle {
                 .set(self.late_at.get().max(start.saturating_sub(SECOND)) + duration(bytes, min));
         }
         start
+    }
+}
+
+/// Users first: see the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct UsersFirst;
+
+impl Pace for UsersFirst {
+    fn admit(
+        &mut self,
+        throttle: &Throttle,
+        now: Nanos,
+        in_flight: usize,
+        window: usize,
+    ) -> Admission {
+        Greedy.admit(throttle, now, in_flight, throttle.window(now, window))
+    }
+
+    fn begun(&mut self, throttle: &Throttle, now: Nanos, bytes: u64) {
+        throttle.reserve(now, bytes);
+    }
+}
+
+/// Nothing but the bounds: users are given way only by each disk's queue.
+#[derive(Debug, Default)]
+pub(crate) struct Greedy;
+
+impl Pace for Greedy {
+    fn admit(
+        &mut self,
+        throttle: &Throttle,
+        now: Nanos,
+        in_flight: usize,
+        window: usize,
+    ) -> Admission {
+        match throttle.max_bytes_s.get() {
+            _ if in_flight >= window => Admission::AfterOne,
+            Some(_) if now < throttle.next_at.get() => Admission::At(throttle.next_at.get()),
+            _ => Admission::Now,
+        }
+    }
+
+    fn begun(&mut self, throttle: &Throttle, now: Nanos, bytes: u64) {
+        throttle.reserve(now, bytes);
     }
 }
 

@@ -4,11 +4,20 @@
 //! a rebuilding slot without stale marks. From then on regions written for the first time get the
 //! mark too, until [`RegionMap::lane_joined`] says that first writes reach the replacement.
 
+use std::ops::Range;
+
 use super::{MapError, MapStore, RegionMap, WRITTEN};
 
-/// Regions that are partly rebuilt at a time, at most: beyond that the one with the fewest stripes
-/// done is forgotten, and rebuilt from its beginning.
-pub const PARTIAL_REGIONS_MAX: usize = 4096;
+/// Memory for the bits of regions that are partly rebuilt, at most (but always for
+/// [`PARTIAL_REGIONS_MIN`] regions). 320 GB in units of 4 KiB take 10 MB of bits; in units of 64 KiB
+/// 0.6 MB.
+pub const PARTIAL_BYTES_MAX: u64 = 32 << 20;
+
+/// Regions that can be partly rebuilt at a time, however large they are.
+pub const PARTIAL_REGIONS_MIN: u64 = 1024;
+
+/// What a partly rebuilt region takes beside its bits.
+const PARTIAL_ENTRY_BYTES: u64 = 96;
 
 /// The stripes of a region that are rebuilt, in memory.
 #[derive(Debug)]
@@ -107,8 +116,9 @@ impl RegionMap {
         }
         let stripes = self.stripes_of(region);
         let mut all = self.rebuilt.borrow_mut();
-        if all.len() >= PARTIAL_REGIONS_MAX && !all.contains_key(&(lane, region)) {
-            // A region that is done waits for its flush and stays.
+        if all.len() >= self.partial_max() && !all.contains_key(&(lane, region)) {
+            // The region with the fewest stripes done is forgotten, and rebuilt from its
+            // beginning. One that is done waits for its flush and stays.
             let partial = all.iter().filter(|(_, rebuilt)| rebuilt.left > 0);
             let least = partial.max_by_key(|(_, rebuilt)| rebuilt.left).map(|(key, _)| *key);
             least.map(|key| all.remove(&key));
@@ -118,6 +128,35 @@ impl RegionMap {
         let before = rebuilt.left;
         rebuilt.add(stripe - stripes.start);
         before > 0 && rebuilt.left == 0
+    }
+
+    /// Regions that may be partly rebuilt at a time.
+    fn partial_max(&self) -> usize {
+        let each = self.config.region_stripes.div_ceil(64) * 8 + PARTIAL_ENTRY_BYTES;
+        let most = (PARTIAL_BYTES_MAX / each).max(PARTIAL_REGIONS_MIN);
+        usize::try_from(most).unwrap_or(usize::MAX)
+    }
+
+    /// Whether no further region may be begun without forgetting one: those that are begun should
+    /// be ended first.
+    #[must_use]
+    pub fn is_partial_full(&self) -> bool {
+        // Some room is left for stripes in flight.
+        self.rebuilt.borrow().len() + 128 >= self.partial_max()
+    }
+
+    /// Whether some stripes of the region are rebuilt in `lane`, and not all.
+    #[must_use]
+    pub fn is_partial(&self, lane: u8, region: u64) -> bool {
+        self.rebuilt.borrow().get(&(lane, region)).is_some_and(|rebuilt| rebuilt.left > 0)
+    }
+
+    /// Regions of `lane` whose stripes are all rebuilt while the mark is still there.
+    #[must_use]
+    pub fn unfinished(&self, lane: u8) -> Vec<u64> {
+        let rebuilt = self.rebuilt.borrow();
+        let of_lane = rebuilt.range((lane, 0)..=(lane, u64::MAX));
+        of_lane.filter(|(_, rebuilt)| rebuilt.left == 0).map(|((_, region), _)| *region).collect()
     }
 
     /// Ends the rebuild of regions whose stripes were all rebuilt: flushes, then clears their
@@ -152,19 +191,61 @@ impl RegionMap {
         self.next_where(from, |entry| entry.lanes >> lane & 1 == 1)
     }
 
-    /// The first stripe from `from` on that is stale in `lane`.
+    /// The first of `stripes` that is stale in one of `lanes` (bit i is lane i) and is `wanted`.
     #[must_use]
-    pub fn next_stale_stripe(&self, lane: u8, from: u64) -> Option<u64> {
-        let mut region = self.next_stale(lane, self.region_of(from))?;
-        loop {
-            let stripes = self.stripes_of(region);
-            let found =
-                (stripes.start.max(from)..stripes.end).find(|stripe| self.is_stale(lane, *stripe));
+    pub fn next_stale_in(
+        &self,
+        lanes: u8,
+        stripes: Range<u64>,
+        wanted: impl Fn(u64) -> bool,
+    ) -> Option<u64> {
+        let end = stripes.end.min(self.config.stripes);
+        let mut from = stripes.start;
+        while from < end {
+            let regions = self.region_of(from)..self.region_of(end - 1) + 1;
+            let region = self.next_open(lanes, regions)?;
+            let of = self.stripes_of(region);
+            let is_stale = |stripe: &u64| self.is_stale_in(lanes, *stripe) && wanted(*stripe);
+            let found = (of.start.max(from)..of.end.min(end)).find(is_stale);
             if found.is_some() {
                 return found;
             }
-            region = self.next_stale(lane, region + 1)?;
+            from = of.end;
         }
+        None
+    }
+
+    /// The first of `regions` that has a stale stripe in one of `lanes`.
+    fn next_open(&self, lanes: u8, mut regions: Range<u64>) -> Option<u64> {
+        let entries = self.entries.borrow();
+        let rebuilt = self.rebuilt.borrow();
+        regions.find(|region| {
+            let marked = entries[super::to_index(*region)].lanes & lanes;
+            let is_done = |lane| rebuilt.get(&(lane, *region)).is_some_and(|r| r.left == 0);
+            marked != 0 && (0..8).any(|lane| marked >> lane & 1 == 1 && !is_done(lane))
+        })
+    }
+
+    /// Whether the replacement of one of `lanes` (bit i is lane i) lacks this stripe.
+    #[must_use]
+    pub fn is_stale_in(&self, lanes: u8, stripe: u64) -> bool {
+        (0..8).any(|lane| lanes >> lane & 1 == 1 && self.is_stale(lane, stripe))
+    }
+
+    /// Stripes that are stale in one of `lanes` (bit i is lane i).
+    #[must_use]
+    pub fn stale_stripes(&self, lanes: u8) -> u64 {
+        let count = |region: u64| {
+            let stripes = self.stripes_of(region);
+            let marked = self.entry(region).lanes & lanes;
+            let begun = (0..8).any(|lane| self.rebuilt.borrow().contains_key(&(lane, region)));
+            match (marked, begun) {
+                (0, _) => 0,
+                (_, false) => stripes.end - stripes.start,
+                (_, true) => stripes.filter(|s| self.is_stale_in(lanes, *s)).count() as u64,
+            }
+        };
+        (0..self.config.regions()).map(count).sum()
     }
 
     /// Regions that are stale in `lane`.

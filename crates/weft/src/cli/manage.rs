@@ -1,7 +1,10 @@
 //! Commands that speak with the daemon about an array.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
+use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace};
 
+use crate::control::protocol::PolicyChange;
 use crate::size;
 
 /// `weft status`.
@@ -94,18 +97,105 @@ pub struct ReplaceArgs {
 /// `weft rebuild`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A rebuild starts by itself when a disk is there to rebuild on (`weft add`, `weft replace`).
+A rebuild starts by itself when a disk is there to rebuild on (`weft add`, `weft replace`). How it goes
+about its work can be changed at any time, also while it runs: nothing that is done is done again. The
+array keeps what was chosen.
+
+Orders: `popularity` rebuilds first what users ask for most, `redundancy` the stripes that have lost most
+units, `ascending` goes from the first to the last. `auto` is popularity, and redundancy while more
+than one disk is not whole.
+
+Executors: `stripe` (several whole stripes in flight), `pipelined` (4 KiB requests at the priority of
+users, as Linux MD), `disk` (a process for each surviving disk, and a writer).
 
 Examples:
   weft rebuild tank              (follows it to its end)
   weft rebuild tank pause
-  weft rebuild tank resume")]
+  weft rebuild tank resume
+  weft rebuild tank --order popularity --slice 64 --zone 128
+  weft rebuild tank --executor disk --pace greedy
+  weft rebuild tank --defaults")]
 pub struct RebuildArgs {
     /// Name or id of the array
     pub array: String,
     /// What to do
     #[command(subcommand)]
     pub action: Option<RebuildAction>,
+    /// How it goes about its work
+    #[command(flatten)]
+    pub policy: PolicyArgs,
+}
+
+/// How a rebuild goes about its work.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "How it goes about its work")]
+pub struct PolicyArgs {
+    /// Everything below as it was at first
+    #[arg(long)]
+    pub defaults: bool,
+    /// Which stripe is next
+    #[arg(long, value_parser = named(RebuildOrder::ALL, RebuildOrder::name))]
+    pub order: Option<RebuildOrder>,
+    /// How a stripe is carried out
+    #[arg(long, value_parser = named(RebuildExecutor::ALL, RebuildExecutor::name))]
+    pub executor: Option<RebuildExecutor>,
+    /// How it moves between the bounds that `weft throttle` gives
+    #[arg(long, value_parser = named(RebuildPace::ALL, RebuildPace::name))]
+    pub pace: Option<RebuildPace>,
+    /// What users' requests bring to the new disk: nothing, units they cover, or all they touch
+    #[arg(long, value_parser = named(Piggyback::ALL, Piggyback::name))]
+    pub piggyback: Option<Piggyback>,
+    /// Stripes that the hottest zone gets before it is chosen anew
+    #[arg(long, value_name = "STRIPES")]
+    pub slice: Option<u64>,
+    /// Stripes of a hot zone
+    #[arg(long, value_name = "STRIPES")]
+    pub zone: Option<u64>,
+    /// Hot zones that are followed
+    #[arg(long, value_name = "NUMBER")]
+    pub zones: Option<usize>,
+    /// Time in which an access comes to count half
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub half_life: Option<u64>,
+    /// Leave a slice as soon as another zone is twice as hot
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
+    pub preemptive: Option<bool>,
+}
+
+impl PolicyArgs {
+    /// What they change.
+    pub fn change(&self) -> PolicyChange {
+        PolicyChange {
+            reset: self.defaults,
+            order: self.order,
+            executor: self.executor,
+            pace: self.pace,
+            piggyback: self.piggyback,
+            slice_stripes: self.slice,
+            zone_stripes: self.zone,
+            zones: self.zones,
+            half_life_ms: self.half_life,
+            preemptive: self.preemptive,
+        }
+    }
+}
+
+/// A parser of values that have names.
+fn named<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.iter().map(|value| name(*value))).map(move |given| {
+        let value = all.iter().find(|value| name(**value) == given);
+        *value.expect("only possible values are parsed")
+    })
+}
+
+/// Seconds as milliseconds.
+fn parse_seconds(text: &str) -> Result<u64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "give seconds, such as 10 or 0.5".to_owned())?;
+    let duration = std::time::Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?;
+    u64::try_from(duration.as_millis()).map_err(|e| e.to_string())
 }
 
 /// What `weft rebuild` does.

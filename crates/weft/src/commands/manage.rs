@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use weft_array::RebuildPolicy;
 
 use crate::cli::{
     AddArgs, FailArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction, ScrubArgs, StopArgs,
@@ -106,6 +107,15 @@ fn bring(
 pub fn rebuild(args: &RebuildArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
     let array = args.array.clone();
+    let change = args.policy.change();
+    if change.is_some() {
+        let policy: RebuildPolicy =
+            client.ask(Request::RebuildPolicy { array: array.clone(), change })?;
+        let answer = serde_json::to_value(&policy).map_err(|e| Failure::new(e.to_string()))?;
+        if args.action.is_none() {
+            return done(json, &report::status::policy(&policy), &answer);
+        }
+    }
     let pause = match args.action.unwrap_or(RebuildAction::Wait) {
         RebuildAction::Wait => {
             let before = client.status_of(&array)?.status;

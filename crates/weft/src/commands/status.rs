@@ -41,7 +41,7 @@ fn show(snapshot: &Snapshot, json: bool, again: bool) -> Outcome {
         };
         text.map_err(|e| Failure::new(e.to_string()))? + "\n"
     } else {
-        report::status::snapshot(snapshot)
+        report::status::snapshot(snapshot, again)
     };
     let mut out = std::io::stdout().lock();
     let clear = if again && !json && out.is_terminal() { "\x1b[H\x1b[J" } else { "" };

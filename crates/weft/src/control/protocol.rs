@@ -4,6 +4,7 @@
 //! `{"error":{"code":1,"message":"…","hint":"…"}}`. A daemon refuses versions it does not know.
 
 use serde::{Deserialize, Serialize};
+use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
 
 use crate::failure::Failure;
 
@@ -81,6 +82,14 @@ pub enum Request {
         /// Highest rate in bytes per second; `None` leaves it.
         max_bytes_s: Option<u64>,
     },
+    /// Change how rebuilds go about their work, from now on; answers with the whole
+    /// [`weft_array::RebuildPolicy`].
+    RebuildPolicy {
+        /// The array.
+        array: String,
+        /// What is to be changed.
+        change: PolicyChange,
+    },
     /// Serve the array on the FUSE channel whose descriptor comes with this message.
     Attach {
         /// The array.
@@ -91,6 +100,56 @@ pub enum Request {
         /// Only this one.
         array: Option<String>,
     },
+}
+
+/// A change of a [`weft_array::RebuildPolicy`]: `None` leaves what is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyChange {
+    /// Back to the defaults first.
+    pub reset: bool,
+    /// Which stripe is next.
+    pub order: Option<RebuildOrder>,
+    /// How a stripe is carried out.
+    pub executor: Option<RebuildExecutor>,
+    /// How it moves between the bounds of its rate.
+    pub pace: Option<RebuildPace>,
+    /// What requests of users bring to the replacement.
+    pub piggyback: Option<Piggyback>,
+    /// Stripes of a slice.
+    pub slice_stripes: Option<u64>,
+    /// Stripes of a hot zone.
+    pub zone_stripes: Option<u64>,
+    /// Hot zones followed at a time.
+    pub zones: Option<usize>,
+    /// Time in which an access comes to count half, in milliseconds.
+    pub half_life_ms: Option<u64>,
+    /// Leave a slice as soon as another zone is much more popular.
+    pub preemptive: Option<bool>,
+}
+
+impl PolicyChange {
+    /// Whether it changes anything.
+    pub fn is_some(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// The policy after the change.
+    pub fn of(&self, policy: RebuildPolicy) -> RebuildPolicy {
+        let base = if self.reset { RebuildPolicy::default() } else { policy };
+        RebuildPolicy {
+            order: self.order.unwrap_or(base.order),
+            executor: self.executor.unwrap_or(base.executor),
+            pace: self.pace.unwrap_or(base.pace),
+            piggyback: self.piggyback.unwrap_or(base.piggyback),
+            slice_stripes: self.slice_stripes.unwrap_or(base.slice_stripes),
+            zone_stripes: self.zone_stripes.unwrap_or(base.zone_stripes),
+            zones: self.zones.unwrap_or(base.zones),
+            half_life_ms: self.half_life_ms.unwrap_or(base.half_life_ms),
+            preemptive: self.preemptive.unwrap_or(base.preemptive),
+            ..base
+        }
+    }
 }
 
 /// A disk that a command brings; opened by the daemon.

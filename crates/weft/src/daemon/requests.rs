@@ -9,7 +9,7 @@ use weft_array::superblock::ScrubMode;
 use weft_array::{ArrayError, SlotStatus};
 use weft_disk::Disk;
 
-use crate::control::protocol::{Attached, NewDisk, Request, ServedArray, Snapshot};
+use crate::control::protocol::{Attached, NewDisk, PolicyChange, Request, ServedArray, Snapshot};
 use crate::control::server::Call;
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, attached};
@@ -44,6 +44,7 @@ impl Daemon {
             Request::Throttle { array, min_bytes_s, max_bytes_s } => {
                 self.throttle(&array, min_bytes_s, max_bytes_s)
             }
+            Request::RebuildPolicy { array, change } => self.rebuild_policy(&array, &change).await,
             Request::Attach { array } => self.find(&array).and_then(|served| {
                 let channel = descriptor
                     .ok_or_else(|| Failure::new("an attach request must carry a FUSE channel"))?;
@@ -198,6 +199,16 @@ impl Daemon {
         }
         served.array.set_throttle(min, max);
         Ok(json!({ "min_bytes_s": min, "max_bytes_s": max }))
+    }
+
+    async fn rebuild_policy(&self, array: &str, change: &PolicyChange) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        let policy = change.of(served.array.rebuild_policy());
+        if let Err(wrong) = policy.check() {
+            return Err(Failure::new(wrong).hint("nothing was changed"));
+        }
+        served.array.set_rebuild_policy(policy.clone()).await.map_err(refused)?;
+        value(policy)
     }
 
     async fn stop(&self, array: &str) -> Result<Value, Failure> {

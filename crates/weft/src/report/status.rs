@@ -3,16 +3,21 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use weft_array::{ArrayState, JobKind, JobStatus, Status};
+use weft_array::{
+    ArrayState, JobKind, JobStatus, RebuildOrder, RebuildPolicy, RebuildStatus, Status,
+};
 
 use crate::control::protocol::{NotStarted, ServedArray, Snapshot};
 use crate::size;
 
-/// Everything the daemon serves, for a terminal.
-pub fn snapshot(snapshot: &Snapshot) -> String {
+/// Hot zones shown to whoever watches.
+const ZONES_SHOWN: usize = 5;
+
+/// Everything the daemon serves, for a terminal; in more detail for whoever watches.
+pub fn snapshot(snapshot: &Snapshot, watched: bool) -> String {
     let mut text = String::new();
     for served in &snapshot.arrays {
-        text.push_str(&array(served));
+        text.push_str(&array(served, watched));
     }
     for NotStarted { name, id, why } in &snapshot.not_started {
         let _ = writeln!(text, "{name}: NOT STARTED\n  {why}\n  id {id}");
@@ -50,7 +55,7 @@ fn state(state: ArrayState) -> &'static str {
     }
 }
 
-fn array(served: &ServedArray) -> String {
+fn array(served: &ServedArray, watched: bool) -> String {
     let status = &served.status;
     let mut text = format!("{}: {} · {}\n", status.name, redundancy(status), state(status.state));
     let hole = if status.write_hole_closed { "" } else { " (write hole open)" };
@@ -69,6 +74,9 @@ fn array(served: &ServedArray) -> String {
     }
     for job in &status.jobs {
         let _ = writeln!(text, "  {}", self::job(job));
+    }
+    if let Some(rebuild) = &status.rebuild {
+        self::rebuild(&mut text, rebuild, watched);
     }
     for slot in &status.slots {
         let mut notes = String::new();
@@ -92,6 +100,57 @@ fn array(served: &ServedArray) -> String {
         let _ = writeln!(text, "  attached as a block device");
     }
     text
+}
+
+/// How a rebuild goes about its work, and what users have of it.
+fn rebuild(text: &mut String, rebuild: &RebuildStatus, watched: bool) {
+    let policy = &rebuild.policy;
+    let _ = write!(
+        text,
+        "  order {}, executor {}, pace {}",
+        rebuild.order, policy.executor, policy.pace
+    );
+    let counts = &rebuild.counts;
+    if counts.stripes_piggybacked > 0 {
+        let _ = write!(text, "; {} stripes came with requests", counts.stripes_piggybacked);
+    }
+    text.push('\n');
+    if let Some(share) = rebuild.redirected_share {
+        let percent = share * 100.0;
+        let _ = writeln!(
+            text,
+            "  {percent:.0} % of the recent reads of what was lost need no reconstruction any more"
+        );
+    }
+    if rebuild.hot_zones_total > 0 && rebuild.order == RebuildOrder::Popularity {
+        let _ = writeln!(text, "  {} hot zones left to rebuild", rebuild.hot_zones_total);
+        let shown = if watched { ZONES_SHOWN } else { 0 };
+        for zone in rebuild.hot_zones.iter().take(shown) {
+            let _ = writeln!(
+                text,
+                "    {} at {}: {:.1} recent accesses",
+                size::show(zone.len),
+                size::show(zone.offset),
+                zone.popularity
+            );
+        }
+    }
+}
+
+/// A rebuild policy in a line.
+pub fn policy(policy: &RebuildPolicy) -> String {
+    let seconds = Duration::from_millis(policy.half_life_ms).as_secs_f64();
+    format!(
+        "rebuilds: order {}, executor {}, pace {}, piggyback {}; slices of {} stripes, {} zones of {}, half-life {seconds} s{}",
+        policy.order,
+        policy.executor,
+        policy.pace,
+        policy.piggyback,
+        policy.slice_stripes,
+        policy.zones,
+        policy.zone_stripes,
+        if policy.preemptive { ", preemptive" } else { "" }
+    )
 }
 
 fn unreadable(text: &mut String, ranges: &[(u64, u64)]) {

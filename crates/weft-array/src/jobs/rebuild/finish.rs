@@ -1,0 +1,90 @@
+//! Ends of a rebuild: regions whose stripes are all done lose their stale marks on disk, and a slot
+//! without stale regions becomes active.
+//!
+//! A mark is cleared only after the replacement was flushed. Regions are finished some at a time, so
+//! that a flush is shared, and one batch after the other: a batch holds the locks of many
+//! stripes, and two could wait for each other.
+
+use weft_rt::Task;
+
+use super::order;
+use crate::array::Inner;
+use crate::events::Event;
+use crate::superblock::SlotState;
+
+/// Regions whose marks are cleared together, at most: what a crash makes rebuild again, beside
+/// those that are partly rebuilt.
+pub(super) const FINISH_REGIONS: usize = 16;
+
+impl Inner {
+    /// Clears the marks of what is done, in a task of its own: it waits for stripe locks, and the
+    /// rebuild must go on meanwhile.
+    pub(super) fn start_finishing(&self) -> Task<()> {
+        let array = self.handle();
+        self.rt.spawn(async move { array.finish_done().await })
+    }
+
+    async fn finish_done(&self) {
+        while let Some((lane, regions)) = self.jobs.rebuild.take_done(FINISH_REGIONS) {
+            self.finish_regions(lane, &regions).await;
+        }
+    }
+
+    /// Clears the stale marks of regions that are rebuilt. Nobody writes to them meanwhile: until the
+    /// mark is gone the log counts the replacement's units as lost, from then on as present,
+    /// and a record of the old kind must not be needed any more (the flush retires them).
+    async fn finish_regions(&self, lane: u8, regions: &[u64]) {
+        if !self.members.rebuilding().iter().any(|(_, used)| *used == lane) {
+            return;
+        }
+        let mut locks = Vec::new();
+        for stripe in regions.iter().flat_map(|region| self.geometry.stripes_of(*region)) {
+            locks.push(self.locks.exclusive(stripe).await);
+        }
+        // If the map cannot be written the regions stay stale on disk, and are finished later.
+        let _ = self.map.finish_regions(self, lane, regions).await;
+    }
+
+    /// Takes into service the slots of which nothing is stale any more.
+    pub(super) async fn finish_slots(&self, lanes: &[(usize, u8)]) {
+        for (slot, lane) in lanes {
+            let whole = self.map.stale_count(*lane) == 0;
+            if whole && self.members.state(*slot) == (SlotState::Rebuilding { lane: *lane }) {
+                self.members.set_active(*slot);
+                self.map.end_lane(*lane);
+                self.commit_members().await;
+                if self.members.rebuilding().is_empty() {
+                    self.jobs.rebuild.counts.ended(self.rt.now());
+                    self.jobs.rebuild.monitor.borrow_mut().clear();
+                }
+                self.events.emit(Event::RebuildFinished { slot: *slot });
+            }
+        }
+    }
+
+    /// What people are told of a rebuild that is under way.
+    pub(crate) fn rebuild_status(&self) -> Option<super::RebuildStatus> {
+        if self.members.rebuilding().is_empty() {
+            return None;
+        }
+        let state = &self.jobs.rebuild;
+        let now = self.rt.now();
+        let policy = state.policy();
+        let zones = state.monitor.borrow().zones(now);
+        let hot_zones_total = zones.len();
+        let hot = zones.into_iter().take(super::ZONES_SHOWN).map(|(stripes, popularity)| {
+            let end = stripes.end.min(self.geometry.stripes);
+            let bytes = self.geometry.stripe_bytes();
+            let (offset, len) = (stripes.start * bytes, (end - stripes.start) * bytes);
+            super::HotZone { offset, len, popularity }
+        });
+        Some(super::RebuildStatus {
+            order: order::in_effect(&policy, self.incomplete_slots().len()),
+            policy,
+            hot_zones: hot.collect(),
+            hot_zones_total,
+            redirected_share: state.counts.redirected_share(now),
+            counts: state.counts.get(),
+        })
+    }
+}

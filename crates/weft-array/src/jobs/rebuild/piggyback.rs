@@ -1,0 +1,226 @@
+//! What users' requests bring to a replacement, and what they tell the monitor.
+//!
+//! A degraded read reconstructs a unit, a write has a new one in its hands: either may go to the replacement
+//! at once, and the stripe counts as rebuilt ([`Piggyback`]). The unit is the granule of the region
+//! map, so it counts only if it is there whole: a read that wants less is *widened* to the unit
+//! (the heads are there already), and a write that covers less has its stripe rebuilt right behind it.
+//! The user's answer waits for none of this: a read is answered when its bytes are there, before the
+//! replacement is written; only a write that covers whole units waits, as for any other member.
+//!
+//! Locks and order are those of every rebuilt stripe (`stripe`): exclusive from gathering to the
+//! note, data on the replacement before the note, flushed before the mark on disk is cleared.
+
+use futures_util::future::join;
+use weft_code::UnitSet;
+use weft_disk::Class;
+use weft_rt::sync::Sender;
+use weft_rt::{Buf, Frozen};
+
+use super::policy::Piggyback;
+use super::stripe::{By, Target};
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::gather::{Columns, Units};
+use crate::geometry::{Address, to_len};
+use crate::read::{ReadAnswer, StripePieces};
+use crate::superblock::SlotState;
+use crate::write::Segment;
+
+impl Inner {
+    /// A user reads a unit (of a mirror: any copy) while members are not whole.
+    pub(crate) fn note_read(&self, at: Address) {
+        let on_replacement = |unit: usize| {
+            let state = self.members.state(self.geometry.slot(at.stripe, unit));
+            matches!(state, SlotState::Rebuilding { .. })
+        };
+        let mine = if self.mirrored { self.geometry.units() } else { UnitSet::one(at.unit) };
+        let units: UnitSet = mine.iter().filter(|unit| on_replacement(*unit)).collect();
+        if units.is_empty() {
+            return;
+        }
+        let now = self.rt.now();
+        let stale = self.lost_units(at.stripe).intersects(&units);
+        self.jobs.rebuild.counts.count_user_read(!stale, now);
+        if stale {
+            self.jobs.rebuild.monitor.borrow_mut().note(at.stripe, now);
+        }
+    }
+
+    /// Units of `stripe` that are on a replacement and not rebuilt.
+    fn stale_targets(&self, stripe: u64) -> (Vec<Target>, UnitSet) {
+        let lost = self.lost_units(stripe);
+        let mut targets = self.targets(stripe);
+        targets.retain(|target| lost.contains(target.unit));
+        let units = targets.iter().map(|target| target.unit).collect();
+        (targets, units)
+    }
+
+    /// How units may be brought now.
+    fn piggyback(&self) -> Piggyback {
+        if self.jobs.paused.get() || self.map.is_partial_full() || self.check_writable().is_err() {
+            return Piggyback::Off;
+        }
+        self.jobs.rebuild.with_policy(|policy| match policy.piggyback {
+            Piggyback::Widen if self.geometry.unit_bytes > policy.widen_bytes_max => {
+                Piggyback::Covered
+            }
+            piggyback => piggyback,
+        })
+    }
+
+    /// Whether a degraded read of these pieces brings a unit.
+    pub(crate) fn brings(&self, pieces: &StripePieces) -> bool {
+        if self.members.rebuilding().is_empty() || self.mirrored {
+            return false;
+        }
+        let (_, stale) = self.stale_targets(pieces[0].0.stripe);
+        let mut wanted = pieces.iter().filter(|(at, _)| stale.contains(at.unit));
+        match self.piggyback() {
+            Piggyback::Off => false,
+            Piggyback::Covered => wanted.any(|(_, buf)| buf.len() == self.geometry.unit_len()),
+            Piggyback::Widen => wanted.next().is_some(),
+        }
+    }
+
+    /// Reads pieces of one stripe, answers, and brings what was reconstructed for them.
+    pub(crate) async fn read_and_bring(
+        &self,
+        mut pieces: StripePieces,
+        answer: Sender<ReadAnswer>,
+    ) {
+        let stripe = pieces[0].0.stripe;
+        let len = self.geometry.unit_len();
+        let _memory = self.budget.acquire(self.memory_of(Some(len))).await;
+        let _lock = self.locks.exclusive(stripe).await;
+        let lost = self.lost_units(stripe);
+        let (targets, stale) = self.stale_targets(stripe);
+        if stale.is_empty() || self.check_writable().is_err() {
+            return answer.send(self.read_locked(pieces).await);
+        }
+        // Whole units that are read anyway serve as sources.
+        let is_source =
+            |piece: &(Address, Buf)| piece.1.len() == len && !stale.contains(piece.0.unit);
+        let (sources, rest): (StripePieces, _) = pieces.into_iter().partition(is_source);
+        pieces = rest;
+        let mut units: Units = stale.iter().map(|unit| (unit, Buf::new(len))).collect();
+        units.extend(sources.into_iter().map(|(at, buf)| (at.unit, buf)));
+        let at = Columns { stripe, from: 0, class: Class::User };
+        let (result, units) = self.gather(at, lost, units).await;
+        let (brought, sources): (Units, Units) =
+            units.into_iter().partition(|(unit, _)| stale.contains(*unit));
+        let mut back: StripePieces = sources
+            .into_iter()
+            .map(|(unit, buf)| (Address { stripe, unit, column: 0 }, buf))
+            .collect();
+        if result.is_err() {
+            // What is wanted may be there all the same, if not the whole unit is.
+            pieces.append(&mut back);
+            pieces.sort_by_key(|(at, _)| (at.unit, at.column));
+            return answer.send(self.read_locked(pieces).await);
+        }
+        let (mine, others): (StripePieces, StripePieces) =
+            pieces.into_iter().partition(|(at, _)| stale.contains(at.unit));
+        for (at, mut buf) in mine {
+            let from = to_len(at.column);
+            let unit = brought.iter().find(|(unit, _)| *unit == at.unit);
+            let (_, unit) = unit.expect("stale units were gathered");
+            let wanted = buf.len();
+            buf.copy_from_slice(&unit[from..from + wanted]);
+            back.push((at, buf));
+        }
+        let (result, others) = match others.is_empty() {
+            true => (Ok(()), others),
+            false => self.read_locked(others).await,
+        };
+        back.extend(others);
+        back.sort_by_key(|(at, _)| (at.unit, at.column));
+        answer.send((result, back));
+        self.jobs.throttle.reserve(self.rt.now(), self.geometry.unit_bytes);
+        let at = Columns { class: Class::Maintenance, ..at };
+        let failed = self.write_targets(at, &targets, brought).await;
+        self.note_rebuilt(stripe, &targets, failed, By::Piggyback);
+    }
+
+    /// Carries out the write of a stripe (`write`), and brings to replacements what it covers
+    /// whole. The stripe's lock is held.
+    pub(crate) async fn write_and_bring(
+        &self,
+        stripe: u64,
+        segments: &[Segment],
+        write: impl Future<Output = Result<bool, ArrayError>>,
+    ) -> Result<bool, ArrayError> {
+        if self.members.all_active() {
+            return write.await;
+        }
+        let (targets, stale) = self.stale_targets(stripe);
+        let touched: UnitSet = segments.iter().map(|segment| segment.unit).collect();
+        let meets = touched.intersects(&stale) || self.mirrored && !stale.is_empty();
+        if meets {
+            self.jobs.rebuild.monitor.borrow_mut().note(stripe, self.rt.now());
+        }
+        let how = self.piggyback();
+        let covered = match how {
+            Piggyback::Off => Vec::new(),
+            _ => self.covered(stripe, segments, stale),
+        };
+        let brought: UnitSet = covered.iter().map(|(unit, _)| *unit).collect();
+        if brought.is_empty() {
+            let whole = write.await;
+            if how == Piggyback::Widen && meets && !self.mirrored {
+                self.rebuild_behind(stripe);
+            }
+            return whole;
+        }
+        let at = Columns { stripe, from: 0, class: Class::User };
+        let (whole, failed) = join(write, self.write_targets(at, &targets, covered)).await;
+        if *whole.as_ref().unwrap_or(&false) {
+            self.jobs.throttle.reserve(self.rt.now(), self.geometry.unit_bytes);
+            let missed = self.geometry.units().difference(&brought);
+            self.note_rebuilt(stripe, &targets, failed.union(&missed), By::Piggyback);
+        }
+        whole
+    }
+
+    /// The `stale` units that a write covers whole, or whose columns it determines.
+    fn covered(&self, stripe: u64, segments: &[Segment], stale: UnitSet) -> Units {
+        let len = self.geometry.unit_len();
+        let whole: Vec<(usize, &Frozen)> = segments
+            .iter()
+            .filter(|segment| segment.column == 0 && segment.data.len() == len)
+            .map(|segment| (segment.unit, &segment.data))
+            .collect();
+        let at_hand: UnitSet = whole.iter().map(|(unit, _)| *unit).collect();
+        let k = self.geometry.code.k();
+        let value = |unit: usize| {
+            if let Some((_, data)) = whole.iter().find(|(held, _)| *held == unit) {
+                return Some(Buf::copy_from(data));
+            }
+            let row = unit.checked_sub(k)?;
+            if at_hand.is_empty() || !self.geometry.support(stripe, row).is_subset(&at_hand) {
+                return None;
+            }
+            let coefs: Vec<u8> =
+                whole.iter().map(|(data, _)| self.geometry.code.coef(stripe, row, *data)).collect();
+            let sources: Vec<&[u8]> = whole.iter().map(|(_, data)| &***data).collect();
+            let mut parity = Buf::new(len);
+            weft_gf::encode(&[&coefs], &sources, &mut [&mut parity]);
+            Some(parity)
+        };
+        stale.iter().filter_map(|unit| Some((unit, value(unit)?))).collect()
+    }
+
+    /// Rebuilds a stripe as soon as its lock is free, unless there is enough of that to do.
+    fn rebuild_behind(&self, stripe: u64) {
+        let Some(place) = self.jobs.rebuild.behind.try_acquire(1) else { return };
+        let array = self.handle();
+        let task = async move {
+            let _place = place;
+            let Ok(_memory) = array.job_memory().await else { return };
+            let _lock = array.locks.exclusive(stripe).await;
+            array.jobs.throttle.reserve(array.rt.now(), array.geometry.unit_bytes);
+            // A failure here is met, and reported, by the rebuild.
+            let _ = array.rebuild_whole(stripe, By::Piggyback).await;
+        };
+        drop(self.rt.spawn(task));
+    }
+}

@@ -1,0 +1,274 @@
+//! How a rebuild goes about its work: order × executor × pace, and their parameters.
+
+use serde::{Deserialize, Serialize};
+use weft_rt::{MILLISECOND, Nanos};
+
+/// Which stripe is next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RebuildOrder {
+    /// `redundancy` while more than one member is not whole, `popularity` otherwise.
+    #[default]
+    Auto,
+    /// From the first stripe to the last.
+    Ascending,
+    /// What users ask for most, first (PRO: Tian et al., FAST '07 and MSST '07).
+    Popularity,
+    /// Stripes that have lost most units, first.
+    Redundancy,
+}
+
+/// How a stripe is carried out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RebuildExecutor {
+    /// Stripe by stripe, several in flight, whole units at a time (SOR).
+    #[default]
+    Stripe,
+    /// Small requests in a pipeline, at the same priority as users (PR, as Linux MD does).
+    Pipelined,
+    /// A process for each surviving disk, and a writer (DOR: Holland and Gibson).
+    Disk,
+}
+
+/// How it moves between the bounds of its rate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RebuildPace {
+    /// One stripe in flight while users are active, the window otherwise.
+    #[default]
+    UsersFirst,
+    /// The funnel of Linux MD 2.6: sleeps beside users once it has its minimum.
+    MdSleep,
+    /// The funnel of Linux MD today: a sync depth of 32 beside users.
+    MdDepth,
+    /// Nothing but the bounds: users are given no way.
+    Greedy,
+}
+
+/// What requests of users bring to the replacement.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Piggyback {
+    /// Nothing.
+    Off,
+    /// Units that a request covers whole.
+    Covered,
+    /// Every unit that a request touches, up to [`RebuildPolicy::widen_bytes_max`]: what is
+    /// missing of it is read, too.
+    #[default]
+    Widen,
+}
+
+/// Gives an enum its values' names, as they are written in commands and in JSON.
+macro_rules! named {
+    ($type:ident, $($variant:ident = $name:literal),+) => {
+        impl $type {
+            /// All values.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The value's name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name),+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+named!(
+    RebuildOrder,
+    Auto = "auto",
+    Ascending = "ascending",
+    Popularity = "popularity",
+    Redundancy = "redundancy"
+);
+named!(RebuildExecutor, Stripe = "stripe", Pipelined = "pipelined", Disk = "disk");
+named!(
+    RebuildPace,
+    UsersFirst = "users-first",
+    MdSleep = "md-sleep",
+    MdDepth = "md-depth",
+    Greedy = "greedy"
+);
+named!(Piggyback, Off = "off", Covered = "covered", Widen = "widen");
+
+/// The policy of an array's rebuilds. Can be changed while one runs; nothing that is done is
+/// done again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RebuildPolicy {
+    /// Which stripe is next.
+    pub order: RebuildOrder,
+    /// How a stripe is carried out.
+    pub executor: RebuildExecutor,
+    /// How it moves between the bounds of its rate.
+    pub pace: RebuildPace,
+    /// What requests of users bring to the replacement.
+    pub piggyback: Piggyback,
+    /// Stripes of a hot zone that are rebuilt before the hottest zone is chosen anew.
+    pub slice_stripes: u64,
+    /// Stripes of a hot zone. Zones are aligned to this.
+    pub zone_stripes: u64,
+    /// Hot zones followed at a time.
+    pub zones: usize,
+    /// Time in which an access comes to count half, in milliseconds.
+    pub half_life_ms: u64,
+    /// Leave a slice as soon as another zone is twice as popular.
+    pub preemptive: bool,
+    /// Bytes of a request of the pipelined executor.
+    pub request_bytes: u64,
+    /// Requests of the pipelined executor in flight (Linux MD: stripe heads).
+    pub heads: usize,
+    /// Requests of each disk's process in flight, of the disk-oriented executor.
+    pub disk_depth: usize,
+    /// Memory for the buffers of the disk-oriented executor.
+    pub pool_bytes: u64,
+    /// Largest unit that [`Piggyback::Widen`] reads whole for a request that wants less.
+    pub widen_bytes_max: u64,
+}
+
+impl Default for RebuildPolicy {
+    fn default() -> Self {
+        Self {
+            order: RebuildOrder::default(),
+            executor: RebuildExecutor::default(),
+            pace: RebuildPace::default(),
+            piggyback: Piggyback::default(),
+            slice_stripes: 64,
+            zone_stripes: 128,
+            zones: 128,
+            half_life_ms: 10_000,
+            preemptive: false,
+            request_bytes: 4096,
+            heads: 256,
+            disk_depth: 1,
+            pool_bytes: 16 << 20,
+            widen_bytes_max: 128 << 10,
+        }
+    }
+}
+
+/// Most hot zones: an access looks at all of them when it meets a new one.
+pub const ZONES_MAX: usize = 1024;
+const HEADS_MAX: usize = 4096;
+const DISK_DEPTH_MAX: usize = 64;
+const POOL_BYTES_MAX: u64 = 64 << 20;
+
+impl RebuildPolicy {
+    /// Linux MD: pipelined, ascending, 4 KiB requests at the priority of users, no piggybacking;
+    /// with the funnel of 2.6, or today's.
+    #[must_use]
+    pub fn linux_md(pace: RebuildPace) -> Self {
+        Self {
+            order: RebuildOrder::Ascending,
+            executor: RebuildExecutor::Pipelined,
+            pace,
+            piggyback: Piggyback::Off,
+            ..Self::default()
+        }
+    }
+
+    /// Disk-oriented rebuild as in RAIDframe: ascending, takes what users leave.
+    #[must_use]
+    pub fn disk_oriented() -> Self {
+        Self {
+            order: RebuildOrder::Ascending,
+            executor: RebuildExecutor::Disk,
+            pace: RebuildPace::Greedy,
+            piggyback: Piggyback::Off,
+            ..Self::default()
+        }
+    }
+
+    /// The time in which an access comes to count half.
+    #[must_use]
+    pub fn half_life(&self) -> Nanos {
+        self.half_life_ms.saturating_mul(MILLISECOND)
+    }
+
+    /// Checks that all parameters are within their limits.
+    ///
+    /// # Errors
+    /// What is wrong, and what would be right.
+    pub fn check(&self) -> Result<(), String> {
+        fn within<T: PartialOrd + std::fmt::Display>(
+            what: &str,
+            value: T,
+            range: std::ops::RangeInclusive<T>,
+        ) -> Result<(), String> {
+            if range.contains(&value) {
+                return Ok(());
+            }
+            Err(format!("{what} is {value}: give {} to {}", range.start(), range.end()))
+        }
+        within("a slice (in stripes)", self.slice_stripes, 1..=1 << 32)?;
+        within("a zone (in stripes)", self.zone_stripes, 1..=1 << 32)?;
+        within("the number of zones", self.zones, 1..=ZONES_MAX)?;
+        within("the half-life in milliseconds", self.half_life_ms, 1..=1 << 32)?;
+        within("a request (in bytes)", self.request_bytes, 4096..=16 << 20)?;
+        if !self.request_bytes.is_power_of_two() {
+            return Err(format!("a request of {} bytes is not a power of two", self.request_bytes));
+        }
+        within("the number of heads", self.heads, 1..=HEADS_MAX)?;
+        within("the depth of each disk", self.disk_depth, 1..=DISK_DEPTH_MAX)?;
+        within("the pool (in bytes)", self.pool_bytes, 1..=POOL_BYTES_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_json() {
+        fn check<T: Serialize + Copy>(all: &[T], name: impl Fn(T) -> &'static str) {
+            for value in all {
+                let json = serde_json::to_string(value).expect("a plain enum");
+                assert_eq!(json, format!("\"{}\"", name(*value)));
+            }
+        }
+        check(RebuildOrder::ALL, RebuildOrder::name);
+        check(RebuildExecutor::ALL, RebuildExecutor::name);
+        check(RebuildPace::ALL, RebuildPace::name);
+        check(Piggyback::ALL, Piggyback::name);
+    }
+
+    #[test]
+    fn the_presets_are_within_their_limits_and_what_is_not_is_refused() {
+        let presets = [
+            RebuildPolicy::default(),
+            RebuildPolicy::linux_md(RebuildPace::MdSleep),
+            RebuildPolicy::disk_oriented(),
+        ];
+        for preset in presets {
+            assert_eq!(preset.check(), Ok(()));
+            let json = serde_json::to_string(&preset).expect("serializes");
+            assert_eq!(serde_json::from_str::<RebuildPolicy>(&json).expect("parses"), preset);
+        }
+        let broken: [fn(&mut RebuildPolicy); 9] = [
+            |policy| policy.slice_stripes = 0,
+            |policy| policy.zone_stripes = 0,
+            |policy| policy.zones = ZONES_MAX + 1,
+            |policy| policy.half_life_ms = 0,
+            |policy| policy.request_bytes = 5000,
+            |policy| policy.request_bytes = 512,
+            |policy| policy.heads = 0,
+            |policy| policy.disk_depth = 0,
+            |policy| policy.pool_bytes = u64::MAX,
+        ];
+        for spoil in broken {
+            let mut policy = RebuildPolicy::default();
+            spoil(&mut policy);
+            assert!(policy.check().is_err(), "{policy:?}");
+        }
+    }
+}

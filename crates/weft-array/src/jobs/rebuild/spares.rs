@@ -1,0 +1,71 @@
+//! Taking spares: how a disk takes the place of a lost member.
+//!
+//! Every written region is marked stale on the slot's lane of the region map, durably; then the superblock
+//! says that the slot is being rebuilt by that disk. From then on a crash resumes where the
+//! map stands. Regions never written need no rebuild, and what is first written from
+//! now on goes to the replacement directly.
+
+use crate::array::Inner;
+use crate::events::Event;
+use crate::members::Spare;
+use crate::superblock::LANES;
+
+impl Inner {
+    /// Puts spares into missing slots. Returns whether one was taken.
+    pub(crate) async fn take_spares(&self) -> bool {
+        let mut taken = false;
+        for slot in self.members.missing() {
+            let Some(lane) = self.free_lane() else { break };
+            if !self.can_take_spare() {
+                break;
+            }
+            // Records that had a sibling on the slot's last member are not needed any more, and
+            // the new ring says so from its beginning.
+            self.retire_all().await;
+            let spare = self.members.spares.borrow_mut().pop();
+            let Some(spare) = spare else { break };
+            self.replace_missing(slot, lane, spare).await;
+            taken = true;
+        }
+        taken
+    }
+
+    /// Whether a spare waits for a slot that is missing.
+    pub(super) fn can_take_spare(&self) -> bool {
+        !self.members.spares.borrow().is_empty() && !self.members.missing().is_empty()
+    }
+
+    fn free_lane(&self) -> Option<u8> {
+        let used = self.members.rebuilding();
+        (0..LANES).find(|lane| used.iter().all(|(_, taken)| taken != lane))
+    }
+
+    async fn replace_missing(&self, slot: usize, lane: u8, spare: Spare) {
+        let disk = spare.disk.info().name.clone();
+        // From here on, in one turn: what is written is stale on the new disk, and what is first
+        // written later goes to it. The superblock names the disk only when the map, with the
+        // stale marks, is durable on all members and on the disk itself.
+        if let Some(log) = &self.log {
+            log.renew_ring(slot);
+        }
+        self.members.stage_rebuilding(slot, spare.disk.clone(), lane);
+        if let Err(cause) = self.map.start_lane(self, lane).await {
+            let job = format!("rebuild of slot {slot}");
+            self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
+            self.empty_slot(slot);
+            self.members.spares.borrow_mut().push(spare);
+            self.jobs.stalled.set(true);
+            return;
+        }
+        if let Some(log) = &self.log {
+            log.begin_ring(self, slot).await;
+        }
+        self.map.lane_joined(lane);
+        if self.members.holds(slot, &spare.disk) {
+            self.members.publish_rebuilding(slot, &spare);
+            self.commit_members().await;
+            self.jobs.rebuild.counts.started(self.rt.now());
+            self.events.emit(Event::RebuildStarted { slot, disk });
+        }
+    }
+}

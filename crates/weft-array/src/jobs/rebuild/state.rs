@@ -1,0 +1,224 @@
+//! What a rebuild shares with users' requests and with whoever looks at it: its policy, the
+//! monitor, regions that are done, and counts.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weft_rt::sync::Semaphore;
+use weft_rt::{Nanos, SECOND};
+
+use super::monitor::Monitor;
+use super::policy::{RebuildOrder, RebuildPolicy};
+use super::stripe::By;
+
+/// Stripes that are being rebuilt behind writes at a time, at most.
+const BEHIND_MAX: usize = 8;
+
+/// Reads count half for the share of recent ones after this time.
+const RECENT: Nanos = 5 * SECOND;
+
+/// What rebuilds did since the array was assembled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebuildCounts {
+    /// Stripes that an executor rebuilt.
+    pub stripes_rebuilt: u64,
+    /// Stripes that came with users' requests.
+    pub stripes_piggybacked: u64,
+    /// Units of a member being rebuilt that users read, and that its replacement had.
+    pub reads_redirected: u64,
+    /// Units of a member being rebuilt that users read, and that had to be reconstructed (of a
+    /// mirror: were read with a copy less to choose from).
+    pub reads_reconstructed: u64,
+    /// Requests to survivors, and their bytes.
+    pub source_reads: u64,
+    /// Bytes of these.
+    pub source_bytes: u64,
+    /// Requests to replacements, and their bytes.
+    pub target_writes: u64,
+    /// Bytes of these.
+    pub target_bytes: u64,
+    /// When the last rebuild began, in nanoseconds of the engine's clock.
+    pub started_ns: Option<u64>,
+    /// When it ended, with all members whole.
+    pub ended_ns: Option<u64>,
+}
+
+/// A hot zone.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct HotZone {
+    /// First byte on the array.
+    pub offset: u64,
+    /// Bytes on the array.
+    pub len: u64,
+    /// Recent accesses, each counting half after a half-life.
+    pub popularity: f64,
+}
+
+/// A rebuild under way, as people are told.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RebuildStatus {
+    /// The order that is in effect now.
+    pub order: RebuildOrder,
+    /// Everything else that was chosen.
+    pub policy: RebuildPolicy,
+    /// Hot zones, the hottest first; the first of them, if there are many.
+    pub hot_zones: Vec<HotZone>,
+    /// Hot zones in all.
+    pub hot_zones_total: usize,
+    /// Of the recent reads of members being rebuilt, the share that the replacements had: these
+    /// needed no reconstruction. `None` if there was none.
+    pub redirected_share: Option<f64>,
+    /// Counts since assembly.
+    pub counts: RebuildCounts,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    all: Cell<RebuildCounts>,
+    /// Recent reads: redirected and all, and when they were last aged.
+    recent: Cell<(f64, f64, Nanos)>,
+}
+
+impl Counts {
+    fn change(&self, change: impl FnOnce(&mut RebuildCounts)) {
+        let mut all = self.all.get();
+        change(&mut all);
+        self.all.set(all);
+    }
+
+    pub fn get(&self) -> RebuildCounts {
+        self.all.get()
+    }
+
+    pub fn count_stripe(&self, by: By) {
+        self.change(|all| match by {
+            By::Executor => all.stripes_rebuilt += 1,
+            By::Piggyback => all.stripes_piggybacked += 1,
+        });
+    }
+
+    pub fn count_reads(&self, requests: usize, len: usize) {
+        self.change(|all| {
+            all.source_reads += requests as u64;
+            all.source_bytes += (requests * len) as u64;
+        });
+    }
+
+    pub fn count_write(&self, len: usize) {
+        self.change(|all| {
+            all.target_writes += 1;
+            all.target_bytes += len as u64;
+        });
+    }
+
+    /// A user read a unit of a member that is being rebuilt.
+    pub fn count_user_read(&self, redirected: bool, now: Nanos) {
+        self.change(|all| {
+            if redirected {
+                all.reads_redirected += 1;
+            } else {
+                all.reads_reconstructed += 1;
+            }
+        });
+        let (hits, reads, then) = self.recent.get();
+        let scale = aged(then, now);
+        self.recent.set((hits * scale + f64::from(u8::from(redirected)), reads * scale + 1.0, now));
+    }
+
+    /// The share of recent reads that were redirected.
+    pub fn redirected_share(&self, now: Nanos) -> Option<f64> {
+        let (hits, reads, then) = self.recent.get();
+        (reads * aged(then, now) >= 0.5).then(|| hits / reads)
+    }
+
+    pub fn started(&self, now: Nanos) {
+        self.change(|all| (all.started_ns, all.ended_ns) = (Some(now), None));
+        self.recent.set((0.0, 0.0, now));
+    }
+
+    pub fn ended(&self, now: Nanos) {
+        self.change(|all| all.ended_ns = Some(now));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds, not nanoseconds, matter")]
+fn aged(then: Nanos, now: Nanos) -> f64 {
+    (-(now.saturating_sub(then) as f64) / RECENT as f64).exp2()
+}
+
+pub(crate) struct RebuildState {
+    policy: RefCell<RebuildPolicy>,
+    /// Counts changes of the policy.
+    epoch: Cell<u64>,
+    pub monitor: RefCell<Monitor>,
+    pub counts: Counts,
+    /// Places for stripes that are rebuilt behind writes.
+    pub behind: Semaphore,
+    /// For each lane the regions whose stripes are all rebuilt.
+    done: RefCell<BTreeMap<u8, Vec<u64>>>,
+}
+
+impl RebuildState {
+    pub fn new() -> Self {
+        let policy = RebuildPolicy::default();
+        Self {
+            monitor: RefCell::new(Monitor::new(&policy)),
+            policy: RefCell::new(policy),
+            epoch: Cell::new(0),
+            counts: Counts::default(),
+            behind: Semaphore::new(BEHIND_MAX),
+            done: RefCell::default(),
+        }
+    }
+
+    pub fn policy(&self) -> RebuildPolicy {
+        self.policy.borrow().clone()
+    }
+
+    pub fn with_policy<T>(&self, look: impl FnOnce(&RebuildPolicy) -> T) -> T {
+        look(&self.policy.borrow())
+    }
+
+    pub fn set_policy(&self, policy: RebuildPolicy) {
+        self.monitor.borrow_mut().set(&policy);
+        *self.policy.borrow_mut() = policy;
+        self.epoch.set(self.epoch.get() + 1);
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch.get()
+    }
+
+    /// All stripes of a region are rebuilt in `lane`: its mark is to be cleared.
+    pub fn region_done(&self, lane: u8, region: u64) {
+        self.done.borrow_mut().entry(lane).or_default().push(region);
+    }
+
+    /// Regions that wait for that.
+    pub fn regions_done(&self) -> usize {
+        self.done.borrow().values().map(Vec::len).sum()
+    }
+
+    /// At most `most` regions of one lane that wait for it.
+    pub fn take_done(&self, most: usize) -> Option<(u8, Vec<u64>)> {
+        let mut done = self.done.borrow_mut();
+        let (lane, mut regions) = done.pop_first()?;
+        // Locks are taken in this order.
+        regions.sort_unstable();
+        regions.dedup();
+        if regions.len() > most {
+            done.insert(lane, regions.split_off(most));
+        }
+        Some((lane, regions))
+    }
+
+    /// Begins anew with these.
+    pub fn set_done(&self, lane: u8, regions: Vec<u64>) {
+        let mut done = self.done.borrow_mut();
+        done.remove(&lane);
+        if !regions.is_empty() {
+            done.insert(lane, regions);
+        }
+    }
+}

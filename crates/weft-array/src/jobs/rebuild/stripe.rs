@@ -1,0 +1,178 @@
+//! The one place where a stripe becomes rebuilt, whoever asks for it: an executor of a rebuild, or
+//! a user's request that brings what it has (`piggyback`).
+//!
+//! Under the stripe's exclusive lock: what is lost is gathered, written to the replacements, and only
+//! then noted in the region map. From that moment requests use the replacement, so nothing may be
+//! noted that is not wholly there – also not if a user's write came between gathering and writing,
+//! which is why the lock is held over both, or (disk-oriented) what was read without it is used only if
+//! nobody had the lock meanwhile.
+//!
+//! The note is in memory. On disk the region's mark is cleared later, when all of its stripes are
+//! done and flushed (`finish`): a crash makes a region stale again, never fresh.
+
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use weft_code::UnitSet;
+use weft_disk::{Class, Disk, WriteOpts};
+use weft_rt::Buf;
+use weft_rt::sync::Semaphore;
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::gather::{Columns, Units};
+use crate::geometry::to_len;
+
+/// A unit on a replacement.
+pub(crate) struct Target {
+    pub unit: usize,
+    slot: usize,
+    lane: u8,
+    disk: Rc<dyn Disk>,
+}
+
+/// How a stripe's columns are read and written.
+#[derive(Debug)]
+pub(super) struct Requests {
+    /// Bytes of a request.
+    pub bytes: u64,
+    pub class: Class,
+    /// Places for requests in flight.
+    pub heads: Option<Semaphore>,
+}
+
+/// Who brought a stripe to its replacements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Executor,
+    Piggyback,
+}
+
+impl Inner {
+    /// The units of `stripe` on replacements.
+    pub(crate) fn targets(&self, stripe: u64) -> Vec<Target> {
+        let units = self.geometry.units();
+        let targets = self.members.rebuilding().into_iter().filter_map(|(slot, lane)| {
+            let unit = units.iter().find(|unit| self.geometry.slot(stripe, *unit) == slot)?;
+            Some(Target { unit, slot, lane, disk: self.members.disk(slot)? })
+        });
+        targets.collect()
+    }
+
+    /// The units of targets that their replacements lack.
+    pub(super) fn stale_of(&self, stripe: u64, targets: &[Target]) -> UnitSet {
+        let stale = targets.iter().filter(|target| self.map.is_stale(target.lane, stripe));
+        stale.map(|target| target.unit).collect()
+    }
+
+    /// Rebuilds one stripe on every slot that is being rebuilt, each unit in one request. The
+    /// caller holds its exclusive lock.
+    pub(super) async fn rebuild_whole(&self, stripe: u64, by: By) -> Result<(), ArrayError> {
+        let bytes = self.geometry.unit_bytes;
+        let requests = Requests { bytes, class: Class::Maintenance, heads: None };
+        self.rebuild_locked(stripe, &requests, by).await
+    }
+
+    /// Rebuilds one stripe on every slot that is being rebuilt. The caller holds its exclusive lock.
+    pub(super) async fn rebuild_locked(
+        &self,
+        stripe: u64,
+        requests: &Requests,
+        by: By,
+    ) -> Result<(), ArrayError> {
+        let targets = self.targets(stripe);
+        let lost = self.lost_units(stripe);
+        let wanted = self.stale_of(stripe, &targets);
+        let mut failed = UnitSet::new();
+        if !wanted.is_empty() {
+            let unit = self.geometry.unit_bytes;
+            let starts = (0..unit).step_by(to_len(requests.bytes));
+            let parts = starts.map(|from| {
+                let at = Columns { stripe, from, class: requests.class };
+                let len = to_len(requests.bytes.min(unit - from));
+                self.rebuild_columns(at, len, lost, wanted, &targets, requests)
+            });
+            for part in join_all(parts).await {
+                failed = failed.union(&part?);
+            }
+        }
+        self.note_rebuilt(stripe, &targets, failed, by);
+        Ok(())
+    }
+
+    /// Gathers and writes a run of columns; the units that could not be written come back.
+    async fn rebuild_columns(
+        &self,
+        at: Columns,
+        len: usize,
+        lost: UnitSet,
+        wanted: UnitSet,
+        targets: &[Target],
+        requests: &Requests,
+    ) -> Result<UnitSet, ArrayError> {
+        let _head = match &requests.heads {
+            Some(heads) => Some(heads.acquire(1).await),
+            None => None,
+        };
+        if let Ok(plan) = self.plan(at.stripe, lost, wanted, UnitSet::new()) {
+            self.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
+        }
+        let bufs: Units = wanted.iter().map(|unit| (unit, Buf::new(len))).collect();
+        let (result, units) = self.gather(at, lost, bufs).await;
+        result?;
+        Ok(self.write_targets(at, targets, units).await)
+    }
+
+    /// Writes units to their replacements; those that are not there afterwards come back.
+    pub(super) async fn write_targets(
+        &self,
+        at: Columns,
+        targets: &[Target],
+        units: Units,
+    ) -> UnitSet {
+        let writes = units.into_iter().map(|(unit, data)| async move {
+            let target = targets.iter().find(|target| target.unit == unit)?;
+            let (_, offset) = self.geometry.locate(at.stripe, unit, at.from);
+            self.jobs.rebuild.counts.count_write(data.len());
+            let opts = WriteOpts { class: at.class, fua: false };
+            let error = target.disk.write(offset, data.freeze(), opts).await.err()?;
+            self.member_failed(target.slot, &target.disk, &error).await;
+            Some(unit)
+        });
+        join_all(writes).await.into_iter().flatten().collect()
+    }
+
+    /// Notes that a stripe is on its replacements, but for the units that `failed`. Still under the
+    /// lock: from here on requests use a replacement – if it still is the disk that was written.
+    pub(super) fn note_rebuilt(&self, stripe: u64, targets: &[Target], failed: UnitSet, by: By) {
+        let lanes = self.lanes();
+        if !self.map.is_stale_in(lanes, stripe) {
+            return;
+        }
+        let state = &self.jobs.rebuild;
+        let region = self.map.region_of(stripe);
+        for Target { unit, slot, lane, disk } in targets {
+            let whole = !failed.contains(*unit) && self.members.holds(*slot, disk);
+            if whole && self.map.mark_stripe_rebuilt(*lane, stripe) {
+                state.region_done(*lane, region);
+            }
+        }
+        // Replacements that hold no unit of the stripe: it is done as it is.
+        for (slot, lane) in self.members.rebuilding() {
+            let units = self.geometry.units();
+            let absent = units.iter().all(|unit| self.geometry.slot(stripe, unit) != slot);
+            if absent && self.map.mark_stripe_rebuilt(lane, stripe) {
+                state.region_done(lane, region);
+            }
+        }
+        if !self.map.is_stale_in(lanes, stripe) {
+            state.counts.count_stripe(by);
+            self.jobs.step(self.rt.now());
+        }
+    }
+
+    /// The lanes of all slots that are being rebuilt (bit i is lane i).
+    pub(crate) fn lanes(&self) -> u8 {
+        self.members.rebuilding().iter().fold(0, |lanes, (_, lane)| lanes | 1 << lane)
+    }
+}

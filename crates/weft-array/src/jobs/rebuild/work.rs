@@ -1,0 +1,52 @@
+//! What is left to do, as orders see it. The region map is the truth: what was rebuilt by whomever,
+//! or is needed no more, is not left, and nothing is kept of it here.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::region_map::RegionMap;
+
+/// Stripes that nobody else may begin: those in flight, and those that could not be rebuilt.
+pub(crate) type Taken = RefCell<BTreeSet<u64>>;
+
+/// The stripes that are left.
+pub(crate) struct Work<'a> {
+    pub map: &'a RegionMap,
+    /// The lanes that are rebuilt (bit i is lane i).
+    pub lanes: u8,
+    pub taken: &'a Taken,
+    /// Units that a stripe has lost.
+    pub lost: &'a dyn Fn(u64) -> usize,
+    /// Members that are not whole: no stripe has lost more units.
+    pub lost_max: usize,
+}
+
+impl Work<'_> {
+    /// Stripes of the array.
+    pub fn stripes(&self) -> u64 {
+        self.map.config().stripes
+    }
+
+    /// The first of `stripes` that is left.
+    pub fn next_in(&self, stripes: Range<u64>) -> Option<u64> {
+        let taken = self.taken.borrow();
+        self.map.next_stale_in(self.lanes, stripes, |stripe| !taken.contains(&stripe))
+    }
+
+    /// The first stripe from `from` on that is left, going round.
+    pub fn next_around(&self, from: u64) -> Option<u64> {
+        self.next_in(from..self.stripes()).or_else(|| self.next_in(0..from))
+    }
+
+    /// A stripe of a region that was begun.
+    pub fn next_begun(&self) -> Option<u64> {
+        let taken = self.taken.borrow();
+        let is_begun = |stripe: u64| {
+            let region = self.map.region_of(stripe);
+            (0..8).any(|lane| self.lanes >> lane & 1 == 1 && self.map.is_partial(lane, region))
+        };
+        let wanted = |stripe: u64| !taken.contains(&stripe) && is_begun(stripe);
+        self.map.next_stale_in(self.lanes, 0..self.stripes(), wanted)
+    }
+}

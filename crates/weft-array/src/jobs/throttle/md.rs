@@ -1,0 +1,190 @@
+//! The speed funnel of Linux MD, as `md_do_sync` has it: the baseline of the papers.
+//!
+//! After every 128 KiB of each member MD measures its speed over the last marks (one every 3 s, ten
+//! of them). Below the minimum it goes on whatever users do. Above it, it goes on only while it
+//! is below the maximum and the array was otherwise idle since the last look. If not:
+//! * **2.6** (the papers' kernels): it sleeps 250 ms, and looks again;
+//! * **today**: above the maximum it sleeps 500 ms; beside users it keeps at most 32 requests of
+//!   4 KiB in flight and, when it has as many, waits until all have ended.
+
+use std::collections::VecDeque;
+
+use weft_rt::{MILLISECOND, Nanos, SECOND};
+
+use super::{Admission, Pace, Throttle};
+
+/// Bytes of each member between two looks (`window` of `md_do_sync`: 32 pages).
+const LOOK_EVERY_BYTES: u64 = 128 << 10;
+/// Time between two marks, and how many are kept (`SYNC_MARK_STEP`, `SYNC_MARKS`).
+const MARK_STEP: Nanos = 3 * SECOND;
+const MARKS: usize = 10;
+/// User bytes since the last look that still count as idle (32 sectors, `is_mddev_idle`).
+const IDLE_BYTES: u64 = 32 * 512;
+/// Bytes in flight beside users today: 32 requests of 4 KiB (`sync_io_depth`).
+const DEPTH_BYTES: u64 = 32 * 4096;
+
+/// What it does when it may not go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Sleeps 250 ms.
+    Sleep,
+    /// Waits for what is in flight.
+    Depth,
+}
+
+/// The funnel.
+#[derive(Debug)]
+pub(crate) struct Funnel {
+    manner: Manner,
+    marks: VecDeque<(Nanos, u64)>,
+    bytes: u64,
+    looked_at: u64,
+    last_bytes: u64,
+    user_bytes: u64,
+    asleep_until: Nanos,
+    draining: bool,
+}
+
+impl Funnel {
+    pub fn new(manner: Manner, now: Nanos) -> Self {
+        Self {
+            manner,
+            marks: [(now, 0)].into(),
+            bytes: 0,
+            looked_at: 0,
+            last_bytes: 0,
+            user_bytes: 0,
+            asleep_until: 0,
+            draining: false,
+        }
+    }
+
+    /// Bytes per second since the oldest mark, as MD rounds them.
+    fn speed(&mut self, now: Nanos) -> u64 {
+        if self.marks.back().is_some_and(|(last, _)| now >= last + MARK_STEP) {
+            self.marks.push_back((now, self.bytes));
+            if self.marks.len() > MARKS {
+                self.marks.pop_front();
+            }
+        }
+        let (since, before) = self.marks.front().copied().unwrap_or((now, 0));
+        (self.bytes - before) / ((now - since) / SECOND + 1) + 1024
+    }
+
+    fn was_idle(&mut self, throttle: &Throttle) -> bool {
+        let since = throttle.user_bytes.get().wrapping_sub(self.user_bytes);
+        if since > IDLE_BYTES {
+            self.user_bytes = throttle.user_bytes.get();
+        }
+        since <= IDLE_BYTES
+    }
+}
+
+impl Pace for Funnel {
+    fn admit(
+        &mut self,
+        throttle: &Throttle,
+        now: Nanos,
+        in_flight: usize,
+        window: usize,
+    ) -> Admission {
+        self.draining &= in_flight > 0;
+        if self.draining || in_flight >= window {
+            return Admission::AfterOne;
+        }
+        if now < self.asleep_until {
+            return Admission::At(self.asleep_until);
+        }
+        if self.bytes - self.looked_at < LOOK_EVERY_BYTES {
+            return Admission::Now;
+        }
+        let (min, max) = throttle.get();
+        let speed = self.speed(now);
+        let too_fast = max.is_some_and(|max| speed > max);
+        let flying = in_flight as u64 * self.last_bytes;
+        let held = speed > min
+            && (too_fast
+                || (self.manner == Manner::Sleep || flying >= DEPTH_BYTES)
+                    && !self.was_idle(throttle));
+        match (held, self.manner) {
+            (true, Manner::Sleep) => {
+                self.asleep_until = now + 250 * MILLISECOND;
+                Admission::At(self.asleep_until)
+            }
+            (true, Manner::Depth) if too_fast => {
+                self.asleep_until = now + 500 * MILLISECOND;
+                Admission::At(self.asleep_until)
+            }
+            (true, Manner::Depth) => {
+                self.draining = true;
+                Admission::AfterOne
+            }
+            (false, _) => {
+                self.looked_at = self.bytes;
+                Admission::Now
+            }
+        }
+    }
+
+    fn begun(&mut self, _: &Throttle, _: Nanos, bytes: u64) {
+        self.bytes += bytes;
+        self.last_bytes = bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: u64 = 64 << 10;
+
+    /// Bytes per second that the funnel lets through in a minute, with stripes that take
+    /// `each`, two at a time, and users that ask for 64 KiB every `users`.
+    fn rate(
+        manner: Manner,
+        (min, max): (u64, Option<u64>),
+        each: Nanos,
+        users: Option<Nanos>,
+    ) -> u64 {
+        let throttle = Throttle::default();
+        throttle.set(min, max);
+        let mut funnel = Funnel::new(manner, 0);
+        let mut ends: VecDeque<Nanos> = VecDeque::new();
+        let (mut now, mut done, mut next_user) = (0, 0, 0);
+        while now < 60 * SECOND {
+            while users.is_some() && next_user <= now {
+                throttle.note_user(next_user, 64 << 10);
+                next_user += users.unwrap_or(SECOND);
+            }
+            ends.retain(|end| *end > now);
+            match funnel.admit(&throttle, now, ends.len(), 8) {
+                Admission::Now => {
+                    funnel.begun(&throttle, now, UNIT);
+                    done += UNIT;
+                    ends.push_back(ends.back().copied().unwrap_or(now).max(now) + each);
+                }
+                Admission::At(time) => now = time.max(now + 1),
+                Admission::AfterOne => now = ends[0],
+            }
+        }
+        done / 60
+    }
+
+    #[test]
+    fn it_keeps_between_its_bounds() {
+        let bounds = (1_000_000, Some(5_000_000));
+        // A disk of 65 MB/s.
+        let each = MILLISECOND;
+        for manner in [Manner::Sleep, Manner::Depth] {
+            let idle = rate(manner, bounds, each, None);
+            assert!((4_500_000..5_500_000).contains(&idle), "{manner:?}: {idle}");
+            assert!(rate(manner, (0, None), each, None) > 60_000_000, "{manner:?}");
+        }
+        // Beside users the old funnel falls to its minimum, whatever the disks could give.
+        let beside = rate(Manner::Sleep, bounds, each, Some(3 * MILLISECOND));
+        assert!((900_000..1_300_000).contains(&beside), "{beside}");
+        // Today's goes on, but never with more than its depth.
+        let beside = rate(Manner::Depth, bounds, each, Some(3 * MILLISECOND));
+        assert!((4_000_000..5_500_000).contains(&beside), "{beside}");
+    }
+}

@@ -1,0 +1,361 @@
+//! Every order with every executor rebuilds every stripe exactly once and loses nothing: on all codes,
+//! with several members lost, beside users, when the policy is changed on the way, over crashes and further failures.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use common::bench::{Bench, run, sized_disk};
+use common::disk::TestDisk;
+use common::*;
+use weft_array::{
+    ArrayState, Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy, ScrubMode,
+};
+use weft_rt::{MILLISECOND, Rt, SECOND};
+use weft_testkit::Rng;
+
+const UNIT: u64 = 8192;
+
+/// Code, slots, members lost.
+const CODES: [(&str, usize, usize); 9] = [
+    ("raid1", 3, 2),
+    ("raid4", 4, 1),
+    ("raid5", 4, 1),
+    ("raid6", 5, 2),
+    ("raid10", 4, 2),
+    ("raid10", 5, 1),
+    ("lrc:4,2,1", 7, 2),
+    ("drc-g:4,2,1", 7, 2),
+    ("rs:4+3", 7, 3),
+];
+const ORDERS: [RebuildOrder; 4] = [
+    RebuildOrder::Auto,
+    RebuildOrder::Ascending,
+    RebuildOrder::Popularity,
+    RebuildOrder::Redundancy,
+];
+const EXECUTORS: [RebuildExecutor; 3] =
+    [RebuildExecutor::Stripe, RebuildExecutor::Pipelined, RebuildExecutor::Disk];
+const PACES: [RebuildPace; 4] =
+    [RebuildPace::UsersFirst, RebuildPace::Greedy, RebuildPace::MdSleep, RebuildPace::MdDepth];
+const PIGGYBACKS: [Piggyback; 3] = [Piggyback::Off, Piggyback::Covered, Piggyback::Widen];
+
+fn policies() -> impl Iterator<Item = RebuildPolicy> {
+    let both = ORDERS.into_iter().flat_map(|order| EXECUTORS.map(|executor| (order, executor)));
+    both.map(|(order, executor)| RebuildPolicy {
+        order,
+        executor,
+        slice_stripes: 2,
+        zone_stripes: 4,
+        zones: 3,
+        heads: 5,
+        pool_bytes: 100_000,
+        ..RebuildPolicy::default()
+    })
+}
+
+fn draw(rng: &mut Rng) -> RebuildPolicy {
+    RebuildPolicy {
+        order: ORDERS[rng.index(4)],
+        executor: EXECUTORS[rng.index(3)],
+        pace: PACES[rng.index(4)],
+        piggyback: PIGGYBACKS[rng.index(3)],
+        slice_stripes: rng.below(6) + 1,
+        zone_stripes: rng.below(6) + 1,
+        zones: rng.index(4) + 1,
+        half_life_ms: 1 + rng.below(100),
+        preemptive: rng.chance(1, 2),
+        heads: rng.index(8) + 1,
+        disk_depth: rng.index(2) + 1,
+        pool_bytes: 1 + rng.below(200_000),
+        ..RebuildPolicy::default()
+    }
+}
+
+fn new_disk(rt: &Rt, number: usize) -> Rc<TestDisk> {
+    sized_disk(rt, number, 512, (2 << 20) + 16 * UNIT)
+}
+
+/// An array that is full of a pattern, with `lost` members lost.
+async fn damaged(rt: &Rt, (code, slots, lost): (&str, usize, usize)) -> (Bench, Vec<u8>) {
+    let mut options = options(code);
+    options.unit_bytes = UNIT as u32;
+    options.region_bytes = Some(64 << 10);
+    let disks = (0..slots).map(|n| new_disk(rt, n)).collect();
+    let bench = Bench::on(rt, &options, disks).await;
+    let bytes = pattern(0, bench.array.size_bytes() as usize, 1);
+    write(&bench.array, 0, &bytes).await;
+    bench.array.flush().await.expect("flushed");
+    for n in 0..lost {
+        // Of a RAID-10 one of each pair.
+        bench.array.fail(&(2 * n).to_string()).await.expect("can lose it");
+    }
+    (bench, bytes)
+}
+
+async fn add_spares(rt: &Rt, bench: &Bench, numbers: std::ops::Range<usize>) -> Vec<Rc<TestDisk>> {
+    let mut spares = Vec::new();
+    for n in numbers {
+        let spare = new_disk(rt, 90 + n);
+        bench.array.add_spare(spare.clone()).await.expect("added");
+        spares.push(spare);
+    }
+    spares
+}
+
+/// How often each sector of the data area was written.
+fn writes_of(spare: &TestDisk, data_offset: u64) -> BTreeMap<u64, usize> {
+    let mut counts = BTreeMap::new();
+    for (offset, len) in spare.writes.borrow().iter() {
+        for sector in (*offset..offset + len).step_by(512) {
+            if sector >= data_offset {
+                *counts.entry(sector).or_insert(0) += 1;
+            }
+        }
+    }
+    counts
+}
+
+async fn check_whole(bench: &Bench, bytes: &[u8], what: &str) {
+    assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{what}");
+    let report = bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
+    assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
+}
+
+#[test]
+fn every_order_and_executor_writes_every_unit_exactly_once() {
+    run(|rt| async move {
+        for code in CODES {
+            for policy in policies() {
+                let what = format!("{code:?} {:?} {:?}", policy.order, policy.executor);
+                let (bench, bytes) = damaged(&rt, code).await;
+                bench.array.set_rebuild_policy(policy).await.expect("within its limits");
+                let spares = add_spares(&rt, &bench, 0..code.2).await;
+                bench.until(ArrayState::Healthy).await;
+                let data_offset = bench.superblock.area.data_offset;
+                let stripes = bench.array.size_bytes() / bench.stripe_bytes();
+                for spare in spares {
+                    let counts = writes_of(&spare, data_offset);
+                    assert!(counts.values().all(|count| *count == 1), "{what}");
+                    let units = counts.len() as u64 * 512 / UNIT;
+                    assert!(units > 0 && units <= 2 * stripes, "{what}: {units}");
+                }
+                let counts = bench.array.rebuild_counts();
+                assert_eq!(counts.stripes_piggybacked, 0, "{what}");
+                assert!(counts.ended_ns > counts.started_ns, "{what}");
+                check_whole(&bench, &bytes, &what).await;
+                bench.array.stop().await.expect("stopped");
+            }
+        }
+    });
+}
+
+/// Stripes of the rebuild that are left, as its job says; nothing before it has begun.
+fn left(bench: &Bench) -> Option<u64> {
+    bench.array.status().jobs.first().map(|job| job.stripes_total - job.stripes_done)
+}
+
+#[test]
+fn nothing_is_lost_or_done_twice_beside_users_and_changes_of_policy() {
+    run(|rt| async move {
+        for seed in 0..60 {
+            let mut rng = Rng::new(seed);
+            let code = CODES[rng.index(CODES.len())];
+            let what = format!("seed {seed}, {code:?}");
+            let (bench, mut bytes) = damaged(&rt, code).await;
+            bench.array.set_rebuild_policy(draw(&mut rng)).await.expect("within its limits");
+            bench.array.set_throttle(0, Some([200_000, 2_000_000][rng.index(2)]));
+            let spares = rng.index(code.2) + 1;
+            add_spares(&rt, &bench, 0..spares).await;
+            for version in 0..40 {
+                if rng.chance(1, 6) {
+                    bench
+                        .array
+                        .set_rebuild_policy(draw(&mut rng))
+                        .await
+                        .expect("within its limits");
+                }
+                if rng.chance(1, 20) {
+                    bench.array.set_paused(true);
+                    rt.sleep(rng.below(MILLISECOND)).await;
+                    bench.array.set_paused(false);
+                }
+                // A hot spot, and anywhere.
+                let end = if rng.chance(1, 2) { bytes.len() } else { 100_000 };
+                let offset = rng.index(end - 1);
+                let len = [1, 512, 9000, 70_000][rng.index(4)].min(bytes.len() - offset);
+                if rng.chance(1, 2) {
+                    let new = pattern(offset as u64, len, version);
+                    write(&bench.array, offset as u64, &new).await;
+                    bytes[offset..offset + len].copy_from_slice(&new);
+                } else {
+                    let found = read(&bench.array, offset as u64, len).await;
+                    assert!(found == bytes[offset..offset + len], "{what}");
+                }
+                rt.sleep(rng.below(3) * MILLISECOND).await;
+            }
+            bench.array.set_throttle(0, None);
+            add_spares(&rt, &bench, spares..code.2).await;
+            bench.until(ArrayState::Healthy).await;
+            let counts = bench.array.rebuild_counts();
+            if code.2 == 1 {
+                let stripes = bench.array.size_bytes() / bench.stripe_bytes();
+                let done = counts.stripes_rebuilt + counts.stripes_piggybacked;
+                assert_eq!(done, stripes, "{what}: {counts:?}");
+            }
+            check_whole(&bench, &bytes, &what).await;
+            // What came to the replacements is right: others can be lost instead.
+            for n in 0..code.2 {
+                let slot = (2 * n + 1) % code.1;
+                bench.array.fail(&slot.to_string()).await.expect("can lose it");
+            }
+            assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{what}");
+            bench.array.stop().await.expect("stopped");
+        }
+    });
+}
+
+#[test]
+fn what_users_ask_for_is_rebuilt_first_and_the_rest_in_its_turn() {
+    run(|rt| async move {
+        for preemptive in [false, true] {
+            let (bench, bytes) = damaged(&rt, ("raid5", 4, 1)).await;
+            let policy = RebuildPolicy {
+                order: RebuildOrder::Popularity,
+                piggyback: Piggyback::Off,
+                slice_stripes: 1,
+                zone_stripes: 2,
+                preemptive,
+                ..RebuildPolicy::default()
+            };
+            bench.array.set_rebuild_policy(policy).await.expect("within its limits");
+            // A stripe every 100 ms.
+            bench.array.set_throttle(0, Some(UNIT * 10));
+            let spares = add_spares(&rt, &bench, 0..1).await;
+            let stripe = bench.stripe_bytes();
+            // Stripes 10 and 11 have a lost unit that users want, as no other.
+            for _ in 0..20 {
+                for offset in [10 * stripe, 11 * stripe] {
+                    let found = read(&bench.array, offset, stripe as usize).await;
+                    assert!(found == bytes[offset as usize..][..stripe as usize]);
+                }
+                rt.sleep(20 * MILLISECOND).await;
+            }
+            let status = bench.array.status().rebuild.expect("it is being rebuilt");
+            assert_eq!(status.order, RebuildOrder::Popularity);
+            assert_eq!(status.redirected_share.map(|share| share > 0.2), Some(true));
+            let data_offset = bench.superblock.area.data_offset;
+            let order: Vec<u64> = spares[0]
+                .writes
+                .borrow()
+                .iter()
+                .filter(|(offset, _)| *offset >= data_offset)
+                .map(|(offset, _)| (offset - data_offset) / UNIT)
+                .collect();
+            assert!(order[..4].contains(&10) && order[..4].contains(&11), "{order:?}");
+            bench.array.set_throttle(0, None);
+            bench.until(ArrayState::Healthy).await;
+            bench.array.stop().await.expect("stopped");
+        }
+    });
+}
+
+#[test]
+fn cold_space_is_not_starved_by_what_is_always_hot() {
+    run(|rt| async move {
+        let (bench, _) = damaged(&rt, ("raid5", 3, 1)).await;
+        let policy = RebuildPolicy {
+            order: RebuildOrder::Popularity,
+            piggyback: Piggyback::Off,
+            slice_stripes: 1,
+            zone_stripes: 1,
+            preemptive: true,
+            ..RebuildPolicy::default()
+        };
+        bench.array.set_rebuild_policy(policy).await.expect("within its limits");
+        bench.array.set_throttle(0, Some(UNIT * 1000));
+        let size = bench.array.size_bytes();
+        let spares = add_spares(&rt, &bench, 0..1).await;
+        // Users want everything but the first two stripes, more than can be rebuilt.
+        let stripe = bench.stripe_bytes();
+        while left(&bench).is_none_or(|left| left > 1) {
+            read(&bench.array, 2 * stripe, (size - 2 * stripe) as usize).await;
+        }
+        let data_offset = bench.superblock.area.data_offset;
+        let writes = spares[0].writes.borrow().clone();
+        let data = writes.iter().filter(|(offset, _)| *offset >= data_offset);
+        let place = data.into_iter().position(|(offset, _)| *offset == data_offset);
+        assert!(place.is_some_and(|place| place <= 16), "{place:?} of {}", writes.len());
+        bench.array.stop().await.expect("stopped");
+    });
+}
+
+#[test]
+fn what_users_read_or_write_is_rebuilt_by_that() {
+    run(|rt| async move {
+        for (code, slots) in [("raid5", 4), ("raid6", 5), ("lrc:4,2,1", 7), ("raid1", 2)] {
+            for piggyback in PIGGYBACKS {
+                let what = format!("{code}, {piggyback:?}");
+                let (bench, mut bytes) = damaged(&rt, (code, slots, 1)).await;
+                let policy = RebuildPolicy { piggyback, ..RebuildPolicy::default() };
+                bench.array.set_rebuild_policy(policy).await.expect("within its limits");
+                // The rebuild itself does nothing for hours but its first stripe.
+                bench.array.set_throttle(0, Some(1));
+                add_spares(&rt, &bench, 0..1).await;
+                rt.sleep(SECOND).await;
+                let counts = || bench.array.rebuild_counts();
+                assert_eq!(counts().stripes_rebuilt, 1, "{what}");
+                // All bytes, each unit in halves: no request covers a unit.
+                let all = async |bytes: &[u8]| {
+                    for at in (0..bytes.len()).step_by(UNIT as usize / 2) {
+                        let found = read(&bench.array, at as u64, UNIT as usize / 2).await;
+                        assert!(found == bytes[at..at + UNIT as usize / 2], "{what}");
+                    }
+                };
+                all(&bytes).await;
+                rt.sleep(SECOND).await;
+                let widened = counts().stripes_piggybacked;
+                let widens = piggyback == Piggyback::Widen && code != "raid1";
+                assert_eq!(widened > 0, widens, "{what}: {:?}", counts());
+                let reconstructed = counts().reads_reconstructed;
+                all(&bytes).await;
+                let again = counts().reads_reconstructed - reconstructed;
+                assert_eq!(again == 0, widens, "{what}: {:?}", counts());
+                // A write of everything reaches every replacement.
+                bytes = pattern(0, bytes.len(), 2);
+                write(&bench.array, 0, &bytes).await;
+                let stripes = bench.array.size_bytes() / bench.stripe_bytes();
+                let done = counts().stripes_rebuilt + counts().stripes_piggybacked;
+                assert_eq!(done == stripes, piggyback != Piggyback::Off, "{what}: {:?}", counts());
+                // What a change of the throttle lets go on goes on at once.
+                bench.array.set_throttle(0, None);
+                bench.until(ArrayState::Healthy).await;
+                check_whole(&bench, &bytes, &what).await;
+                bench.array.fail("1").await.expect("can lose one");
+                assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{what}");
+                bench.array.stop().await.expect("stopped");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_policy_is_kept_over_a_stop_and_one_beyond_its_limits_is_refused() {
+    run(|rt| async move {
+        let disks = disks(3, 4);
+        let array = make(&rt, "raid5", &disks).await;
+        let mut policy = RebuildPolicy { slice_stripes: 7, ..RebuildPolicy::default() };
+        array.set_rebuild_policy(policy.clone()).await.expect("within its limits");
+        policy.zones = 0;
+        let refused = array.set_rebuild_policy(policy).await.expect_err("no zones");
+        assert!(refused.to_string().contains("the number of zones is 0"), "{refused}");
+        array.stop().await.expect("stopped");
+        let array = assemble(&rt, &disks).await;
+        assert_eq!(array.rebuild_policy().slice_stripes, 7);
+        array.set_rebuild_policy(RebuildPolicy::default()).await.expect("within its limits");
+        array.stop().await.expect("stopped");
+        assert_eq!(assemble(&rt, &disks).await.rebuild_policy(), RebuildPolicy::default());
+    });
+}

@@ -1,0 +1,26 @@
+//! Rebuild policies, drawn: every order with every executor, and parameters so small that slices
+//! end, zones are forgotten and pools are full all the time.
+
+use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
+
+use crate::rng::Rng;
+
+/// Draws a policy that is within its limits.
+pub(crate) fn draw(rng: &mut Rng) -> RebuildPolicy {
+    RebuildPolicy {
+        order: *rng.pick(RebuildOrder::ALL),
+        executor: *rng.pick(RebuildExecutor::ALL),
+        pace: *rng.pick(RebuildPace::ALL),
+        piggyback: *rng.pick(Piggyback::ALL),
+        slice_stripes: rng.within(1, 8),
+        zone_stripes: rng.within(1, 8),
+        zones: 1 + rng.index(4),
+        half_life_ms: *rng.pick(&[1, 100, 10_000]),
+        preemptive: rng.chance(50),
+        heads: 1 + rng.index(16),
+        disk_depth: 1 + rng.index(3),
+        pool_bytes: *rng.pick(&[1, 200_000, 2 << 20]),
+        widen_bytes_max: *rng.pick(&[4096, 16384, 1 << 20]),
+        ..RebuildPolicy::default()
+    }
+}
