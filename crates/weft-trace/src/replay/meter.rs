@@ -129,6 +129,8 @@ pub(crate) struct Meter {
     began_ns: Option<Nanos>,
     ended_ns: Nanos,
     busy_at_begin: Vec<(String, Nanos)>,
+    /// When that was sampled: the first request may have started late.
+    sampled_ns: Nanos,
     interval: Option<Interval>,
     series: Vec<Point>,
 }
@@ -142,6 +144,8 @@ struct Interval {
     read_bytes: u64,
     written_bytes: u64,
     busy_at_begin: Vec<(String, Nanos)>,
+    /// When that was sampled: at the first completion in the interval.
+    sampled_ns: Nanos,
 }
 
 fn index(op: Op) -> usize {
@@ -164,6 +168,7 @@ impl Meter {
             read_bytes: 0,
             written_bytes: 0,
             busy_at_begin: Vec::new(),
+            sampled_ns: 0,
         });
     }
 
@@ -183,9 +188,11 @@ impl Meter {
             self.began_ns = Some(begun.due_ns);
             self.ended_ns = begun.due_ns;
             self.busy_at_begin = self.busy();
+            self.sampled_ns = begun.issued_ns;
             if let Some(interval) = &mut self.interval {
                 interval.from_ns = begun.due_ns;
                 interval.busy_at_begin.clone_from(&self.busy_at_begin);
+                interval.sampled_ns = begun.issued_ns;
             }
         }
         let late_ns = begun.issued_ns.saturating_sub(begun.due_ns);
@@ -259,9 +266,13 @@ impl Meter {
                 read_bytes: interval.read_bytes,
                 written_bytes: interval.written_bytes,
                 in_flight,
-                busy_per_mille: shares(&interval.busy_at_begin, &busy, elapsed_ns)
-                    .map(|(_, share)| share)
-                    .collect(),
+                busy_per_mille: shares(
+                    &interval.busy_at_begin,
+                    &busy,
+                    now_ns.saturating_sub(interval.sampled_ns),
+                )
+                .map(|(_, share)| share)
+                .collect(),
             });
         }
         let intervals = elapsed_ns / interval.len_ns;
@@ -269,6 +280,7 @@ impl Meter {
         interval.latency.clear();
         (interval.read_bytes, interval.written_bytes) = (0, 0);
         interval.busy_at_begin = busy;
+        interval.sampled_ns = now_ns;
     }
 
     /// What was found.
@@ -282,7 +294,8 @@ impl Meter {
             u64::try_from(rate).unwrap_or(u64::MAX)
         };
         let busy = self.busy();
-        let utilisation = shares(&self.busy_at_begin, &busy, elapsed_ns)
+        let sampled_for_ns = self.ended_ns.saturating_sub(self.sampled_ns);
+        let utilisation = shares(&self.busy_at_begin, &busy, sampled_for_ns)
             .map(|(disk, busy_per_mille)| Utilisation { disk, busy_per_mille });
         Outcome {
             elapsed_ns,

@@ -16,6 +16,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 
 use crate::generate::mix;
 use crate::replay::stamp::{self, Found};
@@ -148,6 +149,8 @@ pub(crate) struct Tracker {
     seed: u64,
     tick: u64,
     last_trim: u64,
+    /// Trims in flight: they may also undo a write that begins now, of a block not known before.
+    trims: Vec<(Range<u64>, Write)>,
     verified: Verified,
 }
 
@@ -161,6 +164,7 @@ impl Tracker {
             seed,
             tick: ANYTHING,
             last_trim: 0,
+            trims: Vec::new(),
             verified: Verified::default(),
         }
     }
@@ -181,7 +185,9 @@ impl Tracker {
         let write = Write { began, ended: u64::MAX, anything };
         if anything {
             self.last_trim = began;
-            self.begin_trim(first, count, write);
+            // A trim may be as long as the disk: only blocks that are known are looked at.
+            self.of_range(first, count, |writes| writes.push(write));
+            self.trims.push((first..first + count, write));
             return WriteTicket { first, count, began };
         }
         for block in first..first + count {
@@ -192,16 +198,14 @@ impl Tracker {
                 // What was there before is one more possibility: anything.
                 Slot::Vacant(slot) => {
                     let before = Write { began: ANYTHING, ended: ANYTHING, anything: true };
-                    slot.insert(Writes::Several(vec![before, write]));
+                    let trims = self.trims.iter().filter(|(blocks, _)| blocks.contains(&block));
+                    let trims = trims.map(|(_, trim)| *trim);
+                    let all = std::iter::once(before).chain(trims).chain([write]);
+                    slot.insert(Writes::Several(all.collect()));
                 }
             }
         }
         WriteTicket { first, count, began }
-    }
-
-    /// A trim may be as long as the disk: only blocks that are known are looked at.
-    fn begin_trim(&mut self, first: u64, count: u64, write: Write) {
-        self.of_range(first, count, |writes| writes.push(write));
     }
 
     fn of_range(&mut self, first: u64, count: u64, mut act: impl FnMut(&mut Writes)) {
@@ -226,6 +230,7 @@ impl Tracker {
     pub(crate) fn end_write(&mut self, ticket: &WriteTicket, done: bool) {
         let now = self.tick();
         let began = ticket.began;
+        self.trims.retain(|(_, trim)| trim.began != began);
         self.of_range(ticket.first, ticket.count, |writes| writes.end(began, now, done));
     }
 
