@@ -10,9 +10,11 @@
 
 mod error;
 mod fields;
+mod footprint;
 mod formats;
 pub mod generate;
 mod histogram;
+mod info;
 mod input;
 mod lines;
 mod reader;
@@ -24,6 +26,7 @@ pub use error::{Fault, Place, TraceError};
 pub use formats::Format;
 pub use formats::weft::{HEADER, Writer};
 pub use histogram::Histogram;
+pub use info::{DeviceInfo, Info, Sizes, Survey};
 pub use input::{Progress, WINDOW_BYTES_MAX};
 pub use reader::{ReadOptions, ReadStats, Reader, open, read};
 pub use record::{Op, Record};
