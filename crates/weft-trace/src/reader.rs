@@ -31,6 +31,9 @@ use crate::sniff::{self, HEAD_BYTES};
 /// Descriptions of damaged lines that are kept.
 const BAD_KEPT: usize = 10;
 
+/// Of a label are kept.
+const LABEL_CHARS_MAX: usize = 200;
+
 /// How a trace is read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadOptions {
@@ -94,6 +97,7 @@ impl PartialOrd for Held {
 pub struct Reader {
     file: String,
     format: Format,
+    label: Option<String>,
     source: Source,
     skip_bad: bool,
     progress: Progress,
@@ -157,6 +161,7 @@ impl Reader {
         let sniffed = options.format.or_else(|| sniff::format_of(&head));
         let format = sniffed.ok_or_else(|| TraceError::Unrecognised { file: file.clone() })?;
         let parser = format.parser(&head);
+        let label = if format == Format::Weft { label_of(&head) } else { None };
         let bytes: Box<dyn BufRead> = Box::new(Cursor::new(head).chain(bytes));
         let source = match parser {
             Parser::Lines(parser) => Source::Lines(Lines::new(bytes), parser),
@@ -165,6 +170,7 @@ impl Reader {
         Ok(Self {
             file,
             format,
+            label,
             source,
             skip_bad: options.skip_bad,
             progress,
@@ -181,6 +187,11 @@ impl Reader {
     /// The format that is read.
     pub fn format(&self) -> Format {
         self.format
+    }
+
+    /// What the file says it was generated or looped from; whoever shows its figures shows this, too.
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
     }
 
     /// What was met so far.
@@ -306,6 +317,14 @@ impl Iterator for Reader {
             }
         }
     }
+}
+
+/// The first comment that begins with `generated` or `looped`.
+fn label_of(head: &[u8]) -> Option<String> {
+    let comments = head.split(|byte| *byte == b'\n').map_while(|line| line.strip_prefix(b"# "));
+    let mut texts = comments.map(|comment| String::from_utf8_lossy(comment));
+    let label = texts.find(|text| text.starts_with("generated") || text.starts_with("looped"))?;
+    Some(label.chars().filter(|c| !c.is_control()).take(LABEL_CHARS_MAX).collect())
 }
 
 /// One step through the file.

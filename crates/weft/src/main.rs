@@ -45,6 +45,8 @@ fn run(cli: &Cli) -> Outcome {
         Command::Examine(args) => commands::examine::examine(args, json),
         Command::Plan(args) => commands::plan::plan(args, json),
         Command::Lab(args) => lab::lab(args, json),
+        Command::Trace(args) => commands::trace::trace(args, json),
+        Command::Replay(args) => commands::replay::replay(args, json),
         Command::Simulate(args) => commands::simulate::simulate(args, json),
         Command::Demo(args) => demo::demo(args, json),
         Command::Serve(args) => daemon::serve(args, &dir()?, json),

@@ -6,6 +6,7 @@ mod manage;
 mod offline;
 mod plan;
 mod run;
+mod trace;
 
 use std::path::PathBuf;
 
@@ -20,6 +21,9 @@ pub use manage::{
 pub use offline::{Consistency, CreateArgs, ExamineArgs, SimulateArgs};
 pub use plan::PlanArgs;
 pub use run::{AttachArgs, DemoArgs, DetachArgs, ServeArgs};
+pub use trace::{
+    ConvertArgs, FitName, GenerateArgs, InfoArgs, ReplayArgs, TraceArgs, TraceCommand, TraceFile,
+};
 
 /// A software RAID in user space that stays fast and safe while a disk is failed or rebuilt.
 #[derive(Debug, Parser)]
@@ -83,6 +87,10 @@ pub enum Command {
     Plan(PlanArgs),
     /// Reproduce papers' figures and tables; serve disks that behave like real products
     Lab(LabArgs),
+    /// Look at block traces, convert them, generate workloads
+    Trace(TraceArgs),
+    /// Put the requests of a trace to an array, a disk or an NBD export, and measure
+    Replay(ReplayArgs),
     /// Run the engine against simulated crashes and faults
     Simulate(SimulateArgs),
     /// Show what weft does: build an array, break it, mend it, compare every byte

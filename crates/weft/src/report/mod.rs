@@ -4,3 +4,4 @@ pub mod follow;
 pub mod member;
 pub mod progress;
 pub mod status;
+pub mod trace;

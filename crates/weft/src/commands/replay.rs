@@ -1,0 +1,285 @@
+//! `weft replay`: the requests of a trace, put to something that answers.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use weft_array::examine::LabelReport;
+use weft_disk::Disk;
+use weft_rt::{MILLISECOND, Nanos, SECOND};
+use weft_trace::generate::{Looped, Workload};
+use weft_trace::replay::{
+    self, AddressMap, DiskTimes, Fit, Live, Options, Pace, Verify, Volumes, Writes,
+};
+use weft_trace::{Info, ReadOptions, Record, TraceError};
+
+use crate::cli::{FitName, ReplayArgs};
+use crate::commands::trace::{Told, explain, find, survey, workload};
+use crate::failure::{FAILED, Failure, Outcome};
+use crate::members::{Opener, Place};
+use crate::report;
+use crate::report::progress::Progress;
+use crate::size;
+use crate::thread;
+
+/// Requests of a workload, unless said otherwise.
+const WORKLOAD_REQUESTS: u64 = 10_000;
+/// Requests in flight in an open loop.
+const IN_FLIGHT_MAX: usize = 4096;
+/// Between two looks at how far it is.
+const LOOK_EVERY: Nanos = 200 * MILLISECOND;
+
+/// Where the requests come from.
+enum Source {
+    File { path: PathBuf, options: ReadOptions },
+    Workload { workload: Box<Workload>, seed: u64 },
+}
+
+/// What is replayed.
+struct Load {
+    source: Source,
+    told: Told,
+    volumes: Volumes,
+    requests: u64,
+    /// Whether it holds writes or trims.
+    changes: bool,
+}
+
+impl Load {
+    fn of(args: &ReplayArgs, silent: bool) -> Result<Self, Failure> {
+        match (&args.trace, &args.workload) {
+            (_, Some(name)) => Self::of_workload(workload(name)?, args),
+            (Some(file), None) => Self::of_file(&find(file), args, silent),
+            (None, None) => Err(Failure::usage("name a --trace or a --workload")),
+        }
+    }
+
+    fn of_workload(workload: Workload, args: &ReplayArgs) -> Result<Self, Failure> {
+        let mut volumes = Volumes::default();
+        (0..workload.devices).for_each(|device| volumes.set(device, workload.device_bytes));
+        let label = workload.label(args.seed);
+        let requests = args.requests.unwrap_or(match args.duration {
+            Some(_) => u64::MAX,
+            None => WORKLOAD_REQUESTS,
+        });
+        let told = Told {
+            name: workload.name.clone(),
+            format: None,
+            generated: Some(format!("{label} – {}", workload.about)),
+            read: None,
+            info: Info::default(),
+        };
+        let changes = workload.read_ppm < 1_000_000;
+        let source = Source::Workload { workload: Box::new(workload), seed: args.seed };
+        Ok(Self { source, told, volumes, requests, changes })
+    }
+
+    fn of_file(path: &Path, args: &ReplayArgs, silent: bool) -> Result<Self, Failure> {
+        let mut told = survey(path, &args.how, args.requests, silent)?;
+        let has = told.info.requests;
+        if has == 0 {
+            return Err(Failure::new(format!("{} holds no request", path.display())));
+        }
+        let requests = args.requests.unwrap_or(has);
+        if requests > has {
+            let looped = format!("looped: {requests} requests of {has}, time shifted");
+            told.generated = Some(match told.generated.take() {
+                Some(generated) => format!("{generated}; {looped}"),
+                None => looped,
+            });
+        }
+        let options = ReadOptions { format: args.how.format, skip_bad: args.how.skip_bad };
+        Ok(Self {
+            source: Source::File { path: path.to_owned(), options },
+            volumes: told.info.volumes(),
+            requests,
+            changes: told.info.writes + told.info.trims > 0,
+            told,
+        })
+    }
+
+    fn records(&self) -> Box<dyn Iterator<Item = Result<Record, TraceError>>> {
+        let requests = self.requests;
+        match &self.source {
+            Source::Workload { workload, seed } => {
+                let limit = usize::try_from(requests).unwrap_or(usize::MAX);
+                Box::new(workload.generate(*seed).take(limit).map(Ok))
+            }
+            Source::File { path, options } => {
+                let (path, options) = (path.clone(), options.clone());
+                Box::new(Looped::new(move || weft_trace::open(&path, &options), None, requests))
+            }
+        }
+    }
+}
+
+/// `weft replay`.
+pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
+    let load = Load::of(args, json)?;
+    if load.changes && !args.overwrite && !args.reads_only {
+        return Err(Failure::usage(format!(
+            "{} holds writes, and they would destroy what {} holds",
+            load.told.name, args.target
+        ))
+        .hint("--overwrite does them, --reads-only leaves them out"));
+    }
+    let writes = args.overwrite && load.changes;
+    let options = options_of(args, writes);
+    let (target, fit, watched) = (args.target.clone(), args.fit, disk_times(&args.target));
+    let volumes = load.volumes.clone();
+    let records = load.records();
+    let goal = Goal { requests: load.requests, duration_ns: args.duration };
+    let silent = json;
+    let (found, size_bytes, fit, fold) = thread::run(move |opener: Opener| async move {
+        let disk = opener.open(&target, !writes).await?;
+        if writes {
+            refuse_member(&*disk).await?;
+        }
+        let (size, sector) = (disk.info().size_bytes, disk.info().sector_bytes);
+        let fit = choose(fit, &volumes, size);
+        let map = AddressMap::new(&volumes, size, sector, fit);
+        let live = watched.map_or_else(Live::new, |disks| Live::watching(Rc::new(disks)));
+        show_progress(&opener, &live, goal, silent);
+        let outcome = replay::run(&opener.rt, disk, &map, records, &options, &live).await;
+        Ok((outcome.map_err(explain)?, size, fit, map.fold()))
+    })?;
+    if let Some(path) = &args.csv {
+        fs::write(path, report::trace::csv(&found.series))
+            .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+    }
+    let fit = match fit {
+        Fit::Exact => "exact",
+        Fit::Wrap => "wrap",
+        Fit::Scale => "scale",
+    };
+    if json {
+        let told = &load.told;
+        let answer = serde_json::json!({
+            "trace": { "name": told.name, "format": told.format, "generated": told.generated, "read": told.read },
+            "target": { "name": args.target, "size_bytes": size_bytes },
+            "fit": fit, "fold": fold, "outcome": found,
+        });
+        println!("{}", serde_json::to_string_pretty(&answer).map_err(anyhow::Error::from)?);
+    } else {
+        println!("{} on {} ({})", load.told.name, args.target, size::show(size_bytes));
+        load.told.generated.iter().for_each(|generated| println!("  {generated}"));
+        let source = size::show(load.volumes.total_bytes());
+        match fit {
+            "exact" => {}
+            _ => println!("  addresses of {source} fitted by {fit}, {fold} over each other"),
+        }
+        let mut shown = found.clone();
+        if args.interval.is_none() {
+            shown.series.clear();
+        }
+        print!("{}", report::trace::show_outcome(&shown));
+    }
+    let wrong = found.verified.map_or(0, |verified| verified.blocks_wrong);
+    if wrong > 0 {
+        return Err(ended(json, format!("{wrong} blocks do not hold what was written")));
+    }
+    match found.failed.total() {
+        0 => Ok(()),
+        failed => Err(ended(json, format!("{failed} requests failed"))),
+    }
+}
+
+/// The failure of a replay whose figures have been printed: with JSON they say it all.
+fn ended(json: bool, message: String) -> Failure {
+    if json { Failure::said(FAILED) } else { Failure::new(message) }
+}
+
+fn options_of(args: &ReplayArgs, writes: bool) -> Options {
+    let pace = match args.closed {
+        Some(outstanding) => Pace::Closed { outstanding: usize::from(outstanding).max(1) },
+        None => Pace::Open { speed: args.speed, in_flight_max: IN_FLIGHT_MAX },
+    };
+    Options {
+        pace,
+        warm_up_requests: args.warm_up,
+        warm_up_ns: args.warm_up_time,
+        duration_ns: args.duration,
+        interval_ns: args.interval.or_else(|| args.csv.as_ref().map(|_| SECOND)),
+        writes: if writes { Writes::Perform } else { Writes::Skip },
+        verify: if args.verify { Verify::All } else { Verify::Off },
+        seed: args.seed,
+        ..Options::default()
+    }
+}
+
+fn choose(fit: Option<FitName>, volumes: &Volumes, target_bytes: u64) -> Fit {
+    match fit {
+        Some(FitName::Exact) => Fit::Exact,
+        Some(FitName::Wrap) => Fit::Wrap,
+        Some(FitName::Scale) => Fit::Scale,
+        None if AddressMap::fits_exactly(volumes, target_bytes) => Fit::Exact,
+        None => Fit::Scale,
+    }
+}
+
+/// A member of an array is never written to behind the array's back.
+async fn refuse_member(disk: &dyn Disk) -> Result<(), Failure> {
+    let name = &disk.info().name;
+    let report = weft_array::examine(disk).await;
+    let report = report.map_err(|e| Failure::new(format!("{name}: {e}")))?;
+    match report.label {
+        LabelReport::None { .. } => Ok(()),
+        _ => Err(Failure::new(format!("{name} is a member of an array; nothing was written"))
+            .hint("replay to the array itself: `weft status` prints its NBD URI")),
+    }
+}
+
+/// When it will be over.
+#[derive(Clone, Copy)]
+struct Goal {
+    requests: u64,
+    duration_ns: Option<Nanos>,
+}
+
+/// Shows how far it is, until the executor ends.
+fn show_progress(opener: &Opener, live: &Live, goal: Goal, silent: bool) {
+    let (rt, live) = (opener.rt.clone(), live.clone());
+    let begun_ns = rt.now();
+    let mut progress = Progress::new("replaying", goal.requests, silent);
+    drop(opener.rt.spawn(async move {
+        loop {
+            rt.sleep(LOOK_EVERY).await;
+            let (issued, completed) = live.progress();
+            let message = format!("{completed} requests, {} in flight", issued - completed);
+            match goal.duration_ns {
+                Some(all_ns) => {
+                    let done_ns = rt.now().saturating_sub(begun_ns);
+                    progress.at(done_ns.min(all_ns), all_ns, &message);
+                }
+                None => progress.at(completed, goal.requests, &message),
+            }
+        }
+    }));
+}
+
+/// How long a block device has been busy, from sysfs.
+struct BlockTimes {
+    name: String,
+    stat: PathBuf,
+}
+
+/// The times of `target`, if it is a block device.
+fn disk_times(target: &str) -> Option<BlockTimes> {
+    let Place::Path(path) = Place::of(target) else { return None };
+    let metadata = fs::metadata(&path).ok().filter(|data| data.file_type().is_block_device())?;
+    let device = metadata.rdev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let stat = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
+    stat.exists().then(|| BlockTimes { name: target.to_owned(), stat })
+}
+
+impl DiskTimes for BlockTimes {
+    fn busy(&self) -> Vec<(String, Nanos)> {
+        // The tenth number: milliseconds with at least one request in flight.
+        let text = fs::read_to_string(&self.stat).unwrap_or_default();
+        let busy_ms: u64 =
+            text.split_whitespace().nth(9).and_then(|word| word.parse().ok()).unwrap_or(0);
+        vec![(self.name.clone(), busy_ms.saturating_mul(MILLISECOND))]
+    }
+}
