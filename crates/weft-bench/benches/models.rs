@@ -5,9 +5,10 @@
 //! a second without contents, a hundred thousand with.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use weft_bench::CpuClock;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Buf, Frozen};
 use weft_sim::model::measure::closed_loop;
@@ -30,7 +31,7 @@ fn bare(model: &Model, depth: u32) -> Duration {
         let at = offset(&mut rng);
         if rng.chance(33) { Command::write(at, PAGE) } else { Command::read(at, PAGE) }
     };
-    let begun = Instant::now();
+    let begun = CpuClock::start();
     closed_loop(&mut *model.mechanism(1), depth, (0, REQUESTS), next);
     begun.elapsed()
 }
@@ -58,7 +59,7 @@ fn disk(model: &Model, depth: u32, contents: Contents) -> Duration {
         }
     });
     let tasks: Vec<_> = clients.map(|client| rt.spawn(client)).collect();
-    let begun = Instant::now();
+    let begun = CpuClock::start();
     rt.block_on(async move { drop(join_all(tasks).await) });
     begun.elapsed()
 }
@@ -69,7 +70,7 @@ fn rate(run: impl Fn() -> Duration) -> f64 {
 }
 
 fn main() {
-    println!("thousands of simulated requests a second, one core, 4 KiB, 33 % writes");
+    println!("thousands of simulated requests per second of processor time, 4 KiB, 33 % writes");
     println!("{:<14}{:>6}{:>12}{:>12}{:>12}", "model", "depth", "machine", "as a disk", "contents");
     for model in &MODELS {
         for depth in [1, 32] {

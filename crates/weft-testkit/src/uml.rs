@@ -29,6 +29,7 @@ pub struct Uml {
     host: PathBuf,
     memory_mib: u32,
     tools: Vec<&'static str>,
+    disks: Vec<PathBuf>,
 }
 
 /// What became of the script.
@@ -54,7 +55,7 @@ impl Uml {
     /// A kernel that sees the folder `host` as `/host`, and everything in it.
     #[must_use]
     pub fn new(host: &Path) -> Self {
-        Self { host: host.into(), memory_mib: 512, tools: vec!["mdadm"] }
+        Self { host: host.into(), memory_mib: 512, tools: vec!["mdadm"], disks: Vec::new() }
     }
 
     /// The machine's memory, 512 MiB unless told. Taken from the host only as it is touched.
@@ -68,6 +69,14 @@ impl Uml {
     #[must_use]
     pub fn tool(mut self, name: &'static str) -> Self {
         self.tools.push(name);
+        self
+    }
+
+    /// Gives it a disk whose contents are this file's: the first is `/dev/ubda`, the next `/dev/ubdb`. The kernel
+    /// has one request at a time with each.
+    #[must_use]
+    pub fn disk(mut self, file: &Path) -> Self {
+        self.disks.push(file.into());
         self
     }
 
@@ -100,6 +109,9 @@ impl Uml {
             .env("HOME", root.path())
             .stdout(Stdio::from(console))
             .stderr(Stdio::null());
+        for (letter, disk) in ('a'..='z').zip(&self.disks) {
+            kernel.arg(format!("ubd{letter}={}", disk.display()));
+        }
         // A guest that has halted leaves a status of no meaning; the script's own is in a file.
         // One that hangs is killed here, and what it printed until then tells why.
         let _ = Process::spawn(&mut kernel).wait_for(PATIENCE);

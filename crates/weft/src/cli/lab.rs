@@ -40,7 +40,6 @@ pub enum LabCommand {
 #[derive(Debug, Clone, Args)]
 #[command(
     group = ArgGroup::new("what").args(["model", "list"]).required(true).multiple(false),
-    group = ArgGroup::new("where").args(["socket", "listen"]).multiple(true),
     after_help = "\
 Every request takes, in real time, what the model says that the product would take with all that is asked of
 it; docs/disk-models.md tells how, and how well it agrees with data sheets. Contents live in memory, and only
@@ -55,8 +54,8 @@ Examples:
   Seven SSDs, and an array of weft over them:
     weft lab disk --model 850pro-256g --size 5G --count 7 --socket ssds.sock &
     weft create tank --code drc-g:4,2,1 nbd+unix:///d{0..6}?socket=$PWD/ssds.sock
-  A disk for Linux as a file, by nbdfuse:
-    touch disk && nbdfuse disk 'nbd+unix:///d0?socket=disk.sock' &"
+  Files /mnt/d0/disk, /mnt/d1/disk, … for Linux in a virtual machine (with direct I/O):
+    weft lab disk --model wd10eals --size 4G --count 4 --mount /mnt"
 )]
 pub struct LabDiskArgs {
     /// The product (see --list)
@@ -82,6 +81,9 @@ pub struct LabDiskArgs {
     #[arg(long, num_args = 0..=1, default_missing_value = "127.0.0.1:10809", value_name = "ADDR",
           requires = "model")]
     pub listen: Option<SocketAddr>,
+    /// Mount each disk below DIR, as the file DIR/d0/disk and so on; needs root
+    #[arg(long, value_name = "DIR", requires = "model")]
+    pub mount: Option<PathBuf>,
     /// Let --listen take an address that other machines reach; NBD has no passwords
     #[arg(long, requires = "listen")]
     pub allow_remote: bool,

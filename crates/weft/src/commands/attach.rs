@@ -7,13 +7,10 @@
 //!
 //! `detach` looks at the kernel's own state only, so it cleans up after a dead daemon too.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::IFlags;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 
 use crate::block::loop_device::LoopDevice;
 use crate::block::mounts;
@@ -21,6 +18,7 @@ use crate::cli::{AttachArgs, DetachArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{Attached, Request};
 use crate::failure::{Failure, Outcome};
+use crate::fuse::mount::{Mount, remove_mount_point};
 use crate::fuse::session::FILE_NAME;
 use crate::runtime_dir::RuntimeDir;
 
@@ -38,9 +36,9 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     if mounts::is_mount_point(&mount_point).unwrap_or(false) {
         return Err(already_attached(&name, &mount_point));
     }
-    let channel = Channel::mount(&name, &mount_point)?;
+    let mount = Mount::new(&name, &mount_point)?;
     let request = Request::Attach { array: name.clone() };
-    let attached: Attached = client.ask_with(request, Some(channel.fuse.as_fd()))?;
+    let attached: Attached = client.ask_with(request, Some(mount.fuse.as_fd()))?;
     let block_bytes = args.block_size.unwrap_or(attached.block_bytes);
     if block_bytes < attached.block_bytes {
         return Err(Failure::usage(format!(
@@ -49,7 +47,7 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         )));
     }
     let device = LoopDevice::create(&mount_point.join(FILE_NAME), block_bytes)?;
-    channel.keep();
+    mount.keep();
     let path = device.path();
     if json {
         println!(
@@ -112,77 +110,9 @@ fn already_attached(name: &str, mount_point: &Path) -> Failure {
         .hint(format!("take it away with `weft detach {name}`"))
 }
 
-/// A mounted FUSE file system; unmounted on drop unless kept.
-struct Channel {
-    fuse: File,
-    mount_point: Option<PathBuf>,
-}
-
-impl Channel {
-    fn mount(name: &str, mount_point: &Path) -> Result<Self, Failure> {
-        let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
-        let flags = i32::try_from(flags.bits()).unwrap_or(0);
-        let opened =
-            OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/fuse");
-        let fuse = opened.map_err(|e| {
-            Failure::new(format!("/dev/fuse: {e}")).hint(
-                "the kernel's FUSE is needed: try `modprobe fuse`; or use an NBD client instead",
-            )
-        })?;
-        let place = mount_point.display();
-        let failed = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
-        fs::create_dir_all(mount_point).map_err(failed)?;
-        // Whatever goes wrong, nobody shall write into the folder beneath, taking it for the array.
-        set_immutable(mount_point, true);
-        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", fuse.as_raw_fd());
-        let options = std::ffi::CString::new(options).map_err(|e| failed(e.into()))?;
-        rustix::mount::mount(
-            format!("weft:{name}"),
-            mount_point,
-            "fuse.weft",
-            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
-            Some(options.as_c_str()),
-        )
-        .map_err(|e| {
-            remove_mount_point(mount_point);
-            failed(e.into())
-        })?;
-        Ok(Self { fuse, mount_point: Some(mount_point.to_owned()) })
-    }
-
-    fn keep(mut self) {
-        self.mount_point = None;
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        if let Some(mount_point) = self.mount_point.take() {
-            let _ = rustix::mount::unmount(&mount_point, UnmountFlags::DETACH);
-            remove_mount_point(&mount_point);
-        }
-    }
-}
-
 fn unmount(mount_point: &Path) -> Outcome {
     rustix::mount::unmount(mount_point, UnmountFlags::empty()).map_err(|e| {
         let place = mount_point.display();
         Failure::new(format!("{place}: {e}")).hint(format!("`fuser -m {place}` shows who uses it"))
     })
-}
-
-fn remove_mount_point(mount_point: &Path) {
-    set_immutable(mount_point, false);
-    let _ = fs::remove_dir(mount_point);
-}
-
-/// A safeguard that some file systems (tmpfs before Linux 6.6) do not have; then it goes without.
-fn set_immutable(folder: &Path, immutable: bool) {
-    let Ok(folder) = File::open(folder) else { return };
-    let Ok(flags) = rustix::fs::ioctl_getflags(&folder) else { return };
-    let mut wanted = flags;
-    wanted.set(IFlags::IMMUTABLE, immutable);
-    if wanted != flags {
-        let _ = rustix::fs::ioctl_setflags(&folder, wanted);
-    }
 }

@@ -11,5 +11,6 @@
 //! the loop device has one already. If the daemon dies, the kernel ends the connection with
 //! it: everything in flight, and all that comes after, fails with an I/O error and nothing hangs.
 
+pub mod mount;
 pub mod session;
 pub mod wire;

@@ -8,7 +8,7 @@ use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use weft_disk::Disk;
-use weft_nbd::{Server, ServerConfig};
+use weft_nbd::{Export, Server, ServerConfig};
 use weft_sim::model::catalog::MODELS;
 use weft_sim::model::measure::validate;
 use weft_sim::model::{DiskStats, UnknownModel};
@@ -17,6 +17,8 @@ use weft_sim::{Contents, Model, ModelDisk, ModelOptions};
 use crate::cli::LabDiskArgs;
 use crate::daemon::{log, refuse_remote};
 use crate::failure::{Failure, Outcome};
+use crate::fuse::mount::Mount;
+use crate::fuse::session::{self, FILE_NAME};
 use crate::lab::export::DiskExport;
 use crate::members::Opener;
 use crate::{size, thread};
@@ -30,9 +32,9 @@ pub fn disk(args: &LabDiskArgs, json: bool) -> Outcome {
     let model = Model::find(name).map_err(|e: UnknownModel| {
         Failure::usage(e.to_string()).hint("`weft lab disk --list` says what they are")
     })?;
-    if args.socket.is_none() && args.listen.is_none() {
+    if args.socket.is_none() && args.listen.is_none() && args.mount.is_none() {
         return Err(Failure::usage("nowhere to serve the disk")
-            .hint("give --socket PATH, --listen ADDR, or both"));
+            .hint("give --socket PATH, --listen ADDR or --mount DIR, or several of them"));
     }
     refuse_remote(args.listen, args.allow_remote)?;
     let count = usize::try_from(args.count).unwrap_or(1);
@@ -64,11 +66,19 @@ async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json:
     }
     let server = Server::new(&opener.rt, &opener.ring, ServerConfig::default());
     let failed = |e: weft_nbd::ServerError| Failure::new(e.to_string());
+    let (mut endpoints, mut mounts) = (Vec::new(), Vec::new());
     for disk in &disks {
+        let name = &disk.info().name;
         let export = DiskExport::new(disk.clone(), format!("modelled {}", model.title));
-        server.add_export(&disk.info().name, Rc::new(export)).map_err(failed)?;
+        let export: Rc<dyn Export> = Rc::new(export);
+        server.add_export(name, export.clone()).map_err(failed)?;
+        if let Some(dir) = &args.mount {
+            mounts.push(mount(opener, name, &absolute(dir)?.join(name), export)?);
+        }
     }
-    let mut endpoints = Vec::new();
+    if let Some(dir) = &args.mount {
+        endpoints.push((absolute(dir)?.display().to_string(), format!("/{FILE_NAME}")));
+    }
     if let Some(path) = &args.socket {
         let path = absolute(path)?;
         server.listen_unix(&path).map_err(failed)?;
@@ -80,9 +90,32 @@ async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json:
     }
     announce(&disks, &endpoints, json);
     inbox.next().await;
+    drop(mounts);
     server.shutdown().await;
     tell(model, &disks, json);
     Ok(())
+}
+
+/// Makes the disk a file below `place`.
+fn mount(
+    opener: &Opener,
+    name: &str,
+    place: &Path,
+    export: Rc<dyn Export>,
+) -> Result<Mount, Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("--mount needs root")
+            .hint("--socket does not, and nbdfuse makes a file of what is served there"));
+    }
+    let mount = Mount::new(name, place)?;
+    let channel = mount.fuse.try_clone().map_err(|e| Failure::new(format!("{name}: {e}")))?;
+    let (rt, ring, name) = (opener.rt.clone(), opener.ring.clone(), name.to_owned());
+    drop(opener.rt.spawn(async move {
+        if let Err(e) = session::serve(rt, ring, channel.into(), export).await {
+            log::about(&name, &format!("the file is gone: {e}"));
+        }
+    }));
+    Ok(mount)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {

@@ -20,6 +20,24 @@ impl DiskExport {
     }
 }
 
+impl DiskExport {
+    /// Reads what is not whole sectors: programs that look at a file do.
+    async fn read_part(
+        &self,
+        offset: u64,
+        mut buf: Buf,
+        sector: u64,
+    ) -> (Result<(), ExportError>, Buf) {
+        let before = usize::try_from(offset % sector).unwrap_or(0);
+        let sector_len = usize::try_from(sector).unwrap_or(1);
+        let whole = Buf::new((before + buf.len()).next_multiple_of(sector_len));
+        let (result, whole) = self.disk.read(offset - offset % sector, whole, Class::User).await;
+        let len = buf.len();
+        buf.copy_from_slice(&whole[before..before + len]);
+        (result.map_err(export_error), buf)
+    }
+}
+
 fn export_error(error: DiskError) -> ExportError {
     let errno = match error.kind {
         DiskErrorKind::Invalid => Errno::Invalid,
@@ -51,9 +69,14 @@ impl Export for DiskExport {
     }
 
     fn read(&self, offset: u64, buf: Buf) -> IoFuture<'_, (Result<(), ExportError>, Buf)> {
+        let sector = u64::from(self.disk.info().sector_bytes);
+        let len = buf.len() as u64;
         Box::pin(async move {
-            let (result, buf) = self.disk.read(offset, buf, Class::User).await;
-            (result.map_err(export_error), buf)
+            if offset.is_multiple_of(sector) && len.is_multiple_of(sector) {
+                let (result, buf) = self.disk.read(offset, buf, Class::User).await;
+                return (result.map_err(export_error), buf);
+            }
+            self.read_part(offset, buf, sector).await
         })
     }
 

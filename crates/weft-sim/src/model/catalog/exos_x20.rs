@@ -24,7 +24,7 @@ pub(super) const MODEL: Model = Model {
         overhead_us: 100.0,
         interface_mb_s: 600.0,
         cache_bytes: 256 << 20,
-        segments: 64,
+        segments: 32,
         read_ahead_bytes: 1 << 20,
         write_cache: true,
         queue_depth: 32,

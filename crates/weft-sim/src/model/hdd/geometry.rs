@@ -15,7 +15,7 @@
 //!
 //! which gives the sectors of a track from the rate that a data sheet states.
 
-use super::super::number::{MS, fraction, whole};
+use super::super::number::{Divisor, MS, fraction, whole};
 use super::HddSpec;
 
 /// Time to spare that skews contain, so that rounding never costs a turn.
@@ -25,7 +25,9 @@ const SKEW_SPARE_MS: f64 = 0.02;
 struct Zone {
     first_sector: u64,
     first_cylinder: u64,
-    sectors_per_track: u64,
+    track: Divisor,
+    /// Of a sector, in turns.
+    sector_angle: f64,
     sector_ns: f64,
     /// Of a sector, with its share of the skews.
     mean_sector_ns: f64,
@@ -43,11 +45,13 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Geometry {
     zones: Vec<Zone>,
-    heads: u64,
+    heads: Divisor,
+    cylinders_each: u64,
     pub(super) cylinders: u64,
     pub(super) sectors: u64,
     /// Of one turn.
     pub(super) turn_ns: f64,
+    pub(super) turns_per_ns: f64,
     track_skew_ns: f64,
     cylinder_skew_ns: f64,
 }
@@ -77,7 +81,8 @@ impl Geometry {
             let zone = Zone {
                 first_sector,
                 first_cylinder,
-                sectors_per_track,
+                track: Divisor::new(sectors_per_track),
+                sector_angle: 1.0 / sectors_per_track as f64,
                 sector_ns: turn_ns / sectors_per_track as f64,
                 mean_sector_ns: cylinder_ns / (heads * sectors_per_track) as f64,
             };
@@ -87,10 +92,12 @@ impl Geometry {
         });
         Self {
             zones: zones.collect(),
-            heads,
+            heads: Divisor::new(heads),
+            cylinders_each,
             cylinders: cylinders_each * u64::from(count),
             sectors,
             turn_ns,
+            turns_per_ns: 1.0 / turn_ns,
             track_skew_ns,
             cylinder_skew_ns,
         }
@@ -103,18 +110,17 @@ impl Geometry {
 
     /// The end of a zone, in sectors.
     fn end(&self, zone: &Zone) -> u64 {
-        let cylinders_each = self.cylinders / self.zones.len() as u64;
-        zone.first_sector + cylinders_each * self.heads * zone.sectors_per_track
+        zone.first_sector + self.cylinders_each * self.heads.by * zone.track.by
     }
 
     /// Where a sector is.
     pub(super) fn place(&self, sector: u64) -> Place {
         let zone = self.zone(sector);
         let inside = sector - zone.first_sector;
-        let (track, on_track) = (inside / zone.sectors_per_track, inside % zone.sectors_per_track);
-        let (cylinder, head) = (track / self.heads, track % self.heads);
-        let skew = self.skew_ns(track, cylinder) / self.turn_ns;
-        let angle = fraction(skew + on_track as f64 / zone.sectors_per_track as f64);
+        let (track, on_track) = zone.track.divide(inside);
+        let (cylinder, head) = self.heads.divide(track);
+        let skew = self.skew_ns(track, cylinder) * self.turns_per_ns;
+        let angle = fraction(skew + on_track as f64 * zone.sector_angle);
         Place { cylinder: zone.first_cylinder + cylinder, head, angle }
     }
 
@@ -130,11 +136,13 @@ impl Geometry {
         while count > 0 {
             let zone = self.zone(from);
             let here = count.min(self.end(zone).saturating_sub(from)).max(1);
-            let first = (from - zone.first_sector) / zone.sectors_per_track;
-            let last = (from + here - 1 - zone.first_sector) / zone.sectors_per_track;
-            let tracks = last - first;
-            let cylinders = last / self.heads - first / self.heads;
-            total += here as f64 * zone.sector_ns + self.skew_ns(tracks, cylinders);
+            let (first, on_track) = zone.track.divide(from - zone.first_sector);
+            total += here as f64 * zone.sector_ns;
+            if on_track + here > zone.track.by {
+                let (last, _) = zone.track.divide(from + here - 1 - zone.first_sector);
+                let cylinders = self.heads.divide(last).0 - self.heads.divide(first).0;
+                total += self.skew_ns(last - first, cylinders);
+            }
             from += here;
             count -= here;
             if count > 0 {

@@ -274,8 +274,8 @@ impl Hdd {
     /// below zero where the place has just begun to.
     fn positioning(&self, place: &Place, start: f64, writes: bool) -> (f64, f64) {
         let seek = self.seek_ns(place, writes);
-        let angle = (start + seek) / self.geometry.turn_ns + self.phase;
-        let mut turn = fraction(place.angle - fraction(angle));
+        let angle = (start + seek) * self.geometry.turns_per_ns + self.phase;
+        let mut turn = fraction(place.angle - angle);
         if turn > 1.0 - ANGLE_NOISE {
             turn -= 1.0;
         }
@@ -283,8 +283,7 @@ impl Hdd {
     }
 
     /// Nanoseconds until a waiting command's data begins to pass.
-    fn cost(&self, index: usize, now: f64) -> f64 {
-        let waiting = &self.queue[index];
+    fn cost(&self, waiting: &Waiting, now: f64) -> f64 {
         let start = waiting.ready.max(now);
         if waiting.verb == Verb::Read
             && let Some(at) = self.reads.brings(&self.geometry, &waiting.range, start)
@@ -300,23 +299,24 @@ impl Hdd {
     fn choose(&mut self, now: f64) {
         while self.access.is_none() {
             let mut best: Option<(f64, Option<usize>, u64)> = None;
-            let limit = self.spec.age_limit_ms * MS;
-            if self.queue.first().is_some_and(|oldest| now - oldest.arrived > limit) {
-                best = Some((0.0, Some(0), 0));
-            } else {
-                for index in 0..self.queue.len() {
-                    let cost = self.cost(index, now);
-                    if best.is_none_or(|(least, ..)| cost < least) {
-                        best = Some((cost, Some(index), 0));
-                    }
+            let (mut oldest, mut since) = (0, f64::INFINITY);
+            for (index, waiting) in self.queue.iter().enumerate() {
+                let cost = self.cost(waiting, now);
+                if best.is_none_or(|(least, ..)| cost < least) {
+                    best = Some((cost, Some(index), 0));
                 }
-                if self.must_write_out() {
-                    for range in self.dirty.from(self.last_sector).take(DIRTY_CHOICE) {
-                        let place = self.geometry.place(range.start);
-                        let (seek, turn) = self.positioning(&place, now, true);
-                        if best.is_none_or(|(least, ..)| seek + turn < least) {
-                            best = Some((seek + turn, None, range.start));
-                        }
+                if waiting.arrived < since {
+                    (oldest, since) = (index, waiting.arrived);
+                }
+            }
+            if now - since > self.spec.age_limit_ms * MS {
+                best = Some((0.0, Some(oldest), 0));
+            } else if self.must_write_out() {
+                for range in self.dirty.from(self.last_sector).take(DIRTY_CHOICE) {
+                    let place = self.geometry.place(range.start);
+                    let (seek, turn) = self.positioning(&place, now, true);
+                    if best.is_none_or(|(least, ..)| seek + turn < least) {
+                        best = Some((seek + turn, None, range.start));
                     }
                 }
             }
@@ -338,7 +338,7 @@ impl Hdd {
 
     /// Begins with a waiting command.
     fn begin(&mut self, index: usize, now: f64) {
-        let waiting = self.queue.remove(index);
+        let waiting = self.queue.swap_remove(index);
         let start = waiting.ready.max(now);
         let bytes = (waiting.range.end - waiting.range.start) * self.sector_bytes;
         let purpose = Purpose::Command { tag: waiting.tag, verb: waiting.verb, bytes };
