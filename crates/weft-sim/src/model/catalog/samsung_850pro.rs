@@ -7,7 +7,7 @@ use super::{Kind, Model, Sheet};
 pub(super) const MODEL: Model = Model {
     name: "850pro-256g",
     title: "Samsung SSD 850 Pro MZ-7KE256 (256 GB, MLC V-NAND, SATA 6 Gb/s, 2014)",
-    source: "Samsung, SSD 850 PRO data sheet, Rev. 2.0",
+    source: "Samsung, SSD 850 PRO data sheet",
     inferred: "channels, ways, page and program sizes and times (32 dies of 86 Gbit MLC on 8 channels), shares \
                of overhead in the stated latencies, buffer, flush",
     sector_bytes: 512,

@@ -7,7 +7,7 @@ use super::{Kind, Model, Sheet};
 pub(super) const MODEL: Model = Model {
     name: "990pro-2t",
     title: "Samsung SSD 990 PRO MZ-V9P2T0 (2 TB, TLC V-NAND, PCIe 4.0 x4 NVMe, 2022)",
-    source: "Samsung, SSD 990 PRO data sheet, Rev. 2.0",
+    source: "Samsung, SSD 990 PRO data sheet",
     inferred: "ways (8 channels of 4 dies with 4 independent planes), page and program sizes and times, shares \
                of overhead in the stated latencies, buffer, flush",
     sector_bytes: 512,
