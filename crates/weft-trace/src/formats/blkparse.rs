@@ -10,6 +10,9 @@
 //! tells what it is: R and W, D for discards, F for flushes; a write of no sectors is a flush, too. S, M,
 //! A and the like mean nothing here. Sectors are of 512 bytes.
 //!
+//! Every processor has a buffer of its own, and blkparse merges these in pieces: events near to each other may be
+//! out of order, and are sorted.
+//!
 //! Messages and other events are passed over. From the summary (`CPU0 (8,16):`) on there are no events.
 
 use crate::error::Fault;

@@ -141,8 +141,9 @@ impl Format {
     /// issue need none.
     pub fn reorder_window(self) -> usize {
         match self {
-            // Logged at completion: as many as may be in flight together.
-            Self::Etw => 4096,
+            // Logged at completion: as many as may be in flight together. Events of several
+            // processors, which blkparse merges in pieces.
+            Self::Etw | Self::Blkparse => 4096,
             _ => 0,
         }
     }
