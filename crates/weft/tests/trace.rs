@@ -1,0 +1,122 @@
+//! Traces as a user meets them: looked at, converted, generated, replayed to files and to an array, and refused
+//! where they would do harm.
+
+mod common;
+
+use std::fs;
+
+use common::Bench;
+
+const SPC: &str = "0,0,4096,r,0.000\n0,8,4096,w,0.010\n1,0,512,R,0.020\n0,16,8192,r,0.500\n";
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON ({e}): {text}"))
+}
+
+#[test]
+fn a_trace_is_looked_at_converted_and_generated() {
+    let bench = Bench::new("trace-look");
+    fs::write(bench.path("t.spc"), SPC).expect("write");
+    let info = json(&bench.weft(&["trace", "info", "t.spc", "--json"]));
+    assert_eq!((&info["format"], &info["info"]["requests"]), (&"spc".into(), &4.into()));
+    assert_eq!(info["info"]["read_ppm"], 750_000);
+    let text = bench.weft(&["trace", "info", "t.spc"]);
+    assert!(text.contains("4: 3 reads, 1 writes") && text.contains("75.00 %"), "{text}");
+
+    let csv = bench.weft(&["trace", "convert", "t.spc"]);
+    assert!(
+        csv.ends_with("500000.000,0,8192,8192,R\n") && csv.contains("10000.000,0,4096,4096,W"),
+        "{csv}"
+    );
+    bench.weft(&["trace", "convert", "t.spc", "--requests", "6", "-o", "long.csv"]);
+    let long = fs::read_to_string(bench.path("long.csv")).expect("it was written");
+    assert!(long.starts_with("# looped: 6 requests of t.spc, which has 4"), "{long}");
+    let info = bench.weft(&["trace", "info", "long.csv"]);
+    assert!(info.contains("looped: 6 requests") && info.contains("requests    6"), "{info}");
+
+    let generate = ["trace", "generate", "financial1", "--seed", "7", "--requests", "50"];
+    let generated = bench.weft(&generate);
+    assert!(generated.starts_with("# generated: workload financial1, seed 7\n"), "{generated}");
+    assert_eq!(generated, bench.weft(&generate));
+    fs::write(bench.path("g.csv"), &generated).expect("write");
+    let info = json(&bench.weft(&["trace", "info", "g.csv", "--json"]));
+    assert_eq!(info["generated"], "generated: workload financial1, seed 7");
+    let list = bench.weft(&["trace", "list"]);
+    assert!(list.contains("blkparse") && list.contains("websearch2"), "{list}");
+}
+
+#[test]
+fn what_is_wrong_with_a_trace_is_said() {
+    let bench = Bench::new("trace-bad");
+    fs::write(bench.path("bad.spc"), SPC.replace(",w,", ",?,")).expect("write");
+    let said = bench.refused(&["trace", "info", "bad.spc", "--format", "spc"], 1);
+    assert!(said.contains("bad.spc:2: the opcode") && said.contains("--skip-bad"), "{said}");
+    let info = json(&bench.weft(&["trace", "info", "bad.spc", "--skip-bad", "--json"]));
+    assert_eq!((&info["read"]["bad"], &info["info"]["requests"]), (&1.into(), &3.into()));
+    let said = bench.refused(&["trace", "info", "bad.spc", "--format", "spd"], 2);
+    assert!(said.contains("spd") && said.contains("tencent"), "{said}");
+    fs::write(bench.path("poem"), "a poem\n").expect("write");
+    assert!(bench.refused(&["trace", "info", "poem"], 1).contains("looks like no known"));
+    assert!(bench.refused(&["trace", "info", "none"], 1).contains("WEFT_TRACES"));
+    let said = bench.refused(&["trace", "generate", "websearch9"], 2);
+    assert!(said.contains("known are uniform"), "{said}");
+    // What is not here may be in the folder of traces.
+    let folder = bench.path("traces");
+    fs::create_dir(&folder).expect("make a folder");
+    fs::rename(bench.path("bad.spc"), folder.join("there.spc")).expect("move");
+    let mut command = bench.command(&["trace", "info", "there.spc", "--skip-bad"]);
+    let output = command.env("WEFT_TRACES", &folder).output().expect("start weft");
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_replay_to_a_file_measures_verifies_and_asks_before_it_destroys() {
+    let bench = Bench::new("replay-file");
+    let target = bench.scratch.file("target", 8 << 20);
+    fs::write(&target, vec![0x77; 8 << 20]).expect("write");
+    fs::write(bench.path("t.spc"), SPC).expect("write");
+    let before = fs::read(&target).expect("read");
+    let said = bench.refused(&["replay", "--trace", "t.spc", "target"], 2);
+    assert!(said.contains("--overwrite") && said.contains("--reads-only"), "{said}");
+    let found = bench.weft(&["replay", "--trace", "t.spc", "--reads-only", "target", "--json"]);
+    let outcome = &json(&found)["outcome"];
+    assert_eq!((&outcome["issued"], &outcome["completed"]), (&3.into(), &3.into()));
+    assert_eq!((&outcome["writes_skipped"], &outcome["read_bytes"]), (&1.into(), &12_800.into()));
+    assert!(outcome["elapsed_ns"].as_u64() >= Some(500_000_000), "it was not an open loop");
+    assert!(before == fs::read(&target).expect("read"), "reads changed the target");
+
+    let load = ["replay", "--workload", "financial1", "--requests", "3000", "--closed", "16"];
+    let more = ["--overwrite", "--verify", "--csv", "series.csv", "target"];
+    let text = bench.weft(&[&load[..], &more].concat());
+    assert!(text.contains("generated: workload financial1, seed 1"), "{text}");
+    assert!(text.contains("fitted by scale") && text.contains(" 0 wrong"), "{text}");
+    let series = fs::read_to_string(bench.path("series.csv")).expect("it was written");
+    assert!(series.starts_with("at_s,len_s,requests,") && series.lines().count() > 1, "{series}");
+    let said = bench.refused(&["replay", "--trace", "t.spc", "--reads-only", "nowhere"], 1);
+    assert!(said.contains("nowhere"), "{said}");
+    bench.refused(&["replay", "--reads-only", "target"], 2);
+    bench.refused(&["replay", "--trace", "t.spc", "--workload", "zipf", "target"], 2);
+}
+
+#[test]
+fn a_replay_to_an_array_finds_its_data_again() {
+    let mut bench = Bench::new("replay-array");
+    bench.members(4, 8 << 20);
+    bench.weft(&["create", "t", "--code", "raid5", "d0", "d1", "d2"]);
+    // Behind the array's back nothing is written.
+    let said = bench.refused(&["replay", "--workload", "bursty", "--overwrite", "d0"], 1);
+    assert!(said.contains("d0 is a member of an array"), "{said}");
+    bench.serve(&["d0", "d1", "d2"]);
+    bench.weft(&["fail", "t", "d1"]);
+    let uri = bench.uri("t");
+    let load = ["replay", "--workload", "bursty", "--requests", "2000", "--closed", "8"];
+    let found = bench.weft(&[&load[..], &["--overwrite", "--verify", "--json", &uri]].concat());
+    let found = json(&found);
+    let verified = &found["outcome"]["verified"];
+    assert!(
+        verified["blocks_right"].as_u64() > Some(0) && verified["blocks_wrong"] == 0,
+        "{verified}"
+    );
+    assert_eq!((&found["fit"], &found["outcome"]["failed"]["reads"]), (&"scale".into(), &0.into()));
+    bench.terminate();
+}
