@@ -17,7 +17,8 @@ use crate::geometry::Geometry;
 use crate::locks::StripeLocks;
 use crate::log::Log;
 use crate::members::Members;
-use crate::region_map::{MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
+use crate::no_room::Unmatched;
+use crate::region_map::{MapError, MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
 use crate::superblock::SlotState;
 use crate::write::Pending;
 
@@ -36,6 +37,7 @@ pub(crate) struct Inner {
     pub locks: StripeLocks,
     pub pending: RefCell<BTreeMap<u64, Vec<Pending>>>,
     pub log: Option<Log>,
+    pub unmatched: Unmatched,
     pub budget: Semaphore,
     pub events: Events,
     pub jobs: crate::jobs::Jobs,
@@ -53,6 +55,16 @@ pub(crate) struct Inner {
     pub remaining: Cell<Option<(UnitSet, Option<usize>)>>,
     pub plans: RefCell<PlanCache>,
     pub me: Weak<Inner>,
+}
+
+/// What became of a disk that failed.
+enum TakenOut {
+    /// It is out of its slot.
+    Now,
+    /// It was out already.
+    Before,
+    /// It is the one that was too many: the array is broken.
+    Essential,
 }
 
 impl Inner {
@@ -95,36 +107,6 @@ impl Inner {
         }
     }
 
-    /// The units of `stripe` that are not on any disk: their member is missing, or not rebuilt here.
-    pub fn lost_units(&self, stripe: u64) -> UnitSet {
-        if self.members.all_active() {
-            return UnitSet::new();
-        }
-        (0..self.geometry.code.width())
-            .filter(|unit| match self.members.state(self.geometry.slot(stripe, *unit)) {
-                SlotState::Active => false,
-                SlotState::Missing => true,
-                SlotState::Rebuilding { lane } => self.map.is_stale(lane, stripe),
-            })
-            .collect()
-    }
-
-    /// The units of `stripe` that would be lost after a crash now: those that are, and those on
-    /// a replacement whose region is still marked stale.
-    pub fn lost_after_crash(&self, stripe: u64) -> UnitSet {
-        if self.members.all_active() {
-            return UnitSet::new();
-        }
-        let region = self.map.region_of(stripe);
-        (0..self.geometry.code.width())
-            .filter(|unit| match self.members.state(self.geometry.slot(stripe, *unit)) {
-                SlotState::Active => false,
-                SlotState::Missing => true,
-                SlotState::Rebuilding { lane } => self.map.is_stale_region(lane, region),
-            })
-            .collect()
-    }
-
     pub fn plan(
         &self,
         stripe: u64,
@@ -135,39 +117,56 @@ impl Inner {
         self.plans.borrow_mut().plan(&self.geometry.code, stripe, lost, wanted, at_hand)
     }
 
-    /// Whether all data can be had with these slots lost everywhere.
-    pub fn survives(&self, slots: UnitSet) -> bool {
-        self.geometry.survives(slots)
-    }
-
-    /// A member failed an operation. On return it is durably excluded – or, if the code cannot do
-    /// without it, the array has stopped taking writes and its metadata is left as it was.
+    /// A disk failed an operation. On return it is durably excluded – or, if it is a member that the code
+    /// cannot do without, the array has stopped taking writes and its metadata is left as it was.
     pub async fn member_failed(&self, slot: usize, disk: &Rc<dyn Disk>, error: &DiskError) {
         self.exclude(slot, disk, &error.to_string()).await;
     }
 
     pub async fn exclude(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
-        if self.members.holds(slot, disk) {
-            // A broken array's metadata stays as it was when it broke.
-            if self.broken.borrow().is_some() || self.cannot_spare(slot) {
-                self.set_broken(UnitSet::one(slot), cause);
-                return;
+        match self.take_out(slot, disk, cause) {
+            TakenOut::Now => {
+                // In a task of its own: others rely on this commit, so it must go on if whoever met
+                // the failure is dropped.
+                let array = self.handle();
+                let commit = async move {
+                    array.commit_members().await;
+                    array.jobs.wake();
+                };
+                self.rt.spawn(commit).await;
             }
-            self.empty_slot(slot);
-            let disk = disk.info().name.clone();
-            self.events.emit(Event::MemberFailed { slot, disk, cause: cause.to_owned() });
-            // In a task of its own: others rely on this commit, so it must go on if whoever met
-            // the failure is dropped.
-            let array = self.handle();
-            let commit = async move {
-                array.commit_members().await;
-                array.jobs.wake();
-            };
-            self.rt.spawn(commit).await;
-        } else {
             // Somebody else saw it first; what relies on it must wait for their commit.
-            self.members.committed().await;
+            TakenOut::Before => self.members.committed().await,
+            TakenOut::Essential => {}
         }
+    }
+
+    /// Takes a failed disk out, in memory; [`Inner::commit_members`] must follow.
+    fn take_out(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) -> TakenOut {
+        let name = disk.info().name.clone();
+        let cause = cause.to_owned();
+        if self.members.holds(slot, disk) && self.members.copying(slot).is_none() {
+            // One that has just taken the place of another gives it back, if it is not too late.
+            self.members.unswap_in(slot);
+        }
+        if let Some((_, lane)) = self.members.take_beside(slot, disk) {
+            if let Some(lane) = lane {
+                self.map.end_lane(lane);
+                self.events.emit(Event::ReplacementFailed { slot, disk: name, cause });
+            }
+            return TakenOut::Now;
+        }
+        if !self.members.holds(slot, disk) {
+            return TakenOut::Before;
+        }
+        // A broken array's metadata stays as it was when it broke.
+        if self.broken.borrow().is_some() || self.cannot_spare(slot) {
+            self.set_broken(UnitSet::one(slot), &cause);
+            return TakenOut::Essential;
+        }
+        self.empty_slot(slot);
+        self.events.emit(Event::MemberFailed { slot, disk: name, cause });
+        TakenOut::Now
     }
 
     /// Writes the membership to all members, excluding those that fail to take it. A change that
@@ -179,6 +178,10 @@ impl Inner {
                 return;
             }
             if let Err(cause) = self.members.check_majority() {
+                // A member may be replaced some other time.
+                if self.members.unswap() {
+                    continue;
+                }
                 self.set_broken(UnitSet::new(), &cause);
                 return;
             }
@@ -187,33 +190,25 @@ impl Inner {
                 return;
             }
             for (slot, disk, error) in failed {
-                let cause = error.to_string();
-                if !self.members.holds(slot, &disk) {
-                    continue;
-                }
-                if self.cannot_spare(slot) {
-                    self.set_broken(UnitSet::one(slot), &cause);
+                if let TakenOut::Essential = self.take_out(slot, &disk, &error.to_string()) {
                     return;
                 }
-                self.empty_slot(slot);
-                let disk = disk.info().name.clone();
-                self.events.emit(Event::MemberFailed { slot, disk, cause });
             }
         }
     }
 
-    /// Whether losing `slot` now would lose data.
-    fn cannot_spare(&self, slot: usize) -> bool {
-        if self.survives(self.incomplete_slots().with(slot)) {
-            return false;
-        }
-        // Only what replacements have so far can help.
-        let missing: UnitSet = self.members.missing().into_iter().collect();
-        !self.survives(missing.with(slot)) || self.breaks_data(slot)
-    }
-
-    /// Empties a slot, in memory; [`Inner::commit_members`] must follow.
+    /// Empties a slot, or leaves it to its member's replacement, in memory; [`Inner::commit_members`]
+    /// must follow.
     pub fn empty_slot(&self, slot: usize) {
+        if self.members.promote(slot) {
+            return;
+        }
+        if let Some(staged) = self.members.beside(slot)
+            && let Some((spare, Some(lane))) = self.members.take_beside(slot, &staged)
+        {
+            self.map.end_lane(lane);
+            self.members.spares.borrow_mut().push(spare);
+        }
         if let SlotState::Rebuilding { lane } = self.members.state(slot) {
             self.map.end_lane(lane);
         }
@@ -221,27 +216,6 @@ impl Inner {
             log.forget_ring(slot);
         }
         self.members.set_missing(slot);
-    }
-
-    /// Slots that do not hold all of their units.
-    pub fn incomplete_slots(&self) -> UnitSet {
-        (0..self.members.len())
-            .filter(|slot| self.members.state(*slot) != SlotState::Active)
-            .collect()
-    }
-
-    /// Whether losing `slot` now loses data that is there: a slot that is being rebuilt counts for
-    /// what it has.
-    fn breaks_data(&self, slot: usize) -> bool {
-        (0..self.geometry.stripes).any(|stripe| {
-            let width = self.geometry.code.width();
-            let unit = (0..width).find(|unit| self.geometry.slot(stripe, *unit) == slot);
-            unit.is_some_and(|unit| {
-                let lost = self.lost_units(stripe).with(unit);
-                self.map.is_written(self.map.region_of(stripe))
-                    && !self.geometry.code.decodable(stripe, lost)
-            })
-        })
     }
 
     fn set_broken(&self, slots: UnitSet, cause: &str) {
@@ -256,7 +230,10 @@ impl Inner {
 
     /// Marks a region as being written, durably, for as long as the guard lives.
     pub async fn begin_write(&self, region: u64) -> Result<WriteGuard<'_>, ArrayError> {
-        Ok(self.map.begin_write(self, region).await?)
+        self.map.begin_write(self, region).await.map_err(|error| match error {
+            MapError::Store(MapStoreError::NoSpace { disk }) => ArrayError::NoSpace { disk },
+            error => error.into(),
+        })
     }
 
     /// Makes every write durable that was acknowledged before this call.
@@ -301,7 +278,7 @@ impl Inner {
     /// Flushes all members; one that fails to is excluded. Retires what the log holds.
     pub async fn flush_members(&self) {
         let completed = self.log.as_ref().map(Log::completed_below);
-        let flushes = self.members.disks().into_iter().map(|(slot, disk)| async move {
+        let flushes = self.members.all_disks().into_iter().map(|(slot, disk)| async move {
             let result = disk.flush().await;
             (slot, disk, result)
         });
@@ -323,7 +300,7 @@ impl Inner {
 impl MapStore for Inner {
     fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_> {
         Box::pin(async move {
-            let writes = self.members.disks().into_iter().map(|(slot, disk)| {
+            let writes = self.members.all_disks().into_iter().map(|(slot, disk)| {
                 let page = page.clone();
                 async move {
                     let result = disk.write(offset, page, WriteOpts::USER_FUA).await;
@@ -346,7 +323,7 @@ impl MapStore for Inner {
 
     fn zero_region(&self, region: u64) -> StoreFuture<'_> {
         Box::pin(async move {
-            self.zero_units(self.geometry.stripes_of(region)).await;
+            self.zero_units(self.geometry.stripes_of(region)).await?;
             self.durable_or_broken()
         })
     }

@@ -25,6 +25,11 @@
 //! anything else is written. A member that is two or more behind did not lose a race with a crash:
 //! its disk was set back (an old image, a snapshot). It is stale.
 //!
+//! *Replacements.* A working member's replacement ([`crate::superblock::ReplacementMeta`]) counts in the
+//! commit rule as one that is listed, and never as active. If its member is not found it takes the
+//! slot as one that is being rebuilt. The change that makes it the member is one like others: it
+//! drops one active member, and the new one does not count.
+//!
 //! With `force_degraded` the user takes responsibility for the majority, and gets an array
 //! that can only be read if the code does not survive what is lost.
 
@@ -57,6 +62,8 @@ pub struct Assembly {
     pub lagging: Vec<usize>,
     /// For each slot the disk (index of what was found) that holds it.
     pub slots: Vec<Option<usize>>,
+    /// For each slot the disk that is to replace its member, which was found too.
+    pub replacements: Vec<Option<usize>>,
     /// Spares that were found, as indices.
     pub spares: Vec<usize>,
     /// Slots whose members should be there and are not.
@@ -189,6 +196,7 @@ pub fn decide(
         newest: newest.clone(),
         lagging: Vec::new(),
         slots: vec![None; newest.slots.len()],
+        replacements: vec![None; newest.slots.len()],
         spares: Vec::new(),
         lost: Vec::new(),
         unused: Vec::new(),
@@ -197,8 +205,11 @@ pub fn decide(
     };
     for (index, own) in members {
         match place(&newest, own, &found[index].disk) {
-            Ok(Role::Slot(slot, _)) => {
-                assembly.slots[slot] = Some(index);
+            Ok(role @ (Role::Slot(slot, _) | Role::Replacement(slot))) => {
+                let is_replacement = matches!(role, Role::Replacement(_));
+                let places =
+                    if is_replacement { &mut assembly.replacements } else { &mut assembly.slots };
+                places[slot] = Some(index);
                 if own.seq < newest.seq {
                     assembly.lagging.push(index);
                 }
@@ -332,7 +343,7 @@ fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role,
             "stale: the array went on without it (its superblock is number {}, the newest is {}); add it anew",
             own.seq, newest.seq
         )),
-        Role::Slot(..) if own.seq + 1 < newest.seq => Err(format!(
+        Role::Slot(..) | Role::Replacement(_) if own.seq + 1 < newest.seq => Err(format!(
             "stale: it missed updates, or was set back to an earlier state (its superblock is number {}, the newest is {}); add it anew",
             own.seq, newest.seq
         )),
@@ -358,15 +369,29 @@ impl Assembly {
         let active: Vec<usize> = self.newest.active_slots().collect();
         let present = active.iter().filter(|slot| self.slots[**slot].is_some()).count();
         for (slot, meta) in self.superblock.slots.iter_mut().enumerate() {
-            match self.slots[slot] {
-                Some(index) => {
-                    meta.disk_hint = crate::superblock::disk_hint(&found[index].disk.name);
-                }
-                None if meta.state != SlotState::Missing => {
-                    meta.state = SlotState::Missing;
+            let hint = |index: usize| crate::superblock::disk_hint(&found[index].disk.name);
+            let Some(index) = self.slots[slot] else {
+                if meta.state != SlotState::Missing {
                     self.lost.push(slot);
+                    meta.state = SlotState::Missing;
                 }
-                None => {}
+                // Its replacement goes on as that of a lost member.
+                if let (Some(replacement), Some(index)) =
+                    (meta.replacement.take(), self.replacements[slot].take())
+                {
+                    meta.member_id = Some(replacement.member_id);
+                    meta.state = SlotState::Rebuilding { lane: replacement.lane };
+                    meta.disk_hint = hint(index);
+                    self.slots[slot] = Some(index);
+                }
+                continue;
+            };
+            meta.disk_hint = hint(index);
+            match self.replacements[slot] {
+                Some(index) => {
+                    meta.replacement.iter_mut().for_each(|r| r.disk_hint = hint(index));
+                }
+                None => meta.replacement = None,
             }
         }
         let gone: Vec<usize> = (0..self.slots.len())

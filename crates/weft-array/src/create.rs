@@ -20,7 +20,7 @@ use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_layout::{Algorithm, LayoutError};
 use weft_rt::Buf;
 
-use crate::area::{AreaError, LABEL_BYTES, SUPERBLOCK_OFFSETS};
+use crate::area::{AreaError, LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::region_map::{MapConfig, RegionMap};
 use crate::superblock::{
     Consistency, Superblock, SuperblockError, erase_label, read_superblock, write_label,
@@ -34,8 +34,6 @@ const MAINTENANCE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: false
 const DURABLE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: true };
 /// Zeros written at once.
 const ALLOCATE_BYTES: u64 = 1 << 20;
-/// What a superblock copy takes, unless the array has very many members.
-const SUPERBLOCK_ROOM: u64 = 16 << 10;
 /// Bytes at the end of a disk that are zeroed: other programs keep signatures there.
 const TAIL_BYTES: u64 = 128 << 10;
 
@@ -210,11 +208,12 @@ pub(crate) async fn prepare_member(
     }
     let tail = (size.saturating_sub(TAIL_BYTES) & !4095).max(area.data_offset);
     disk.write_zeroes(tail, size - tail, MAINTENANCE).await?;
-    // What must be written whenever a member fails has its room from now on.
+    // What must be written whenever a member fails, or before any data, has its room from now on.
     for offset in SUPERBLOCK_OFFSETS {
-        allocate(disk, offset, SUPERBLOCK_ROOM).await?;
+        allocate(disk, offset, SUPERBLOCK_BYTES).await?;
     }
     allocate(disk, area.map_offset, area.map_bytes).await?;
+    allocate(disk, area.log_offset, area.log_bytes).await?;
     for (offset, page) in RegionMap::initial_pages(&map_config(superblock)) {
         disk.write(offset, page, DURABLE).await?;
     }

@@ -40,12 +40,43 @@ pub enum Event {
         /// Bytes.
         len: u64,
     },
+    /// A member found no room for a write: its file system is full. Writes that need room there fail;
+    /// what waits for room is tried again every few seconds.
+    NoSpace {
+        /// Its slot.
+        slot: usize,
+        /// Its name.
+        disk: String,
+    },
     /// A disk took the place of a lost member; its rebuild has begun.
     RebuildStarted {
         /// The slot.
         slot: usize,
         /// The new disk's name.
         disk: String,
+    },
+    /// A working member is being copied to the disk that will replace it.
+    ReplaceStarted {
+        /// The slot.
+        slot: usize,
+        /// The new disk's name.
+        disk: String,
+    },
+    /// A member was replaced; its old disk is free.
+    ReplaceFinished {
+        /// The slot.
+        slot: usize,
+        /// The new disk's name.
+        disk: String,
+    },
+    /// The replacement of a working member failed; the member stays.
+    ReplacementFailed {
+        /// The slot.
+        slot: usize,
+        /// The replacement's name.
+        disk: String,
+        /// Why.
+        cause: String,
     },
     /// A member is whole again.
     RebuildFinished {

@@ -214,6 +214,8 @@ impl Gather<'_> {
                     let len = self.len as u64;
                     self.array.events.emit(Event::ReadErrorRepaired { slot, offset, len });
                 }
+                // The sectors stay as they are.
+                Err(error) if error.is_no_space() => self.array.note_no_space(slot, &*disk),
                 Err(error) => self.array.member_failed(slot, &disk, &error).await,
             }
         }

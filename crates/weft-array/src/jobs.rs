@@ -10,6 +10,7 @@
 //! of them it can be paused, re-throttled or stopped without losing what is done.
 
 mod rebuild;
+mod replace;
 mod resync;
 mod scrub;
 mod throttle;
@@ -35,6 +36,9 @@ pub(crate) use throttle::Throttle;
 /// A region's dirty mark is cleared one to two of these after its last write.
 const CLEAN_PERIOD: Nanos = 3 * SECOND;
 
+/// What waits for room under a member is tried again after this time.
+const SPACE_PERIOD: Nanos = 10 * SECOND;
+
 /// Memory that the stripes of a job in flight take together, at most.
 const WINDOW_BYTES: usize = 32 << 20;
 
@@ -47,6 +51,8 @@ const WINDOW_MAX: usize = 64;
 pub enum JobKind {
     /// Reconstructing lost members onto replacements.
     Rebuild,
+    /// Copying working members to their replacements.
+    Replace,
     /// Making parity agree after a crash.
     Resync,
     /// Verifying all stripes.
@@ -104,7 +110,12 @@ const METER_STEP: Nanos = SECOND / 4;
 
 impl Meter {
     fn new(now: Nanos) -> Self {
-        Self { samples: [(now, 0)].into() }
+        Self::from(now, 0)
+    }
+
+    /// With `done` units done before anything was measured.
+    fn from(now: Nanos, done: u64) -> Self {
+        Self { samples: [(now, done)].into() }
     }
 
     fn note(&mut self, now: Nanos, done: u64) {
@@ -148,7 +159,7 @@ impl Jobs {
         self.bell.notify_all();
     }
 
-    /// How jobs go about their work was changed: those that wait look again.
+    /// How jobs go about their work was changed, or what there is to wait for: those that wait look again.
     pub fn changed(&self) {
         self.bell.notify_all();
     }
@@ -179,12 +190,13 @@ impl Inner {
             self.rt.spawn(async move { other.clean_when_idle().await }),
         ];
         self.jobs.tasks.borrow_mut().extend(tasks);
+        self.resume_scrub();
     }
 
     /// Returns when the tasks of a stopped array have ended.
     pub(crate) async fn end_jobs(&self) {
         self.jobs.wake();
-        self.jobs.scrub.cancel();
+        self.jobs.scrub.ended().await;
         let tasks = std::mem::take(&mut *self.jobs.tasks.borrow_mut());
         for task in tasks {
             task.await;
@@ -192,10 +204,22 @@ impl Inner {
     }
 
     async fn look_after(&self) {
+        let mut try_at = None;
         while !self.stopped.get() {
             let bell = self.jobs.bell.wait();
-            if !self.has_work().await {
+            if self.has_work().await {
+                continue;
+            }
+            if !self.waits_for_space() {
+                try_at = None;
                 bell.await;
+                continue;
+            }
+            let deadline = *try_at.get_or_insert_with(|| self.rt.now() + SPACE_PERIOD);
+            select(std::pin::pin!(bell), std::pin::pin!(self.rt.sleep_until(deadline))).await;
+            if self.rt.now() >= deadline {
+                try_at = None;
+                self.try_space().await;
             }
         }
     }
@@ -208,7 +232,7 @@ impl Inner {
         if self.take_spares().await {
             return true;
         }
-        if self.map.resync_count() > 0 && !self.jobs.resync_stalled.get() {
+        if !self.jobs.resync_stalled.get() && !self.regions_to_resync().is_empty() {
             self.resync().await;
             return true;
         }

@@ -4,27 +4,54 @@
 //! member), is then written to the superblocks of all members that are left, and only after that may a request be
 //! acknowledged that relied on it: otherwise a crash could bring the failed member back with old data.
 //! One change is written at a time; a member that fails to take it becomes part of it.
+//!
+//! A slot may have a second disk *beside* its member: the replacement of a working one
+//! (`jobs/replace.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use futures_util::future::{join, join_all};
+use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 
 use crate::assemble::may_take_effect;
 use crate::superblock::{
-    SlotState, SpareMeta, Superblock, SuperblockError, disk_hint, write_superblock,
+    LANES, ReplacementMeta, SlotState, SpareMeta, Superblock, SuperblockError, disk_hint,
+    write_superblock,
 };
 use crate::uuid::Id;
+
+/// A second disk of a slot.
+#[derive(Clone)]
+struct Beside {
+    spare: Spare,
+    lane: u8,
+    role: BesideRole,
+}
+
+/// What the second disk of a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BesideRole {
+    /// The replacement, before the superblock names it.
+    Staged,
+    /// The replacement.
+    Copying,
+    /// The member that was replaced, until that is in effect.
+    Replaced,
+}
 
 /// A slot while the array runs.
 pub(crate) struct Slot {
     disk: RefCell<Option<Rc<dyn Disk>>>,
+    beside: RefCell<Option<Beside>>,
     state: Cell<SlotState>,
     in_flight: Cell<u32>,
     read_errors: Cell<u64>,
     repairs: Cell<u64>,
+    /// Found no room for a write, lately.
+    no_space: Cell<bool>,
 }
 
 /// A disk that waits to replace a member.
@@ -47,8 +74,10 @@ pub(crate) struct Members {
     pub superblock: RefCell<Superblock>,
     commit: Semaphore,
     all_active: Cell<bool>,
-    /// Slots active in the superblock that is in effect.
-    in_effect: RefCell<Vec<usize>>,
+    /// Members active in the superblock that is in effect.
+    in_effect: RefCell<Vec<Id>>,
+    /// Whether a slot has a second disk.
+    any_beside: Cell<bool>,
 }
 
 /// A request under way on a member; ends when dropped.
@@ -64,16 +93,25 @@ impl Members {
     pub fn new(
         superblock: Superblock,
         disks: Vec<Option<Rc<dyn Disk>>>,
+        replacements: Vec<Option<Rc<dyn Disk>>>,
         spares: Vec<Spare>,
     ) -> Self {
-        let slots = superblock.slots.iter().zip(disks).map(|(meta, disk)| Slot {
+        let replacements = superblock.slots.iter().zip(replacements).map(|(meta, disk)| {
+            let (meta, disk) = meta.replacement.as_ref().zip(disk)?;
+            let spare = Spare { id: meta.member_id, disk };
+            Some(Beside { spare, lane: meta.lane, role: BesideRole::Copying })
+        });
+        let disks = superblock.slots.iter().zip(disks).zip(replacements);
+        let slots = disks.map(|((meta, disk), beside)| Slot {
             disk: RefCell::new(disk),
+            beside: RefCell::new(beside),
             state: Cell::new(meta.state),
             in_flight: Cell::new(0),
             read_errors: Cell::new(0),
             repairs: Cell::new(0),
+            no_space: Cell::new(false),
         });
-        let in_effect = superblock.active_slots().collect();
+        let in_effect = superblock.active_members();
         let members = Self {
             in_effect: RefCell::new(in_effect),
             slots: slots.collect(),
@@ -81,8 +119,10 @@ impl Members {
             superblock: RefCell::new(superblock),
             commit: Semaphore::new(1),
             all_active: Cell::new(false),
+            any_beside: Cell::new(false),
         };
         members.note_states();
+        members.note_besides();
         members
     }
 
@@ -104,7 +144,7 @@ impl Members {
         self.slots[slot].disk.borrow().clone()
     }
 
-    /// All disks in slots.
+    /// All disks in slots, but for those beside a member.
     pub fn disks(&self) -> Vec<(usize, Rc<dyn Disk>)> {
         (0..self.len()).filter_map(|slot| Some((slot, self.disk(slot)?))).collect()
     }
@@ -114,13 +154,47 @@ impl Members {
         (0..self.len()).filter(|slot| self.state(*slot) == SlotState::Missing).collect()
     }
 
-    /// Slots that are being rebuilt, each with its lane of the region map.
+    /// All disks, those beside a member too.
+    pub fn all_disks(&self) -> Vec<(usize, Rc<dyn Disk>)> {
+        let beside = |slot| Some((slot, self.beside(slot)?));
+        let besides = (0..self.len()).filter(|_| self.any_beside.get()).filter_map(beside);
+        self.disks().into_iter().chain(besides).collect()
+    }
+
+    /// Slots that are being rebuilt, or whose member is being copied to its replacement, each with its lane
+    /// of the region map.
     pub fn rebuilding(&self) -> Vec<(usize, u8)> {
         let lane = |slot| match self.state(slot) {
             SlotState::Rebuilding { lane } => Some((slot, lane)),
-            _ => None,
+            _ => Some((slot, self.copying(slot)?)),
         };
         (0..self.len()).filter_map(lane).collect()
+    }
+
+    /// Whether every slot that is being rebuilt has its member.
+    pub fn only_copies(&self) -> bool {
+        self.rebuilding().iter().all(|(slot, _)| self.state(*slot) == SlotState::Active)
+    }
+
+    /// A lane of the region map that nobody uses.
+    pub fn free_lane(&self) -> Option<u8> {
+        let of_beside = |slot: &Slot| slot.beside.borrow().as_ref().map(|beside| beside.lane);
+        let of_state = |slot: &Slot| match slot.state.get() {
+            SlotState::Rebuilding { lane } => Some(lane),
+            _ => None,
+        };
+        let used: Vec<u8> = self
+            .slots
+            .iter()
+            .flat_map(|slot| [of_state(slot), of_beside(slot)])
+            .flatten()
+            .collect();
+        (0..LANES).find(|lane| !used.contains(lane))
+    }
+
+    /// The disk that what is rebuilt in `slot` is written to.
+    pub fn rebuilt_disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
+        if self.copying(slot).is_some() { self.beside(slot) } else { self.disk(slot) }
     }
 
     /// Counts a request on `slot` for as long as the guard lives.
@@ -150,15 +224,184 @@ impl Members {
         (self.slots[slot].read_errors.get(), self.slots[slot].repairs.get())
     }
 
+    /// Notes that a write to `slot` found no room. False if that was known.
+    pub fn set_no_space(&self, slot: usize) -> bool {
+        !self.slots[slot].no_space.replace(true)
+    }
+
+    /// Slots to which a write found no room, where it is not known that there is some again.
+    pub fn without_space(&self) -> UnitSet {
+        (0..self.len()).filter(|slot| self.slots[*slot].no_space.get()).collect()
+    }
+
+    /// Supposes that there is room everywhere else.
+    pub fn suppose_space_but_in(&self, full: UnitSet) {
+        for (slot, place) in self.slots.iter().enumerate() {
+            place.no_space.set(full.contains(slot));
+        }
+    }
+
+    /// The name of the disk in `slot`; of a missing one the last known.
+    pub fn name(&self, slot: usize) -> String {
+        match self.disk(slot) {
+            Some(disk) => disk.info().name.clone(),
+            None => self.superblock.borrow().slots[slot].disk_hint.clone(),
+        }
+    }
+
     /// Whether `disk` is still what `slot` holds.
     pub fn holds(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
-        self.slots[slot].disk.borrow().as_ref().is_some_and(|held| Rc::ptr_eq(held, disk))
+        is_same(self.slots[slot].disk.borrow().as_ref(), disk)
     }
 
     /// Empties a slot, in memory; [`Members::commit`] must follow.
     pub fn set_missing(&self, slot: usize) {
         *self.slots[slot].disk.borrow_mut() = None;
+        self.slots[slot].no_space.set(false);
         self.set_state(slot, SlotState::Missing);
+    }
+
+    fn note_besides(&self) {
+        let any = self.slots.iter().any(|slot| slot.beside.borrow().is_some());
+        self.any_beside.set(any);
+    }
+
+    fn set_beside(&self, slot: usize, beside: Option<Beside>) {
+        *self.slots[slot].beside.borrow_mut() = beside;
+        self.note_besides();
+    }
+
+    fn role_beside(&self, slot: usize) -> Option<BesideRole> {
+        if !self.any_beside.get() {
+            return None;
+        }
+        self.slots[slot].beside.borrow().as_ref().map(|beside| beside.role)
+    }
+
+    /// The disk beside the member of `slot`.
+    pub fn beside(&self, slot: usize) -> Option<Rc<dyn Disk>> {
+        if !self.any_beside.get() {
+            return None;
+        }
+        self.slots[slot].beside.borrow().as_ref().map(|beside| beside.spare.disk.clone())
+    }
+
+    /// The lane in which the member of `slot` is being copied.
+    pub fn copying(&self, slot: usize) -> Option<u8> {
+        let beside = self.slots[slot].beside.borrow();
+        beside.as_ref().filter(|beside| beside.role == BesideRole::Copying).map(|b| b.lane)
+    }
+
+    /// The disk beside the member of `slot` that must get what that gets, unless it is stale there.
+    pub fn twin(&self, slot: usize, is_stale: impl Fn(u8) -> bool) -> Option<Rc<dyn Disk>> {
+        if !self.any_beside.get() {
+            return None;
+        }
+        let beside = self.slots[slot].beside.borrow();
+        let beside = beside.as_ref()?;
+        let needed = beside.role == BesideRole::Replaced || !is_stale(beside.lane);
+        needed.then(|| beside.spare.disk.clone())
+    }
+
+    /// Puts a replacement beside the member of `slot`, in memory only: it gets writes from now on
+    /// where its lane is not stale. [`Members::publish_replacement`] must follow once that lane is durable.
+    pub fn stage_replacement(&self, slot: usize, spare: Spare, lane: u8) {
+        self.set_beside(slot, Some(Beside { spare, lane, role: BesideRole::Staged }));
+    }
+
+    /// Puts a staged replacement into the superblock; [`Members::commit`] must follow.
+    pub fn publish_replacement(&self, slot: usize) {
+        self.change_beside(slot, BesideRole::Copying);
+    }
+
+    fn change_beside(&self, slot: usize, role: BesideRole) {
+        let mut beside = self.slots[slot].beside.borrow_mut();
+        let Some(beside) = beside.as_mut() else { return };
+        beside.role = role;
+        self.superblock.borrow_mut().slots[slot].replacement =
+            (role == BesideRole::Copying).then(|| ReplacementMeta {
+                member_id: beside.spare.id,
+                lane: beside.lane,
+                disk_hint: disk_hint(&beside.spare.disk.info().name),
+            });
+    }
+
+    /// Takes `disk` away if it is beside the member of `slot`: the disk with its lane if it was the
+    /// replacement. [`Members::commit`] must follow.
+    pub fn take_beside(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<u8>)> {
+        let beside = self.slots[slot].beside.borrow().clone()?;
+        if !is_same(Some(&beside.spare.disk), disk) {
+            return None;
+        }
+        self.set_beside(slot, None);
+        self.superblock.borrow_mut().slots[slot].replacement = None;
+        let lane = (beside.role != BesideRole::Replaced).then_some(beside.lane);
+        Some((beside.spare, lane))
+    }
+
+    /// The member of `slot` is lost: its replacement takes the slot as that of a lost one. False if there
+    /// is none. [`Members::commit`] must follow.
+    pub fn promote(&self, slot: usize) -> bool {
+        if self.role_beside(slot) != Some(BesideRole::Copying) {
+            return false;
+        }
+        let Some(beside) = self.slots[slot].beside.take() else { return false };
+        self.note_besides();
+        self.take_slot(slot, beside.spare, SlotState::Rebuilding { lane: beside.lane });
+        true
+    }
+
+    /// Makes the replacement of `slot` its member; what it replaces stays beside it until that is in
+    /// effect. [`Members::commit`] must follow.
+    pub fn swap(&self, slot: usize) {
+        self.exchange(slot, BesideRole::Replaced);
+    }
+
+    /// Takes back all swaps that are not in effect. Returns whether there were any.
+    pub fn unswap(&self) -> bool {
+        (0..self.len()).fold(false, |any, slot| self.unswap_in(slot) || any)
+    }
+
+    /// Takes the swap in `slot` back, if it is not in effect. Returns whether there was one.
+    pub fn unswap_in(&self, slot: usize) -> bool {
+        let swapped = self.role_beside(slot) == Some(BesideRole::Replaced);
+        if swapped {
+            self.exchange(slot, BesideRole::Copying);
+        }
+        swapped
+    }
+
+    fn exchange(&self, slot: usize, role: BesideRole) {
+        let (Some(beside), Some(disk)) = (self.slots[slot].beside.take(), self.disk(slot)) else {
+            return;
+        };
+        let id = self.superblock.borrow().slots[slot].member_id;
+        let spare = Spare { id: id.expect("a slot with a disk has a member"), disk };
+        self.take_slot(slot, beside.spare, SlotState::Active);
+        self.set_beside(slot, Some(Beside { spare, lane: beside.lane, role }));
+        self.change_beside(slot, role);
+    }
+
+    fn take_slot(&self, slot: usize, spare: Spare, state: SlotState) {
+        {
+            let meta = &mut self.superblock.borrow_mut().slots[slot];
+            meta.member_id = Some(spare.id);
+            meta.disk_hint = disk_hint(&spare.disk.info().name);
+            meta.replacement = None;
+        }
+        let place = &self.slots[slot];
+        *place.disk.borrow_mut() = Some(spare.disk);
+        place.no_space.set(false);
+        place.read_errors.set(0);
+        place.repairs.set(0);
+        self.set_state(slot, state);
+    }
+
+    /// Whether the member of `slot` is the only one that is active in the superblock in effect: it cannot
+    /// be replaced, as nobody would know that it was.
+    pub fn is_only_active(&self, slot: usize) -> bool {
+        let id = self.superblock.borrow().slots[slot].member_id;
+        self.in_effect.borrow().iter().all(|active| Some(*active) == id)
     }
 
     /// Puts a disk into an empty slot, in memory only: requests use it from now on where its lane
@@ -168,6 +411,7 @@ impl Members {
         *place.disk.borrow_mut() = Some(disk);
         place.read_errors.set(0);
         place.repairs.set(0);
+        place.no_space.set(false);
         place.state.set(SlotState::Rebuilding { lane });
         self.note_states();
     }
@@ -200,7 +444,8 @@ impl Members {
     /// Whether the membership as it is now may take effect after the one that is.
     pub fn check_majority(&self) -> Result<(), String> {
         let before = self.in_effect.borrow();
-        let kept = before.iter().filter(|slot| self.state(**slot) == SlotState::Active).count();
+        let now = self.superblock.borrow().active_members();
+        let kept = before.iter().filter(|id| now.contains(id)).count();
         if may_take_effect(before.len(), kept) {
             return Ok(());
         }
@@ -225,6 +470,7 @@ impl Members {
             let mut superblock = self.superblock.borrow_mut();
             superblock.seq += 1;
             superblock.spares = spares.iter().map(Spare::meta).collect();
+            superblock.note_features();
             superblock.clone()
         };
         let to_spares =
@@ -232,15 +478,40 @@ impl Members {
         let mut members = self.disks();
         // A replacement that is staged and not published yet is no member so far.
         members.retain(|(slot, _)| superblock.slots[*slot].state != SlotState::Missing);
-        let to_members = members.iter().filter_map(|(slot, disk)| {
-            let id = superblock.slots[*slot].member_id?;
-            Some(write_superblock(&**disk, &superblock, id))
+        let mut ids: Vec<Option<Id>> =
+            members.iter().map(|(slot, _)| superblock.slots[*slot].member_id).collect();
+        let replacements = superblock.slots.iter().enumerate().filter_map(|(slot, meta)| {
+            Some((slot, self.beside(slot)?, meta.replacement.as_ref()?.member_id))
         });
+        for (slot, disk, id) in replacements {
+            members.push((slot, disk));
+            ids.push(Some(id));
+        }
+        let to_members = members
+            .iter()
+            .zip(ids)
+            .filter_map(|((_, disk), id)| Some(write_superblock(&**disk, &superblock, id?)));
         let (results, _) = join(join_all(to_members), join_all(to_spares)).await;
         if results.iter().all(Result::is_ok) {
-            *self.in_effect.borrow_mut() = superblock.active_slots().collect();
+            *self.in_effect.borrow_mut() = superblock.active_members();
+            self.forget_replaced(&superblock);
         }
         let failed = members.into_iter().zip(results);
         failed.filter_map(|((slot, disk), result)| Some((slot, disk, result.err()?))).collect()
     }
+
+    /// What `in_effect` does not name any more needs no writes.
+    fn forget_replaced(&self, in_effect: &Superblock) {
+        for (slot, meta) in in_effect.slots.iter().enumerate() {
+            let replaced = self.role_beside(slot) == Some(BesideRole::Replaced);
+            let now = self.superblock.borrow().slots[slot].member_id;
+            if replaced && meta.member_id == now {
+                self.set_beside(slot, None);
+            }
+        }
+    }
+}
+
+fn is_same(held: Option<&Rc<dyn Disk>>, disk: &Rc<dyn Disk>) -> bool {
+    held.is_some_and(|held| Rc::ptr_eq(held, disk))
 }

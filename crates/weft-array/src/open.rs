@@ -21,6 +21,7 @@ use crate::jobs::Jobs;
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::members::{Members, Spare};
+use crate::no_room::Unmatched;
 use crate::region_map::RegionMap;
 use crate::superblock::{Consistency, Superblock, read_superblock, write_label, write_superblock};
 use crate::volume::Array;
@@ -87,6 +88,8 @@ async fn open(
     let geometry = geometry_of(&superblock)?;
     let in_slots: Vec<Option<Rc<dyn Disk>>> =
         assembly.slots.iter().map(|index| index.map(|index| disks[index].clone())).collect();
+    let replacements: Vec<Option<Rc<dyn Disk>>> =
+        assembly.replacements.iter().map(|index| index.map(|index| disks[index].clone())).collect();
     let spares = assembly.spares.iter().map(|index| disks[*index].clone());
     let mut waiting = Vec::new();
     for disk in spares {
@@ -94,7 +97,8 @@ async fn open(
             waiting.push(Spare { id: own.self_id, disk });
         }
     }
-    let map = load_map(&superblock, &in_slots).await;
+    let trusted: Vec<_> = in_slots.iter().chain(&replacements).flatten().cloned().collect();
+    let map = load_map(&superblock, &trusted).await;
     let slots = superblock.slots.len();
     let id = LogId { array: superblock.array_id.0, epoch: nonce };
     let log = (superblock.consistency == Consistency::Ppl)
@@ -103,7 +107,7 @@ async fn open(
     let zeroed = Cell::new(superblock.members_zeroed);
     let jobs = Jobs::new();
     jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
-    let members = Members::new(superblock, in_slots, waiting);
+    let members = Members::new(superblock, in_slots, replacements, waiting);
     Ok(Rc::new_cyclic(|me| Inner {
         rt: rt.clone(),
         geometry,
@@ -112,6 +116,7 @@ async fn open(
         locks: StripeLocks::default(),
         pending: RefCell::default(),
         log,
+        unmatched: Unmatched::default(),
         budget: Inner::new_budget(),
         events: crate::events::Events::default(),
         jobs,
@@ -148,9 +153,9 @@ fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
 }
 
 /// The region map, from all members in slots: the newest valid copy of each page.
-async fn load_map(superblock: &Superblock, disks: &[Option<Rc<dyn Disk>>]) -> RegionMap {
+async fn load_map(superblock: &Superblock, disks: &[Rc<dyn Disk>]) -> RegionMap {
     let mut areas: Vec<Frozen> = Vec::new();
-    for disk in disks.iter().flatten() {
+    for disk in disks {
         let area = Buf::zeroed(to_len(superblock.area.map_bytes));
         let (result, mut area) = disk.read(superblock.area.map_offset, area, Class::User).await;
         if result.is_err() {
@@ -179,9 +184,13 @@ impl Inner {
         }
         if assembly.needs_recovery {
             let superblock = self.members.superblock.borrow().clone();
+            // A member and its replacement may hold different halves of what was being written; the
+            // member counts.
+            let lanes = superblock.slots.iter().filter_map(|slot| slot.replacement.as_ref());
+            let stale = lanes.fold(0, |all, replacement| all | 1 << replacement.lane);
             match superblock.consistency {
-                Consistency::None => self.map.resync_written(self).await?,
-                _ => self.map.resync_dirty(self).await?,
+                Consistency::None => self.map.resync_written(self, stale).await?,
+                _ => self.map.resync_dirty(self, stale).await?,
             }
             if superblock.consistency == Consistency::Ppl {
                 let id = LogId { array: superblock.array_id.0, epoch: superblock.log_epoch };
@@ -213,7 +222,7 @@ impl Inner {
                 info.name, info.sector_bytes, self.geometry.sector_bytes
             )));
         }
-        let known = self.members.disks().into_iter().map(|(_, disk)| disk);
+        let known = self.members.all_disks().into_iter().map(|(_, disk)| disk);
         let spares =
             self.members.spares.borrow().iter().map(|spare| spare.disk.clone()).collect::<Vec<_>>();
         if known.chain(spares).any(|member| member.info().name == info.name) {

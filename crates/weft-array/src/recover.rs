@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use weft_code::UnitSet;
-use weft_disk::{Class, WriteOpts};
+use weft_disk::{Class, DiskErrorKind, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
 use crate::array::Inner;
@@ -60,6 +60,11 @@ impl Inner {
             let area = Buf::new(to_len(area_bytes));
             let (result, area) = disk.read(area_offset, area, Class::User).await;
             if let Err(error) = result {
+                if error.kind == DiskErrorKind::Medium && self.members.all_active() {
+                    // All data is there: the resync of the dirty regions makes its parity right.
+                    self.members.count_read_error(slot);
+                    continue;
+                }
                 // Without its log a member's parity cannot be trusted: it counts as lost.
                 self.member_failed(slot, &disk, &error).await;
                 continue;
@@ -163,7 +168,8 @@ impl Inner {
             let sum = |row: &Row| (row.parity, self.sum(at.stripe, len, row, &values));
             fresh.extend(rows.iter().map(sum));
             self.check_writable()?;
-            self.write_back(at, fresh, WriteOpts::USER).await;
+            // Where there is no room the region's resync makes it right, when there is.
+            let _ = self.write_back(at, fresh, WriteOpts::USER).await;
             return Ok(());
         }
     }
@@ -269,40 +275,57 @@ impl Inner {
     }
 
     /// Writes units to their members, where there are such; a member that fails is excluded.
-    pub(crate) async fn write_back(&self, at: Columns, units: Units, opts: WriteOpts) {
+    ///
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if there was no room for all of them; such parity is not trusted until there is.
+    pub(crate) async fn write_back(
+        &self,
+        at: Columns,
+        units: Units,
+        opts: WriteOpts,
+    ) -> Result<(), ArrayError> {
         let writes = units.into_iter().filter_map(|(unit, buf)| {
             let (slot, offset) = self.geometry.locate(at.stripe, unit, at.from);
             let disk = self.members.disk(slot)?;
             Some(async move {
-                let result = disk.write(offset, buf.freeze(), opts).await;
-                result.err().map(|error| (slot, disk, error))
+                let data = buf.freeze();
+                let result = self.write_both(at.stripe, slot, &disk, offset, data, opts).await;
+                result.err().map(|error| (unit, slot, disk, error))
             })
         });
         let failed = futures_util::future::join_all(writes).await;
-        for (slot, disk, error) in failed.into_iter().flatten() {
-            self.member_failed(slot, &disk, &error).await;
+        let mut full = UnitSet::new();
+        let mut result = Ok(());
+        for (unit, slot, disk, error) in failed.into_iter().flatten() {
+            if error.is_no_space() {
+                self.note_no_space(slot, &*disk);
+                full.insert(unit);
+                result = Err(ArrayError::NoSpace { disk: disk.info().name.clone() });
+            } else {
+                self.member_failed(slot, &disk, &error).await;
+            }
         }
+        self.distrust(at.stripe, full.difference(&self.geometry.data_units())).await;
+        result
     }
 
     /// Makes the parity of a stripe agree with its data. Lost units keep the value that the code
     /// gives for them now. The caller holds the stripe's lock. Returns whether anything was wrong.
     pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<bool, ArrayError> {
         let at = Columns { stripe, from: 0, class: Class::Maintenance };
-        let lost = self.lost_units(stripe);
-        let check = self.check_stripe(at, lost).await?;
+        let check = self.check_stripe(at).await?;
         if check.wrong.is_empty() {
             return Ok(false);
         }
-        self.write_back(at, check.wrong, WriteOpts::MAINTENANCE).await;
+        self.write_back(at, check.wrong, WriteOpts::MAINTENANCE).await?;
+        self.unmatched.forget(stripe);
         Ok(true)
     }
 
-    /// Reads a whole stripe and computes its parity anew.
-    pub(crate) async fn check_stripe(
-        &self,
-        at: Columns,
-        lost: UnitSet,
-    ) -> Result<Checked, ArrayError> {
+    /// Reads a whole stripe and computes its parity anew. Unmatched parity is wrong, and not looked at.
+    pub(crate) async fn check_stripe(&self, at: Columns) -> Result<Checked, ArrayError> {
+        let (absent, unmatched) = (self.absent_units(at.stripe), self.unmatched.of(at.stripe));
+        let (lost, unmatched) = (absent.union(&unmatched), unmatched.difference(&absent));
         let code = &self.geometry.code;
         let (k, len) = (code.k(), self.geometry.unit_len());
         // A mirror whose first copy is lost takes the next: the planner finds it.
@@ -318,22 +341,27 @@ impl Inner {
         let mut fresh: Vec<Buf> = parity.iter().map(|_| Buf::new(len)).collect();
         let mut outputs: Vec<&mut [u8]> = fresh.iter_mut().map(|buf| &mut **buf).collect();
         weft_gf::encode(&rows, &sources, &mut outputs);
-        let wrong = parity
+        let mut wrong: Units = parity
             .iter()
             .zip(fresh)
             .filter(|((_, found), fresh)| **found != **fresh)
             .map(|((unit, _), fresh)| (*unit, fresh))
             .collect();
+        for unit in unmatched.iter() {
+            let mut fresh = Buf::new(len);
+            weft_gf::encode(&[code.row(at.stripe, unit - k)], &sources, &mut [&mut fresh]);
+            wrong.push((unit, fresh));
+        }
         Ok(Checked { data, parity, wrong })
     }
 }
 
 /// Units with their coefficients in an equation.
-type Coefs = Vec<(usize, u8)>;
+pub(crate) type Coefs = Vec<(usize, u8)>;
 
 /// Solves Σ coef·value = right-hand side; units that stay undetermined count as zeros and are left
 /// out.
-fn solve(mut equations: Vec<(Coefs, Buf)>) -> Units {
+pub(crate) fn solve(mut equations: Vec<(Coefs, Buf)>) -> Units {
     let mut pivots: Vec<(usize, Coefs, Buf)> = Vec::new();
     while let Some((coefs, rest)) = equations.pop() {
         let Some((unit, pivot)) = coefs.first().copied() else { continue };

@@ -1,14 +1,10 @@
 //! What an array tells about itself.
 
 use serde::{Deserialize, Serialize};
-use weft_code::UnitSet;
 
 use crate::array::Inner;
 use crate::jobs::{JobStatus, RebuildStatus, ScrubReport};
 use crate::superblock::SlotState;
-
-/// Unreadable ranges listed at most.
-const RANGES_MAX: usize = 64;
 
 /// The state of an array. All sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,6 +78,8 @@ pub enum ArrayState {
     Healthy,
     /// Consistency is being restored after a crash.
     Resyncing,
+    /// A working member is being copied to its replacement: nothing is missing.
+    Replacing,
     /// A member is missing.
     Degraded,
     /// A member is being rebuilt.
@@ -105,8 +103,12 @@ pub struct SlotStatus {
     pub read_errors: u64,
     /// Read errors repaired from redundancy.
     pub repaired: u64,
-    /// Regions still to be rebuilt.
+    /// Regions still to be rebuilt, or copied to the replacement.
     pub stale_regions: u64,
+    /// The disk that it is being copied to, to be replaced by it.
+    pub replacement: Option<String>,
+    /// A write found no room on it, lately.
+    pub no_space: bool,
 }
 
 impl Inner {
@@ -157,17 +159,27 @@ impl Inner {
     fn slot_status(&self, slot: usize) -> SlotStatus {
         let state = self.members.state(slot);
         let (read_errors, repaired) = self.members.error_counts(slot);
-        let disk = match self.members.disk(slot) {
-            Some(disk) => disk.info().name.clone(),
-            None => self.members.superblock.borrow().slots[slot].disk_hint.clone(),
-        };
+        let (disk, no_space) =
+            (self.members.name(slot), self.members.without_space().contains(slot));
+        let copying = self.members.copying(slot);
+        let replacement = copying.and(self.members.beside(slot)).map(|d| d.info().name.clone());
         let (state, stale_regions) = match state {
             SlotState::Active if self.broken_slots.get().contains(slot) => ("failed", 0),
-            SlotState::Active => ("active", 0),
+            SlotState::Active => ("active", copying.map_or(0, |lane| self.map.stale_count(lane))),
             SlotState::Missing => ("missing", 0),
             SlotState::Rebuilding { lane } => ("rebuilding", self.map.stale_count(lane)),
         };
-        SlotStatus { slot, state: state.to_owned(), disk, read_errors, repaired, stale_regions }
+        let state = state.to_owned();
+        SlotStatus {
+            slot,
+            state,
+            disk,
+            read_errors,
+            repaired,
+            stale_regions,
+            replacement,
+            no_space,
+        }
     }
 
     fn state(&self) -> ArrayState {
@@ -175,55 +187,16 @@ impl Inner {
             ArrayState::Stopped
         } else if self.broken.borrow().is_some() {
             ArrayState::Broken
-        } else if !self.members.rebuilding().is_empty() {
+        } else if !self.members.only_copies() {
             ArrayState::Rebuilding
         } else if !self.members.all_active() {
             ArrayState::Degraded
         } else if self.map.resync_count() > 0 {
             ArrayState::Resyncing
+        } else if !self.members.rebuilding().is_empty() {
+            ArrayState::Replacing
         } else {
             ArrayState::Healthy
         }
-    }
-
-    /// The number of further members that may fail, whichever they are.
-    fn redundancy_remaining(&self) -> Option<usize> {
-        let gone = self.incomplete_slots().union(&self.broken_slots.get());
-        if let Some((known, remaining)) = self.remaining.get()
-            && known == gone
-        {
-            return remaining;
-        }
-        let remaining = self.geometry.margin(gone);
-        self.remaining.set(Some((gone, remaining)));
-        remaining
-    }
-
-    /// Ranges of the array whose data cannot be had, joined; the first of them.
-    fn unreadable_ranges(&self) -> Vec<(u64, u64)> {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        let geometry = &self.geometry;
-        for stripe in 0..geometry.stripes {
-            if !self.map.is_written(self.map.region_of(stripe)) {
-                continue;
-            }
-            let broken = self.broken_slots.get();
-            let on_broken = |unit: &usize| broken.contains(geometry.slot(stripe, *unit));
-            let lost: UnitSet =
-                self.lost_units(stripe).union(&geometry.units().iter().filter(on_broken).collect());
-            for unit in geometry.data_units().iter().filter(|unit| lost.contains(*unit)) {
-                if self.plan(stripe, lost, UnitSet::one(unit), UnitSet::new()).is_ok() {
-                    continue;
-                }
-                let offset = geometry.offset(stripe, unit, 0);
-                let full = ranges.len() == RANGES_MAX;
-                match ranges.last_mut() {
-                    Some((start, len)) if *start + *len == offset => *len += geometry.unit_bytes,
-                    _ if full => return ranges,
-                    _ => ranges.push((offset, geometry.unit_bytes)),
-                }
-            }
-        }
-        ranges
     }
 }

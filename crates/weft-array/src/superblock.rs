@@ -39,8 +39,10 @@ pub use io::{erase_label, read_superblock, write_label, write_superblock};
 
 /// Version of the format on disk.
 pub const FORMAT_VERSION: u32 = 1;
-/// Features that this program knows; none so far.
-pub const FEATURES: &[&str] = &[];
+/// Features that this program knows.
+pub const FEATURES: &[&str] = &[REPLACEMENT];
+/// A working member is being copied to a replacement.
+const REPLACEMENT: &str = "replacement";
 /// Smallest and largest unit, in bytes.
 pub const UNIT_BYTES: std::ops::RangeInclusive<u64> = 4096..=(16 << 20);
 /// Members that can be rebuilt at the same time: each has a lane in the region map.
@@ -113,6 +115,22 @@ pub struct SlotMeta {
     pub state: SlotState,
     /// The path or URI by which it was last seen: a hint for people, never relied on.
     pub disk_hint: String,
+    /// Who is to take the place of an active member, and has part of what that holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replacement: Option<ReplacementMeta>,
+}
+
+/// The replacement of a member that works. It gets all writes, and holds everything but the regions with
+/// bit `lane` in the region map.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplacementMeta {
+    /// The replacement.
+    pub member_id: Id,
+    /// Bit number in the region map.
+    pub lane: u8,
+    /// The path or URI by which it was last seen.
+    pub disk_hint: String,
 }
 
 /// A member that waits to replace another.
@@ -145,8 +163,11 @@ pub struct ScrubProgress {
     pub next_stripe: u64,
     /// Stripes that did not match so far.
     pub mismatches: u64,
-    /// Units repaired so far.
+    /// Stripes corrected so far.
     pub repaired: u64,
+    /// Stripes that could not be read so far.
+    #[serde(default)]
+    pub unreadable: u64,
 }
 
 /// An array's description, as one member holds it.
@@ -212,6 +233,8 @@ pub struct Superblock {
 pub enum Role {
     /// It holds this slot, in this state.
     Slot(usize, SlotState),
+    /// It is to replace the member in this slot, which works.
+    Replacement(usize),
     /// It waits.
     Spare,
     /// It is not part of the array any more.
@@ -226,6 +249,10 @@ impl Superblock {
             |slot: &SlotMeta| slot.member_id == Some(id) && slot.state != SlotState::Missing;
         if let Some(slot) = self.slots.iter().position(holds) {
             Role::Slot(slot, self.slots[slot].state)
+        } else if let Some(slot) = self.slots.iter().position(|slot| {
+            slot.replacement.as_ref().is_some_and(|replacement| replacement.member_id == id)
+        }) {
+            Role::Replacement(slot)
         } else if self.spares.iter().any(|spare| spare.member_id == id) {
             Role::Spare
         } else {
@@ -243,7 +270,22 @@ impl Superblock {
     /// All members, spares last.
     pub fn members(&self) -> impl Iterator<Item = Id> + '_ {
         let slots = self.slots.iter().filter(|slot| slot.state != SlotState::Missing);
-        slots.filter_map(|slot| slot.member_id).chain(self.spares.iter().map(|s| s.member_id))
+        let replacements = self.slots.iter().filter_map(|slot| slot.replacement.as_ref());
+        slots
+            .filter_map(|slot| slot.member_id)
+            .chain(replacements.map(|replacement| replacement.member_id))
+            .chain(self.spares.iter().map(|s| s.member_id))
+    }
+
+    /// The members that hold everything.
+    pub fn active_members(&self) -> Vec<Id> {
+        self.active_slots().filter_map(|slot| self.slots[slot].member_id).collect()
+    }
+
+    /// Names the features that the array needs as it is.
+    pub(crate) fn note_features(&mut self) {
+        let replacing = self.slots.iter().any(|slot| slot.replacement.is_some());
+        self.features = if replacing { vec![REPLACEMENT.to_owned()] } else { Vec::new() };
     }
 
     /// The slots whose members hold everything.
@@ -318,7 +360,11 @@ impl Superblock {
                     slot.member_id.is_some() && lane < LANES && lanes.insert(lane)
                 }
             };
-            if !sound {
+            let replaced = slot.replacement.as_ref().is_none_or(|replacement| {
+                let lane = replacement.lane;
+                slot.state == SlotState::Active && lane < LANES && lanes.insert(lane)
+            });
+            if !sound || !replaced {
                 return Err(impossible("a slot has no member or a wrong lane".into()));
             }
         }

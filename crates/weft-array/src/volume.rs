@@ -141,12 +141,17 @@ impl Array {
         self.0.events.subscribe()
     }
 
-    /// Excludes a member, by its slot number or its name, as if its disk had failed.
+    /// Excludes a member, by its slot number or its name, as if its disk had failed. The replacement
+    /// of a working member can be given, too, by name: the member then stays.
     ///
     /// # Errors
     /// If there is no such member, or the code cannot do without it.
     pub async fn fail(&self, member: &str) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
+        if let Some((slot, disk)) = self.find_replacement(member) {
+            self.0.exclude(slot, &disk, "failed by command").await;
+            return Ok(slot);
+        }
         let slot = self.find(member)?;
         let Some(disk) = self.0.members.disk(slot) else {
             return Err(ArrayError::Refused(format!("slot {slot} is missing already")));
@@ -159,6 +164,13 @@ impl Array {
         }
         self.0.exclude(slot, &disk, "failed by command").await;
         Ok(slot)
+    }
+
+    fn find_replacement(&self, name: &str) -> Option<(usize, Rc<dyn Disk>)> {
+        let members = &self.0.members;
+        let copied = (0..members.len()).filter(|slot| members.copying(*slot).is_some());
+        let mut disks = copied.filter_map(|slot| Some((slot, members.beside(slot)?)));
+        disks.find(|(_, disk)| disk.info().name == name)
     }
 
     fn find(&self, member: &str) -> Result<usize, ArrayError> {
@@ -189,14 +201,21 @@ impl Array {
         Ok(())
     }
 
-    /// Replaces the member in a slot by `disk`: fails it if it is there, and rebuilds onto the disk.
+    /// Replaces the member in a slot by `disk`. A member that works stays while it is copied to the
+    /// disk, so that redundancy is never less; a missing one is rebuilt onto it. Returns when that has begun.
     ///
     /// # Errors
-    /// As [`Array::fail`] and [`Array::add_spare`].
+    /// As [`Array::add_spare`]; or if the member has a replacement already, or is the only active one.
     pub async fn replace(&self, member: &str, disk: Rc<dyn Disk>) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
         let slot = self.find(member)?;
+        self.0.check_replaceable(slot)?;
         let spare = self.0.prepare_spare(disk).await?;
+        if self.0.members.state(slot) == SlotState::Active {
+            let array = self.0.clone();
+            let begun = async move { array.begin_replacement(slot, spare).await };
+            return self.0.rt.spawn(begun).await.map(|()| slot);
+        }
         // Last in, first out: the disk that comes now is the one that is taken.
         self.0.members.spares.borrow_mut().push(spare);
         if self.0.members.state(slot) != SlotState::Missing {
@@ -211,7 +230,8 @@ impl Array {
         Ok(slot)
     }
 
-    /// Scrubs the whole array; returns when it has ended.
+    /// Scrubs the whole array; returns when it has ended. If the array is stopped or crashes before, the
+    /// next assembly takes it up by itself about where it was.
     ///
     /// # Errors
     /// If a scrub is running already, or repair is asked of an array that takes no writes.
@@ -220,10 +240,13 @@ impl Array {
         self.0.rt.spawn(async move { array.scrub(mode).await }).await
     }
 
-    /// Ends a running scrub early.
-    pub fn cancel_scrub(&self) {
-        self.0.jobs.scrub.cancel();
-        self.0.jobs.wake();
+    /// Ends a running scrub early; returns when it has ended. It will not be taken up again.
+    pub async fn cancel_scrub(&self) {
+        if self.0.jobs.scrub.is_running() {
+            self.0.jobs.scrub.cancel();
+            self.0.jobs.wake();
+            self.0.jobs.scrub.ended().await;
+        }
     }
 
     /// Pauses or resumes rebuild, resync and scrub.

@@ -15,20 +15,20 @@
 //! of dirty regions, makes the stripe whole again without touching a byte that was not being written.
 //!
 //! A member that fails a write is excluded durably (superblock) *before* the request is
-//! acknowledged: it holds old data, and must not come back as if it held the new.
+//! acknowledged: it holds old data, and must not come back as if it held the new. One that finds no
+//! room works otherwise, and stays (`no_room.rs`).
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::future::{Either, join_all, select};
-use weft_code::UnitSet;
-use weft_disk::{Class, Disk, DiskError, DiskErrorKind, WriteOpts};
+use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::sync::{Sender, oneshot};
 use weft_rt::{Buf, Frozen};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{Columns, Units};
+use crate::gather::Columns;
 use crate::geometry::{Piece, to_len};
 use crate::parity::{Band, Ready};
 
@@ -62,12 +62,12 @@ pub(crate) struct UnitWrite {
 }
 
 /// A unit whose write failed.
-struct FailedWrite {
-    unit: usize,
-    column: u64,
-    slot: usize,
-    disk: Rc<dyn Disk>,
-    error: DiskError,
+pub(crate) struct FailedWrite {
+    pub unit: usize,
+    pub column: u64,
+    pub slot: usize,
+    pub disk: Rc<dyn Disk>,
+    pub error: DiskError,
 }
 
 impl Inner {
@@ -165,6 +165,7 @@ impl Inner {
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
+        self.match_stripe(stripe).await?;
         let segments = joined(self.align_segments(stripe, segments).await?);
         self.check_writable()?;
         let mut writes = Vec::new();
@@ -202,7 +203,7 @@ impl Inner {
     }
 
     /// Writes all units; says whether all of them could be.
-    async fn write_units(
+    pub(crate) async fn write_units(
         &self,
         stripe: u64,
         bands: &[Band],
@@ -213,7 +214,7 @@ impl Inner {
         if failed.is_empty() {
             return Ok(true);
         }
-        let is_full = |f: &FailedWrite| f.error.kind == DiskErrorKind::NoSpace;
+        let is_full = |f: &FailedWrite| f.error.is_no_space();
         let (full, failed): (Vec<_>, Vec<_>) = failed.into_iter().partition(is_full);
         for FailedWrite { slot, disk, error, .. } in failed {
             self.member_failed(slot, &disk, &error).await;
@@ -221,7 +222,7 @@ impl Inner {
         if let Some(first) = full.first() {
             let disk = first.disk.info().name.clone();
             self.check_writable()?;
-            self.undo_full_disk(stripe, bands, &writes, full).await;
+            self.settle_no_space(stripe, bands, &writes, &full).await;
             return Err(ArrayError::NoSpace { disk });
         }
         // The units that failed are now lost ones, and decodable as long as the array is whole enough.
@@ -230,114 +231,23 @@ impl Inner {
     }
 
     /// Issues all writes at once to the members that are there; returns those that failed.
-    async fn issue(&self, stripe: u64, writes: &[UnitWrite], opts: WriteOpts) -> Vec<FailedWrite> {
+    pub(crate) async fn issue(
+        &self,
+        stripe: u64,
+        writes: &[UnitWrite],
+        opts: WriteOpts,
+    ) -> Vec<FailedWrite> {
         let lost = self.lost_units(stripe);
         let issued = writes.iter().filter(|write| !lost.contains(write.unit)).filter_map(|write| {
             let (slot, offset) = self.geometry.locate(stripe, write.unit, write.column);
             let disk = self.members.disk(slot)?;
             let (unit, column, data) = (write.unit, write.column, write.data.clone());
             Some(async move {
-                let result = disk.write(offset, data, opts).await;
+                let result = self.write_both(stripe, slot, &disk, offset, data, opts).await;
                 result.err().map(|error| FailedWrite { unit, column, slot, disk, error })
             })
         });
         join_all(issued).await.into_iter().flatten().collect()
-    }
-
-    /// After a write that found no room on some members: their units are still old there.
-    ///
-    /// If only data found none, the parity is corrected to what the disks really hold. If parity
-    /// found none it cannot be corrected, so the units that were written are made old again,
-    /// as the others imply them. Neither needs new room. A member that makes even this
-    /// impossible is excluded: its unit belongs to no state of the stripe.
-    async fn undo_full_disk(
-        &self,
-        stripe: u64,
-        bands: &[Band],
-        writes: &[UnitWrite],
-        full: Vec<FailedWrite>,
-    ) {
-        for band in bands {
-            let here = full.iter().filter(|f| f.column == band.from);
-            let old: UnitSet = here.map(|f| f.unit).collect();
-            if old.is_empty() {
-                continue;
-            }
-            let undone = if old.is_subset(&self.geometry.data_units()) {
-                self.correct_parity(stripe, band, writes, old).await
-            } else {
-                self.roll_back(stripe, band, writes, old).await
-            };
-            if undone.is_err() {
-                for f in full.iter().filter(|f| f.column == band.from) {
-                    self.member_failed(f.slot, &f.disk, &f.error).await;
-                }
-            }
-        }
-    }
-
-    async fn correct_parity(
-        &self,
-        stripe: u64,
-        band: &Band,
-        writes: &[UnitWrite],
-        old: UnitSet,
-    ) -> Result<(), ArrayError> {
-        let k = self.geometry.code.k();
-        let at = Columns { stripe, from: band.from, class: Class::User };
-        let mut on_disk = self.read_exactly(at, band.len, old).await?;
-        for (unit, buf) in &mut on_disk {
-            weft_gf::xor_acc(buf, &[band.columns_of(*unit)]);
-        }
-        let parities = writes.iter().filter(|write| write.unit >= k && write.column == band.from);
-        let mut corrected = Vec::new();
-        for write in parities {
-            let mut parity = Buf::copy_from(&write.data);
-            for (unit, delta) in &on_disk {
-                let coef = self.geometry.code.coef(stripe, write.unit - k, *unit);
-                weft_gf::mul_acc(&mut parity, coef, delta);
-            }
-            let data = parity.freeze();
-            corrected.push(UnitWrite { unit: write.unit, column: write.column, data });
-        }
-        self.issue_all(stripe, &corrected).await
-    }
-
-    /// Gives the units of a band that were written the values that all others imply.
-    async fn roll_back(
-        &self,
-        stripe: u64,
-        band: &Band,
-        writes: &[UnitWrite],
-        old: UnitSet,
-    ) -> Result<(), ArrayError> {
-        let lost = self.lost_units(stripe);
-        let here = writes.iter().filter(|write| write.column == band.from);
-        let written: UnitSet = here.map(|write| write.unit).collect();
-        let new = written.difference(&old).difference(&lost);
-        let at = Columns { stripe, from: band.from, class: Class::User };
-        let wanted: Units = new.iter().map(|unit| (unit, Buf::new(band.len))).collect();
-        let (result, before) = self.gather(at, lost.union(&new), wanted).await;
-        result?;
-        let column = band.from;
-        let restored: Vec<UnitWrite> = before
-            .into_iter()
-            .map(|(unit, buf)| UnitWrite { unit, column, data: buf.freeze() })
-            .collect();
-        self.issue_all(stripe, &restored).await
-    }
-
-    /// Issues writes of which none may fail for lack of room.
-    async fn issue_all(&self, stripe: u64, writes: &[UnitWrite]) -> Result<(), ArrayError> {
-        let mut result = Ok(());
-        for f in self.issue(stripe, writes, WriteOpts::USER).await {
-            if f.error.kind == DiskErrorKind::NoSpace {
-                result = Err(f.error.into());
-            } else {
-                self.member_failed(f.slot, &f.disk, &f.error).await;
-            }
-        }
-        result
     }
 
     /// Widens segments to whole sectors, with the bytes around them read from the array.

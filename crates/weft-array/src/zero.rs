@@ -18,6 +18,9 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
 use crate::log::{Record, RowRecord};
+use crate::parity::Band;
+use crate::region_map::MapStoreError;
+use crate::write::{FailedWrite, UnitWrite};
 
 /// Stripes zeroed at the same time.
 const STRIPES_AT_ONCE: u64 = 32;
@@ -127,7 +130,8 @@ impl Inner {
     async fn zero_stripe(&self, stripe: u64, fua: bool) -> Result<(), ArrayError> {
         let _lock = self.locks.exclusive(stripe).await;
         self.check_writable()?;
-        let lost = self.lost_units(stripe);
+        // Unmatched parity is zeroed like the rest, and matches then.
+        let lost = self.absent_units(stripe);
         let lost_later = lost.union(&self.lost_after_crash(stripe));
         let live = self.log_zero_stripe(stripe, lost, lost_later).await?;
         // Without its record nothing may be written: a lost unit would be neither old nor new.
@@ -140,19 +144,39 @@ impl Inner {
             let (slot, offset) = self.geometry.locate(stripe, unit, 0);
             let disk = self.members.disk(slot)?;
             Some(async move {
-                let result = disk.write_zeroes(offset, len, opts).await;
-                result.err().map(|error| (slot, disk, error))
+                let result = self.zero_both(stripe, slot, &disk, offset, len, opts).await;
+                result.err().map(|error| FailedWrite { unit, column: 0, slot, disk, error })
             })
         });
-        let failed = join_all(writes).await;
-        if let (true, Some(live)) = (fua && failed.iter().all(Option::is_none), &live) {
+        let failed: Vec<_> = join_all(writes).await.into_iter().flatten().collect();
+        if let (true, Some(live)) = (fua && failed.is_empty(), &live) {
             live.is_durable();
         }
-        for (slot, disk, error) in failed.into_iter().flatten() {
-            self.member_failed(slot, &disk, &error).await;
+        let (full, failed): (Vec<_>, Vec<_>) =
+            failed.into_iter().partition(|f| f.error.is_no_space());
+        for f in failed {
+            self.member_failed(f.slot, &f.disk, &f.error).await;
         }
-        drop(live);
-        self.check_writable()
+        self.check_writable()?;
+        let Some(first) = full.first() else {
+            self.unmatched.forget(stripe);
+            return Ok(());
+        };
+        let disk = first.disk.info().name.clone();
+        self.settle_zeroes(stripe, &full).await;
+        Err(ArrayError::NoSpace { disk })
+    }
+
+    /// After zeroing a stripe of which some units found no room for zeros.
+    async fn settle_zeroes(&self, stripe: u64, full: &[FailedWrite]) {
+        let zeros = Buf::zeroed(self.geometry.unit_len()).freeze();
+        let units = self.geometry.units();
+        let write = |unit| UnitWrite { unit, column: 0, data: zeros.clone() };
+        let writes: Vec<UnitWrite> = units.iter().map(write).collect();
+        let units = self.geometry.data_units();
+        let data = units.iter().map(|unit| (unit, zeros.clone())).collect();
+        let band = Band { from: 0, len: zeros.len(), units, data };
+        self.settle_no_space(stripe, &[band], &writes, full).await;
     }
 
     /// While degraded the lost units' new value (zero) is logged, and records on disk are
@@ -184,7 +208,13 @@ impl Inner {
     }
 
     /// Zeroes all units of some stripes on all members, durably.
-    pub(crate) async fn zero_units(&self, stripes: std::ops::Range<u64>) {
+    ///
+    /// # Errors
+    /// If a member has no room for zeros.
+    pub(crate) async fn zero_units(
+        &self,
+        stripes: std::ops::Range<u64>,
+    ) -> Result<(), MapStoreError> {
         let mut runs: BTreeMap<(usize, u64), u64> = BTreeMap::new();
         for stripe in stripes {
             for unit in self.geometry.units().iter() {
@@ -195,15 +225,26 @@ impl Inner {
         let zeroes = runs.into_iter().filter_map(|(slot, offset, len)| {
             let disk = self.members.disk(slot)?;
             Some(async move {
+                let twin = self.members.beside(slot);
                 let result = disk.write_zeroes(offset, len, WriteOpts::USER).await;
+                if let Some(twin) = twin
+                    && let Err(error) = twin.write_zeroes(offset, len, WriteOpts::USER).await
+                {
+                    self.member_failed(slot, &twin, &error).await;
+                }
                 result.err().map(|error| (slot, disk, error))
             })
         });
         let failed = join_all(zeroes).await;
         for (slot, disk, error) in failed.into_iter().flatten() {
+            if error.is_no_space() {
+                self.note_no_space(slot, &*disk);
+                return Err(MapStoreError::NoSpace { disk: disk.info().name.clone() });
+            }
             self.member_failed(slot, &disk, &error).await;
         }
         self.flush_members().await;
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 mod members;
 
 use members::{MIB, made};
-use weft_array::superblock::{SlotState, SuperblockError};
+use weft_array::superblock::{ReplacementMeta, SlotState, SuperblockError};
 use weft_array::{AssembleError, Assembly, Found, Superblock, decide, may_take_effect};
 use weft_disk::DiskInfo;
 
@@ -275,6 +275,129 @@ fn check_all_subsets(members: &[Superblock], live: usize) {
             for index in assembly.slots.iter().flatten() {
                 let member = chosen[*index];
                 assert!(live >> member & 1 == 1, "member {member} of {subset:b} is stale");
+            }
+        }
+    }
+}
+
+/// A mirror of `n` of which slot 0 is being replaced by member `n`.
+fn replacing(n: usize) -> Vec<Superblock> {
+    let mut members = made("raid1", n, 0, 1);
+    let mut next = without(&members[0], &[]);
+    let member_id = next.new_member_id();
+    members.push(Superblock { self_id: member_id, ..members[0].clone() });
+    next.slots[0].replacement = Some(ReplacementMeta { member_id, lane: 3, disk_hint: "".into() });
+    commit(&mut members, &(0..=n).collect::<Vec<_>>(), &next);
+    members
+}
+
+#[test]
+fn a_replacement_goes_on_beside_its_member_or_in_its_place() {
+    let members = replacing(3);
+    let assembly = start(&found(&members), false).expect("all there");
+    assert_eq!((assembly.slots[0], assembly.replacements[0]), (Some(0), Some(3)));
+    let assembly = start(&found(&members[..3]), false).expect("without the replacement");
+    assert_eq!((assembly.slots[0], assembly.replacements[0]), (Some(0), None));
+    assert_eq!(assembly.superblock.slots[0].replacement, None);
+    let assembly = start(&found(&members[1..]), false).expect("without the member");
+    let slot = &assembly.superblock.slots[0];
+    assert_eq!((assembly.slots[0], assembly.replacements[0]), (Some(2), None));
+    assert_eq!(slot.state, SlotState::Rebuilding { lane: 3 });
+    assert_eq!((slot.member_id, &slot.replacement), (Some(members[3].self_id), &None));
+    assert_eq!(assembly.lost, [0]);
+    // It is not counted as the member that it is to replace.
+    let mut members = replacing(2);
+    members.remove(0);
+    let refused = start(&found(&members), false);
+    assert!(matches!(refused, Err(AssembleError::NoMajority { .. })), "{refused:?}");
+}
+
+/// As `no_stale_set_is_ever_started`, with a change that makes a replacement the member, alone or
+/// together with exclusions, before or after others.
+#[test]
+fn no_stale_set_is_started_after_a_replacement() {
+    for n in 2..=4_usize {
+        let members = replacing(n);
+        let all: Vec<usize> = (0..n).collect();
+        swap(&members, &all);
+        for first in subsets(&all[1..]) {
+            let kept: Vec<usize> = all.iter().filter(|m| !first.contains(m)).copied().collect();
+            if may_take_effect(n, kept.len()) {
+                let mut changed = members.clone();
+                let next = without(&members[0], &first);
+                let holders: Vec<usize> = kept.iter().copied().chain([n]).collect();
+                commit(&mut changed, &holders, &next);
+                swap(&changed, &kept);
+            }
+        }
+    }
+}
+
+/// All subsets but the empty one.
+fn subsets(of: &[usize]) -> Vec<Vec<usize>> {
+    let pick = |set: usize| {
+        let chosen = of.iter().enumerate().filter(move |(bit, _)| set >> bit & 1 == 1);
+        chosen.map(|(_, m)| *m).collect()
+    };
+    (1..1 << of.len()).map(pick).collect()
+}
+
+/// The replacement (the last member) takes the place of member 0, one of `live`, which hold everything
+/// as it does.
+fn swap(members: &[Superblock], live: &[usize]) {
+    let new = members.len() - 1;
+    let newest = &members[live[0]];
+    let others: Vec<usize> = live.iter().filter(|m| **m != 0).copied().collect();
+    let mut both = live.to_vec();
+    both.push(new);
+    for dropped in subsets(&others).into_iter().chain([Vec::new()]) {
+        let mut next = without(newest, &dropped);
+        next.slots[0].member_id = Some(members[new].self_id);
+        next.slots[0].replacement = None;
+        let kept: Vec<usize> = others.iter().filter(|m| !dropped.contains(m)).copied().collect();
+        let holders: Vec<usize> = kept.iter().copied().chain([new]).collect();
+        for partly in subsets(&holders) {
+            let mut torn = members.to_vec();
+            commit(&mut torn, &partly, &next);
+            if partly.len() < holders.len() {
+                check_active(&torn, &both);
+            } else if may_take_effect(live.len(), kept.len()) {
+                check_active(&torn, &holders);
+                exclude_each(&torn, &holders);
+            }
+        }
+    }
+}
+
+/// After the swap others may go.
+fn exclude_each(members: &[Superblock], live: &[usize]) {
+    let new = members.len() - 1;
+    for dropped in subsets(live).iter().filter(|dropped| dropped.len() < live.len()) {
+        let kept: Vec<usize> = live.iter().filter(|m| !dropped.contains(m)).copied().collect();
+        if may_take_effect(live.len(), kept.len()) {
+            let slots: Vec<usize> =
+                dropped.iter().map(|m| if *m == new { 0 } else { *m }).collect();
+            let mut changed = members.to_vec();
+            commit(&mut changed, &kept, &without(&members[kept[0]], &slots));
+            check_active(&changed, &kept);
+        }
+    }
+}
+
+/// Whatever set of members is found: those that are started as whole are among `live`.
+fn check_active(members: &[Superblock], live: &[usize]) {
+    let all: Vec<usize> = (0..members.len()).collect();
+    for chosen in subsets(&all) {
+        let some: Vec<_> = chosen.iter().map(|m| members[*m].clone()).collect();
+        let Ok(assembly) = start(&found(&some), false) else { continue };
+        for (slot, index) in assembly.slots.iter().enumerate() {
+            let active = assembly.superblock.slots[slot].state == SlotState::Active;
+            if let Some(index) = index.filter(|_| active) {
+                assert!(
+                    live.contains(&chosen[index]),
+                    "member {} of {chosen:?} is stale",
+                    chosen[index]
+                );
             }
         }
     }

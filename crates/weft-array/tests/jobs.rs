@@ -9,7 +9,7 @@ mod common;
 
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, run};
+use common::bench::{Bench, UNIT, disk, members, run};
 use common::disk::{Leave, Power, TestDisk};
 use common::*;
 use weft_array::{ArrayState, ScrubMode};
@@ -197,6 +197,66 @@ fn a_crash_in_the_middle_of_a_rebuild_then_a_discard_brings_nothing_back() {
                 let now = read(&array, n * stripe, stripe as usize).await;
                 assert!(now[..512] == [7; 512] && now[512..].iter().all(|b| *b == 0), "cut {cut}");
             }
+            array.stop().await.expect("stopped");
+        }
+    });
+}
+
+/// The same disks after a crash that leaves everything that was written.
+fn crashed(rt: &Rt, bench: &Bench) -> Vec<Rc<TestDisk>> {
+    let power = Power::new();
+    let reopen = |(n, disk): (usize, &Rc<TestDisk>)| {
+        let cells = disk.cells.borrow().after_cut(Leave::All);
+        TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, cells)
+    };
+    bench.disks.iter().enumerate().map(reopen).collect()
+}
+
+#[test]
+fn a_scrub_goes_on_about_where_a_stop_or_a_crash_left_it() {
+    run(|rt| async move {
+        for crash in [false, true] {
+            let bench = Bench::new(&rt, "raid5", 3).await;
+            let stripes = bench.array.size_bytes() / bench.stripe_bytes();
+            write(&bench.array, 0, &vec![1; bench.array.size_bytes() as usize]).await;
+            bench.array.flush().await.expect("flushed");
+            // One wrong stripe at the beginning, one near the end; one stripe in 10 seconds.
+            bench.rot(1, 0);
+            bench.rot(stripes - 2, 1);
+            bench.array.set_throttle(0, Some(UNIT / 10));
+            let array = bench.array.clone();
+            drop(rt.spawn(async move { array.scrub(ScrubMode::Repair).await }));
+            rt.sleep(stripes / 2 * 10 * SECOND).await;
+            let before = bench.array.status().scrub.expect("a scrub runs");
+            assert!(before.running && before.mismatches == 1, "{before:?}");
+            let disks = if crash {
+                crashed(&rt, &bench)
+            } else {
+                bench.array.stop().await.expect("stopped");
+                bench.disks.clone()
+            };
+            let array = assemble(&rt, &members(&disks)).await;
+            let after = array.status().scrub.expect("it goes on");
+            assert!(after.running && after.mode == ScrubMode::Repair, "{after:?}");
+            // Half a minute, and what was in flight.
+            assert!(after.stripes <= before.stripes + 1, "{after:?}, {before:?}");
+            let least = if crash { before.stripes - 6 } else { before.stripes };
+            assert!(after.stripes >= least && after.mismatches == 1, "{after:?}, {before:?}");
+            while array.status().scrub.is_some_and(|scrub| scrub.running) {
+                rt.sleep(SECOND).await;
+            }
+            let end = array.status().scrub.expect("a scrub ran");
+            assert!(end.complete, "{end:?}");
+            assert_eq!((end.stripes, end.mismatches, end.repaired), (stripes, 2, 2), "{end:?}");
+            // What has ended or was cancelled is not taken up again.
+            let again = array.clone();
+            drop(rt.spawn(async move { again.scrub(ScrubMode::Check).await }));
+            rt.sleep(MILLISECOND / 100).await;
+            array.cancel_scrub().await;
+            assert!(!array.status().scrub.expect("a scrub ran").complete);
+            array.stop().await.expect("stopped");
+            let array = assemble(&rt, &members(&disks)).await;
+            assert_eq!(array.status().scrub, None);
             array.stop().await.expect("stopped");
         }
     });

@@ -9,6 +9,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use members::{MIB, made, now, options};
 use weft_array::area::SUPERBLOCK_OFFSETS;
 use weft_array::region_map::{MapConfig, RegionMap};
+use weft_array::superblock::{ReplacementMeta, Role, SlotState};
 use weft_array::superblock::{peek_label, read_superblock, write_label, write_superblock};
 use weft_array::{Id, Superblock, SuperblockError};
 use weft_disk::{Disk, RamDisk, WriteOpts};
@@ -251,4 +252,28 @@ fn identities_of_members_are_those_that_were_given() {
     }
     let mut grown = superblocks[0].clone();
     assert_eq!(grown.new_member_id(), Id([3; 16]).member(4));
+}
+
+#[test]
+fn a_replacement_is_a_feature_that_others_must_know() {
+    let mut superblock = sample();
+    let member_id = superblock.new_member_id();
+    superblock.slots[2].replacement =
+        Some(ReplacementMeta { member_id, lane: 4, disk_hint: "disk".into() });
+    superblock.features = vec!["replacement".into()];
+    let encoded = superblock.encode(superblock.self_id).expect("fits");
+    assert_eq!(Superblock::decode(&encoded).expect("whole"), superblock);
+    assert_eq!(superblock.role_of(member_id), Role::Replacement(2));
+    // A lane used twice, a replacement of what is not there.
+    let breaks: [fn(&mut Superblock); 3] = [
+        |own| own.slots[1].state = SlotState::Rebuilding { lane: 4 },
+        |own| own.slots[2].state = SlotState::Missing,
+        |own| own.slots[2].replacement.as_mut().expect("set above").lane = 8,
+    ];
+    for broken in breaks {
+        let mut wrong = superblock.clone();
+        broken(&mut wrong);
+        let decoded = Superblock::decode(&wrong.encode(wrong.self_id).expect("fits"));
+        assert!(matches!(decoded, Err(SuperblockError::Impossible { .. })), "{decoded:?}");
+    }
 }

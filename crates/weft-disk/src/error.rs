@@ -74,6 +74,11 @@ impl DiskError {
         Self { disk: disk.to_owned(), op, offset, len, kind, source }
     }
 
+    /// Whether there was no room below the disk: it works otherwise.
+    pub fn is_no_space(&self) -> bool {
+        self.kind == DiskErrorKind::NoSpace
+    }
+
     fn describe(&self) -> String {
         let Self { disk, op, offset, len, source, .. } = self;
         match op {

@@ -148,12 +148,15 @@ fn the_daemon_refuses_what_would_lose_data() {
     };
     refused(&["fail", "t", "d0"], "would lose data");
     refused(&["fail", "t", "d1"], "missing");
-    refused(&["replace", "t", "d0", "d3"], "would lose data");
     refused(&["rebuild", "t"], "no spare");
     bench.refused(&["status", "--check"], 3);
     let error = bench.refused(&["fail", "t", "d0", "--json"], 1);
     let error: serde_json::Value = serde_json::from_str(&error).expect("errors are JSON too");
     assert_eq!(error["error"]["code"], 1);
+    // A copy takes nothing away: also a member that cannot be spared is replaced.
+    bench.weft(&["replace", "t", "d0", "d3"]);
+    let disk = bench.status("t")["slots"][0]["disk"].clone();
+    assert!(disk.as_str().is_some_and(|disk| disk.ends_with("d3")), "{disk}");
     bench.terminate();
 }
 

@@ -12,7 +12,8 @@
 //! replacement was flushed (`finish`). When no region is stale, the slot becomes active.
 //!
 //! A stripe that cannot be reconstructed (a medium error on a survivor too many) stays stale, and all
-//! others go on; the slot is then not whole, and the job says so and waits for a change.
+//! others go on; the slot is then not whole, and the job says so and waits for a change. A replacement without
+//! room (a sparse file on a full file system) is tried again every few seconds.
 //!
 //! A *pass* ends when nothing is left, or when something must be looked at first: a pause, a spare to be
 //! taken, another member lost. The next one takes up what the map says is left.
@@ -89,15 +90,19 @@ impl Inner {
             self.jobs.rebuild.set_done(*lane, self.map.unfinished(*lane));
         }
         let total = self.map.stale_stripes(self.lanes());
-        self.jobs.begin(JobKind::Rebuild, total, self.rt.now());
+        let kind = if self.members.only_copies() { JobKind::Replace } else { JobKind::Rebuild };
+        self.jobs.begin(kind, total, self.rt.now());
         let unreadable = Pass::new(self, slots.clone()).run().await;
         self.jobs.end();
         if self.must_yield() {
             return;
         }
         if let Some(cause) = unreadable {
-            let job = "rebuild".to_owned();
-            self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
+            // One that lacks room was told of, and is tried again by itself.
+            if !matches!(cause, ArrayError::NoSpace { .. }) {
+                let job = "rebuild".to_owned();
+                self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
+            }
             self.jobs.stalled.set(true);
             return;
         }
@@ -171,6 +176,7 @@ impl<'a> Pass<'a> {
         array.members.rebuilding() != self.slots
             || array.incomplete_slots() != self.incomplete
             || array.can_take_spare()
+            || matches!(self.unreadable, Some(ArrayError::NoSpace { .. }))
     }
 
     /// Takes up a policy that was changed. Stripes in flight end as they began.

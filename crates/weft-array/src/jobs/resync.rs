@@ -1,4 +1,7 @@
-//! Resync: after a crash, making parity agree with the data in the regions that were dirty.
+//! Resync: making parity agree with the data again, in the regions that were dirty at a crash, and
+//! where there was no room to write parity (`no_room.rs`).
+
+use std::collections::BTreeSet;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -9,10 +12,21 @@ use crate::error::ArrayError;
 use crate::events::Event;
 
 impl Inner {
-    /// Resyncs every region that needs it.
+    /// The regions that need a resync, but for those that wait for room under a member.
+    pub(super) fn regions_to_resync(&self) -> Vec<u64> {
+        if self.map.resync_count() == 0 {
+            return Vec::new();
+        }
+        let waiting: BTreeSet<u64> =
+            self.unmatched.stripes().into_iter().map(|stripe| self.map.region_of(stripe)).collect();
+        (0..self.geometry.regions())
+            .filter(|region| self.map.needs_resync(*region) && !waiting.contains(region))
+            .collect()
+    }
+
+    /// Resyncs every region that needs it and can be resynced.
     pub(crate) async fn resync(&self) {
-        let regions: Vec<u64> =
-            (0..self.geometry.regions()).filter(|region| self.map.needs_resync(*region)).collect();
+        let regions = self.regions_to_resync();
         let stripes: u64 = regions
             .iter()
             .map(|region| self.geometry.stripes_of(*region))
@@ -30,6 +44,8 @@ impl Inner {
                 // A failure to write the map leaves the mark: the region is resynced once more.
                 Ok(()) if !self.must_yield() => drop(self.map.clear_resync(self, &[region]).await),
                 Ok(()) => {}
+                // It waits, and is tried again by itself.
+                Err(ArrayError::NoSpace { .. }) => {}
                 Err(error) => failed = Some(error),
             }
         }
@@ -65,7 +81,7 @@ impl Inner {
         }
     }
 
-    async fn resync_paced(&self, stripe: u64) -> Result<(), ArrayError> {
+    pub(crate) async fn resync_paced(&self, stripe: u64) -> Result<(), ArrayError> {
         self.pace().await;
         let _memory = self.job_memory().await?;
         let _lock = self.locks.exclusive(stripe).await;

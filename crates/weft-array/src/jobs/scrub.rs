@@ -5,15 +5,21 @@
 //! taken for right. Where the code has enough rows, a single wrong unit can be *located*: it is the one
 //! whose replacement by what the others say makes every row agree, if there is only one such unit.
 //! Read errors met on the way are repaired in either mode, as on any read.
+//!
+//! How far it has come is noted in the superblock now and then, and at a stop: the next assembly goes on from
+//! there. After a crash it repeats what was done since the last note, at most half a minute's work. For a note
+//! it waits until no stripe is in flight, so that what was counted is exactly what lies before.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
-use weft_rt::Buf;
+use weft_rt::sync::Notify;
+use weft_rt::{Buf, Nanos, SECOND};
 
 use super::{JobKind, Meter, Progress};
 use crate::array::Inner;
@@ -21,7 +27,10 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::gather::{Columns, Units};
 use crate::recover::Checked;
-use crate::superblock::ScrubMode;
+use crate::superblock::{ScrubMode, ScrubProgress};
+
+/// How far a scrub has come is made durable this often.
+const NOTE_PERIOD: Nanos = 30 * SECOND;
 
 /// Places kept of the mismatches found.
 const PLACES_MAX: usize = 64;
@@ -46,6 +55,8 @@ pub struct ScrubReport {
     pub mode: ScrubMode,
     /// Whether it is still running.
     pub running: bool,
+    /// Whether it came to its end: false also if it was cancelled.
+    pub complete: bool,
     /// Stripes looked at.
     pub stripes: u64,
     /// Stripes that disagreed.
@@ -63,6 +74,7 @@ pub(crate) struct ScrubState {
     report: RefCell<Option<ScrubReport>>,
     progress: RefCell<Option<Progress>>,
     cancel: Cell<bool>,
+    ended: Notify,
 }
 
 impl ScrubState {
@@ -82,6 +94,39 @@ impl ScrubState {
     pub fn is_running(&self) -> bool {
         self.progress.borrow().is_some()
     }
+
+    /// Returns when no scrub runs.
+    pub async fn ended(&self) {
+        while self.is_running() {
+            self.ended.wait().await;
+        }
+    }
+
+    fn begin(&self, from: ScrubProgress, total: u64, now: Nanos) {
+        let ScrubProgress { mode, next_stripe: done, mismatches, repaired, unreadable } = from;
+        let (kind, meter) = (JobKind::Scrub, Meter::from(now, done));
+        *self.progress.borrow_mut() = Some(Progress { kind, total, done, meter });
+        *self.report.borrow_mut() = Some(ScrubReport {
+            mode,
+            running: true,
+            complete: false,
+            stripes: done,
+            mismatches,
+            repaired,
+            unreadable,
+            places: Vec::new(),
+        });
+        self.cancel.set(false);
+    }
+
+    fn end(&self, complete: bool) -> ScrubReport {
+        *self.progress.borrow_mut() = None;
+        let mut report = self.report.borrow_mut();
+        let report = report.as_mut().expect("made when it began");
+        (report.running, report.complete) = (false, complete);
+        self.ended.notify_all();
+        report.clone()
+    }
 }
 
 impl Inner {
@@ -90,62 +135,108 @@ impl Inner {
     /// # Errors
     /// If a scrub is running already.
     pub(crate) async fn scrub(&self, mode: ScrubMode) -> Result<ScrubReport, ArrayError> {
-        let state = &self.jobs.scrub;
-        if state.is_running() {
+        if self.jobs.scrub.is_running() {
             return Err(ArrayError::Refused("a scrub is running already; cancel it first".into()));
         }
         if mode == ScrubMode::Repair {
             self.check_writable()?;
         }
-        let (total, now) = (self.geometry.stripes, self.rt.now());
-        let (kind, meter) = (JobKind::Scrub, Meter::new(now));
-        *state.progress.borrow_mut() = Some(Progress { kind, total, done: 0, meter });
-        *state.report.borrow_mut() = Some(ScrubReport {
-            mode,
-            running: true,
-            stripes: 0,
-            mismatches: 0,
-            repaired: 0,
-            unreadable: 0,
-            places: Vec::new(),
-        });
-        state.cancel.set(false);
-        self.scrub_stripes(mode).await;
-        *state.progress.borrow_mut() = None;
-        let mut report = state.report.borrow_mut();
-        let report = report.as_mut().expect("set above");
-        report.running = false;
-        let (mismatches, repaired) = (report.mismatches, report.repaired);
-        self.events.emit(Event::ScrubFinished { mismatches, repaired });
-        Ok(report.clone())
+        let from =
+            ScrubProgress { mode, next_stripe: 0, mismatches: 0, repaired: 0, unreadable: 0 };
+        self.begin_scrub(from);
+        Ok(self.scrub_from(from).await)
     }
 
-    async fn scrub_stripes(&self, mode: ScrubMode) {
+    /// Takes up the scrub that was under way when the array was last stopped, or crashed.
+    pub(super) fn resume_scrub(self: &Rc<Self>) {
+        let from = self.members.superblock.borrow().scrub;
+        if let Some(from) = from {
+            self.begin_scrub(from);
+            let array = self.clone();
+            drop(self.rt.spawn(async move { array.scrub_from(from).await }));
+        }
+    }
+
+    fn begin_scrub(&self, from: ScrubProgress) {
+        self.jobs.scrub.begin(from, self.geometry.stripes, self.rt.now());
+    }
+
+    /// Carries out a scrub that was begun.
+    async fn scrub_from(&self, from: ScrubProgress) -> ScrubReport {
+        let state = &self.jobs.scrub;
+        self.note_scrub(Some(from)).await;
+        let next_stripe = self.scrub_stripes(from).await;
+        let complete = next_stripe >= self.geometry.stripes;
+        if self.must_end() && !complete && !state.cancel.get() {
+            // The stop that ends it makes this durable, or it goes on a little further back.
+            let progress = self.scrub_progress(from.mode, next_stripe);
+            self.members.superblock.borrow_mut().scrub = progress;
+            return state.end(false);
+        }
+        self.note_scrub(None).await;
+        let report = state.end(complete);
+        let (mismatches, repaired) = (report.mismatches, report.repaired);
+        self.events.emit(Event::ScrubFinished { mismatches, repaired });
+        report
+    }
+
+    /// Whether a scrub cannot go on in this assembly of the array.
+    fn must_end(&self) -> bool {
+        self.stopped.get() || self.broken.borrow().is_some()
+    }
+
+    fn scrub_progress(&self, mode: ScrubMode, next_stripe: u64) -> Option<ScrubProgress> {
+        let report = self.jobs.scrub.report()?;
+        let ScrubReport { mismatches, repaired, unreadable, .. } = report;
+        Some(ScrubProgress { mode, next_stripe, mismatches, repaired, unreadable })
+    }
+
+    /// Makes durable how far a scrub has come.
+    async fn note_scrub(&self, progress: Option<ScrubProgress>) {
+        let before = {
+            let mut superblock = self.members.superblock.borrow_mut();
+            std::mem::replace(&mut superblock.scrub, progress)
+        };
+        if before != progress {
+            self.commit_members().await;
+        }
+    }
+
+    /// Returns the first stripe that was not looked at.
+    async fn scrub_stripes(&self, from: ScrubProgress) -> u64 {
         let state = &self.jobs.scrub;
         let mut in_flight = FuturesUnordered::new();
-        let mut stripes = 0..self.geometry.stripes;
+        let mut next = from.next_stripe;
+        let mut note_at = self.rt.now() + NOTE_PERIOD;
+        let mut undone: Option<u64> = None;
         loop {
-            if self.jobs.paused.get()
-                && in_flight.is_empty()
-                && !self.stopped.get()
-                && !state.cancel.get()
-            {
-                self.jobs.bell.wait().await;
+            let ending = self.must_end() || state.cancel.get();
+            if in_flight.is_empty() && !ending {
+                // Nothing is in flight: all stripes before this one were looked at.
+                if self.rt.now() >= note_at {
+                    self.note_scrub(self.scrub_progress(from.mode, next)).await;
+                    note_at = self.rt.now() + NOTE_PERIOD;
+                }
+                if self.jobs.paused.get() {
+                    self.jobs.bell.wait().await;
+                    continue;
+                }
+            }
+            let now = self.rt.now();
+            // However slow it is to be, it can be brought to rest soon.
+            let is_behind = in_flight.is_empty() || self.jobs.throttle.backlog(now) < SECOND;
+            let open = !ending && !self.jobs.paused.get() && now < note_at && is_behind;
+            let window = self.jobs.throttle.window(now, self.window());
+            if open && in_flight.len() < window && next < self.geometry.stripes {
+                in_flight.push(self.scrub_stripe(next, from.mode));
+                next += 1;
                 continue;
             }
-            let open = !self.must_yield() && !state.cancel.get();
-            let window = self.jobs.throttle.window(self.rt.now(), self.window());
-            if open
-                && in_flight.len() < window
-                && let Some(stripe) = stripes.next()
-            {
-                in_flight.push(self.scrub_stripe(stripe, mode));
-                continue;
-            }
-            if in_flight.next().await.is_none()
-                && !(self.jobs.paused.get() && !state.cancel.get() && !self.stopped.get())
-            {
-                return;
+            match in_flight.next().await {
+                Some(Ok(())) => {}
+                Some(Err(stripe)) => undone = Some(undone.map_or(stripe, |old| old.min(stripe))),
+                None if ending || next >= self.geometry.stripes => return undone.unwrap_or(next),
+                None => continue,
             }
             if let Some(progress) = &mut *state.progress.borrow_mut() {
                 progress.done += 1;
@@ -154,23 +245,25 @@ impl Inner {
         }
     }
 
-    async fn scrub_stripe(&self, stripe: u64, mode: ScrubMode) {
+    /// Gives the stripe back if it was not looked at.
+    async fn scrub_stripe(&self, stripe: u64, mode: ScrubMode) -> Result<(), u64> {
         let region = self.map.region_of(stripe);
         // What was never written has no redundancy to compare; what waits for resync will get it.
         if !self.map.is_written(region) || self.map.needs_resync(region) {
             self.note(|report| report.stripes += 1);
-            return;
+            return Ok(());
         }
         self.pace().await;
-        let Ok(_memory) = self.job_memory().await else { return };
+        let Ok(_memory) = self.job_memory().await else { return Err(stripe) };
         let _lock = self.locks.exclusive(stripe).await;
         let lost = self.lost_units(stripe);
         let at = Columns { stripe, from: 0, class: Class::Maintenance };
-        match self.check_stripe(at, lost).await {
+        match self.check_stripe(at).await {
             Ok(checked) if checked.wrong.is_empty() => self.note(|report| report.stripes += 1),
             Ok(checked) => self.mismatch(at, lost, mode, checked).await,
             Err(_) => self.note(|report| report.unreadable += 1),
         }
+        Ok(())
     }
 
     async fn mismatch(&self, at: Columns, lost: UnitSet, mode: ScrubMode, checked: Checked) {
@@ -190,8 +283,9 @@ impl Inner {
                 Some((unit, value)) => vec![(unit, value)],
                 None => checked.wrong,
             };
-            self.write_back(at, correct, WriteOpts::MAINTENANCE).await;
-            self.note(|report| report.repaired += 1);
+            if self.write_back(at, correct, WriteOpts::MAINTENANCE).await.is_ok() {
+                self.note(|report| report.repaired += 1);
+            }
         }
     }
 

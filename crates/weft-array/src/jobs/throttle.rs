@@ -82,6 +82,11 @@ impl Throttle {
         if active && !late { 1 } else { window }
     }
 
+    /// How long what is counted already takes at the maximum.
+    pub fn backlog(&self, now: Nanos) -> Nanos {
+        self.max_bytes_s.get().map_or(0, |_| self.next_at.get().saturating_sub(now))
+    }
+
     /// Counts `bytes` more to be worked on; the time at which they may begin.
     pub fn reserve(&self, now: Nanos, bytes: u64) -> Nanos {
         let mut start = now;

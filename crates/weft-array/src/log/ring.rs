@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use weft_disk::{DiskErrorKind, WriteOpts};
+use futures_util::future::join;
+use weft_disk::WriteOpts;
 use weft_rt::sync::{Receiver, Sender, oneshot};
 use weft_rt::{Buf, Frozen};
 
@@ -136,9 +137,21 @@ impl Ring {
         let mut full = None;
         if let Some(disk) = array.members.disk(slot) {
             let offset = self.area_offset + at % self.bytes;
-            match disk.write(offset, data, WriteOpts::USER_FUA).await {
+            let twin = array.members.beside(slot);
+            let beside = async {
+                let twin = twin?;
+                let error = twin.write(offset, data.clone(), WriteOpts::USER_FUA).await.err()?;
+                Some((twin, error))
+            };
+            let own = disk.write(offset, data.clone(), WriteOpts::USER_FUA);
+            let (result, failed) = join(own, beside).await;
+            if let Some((twin, error)) = failed {
+                array.member_failed(slot, &twin, &error).await;
+            }
+            match result {
                 Ok(()) => self.note_durable(retired_below),
-                Err(error) if error.kind == DiskErrorKind::NoSpace => {
+                Err(error) if error.is_no_space() => {
+                    array.note_no_space(slot, &*disk);
                     full = Some(disk.info().name.clone());
                 }
                 Err(error) => array.member_failed(slot, &disk, &error).await,

@@ -114,29 +114,31 @@ impl RegionMap {
         Ok(regions)
     }
 
-    /// Turns every dirty region into one that needs a resync: after a crash, before the first
-    /// write. Durable on return.
+    /// Turns every dirty region into one that needs a resync, and is stale in the lanes of `stale` (one bit
+    /// each): after a crash, before the first write. Durable on return.
     ///
     /// # Errors
     /// If the members cannot be written.
-    pub async fn resync_dirty(&self, store: &dyn MapStore) -> Result<(), MapError> {
+    pub async fn resync_dirty(&self, store: &dyn MapStore, stale: u8) -> Result<(), MapError> {
         let dirty = self.dirty_regions();
         for region in &dirty {
             self.change(*region, |entry| {
                 entry.flags = entry.flags & !DIRTY | NEEDS_RESYNC;
+                entry.lanes |= stale;
             });
         }
         self.persist_pages(store, Self::pages_of(&dirty)).await
     }
 
-    /// Turns every written region into one that needs a resync: after a crash of an array that
+    /// Turns every written region into one that needs a resync, and is stale in the lanes of `stale`: after a crash of an array that
     /// keeps no dirty regions. Durable on return.
     ///
     /// # Errors
     /// If the members cannot be written.
-    pub async fn resync_written(&self, store: &dyn MapStore) -> Result<(), MapError> {
+    pub async fn resync_written(&self, store: &dyn MapStore, stale: u8) -> Result<(), MapError> {
         let written: Vec<u64> =
             (0..self.config.regions()).filter(|region| self.is_written(*region)).collect();
+        written.iter().for_each(|region| self.change(*region, |entry| entry.lanes |= stale));
         self.set_needs_resync(store, &written).await
     }
 

@@ -159,6 +159,22 @@ impl RegionMap {
         of_lane.filter(|(_, rebuilt)| rebuilt.left == 0).map(|((_, region), _)| *region).collect()
     }
 
+    /// What the replacement of `lane` has of a region may not be what it should be: all of it is stale
+    /// again, durably on return. The caller holds the lock of one of its stripes.
+    ///
+    /// # Errors
+    /// If the members cannot be written.
+    pub async fn make_stale(
+        &self,
+        store: &dyn MapStore,
+        lane: u8,
+        region: u64,
+    ) -> Result<(), MapError> {
+        self.change(region, |entry| entry.lanes |= 1 << lane);
+        self.rebuilt.borrow_mut().remove(&(lane, region));
+        self.persist_pages(store, Self::pages_of(&[region])).await
+    }
+
     /// Ends the rebuild of regions whose stripes were all rebuilt: flushes, then clears their
     /// marks, durably on return. Regions of which a stripe is stale stay.
     ///

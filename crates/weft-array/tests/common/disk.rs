@@ -64,6 +64,8 @@ pub struct Cells {
     in_flight: BTreeMap<u64, Vec<(u64, Cellful)>>,
     order: u64,
     next: u64,
+    /// Ranges of sectors that were written with zeros only, and have room.
+    reserved: Vec<std::ops::Range<u64>>,
 }
 
 impl Cells {
@@ -86,7 +88,17 @@ impl Cells {
 
     /// Whether every sector of the range was written before.
     fn covers(&self, offset: u64, len: u64) -> bool {
-        (offset / CELL..(offset + len) / CELL).all(|cell| self.get(cell).is_some())
+        let reserved = |cell: &u64| self.reserved.iter().any(|range| range.contains(cell));
+        (offset / CELL..(offset + len) / CELL)
+            .all(|cell| self.get(cell).is_some() || reserved(&cell))
+    }
+
+    /// Whether nothing is stored in the range, nor about to be.
+    fn is_blank(&self, offset: u64, len: u64) -> bool {
+        let range = offset / CELL..(offset + len) / CELL;
+        self.durable.range(range.clone()).next().is_none()
+            && self.cached.range(range.clone()).next().is_none()
+            && !self.in_flight.values().flatten().any(|(cell, _)| range.contains(cell))
     }
 
     /// Changes stored bytes, under everything.
@@ -160,6 +172,9 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 32)
 }
 
+/// See [`Faults::room`].
+pub type Room = Box<dyn Fn(u64, u64, bool) -> Option<u64>>;
+
 /// What is wrong with a disk now.
 #[derive(Default)]
 pub struct Faults {
@@ -171,6 +186,9 @@ pub struct Faults {
     pub unreadable: RefCell<BTreeSet<u64>>,
     /// Writes to sectors never written before find no room.
     pub full: Cell<bool>,
+    /// Asked for each write, with offset, length and whether all of it was written before: how many bytes
+    /// of it find room, if not all.
+    pub room: RefCell<Option<Room>>,
     /// Writes are begun and never end while this is set.
     pub stuck: Cell<bool>,
 }
@@ -265,7 +283,17 @@ impl TestDisk {
         self.end(delay).await;
         self.power.step();
         let mut cells = self.cells.borrow_mut();
-        let full = self.faults.full.get() && op == DiskOp::Write && !cells.covers(offset, len);
+        let is_new = op == DiskOp::Write && !cells.covers(offset, len);
+        let full = self.faults.full.get() && is_new;
+        let room = self.faults.room.borrow();
+        let room = room.as_ref().and_then(|room| room(offset, len, !is_new));
+        if let Some(stored) = room.filter(|_| !self.faults.gone.get()) {
+            let cell = (offset + stored) / CELL;
+            let write = cells.in_flight.get_mut(&number).expect("in flight");
+            write.retain(|(of, _)| *of < cell);
+            cells.complete(number, fua);
+            return Err(self.error(op, offset, len, ENOSPC));
+        }
         if self.faults.gone.get() || full {
             cells.in_flight.remove(&number);
             return Err(self.error(op, offset, len, if full { ENOSPC } else { ENODEV }));
@@ -322,7 +350,20 @@ impl Disk for TestDisk {
     ) -> IoFuture<'_, Result<(), DiskError>> {
         let aligned = data.is_aligned_to(self.info.sector_bytes as usize);
         self.check(offset, data.len() as u64, aligned);
-        Box::pin(async move { self.store(DiskOp::Write, offset, &data, opts.fua).await })
+        Box::pin(async move {
+            let reserves = data.len() as u64 > 8 * CELL
+                && data.iter().all(|byte| *byte == 0)
+                && self.cells.borrow().is_blank(offset, data.len() as u64);
+            if reserves {
+                // Room only: what is large stays cheap.
+                let len = data.len() as u64;
+                let result = self.store(DiskOp::Write, offset, &[], opts.fua).await;
+                let range = offset / CELL..(offset + len) / CELL;
+                self.cells.borrow_mut().reserved.push(range);
+                return result;
+            }
+            self.store(DiskOp::Write, offset, &data, opts.fua).await
+        })
     }
 
     fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {

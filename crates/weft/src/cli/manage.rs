@@ -70,6 +70,10 @@ pub struct AddArgs {
 /// `weft replace`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A member that works stays in the array while it is copied to the new disk: the array can lose as many
+disks as before. Where the member cannot be read, the others give what it held. If the new disk fails, or is
+given to `weft fail`, everything is as it was.
+
 Examples:
   weft replace tank d2 /dev/sdx
   weft replace tank 2 new.img --size 1G --no-wait")]
@@ -215,10 +219,14 @@ pub enum RebuildAction {
 Reads all of the array and verifies that parity and copies match the data. Exits with 3 if they do
 not. With --repair, what does not match is made to match again.
 
+A scrub that is under way when the array is stopped, or crashes, goes on by itself about where it
+was when the array is served again.
+
 Examples:
   weft scrub tank
   weft scrub tank --repair
   weft scrub tank --no-wait && weft scrub tank status
+  weft scrub tank wait
   weft scrub tank cancel")]
 pub struct ScrubArgs {
     /// Name or id of the array
@@ -239,7 +247,11 @@ pub struct ScrubArgs {
 pub enum ScrubAction {
     /// Start and follow it to its end (the default)
     Start,
-    /// Stop it
+    /// Follow the one running to its end
+    Wait,
+    /// Start over from the beginning, also if one is running
+    Restart,
+    /// Stop it for good
     Cancel,
     /// Show the one running, or the result of the last
     Status,

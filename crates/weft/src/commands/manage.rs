@@ -69,6 +69,7 @@ pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
     let (disk, new_file) = bring(&args.disk, args.size, args.force, args.dry_run)?;
     let (array, member) = (args.array.clone(), args.member.clone());
+    let before = client.status_of(&args.array)?.status;
     let answer: Value = client.ask(Request::Replace { array, member, disk })?;
     new_file.keep();
     let slot = &answer["slot"];
@@ -77,11 +78,19 @@ pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         return done(json, &line, &answer);
     }
     if args.no_wait {
-        return done(json, &format!("slot {slot} is being rebuilt onto {}", args.disk), &answer);
+        return done(json, &format!("slot {slot} is being replaced by {}", args.disk), &answer);
     }
-    report::follow::rebuild(&mut client, &args.array, json)?;
-    let line =
-        format!("slot {slot} is rebuilt onto {}; {}", args.disk, now(&mut client, &args.array)?);
+    let end = report::follow::replacement(&mut client, &args.array, json)?;
+    let number = slot.as_u64().and_then(|slot| usize::try_from(slot).ok());
+    let unchanged = |slot: usize| {
+        let (old, new) = (&before.slots[slot], &end.slots[slot]);
+        old.state == "active" && (&old.disk, &old.state) == (&new.disk, &new.state)
+    };
+    if number.is_some_and(unchanged) {
+        return Err(Failure::new(format!("{} could not replace slot {slot}", args.disk))
+            .hint("the member stays, and nothing is lost; the daemon's log says why"));
+    }
+    let line = format!("slot {slot} is {} now; {}", args.disk, now(&mut client, &args.array)?);
     done(json, &line, &answer)
 }
 
@@ -139,12 +148,19 @@ pub fn scrub(args: &ScrubArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
     let array = args.array.clone();
     match args.action.unwrap_or(ScrubAction::Start) {
-        ScrubAction::Start => {
+        action @ (ScrubAction::Start | ScrubAction::Restart) => {
+            if action == ScrubAction::Restart {
+                let _: Value = client.ask(Request::CancelScrub { array: array.clone() })?;
+            }
             let _: Value =
                 client.ask(Request::StartScrub { array: array.clone(), repair: args.repair })?;
             if args.no_wait {
                 return done(json, "scrub started", &json!({ "started": true }));
             }
+            report::follow::scrub(&mut client, &array, json)?;
+            scrub_result(&mut client, &array, json)
+        }
+        ScrubAction::Wait => {
             report::follow::scrub(&mut client, &array, json)?;
             scrub_result(&mut client, &array, json)
         }

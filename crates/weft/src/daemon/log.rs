@@ -44,10 +44,24 @@ pub fn event(array: &Array, event: &Event) {
         Event::ReadErrorRepaired { slot, offset, len } => {
             format!("slot {slot}: {len} unreadable bytes at {offset} repaired from redundancy")
         }
+        Event::NoSpace { slot, disk } => format!(
+            "ALERT: slot {slot} ({disk}) has no space left: writes that need some fail; what waits for space is tried again every few seconds"
+        ),
         Event::RebuildStarted { slot, disk } => format!("rebuilding slot {slot} onto {disk}"),
+        Event::ReplaceStarted { slot, disk } => {
+            format!("copying slot {slot} to {disk}, its replacement")
+        }
+        Event::ReplaceFinished { slot, disk } => {
+            format!("slot {slot} is {disk} now; its old disk is free")
+        }
+        Event::ReplacementFailed { slot, disk, cause } => {
+            format!(
+                "ALERT: {disk}, the replacement of slot {slot}, failed: {cause}; the slot's member stays"
+            )
+        }
         Event::RebuildFinished { slot } => format!("slot {slot} is rebuilt; {now}"),
         Event::ResyncStarted { regions } => {
-            format!("not stopped cleanly: resync of {regions} regions")
+            format!("parity may not match the data: resync of {regions} regions")
         }
         Event::ResyncFinished => "resync is done".to_owned(),
         Event::ScrubFinished { mismatches, repaired } => {

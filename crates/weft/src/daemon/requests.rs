@@ -37,10 +37,7 @@ impl Daemon {
                 json!({ "paused": pause })
             }),
             Request::StartScrub { array, repair } => self.start_scrub(&array, repair).await,
-            Request::CancelScrub { array } => self.find(&array).map(|served| {
-                served.array.cancel_scrub();
-                json!({})
-            }),
+            Request::CancelScrub { array } => self.cancel_scrub(&array).await,
             Request::Throttle { array, min_bytes_s, max_bytes_s } => {
                 self.throttle(&array, min_bytes_s, max_bytes_s)
             }
@@ -92,6 +89,12 @@ impl Daemon {
 
     async fn fail(&self, array: &str, member: &str, dry_run: bool) -> Result<Value, Failure> {
         let served = self.find(array)?;
+        if let Some((slot, disk)) = find_replacement(&served, member) {
+            if !dry_run {
+                served.array.fail(&disk).await.map_err(refused)?;
+            }
+            return Ok(json!({ "slot": slot, "disk": disk, "done": !dry_run }));
+        }
         let slot = find_member(&served, member)?;
         if slot.state == "missing" {
             return Err(Failure::new(format!("slot {} is missing already", slot.slot))
@@ -147,7 +150,7 @@ impl Daemon {
     async fn replace(&self, array: &str, member: &str, new: &NewDisk) -> Result<Value, Failure> {
         let served = self.find(array)?;
         let slot = find_member(&served, member)?;
-        if slot.state != "missing" && served.array.essential_slots().contains(&slot.slot) {
+        if slot.state == "rebuilding" && served.array.essential_slots().contains(&slot.slot) {
             return Err(Failure::new(format!(
                 "{} cannot be replaced now: the array would lose data while it is rebuilt",
                 slot.disk
@@ -161,12 +164,18 @@ impl Daemon {
         Ok(json!({ "slot": slot.slot, "disk": new.place, "done": !new.dry_run }))
     }
 
+    async fn cancel_scrub(&self, array: &str) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        served.array.cancel_scrub().await;
+        Ok(json!({}))
+    }
+
     async fn start_scrub(&self, array: &str, repair: bool) -> Result<Value, Failure> {
         let served = self.find(array)?;
         let is_running = || served.array.status().scrub.is_some_and(|scrub| scrub.running);
         if is_running() {
             return Err(Failure::new("a scrub is running already").hint(format!(
-                "`weft scrub {array} cancel` ends it, `weft scrub {array} status` shows it"
+                "`weft scrub {array} wait` follows it, `restart` starts over, `cancel` ends it"
             )));
         }
         let mode = if repair { ScrubMode::Repair } else { ScrubMode::Check };
@@ -224,6 +233,15 @@ impl Daemon {
         served.stop().await?;
         Ok(json!({ "stopped": name }))
     }
+}
+
+/// The slot that the disk of this name is to take from a member that works.
+fn find_replacement(served: &Served, name: &str) -> Option<(usize, String)> {
+    let mut slots = served.array.status().slots.into_iter();
+    slots.find_map(|slot| {
+        let disk = slot.replacement?;
+        (disk == name || Path::new(&disk).ends_with(name)).then_some((slot.slot, disk))
+    })
 }
 
 /// The slot that is meant: its number, a disk's whole name, or the end of its path.

@@ -12,43 +12,53 @@ use crate::report::status;
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(150);
 
-/// Follows the rebuilds of `array` until there are none; gives the state then.
+/// Follows the rebuilds and replacements of `array` until there are none; gives the state then.
 ///
 /// # Errors
 /// If a member is missing still, and nothing is going to change that.
 pub fn rebuild(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
-    let is_rebuilding =
-        |status: &Status| status.slots.iter().any(|slot| slot.state == "rebuilding");
+    let end = replacement(client, array, silent)?;
+    match end.slots.iter().find(|slot| slot.state == "missing") {
+        Some(slot) => {
+            let (number, name) = (slot.slot, &end.name);
+            Err(Failure::new(format!("slot {number} of {name} is missing, and no spare is there"))
+                .hint(format!("give it a disk: `weft add {name} DISK`")))
+        }
+        None => Ok(end),
+    }
+}
+
+/// As [`rebuild`], but other members may be missing.
+///
+/// # Errors
+/// If the array is broken.
+pub fn replacement(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
+    let is_rebuilding = |status: &Status| {
+        status.slots.iter().any(|slot| slot.state == "rebuilding" || slot.replacement.is_some())
+    };
     // A spare was accepted a moment ago: its rebuild is about to start.
     let may_start = |status: &Status| {
         !status.spares.is_empty() && status.slots.iter().any(|slot| slot.state == "missing")
     };
     let mut patience = 20;
-    let end = follow(client, array, JobKind::Rebuild, silent, |status| {
+    let kinds = [JobKind::Rebuild, JobKind::Replace];
+    let end = follow(client, array, &kinds, silent, |status| {
         if is_rebuilding(status) {
             return true;
         }
         patience -= 1;
         patience > 0 && may_start(status)
     })?;
-    let missing = end.slots.iter().find(|slot| slot.state == "missing");
-    match missing {
-        Some(slot) if end.broken.is_none() => {
-            let (number, name) = (slot.slot, &end.name);
-            Err(Failure::new(format!("slot {number} of {name} is missing, and no spare is there"))
-                .hint(format!("give it a disk: `weft add {name} DISK`")))
-        }
-        _ => match &end.broken {
-            Some(cause) => Err(Failure::new(format!("{} is broken: {cause}", end.name))
-                .hint(format!("`weft status {}` says what can still be read", end.name))),
-            None => Ok(end),
-        },
+    match &end.broken {
+        Some(cause) => Err(Failure::new(format!("{} is broken: {cause}", end.name))
+            .hint(format!("`weft status {}` says what can still be read", end.name))),
+        None => Ok(end),
     }
 }
 
 /// Follows a scrub to its end; gives the state then.
 pub fn scrub(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
-    follow(client, array, JobKind::Scrub, silent, |status| {
+    follow(client, array, &[JobKind::Scrub], silent, |status| {
         status.scrub.as_ref().is_some_and(|scrub| scrub.running)
     })
 }
@@ -56,19 +66,19 @@ pub fn scrub(client: &mut Client, array: &str, silent: bool) -> Result<Status, F
 fn follow(
     client: &mut Client,
     array: &str,
-    kind: JobKind,
+    kinds: &[JobKind],
     silent: bool,
     mut goes_on: impl FnMut(&Status) -> bool,
 ) -> Result<Status, Failure> {
-    let mut progress = Progress::new(status::kind(kind), 1, silent);
+    let mut progress = Progress::new(status::kind(kinds[0]), 1, silent);
     loop {
         let status = client.status_of(array)?.status;
         if !goes_on(&status) {
             return Ok(status);
         }
-        if let Some(job) = status.jobs.iter().find(|job| job.kind == kind) {
+        if let Some(job) = status.jobs.iter().find(|job| kinds.contains(&job.kind)) {
             let line = status::job(job);
-            let line = line.strip_prefix(status::kind(kind)).unwrap_or(&line).trim_start();
+            let line = line.strip_prefix(status::kind(job.kind)).unwrap_or(&line).trim_start();
             progress.at(job.stripes_done, job.stripes_total, line);
         }
         std::thread::sleep(LOOK_EVERY);

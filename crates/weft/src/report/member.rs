@@ -72,6 +72,7 @@ fn headline(report: &MemberReport) -> String {
     let name = report.superblock.as_ref().map_or("?", |superblock| &superblock.name);
     match report.role {
         Some(Role::Slot(slot, state)) => format!("slot {slot} of {name} ({})", slot_state(state)),
+        Some(Role::Replacement(slot)) => format!("replacing slot {slot} of {name}"),
         Some(Role::Spare) => format!("a spare of {name}"),
         _ => format!("was a member of {name}, and is no longer"),
     }

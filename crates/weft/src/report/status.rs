@@ -37,7 +37,9 @@ pub fn redundancy(status: &Status) -> String {
         return "STOPPED: a disk failed that was one too many".into();
     }
     match spare_failures {
-        0 if matches!(status.state, ArrayState::Healthy) => "cannot lose any disk".into(),
+        0 if matches!(status.state, ArrayState::Healthy | ArrayState::Replacing) => {
+            "cannot lose any disk".into()
+        }
         0 => "CANNOT LOSE ANOTHER DISK".into(),
         1 => "can lose 1 more disk".into(),
         n => format!("can lose {n} more disks"),
@@ -47,9 +49,10 @@ pub fn redundancy(status: &Status) -> String {
 fn state(state: ArrayState) -> &'static str {
     match state {
         ArrayState::Healthy => "healthy",
-        ArrayState::Resyncing => "resyncing after a crash",
+        ArrayState::Resyncing => "resyncing",
         ArrayState::Degraded => "degraded",
         ArrayState::Rebuilding => "rebuilding",
+        ArrayState::Replacing => "replacing a member",
         ArrayState::Broken => "broken: no writes",
         ArrayState::Stopped => "stopped",
     }
@@ -82,6 +85,15 @@ fn array(served: &ServedArray, watched: bool) -> String {
         let mut notes = String::new();
         if slot.read_errors > 0 {
             let _ = write!(notes, "  {} read errors, {} repaired", slot.read_errors, slot.repaired);
+        }
+        if let Some(disk) = &slot.replacement {
+            let _ = write!(notes, "  being replaced by {disk}");
+        }
+        if slot.no_space {
+            notes.push_str("  NO SPACE LEFT");
+            if status.regions.resync > 0 {
+                notes.push_str(": resync waits");
+            }
         }
         let last = if slot.state == "missing" { " (was last)" } else { "" };
         let _ =
@@ -168,6 +180,9 @@ fn unreadable(text: &mut String, ranges: &[(u64, u64)]) {
 /// What a scrub found, in words.
 pub fn scrub(report: &weft_array::ScrubReport) -> String {
     let mut text = format!("{} mismatches in {} stripes", report.mismatches, report.stripes);
+    if !report.running && !report.complete {
+        text.push_str(" (ended early)");
+    }
     if report.repaired > 0 {
         let _ = write!(text, ", {} repaired", report.repaired);
     }
@@ -181,6 +196,7 @@ pub fn scrub(report: &weft_array::ScrubReport) -> String {
 pub fn kind(kind: JobKind) -> &'static str {
     match kind {
         JobKind::Rebuild => "rebuild",
+        JobKind::Replace => "replace",
         JobKind::Resync => "resync",
         JobKind::Scrub => "scrub",
     }

@@ -49,16 +49,24 @@ impl Inner {
     pub(super) async fn finish_slots(&self, lanes: &[(usize, u8)]) {
         for (slot, lane) in lanes {
             let whole = self.map.stale_count(*lane) == 0;
+            if whole && self.members.copying(*slot) == Some(*lane) {
+                self.finish_replacement(*slot, *lane).await;
+            }
             if whole && self.members.state(*slot) == (SlotState::Rebuilding { lane: *lane }) {
                 self.members.set_active(*slot);
                 self.map.end_lane(*lane);
                 self.commit_members().await;
-                if self.members.rebuilding().is_empty() {
-                    self.jobs.rebuild.counts.ended(self.rt.now());
-                    self.jobs.rebuild.monitor.borrow_mut().clear();
-                }
+                self.note_rebuild_ended();
                 self.events.emit(Event::RebuildFinished { slot: *slot });
             }
+        }
+    }
+
+    /// A slot is rebuilt, or replaced.
+    pub(in crate::jobs) fn note_rebuild_ended(&self) {
+        if self.members.rebuilding().is_empty() {
+            self.jobs.rebuild.counts.ended(self.rt.now());
+            self.jobs.rebuild.monitor.borrow_mut().clear();
         }
     }
 

@@ -8,14 +8,13 @@
 use crate::array::Inner;
 use crate::events::Event;
 use crate::members::Spare;
-use crate::superblock::LANES;
 
 impl Inner {
     /// Puts spares into missing slots. Returns whether one was taken.
     pub(crate) async fn take_spares(&self) -> bool {
         let mut taken = false;
         for slot in self.members.missing() {
-            let Some(lane) = self.free_lane() else { break };
+            let Some(lane) = self.members.free_lane() else { break };
             if !self.can_take_spare() {
                 break;
             }
@@ -33,11 +32,6 @@ impl Inner {
     /// Whether a spare waits for a slot that is missing.
     pub(super) fn can_take_spare(&self) -> bool {
         !self.members.spares.borrow().is_empty() && !self.members.missing().is_empty()
-    }
-
-    fn free_lane(&self) -> Option<u8> {
-        let used = self.members.rebuilding();
-        (0..LANES).find(|lane| used.iter().all(|(_, taken)| taken != lane))
     }
 
     async fn replace_missing(&self, slot: usize, lane: u8, spare: Spare) {

@@ -54,7 +54,7 @@ impl Inner {
         let units = self.geometry.units();
         let targets = self.members.rebuilding().into_iter().filter_map(|(slot, lane)| {
             let unit = units.iter().find(|unit| self.geometry.slot(stripe, *unit) == slot)?;
-            Some(Target { unit, slot, lane, disk: self.members.disk(slot)? })
+            Some(Target { unit, slot, lane, disk: self.members.rebuilt_disk(slot)? })
         });
         targets.collect()
     }
@@ -96,6 +96,9 @@ impl Inner {
                 failed = failed.union(&part?);
             }
         }
+        if let Some(disk) = self.without_room(&targets, failed) {
+            return Err(ArrayError::NoSpace { disk });
+        }
         self.note_rebuilt(stripe, &targets, failed, by);
         Ok(())
     }
@@ -136,10 +139,21 @@ impl Inner {
             self.jobs.rebuild.counts.count_write(data.len());
             let opts = WriteOpts { class: at.class, fua: false };
             let error = target.disk.write(offset, data.freeze(), opts).await.err()?;
-            self.member_failed(target.slot, &target.disk, &error).await;
+            // The replacement of a working member is not waited for.
+            if error.is_no_space() && self.members.holds(target.slot, &target.disk) {
+                self.note_no_space(target.slot, &*target.disk);
+            } else {
+                self.member_failed(target.slot, &target.disk, &error).await;
+            }
             Some(unit)
         });
         join_all(writes).await.into_iter().flatten().collect()
+    }
+
+    /// A replacement that is still there and could not be written: it has no room.
+    pub(super) fn without_room(&self, targets: &[Target], failed: UnitSet) -> Option<String> {
+        let full = |t: &&Target| failed.contains(t.unit) && self.members.holds(t.slot, &t.disk);
+        targets.iter().find(full).map(|target| target.disk.info().name.clone())
     }
 
     /// Notes that a stripe is on its replacements, but for the units that `failed`. Still under the
@@ -152,7 +166,9 @@ impl Inner {
         let state = &self.jobs.rebuild;
         let region = self.map.region_of(stripe);
         for Target { unit, slot, lane, disk } in targets {
-            let whole = !failed.contains(*unit) && self.members.holds(*slot, disk);
+            let now = self.members.rebuilt_disk(*slot);
+            let is_target = now.is_some_and(|now| Rc::ptr_eq(&now, disk));
+            let whole = !failed.contains(*unit) && is_target;
             if whole && self.map.mark_stripe_rebuilt(*lane, stripe) {
                 state.region_done(*lane, region);
             }

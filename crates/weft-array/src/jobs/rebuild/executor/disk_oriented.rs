@@ -78,6 +78,9 @@ impl DiskOriented {
         });
         let units: Units = units.collect();
         let failed = array.write_targets(at, &targets, units).await;
+        if array.without_room(&targets, failed).is_some() {
+            return false;
+        }
         array.note_rebuilt(stripe, &targets, failed, By::Executor);
         true
     }

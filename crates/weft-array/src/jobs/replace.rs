@@ -1,0 +1,201 @@
+//! Replacing a member that works, without less redundancy at any moment.
+//!
+//! ```text
+//! staged     the new disk stands beside the member: log, region map and first writes go to both
+//! copying    the superblock names it; stripe by stripe it gets what the member holds
+//! replaced   it is the member; the old one still gets every write, until that is in effect
+//! ```
+//!
+//! The replacement has a lane of the region map, as one of a lost member has, and the same job goes over
+//! its stale regions (`rebuild.rs`): a unit is read from the member, or reconstructed where that
+//! cannot be read. Reads are the member's. A write goes to the replacement too unless the stripe is stale
+//! there ([`Inner::write_both`]); so do the log and the region map. So at every moment the replacement holds
+//! what the member holds, but for stale stripes.
+//!
+//! - *The member is lost*: the replacement takes its slot as that of a lost member, with the lane as
+//!   it is. The rebuild goes on where the copy was.
+//! - *The replacement is lost*, or has no room: that is made durable like any exclusion, since it missed a write.
+//!   The member is untouched.
+//! - *Nothing is stale any more*: one change of the superblock makes the replacement the member. Until it
+//!   is in effect either may turn out to be the member after a crash, so both get all writes. If others
+//!   fail in the same moment, so that too few active members would be kept, the swap is taken back, and
+//!   tried again after their exclusion.
+//! - *A crash*: both disks are taken up as they were. What was being written may be new on one and old
+//!   on the other; the member counts, and the regions that were dirty are stale on the replacement
+//!   before anything is served. If the member does not come back the replacement takes its slot.
+//!
+//! A write that found no room on the member, but on the replacement, makes the region stale there.
+
+use std::rc::Rc;
+
+use futures_util::future::join;
+use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_rt::Frozen;
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::events::Event;
+use crate::members::Spare;
+use crate::superblock::SlotState;
+
+impl Inner {
+    /// Whether the member of `slot`, if it works, may be replaced now.
+    pub(crate) fn check_replaceable(&self, slot: usize) -> Result<(), ArrayError> {
+        let refused = |why: String| Err(ArrayError::Refused(why));
+        if self.members.state(slot) != SlotState::Active {
+            return Ok(());
+        }
+        if let Some(beside) = self.members.beside(slot) {
+            let name = &beside.info().name;
+            return refused(format!(
+                "slot {slot} is being replaced by {name} already; fail that to choose another disk"
+            ));
+        }
+        if self.members.is_only_active(slot) {
+            return refused(format!(
+                "slot {slot} is the only active member, and cannot be replaced by a copy: add a disk to the array and let it be rebuilt first"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Puts a replacement beside the member of `slot`, durably.
+    ///
+    /// # Errors
+    /// If too many members are being rebuilt or copied, or one of the two disks fails meanwhile.
+    pub(crate) async fn begin_replacement(
+        &self,
+        slot: usize,
+        spare: Spare,
+    ) -> Result<(), ArrayError> {
+        self.check_writable()?;
+        self.check_replaceable(slot)?;
+        let refused = |why: &str| ArrayError::Refused(why.to_owned());
+        if self.members.state(slot) != SlotState::Active {
+            return Err(refused("the member failed meanwhile: add the disk as a spare"));
+        }
+        let lane = self.members.free_lane().ok_or_else(|| {
+            refused("as many members as can be are being rebuilt or copied: wait for one of them")
+        })?;
+        let disk = spare.disk.clone();
+        // In one turn: what is written is stale on the new disk, and what is first written later
+        // goes to both.
+        self.members.stage_replacement(slot, spare, lane);
+        if let Err(cause) = self.map.start_lane(self, lane).await {
+            if self.members.take_beside(slot, &disk).is_some() {
+                self.map.end_lane(lane);
+            }
+            return Err(cause.into());
+        }
+        // Records that only the member's own ring holds are needed no more, and the new ring says so.
+        self.retire_all().await;
+        if let Some(log) = &self.log {
+            log.begin_ring(self, slot).await;
+        }
+        self.map.lane_joined(lane);
+        let is_beside = || self.members.beside(slot).is_some_and(|held| Rc::ptr_eq(&held, &disk));
+        if is_beside() {
+            self.members.publish_replacement(slot);
+            self.commit_members().await;
+        }
+        self.check_writable()?;
+        if !is_beside() && !self.members.holds(slot, &disk) {
+            return Err(refused("the member or its replacement failed meanwhile; see the status"));
+        }
+        let disk = disk.info().name.clone();
+        self.jobs.rebuild.counts.started(self.rt.now());
+        self.events.emit(Event::ReplaceStarted { slot, disk });
+        self.jobs.wake();
+        Ok(())
+    }
+
+    /// Nothing is stale on the replacement of `slot` any more: it becomes the member.
+    pub(super) async fn finish_replacement(&self, slot: usize, lane: u8) {
+        if self.members.is_only_active(slot) {
+            let job = format!("the replacement of slot {slot}");
+            let cause = "its member is the only active one; add a disk for another".to_owned();
+            self.events.emit(Event::JobStalled { job, cause });
+            self.jobs.stalled.set(true);
+            return;
+        }
+        self.members.swap(slot);
+        self.commit_members().await;
+        let done = self.members.beside(slot).is_none();
+        if done && self.members.state(slot) == SlotState::Active && self.check_writable().is_ok() {
+            self.map.end_lane(lane);
+            self.note_rebuild_ended();
+            let disk = self.members.name(slot);
+            self.events.emit(Event::ReplaceFinished { slot, disk });
+        }
+    }
+
+    /// Writes to the member of `slot`, and to the disk beside it if that is to hold the stripe. The result is
+    /// the member's.
+    pub(crate) async fn write_both(
+        &self,
+        stripe: u64,
+        slot: usize,
+        disk: &Rc<dyn Disk>,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> Result<(), DiskError> {
+        let Some(twin) = self.members.twin(slot, |lane| self.map.is_stale(lane, stripe)) else {
+            return disk.write(offset, data, opts).await;
+        };
+        let writes = join(disk.write(offset, data.clone(), opts), twin.write(offset, data, opts));
+        let (result, beside) = writes.await;
+        self.after_both(stripe, slot, &result, twin, beside).await;
+        result
+    }
+
+    /// As [`Inner::write_both`], with zeros; also where the disk beside lacks the stripe, as it may hold old bytes
+    /// there, which nobody would look at again once the region is unwritten.
+    pub(crate) async fn zero_both(
+        &self,
+        stripe: u64,
+        slot: usize,
+        disk: &Rc<dyn Disk>,
+        offset: u64,
+        len: u64,
+        opts: WriteOpts,
+    ) -> Result<(), DiskError> {
+        let Some(twin) = self.members.beside(slot) else {
+            return disk.write_zeroes(offset, len, opts).await;
+        };
+        let writes =
+            join(disk.write_zeroes(offset, len, opts), twin.write_zeroes(offset, len, opts));
+        let (result, beside) = writes.await;
+        self.after_both(stripe, slot, &result, twin, beside).await;
+        result
+    }
+
+    async fn after_both(
+        &self,
+        stripe: u64,
+        slot: usize,
+        result: &Result<(), DiskError>,
+        twin: Rc<dyn Disk>,
+        beside: Result<(), DiskError>,
+    ) {
+        if let Err(error) = beside {
+            self.member_failed(slot, &twin, &error).await;
+            return;
+        }
+        if !result.as_ref().is_err_and(DiskError::is_no_space) {
+            return;
+        }
+        // The member keeps what it has; the other must not differ.
+        match self.members.copying(slot) {
+            Some(lane) => {
+                let region = self.map.region_of(stripe);
+                let _ = self.map.make_stale(self, lane, region).await;
+            }
+            None => {
+                if let Some((_, Some(lane))) = self.members.take_beside(slot, &twin) {
+                    self.map.end_lane(lane);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What is lost, and what that means: of a stripe, and of the array.
+//!
+//! A slot that is missing has lost all of its units, one that is being rebuilt those of its stale
+//! stripes. Questions about all of the array are not asked stripe by stripe, of which there may be
+//! hundreds of millions: whole regions have the same slots lost, and what the code survives
+//! wherever its units lie needs no look at where they do.
+
+use std::collections::BTreeMap;
+
+use weft_code::UnitSet;
+
+use crate::array::Inner;
+use crate::superblock::SlotState;
+
+/// Unreadable ranges listed at most.
+const RANGES_MAX: usize = 64;
+
+/// Stripes looked at for unreadable ranges, at most: a fraction of a second.
+const STRIPES_MAX: u64 = 1 << 18;
+
+impl Inner {
+    /// The units of `stripe` that nobody may read: those that are on no disk, and parity that could
+    /// not be written for want of room (`no_room.rs`).
+    pub fn lost_units(&self, stripe: u64) -> UnitSet {
+        self.absent_units(stripe).union(&self.unmatched.of(stripe))
+    }
+
+    /// The units of `stripe` that are not on any disk: their member is missing, or not rebuilt here.
+    pub fn absent_units(&self, stripe: u64) -> UnitSet {
+        self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe))
+    }
+
+    /// The units of `stripe` that would be absent after a crash now: those that are, and those on
+    /// a replacement whose region is still marked stale.
+    pub fn lost_after_crash(&self, stripe: u64) -> UnitSet {
+        let region = self.map.region_of(stripe);
+        self.units_not_on_disk(stripe, |lane| self.map.is_stale_region(lane, region))
+    }
+
+    fn units_not_on_disk(&self, stripe: u64, is_stale: impl Fn(u8) -> bool) -> UnitSet {
+        if self.members.all_active() {
+            return UnitSet::new();
+        }
+        (0..self.geometry.code.width())
+            .filter(|unit| match self.members.state(self.geometry.slot(stripe, *unit)) {
+                SlotState::Active => false,
+                SlotState::Missing => true,
+                SlotState::Rebuilding { lane } => is_stale(lane),
+            })
+            .collect()
+    }
+
+    /// Whether all data can be had with these slots lost everywhere.
+    pub fn survives(&self, slots: UnitSet) -> bool {
+        self.geometry.survives(slots)
+    }
+
+    /// Slots that do not hold all of their units.
+    pub fn incomplete_slots(&self) -> UnitSet {
+        (0..self.members.len())
+            .filter(|slot| self.members.state(*slot) != SlotState::Active)
+            .collect()
+    }
+
+    /// The slots that lack units in `region`; those in `failed` count as missing.
+    fn slots_lost_in(&self, region: u64, failed: UnitSet) -> UnitSet {
+        let is_lost = |slot: &usize| match self.members.state(*slot) {
+            _ if failed.contains(*slot) => true,
+            SlotState::Active => false,
+            SlotState::Missing => true,
+            SlotState::Rebuilding { lane } => self.map.is_stale_region(lane, region),
+        };
+        (0..self.members.len()).filter(is_lost).collect()
+    }
+
+    /// The written regions in which the code does not survive all that is lost, if `failed` is too,
+    /// wherever units lie.
+    fn regions_at_risk(&self, failed: UnitSet) -> impl Iterator<Item = u64> + '_ {
+        let mut known: BTreeMap<[u64; 4], bool> = BTreeMap::new();
+        let next = |region: &u64| self.map.next_written(region + 1);
+        std::iter::successors(self.map.next_written(0), next).filter(move |region| {
+            let slots = self.slots_lost_in(*region, failed);
+            !*known.entry(slots.words()).or_insert_with(|| self.survives(slots))
+        })
+    }
+
+    /// Whether losing the member of `slot` now would lose data.
+    pub fn cannot_spare(&self, slot: usize) -> bool {
+        if self.survives(self.incomplete_slots().with(slot)) {
+            return false;
+        }
+        // Only what replacements have so far can help.
+        let mut missing: UnitSet = self.members.missing().into_iter().collect();
+        if self.members.copying(slot).is_none() {
+            missing.insert(slot);
+        }
+        !self.survives(missing) || self.breaks_data(slot)
+    }
+
+    /// Whether losing the member of `slot` now loses data that is there: a slot that is being rebuilt, and
+    /// the member's own replacement, count for what they have.
+    fn breaks_data(&self, slot: usize) -> bool {
+        let units = self.geometry.units();
+        let breaks = |stripe: u64| {
+            let Some(unit) = units.iter().find(|unit| self.geometry.slot(stripe, *unit) == slot)
+            else {
+                return false;
+            };
+            let has = |lane| !self.map.is_stale(lane, stripe);
+            let copied = self.members.copying(slot).is_some_and(has);
+            let lost = self.lost_units(stripe);
+            let lost = if copied { lost } else { lost.with(unit) };
+            !self.geometry.code.decodable(stripe, lost)
+        };
+        let regions = self.regions_at_risk(UnitSet::one(slot));
+        regions.flat_map(|region| self.geometry.stripes_of(region)).any(breaks)
+    }
+
+    /// The number of further members that may fail, whichever they are.
+    pub fn redundancy_remaining(&self) -> Option<usize> {
+        let gone = self.incomplete_slots().union(&self.broken_slots.get());
+        if let Some((known, remaining)) = self.remaining.get()
+            && known == gone
+        {
+            return remaining;
+        }
+        let remaining = self.geometry.margin(gone);
+        self.remaining.set(Some((gone, remaining)));
+        remaining
+    }
+
+    /// Ranges of the array whose data cannot be had, joined; the first of them.
+    pub fn unreadable_ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let geometry = &self.geometry;
+        let broken = self.broken_slots.get();
+        let regions = self.regions_at_risk(broken);
+        let stripes = regions.flat_map(|region| geometry.stripes_of(region));
+        for stripe in stripes.take(usize::try_from(STRIPES_MAX).unwrap_or(usize::MAX)) {
+            let on_broken = |unit: &usize| broken.contains(geometry.slot(stripe, *unit));
+            let lost: UnitSet =
+                self.lost_units(stripe).union(&geometry.units().iter().filter(on_broken).collect());
+            for unit in geometry.data_units().iter().filter(|unit| lost.contains(*unit)) {
+                if self.plan(stripe, lost, UnitSet::one(unit), UnitSet::new()).is_ok() {
+                    continue;
+                }
+                let offset = geometry.offset(stripe, unit, 0);
+                let full = ranges.len() == RANGES_MAX;
+                match ranges.last_mut() {
+                    Some((start, len)) if *start + *len == offset => *len += geometry.unit_bytes,
+                    _ if full => return ranges,
+                    _ => ranges.push((offset, geometry.unit_bytes)),
+                }
+            }
+        }
+        ranges
+    }
+}
