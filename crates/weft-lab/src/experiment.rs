@@ -13,8 +13,14 @@ use crate::kinds::Kind;
 /// The files, in the order in which they are listed.
 const FILES: &[(&str, &str)] = &[
     ("drc-table1", include_str!("../experiments/drc-table1.toml")),
+    ("drc-fig4", include_str!("../experiments/drc-fig4.toml")),
     ("drc-fig9", include_str!("../experiments/drc-fig9.toml")),
     ("drc-fig11", include_str!("../experiments/drc-fig11.toml")),
+    ("drc-fig12", include_str!("../experiments/drc-fig12.toml")),
+    ("drc-fig13", include_str!("../experiments/drc-fig13.toml")),
+    ("drc-fig14", include_str!("../experiments/drc-fig14.toml")),
+    ("drc-fig15", include_str!("../experiments/drc-fig15.toml")),
+    ("drc-beyond", include_str!("../experiments/drc-beyond.toml")),
 ];
 
 /// The paper's numbers: panel, series, point.

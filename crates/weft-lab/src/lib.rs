@@ -8,6 +8,7 @@
 //! are simulated – the engine itself, in virtual time.
 #![forbid(unsafe_code)]
 
+mod bench;
 pub mod experiment;
 pub mod figure;
 pub mod kinds;

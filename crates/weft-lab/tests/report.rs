@@ -61,7 +61,7 @@ fn the_papers_numbers_stand_beside_ours() {
         assert!((ours.ours - as_printed).abs() < 1.5, "{ours:?}");
         assert_eq!(ours.paper, Some(as_printed));
         let ours = point(&figures[2], bandwidth, "n as there are", code);
-        assert!((ours.ours - right).abs() < 1.0, "{ours:?}");
+        assert!((ours.ours - right).abs() < 1.5, "{ours:?}");
     }
 }
 

@@ -1,14 +1,20 @@
 //! The kinds of experiments: each a program with parameters, which a file in `experiments/` sets.
 
 mod additional_reads;
+mod degraded;
 mod full_degraded;
+mod rebuild;
+mod rebuild_traces;
 mod trade_off;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde::Deserialize;
 use weft_code::{Code, CodeSpec};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
 
 use crate::figure::{Panel, TraceUsed};
+use crate::parallel;
 use crate::run::{LabError, RunOptions};
 
 /// What to run, with its parameters.
@@ -17,8 +23,14 @@ use crate::run::{LabError, RunOptions};
 pub enum Kind {
     /// Additional reads of degraded arrays, closed form and counted.
     AdditionalReads(additional_reads::Parameters),
+    /// Reads and writes with failed disks, simulated.
+    Degraded(degraded::Parameters),
     /// Performance of degraded reads by number of groups.
     FullDegraded(full_degraded::Parameters),
+    /// Reads while a recovery is running, over time, simulated.
+    Rebuild(rebuild::Parameters),
+    /// Traces while a recovery is running, simulated.
+    RebuildTraces(rebuild_traces::Parameters),
     /// Degraded performance against mean time to data loss.
     TradeOff(trade_off::Parameters),
 }
@@ -44,13 +56,43 @@ impl Kind {
     pub(crate) fn run(&self, lab: &Lab<'_>) -> Result<Found, LabError> {
         match self {
             Self::AdditionalReads(parameters) => additional_reads::run(parameters, lab),
+            Self::Degraded(parameters) => degraded::run(parameters, lab),
             Self::FullDegraded(parameters) => full_degraded::run(parameters, lab),
+            Self::Rebuild(parameters) => rebuild::run(parameters, lab),
+            Self::RebuildTraces(parameters) => rebuild_traces::run(parameters, lab),
             Self::TradeOff(parameters) => trade_off::run(parameters, lab),
         }
     }
 }
 
 impl Lab<'_> {
+    /// Runs all `cells`, side by side. After a failure no more are begun, and it is the result.
+    pub(crate) fn all<C: Sync, T: Send>(
+        &self,
+        cells: &[C],
+        name: impl Fn(&C) -> String,
+        run: impl Fn(&C) -> Result<T, String> + Sync,
+    ) -> Result<Vec<T>, LabError> {
+        let (done, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let results = parallel::map(cells, self.options.threads, |cell| {
+            if failed.load(Ordering::Relaxed) {
+                return None;
+            }
+            let result = run(cell);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, cells.len());
+            Some(result)
+        });
+        let named = cells.iter().zip(results).filter_map(|(cell, result)| {
+            Some(result?.map_err(|cause| LabError::Run {
+                name: self.name.to_owned(),
+                run: name(cell),
+                cause,
+            }))
+        });
+        named.collect()
+    }
+
     /// The file asks for something impossible.
     pub(crate) fn wrong(&self, cause: impl ToString) -> LabError {
         LabError::Experiment { name: self.name.to_owned(), cause: cause.to_string() }

@@ -1,0 +1,179 @@
+//! A bench: an array of the engine on modelled disks, in virtual time, with known contents.
+//!
+//! Every block of 4 KiB holds a word made of its number and its version, all through; every read is
+//! compared, so that no figure can come from wrong data. A bench lives on one thread and has an
+//! executor of its own; benches run side by side on several.
+
+mod contents;
+mod load;
+mod target;
+
+use std::rc::Rc;
+
+use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, create};
+use weft_code::CodeSpec;
+use weft_disk::Disk;
+use weft_rt::sync::Semaphore;
+use weft_rt::{MILLISECOND, Rt};
+use weft_sim::model::DiskStats;
+use weft_sim::{Model, ModelDisk, ModelOptions, lab_rt};
+
+pub(crate) use contents::Contents;
+pub(crate) use load::{Access, Ended, Load};
+pub(crate) use target::Target;
+
+/// Fills in flight while the array is written first.
+const FILLS: usize = 16;
+/// After the fill the disks rest so long, until their buffers have drained.
+const REST: u64 = 2000 * MILLISECOND;
+
+/// Reads find rebuilt data in steps of so much.
+const REGION: u64 = 1 << 20;
+
+/// What a bench is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) code: CodeSpec,
+    pub(crate) disks: usize,
+    pub(crate) model: &'static Model,
+    /// Bytes offered of each disk.
+    pub(crate) disk_bytes: u64,
+    pub(crate) unit_bytes: u32,
+    pub(crate) seed: u64,
+}
+
+/// An array, full of known contents, and its disks.
+pub(crate) struct Bench {
+    pub(crate) rt: Rt,
+    pub(crate) array: Array,
+    disks: Vec<Rc<ModelDisk>>,
+    contents: Rc<Contents>,
+    setup: Setup,
+}
+
+/// Runs `work` on a bench of its own.
+pub(crate) fn on_bench<T: 'static, F>(
+    setup: &Setup,
+    work: impl FnOnce(Rc<Bench>) -> F + 'static,
+) -> Result<T, String>
+where
+    F: Future<Output = Result<T, String>> + 'static,
+{
+    let (rt, setup) = (lab_rt(), setup.clone());
+    rt.clone().block_on(async move {
+        let bench = Rc::new(Bench::build(&rt, setup).await?);
+        let result = work(bench.clone()).await?;
+        bench.array.stop().await.map_err(text)?;
+        Ok(result)
+    })
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+impl Bench {
+    async fn build(rt: &Rt, setup: Setup) -> Result<Self, String> {
+        let disks: Vec<Rc<ModelDisk>> =
+            (0..setup.disks).map(|slot| disk(rt, &setup, slot as u64)).collect();
+        let members: Vec<Rc<dyn Disk>> =
+            disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect();
+        let options = CreateOptions {
+            name: "lab".into(),
+            code: setup.code,
+            algorithm: None,
+            unit_bytes: setup.unit_bytes,
+            // As Linux MD is, with which the papers compare.
+            consistency: Consistency::None,
+            region_bytes: Some(REGION),
+            log_bytes: None,
+            spares: 0,
+            force: false,
+            id: [1; 16],
+            now_unix_s: 0,
+        };
+        create(&members, &options).await.map_err(text)?;
+        let options = AssembleOptions { nonce: setup.seed, ..AssembleOptions::default() };
+        let array = Array::assemble(rt, members, options).await.map_err(text)?;
+        let contents = Rc::new(Contents::new(array.size_bytes(), setup.seed));
+        let bench = Self { rt: rt.clone(), array, disks, contents, setup };
+        bench.fill().await?;
+        Ok(bench)
+    }
+
+    /// Writes everything once.
+    async fn fill(&self) -> Result<(), String> {
+        let step = self.array.stripe_bytes().max(1 << 20);
+        let size = self.contents.size_bytes();
+        let places = Rc::new(Semaphore::new(FILLS));
+        let mut tasks = Vec::new();
+        let mut at = 0;
+        while at < size {
+            let len = usize::try_from(step.min(size - at)).map_err(text)?;
+            let place = places.acquire(1).await;
+            let data = self.contents.make(at, len);
+            let array = self.array.clone();
+            tasks.push(self.rt.spawn(async move {
+                let written = array.write(at, data, false).await;
+                drop(place);
+                written
+            }));
+            at += len as u64;
+        }
+        for task in tasks {
+            task.await.map_err(text)?;
+        }
+        self.array.flush().await.map_err(text)?;
+        self.rt.sleep(REST).await;
+        Ok(())
+    }
+
+    /// Reads everything and compares.
+    pub(crate) async fn verify(&self) -> Result<(), String> {
+        let step = 1 << 20;
+        let size = self.contents.size_bytes();
+        for at in (0..size).step_by(1 << 20) {
+            let len = usize::try_from(size - at).map_err(text)?.min(step);
+            let (result, buf) = self.array.read(at, weft_rt::Buf::new(len)).await;
+            result.map_err(text)?;
+            self.contents.check(at, &buf)?;
+        }
+        Ok(())
+    }
+
+    /// Fails slots, and lets the array settle.
+    pub(crate) async fn fail(&self, slots: impl IntoIterator<Item = usize>) -> Result<(), String> {
+        for slot in slots {
+            self.array.fail(&slot.to_string()).await.map_err(text)?;
+        }
+        self.rt.sleep(10 * MILLISECOND).await;
+        Ok(())
+    }
+
+    /// Gives the array a fresh disk; its rebuild begins, at `bytes_s` on each member whatever users do.
+    pub(crate) async fn rebuild(&self, bytes_s: u64) -> Result<(), String> {
+        self.array.set_throttle(bytes_s, Some(bytes_s));
+        let spare = disk(&self.rt, &self.setup, self.disks.len() as u64);
+        self.array.add_spare(spare).await.map_err(text)
+    }
+
+    /// What each slot's disk has done since [`Bench::count_anew`].
+    pub(crate) fn stats(&self) -> Vec<DiskStats> {
+        self.disks.iter().map(|disk| disk.stats()).collect()
+    }
+
+    pub(crate) fn count_anew(&self) {
+        self.disks.iter().for_each(|disk| disk.reset_stats());
+    }
+}
+
+/// Disk number `number` of the setup.
+fn disk(rt: &Rt, setup: &Setup, number: u64) -> Rc<ModelDisk> {
+    let options = ModelOptions {
+        name: Some(format!("d{number}")),
+        size_bytes: Some(setup.disk_bytes),
+        seed: setup.seed.wrapping_add(number),
+        ..ModelOptions::default()
+    };
+    ModelDisk::open(rt, setup.model, options)
+}

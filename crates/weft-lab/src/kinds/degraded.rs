@@ -1,0 +1,202 @@
+//! Reads and writes with failed disks: every position, one and two failures, on modelled disks.
+
+use serde::Deserialize;
+use weft_code::{CodeSpec, sets};
+use weft_sim::Model;
+use weft_sim::model::DiskStats;
+
+use super::{Found, Lab};
+use crate::bench::{Access, Ended, Load, Setup, on_bench};
+use crate::figure::{Panel, Point};
+use crate::run::LabError;
+
+/// Arrays and loads.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    /// The modelled disk.
+    model: String,
+    /// MiB offered of each.
+    disk_mib: u64,
+    /// KiB of a unit.
+    unit_kib: u32,
+    /// Most failures.
+    failures: usize,
+    arrays: Vec<Array>,
+    loads: Vec<Named>,
+    /// Also the rate with these slots failed, in MB/s.
+    #[serde(default)]
+    rates: Vec<Vec<usize>>,
+}
+
+/// An array.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Array {
+    /// What the paper calls it.
+    pub(super) name: String,
+    pub(super) code: CodeSpec,
+    pub(super) disks: usize,
+}
+
+/// A load with its name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+    access: Access,
+    kib: u64,
+    depth: u64,
+    requests: u64,
+    /// Sets of failed slots for which the disks' utilisation is shown.
+    #[serde(default)]
+    utilisation: Vec<Vec<usize>>,
+}
+
+/// One run: an array, a load, failed slots.
+struct Cell<'a> {
+    array: &'a Array,
+    load: &'a Named,
+    failed: Vec<usize>,
+}
+
+/// What it came to.
+struct Outcome {
+    mb_s: f64,
+    busy: Vec<f64>,
+}
+
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+    let model = Model::find(&parameters.model).map_err(|e| lab.wrong(e))?;
+    let mut cells = Vec::new();
+    for load in &parameters.loads {
+        for array in &parameters.arrays {
+            let failures = (0..=parameters.failures).flat_map(|f| sets(array.disks, f));
+            cells.extend(failures.map(|set| Cell { array, load, failed: set.iter().collect() }));
+        }
+    }
+    let outcomes = lab.all(
+        &cells,
+        |cell| format!("{}, {}, failed {:?}", cell.array.name, cell.load.name, cell.failed),
+        |cell| parameters.measure(cell, model, lab),
+    )?;
+    let runs: Vec<(&Cell<'_>, &Outcome)> = cells.iter().zip(&outcomes).collect();
+    let mut panels = Vec::new();
+    for load in &parameters.loads {
+        let of_load: Vec<_> =
+            runs.iter().filter(|(cell, _)| std::ptr::eq(cell.load, load)).copied().collect();
+        for failures in 1..=parameters.failures {
+            panels.push(parameters.speeds(load, failures, &of_load));
+        }
+        panels.push(parameters.rate_panel(load, &of_load));
+        for failed in &load.utilisation {
+            panels.push(parameters.utilisation_panel(load, failed, &of_load));
+        }
+    }
+    Ok(Found { disk: Some(model.title.to_owned()), panels, ..Found::default() })
+}
+
+impl Parameters {
+    fn measure(
+        &self,
+        cell: &Cell<'_>,
+        model: &'static Model,
+        lab: &Lab<'_>,
+    ) -> Result<Outcome, String> {
+        let setup = Setup {
+            code: cell.array.code,
+            disks: cell.array.disks,
+            model,
+            disk_bytes: self.disk_mib << 20,
+            unit_bytes: self.unit_kib << 10,
+            seed: lab.options.seed,
+        };
+        let load = Load {
+            access: cell.load.access,
+            bytes: cell.load.kib << 10,
+            depth: cell.load.depth,
+            ended: Ended::After((cell.load.requests / lab.options.divide).max(1)),
+            interval: None,
+        };
+        let failed = cell.failed.clone();
+        on_bench(&setup, move |bench| async move {
+            bench.fail(failed).await?;
+            let measured = bench.drive(load).await?;
+            if matches!(load.access, Access::RandomWrite | Access::SequentialWrite) {
+                bench.verify().await?;
+            }
+            let busy = measured.stats.iter().map(DiskStats::utilisation).collect();
+            Ok(Outcome { mb_s: measured.mb_s(), busy })
+        })
+    }
+
+    /// Speed with so many failed, each array's own normal speed being 1.
+    fn speeds(&self, load: &Named, failures: usize, runs: &[(&Cell<'_>, &Outcome)]) -> Panel {
+        let speeds = |array: &Array| {
+            let of_array = || runs.iter().filter(|(cell, _)| std::ptr::eq(cell.array, array));
+            let normal = of_array().find(|(cell, _)| cell.failed.is_empty())?.1.mb_s;
+            let speeds = of_array().filter(|(cell, _)| cell.failed.len() == failures);
+            Some(speeds.map(|(_, outcome)| outcome.mb_s / normal).collect::<Vec<f64>>())
+        };
+        let least = |speeds: Vec<f64>| speeds.into_iter().fold(f64::INFINITY, f64::min);
+        let point = |array: &Array| Some(Point::mean(&array.name, &speeds(array)?));
+        let worst = |array: &Array| Some(Point::new(&array.name, least(speeds(array)?)));
+        Panel::bars(
+            format!("{}, {failures} failed", load.name),
+            "code; whiskers: all positions of the failed disks",
+            "throughput, normal = 1",
+        )
+        .with("mean over positions", self.arrays.iter().filter_map(point).collect())
+        .with("worst position", self.arrays.iter().filter_map(worst).collect())
+    }
+
+    /// Rates in MB/s: without failures, and with certain ones.
+    fn rate_panel(&self, load: &Named, runs: &[(&Cell<'_>, &Outcome)]) -> Panel {
+        let mut panel = Panel::bars(format!("{}, rates", load.name), "code", "MB/s");
+        for failed in [Vec::new()].iter().chain(&self.rates) {
+            let name = match failed.as_slice() {
+                [] => "normal".to_owned(),
+                failed => format!("failed {}", slots(failed)),
+            };
+            panel = panel.with(name, self.by_array(runs, failed, |o| o.mb_s));
+        }
+        panel
+    }
+
+    fn by_array(
+        &self,
+        runs: &[(&Cell<'_>, &Outcome)],
+        failed: &[usize],
+        of: impl Fn(&Outcome) -> f64,
+    ) -> Vec<Point> {
+        let run = |array: &Array| {
+            runs.iter().find(|(cell, _)| std::ptr::eq(cell.array, array) && cell.failed == failed)
+        };
+        let point = |array: &Array| run(array).map(|(_, o)| Point::new(&array.name, of(o)));
+        self.arrays.iter().filter_map(point).collect()
+    }
+
+    /// How busy each disk was.
+    fn utilisation_panel(
+        &self,
+        load: &Named,
+        failed: &[usize],
+        runs: &[(&Cell<'_>, &Outcome)],
+    ) -> Panel {
+        let title = format!("{}, utilisation with {} failed", load.name, slots(failed));
+        let mut panel = Panel::bars(title, "disk", "busy, %");
+        for (cell, outcome) in runs.iter().filter(|(cell, _)| cell.failed == failed) {
+            let points = outcome.busy.iter().enumerate();
+            let points = points.filter(|(slot, _)| !failed.contains(slot));
+            let points = points.map(|(slot, busy)| Point::new(format!("#{slot}"), busy * 100.0));
+            panel = panel.with(&cell.array.name, points.collect());
+        }
+        panel
+    }
+}
+
+/// `#0 and #1`.
+fn slots(failed: &[usize]) -> String {
+    let names: Vec<String> = failed.iter().map(|slot| format!("#{slot}")).collect();
+    names.join(" and ")
+}

@@ -1,0 +1,192 @@
+//! Random reads while a failed disk is being rebuilt, over time, at bandwidths of equal reliability.
+//!
+//! The disks are scaled down; the bandwidth is not, so that what a recovery takes from the readers is what it
+//! takes on the whole disk, only for a shorter time. Times are scaled up again.
+
+use serde::Deserialize;
+use weft_code::CodeSpec;
+use weft_rt::SECOND;
+use weft_sim::Model;
+
+use super::{Found, Lab};
+use crate::bench::{Access, Ended, Load, Setup, on_bench};
+use crate::figure::{Panel, Point};
+use crate::run::LabError;
+
+/// Intervals of the slowest rebuild.
+const INTERVALS: u64 = 32;
+
+/// Arrays and their load.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    /// The modelled disk.
+    model: String,
+    /// MiB offered of each.
+    disk_mib: u64,
+    /// MiB of the paper's disk: times are scaled up to it.
+    whole_disk_mib: u32,
+    /// KiB of a unit.
+    unit_kib: u32,
+    /// KiB of a read.
+    kib: u64,
+    /// Reads in flight.
+    depth: u64,
+    /// Reads of the normal run.
+    requests: u64,
+    arrays: Vec<Array>,
+}
+
+/// An array.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Array {
+    name: String,
+    code: CodeSpec,
+    disks: usize,
+    /// Recovery bandwidth for equal reliability, as the paper sets it, in MB/s.
+    paper_mb_s: u64,
+    /// The same with the right number of disks.
+    right_mb_s: u64,
+}
+
+/// One run.
+struct Cell<'a> {
+    array: &'a Array,
+    /// Recovery bandwidth; none: nothing fails.
+    mb_s: Option<u64>,
+}
+
+/// What it came to: MB/s over all and in each interval, and seconds.
+struct Outcome {
+    mb_s: f64,
+    series: Vec<f64>,
+    seconds: f64,
+}
+
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+    let p = parameters;
+    let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
+    let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
+    let mut cells = vec![Cell { array: first, mb_s: None }];
+    cells.extend(p.arrays.iter().map(|array| Cell { array, mb_s: Some(array.paper_mb_s) }));
+    cells.extend(p.arrays.iter().map(|array| Cell { array, mb_s: Some(array.right_mb_s) }));
+    let outcomes = lab.all(
+        &cells,
+        |cell| format!("{}, recovery at {:?} MB/s", cell.array.name, cell.mb_s),
+        |cell| p.measure(cell, model, lab),
+    )?;
+    let normal = outcomes[0].mb_s;
+    let (as_printed, right) = outcomes[1..].split_at(p.arrays.len());
+    let variants = [("the paper's bandwidths", as_printed), ("with n as there are", right)];
+    let mut panels = Vec::new();
+    let mut start = Panel::bars("reads when the recovery begins", "code", "normal RAID-6 = 1");
+    let mut time = Panel::bars("time until all is normal again", "code", "LRC = 1");
+    for (name, outcomes) in variants {
+        panels.push(p.over_time(name, outcomes, normal));
+        let begin = |outcome: &Outcome| {
+            let part = (outcome.series.len() / 10).max(1);
+            mean(&outcome.series[..part]) / normal
+        };
+        start = start.with(name, p.by_array(outcomes, begin));
+        let lrc = p.arrays.iter().position(|array| array.name == "LRC").unwrap_or(0);
+        let reference = outcomes[lrc].seconds;
+        time = time.with(name, p.by_array(outcomes, |outcome| outcome.seconds / reference));
+    }
+    panels.extend([start, time]);
+    let notes = vec![
+        format!("normal random reads of RAID-6: {normal:.0} MB/s; the paper measured 1310 MB/s"),
+        format!(
+            "{} MiB of each disk are used, and times scaled to {} MiB",
+            p.disk_mib, p.whole_disk_mib
+        ),
+    ];
+    Ok(Found { disk: Some(model.title.to_owned()), notes, panels, ..Found::default() })
+}
+
+impl Parameters {
+    fn measure(
+        &self,
+        cell: &Cell<'_>,
+        model: &'static Model,
+        lab: &Lab<'_>,
+    ) -> Result<Outcome, String> {
+        let setup = Setup {
+            code: cell.array.code,
+            disks: cell.array.disks,
+            model,
+            disk_bytes: (self.disk_mib << 20) / lab.options.divide.clamp(1, 4),
+            unit_bytes: self.unit_kib << 10,
+            seed: lab.options.seed,
+        };
+        let slowest = self.arrays.iter().map(|a| a.paper_mb_s.min(a.right_mb_s)).min();
+        let interval = setup.disk_bytes * SECOND / (slowest.unwrap_or(1) << 20) / INTERVALS;
+        let ended = match cell.mb_s {
+            None => Ended::After((self.requests / lab.options.divide).max(1)),
+            Some(_) => Ended::WhenHealthy,
+        };
+        let load = Load {
+            access: Access::RandomRead,
+            bytes: self.kib << 10,
+            depth: self.depth,
+            ended,
+            interval: Some(interval),
+        };
+        let recovery = cell.mb_s.map(|mb_s| mb_s << 20);
+        let scale = f64::from(self.whole_disk_mib) * seconds(SECOND) / megas(setup.disk_bytes);
+        on_bench(&setup, move |bench| async move {
+            if let Some(bytes_s) = recovery {
+                bench.fail([0]).await?;
+                bench.rebuild(bytes_s).await?;
+            }
+            let measured = bench.drive(load).await?;
+            let mut series: Vec<f64> = measured.series.iter().map(|b| rate(*b, interval)).collect();
+            // The last interval is cut short by the end.
+            series.pop();
+            Ok(Outcome { mb_s: measured.mb_s(), series, seconds: seconds(measured.ns) * scale })
+        })
+    }
+
+    fn over_time(&self, name: &str, outcomes: &[Outcome], normal: f64) -> Panel {
+        let title = format!("random reads during recovery, {name}");
+        let mut panel = Panel::lines(title, "seconds, of a whole disk", "normal RAID-6 = 1");
+        for (array, outcome) in self.arrays.iter().zip(outcomes) {
+            let all = outcome.series.len().max(1);
+            let step = outcome.seconds / count(all);
+            let points = outcome.series.iter().enumerate();
+            let points = points.map(|(i, mb_s)| Point::at((count(i) + 0.5) * step, mb_s / normal));
+            panel = panel.with(&array.name, points.collect());
+        }
+        panel
+    }
+
+    fn by_array(&self, outcomes: &[Outcome], of: impl Fn(&Outcome) -> f64) -> Vec<Point> {
+        let point = |(array, outcome): (&Array, &Outcome)| Point::new(&array.name, of(outcome));
+        self.arrays.iter().zip(outcomes).map(point).collect()
+    }
+}
+
+fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / count(numbers.len().max(1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of intervals")]
+fn count(n: usize) -> f64 {
+    n as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a time for people")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / SECOND as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a size for people")]
+fn megas(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Millions of bytes a second.
+#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+fn rate(bytes: u64, ns: u64) -> f64 {
+    bytes as f64 * 1e3 / ns as f64
+}

@@ -1,0 +1,169 @@
+//! Simulated experiments: small ones, whose outcome is known beforehand, and the same bytes again.
+
+use weft_lab::report::html;
+use weft_lab::{Experiment, Figure, LabError, RunOptions, run};
+
+const DEGRADED: &str = r#"
+title = "small"
+source = "Fig. 0"
+about = "RAID-5 and LRC, one disk failed"
+
+[run]
+kind = "degraded"
+model = "850pro-256g"
+disk_mib = 4
+unit_kib = 64
+failures = 1
+rates = [[0]]
+arrays = [
+  { name = "RAID-5", code = "raid5", disks = 4 },
+  { name = "LRC", code = "lrc:4,2,1", disks = 7 },
+]
+loads = [
+  { name = "reads", access = "random-read", kib = 4, depth = 64, requests = 1000, utilisation = [[0]] },
+  { name = "writes", access = "random-write", kib = 4, depth = 16, requests = 60 },
+  { name = "runs", access = "sequential-write", kib = 64, depth = 8, requests = 30 },
+]
+
+[paper."reads, 1 failed"."worst position"]
+"LRC" = 0.5
+"#;
+
+const REBUILD: &str = r#"
+title = "small"
+source = "Fig. 0"
+about = "a rebuild"
+
+[run]
+kind = "rebuild"
+model = "850pro-256g"
+disk_mib = 4
+whole_disk_mib = 4000
+unit_kib = 64
+kib = 4
+depth = 16
+requests = 1000
+arrays = [
+  { name = "RAID-6", code = "raid6", disks = 5, paper_mb_s = 100, right_mb_s = 200 },
+  { name = "LRC", code = "lrc:4,2,1", disks = 7, paper_mb_s = 200, right_mb_s = 200 },
+]
+"#;
+
+const TRACES: &str = r#"
+title = "small"
+source = "Fig. 0"
+about = "traces during a rebuild"
+
+[run]
+kind = "rebuild-traces"
+model = "850pro-256g"
+disk_mib = 4
+unit_kib = 64
+outstanding = 16
+requests = 1000
+traces = [
+  { name = "Web", workload = "websearch1", file = "web.csv" },
+  { name = "Money", workload = "financial1" },
+]
+arrays = [{ name = "RAID-6", code = "raid6", disks = 5, mb_s = 200 }]
+"#;
+
+fn figure(text: &str, threads: usize, seed: u64) -> Figure {
+    let options = RunOptions { threads, seed, ..RunOptions::default() };
+    let experiment = Experiment::parse("small", text).unwrap();
+    run(&experiment, &options, &|_, _| {}).unwrap()
+}
+
+fn ours(figure: &Figure, panel: &str, series: &str, x: &str) -> f64 {
+    let panel = figure.panels.iter().find(|p| p.title == panel).expect("the panel");
+    let series = panel.series.iter().find(|s| s.name == series).expect("the series");
+    series.points.iter().find(|p| p.x == x).expect("the point").ours
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
+    for text in [DEGRADED, REBUILD, TRACES] {
+        let (one, two) = (figure(text, 1, 7), figure(text, 2, 7));
+        let bytes = |figure: &Figure| serde_json::to_string(figure).unwrap();
+        assert_eq!(bytes(&one), bytes(&two));
+        assert_eq!(html(std::slice::from_ref(&one)), html(&[two]));
+        assert_ne!(bytes(&one), bytes(&figure(text, 2, 8)), "the seed has no influence");
+    }
+}
+
+#[test]
+fn degraded_arrays_are_slower_by_what_the_layout_says() {
+    let figure = figure(DEGRADED, 2, 1);
+    // Each survivor of RAID-5 reads once for itself, and once for the lost.
+    let raid5 = ours(&figure, "reads, 1 failed", "worst position", "RAID-5");
+    assert!((0.4..0.6).contains(&raid5), "{raid5}");
+    let lrc = ours(&figure, "reads, 1 failed", "worst position", "LRC");
+    assert!((0.4..0.6).contains(&lrc), "{lrc}");
+    // Disks outside the group wait, and the global parity is not read at all.
+    let busy = |disk| ours(&figure, "reads, utilisation with #0 failed", "LRC", disk);
+    assert!(busy("#1") > 90.0 && busy("#6") == 0.0, "{} {}", busy("#1"), busy("#6"));
+    let normal = ours(&figure, "reads, rates", "normal", "LRC");
+    let failed = ours(&figure, "reads, rates", "failed #0", "LRC");
+    assert!(normal > 1.5 * failed, "{normal} {failed}");
+    assert!(ours(&figure, "writes, rates", "normal", "LRC") > 0.0);
+    assert!(
+        figure.disk.as_deref().is_some_and(|disk| disk.contains("850 Pro")),
+        "{:?}",
+        figure.disk
+    );
+}
+
+#[test]
+fn a_rebuild_takes_as_long_as_its_bandwidth_says() {
+    let figure = figure(REBUILD, 2, 1);
+    let time = |series| ours(&figure, "time until all is normal again", series, "RAID-6");
+    let printed = time("the paper's bandwidths");
+    assert!((1.7..2.3).contains(&printed), "half the bandwidth, twice the time: {printed}");
+    let right = time("with n as there are");
+    assert!((0.8..1.2).contains(&right), "{right}");
+    let begin = ours(&figure, "reads when the recovery begins", "with n as there are", "RAID-6");
+    assert!((0.05..1.0).contains(&begin), "{begin}");
+}
+
+#[test]
+fn generated_traces_are_marked_and_recorded_ones_are_read() {
+    let generated = figure(TRACES, 2, 1);
+    assert!(generated.traces.iter().all(|trace| trace.generated && trace.requests == 1000));
+    assert!(html(&[generated]).contains("GENERATED"));
+
+    let scratch = weft_testkit::Scratch::new("lab-traces");
+    let mut lines = String::from("t_us,dev,offset,size,op\n");
+    for n in 0..200 {
+        lines.push_str(&format!("{n},0,{},4096,R\n", n * 8192));
+    }
+    std::fs::write(scratch.join("web.csv"), lines).unwrap();
+    let options =
+        RunOptions { traces: Some(scratch.path().to_owned()), threads: 2, ..RunOptions::default() };
+    let experiment = Experiment::parse("small", TRACES).unwrap();
+    let recorded = run(&experiment, &options, &|_, _| {}).unwrap();
+    let kinds: Vec<_> = recorded.traces.iter().map(|t| (t.generated, t.requests)).collect();
+    assert_eq!(kinds, [(false, 200), (true, 1000)]);
+
+    std::fs::write(scratch.join("web.csv"), "t_us,dev,offset,size,op\n1,0,damaged\n").unwrap();
+    let error = run(&experiment, &options, &|_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("web.csv"), "{error}");
+}
+
+#[test]
+fn what_there_is_not_is_said() {
+    let cases = [
+        (DEGRADED.replace("850pro-256g", "floppy"), "850pro-256g"),
+        (DEGRADED.replace("disks = 7", "disks = 6"), "lrc:4,2,1"),
+        (TRACES.replace("\"financial1\"", "\"bank\""), "bank"),
+    ];
+    for (text, why) in cases {
+        let experiment = Experiment::parse("small", &text).unwrap();
+        let error = run(&experiment, &RunOptions::default(), &|_, _| {}).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    // More failures than the code survives are a failed run, not a number.
+    let text = DEGRADED.replace("failures = 1", "failures = 2");
+    let experiment = Experiment::parse("small", &text).unwrap();
+    let error = run(&experiment, &RunOptions::default(), &|_, _| {}).unwrap_err();
+    assert!(matches!(error, LabError::Run { .. }), "{error}");
+}
