@@ -37,8 +37,8 @@ about = "a rebuild"
 [run]
 kind = "rebuild"
 model = "850pro-256g"
-disk_mib = 4
-whole_disk_mib = 4000
+disk_mib = 8
+whole_disk_mib = 8000
 unit_kib = 64
 kib = 4
 depth = 16

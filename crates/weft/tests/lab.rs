@@ -66,7 +66,10 @@ fn the_report_is_shown_by_a_browser() {
         return;
     }
     let bench = Bench::new("lab-report");
-    bench.weft(&["lab", "report", "drc-table1", "drc-fig11", "--out", "page.html"]);
+    let report = ["lab", "report", "drc-table1", "drc-fig11", "--out", "page.html"];
+    bench.weft(&[&report[..], &["--png", "plots"]].concat());
+    let picture = fs::read(bench.path("plots/drc-fig11-6.png")).expect("a picture");
+    assert!(picture.starts_with(b"\x89PNG"));
     let page = fs::read_to_string(bench.path("page.html")).expect("the page");
     let plots = page.matches("<svg").count();
     assert!(plots >= 9, "{plots} plots");
@@ -75,16 +78,17 @@ fn the_report_is_shown_by_a_browser() {
     assert!(!log.contains("CONSOLE"), "the page complains:\n{log}");
 
     // The same page, with a script that measures what is really laid out and drawn.
-    let probe = "<script>
+    let probe = "<img src=plots/drc-fig11-6.png><script>onload = () => {
         const sizes = [...document.querySelectorAll('svg')].map(svg => svg.getBoundingClientRect());
         const bars = [...document.querySelectorAll('svg rect title')].map(t => t.parentNode.getBBox());
         const lines = [...document.querySelectorAll('svg path[fill=none]')].map(p => p.getTotalLength());
         document.body.dataset.plots = sizes.filter(s => s.width > 300 && s.height > 100).length;
         document.body.dataset.bars = bars.filter(b => b.width > 1 && b.height > 0.5).length;
         document.body.dataset.lines = lines.filter(length => length > 50).length;
+        document.body.dataset.picture = document.querySelector('img').naturalWidth;
         document.body.dataset.overflow = document.documentElement.scrollWidth > innerWidth;
         console.error('the console is heard');
-        </script></body>";
+        }</script></body>";
     fs::write(bench.path("probe.html"), page.replace("</body>", probe)).expect("a page");
     let (dom, log) = browse(&bench, "probe.html");
     assert!(log.contains("the console is heard"), "a complaint would not be seen:\n{log}");
@@ -95,5 +99,6 @@ fn the_report_is_shown_by_a_browser() {
     assert_eq!(told("plots"), plots.to_string());
     assert!(told("bars").parse::<u32>().expect("a number") > 40, "{} bars", told("bars"));
     assert!(told("lines").parse::<u32>().expect("a number") >= 8, "{} lines", told("lines"));
+    assert_eq!(told("picture"), "1640", "Chromium reads the picture");
     assert_eq!(told("overflow"), "false", "wider than the window");
 }

@@ -5,12 +5,16 @@
 //! generated, and where the paper errs. The same figures give the same bytes.
 
 mod axis;
+mod font;
+mod plot;
+mod png;
 mod svg;
 
 use std::fmt::Write as _;
 
 use crate::figure::{Figure, Panel, Point, TraceUsed};
 
+pub use png::png;
 pub use svg::svg;
 
 const STYLE: &str = include_str!("style.css");

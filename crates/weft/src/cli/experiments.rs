@@ -61,7 +61,8 @@ The page stands for itself: no scripts, nothing is fetched.
 
 Examples:
   weft lab report --out report.html                    (all experiments)
-  weft lab report --out drc.html drc-table1 drc-fig11 --traces ~/traces")]
+  weft lab report --out drc.html drc-table1 drc-fig11 --traces ~/traces
+  weft lab report --out drc.html --png plots drc-fig11")]
 pub struct LabReportArgs {
     /// Experiments (`weft lab list`) [default: all]
     #[arg(value_name = "NAME")]
@@ -69,6 +70,9 @@ pub struct LabReportArgs {
     /// The page
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
+    /// Also each plot as a picture, DIR/NAME-1.png and so on
+    #[arg(long, value_name = "DIR")]
+    pub png: Option<PathBuf>,
     /// How they are run.
     #[command(flatten)]
     pub runs: LabRuns,

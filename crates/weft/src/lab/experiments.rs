@@ -1,10 +1,11 @@
 //! `weft lab list`, `run`, `report`: papers' figures, reproduced.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Mutex;
 
 use weft_lab::figure::{CSV_HEADER, Panel};
-use weft_lab::report::{beside, facts, html, number};
+use weft_lab::report::{beside, facts, html, number, png};
 use weft_lab::{Experiment, Figure, RunOptions, run};
 
 use crate::cli::{LabReportArgs, LabRunArgs, LabRuns};
@@ -51,10 +52,26 @@ pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
     let out = &args.out;
     fs::write(out, html(&figures))
         .map_err(|e| Failure::new(format!("cannot write {}: {e}", out.display())))?;
+    if let Some(dir) = &args.png {
+        pictures(dir, &figures)?;
+    }
     if json {
         println!("{}", serde_json::json!({ "page": out, "figures": figures.len() }));
     } else {
         println!("{}: {} figures; open it in any browser", out.display(), figures.len());
+    }
+    Ok(())
+}
+
+/// Every panel as a picture in `dir`.
+fn pictures(dir: &Path, figures: &[Figure]) -> Outcome {
+    let failed = |path: &Path, e| Failure::new(format!("cannot write {}: {e}", path.display()));
+    fs::create_dir_all(dir).map_err(|e| failed(dir, e))?;
+    for figure in figures {
+        for (number, panel) in (1..).zip(&figure.panels) {
+            let path = dir.join(format!("{}-{number}.png", figure.name));
+            fs::write(&path, png(panel)).map_err(|e| failed(&path, e))?;
+        }
     }
     Ok(())
 }
