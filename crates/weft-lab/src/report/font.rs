@@ -17,7 +17,6 @@ pub(super) fn strokes(letter: char) -> impl Iterator<Item = Vec<(f64, f64)>> {
     })
 }
 
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn glyph(letter: char) -> &'static str {
     match letter {
         ' ' => "",
