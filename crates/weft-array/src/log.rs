@@ -131,6 +131,25 @@ impl OnDisk {
         self.from + self.len as u64
     }
 
+    /// The record after all that `durable` wrote has become durable, cut at the ends of its columns.
+    fn settled_by(&self, durable: &Self) -> impl Iterator<Item = Self> + use<> {
+        let (from, end) = (durable.from.max(self.from), durable.end().min(self.end()));
+        let part = |from: u64, end: u64, written| {
+            (from < end).then(|| Self { from, len: to_len(end - from), written, ..*self })
+        };
+        let parts = if self.seq > durable.seq || from >= end {
+            [Some(*self), None, None]
+        } else {
+            let rest = self.written.difference(&durable.written);
+            [
+                part(self.from, from, self.written),
+                part(from, end, rest),
+                part(end, self.end(), self.written),
+            ]
+        };
+        parts.into_iter().flatten()
+    }
+
     fn meets(&self, from: u64, len: usize) -> bool {
         self.from < from + len as u64 && from < self.end()
     }
@@ -152,11 +171,16 @@ pub(crate) struct LiveOp<'a> {
 }
 
 impl LiveOp<'_> {
-    /// All that was written is durable already.
+    /// All that was written is durable already, and with it what earlier writes brought to the same
+    /// places: a later record that left these out could not restore them, and nobody would wait
+    /// for its retirement.
     pub fn is_durable(&self) {
         let mut table = self.log.records.borrow_mut();
-        let known = table.get_mut(&self.stripe).into_iter().flatten();
-        known.filter(|record| record.seq == self.seq).for_each(|r| r.written = UnitSet::new());
+        let Some(known) = table.get_mut(&self.stripe) else { return };
+        let own: Vec<OnDisk> = known.iter().filter(|r| r.seq == self.seq).copied().collect();
+        for durable in own {
+            *known = known.iter().flat_map(|record| record.settled_by(&durable)).collect();
+        }
     }
 }
 
@@ -389,6 +413,30 @@ fn cut(seq: u64, stripe: u64, record: &Record, row: &RowRecord) -> Vec<(Entry, O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A write of these units to columns `from..from + 4096 * blocks`, under way.
+    fn written(log: &Log, seq: u64, units: UnitSet, from: u64, blocks: usize) -> LiveOp<'_> {
+        let rows = vec![RowRecord { slot: 4, unit: 4, payload: None }];
+        let record = Record { from, len: 4096 * blocks, written: units, others: false, rows };
+        log.remember(seq, 9, &[record]);
+        LiveOp { log, seq, stripe: 9 }
+    }
+
+    #[test]
+    fn what_a_durable_write_brought_is_not_left_out_of_later_records_for_an_earlier_ones_sake() {
+        let log = Log::new(LogId { array: [0; 16], epoch: 1 }, 5, 0, 1 << 20);
+        drop(written(&log, 1, UnitSet::first(4), 0, 4));
+        written(&log, 2, UnitSet::one(1).with(2), 4096, 2).is_durable();
+        let live: Vec<_> =
+            log.live(9, 0, 4 * 4096, UnitSet::new()).iter().map(|l| (l.from, l.units)).collect();
+        let without = UnitSet::one(0).with(3);
+        let all = UnitSet::first(4);
+        assert_eq!(live, [(0, all), (4096, without), (12288, all)]);
+        assert!(log.has_records(9, 0, 4096) && log.has_records(9, 8192, 4096), "still on disk");
+        drop(written(&log, 3, UnitSet::one(1), 4096, 1));
+        let later = log.live(9, 4096, 4096, UnitSet::new());
+        assert!(later.iter().all(|live| live.units.contains(1)), "written once more since");
+    }
 
     #[test]
     fn siblings_are_cut_at_the_same_places() {

@@ -197,8 +197,9 @@ impl Inner {
         let others = support.difference(&band.units);
         let parity: UnitSet = rows.iter().map(|row| k + row).collect();
         let olds = band.units.intersection(&support).union(&parity);
-        // Where parity may be wrong (dirty at a crash) folding a delta in would keep it wrong.
-        let parity_unsure = self.map.needs_resync(self.map.region_of(stripe)) && lost.is_empty();
+        // Where parity may be wrong (dirty at a crash) folding a delta in would keep it wrong, and what
+        // is written now would be lost with its disk before the resync.
+        let parity_unsure = self.map.needs_resync(self.map.region_of(stripe));
         let reads = |wanted: UnitSet| {
             if wanted.intersects(&lost) {
                 let plan = self.plan(stripe, lost, wanted, UnitSet::new());

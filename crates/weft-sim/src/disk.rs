@@ -300,6 +300,7 @@ impl SimDisk {
             let bad = |at, len, errno| Err(Self::error(&info, DiskOp::Read, at, len, errno));
             if !state.faults.answers() {
                 world.disk(state.number, "is gone, fails to read", offset, len, started.op);
+                state.faults.failed = true;
                 return (bad(offset, len, Errno::NoDevice), buf);
             }
             let sectors = offset / sector..(offset + len) / sector;
@@ -346,6 +347,7 @@ impl SimDisk {
                 Fate::Fails(errno) => {
                     world.disk(state.number, "fails to write", offset, len, started.op);
                     state.media.abandon(started.op, &mut state.rng);
+                    state.faults.failed |= errno != Errno::NoSpace;
                     return Err(Self::error(&info, op, offset, len, errno));
                 }
                 Fate::Lost => {
@@ -378,6 +380,7 @@ impl SimDisk {
         self.run(started, move |state, world, started| {
             if !state.faults.answers() {
                 world.disk(state.number, "is gone, fails to flush", 0, 0, started.op);
+                state.faults.failed = true;
                 return Err(Self::error(&info, DiskOp::Flush, 0, 0, Errno::NoDevice));
             }
             state.media.flushed(mark);

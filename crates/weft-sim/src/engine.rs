@@ -45,11 +45,11 @@ impl Engine {
         text(weft_array::create(&disks, &options).await).map(drop)
     }
 
-    /// Assembles it from whatever members there are among the disks. What is missing is known to be
-    /// lost for good, so a majority is not insisted on.
+    /// Assembles it from whatever members there are among the disks.
     pub(crate) async fn assemble(
         rt: &Rt,
         disks: Vec<Rc<dyn Disk>>,
+        force_degraded: bool,
         read_only: bool,
         nonce: u64,
     ) -> Result<Self, String> {
@@ -60,7 +60,7 @@ impl Engine {
                 members.push(disk);
             }
         }
-        let options = AssembleOptions { force_degraded: true, read_only, nonce };
+        let options = AssembleOptions { force_degraded, read_only, nonce };
         text(Array::assemble(rt, members, options).await).map(Self)
     }
 }

@@ -7,11 +7,12 @@ use weft_array::ScrubMode;
 use weft_code::UnitSet;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
-use crate::disk::{Platter, SimDisk, Uniform};
+use crate::disk::{Platter, Uniform};
 use crate::engine::Engine;
 use crate::excuse::Lost;
+use crate::membership::must_have_stopped;
 use crate::rng::Rng;
-use crate::run::{Member, Report, Slots, wait_for};
+use crate::run::{Gear, Member, Report, Slots, wait_for};
 use crate::setup::{Map, Policy, Setup};
 use crate::workload::Desk;
 use crate::world::World;
@@ -32,6 +33,7 @@ pub(crate) struct Stage {
     /// What rebuild policies are drawn from.
     pub policies: RefCell<Rng>,
     pub quiet: bool,
+    pub gear: Gear,
 }
 
 /// The state of an array in a line.
@@ -96,7 +98,7 @@ impl Stage {
         if engine.0.status().regions.resync == 0 {
             self.desk.oracle.borrow_mut().consistent_again();
         }
-        match self.draw(|rng| rng.below(16)) {
+        match self.draw(|rng| rng.below(18)) {
             0..=2 => self.lose_disk(engine),
             3 => self.fail_member(engine).await,
             4..=6 => self.add_disk(engine).await,
@@ -106,6 +108,7 @@ impl Stage {
             12 => self.slow_down(),
             13 => self.fill_up(engine).await,
             14 => self.refuse_writes(engine),
+            15 | 16 => self.replace(engine).await,
             _ => self.desk.read_all(engine, 92).await,
         }
     }
@@ -165,14 +168,35 @@ impl Stage {
     }
 
     async fn fail_member(&self, engine: &Engine) {
-        let Some((slot, _)) = self.victim(engine) else { return };
+        let Some((slot, platter)) = self.victim(engine) else { return };
         self.world.note(format!("slot {slot} is failed by command"));
+        platter.faults(|f| f.failed = true);
         if let Err(error) = engine.0.fail(&slot.to_string()).await
             && self.map.survives(self.in_trouble(engine).with(slot))
             && Slots::of(engine).disks[slot].is_some()
+            && !self.desk.has_to_stop()
         {
             self.desk.fail(format!("slot {slot} could not be failed: {error}"), None);
         }
+    }
+
+    /// A member is replaced by another disk, by one command.
+    async fn replace(&self, engine: &Engine) {
+        let Some((slot, platter)) = self.victim(engine) else { return };
+        let Some(spare) = self.another_disk(engine) else { return };
+        self.world.note(format!("slot {slot} is replaced by disk {}", spare.number()));
+        platter.faults(|f| f.failed = true);
+        let disk = self.gear.open(&self.world, &spare);
+        if let Err(error) = engine.0.replace(&slot.to_string(), disk).await {
+            self.world.note(format!("refused: {error}"));
+        }
+    }
+
+    /// Lets the array stop, where the rule of membership says that it has to.
+    pub(crate) fn allow_to_stop(&self) {
+        let disks = self.disks.clone();
+        let rule = move || must_have_stopped(&disks.borrow());
+        *self.desk.may_stop.borrow_mut() = Some(Box::new(rule));
     }
 
     fn refuse_writes(&self, engine: &Engine) {
@@ -184,16 +208,26 @@ impl Stage {
 
     /// A fresh disk, or one that was a member before, becomes a spare.
     async fn add_disk(&self, engine: &Engine) {
+        let Some(platter) = self.another_disk(engine) else { return };
+        self.world.note(format!("disk {} is added as a spare", platter.number()));
+        let disk = self.gear.open(&self.world, &platter);
+        if let Err(error) = engine.0.add_spare(disk).await {
+            self.world.note(format!("refused: {error}"));
+        }
+    }
+
+    /// A disk that is no member now.
+    fn another_disk(&self, engine: &Engine) -> Option<Platter> {
         let slots = Slots::of(engine);
         let spares = engine.0.status().spares;
         let used = |n: usize| slots.disks.contains(&Some(n)) || spares.contains(&format!("sim{n}"));
         let old = self.disks.borrow().iter().map(|m| m.platter.number()).find(|n| !used(*n));
-        let platter = match old {
+        match old {
             Some(number) if self.draw(|rng| rng.chance(50)) => {
                 let mut disks = self.disks.borrow_mut();
                 disks[number].absent = false;
                 disks[number].platter.faults(|f| *f = crate::disk::Faults::default());
-                disks[number].platter.clone()
+                Some(disks[number].platter.clone())
             }
             _ if self.disks.borrow().len() < self.setup.disks.len() + DISKS_MORE => {
                 let mut disks = self.disks.borrow_mut();
@@ -204,14 +238,9 @@ impl Stage {
                 let rng = self.world.rng(100 + number as u64);
                 let platter = Platter::new(number, model.size_bytes, sector, rng);
                 disks.push(Member { platter: platter.clone(), absent: false });
-                platter
+                Some(platter)
             }
-            _ => return,
-        };
-        self.world.note(format!("disk {} is added as a spare", platter.number()));
-        let disk = SimDisk::open(&self.world, &platter);
-        if let Err(error) = engine.0.add_spare(disk).await {
-            self.world.note(format!("refused: {error}"));
+            _ => None,
         }
     }
 
@@ -287,10 +316,18 @@ impl Stage {
         if last {
             self.settle(engine).await;
         }
+        if self.desk.gave_up.get() {
+            // Whoever runs it ends the program, and assembles it again.
+            return self.world.cut();
+        }
         let flushing = self.desk.oracle.borrow_mut().begin_flush();
         match engine.0.stop().await {
-            Ok(()) if self.world.is_on() => self.desk.oracle.borrow_mut().end_flush(flushing),
+            Ok(()) if self.world.is_on() => {
+                self.desk.forget_vanished();
+                self.desk.oracle.borrow_mut().end_flush(flushing);
+            }
             Ok(()) => {}
+            Err(_) if self.desk.has_to_stop() => self.world.cut(),
             Err(error) => self.desk.fail(format!("a clean stop failed: {error}"), None),
         }
     }
@@ -309,6 +346,9 @@ impl Stage {
         engine.0.set_paused(false);
         // A write makes members noticed that are gone and were not asked since.
         self.desk.flush(engine, 93).await;
+        if self.desk.gave_up.get() {
+            return;
+        }
         let settled = wait_for(&self.rt, || {
             let status = engine.0.status();
             let waits =
@@ -322,6 +362,9 @@ impl Stage {
             self.desk.fail(format!("the jobs never end: {:?}", engine.0.status()), None);
             return;
         }
+        // What clients left behind is carried to its end by now.
+        self.rt.sleep(600 * SECOND).await;
+        self.desk.forget_vanished();
         self.desk.oracle.borrow_mut().consistent_again();
         self.world.note(format!("settled: {}", summary(engine)));
         self.desk.read_all(engine, 94).await;

@@ -94,14 +94,21 @@ pub(crate) fn watch_losses(
     rt: &Rt,
     engine: &Engine,
     desk: &Rc<Desk>,
+    map: &Rc<Map>,
     lost_at: &Rc<RefCell<BTreeMap<usize, Tick>>>,
 ) {
     let (events, desk, lost_at) = (engine.0.subscribe(), desk.clone(), lost_at.clone());
+    let map = map.clone();
     drop(rt.spawn(async move {
         loop {
             if let Event::MemberFailed { slot, .. } = events.next().await {
                 let now = desk.oracle.borrow().now();
                 lost_at.borrow_mut().insert(slot, now);
+                if map.is_mirror() {
+                    // Only now is it sure that no read takes the lost copy any more.
+                    let lost = Lost::now(UnitSet::one(slot));
+                    lost.excuse(&mut desk.oracle.borrow_mut(), &map, Policy::Bitmap);
+                }
             }
         }
     }));

@@ -11,11 +11,13 @@
 //! * [`workload`]: clients that hold every answer against the oracle.
 #![forbid(unsafe_code)]
 
+mod canary;
 mod clock;
 pub mod disk;
 mod engine;
 mod events;
 mod excuse;
+mod membership;
 pub mod model;
 pub mod oracle;
 mod panics;
@@ -29,6 +31,7 @@ pub mod volume;
 pub mod workload;
 mod world;
 
+pub use canary::Canary;
 pub use clock::{SimDriver, lab_rt, sim_rt};
 pub use disk::{Faults, Latency, Platter, SimDisk, Uniform};
 pub use model::{Contents, Model, ModelDisk, ModelOptions};

@@ -106,6 +106,8 @@ pub struct Oracle {
     cut: BTreeMap<usize, crash::CutCell>,
     /// Excused cells whose contents may still change: see [`Oracle::excuse`].
     loose: BTreeSet<usize>,
+    /// Cells with a lost copy, and when it was lost, until [`Oracle::consistent_again`].
+    doubted: BTreeMap<usize, Tick>,
     /// When each of the reads under way began.
     reads: BTreeSet<Tick>,
     count: usize,
@@ -129,6 +131,7 @@ impl Oracle {
             open: BTreeSet::new(),
             cut: BTreeMap::new(),
             loose: BTreeSet::new(),
+            doubted: BTreeMap::new(),
             reads: BTreeSet::new(),
             count: usize::try_from(size_bytes).unwrap_or(usize::MAX) / cell_bytes,
             tick: 1,
@@ -337,9 +340,11 @@ impl Oracle {
             c.visible_to(began) && !c.version.is_any() && self.contents.is(cell, c.version, found)
         });
         // Something moved on the cell meanwhile: then the value need not be the last.
-        let quiet = list
-            .iter()
-            .all(|c| c.ended.is_some_and(|e| e < began) && c.superseded.is_none_or(|s| s < began));
+        let doubted = self.doubted.get(&cell).is_some_and(|lost| began <= *lost);
+        let quiet = !doubted
+            && list.iter().all(|c| {
+                c.ended.is_some_and(|e| e < began) && c.superseded.is_none_or(|s| s < began)
+            });
         let seen = match seen {
             Some(candidate) => candidate.version,
             None => {

@@ -12,15 +12,18 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use weft_array::Area;
 use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
+use crate::canary::{Canary, Forgotten};
 use crate::clock::sim_rt;
 use crate::disk::{Platter, SimDisk, Uniform};
 use crate::engine::Engine;
 use crate::events;
 use crate::excuse::{Lost, watch_losses};
+use crate::membership::{self, superblock_of};
 use crate::oracle::{Oracle, Tick};
 use crate::rng::Rng;
 use crate::setup::{Map, Policy, Setup, Wishes};
@@ -62,6 +65,8 @@ pub struct Options {
     pub cut_at: Option<u64>,
     /// No events but crashes.
     pub quiet: bool,
+    /// A guarantee of the engine that is taken away.
+    pub canary: Option<Canary>,
     /// Events shown with a failure; 0 for a few dozen.
     pub events_shown: usize,
 }
@@ -142,6 +147,25 @@ pub(crate) struct Member {
     pub absent: bool,
 }
 
+/// How the engine's disks are opened.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Gear {
+    canary: Option<(Canary, Area)>,
+}
+
+impl Gear {
+    pub(crate) fn open(&self, world: &World, platter: &Platter) -> Rc<dyn Disk> {
+        let disk = SimDisk::open(world, platter);
+        match &self.canary {
+            None => disk,
+            Some((canary, area)) => {
+                let (rt, area) = (world.rt().clone(), area.clone());
+                Rc::new(Forgotten { rt, disk, canary: *canary, area })
+            }
+        }
+    }
+}
+
 /// All that a run has.
 pub(crate) struct Run {
     pub rt: Rt,
@@ -157,6 +181,8 @@ pub(crate) struct Run {
     pub engine: Rc<RefCell<Option<Engine>>>,
     /// When slots lost their disks in the present life.
     pub lost_at: Rc<RefCell<BTreeMap<usize, Tick>>>,
+    /// How the engine's disks are opened.
+    pub gear: Gear,
     /// The slots as the last life left them.
     pub last: Option<Slots>,
 }
@@ -221,6 +247,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         map: None,
         engine: Rc::default(),
         lost_at: Rc::default(),
+        gear: Gear::default(),
         last: None,
         world,
         setup,
@@ -286,16 +313,22 @@ impl Run {
         self.create()?;
         let drawn = self.rng.within(1, 5).min(self.options.lives_max.unwrap_or(u64::MAX)).max(1);
         let lives = if self.options.cut_at.is_some() { 2 } else { drawn };
-        for life in 1..=lives {
-            self.life(life, life == lives)?;
+        let mut life = 0;
+        let mut settled = false;
+        while !settled {
+            life += 1;
+            self.life(life, life >= lives)?;
+            // An array that had to stop gets another life to settle in.
+            let stopped = self.desk.as_ref().is_some_and(|desk| desk.gave_up.take());
+            settled = life >= lives && !stopped;
         }
         match self.options.story {
             Story::Survivable => self.views(),
             Story::Beyond => self.beyond(),
-            Story::Silent => {
-                self.silent()?;
-                if self.tolerance() < 2 { Ok(()) } else { self.views() }
-            }
+            Story::Silent => match self.silent()? {
+                true => self.views(),
+                false => Ok(()),
+            },
         }
     }
 
@@ -323,7 +356,7 @@ impl Run {
     pub(crate) fn open(&self) -> Vec<Rc<dyn Disk>> {
         let disks = self.disks.borrow();
         let attached = disks.iter().filter(|member| !member.absent);
-        attached.map(|m| SimDisk::open(&self.world, &m.platter) as Rc<dyn Disk>).collect()
+        attached.map(|member| self.gear.open(&self.world, &member.platter)).collect()
     }
 
     /// Runs `future` in this life; `None` if the power went.
@@ -437,6 +470,7 @@ impl Run {
             if kill { member.platter.program_killed() } else { member.platter.power_cut() }
         }
         if let Some(desk) = &self.desk {
+            desk.forget_vanished();
             let oracle = &mut *desk.oracle.borrow_mut();
             if kill { oracle.program_killed() } else { oracle.power_cut() }
         }
@@ -455,6 +489,7 @@ impl Run {
                 f.gone_after_ops = None;
                 f.full = false;
                 f.write_errors_percent = 0;
+                f.failed = false;
                 f.unreadable.clear();
             });
             let gone = member.platter.faults(|f| f.gone) || member.absent;
@@ -494,6 +529,7 @@ impl Run {
         let (rt, world, disks) = (self.rt.clone(), self.world.clone(), self.open());
         let desk = self.desk_of_run();
         desk.quiesce.set(false);
+        desk.errors_allowed.set(false);
         let stage = events::Stage {
             rt: rt.clone(),
             world: world.clone(),
@@ -505,6 +541,7 @@ impl Run {
             rng: RefCell::new(self.rng.fork(1000 + self.report.borrow().lives)),
             policies: RefCell::new(self.world.rng(3000 + self.report.borrow().lives)),
             quiet: self.options.quiet,
+            gear: self.gear.clone(),
         };
         let (holder, load) = (self.engine.clone(), self.setup.load.clone());
         let clients = self.world.rng(50 + self.report.borrow().lives);
@@ -512,16 +549,19 @@ impl Run {
         let nonce = self.rng.next_u64();
         let check_first = self.rng.chance(50);
         let check_twice = self.rng.chance(30);
+        let stop_early = !last && !self.options.quiet && self.rng.chance(20);
+        let opening = membership::assemble(&rt, &self.disks.borrow(), disks, nonce);
         async move {
-            let engine = match Engine::assemble(&rt, disks, false, nonce).await {
+            let engine = match opening.await {
                 Ok(engine) => engine,
                 Err(error) => {
                     desk.fail(format!("assembly was refused: {error}"), None);
                     return;
                 }
             };
+            stage.allow_to_stop();
             world.note(format!("assembled: {}", events::summary(&engine)));
-            watch_losses(&rt, &engine, &desk, &lost_at);
+            watch_losses(&rt, &engine, &desk, &stage.map, &lost_at);
             *holder.borrow_mut() = Some(engine.clone());
             if !stage.quiet {
                 stage.change_policy(&engine).await;
@@ -531,8 +571,19 @@ impl Run {
                 desk.read_all(&*volume, 90).await;
             }
             let tasks = desk.start(&volume, &load, &clients);
-            let trouble = stage.trouble(&engine);
+            let trouble = async {
+                stage.trouble(&engine).await;
+                if stop_early {
+                    // In the middle of everything: whoever comes too late is told so.
+                    desk.errors_allowed.set(true);
+                    desk.quiesce.set(true);
+                    stage.finish(&engine, false).await;
+                }
+            };
             futures_util::future::join(futures_util::future::join_all(tasks), trouble).await;
+            if stop_early {
+                return;
+            }
             if check_twice {
                 desk.read_all(&*volume, 91).await;
             }
@@ -547,8 +598,11 @@ impl Run {
         }
         let size = self.size_of_array();
         self.map = Some(Rc::new(Map::new(&self.setup, size)));
+        let area = self.disks.borrow().first().and_then(|m| superblock_of(&m.platter));
+        self.gear.canary = self.options.canary.zip(area.map(|superblock| superblock.area));
         let oracle = Oracle::new(self.world.seed(), size, self.setup.cell_bytes);
         let desk = Desk::new(&self.world, oracle);
+        desk.vanish_percent.set(self.setup.load.vanish_percent);
         let k = self.setup.code.shape(self.setup.slots).map_or(1, |shape| shape.k as u64);
         desk.discard_zeroes.set(Some(k * u64::from(self.setup.unit_bytes)));
         self.desk = Some(desk.clone());
@@ -560,7 +614,7 @@ impl Run {
         let copies = self.open_copies(|_| false);
         let rt = self.rt.clone();
         let size = self.rt.block_on(async move {
-            Engine::assemble(&rt, copies, false, 1).await.map(|engine| engine.size_bytes())
+            Engine::assemble(&rt, copies, true, false, 1).await.map(|engine| engine.size_bytes())
         });
         self.rt.kill_all();
         size.unwrap_or_else(|error| panic!("a new array cannot be assembled: {error}"))
@@ -590,7 +644,7 @@ impl Run {
             let copies = self.open_copies(taken);
             let (rt, desk) = (self.rt.clone(), desk.clone());
             self.drive(async move {
-                match Engine::assemble(&rt, copies, true, 1).await {
+                match Engine::assemble(&rt, copies, true, true, 1).await {
                     Ok(engine) => desk.read_all(&engine, 95).await,
                     Err(error) => {
                         desk.fail(format!("degraded assembly was refused: {error}"), None);

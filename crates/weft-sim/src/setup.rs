@@ -207,6 +207,7 @@ impl Setup {
             cells_max: (rng.within(1, 3) * stripe_cells / 2).clamp(1, 256 * 1024 / cell_bytes),
             stripe_cells,
             pause_max: *rng.pick(&[1_000_000, 20_000_000, 8_000_000_000]),
+            vanish_percent: *rng.pick(&[0, 0, 3]),
         }
     }
 }

@@ -11,6 +11,7 @@ use weft_disk::Disk;
 use crate::disk::{Platter, SimDisk};
 use crate::engine::Engine;
 use crate::excuse::Lost;
+use crate::membership;
 use crate::oracle::Kind;
 use crate::run::{Member, Run, Slots};
 use crate::setup::Policy;
@@ -33,8 +34,8 @@ enum Lie {
 
 impl Run {
     fn assemble_all(&mut self) -> impl Future<Output = Result<Engine, String>> + 'static {
-        let (rt, disks, nonce) = (self.rt.clone(), self.open(), self.rng.next_u64());
-        async move { Engine::assemble(&rt, disks, false, nonce).await }
+        let (disks, nonce) = (self.open(), self.rng.next_u64());
+        membership::assemble(&self.rt, &self.disks.borrow(), disks, nonce)
     }
 
     /// More disks go than the code survives, while clients write. The array must stop taking
@@ -165,20 +166,23 @@ impl Run {
 
     /// Disks lie. A scrub must find it; where the code can tell which unit is wrong, repair makes
     /// it right, and where it cannot, the report must not claim to know.
-    pub(crate) fn silent(&mut self) -> Result<(), Broken> {
+    /// Whatever it does, what the disk did not lie about stays as it is.
+    /// Says whether all bytes of the volume are known afterwards.
+    pub(crate) fn silent(&mut self) -> Result<bool, Broken> {
         let (Some(desk), Some(slots)) = (self.desk.clone(), self.last.clone()) else {
-            return Ok(());
+            return Ok(true);
         };
         if !slots.incomplete().is_empty() || self.setup.code == weft_code::CodeSpec::Raid0 {
-            return Ok(());
+            return Ok(true);
         }
-        if !self.lie()? {
-            return Ok(());
-        }
+        let Some((lie, bytes)) = self.lie()? else { return Ok(true) };
         let shape = self.setup.code.shape(self.setup.slots).expect("a code of the table");
         let report = self.report.clone();
         let (opening, desk2) = (self.assemble_all(), desk.clone());
         let tolerance = self.tolerance();
+        // Any two losses survive: then one wrong unit can be told from the others.
+        let locates = tolerance >= 2 && shape.p >= 2;
+        let known = locates || lie != Lie::Misdirect;
         self.drive(async move {
             let engine = match opening.await {
                 Ok(engine) => engine,
@@ -203,8 +207,15 @@ impl Run {
                     None,
                 ),
             }
-            // Any two losses survive: then one wrong unit can be told from the others.
-            if tolerance >= 2 && shape.p >= 2 {
+            if !locates {
+                let oracle = &mut *desk2.oracle.borrow_mut();
+                let now = oracle.now();
+                for cell in oracle.cells_of(&bytes) {
+                    oracle.excuse(cell, now);
+                }
+                oracle.consistent_again();
+            }
+            if known {
                 desk2.read_all(&engine, 86).await;
             }
             if let Err(error) = engine.0.stop().await {
@@ -212,7 +223,7 @@ impl Run {
             }
         })?;
         self.rt.kill_all();
-        Ok(())
+        Ok(known)
     }
 
     pub(crate) fn tolerance(&self) -> usize {
@@ -221,15 +232,15 @@ impl Run {
     }
 
     /// Changes one block of data on one disk, found by its contents, so that no knowledge of
-    /// the layout is needed. Says whether it did.
-    fn lie(&mut self) -> Result<bool, Broken> {
+    /// the layout is needed. Says how, and which bytes of the volume they are.
+    fn lie(&mut self) -> Result<Option<(Lie, std::ops::Range<u64>)>, Broken> {
         let desk = self.desk.clone().expect("the array has lived");
         let (opening, desk2) = (self.assemble_all(), desk.clone());
         let (world, disks) = (self.world.clone(), self.disks.clone());
         let mut rng = self.world.rng(72);
         let lie = *rng.pick(&[Lie::Rot, Lie::Lose, Lie::Misdirect]);
         let block = 4096_u64;
-        let told = Rc::new(Cell::new(false));
+        let told = Rc::new(Cell::new(None));
         let told2 = told.clone();
         self.drive(async move {
             let engine = match opening.await {
@@ -265,11 +276,11 @@ impl Run {
             if lie != Lie::Rot {
                 desk2.write(&engine, 88, cells, Kind::Data, true).await;
             }
-            told2.set(whole(&engine));
+            told2.set(whole(&engine).then_some(offset));
             let _ = engine.0.stop().await;
         })?;
         self.rt.kill_all();
-        Ok(told.get())
+        Ok(told.get().map(|offset| (lie, offset..offset + block)))
     }
 
     /// The disks of the run, opened.

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
+use futures_util::future::{Either, select};
 use weft_rt::{Buf, MILLISECOND, Task};
 
 use crate::oracle::{Kind, Oracle, Writing};
@@ -37,7 +38,12 @@ pub struct Load {
     pub stripe_cells: u64,
     /// Pause of a client between bursts, at most, in virtual nanoseconds.
     pub pause_max: u64,
+    /// Percentage of requests whose client does not wait for the answer.
+    pub vanish_percent: u64,
 }
+
+/// Clients with this number or a greater one check the volume, and wait for every answer.
+const STEADY: usize = 80;
 
 /// A failed expectation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +55,6 @@ pub struct Broken {
 }
 
 /// What the clients of one incarnation share.
-#[derive(Debug)]
 pub struct Desk {
     /// Power, trace, time.
     pub world: World,
@@ -67,8 +72,23 @@ pub struct Desk {
     /// Bytes of a stripe, if a discard zeroes the whole stripes in its range and leaves the rest
     /// alone; without this a discarded range may hold anything.
     pub discard_zeroes: Cell<Option<u64>>,
+    /// Percentage of requests that are dropped before their answer.
+    pub vanish_percent: Cell<u64>,
+    /// Whether the array has to stop by what has failed so far.
+    pub(crate) may_stop: RefCell<Option<Box<dyn Fn() -> bool>>>,
+    /// The array had to stop.
+    pub(crate) gave_up: Cell<bool>,
+    /// Writes whose clients have gone.
+    vanished: RefCell<Vec<Writing>>,
+    rng: RefCell<Rng>,
     requests: Cell<u64>,
     errors: Cell<u64>,
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("requests", &self.requests).finish_non_exhaustive()
+    }
 }
 
 impl Desk {
@@ -82,6 +102,11 @@ impl Desk {
             errors_allowed: Cell::new(false),
             writes_must_fail: Cell::new(false),
             discard_zeroes: Cell::new(None),
+            vanish_percent: Cell::new(0),
+            may_stop: RefCell::default(),
+            gave_up: Cell::new(false),
+            vanished: RefCell::default(),
+            rng: RefCell::new(world.rng(60)),
             requests: Cell::new(0),
             errors: Cell::new(0),
         })
@@ -111,8 +136,44 @@ impl Desk {
                 self.fail("a write was acknowledged by an array that is lost", Some(place.clone()));
             }
             Ok(()) => {}
-            Err(_) if self.errors_allowed.get() => self.errors.set(self.errors.get() + 1),
+            Err(_) if self.errors_allowed.get() || self.has_to_stop() => {
+                self.errors.set(self.errors.get() + 1);
+            }
             Err(error) => self.fail(format!("{what} failed: {error}"), Some(place.clone())),
+        }
+    }
+
+    /// Whether the array has to stop by the rules of membership; the clients go then.
+    pub(crate) fn has_to_stop(&self) -> bool {
+        let stops =
+            self.gave_up.get() || self.may_stop.borrow().as_ref().is_some_and(|rule| rule());
+        if stops && !self.gave_up.replace(true) {
+            self.world.note("the array had to stop: most active members failed at once");
+            self.quiesce.set(true);
+        }
+        stops
+    }
+
+    /// The writes whose clients have gone have ended by now, one way or the other.
+    pub(crate) fn forget_vanished(&self) {
+        for writing in self.vanished.take() {
+            self.oracle.borrow_mut().end_write(writing, false, false);
+        }
+    }
+
+    /// The answer to a request; `None` if its client has gone before.
+    async fn answer<T>(&self, client: usize, request: impl Future<Output = T>) -> Option<T> {
+        let patience = {
+            let rng = &mut *self.rng.borrow_mut();
+            let may = client < STEADY && self.vanish_percent.get() > 0;
+            let goes = may && rng.chance(self.vanish_percent.get());
+            goes.then(|| rng.below(3 * MILLISECOND))
+        };
+        let Some(patience) = patience else { return Some(request.await) };
+        let (request, end) = (std::pin::pin!(request), self.world.rt().sleep(patience));
+        match select(request, std::pin::pin!(end)).await {
+            Either::Left((answer, _)) => Some(answer),
+            Either::Right(_) => None,
         }
     }
 
@@ -124,7 +185,11 @@ impl Desk {
         self.world.client(client, "reads", place.start, len, 0);
         let reading = self.oracle.borrow_mut().begin_read(cells);
         let buf = Buf::new(usize::try_from(len).unwrap_or(usize::MAX));
-        let (result, buf) = volume.read(place.start, buf).await;
+        let Some((result, buf)) = self.answer(client, volume.read(place.start, buf)).await else {
+            self.world.client(client, "goes away, reading", place.start, len, 0);
+            self.oracle.borrow_mut().abandon_read(reading);
+            return false;
+        };
         self.settle("read", &place, &result);
         if result.is_err() {
             self.oracle.borrow_mut().abandon_read(reading);
@@ -164,22 +229,27 @@ impl Desk {
             (Kind::Anything, _) => "discards",
         };
         self.world.client(client, verb, place.start, len, version);
-        let result = match kind {
+        let request = match kind {
             Kind::Data => {
                 let mut buf = Buf::new(usize::try_from(len).unwrap_or(usize::MAX));
                 self.oracle.borrow().fill(&writing, &mut buf);
-                volume.write(place.start, buf.freeze(), fua).await
+                volume.write(place.start, buf.freeze(), fua)
             }
             Kind::Zero => {
                 let deallocate = mix(u64::from(version)).is_multiple_of(2);
-                volume.write_zeroes(place.start, len, fua, deallocate).await
+                volume.write_zeroes(place.start, len, fua, deallocate)
             }
-            Kind::Anything => volume.discard(place.start, len).await,
+            Kind::Anything => volume.discard(place.start, len),
         };
+        let answer = self.answer(client, request).await;
         // With the power off nobody hears of it any more.
         if !self.world.is_on() {
             return;
         }
+        let Some(result) = answer else {
+            self.world.client(client, "goes away, writing", place.start, len, version);
+            return self.vanished.borrow_mut().push(writing);
+        };
         let outcome = if result.is_ok() { "is answered" } else { "is refused" };
         self.world.client(client, outcome, place.start, len, version);
         self.settle("write", &place, &result);
@@ -207,10 +277,11 @@ impl Desk {
         self.requests.set(self.requests.get() + 1);
         self.world.client(client, "flushes", 0, 0, 0);
         let flushing = self.oracle.borrow_mut().begin_flush();
-        let result = volume.flush().await;
+        let result = self.answer(client, volume.flush()).await;
         if !self.world.is_on() {
             return;
         }
+        let Some(result) = result else { return };
         self.world.client(client, "is flushed", 0, 0, u32::from(result.is_ok()));
         self.settle("flush", &(0..0), &result);
         if result.is_ok() {

@@ -41,7 +41,7 @@ fn an_array_that_lost_too_much_says_so() {
 fn a_small_run_survives_a_cut_at_any_step() {
     let mut options = Options { quiet: true, ..Options::default() };
     options.wishes.requests_max = Some(3);
-    match every_cut(7, &options, 251) {
+    match every_cut(7, &options, 13) {
         Ok(cuts) => assert!(cuts > 10, "{cuts}"),
         Err(failure) => panic!("{failure}"),
     }

@@ -23,6 +23,8 @@ pub struct Faults {
     pub full: bool,
     /// Percentage of writes that fail for no stated reason.
     pub write_errors_percent: u64,
+    /// It has failed an operation for which a member is excluded, or was excluded by command.
+    pub failed: bool,
 }
 
 /// What becomes of a write.

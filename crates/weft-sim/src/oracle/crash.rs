@@ -79,6 +79,7 @@ impl Oracle {
     /// nothing with it that was at risk then.
     pub fn consistent_again(&mut self) {
         self.cut.clear();
+        self.doubted.clear();
         for cell in std::mem::take(&mut self.loose) {
             for candidate in self.candidates(cell).iter_mut().filter(|c| c.version.is_any()) {
                 candidate.settled = true;
@@ -136,6 +137,8 @@ impl Oracle {
         if self.is_rewritten(cell, at) {
             return;
         }
+        let now = self.tick();
+        self.doubted.insert(cell, now);
         let list = self.candidates(cell);
         for mut candidate in known {
             (candidate.superseded, candidate.at_risk) = (None, false);

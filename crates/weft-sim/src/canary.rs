@@ -1,0 +1,186 @@
+//! Canaries: the engine, with one of its guarantees taken away. A simulator that does not notice is
+//! of no use.
+//!
+//! The product has no such switches. The fault sits between the engine and its disks, which then do
+//! not what the engine asked for, but tell it that they did: to all that can be seen from outside that is
+//! an engine that forgot to ask.
+
+use std::rc::Rc;
+
+use weft_array::Area;
+use weft_disk::{Class, Disk, DiskError, DiskInfo, IoFuture, WriteOpts};
+use weft_rt::{Buf, Frozen, Rt};
+
+/// Where the superblocks lie.
+const SUPERBLOCKS: std::ops::Range<u64> = 128 << 10..384 << 10;
+/// In a page of the region map: the checksum, and the first region's flags.
+const MAP_CRC_AT: usize = 8;
+const MAP_FLAGS_AT: usize = 64;
+const MAP_DIRTY: u8 = 2;
+
+/// What the engine seems to have forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Canary {
+    /// Flushes.
+    Flush,
+    /// To have durable what must be durable on return (FUA), data and metadata.
+    Fua,
+    /// To wait for the writes of a stripe before it acknowledges.
+    WaitForWrites,
+    /// To write partial parity to the log.
+    Log,
+    /// To apply the log after a crash.
+    Replay,
+    /// To mark regions dirty.
+    DirtyMark,
+    /// To tell the superblocks of those that are left who was excluded.
+    Exclusion,
+    /// To write what it has reconstructed before it counts as rebuilt.
+    Rebuild,
+    /// To zero what is to read as zeros.
+    Zeroes,
+}
+
+impl Canary {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Flush,
+        Self::Fua,
+        Self::WaitForWrites,
+        Self::Log,
+        Self::Replay,
+        Self::DirtyMark,
+        Self::Exclusion,
+        Self::Rebuild,
+        Self::Zeroes,
+    ];
+}
+
+/// A disk that the engine forgets something about.
+#[derive(Debug)]
+pub(crate) struct Forgotten<D> {
+    pub rt: Rt,
+    pub disk: Rc<D>,
+    pub canary: Canary,
+    pub area: Area,
+}
+
+impl<D> Forgotten<D> {
+    fn is_log(&self, offset: u64) -> bool {
+        (self.area.log_offset..self.area.log_offset + self.area.log_bytes).contains(&offset)
+    }
+
+    fn is_map(&self, offset: u64) -> bool {
+        (self.area.map_offset..self.area.map_offset + self.area.map_bytes).contains(&offset)
+    }
+
+    fn is_data(&self, offset: u64) -> bool {
+        offset >= self.area.data_offset
+    }
+
+    fn forgets(&self, offset: u64, opts: WriteOpts) -> bool {
+        match self.canary {
+            Canary::Log => self.is_log(offset),
+            Canary::Exclusion => SUPERBLOCKS.contains(&offset),
+            Canary::Rebuild => self.is_data(offset) && opts.class == Class::Maintenance,
+            _ => false,
+        }
+    }
+
+    fn weaken(&self, opts: WriteOpts) -> WriteOpts {
+        WriteOpts { fua: opts.fua && self.canary != Canary::Fua, ..opts }
+    }
+}
+
+fn done<'a>() -> IoFuture<'a, Result<(), DiskError>> {
+    Box::pin(std::future::ready(Ok(())))
+}
+
+/// The page with no region dirty.
+fn without_dirty_marks(page: &Frozen) -> Frozen {
+    let mut page = Buf::copy_from(page);
+    page[MAP_FLAGS_AT..].iter_mut().step_by(2).for_each(|flags| *flags &= !MAP_DIRTY);
+    page[MAP_CRC_AT..MAP_CRC_AT + 4].fill(0);
+    let crc = crc32c(&page);
+    page[MAP_CRC_AT..MAP_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    page.freeze()
+}
+
+/// CRC32C, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 }
+        })
+    })
+}
+
+impl<D: Disk + 'static> Disk for Forgotten<D> {
+    fn info(&self) -> &DiskInfo {
+        self.disk.info()
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        buf: Buf,
+        class: Class,
+    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+        if self.canary == Canary::Replay && self.is_log(offset) {
+            return Box::pin(std::future::ready((Ok(()), Buf::zeroed(buf.len()))));
+        }
+        self.disk.read(offset, buf, class)
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        if self.forgets(offset, opts) {
+            return done();
+        }
+        match self.canary {
+            Canary::WaitForWrites if self.is_data(offset) => {
+                let disk = self.disk.clone();
+                drop(self.rt.spawn(async move { disk.write(offset, data, opts).await }));
+                done()
+            }
+            Canary::DirtyMark if self.is_map(offset) && data.len() == 4096 => {
+                self.disk.write(offset, without_dirty_marks(&data), opts)
+            }
+            _ => self.disk.write(offset, data, self.weaken(opts)),
+        }
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+        if self.canary == Canary::Flush { done() } else { self.disk.flush() }
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        if self.canary == Canary::Zeroes || self.forgets(offset, opts) {
+            return done();
+        }
+        self.disk.write_zeroes(offset, len, self.weaken(opts))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+        self.disk.discard(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_is_castagnolis() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+}

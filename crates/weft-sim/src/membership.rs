@@ -1,0 +1,98 @@
+//! The rules of membership, worked out a second time from what stands on the disks.
+//!
+//! The engine refuses to start a set of disks that may be stale, and stops when most active
+//! members fail in one moment (`docs/on-disk-format.md`, "Who belongs to the array"). Both must happen
+//! exactly when the rules say so: here they are applied to the superblocks as they are on the
+//! platters, so that neither is excused otherwise.
+
+use std::rc::Rc;
+
+use weft_array::Superblock;
+use weft_array::superblock::{Role, SlotState, peek_label};
+use weft_disk::Disk;
+use weft_rt::Rt;
+
+use crate::disk::Platter;
+use crate::engine::Engine;
+use crate::run::Member;
+
+/// Where the copies of the superblock lie, and how much of each is looked at.
+const COPIES: [u64; 2] = [128 << 10, 256 << 10];
+const COPY_BYTES: usize = 16 << 10;
+
+/// The newest superblock on a disk, if it is a member's.
+pub(crate) fn superblock_of(platter: &Platter) -> Option<Superblock> {
+    let mut label = [0; 4096];
+    platter.peek(0, &mut label);
+    let own = peek_label(&label).ok()??;
+    let copy = |offset: &u64| {
+        let mut bytes = vec![0; COPY_BYTES];
+        platter.peek(*offset, &mut bytes);
+        Superblock::decode(&bytes).ok().filter(|s| (s.array_id, s.self_id) == own)
+    };
+    COPIES.iter().filter_map(copy).max_by_key(|superblock| superblock.seq)
+}
+
+/// The superblocks of those disks that place themselves in a slot, newest first.
+fn in_slots(disks: &[Member]) -> Vec<(Superblock, bool)> {
+    let known = |member: &Member| {
+        let own = superblock_of(&member.platter)?;
+        let failed = member.platter.faults(|f| f.failed || f.gone);
+        matches!(own.role_of(own.self_id), Role::Slot(..)).then_some((own, failed))
+    };
+    let mut known: Vec<_> = disks.iter().filter_map(known).collect();
+    known.sort_by_key(|(own, _)| std::cmp::Reverse(own.seq));
+    known
+}
+
+/// Whether so many of the members that are active in the superblock in effect have failed that the
+/// array has to stop.
+pub(crate) fn must_have_stopped(disks: &[Member]) -> bool {
+    let known = in_slots(disks);
+    let on = |superblock: &Superblock, slot: usize| {
+        let id = superblock.slots[slot].member_id;
+        known.iter().find(|(own, _)| Some(own.self_id) == id)
+    };
+    let in_effect = known.iter().find(|(candidate, _)| {
+        let listed = |slot: &usize| candidate.slots[*slot].state != SlotState::Missing;
+        let holds = |slot| on(candidate, slot).is_some_and(|(own, _)| own.seq >= candidate.seq);
+        (0..candidate.slots.len()).filter(listed).all(holds)
+    });
+    in_effect.is_some_and(|(superblock, _)| {
+        let kept = superblock
+            .active_slots()
+            .filter(|slot| on(superblock, *slot).is_some_and(|(_, failed)| !failed));
+        2 * kept.count() < superblock.active_slots().count()
+    })
+}
+
+/// Whether these disks may be the stale part of the array.
+fn may_be_stale(disks: &[Member]) -> bool {
+    let known = in_slots(disks);
+    let Some((newest, _)) = known.first() else { return false };
+    let is_there = |slot: &usize| {
+        let id = newest.slots[*slot].member_id;
+        known.iter().any(|(own, _)| Some(own.self_id) == id && own.seq + 1 >= newest.seq)
+    };
+    let active = newest.active_slots().count();
+    let present = newest.active_slots().filter(is_there).count();
+    2 * present <= active && present < active
+}
+
+/// Assembles the array from the attached disks: by itself where the rule allows it, and else – what is
+/// missing is lost for good – by force, after it was refused.
+pub(crate) fn assemble(
+    rt: &Rt,
+    members: &[Member],
+    disks: Vec<Rc<dyn Disk>>,
+    nonce: u64,
+) -> impl Future<Output = Result<Engine, String>> + 'static + use<> {
+    let attached: Vec<Member> = members.iter().filter(|member| !member.absent).cloned().collect();
+    let (rt, force) = (rt.clone(), may_be_stale(&attached));
+    async move {
+        if force && Engine::assemble(&rt, disks.clone(), false, false, nonce).await.is_ok() {
+            return Err("not refused, although these disks may be stale".into());
+        }
+        Engine::assemble(&rt, disks, force, false, nonce).await
+    }
+}
