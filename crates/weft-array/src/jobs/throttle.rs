@@ -103,7 +103,17 @@ impl Throttle {
         }
         start
     }
+
+    /// Counts `bytes` that users' requests brought: the job goes slower for them, but never long.
+    pub fn charge(&self, now: Nanos, bytes: u64) {
+        if self.next_at.get() < now + DEBT_MAX {
+            self.reserve(now, bytes);
+        }
+    }
 }
+
+/// What users brought may hold a job back for this long, at most.
+const DEBT_MAX: Nanos = SECOND;
 
 /// Users first: see the head of this file.
 #[derive(Debug, Default)]

@@ -135,7 +135,7 @@ impl Inner {
         back.extend(others);
         back.sort_by_key(|(at, _)| (at.unit, at.column));
         answer.send((result, back));
-        self.jobs.throttle.reserve(self.rt.now(), self.geometry.unit_bytes);
+        self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
         let at = Columns { class: Class::Maintenance, ..at };
         let failed = self.write_targets(at, &targets, brought).await;
         self.note_rebuilt(stripe, &targets, failed, By::Piggyback);
@@ -174,7 +174,7 @@ impl Inner {
         let at = Columns { stripe, from: 0, class: Class::User };
         let (whole, failed) = join(write, self.write_targets(at, &targets, covered)).await;
         if *whole.as_ref().unwrap_or(&false) {
-            self.jobs.throttle.reserve(self.rt.now(), self.geometry.unit_bytes);
+            self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
             let missed = self.geometry.units().difference(&brought);
             self.note_rebuilt(stripe, &targets, failed.union(&missed), By::Piggyback);
         }
@@ -217,7 +217,7 @@ impl Inner {
             let _place = place;
             let Ok(_memory) = array.job_memory().await else { return };
             let _lock = array.locks.exclusive(stripe).await;
-            array.jobs.throttle.reserve(array.rt.now(), array.geometry.unit_bytes);
+            array.jobs.throttle.charge(array.rt.now(), array.geometry.unit_bytes);
             // A failure here is met, and reported, by the rebuild.
             let _ = array.rebuild_whole(stripe, By::Piggyback).await;
         };
