@@ -19,3 +19,7 @@ pub use arrays::{MIB, assemble, create_options, fill, make, ram_disk, ram_disks,
 pub use clock::{CpuClock, TrivialDriver};
 pub use load::{Load, Outcome, run};
 pub use race::{Contestant, Race, Row, Table, median};
+
+/// What the program itself allocates with.
+#[global_allocator]
+static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;

@@ -14,11 +14,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::Nanos;
+use crate::pool::Keeping;
 use crate::timer::{Sleep, Timers};
 use crate::waker::{ReadyQueue, TASKS_MAX, TaskId};
 
-/// Polls between two looks at the driver, so that a long run of ready tasks cannot starve I/O.
-const POLLS_PER_TURN: usize = 64;
+/// Polls between two looks at the driver. A long run of ready tasks must not starve I/O; and what
+/// they submit should be under way while the rest of them run. With many requests in flight, longer
+/// turns let these travel in a convoy – all with us, then all with the disks –
+/// where either waits for the other; shorter ones cost a call for every few requests.
+const POLLS_PER_TURN: usize = 16;
 
 /// Where time and completions come from.
 pub trait Driver {
@@ -62,6 +66,8 @@ struct Core {
     seed: Cell<Option<u64>>,
     /// Polls since the start: lets a simulation bound a livelock.
     polls: Cell<u64>,
+    /// Last, since the tasks' own memory is kept too.
+    _keeping: Keeping,
 }
 
 enum Slot {
@@ -86,6 +92,7 @@ impl Rt {
             timers: RefCell::default(),
             seed: Cell::new(seed),
             polls: Cell::new(0),
+            _keeping: Keeping::start(),
         }))
     }
 
@@ -121,7 +128,20 @@ impl Rt {
     /// Starts a task. Dropping the returned [`Task`] lets it run on unobserved.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         let (tx, rx) = crate::sync::oneshot();
-        let future = Box::pin(async move { tx.send(future.await) });
+        let task = self.admit(Box::pin(Observed { future: Some(future), result: Some(tx) }));
+        self.0.ready.wake(task);
+        Task(rx)
+    }
+
+    /// Starts a task that nobody waits for, with its first poll in the caller's own turn: a
+    /// request that can end at once does.
+    pub fn launch(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+        let task = self.admit(future);
+        self.poll_task(task);
+    }
+
+    /// Takes a task into the table.
+    fn admit(&self, future: Pin<Box<dyn Future<Output = ()>>>) -> TaskId {
         let core = &self.0;
         let slot = core.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut tasks = core.tasks.borrow_mut();
@@ -129,10 +149,9 @@ impl Rt {
             tasks.push(Slot::Free);
             tasks.len() - 1
         });
-        let (_, waker) = core.ready.admit(slot);
-        waker.wake_by_ref();
+        let (task, waker) = core.ready.admit(slot);
         core.tasks.borrow_mut()[slot] = Slot::Idle(future, waker);
-        Task(rx)
+        task
     }
 
     /// Runs every task until `future` is done, and returns what it gives.
@@ -259,6 +278,34 @@ fn split_mix(state: u64) -> (u64, u64) {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     (state, z ^ (z >> 31))
+}
+
+/// A task's future, and where its result goes. Not an async block: that would hold the future
+/// twice, as what it captured and as what it awaits.
+struct Observed<F: Future> {
+    future: Option<F>,
+    result: Option<crate::sync::Sender<F::Output>>,
+}
+
+impl<F: Future> Future for Observed<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: `future` is never moved: it is polled and dropped where it is. `result` is
+        // never treated as pinned.
+        let (mut future, result) = unsafe {
+            let this = self.get_unchecked_mut();
+            (Pin::new_unchecked(&mut this.future), &mut this.result)
+        };
+        let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(()) };
+        let Poll::Ready(value) = running.poll(cx) else { return Poll::Pending };
+        // What the task held is released before its result can be seen.
+        future.set(None);
+        if let Some(result) = result.take() {
+            result.send(value);
+        }
+        Poll::Ready(())
+    }
 }
 
 /// A running task; as a future it gives the task's output.

@@ -12,6 +12,7 @@
 mod buf;
 mod cpu;
 mod executor;
+pub mod pool;
 pub mod ring;
 pub mod sync;
 mod timer;

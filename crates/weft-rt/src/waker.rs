@@ -132,6 +132,11 @@ impl ReadyQueue {
         (id, waker)
     }
 
+    /// Makes a task runnable, from its own thread.
+    pub(crate) fn wake(&self, task: TaskId) {
+        self.ready.borrow_mut().wake(task);
+    }
+
     /// The task in `slot` has ended: its wakers have no effect any more.
     pub(crate) fn retire(&self, slot: usize) {
         let mark = &mut self.ready.borrow_mut().marks[slot];

@@ -29,6 +29,9 @@ use cli::{Cli, Command};
 use failure::Outcome;
 use runtime_dir::RuntimeDir;
 
+#[global_allocator]
+static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(&cli) {
