@@ -1,9 +1,6 @@
 //! Requests: received, judged, carried out, answered.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
 
 use weft_rt::{Buf, Frozen};
 
@@ -148,14 +145,9 @@ impl Service {
         ticket: Ticket,
     ) {
         let service = self.clone();
-        let mut work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
+        server.rt.launch(Box::pin(async move {
             service.carry_out(&request, command, memory, ticket).await;
-        });
-        // Whoever takes the future on polls it again at once and so leaves its own waker.
-        let mut nobody = Context::from_waker(Waker::noop());
-        if work.as_mut().poll(&mut nobody).is_pending() {
-            server.rt.spawn(work);
-        }
+        }));
     }
 
     async fn carry_out(

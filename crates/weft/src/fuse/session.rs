@@ -28,8 +28,9 @@ const COPY_BYTES_MAX: usize = 64 << 10;
 const IN_FLIGHT_MAX: usize = 192;
 /// What the kernel keeps in flight by itself; below [`IN_FLIGHT_MAX`] for the sake of the others.
 const BACKGROUND_MAX: u16 = 128;
-/// Requests taken before others of this thread get a turn.
-const BATCH: usize = 32;
+/// Requests taken before others of this thread get a turn, and before what they ask of the disks
+/// is submitted.
+const BATCH: usize = 8;
 /// How long the kernel may believe what we say about nodes, which never change: one day, seconds.
 const VALID_S: u64 = 86_400;
 
@@ -49,11 +50,10 @@ pub async fn serve(
         match receiver.receive(&channel.fd) {
             Ok(request) => {
                 let channel = channel.clone();
-                let answer = async move {
+                rt.launch(Box::pin(async move {
                     let _slot = slot;
                     channel.carry_out(request).await;
-                };
-                drop(rt.spawn(answer));
+                }));
                 taken += 1;
                 if taken % BATCH == 0 {
                     rt.yield_now().await;
@@ -81,9 +81,10 @@ struct Request {
 }
 
 enum Body {
-    /// Everything but a write.
-    Plain(Vec<u8>),
+    Read(IoIn),
     Write(IoIn, Buf),
+    /// Everything else.
+    Plain(Vec<u8>),
 }
 
 /// Receives requests; header and payload of a write go to different places.
@@ -103,10 +104,13 @@ impl Receiver {
         let in_head = received.min(WRITE_HEAD);
         let (head, body) =
             InHeader::read_from_prefix(&self.head[..in_head]).map_err(|_| Errno::IO)?;
-        if head.opcode == op::WRITE {
+        if matches!(head.opcode, op::READ | op::WRITE) {
             let io = IoIn::read_from_bytes(body).map_err(|_| Errno::IO)?;
-            let data = self.take_payload(received - in_head);
-            return Ok(Request { head, body: Body::Write(io, data) });
+            let body = match head.opcode {
+                op::READ => Body::Read(io),
+                _ => Body::Write(io, self.take_payload(received - in_head)),
+            };
+            return Ok(Request { head, body });
         }
         let mut bytes = body.to_vec();
         bytes.extend_from_slice(&self.payload[..received - in_head]);
@@ -131,9 +135,9 @@ struct Channel {
 impl Channel {
     async fn carry_out(&self, Request { head, body }: Request) {
         match body {
+            Body::Read(io) => self.read(&head, &io).await,
             Body::Write(io, data) => self.write(&head, &io, data).await,
             Body::Plain(body) => match head.opcode {
-                op::READ => self.read(&head, &body).await,
                 op::FSYNC => {
                     let result = self.export.flush().await.map_err(|e| errno_of(&e));
                     self.answer(&head, result.map(|()| [].as_slice()));
@@ -148,10 +152,7 @@ impl Channel {
         }
     }
 
-    async fn read(&self, head: &InHeader, body: &[u8]) {
-        let Ok((io, _)) = IoIn::read_from_prefix(body) else {
-            return self.answer(head, Err(Errno::INVAL));
-        };
+    async fn read(&self, head: &InHeader, io: &IoIn) {
         let size = self.export.size_bytes();
         let len = u64::from(io.size).min(size.saturating_sub(io.offset));
         let Ok(len) = usize::try_from(len) else { return self.answer(head, Err(Errno::INVAL)) };
