@@ -11,6 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 
 use weft_rt::sync::{Permit, Semaphore};
@@ -47,9 +48,7 @@ impl StripeLocks {
     }
 
     pub async fn exclusive(&self, stripe: u64) -> StripeGuard<'_> {
-        if let Some(disturbed) = self.watched.borrow().get(&stripe) {
-            disturbed.set(true);
-        }
+        self.disturb(stripe);
         self.lock(stripe, SHARES).await
     }
 
@@ -62,6 +61,22 @@ impl StripeLocks {
         let disturbed = Rc::new(Cell::new(false));
         watched.insert(stripe, disturbed.clone());
         Some(Watch { locks: self, stripe, disturbed })
+    }
+
+    /// The exclusive lock, if nobody holds or awaits any.
+    pub fn try_exclusive(&self, stripe: u64) -> Option<StripeGuard<'_>> {
+        let mut table = self.table.borrow_mut();
+        let Entry::Vacant(place) = table.entry(stripe) else { return None };
+        let permit = place.insert(Semaphore::new(SHARES)).try_acquire(SHARES);
+        self.disturb(stripe);
+        Some(StripeGuard { locks: self, stripe, permit })
+    }
+
+    /// Somebody takes the lock for writing.
+    fn disturb(&self, stripe: u64) {
+        if let Some(disturbed) = self.watched.borrow().get(&stripe) {
+            disturbed.set(true);
+        }
     }
 
     /// Whether somebody holds or awaits a lock of this stripe.

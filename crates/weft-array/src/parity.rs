@@ -125,7 +125,7 @@ impl Inner {
             }
             let progress = log.progress();
             let before = log.completed_below();
-            self.flush_members().await;
+            Box::pin(self.flush_members()).await;
             if log.any_live(stripe, lost) && log.completed_below() == before {
                 progress.await;
             }

@@ -38,7 +38,7 @@ impl Inner {
         }
         let sector = self.geometry.sector_bytes;
         if !offset.is_multiple_of(sector) || !buf.is_aligned_to(to_len(sector)) {
-            return self.read_unaligned(offset, buf).await;
+            return Box::pin(self.read_unaligned(offset, buf)).await;
         }
         let at = self.geometry.address(offset);
         if at.column + buf.len() as u64 <= self.geometry.unit_bytes {
@@ -131,7 +131,7 @@ impl Inner {
                     Ok(()) => return (Ok(()), buf),
                     // A medium error is met again, and repaired, by the path below.
                     Err(error) if error.kind == DiskErrorKind::Medium => {}
-                    Err(error) => self.member_failed(slot, &disk, &error).await,
+                    Err(error) => Box::pin(self.member_failed(slot, &disk, &error)).await,
                 }
             }
         }

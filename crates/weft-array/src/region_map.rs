@@ -352,7 +352,7 @@ impl RegionMap {
         };
         let guard = WriteGuard { map: self, index };
         if flags & (wanted | PENDING) != wanted {
-            self.mark(store, region, wanted).await?;
+            Box::pin(self.mark(store, region, wanted)).await?;
         }
         Ok(guard)
     }

@@ -80,6 +80,11 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         self.check_writable()?;
         self.check_range(offset, data.len() as u64)?;
+        let at = self.geometry.address(offset);
+        if at.column + data.len() as u64 <= self.geometry.unit_bytes && !data.is_empty() {
+            let segment = Segment { unit: at.unit, column: at.column, data };
+            return self.write_stripe(at.stripe, vec![segment], fua).await;
+        }
         let mut stripes: Vec<(u64, Vec<Segment>)> = Vec::new();
         let mut done = 0;
         for Piece { at, len } in self.geometry.pieces(offset, data.len()) {
@@ -107,9 +112,23 @@ impl Inner {
         // The array may have been stopped while this waited.
         self.check_writable()?;
         let _dirty = self.begin_write(self.map.region_of(stripe)).await?;
+        // Nobody is at work here, so nobody waits either.
+        if let Some(_lock) = self.locks.try_exclusive(stripe) {
+            return self.write_locked(stripe, segments, fua).await;
+        }
+        Box::pin(self.write_in_line(stripe, segments, fua)).await
+    }
+
+    /// Waits for the stripe together with others, of whom one carries out the writes of all.
+    async fn write_in_line(
+        &self,
+        stripe: u64,
+        segments: Vec<Segment>,
+        fua: bool,
+    ) -> Result<(), ArrayError> {
         let (done, mut served) = oneshot();
         self.pending.borrow_mut().entry(stripe).or_default().push(Pending { segments, fua, done });
-        let lock = Box::pin(self.locks.exclusive(stripe));
+        let lock = std::pin::pin!(self.locks.exclusive(stripe));
         let _lock = match select(&mut served, lock).await {
             Either::Left((result, _)) => return own(result),
             Either::Right((lock, _)) => lock,
@@ -197,7 +216,7 @@ impl Inner {
         drop(live);
         if fua && others {
             // Parity counts on units that are not durable: see `log.rs`, "What a flush must wait for".
-            self.flush().await?;
+            Box::pin(self.flush()).await?;
         }
         Ok(())
     }
@@ -214,6 +233,17 @@ impl Inner {
         if failed.is_empty() {
             return Ok(true);
         }
+        Box::pin(self.write_failed(stripe, bands, writes, failed)).await
+    }
+
+    /// After writes that failed: their members are excluded or, for lack of room, the write is undone.
+    async fn write_failed(
+        &self,
+        stripe: u64,
+        bands: &[Band],
+        writes: Vec<UnitWrite>,
+        failed: Vec<FailedWrite>,
+    ) -> Result<bool, ArrayError> {
         let is_full = |f: &FailedWrite| f.error.is_no_space();
         let (full, failed): (Vec<_>, Vec<_>) = failed.into_iter().partition(is_full);
         for FailedWrite { slot, disk, error, .. } in failed {
@@ -261,7 +291,7 @@ impl Inner {
             let start = segment.column - segment.column % sector;
             let end = segment.end().next_multiple_of(sector);
             if start != segment.column || end != segment.end() {
-                let whole = self.read_around(stripe, segment, start, end).await?;
+                let whole = Box::pin(self.read_around(stripe, segment, start, end)).await?;
                 *segment = Segment { unit: segment.unit, column: start, data: whole.freeze() };
             } else if !segment.data.is_aligned_to(to_len(sector)) {
                 segment.data = Frozen::copy_from(&segment.data);
