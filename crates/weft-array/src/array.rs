@@ -117,6 +117,19 @@ impl Inner {
         self.plans.borrow_mut().plan(&self.geometry.code, stripe, lost, wanted, at_hand)
     }
 
+    /// As [`Inner::plan`] with nothing at hand, but `unit` is read only if it must be.
+    pub fn plan_without(
+        &self,
+        stripe: u64,
+        lost: UnitSet,
+        wanted: UnitSet,
+        unit: usize,
+    ) -> Result<Arc<Plan>, Undecodable> {
+        let (code, dear) = (&self.geometry.code, UnitSet::one(unit));
+        let mut plans = self.plans.borrow_mut();
+        plans.plan_avoiding(code, stripe, lost, wanted, UnitSet::new(), dear)
+    }
+
     /// A disk failed an operation. On return it is durably excluded – or, if it is a member that the code
     /// cannot do without, the array has stopped taking writes and its metadata is left as it was.
     pub async fn member_failed(&self, slot: usize, disk: &Rc<dyn Disk>, error: &DiskError) {

@@ -15,18 +15,22 @@ use crate::code::Code;
 use crate::plan::{Plan, Undecodable};
 use crate::units::UnitSet;
 
+/// More than any stripe has units.
+const COST_DEAR: u32 = 1 << 16;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     pattern: u64,
     lost: UnitSet,
     wanted: UnitSet,
     at_hand: UnitSet,
+    dear: UnitSet,
 }
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.pattern);
-        for set in [self.lost, self.wanted, self.at_hand] {
+        for set in [self.lost, self.wanted, self.at_hand, self.dear] {
             set.words().iter().for_each(|&word| state.write_u64(word));
         }
     }
@@ -81,14 +85,34 @@ impl PlanCache {
         wanted: UnitSet,
         at_hand: UnitSet,
     ) -> Result<Arc<Plan>, Undecodable> {
-        let key = Key { pattern: code.pattern(stripe), lost, wanted, at_hand };
+        self.plan_avoiding(code, stripe, lost, wanted, at_hand, UnitSet::EMPTY)
+    }
+
+    /// As [`PlanCache::plan`], but the units of `dear` are read only if it cannot be done without them.
+    ///
+    /// # Errors
+    /// As [`PlanCache::plan`].
+    pub fn plan_avoiding(
+        &mut self,
+        code: &Code,
+        stripe: u64,
+        lost: UnitSet,
+        wanted: UnitSet,
+        at_hand: UnitSet,
+        dear: UnitSet,
+    ) -> Result<Arc<Plan>, Undecodable> {
+        let key = Key { pattern: code.pattern(stripe), lost, wanted, at_hand, dear };
         if let Some(plan) = self.younger.get(&key) {
             return Ok(Arc::clone(plan));
         }
         let plan = match self.older.remove(&key) {
             Some(plan) => plan,
             None => {
-                let cost = |unit: usize| u32::from(!at_hand.contains(unit));
+                let cost = |unit: usize| match unit {
+                    _ if at_hand.contains(unit) => 0,
+                    _ if dear.contains(unit) => COST_DEAR,
+                    _ => 1,
+                };
                 Arc::new(code.plan(stripe, lost, wanted, &cost)?)
             }
         };

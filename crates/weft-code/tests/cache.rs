@@ -61,3 +61,23 @@ fn what_is_asked_often_stays() {
         assert!(often.iter().zip(&first).all(|(&lost, plan)| Arc::ptr_eq(plan, &ask(lost))));
     }
 }
+
+#[test]
+fn a_unit_to_be_avoided_is_read_only_if_it_must_be() {
+    for (name, slots) in [("raid6", 6), ("drc-g:4,2,1", 7), ("raid5", 6)] {
+        let code = Code::new(name.parse().unwrap(), slots).unwrap();
+        let mut cache = PlanCache::new(256);
+        let none = UnitSet::EMPTY;
+        let units = || (0..code.width()).map(UnitSet::one);
+        let pairs = || units().flat_map(|a| units().map(move |b| (a, b))).filter(|(a, b)| a != b);
+        for (stripe, (lost, dear)) in (0..code.period()).flat_map(|n| pairs().map(move |p| (n, p)))
+        {
+            let plan = cache.plan_avoiding(&code, stripe, lost, lost, none, dear).unwrap();
+            let can_do_without = code.decodable(stripe, lost.union(&dear));
+            assert_eq!(plan.reads.intersects(&dear), !can_do_without, "{lost} without {dear}");
+            // Asked without a wish, the answer is as ever.
+            let plain = cache.plan(&code, stripe, lost, lost, none).unwrap();
+            assert_eq!(*plain, code.plan(stripe, lost, lost, &|_| 1).expect("planned"));
+        }
+    }
+}
