@@ -359,7 +359,7 @@ impl Members {
 
     /// Takes back all swaps that are not in effect. Returns whether there were any.
     pub fn unswap(&self) -> bool {
-        (0..self.len()).fold(false, |any, slot| self.unswap_in(slot) || any)
+        (0..self.len()).filter(|slot| self.unswap_in(*slot)).count() > 0
     }
 
     /// Takes the swap in `slot` back, if it is not in effect. Returns whether there was one.

@@ -162,7 +162,8 @@ impl Inner {
         let (disk, no_space) =
             (self.members.name(slot), self.members.without_space().contains(slot));
         let copying = self.members.copying(slot);
-        let replacement = copying.and(self.members.beside(slot)).map(|d| d.info().name.clone());
+        let replacement =
+            copying.and_then(|_| Some(self.members.beside(slot)?.info().name.clone()));
         let (state, stale_regions) = match state {
             SlotState::Active if self.broken_slots.get().contains(slot) => ("failed", 0),
             SlotState::Active => ("active", copying.map_or(0, |lane| self.map.stale_count(lane))),

@@ -298,7 +298,8 @@ fn record(code: &'static str, slots: usize, consistency: Consistency) -> Vec<Mom
         while array.status().state != ArrayState::Healthy || n < 4 {
             let at = (mix(n) % (len as u64 / 512 - 6)) as usize * 512;
             let part = pattern(n, 6 * 512, 3 + n as u8);
-            let mut next = newer.borrow().last().unwrap_or(&*flushed.borrow()).clone();
+            let last = newer.borrow().last().cloned();
+            let mut next = last.unwrap_or_else(|| flushed.borrow().clone());
             next[at..at + part.len()].copy_from_slice(&part);
             newer.borrow_mut().push(next);
             write(&array, at as u64, &part).await;
