@@ -144,7 +144,7 @@ async fn lack(rt: weft_rt::Rt, setup: Setup, lack: Lack, n: u64) -> bool {
     let found = read(&bench.array, 0, 6 * stripe).await;
     shadow.check(0, &found, |_| degraded, what);
     // One more member is lost while there is no room: what can be read is right.
-    if setup.failed.is_empty() && n % 2 == 0 {
+    if setup.failed.is_empty() && n.is_multiple_of(2) {
         let slot = n as usize / 2 % setup.slots;
         bench.array.fail(&slot.to_string()).await.expect("can lose one");
         for sector in 0..6 * stripe / SECTOR {
