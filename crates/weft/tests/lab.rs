@@ -78,7 +78,7 @@ fn the_report_is_shown_by_a_browser() {
     assert!(!log.contains("CONSOLE"), "the page complains:\n{log}");
 
     // The same page, with a script that measures what is really laid out and drawn.
-    let probe = "<img src=plots/drc-fig11-6.png><script>onload = () => {
+    let probe = "<img width=9 src=plots/drc-fig11-6.png><script>onload = () => {
         const sizes = [...document.querySelectorAll('svg')].map(svg => svg.getBoundingClientRect());
         const bars = [...document.querySelectorAll('svg rect title')].map(t => t.parentNode.getBBox());
         const lines = [...document.querySelectorAll('svg path[fill=none]')].map(p => p.getTotalLength());
