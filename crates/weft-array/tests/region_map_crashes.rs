@@ -512,8 +512,11 @@ fn a_replacement_that_came_while_a_region_was_zeroed_lacks_it() {
     }
     // The zeros of region 0 are on their way to the members of before.
     map.lane_joined(LANE);
+    let mut known = Box::pin(map.late_regions_known(LANE));
+    assert!(known.as_mut().poll(&mut context).is_pending());
     tasks.push(Box::pin(write(map.clone(), store.clone(), 1, false)));
     drain(&store, &mut tasks, &mut Rng::new(0));
+    assert!(known.as_mut().poll(&mut context).is_ready());
     assert!(map.is_written(0) && map.is_stale_region(LANE, 0));
     assert!(map.is_written(1) && !map.is_stale_region(LANE, 1));
 }

@@ -201,6 +201,18 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&done)).await
     }
 
+    /// Returns when no region is being zeroed that was before `lane` began: those are stale in it once
+    /// they are zeroed, and unknown to [`RegionMap::stale_count`] until then.
+    pub async fn late_regions_known(&self, lane: u8) {
+        loop {
+            let wait = self.zeroed.wait();
+            if self.zeroing.borrow().values().all(|late| late >> lane & 1 == 0) {
+                return;
+            }
+            wait.await;
+        }
+    }
+
     /// The first region from `from` on that is stale in `lane`.
     #[must_use]
     pub fn next_stale(&self, lane: u8, from: u64) -> Option<u64> {

@@ -48,6 +48,7 @@ impl Inner {
     /// Takes into service the slots of which nothing is stale any more.
     pub(super) async fn finish_slots(&self, lanes: &[(usize, u8)]) {
         for (slot, lane) in lanes {
+            self.map.late_regions_known(*lane).await;
             let whole = self.map.stale_count(*lane) == 0;
             if whole && self.members.copying(*slot) == Some(*lane) {
                 self.finish_replacement(*slot, *lane).await;
