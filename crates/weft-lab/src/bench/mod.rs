@@ -10,7 +10,10 @@ mod target;
 
 use std::rc::Rc;
 
-use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, create};
+use weft_array::{
+    Array, AssembleOptions, Consistency, CreateOptions, Piggyback, RebuildOrder, RebuildPolicy,
+    create,
+};
 use weft_code::CodeSpec;
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
@@ -153,6 +156,13 @@ impl Bench {
     /// Gives the array a fresh disk; its rebuild begins, at `bytes_s` on each member whatever users do.
     pub(crate) async fn rebuild(&self, bytes_s: u64) -> Result<(), String> {
         self.array.set_throttle(bytes_s, Some(bytes_s));
+        // As in the paper: from beginning to end, and nothing is taken from what users read.
+        let policy = RebuildPolicy {
+            order: RebuildOrder::Ascending,
+            piggyback: Piggyback::Off,
+            ..RebuildPolicy::default()
+        };
+        self.array.set_rebuild_policy(policy).await.map_err(text)?;
         let spare = disk(&self.rt, &self.setup, self.disks.len() as u64);
         self.array.add_spare(spare).await.map_err(text)
     }
