@@ -138,7 +138,7 @@ impl Inner {
         self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
         let at = Columns { class: Class::Maintenance, ..at };
         let failed = self.write_targets(at, &targets, brought).await;
-        self.note_rebuilt(stripe, &targets, failed, By::Piggyback);
+        self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
     }
 
     /// Carries out the write of a stripe (`write`), and brings to replacements what it covers
@@ -175,8 +175,7 @@ impl Inner {
         let (whole, failed) = join(write, self.write_targets(at, &targets, covered)).await;
         if *whole.as_ref().unwrap_or(&false) {
             self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
-            let missed = self.geometry.units().difference(&brought);
-            self.note_rebuilt(stripe, &targets, failed.union(&missed), By::Piggyback);
+            self.note_rebuilt(stripe, &targets, brought.difference(&failed), By::Piggyback);
         }
         whole
     }

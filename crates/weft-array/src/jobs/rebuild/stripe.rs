@@ -99,7 +99,7 @@ impl Inner {
         if let Some(disk) = self.without_room(&targets, failed) {
             return Err(ArrayError::NoSpace { disk });
         }
-        self.note_rebuilt(stripe, &targets, failed, by);
+        self.note_rebuilt(stripe, &targets, wanted.difference(&failed), by);
         Ok(())
     }
 
@@ -156,9 +156,11 @@ impl Inner {
         targets.iter().find(full).map(|target| target.disk.info().name.clone())
     }
 
-    /// Notes that a stripe is on its replacements, but for the units that `failed`. Still under the
-    /// lock: from here on requests use a replacement – if it still is the disk that was written.
-    pub(super) fn note_rebuilt(&self, stripe: u64, targets: &[Target], failed: UnitSet, by: By) {
+    /// Notes that the units `written` of a stripe are on their replacements. Still under the
+    /// lock: from here on requests use a replacement – if it still is the disk that was written. A
+    /// target that lacked nothing when the others were gathered may lack all by now: its lane
+    /// began meanwhile.
+    pub(super) fn note_rebuilt(&self, stripe: u64, targets: &[Target], written: UnitSet, by: By) {
         let lanes = self.lanes();
         if !self.map.is_stale_in(lanes, stripe) {
             return;
@@ -168,7 +170,7 @@ impl Inner {
         for Target { unit, slot, lane, disk } in targets {
             let now = self.members.rebuilt_disk(*slot);
             let is_target = now.is_some_and(|now| Rc::ptr_eq(&now, disk));
-            let whole = !failed.contains(*unit) && is_target;
+            let whole = written.contains(*unit) && is_target;
             if whole && self.map.mark_stripe_rebuilt(*lane, stripe) {
                 state.region_done(*lane, region);
             }

@@ -81,7 +81,7 @@ impl DiskOriented {
         if array.without_room(&targets, failed).is_some() {
             return false;
         }
-        array.note_rebuilt(stripe, &targets, failed, By::Executor);
+        array.note_rebuilt(stripe, &targets, wanted.difference(&failed), By::Executor);
         true
     }
 }
