@@ -97,14 +97,16 @@ fn degraded_arrays_are_slower_by_what_the_layout_says() {
     // Each survivor of RAID-5 reads once for itself, and once for the lost.
     let raid5 = ours(&figure, "reads, 1 failed", "worst position", "RAID-5");
     assert!((0.4..0.6).contains(&raid5), "{raid5}");
+    // The group alone would give one half; reads go around it when its disks have the longer queues, over
+    // the global parity and the other group, which then is no longer idle.
     let lrc = ours(&figure, "reads, 1 failed", "worst position", "LRC");
-    assert!((0.4..0.6).contains(&lrc), "{lrc}");
-    // Disks outside the group wait, and the global parity is not read at all.
+    assert!((0.55..0.75).contains(&lrc), "{lrc}");
     let busy = |disk| ours(&figure, "reads, utilisation with #0 failed", "LRC", disk);
-    assert!(busy("#1") > 90.0 && busy("#6") == 0.0, "{} {}", busy("#1"), busy("#6"));
+    assert!(busy("#1") > 90.0, "{}", busy("#1"));
+    assert!((1.0..busy("#1")).contains(&busy("#6")), "{}", busy("#6"));
     let normal = ours(&figure, "reads, rates", "normal", "LRC");
     let failed = ours(&figure, "reads, rates", "failed #0", "LRC");
-    assert!(normal > 1.5 * failed, "{normal} {failed}");
+    assert!(normal > 1.3 * failed, "{normal} {failed}");
     assert!(ours(&figure, "writes, rates", "normal", "LRC") > 0.0);
     assert!(
         figure.disk.as_deref().is_some_and(|disk| disk.contains("850 Pro")),

@@ -53,10 +53,10 @@ pub enum Piggyback {
     /// Nothing.
     Off,
     /// Units that a request covers whole.
+    #[default]
     Covered,
     /// Every unit that a request touches, up to [`RebuildPolicy::widen_bytes_max`]: what is
     /// missing of it is read, too.
-    #[default]
     Widen,
 }
 
