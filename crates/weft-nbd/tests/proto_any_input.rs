@@ -5,22 +5,7 @@ mod exercise;
 
 use weft_nbd::proto::wire::*;
 use weft_nbd::proto::{Errno, Request, put_data_chunk_head, put_error_chunk, put_request};
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound.max(1) as u64).expect("below a usize")
-    }
-}
+use weft_testkit::Rng;
 
 fn option(option: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = OPTION_MAGIC.to_be_bytes().to_vec();
@@ -71,7 +56,7 @@ fn server_side() -> Vec<u8> {
 
 #[test]
 fn no_input_breaks_a_parser() {
-    let mut random = Random(0x5eed);
+    let mut random = Rng::new(0x5eed);
     let corpus = [client_side(), server_side()];
     for bytes in &corpus {
         for end in 0..=bytes.len() {
@@ -80,21 +65,21 @@ fn no_input_breaks_a_parser() {
     }
     for round in 0..60_000 {
         let mut bytes = corpus[round % corpus.len()].clone();
-        for _ in 0..1 + random.below(6) {
-            let at = random.below(bytes.len());
-            match random.below(5) {
-                0 => bytes[at] = random.next().to_le_bytes()[0],
-                1 => bytes[at] ^= 1 << random.below(8),
+        for _ in 0..1 + random.index(6) {
+            let at = random.index(bytes.len());
+            match random.index(5) {
+                0 => bytes[at] = random.next_u64().to_le_bytes()[0],
+                1 => bytes[at] ^= 1 << random.index(8),
                 2 => bytes.truncate(at.max(1)),
-                3 => bytes.insert(at, random.next().to_le_bytes()[0]),
-                _ => bytes[at] = [0, 0xff, 0x7f, 0x80][random.below(4)],
+                3 => bytes.insert(at, random.next_u64().to_le_bytes()[0]),
+                _ => bytes[at] = [0, 0xff, 0x7f, 0x80][random.index(4)],
             }
         }
         exercise::exercise(&bytes);
     }
     for _ in 0..5_000 {
         let noise: Vec<u8> =
-            (0..random.below(200)).map(|_| random.next().to_le_bytes()[0]).collect();
+            (0..random.index(200)).map(|_| random.next_u64().to_le_bytes()[0]).collect();
         exercise::exercise(&noise);
     }
 }

@@ -3,21 +3,7 @@
 
 mod exercise;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound.max(1) as u64).expect("below a usize")
-    }
-}
+use weft_testkit::Rng;
 
 fn corpus() -> Vec<Vec<u8>> {
     let texts = [
@@ -47,7 +33,7 @@ fn corpus() -> Vec<Vec<u8>> {
 
 #[test]
 fn no_input_breaks_a_parser() {
-    let mut random = Random(0x5eed);
+    let mut random = Rng::new(0x5eed);
     let corpus = corpus();
     for bytes in &corpus {
         for end in (0..=bytes.len()).step_by(3) {
@@ -56,26 +42,26 @@ fn no_input_breaks_a_parser() {
     }
     for round in 0..1_500 {
         let mut bytes = corpus[round % corpus.len()].clone();
-        for _ in 0..1 + random.below(6) {
-            let at = random.below(bytes.len());
-            let other = &corpus[random.below(corpus.len())];
-            match random.below(7) {
-                0 => bytes[at] = random.next().to_le_bytes()[0],
-                1 => bytes[at] ^= 1 << random.below(8),
+        for _ in 0..1 + random.index(6) {
+            let at = random.index(bytes.len());
+            let other = &corpus[random.index(corpus.len())];
+            match random.index(7) {
+                0 => bytes[at] = random.next_u64().to_le_bytes()[0],
+                1 => bytes[at] ^= 1 << random.index(8),
                 2 => bytes.truncate(at.max(1)),
-                3 => bytes.insert(at, b"0123456789,.- \n:x"[random.below(17)]),
+                3 => bytes.insert(at, b"0123456789,.- \n:x"[random.index(17)]),
                 4 => {
-                    bytes.splice(at..at, other[random.below(other.len())..].to_vec()).for_each(drop)
+                    bytes.splice(at..at, other[random.index(other.len())..].to_vec()).for_each(drop)
                 }
                 5 => bytes.splice(at..at, *b"18446744073709551615").for_each(drop),
-                _ => bytes[at] = [0, 0xff, 0x7f, 0x80][random.below(4)],
+                _ => bytes[at] = [0, 0xff, 0x7f, 0x80][random.index(4)],
             }
         }
         exercise::exercise(&bytes);
     }
     for _ in 0..200 {
         let noise: Vec<u8> =
-            (0..random.below(200)).map(|_| random.next().to_le_bytes()[0]).collect();
+            (0..random.index(200)).map(|_| random.next_u64().to_le_bytes()[0]).collect();
         exercise::exercise(&noise);
     }
 }
