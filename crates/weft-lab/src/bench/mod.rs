@@ -33,16 +33,29 @@ const REST: u64 = 2000 * MILLISECOND;
 /// Reads find rebuilt data in steps of so much.
 const REGION: u64 = 1 << 20;
 
-/// What a bench is made of.
+/// What all benches of an experiment have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Setup {
-    pub(crate) code: CodeSpec,
-    pub(crate) disks: usize,
+pub(crate) struct Bed {
     pub(crate) model: &'static Model,
     /// Bytes offered of each disk.
     pub(crate) disk_bytes: u64,
     pub(crate) unit_bytes: u32,
     pub(crate) seed: u64,
+}
+
+impl Bed {
+    /// With an array on it.
+    pub(crate) fn setup(&self, code: CodeSpec, disks: usize) -> Setup {
+        Setup { code, disks, bed: self.clone() }
+    }
+}
+
+/// What a bench is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) code: CodeSpec,
+    pub(crate) disks: usize,
+    pub(crate) bed: Bed,
 }
 
 /// An array, full of known contents, and its disks.
@@ -78,14 +91,14 @@ fn text(error: impl ToString) -> String {
 impl Bench {
     async fn build(rt: &Rt, setup: Setup) -> Result<Self, String> {
         let disks: Vec<Rc<ModelDisk>> =
-            (0..setup.disks).map(|slot| disk(rt, &setup, slot as u64)).collect();
+            (0..setup.disks).map(|slot| disk(rt, &setup.bed, slot as u64)).collect();
         let members: Vec<Rc<dyn Disk>> =
             disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect();
         let options = CreateOptions {
             name: "lab".into(),
             code: setup.code,
             algorithm: None,
-            unit_bytes: setup.unit_bytes,
+            unit_bytes: setup.bed.unit_bytes,
             // As Linux MD is, with which the papers compare.
             consistency: Consistency::None,
             region_bytes: Some(REGION),
@@ -96,9 +109,9 @@ impl Bench {
             now_unix_s: 0,
         };
         create(&members, &options).await.map_err(text)?;
-        let options = AssembleOptions { nonce: setup.seed, ..AssembleOptions::default() };
+        let options = AssembleOptions { nonce: setup.bed.seed, ..AssembleOptions::default() };
         let array = Array::assemble(rt, members, options).await.map_err(text)?;
-        let contents = Rc::new(Contents::new(array.size_bytes(), setup.seed));
+        let contents = Rc::new(Contents::new(array.size_bytes(), setup.bed.seed));
         let bench = Self { rt: rt.clone(), array, disks, contents, setup };
         bench.fill().await?;
         Ok(bench)
@@ -163,7 +176,7 @@ impl Bench {
             ..RebuildPolicy::default()
         };
         self.array.set_rebuild_policy(policy).await.map_err(text)?;
-        let spare = disk(&self.rt, &self.setup, self.disks.len() as u64);
+        let spare = disk(&self.rt, &self.setup.bed, self.disks.len() as u64);
         self.array.add_spare(spare).await.map_err(text)
     }
 
@@ -177,13 +190,13 @@ impl Bench {
     }
 }
 
-/// Disk number `number` of the setup.
-fn disk(rt: &Rt, setup: &Setup, number: u64) -> Rc<ModelDisk> {
+/// Disk number `number` of a bed.
+fn disk(rt: &Rt, bed: &Bed, number: u64) -> Rc<ModelDisk> {
     let options = ModelOptions {
         name: Some(format!("d{number}")),
-        size_bytes: Some(setup.disk_bytes),
-        seed: setup.seed.wrapping_add(number),
+        size_bytes: Some(bed.disk_bytes),
+        seed: bed.seed.wrapping_add(number),
         ..ModelOptions::default()
     };
-    ModelDisk::open(rt, setup.model, options)
+    ModelDisk::open(rt, bed.model, options)
 }

@@ -2,11 +2,10 @@
 
 use serde::Deserialize;
 use weft_code::{CodeSpec, sets};
-use weft_sim::Model;
 use weft_sim::model::DiskStats;
 
 use super::{Found, Lab};
-use crate::bench::{Access, Ended, Load, Setup, on_bench};
+use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
 use crate::run::LabError;
 
@@ -67,7 +66,7 @@ struct Outcome {
 }
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
-    let model = Model::find(&parameters.model).map_err(|e| lab.wrong(e))?;
+    let bed = lab.bed(&parameters.model, parameters.disk_mib, parameters.unit_kib)?;
     let mut cells = Vec::new();
     for load in &parameters.loads {
         for array in &parameters.arrays {
@@ -78,7 +77,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let outcomes = lab.all(
         &cells,
         |cell| format!("{}, {}, failed {:?}", cell.array.name, cell.load.name, cell.failed),
-        |cell| parameters.measure(cell, model, lab),
+        |cell| parameters.measure(cell, &bed, lab),
     )?;
     let runs: Vec<(&Cell<'_>, &Outcome)> = cells.iter().zip(&outcomes).collect();
     let mut panels = Vec::new();
@@ -93,24 +92,12 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
             panels.push(parameters.utilisation_panel(load, failed, &of_load));
         }
     }
-    Ok(Found { disk: Some(model.title.to_owned()), panels, ..Found::default() })
+    Ok(Found { disk: Some(bed.model.title.to_owned()), panels, ..Found::default() })
 }
 
 impl Parameters {
-    fn measure(
-        &self,
-        cell: &Cell<'_>,
-        model: &'static Model,
-        lab: &Lab<'_>,
-    ) -> Result<Outcome, String> {
-        let setup = Setup {
-            code: cell.array.code,
-            disks: cell.array.disks,
-            model,
-            disk_bytes: self.disk_mib << 20,
-            unit_bytes: self.unit_kib << 10,
-            seed: lab.options.seed,
-        };
+    fn measure(&self, cell: &Cell<'_>, bed: &Bed, lab: &Lab<'_>) -> Result<Outcome, String> {
+        let setup = bed.setup(cell.array.code, cell.array.disks);
         let load = Load {
             access: cell.load.access,
             bytes: cell.load.kib << 10,

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use serde::Deserialize;
 use weft_code::{Code, CodeSpec};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
+use weft_sim::Model;
 
+use crate::bench::Bed;
 use crate::figure::{Panel, TraceUsed};
 use crate::parallel;
 use crate::run::{LabError, RunOptions};
@@ -96,6 +98,13 @@ impl Lab<'_> {
     /// The file asks for something impossible.
     pub(crate) fn wrong(&self, cause: impl ToString) -> LabError {
         LabError::Experiment { name: self.name.to_owned(), cause: cause.to_string() }
+    }
+
+    /// The bed for so many MiB of each disk of a modelled product, in units of so many KiB.
+    pub(crate) fn bed(&self, model: &str, disk_mib: u64, unit_kib: u32) -> Result<Bed, LabError> {
+        let model = Model::find(model).map_err(|e| self.wrong(e))?;
+        let (disk_bytes, unit_bytes) = (disk_mib << 20, unit_kib << 10);
+        Ok(Bed { model, disk_bytes, unit_bytes, seed: self.options.seed })
     }
 
     /// A code by name on its own number of slots, or on `slots`.

@@ -6,10 +6,9 @@
 use serde::Deserialize;
 use weft_code::CodeSpec;
 use weft_rt::SECOND;
-use weft_sim::Model;
 
 use super::{Found, Lab};
-use crate::bench::{Access, Ended, Load, Setup, on_bench};
+use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
 use crate::run::LabError;
 
@@ -66,7 +65,8 @@ struct Outcome {
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
     let p = parameters;
-    let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
+    let disk_mib = p.disk_mib / lab.options.divide.clamp(1, 4);
+    let bed = lab.bed(&p.model, disk_mib, p.unit_kib)?;
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
     let mut cells = vec![Cell { array: first, mb_s: None }];
     cells.extend(p.arrays.iter().map(|array| Cell { array, mb_s: Some(array.paper_mb_s) }));
@@ -74,7 +74,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let outcomes = lab.all(
         &cells,
         |cell| format!("{}, recovery at {:?} MB/s", cell.array.name, cell.mb_s),
-        |cell| p.measure(cell, model, lab),
+        |cell| p.measure(cell, &bed, lab),
     )?;
     let normal = outcomes[0].mb_s;
     let (as_printed, right) = outcomes[1..].split_at(p.arrays.len());
@@ -101,26 +101,14 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
             p.disk_mib, p.whole_disk_mib
         ),
     ];
-    Ok(Found { disk: Some(model.title.to_owned()), notes, panels, ..Found::default() })
+    Ok(Found { disk: Some(bed.model.title.to_owned()), notes, panels, ..Found::default() })
 }
 
 impl Parameters {
-    fn measure(
-        &self,
-        cell: &Cell<'_>,
-        model: &'static Model,
-        lab: &Lab<'_>,
-    ) -> Result<Outcome, String> {
-        let setup = Setup {
-            code: cell.array.code,
-            disks: cell.array.disks,
-            model,
-            disk_bytes: (self.disk_mib << 20) / lab.options.divide.clamp(1, 4),
-            unit_bytes: self.unit_kib << 10,
-            seed: lab.options.seed,
-        };
+    fn measure(&self, cell: &Cell<'_>, bed: &Bed, lab: &Lab<'_>) -> Result<Outcome, String> {
+        let setup = bed.setup(cell.array.code, cell.array.disks);
         let slowest = self.arrays.iter().map(|a| a.paper_mb_s.min(a.right_mb_s)).min();
-        let interval = setup.disk_bytes * SECOND / (slowest.unwrap_or(1) << 20) / INTERVALS;
+        let interval = bed.disk_bytes * SECOND / (slowest.unwrap_or(1) << 20) / INTERVALS;
         let ended = match cell.mb_s {
             None => Ended::After((self.requests / lab.options.divide).max(1)),
             Some(_) => Ended::WhenHealthy,
@@ -133,7 +121,7 @@ impl Parameters {
             interval: Some(interval),
         };
         let recovery = cell.mb_s.map(|mb_s| mb_s << 20);
-        let scale = f64::from(self.whole_disk_mib) * seconds(SECOND) / megas(setup.disk_bytes);
+        let scale = f64::from(self.whole_disk_mib) * seconds(SECOND) / megas(bed.disk_bytes);
         on_bench(&setup, move |bench| async move {
             if let Some(bytes_s) = recovery {
                 bench.fail([0]).await?;

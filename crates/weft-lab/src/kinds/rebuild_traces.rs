@@ -14,13 +14,12 @@ use weft_array::ArrayState;
 use weft_code::CodeSpec;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, SECOND};
-use weft_sim::Model;
 use weft_trace::generate::{names, workload};
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Volumes};
 use weft_trace::{ReadOptions, Record};
 
 use super::{Found, Lab};
-use crate::bench::{Bench, Setup, Target, on_bench};
+use crate::bench::{Bed, Bench, Target, on_bench};
 use crate::figure::{Panel, Point, TraceUsed};
 use crate::run::LabError;
 
@@ -83,7 +82,7 @@ struct Cell<'a> {
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
     let p = parameters;
-    let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
+    let bed = lab.bed(&p.model, p.disk_mib, p.unit_kib)?;
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
     let (mut traces, mut records) = (Vec::new(), Vec::new());
     for trace in &p.traces {
@@ -99,7 +98,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let rates = lab.all(
         &cells,
         |cell| format!("{}, {}", p.traces[cell.trace].name, cell.array.name),
-        |cell| p.measure(cell, &records[cell.trace], model, lab),
+        |cell| p.measure(cell, &records[cell.trace], &bed, lab),
     )?;
     let panels = vec![
         p.panel("when the recovery begins", &rates, |rate| rate.begin),
@@ -115,7 +114,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
                 .into(),
         );
     }
-    let disk = Some(model.title.to_owned());
+    let disk = Some(bed.model.title.to_owned());
     Ok(Found { disk, traces, notes, panels })
 }
 
@@ -168,22 +167,15 @@ impl Parameters {
         &self,
         cell: &Cell<'_>,
         records: &[Record],
-        model: &'static Model,
+        bed: &Bed,
         lab: &Lab<'_>,
     ) -> Result<Rate, String> {
-        let setup = Setup {
-            code: cell.array.code,
-            disks: cell.array.disks,
-            model,
-            disk_bytes: self.disk_mib << 20,
-            unit_bytes: self.unit_kib << 10,
-            seed: lab.options.seed,
-        };
+        let setup = bed.setup(cell.array.code, cell.array.disks);
         let options = Options {
             pace: Pace::Closed { outstanding: self.outstanding },
             verify: Verify::Reads,
             seed: lab.options.seed,
-            interval_ns: Some(setup.disk_bytes * SECOND / (cell.array.mb_s << 20) / BEGIN_PARTS),
+            interval_ns: Some(bed.disk_bytes * SECOND / (cell.array.mb_s << 20) / BEGIN_PARTS),
             ..Options::default()
         };
         let recovery = cell.degraded.then_some(cell.array.mb_s << 20);
