@@ -348,6 +348,7 @@ impl SimDisk {
                     world.disk(state.number, "fails to write", offset, len, started.op);
                     state.media.abandon(started.op, &mut state.rng);
                     state.faults.failed |= errno != Errno::NoSpace;
+                    state.faults.denied.push(offset..offset + len);
                     return Err(Self::error(&info, op, offset, len, errno));
                 }
                 Fate::Lost => {
@@ -363,10 +364,7 @@ impl SimDisk {
             state.media.complete(started.op, place, fua);
             world.disk(state.number, verb_done(op), offset, len, started.op);
             if let Some(place) = place {
-                let sector = u64::from(info.sector_bytes);
-                for number in place / sector..(place + len) / sector {
-                    state.faults.unreadable.remove(&number);
-                }
+                state.faults.is_stored(place..place + len, u64::from(info.sector_bytes));
             }
             Ok(())
         })

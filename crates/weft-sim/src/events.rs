@@ -152,8 +152,9 @@ impl Stage {
     fn forget_promises(&self, slot: usize, engine: &Engine) {
         let incomplete = Slots::of(engine).incomplete();
         let mut lost = Lost::now(self.in_trouble(engine).difference(&incomplete).with(slot));
-        if self.setup.policy != Policy::Ppl {
-            lost.extend(incomplete);
+        match self.setup.policy {
+            Policy::Ppl => lost.long_ago(incomplete),
+            _ => lost.extend(incomplete),
         }
         let oracle = &mut *self.desk.oracle.borrow_mut();
         let count = lost.excuse(oracle, &self.map, self.setup.policy);
@@ -302,6 +303,7 @@ impl Stage {
         let Some((slot, platter)) = self.victim(engine) else { return };
         self.world.note(format!("there is no space left under slot {slot}"));
         self.desk.errors_allowed.set(true);
+        self.desk.room_is_short.set(true);
         platter.faults(|f| f.full = true);
         self.rt.sleep(self.draw(|rng| rng.below(200 * MILLISECOND))).await;
         platter.faults(|f| f.full = false);
@@ -309,6 +311,7 @@ impl Stage {
         // Requests that met the full disk are answered by then.
         self.rt.sleep(30 * SECOND).await;
         self.desk.errors_allowed.set(false);
+        self.desk.room_is_short.set(false);
     }
 
     /// The end of a life in order; of the last one with everything settled and checked.
@@ -324,7 +327,9 @@ impl Stage {
         match engine.0.stop().await {
             Ok(()) if self.world.is_on() => {
                 self.desk.forget_vanished();
-                self.desk.oracle.borrow_mut().end_flush(flushing);
+                let oracle = &mut *self.desk.oracle.borrow_mut();
+                oracle.end_flush(flushing);
+                oracle.program_ended();
             }
             Ok(()) => {}
             Err(_) if self.desk.has_to_stop() => self.world.cut(),

@@ -22,6 +22,19 @@ const COPY_BYTES: usize = 16 << 10;
 
 /// The newest superblock on a disk, if it is a member's.
 pub(crate) fn superblock_of(platter: &Platter) -> Option<Superblock> {
+    newest_superblock(platter, |_| true)
+}
+
+/// The newest superblock on a disk of which the program in this life can know: not one whose write failed,
+/// and which is there all the same.
+fn acknowledged_superblock_of(platter: &Platter) -> Option<Superblock> {
+    let denied = platter.faults(|f| f.denied.clone());
+    newest_superblock(platter, |copy| {
+        denied.iter().all(|range| range.end <= copy || copy + COPY_BYTES as u64 <= range.start)
+    })
+}
+
+fn newest_superblock(platter: &Platter, counts: impl Fn(u64) -> bool) -> Option<Superblock> {
     let mut label = [0; 4096];
     platter.peek(0, &mut label);
     let own = peek_label(&label).ok()??;
@@ -30,11 +43,18 @@ pub(crate) fn superblock_of(platter: &Platter) -> Option<Superblock> {
         platter.peek(*offset, &mut bytes);
         Superblock::decode(&bytes).ok().filter(|s| (s.array_id, s.self_id) == own)
     };
-    COPIES.iter().filter_map(copy).max_by_key(|superblock| superblock.seq)
+    COPIES
+        .iter()
+        .filter(|offset| counts(**offset))
+        .filter_map(copy)
+        .max_by_key(|superblock| superblock.seq)
 }
 
 /// The superblocks of those disks that place themselves in a slot, newest first.
-fn in_slots(disks: &[Member]) -> Vec<(Superblock, bool)> {
+fn in_slots(
+    disks: &[Member],
+    superblock_of: impl Fn(&Platter) -> Option<Superblock>,
+) -> Vec<(Superblock, bool)> {
     let known = |member: &Member| {
         let own = superblock_of(&member.platter)?;
         let failed = member.platter.faults(|f| f.failed || f.gone);
@@ -48,7 +68,7 @@ fn in_slots(disks: &[Member]) -> Vec<(Superblock, bool)> {
 /// Whether so many of the members that are active in the superblock in effect have failed that the
 /// array has to stop.
 pub(crate) fn must_have_stopped(disks: &[Member]) -> bool {
-    let known = in_slots(disks);
+    let known = in_slots(disks, acknowledged_superblock_of);
     let on = |superblock: &Superblock, slot: usize| {
         let id = superblock.slots[slot].member_id;
         known.iter().find(|(own, _)| Some(own.self_id) == id)
@@ -68,7 +88,7 @@ pub(crate) fn must_have_stopped(disks: &[Member]) -> bool {
 
 /// Whether these disks may be the stale part of the array.
 fn may_be_stale(disks: &[Member]) -> bool {
-    let known = in_slots(disks);
+    let known = in_slots(disks, superblock_of);
     let Some((newest, _)) = known.first() else { return false };
     let is_there = |slot: &usize| {
         let id = newest.slots[*slot].member_id;

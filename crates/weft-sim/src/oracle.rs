@@ -69,6 +69,13 @@ pub struct Writing {
     began: Tick,
 }
 
+impl Writing {
+    /// The cells that it writes.
+    pub fn cells(&self) -> Range<usize> {
+        self.cells.clone()
+    }
+}
+
 /// A read under way.
 #[derive(Debug)]
 #[must_use]
@@ -104,6 +111,9 @@ pub struct Oracle {
     /// What was being written at the last crashes, until [`Oracle::consistent_again`]: the cells for
     /// which a disk lost later may still take promises with it.
     cut: BTreeMap<usize, crash::CutCell>,
+    /// Cells whose write was refused for want of room, with what they could have been then, until
+    /// [`Oracle::consistent_again`].
+    short: BTreeMap<usize, Vec<Candidate>>,
     /// Excused cells whose contents may still change: see [`Oracle::excuse`].
     loose: BTreeSet<usize>,
     /// Cells with a lost copy, and when it was lost, until [`Oracle::consistent_again`].
@@ -130,6 +140,7 @@ impl Oracle {
             cells: BTreeMap::new(),
             open: BTreeSet::new(),
             cut: BTreeMap::new(),
+            short: BTreeMap::new(),
             loose: BTreeSet::new(),
             doubted: BTreeMap::new(),
             reads: BTreeSet::new(),
@@ -372,7 +383,8 @@ impl Oracle {
         let number = self.next_number();
         let version = self.contents.keep_odd(number, found);
         let list = self.candidates(cell);
-        let settled = list.iter().any(|c| c.settled && c.superseded.is_none());
+        // Part of it may be in a cache only.
+        let settled = list.iter().all(|c| c.settled || c.superseded.is_some());
         let at_risk = list.iter().any(|c| c.at_risk);
         let began = list.iter().map(|c| c.began).max().unwrap_or(0);
         let ended = list.iter().filter_map(|c| c.ended).max();

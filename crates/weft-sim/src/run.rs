@@ -490,6 +490,7 @@ impl Run {
                 f.full = false;
                 f.write_errors_percent = 0;
                 f.failed = false;
+                f.denied.clear();
                 f.unreadable.clear();
             });
             let gone = member.platter.faults(|f| f.gone) || member.absent;
@@ -517,7 +518,10 @@ impl Run {
         let Some(desk) = &self.desk else { return };
         let mut lost = Lost::now(absent);
         match self.setup.policy {
-            Policy::Ppl => lost.add(&slots.lost_at),
+            Policy::Ppl => {
+                lost.add(&slots.lost_at);
+                lost.long_ago(slots.incomplete());
+            }
             _ => lost.extend(slots.incomplete()),
         }
         let excused = lost.excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy);
@@ -530,6 +534,7 @@ impl Run {
         let desk = self.desk_of_run();
         desk.quiesce.set(false);
         desk.errors_allowed.set(false);
+        desk.room_is_short.set(false);
         let stage = events::Stage {
             rt: rt.clone(),
             world: world.clone(),

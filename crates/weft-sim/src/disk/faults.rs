@@ -25,6 +25,8 @@ pub struct Faults {
     pub write_errors_percent: u64,
     /// It has failed an operation for which a member is excluded, or was excluded by command.
     pub failed: bool,
+    /// Where writes failed, though parts of them may be stored: who was told so does not count on it.
+    pub denied: Vec<std::ops::Range<u64>>,
 }
 
 /// What becomes of a write.
@@ -86,6 +88,14 @@ impl Faults {
             return Fate::Elsewhere(offset);
         }
         Fate::Stored
+    }
+
+    /// A write to this range succeeded.
+    pub(crate) fn is_stored(&mut self, range: std::ops::Range<u64>, sector: u64) {
+        for number in range.start / sector..range.end / sector {
+            self.unreadable.remove(&number);
+        }
+        self.denied.retain(|other| other.end <= range.start || range.end <= other.start);
     }
 
     /// The first unreadable sector of a range of sectors.

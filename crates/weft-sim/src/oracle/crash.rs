@@ -4,16 +4,35 @@
 //! have become inconsistent by that, a disk that is lost in the same moment – or later, before the
 //! volume has made itself consistent – takes more with it than what lay on it; what exactly is for the
 //! caller to say ([`Oracle::excuse`], [`Oracle::doubt`]), from what `docs/consistency.md` promises.
+//!
+//! A write that was refused for want of room leaves more: parity of its stripe may wait for room, and
+//! which does is known to the program only. No flush ends that, the volume's making itself
+//! consistent does. Until then such cells are cut by every end of the program, a clean stop too.
+
+use std::ops::Range;
 
 use super::{Candidate, Oracle, Tick, Version};
 
 /// A cell that was cut, as it was then.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct CutCell {
     /// The last crash that cut it.
     at: Tick,
     /// All that it could have been at these crashes.
     known: Vec<Candidate>,
+    /// Parity beside it was waiting for room.
+    short: bool,
+}
+
+impl CutCell {
+    fn learn(&mut self, candidates: Vec<Candidate>) {
+        for candidate in candidates {
+            match self.known.iter_mut().find(|other| other.version == candidate.version) {
+                Some(known) => known.at_risk |= candidate.at_risk,
+                None => self.known.push(candidate),
+            }
+        }
+    }
 }
 
 /// A cell that was being written at a crash.
@@ -25,6 +44,8 @@ pub struct Cut {
     pub at: Tick,
     /// When the first of the writes began that were not known to be durable.
     pub began: Tick,
+    /// A write to it was refused for want of room, and nothing has made the stripe consistent since.
+    pub short_of_room: bool,
 }
 
 impl Oracle {
@@ -64,14 +85,29 @@ impl Oracle {
                 self.refresh(cell);
                 continue;
             }
-            let cut = self.cut.entry(cell).or_insert_with(|| CutCell { at: now, known: vec![] });
+            let cut = self.cut.entry(cell).or_default();
             cut.at = now;
-            for candidate in before {
-                match cut.known.iter_mut().find(|other| other.version == candidate.version) {
-                    Some(known) => known.at_risk |= candidate.at_risk,
-                    None => cut.known.push(candidate),
-                }
-            }
+            cut.learn(before);
+        }
+        self.program_ended();
+    }
+
+    /// A write to these cells was refused for want of room: their stripe's parity may wait for it.
+    pub fn short_of_room(&mut self, cells: Range<usize>) {
+        for cell in cells {
+            let candidates = self.candidates(cell).clone();
+            let known = self.short.entry(cell).or_default();
+            known.extend(candidates);
+        }
+    }
+
+    /// The program has ended, in order or not: which parity waits for room is forgotten.
+    pub fn program_ended(&mut self) {
+        let now = self.tick();
+        for (cell, candidates) in std::mem::take(&mut self.short) {
+            let cut = self.cut.entry(cell).or_default();
+            (cut.at, cut.short) = (now, true);
+            cut.learn(candidates);
         }
     }
 
@@ -79,6 +115,7 @@ impl Oracle {
     /// nothing with it that was at risk then.
     pub fn consistent_again(&mut self) {
         self.cut.clear();
+        self.short.clear();
         self.doubted.clear();
         for cell in std::mem::take(&mut self.loose) {
             for candidate in self.candidates(cell).iter_mut().filter(|c| c.version.is_any()) {
@@ -93,8 +130,12 @@ impl Oracle {
             let at_risk = cut.known.iter().filter(|c| c.at_risk);
             at_risk.map(|c| c.began).min().unwrap_or(cut.at)
         };
-        let cut =
-            |(cell, cut): (&usize, &CutCell)| Cut { cell: *cell, at: cut.at, began: began(cut) };
+        let cut = |(cell, cut): (&usize, &CutCell)| Cut {
+            cell: *cell,
+            at: cut.at,
+            began: began(cut),
+            short_of_room: cut.short,
+        };
         self.cut.iter().map(cut).collect()
     }
 
@@ -133,7 +174,7 @@ impl Oracle {
     /// After a crash a copy of this cell was lost before the copies were made equal: what was
     /// read since may have come from the lost one, so every candidate of the crash is possible again.
     pub fn doubt(&mut self, cell: usize) {
-        let Some(CutCell { at, known }) = self.cut.get(&cell).cloned() else { return };
+        let Some(CutCell { at, known, .. }) = self.cut.get(&cell).cloned() else { return };
         if self.is_rewritten(cell, at) {
             return;
         }

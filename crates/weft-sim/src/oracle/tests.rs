@@ -233,3 +233,40 @@ fn a_crash_cuts_what_is_not_durable_and_nothing_else() {
     let _unfinished = oracle.begin_write(3..4, Kind::Data);
     assert_eq!(cut(&oracle), [(3, oracle.now())]);
 }
+
+#[test]
+fn a_mixture_of_old_and_new_may_become_old_again_until_a_flush() {
+    let mut oracle = Oracle::new(7, 64 * 1024, 1024);
+    let write = oracle.begin_write(3..4, Kind::Data);
+    let mut torn = vec![0; 1024];
+    oracle.fill(&write, &mut torn);
+    torn[512..].fill(0);
+    oracle.end_write(write, false, false);
+    assert!(reads(&mut oracle, &torn) && !reads(&mut oracle, &[0; 1024]), "once read it stays");
+    let mut flushed = oracle.clone();
+    oracle.power_cut();
+    assert!(reads(&mut oracle, &[0; 1024]));
+    flush(&mut flushed);
+    flushed.power_cut();
+    assert!(!reads(&mut flushed, &[0; 1024]));
+}
+
+#[test]
+fn a_write_without_room_counts_as_being_written_until_the_volume_is_consistent() {
+    let ends: [fn(&mut Oracle); 3] =
+        [Oracle::power_cut, Oracle::program_killed, Oracle::program_ended];
+    for end in ends {
+        let mut oracle = oracle();
+        let write = oracle.begin_write(3..4, Kind::Data);
+        oracle.end_write(write, false, false);
+        oracle.short_of_room(3..4);
+        flush(&mut oracle);
+        let mut matched = oracle.clone();
+        assert!(oracle.cuts().is_empty(), "the program knows");
+        end(&mut oracle);
+        assert!(oracle.cuts()[0].short_of_room);
+        matched.consistent_again();
+        end(&mut matched);
+        assert!(matched.cuts().is_empty());
+    }
+}
