@@ -19,7 +19,7 @@ use crate::log::Log;
 use crate::members::Members;
 use crate::no_room::Unmatched;
 use crate::region_map::{MapError, MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
-use crate::superblock::SlotState;
+use crate::superblock::{SlotState, SuperblockError};
 use crate::write::Pending;
 
 /// Memory for the buffers of stripe operations under way (writes and reconstructions): what is
@@ -203,6 +203,11 @@ impl Inner {
                 return;
             }
             for (slot, disk, error) in failed {
+                let SuperblockError::Disk(error) = error else {
+                    // No member's fault, and nothing was written: what stands on the members is good.
+                    self.set_broken(UnitSet::new(), &error.to_string());
+                    return;
+                };
                 if let TakenOut::Essential = self.take_out(slot, &disk, &error.to_string()) {
                     return;
                 }

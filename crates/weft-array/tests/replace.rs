@@ -190,6 +190,37 @@ fn any_disk_may_go_at_any_write() {
 }
 
 #[test]
+fn a_spare_that_is_taken_meanwhile_and_the_replacement_keep_out_of_each_others_way() {
+    run(|rt| async move {
+        for delay in 0..60u64 {
+            let (bench, new, bytes) = prepared(&rt, "raid6", 5).await;
+            bench.array.fail("3").await.expect("can lose one");
+            // The log has something to retire.
+            write(&bench.array, 512, &bytes[512..2048]).await;
+            bench.array.set_throttle(0, Some(UNIT * 5000));
+            let spare = disk(&rt, 10, 512);
+            let add = bench.array.add_spare(spare.clone());
+            let replace = async {
+                rt.sleep(delay * 2000).await;
+                bench.array.replace("1", new.clone()).await
+            };
+            let (added, replaced) = futures_util::future::join(add, replace).await;
+            added.expect("added");
+            replaced.expect("begun");
+            for disk in bench.disks.iter().chain([&new, &spare]) {
+                read_superblock(&**disk).await.expect("whole").expect("a member's");
+            }
+            bench.array.set_throttle(0, None);
+            ended(&bench.array, &rt).await;
+            bench.array.fail("4").await.expect("can lose one");
+            bench.array.fail("2").await.expect("can lose two");
+            check(&bench.array, &bytes, &format!("replaced after {delay}")).await;
+            bench.array.stop().await.expect("stopped");
+        }
+    });
+}
+
+#[test]
 fn a_replacement_can_be_given_up_and_what_cannot_be_is_refused() {
     run(|rt| async move {
         let (bench, new, bytes) = prepared(&rt, "raid5", 3).await;

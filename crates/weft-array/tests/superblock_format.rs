@@ -273,7 +273,11 @@ fn a_replacement_is_a_feature_that_others_must_know() {
     for broken in breaks {
         let mut wrong = superblock.clone();
         broken(&mut wrong);
-        let decoded = Superblock::decode(&wrong.encode(wrong.self_id).expect("fits"));
+        let sealed = exercise::seal(wrong.seq, wrong.array_id, json(&wrong).as_bytes());
+        let decoded = Superblock::decode(&sealed);
         assert!(matches!(decoded, Err(SuperblockError::Impossible { .. })), "{decoded:?}");
+        // Nor is it ever written.
+        let encoded = wrong.encode(wrong.self_id);
+        assert!(matches!(encoded, Err(SuperblockError::Impossible { .. })), "{encoded:?}");
     }
 }

@@ -14,13 +14,14 @@ impl Inner {
     pub(crate) async fn take_spares(&self) -> bool {
         let mut taken = false;
         for slot in self.members.missing() {
-            let Some(lane) = self.members.free_lane() else { break };
-            if !self.can_take_spare() {
+            if self.members.free_lane().is_none() || !self.can_take_spare() {
                 break;
             }
             // Records that had a sibling on the slot's last member are not needed any more, and
             // the new ring says so from its beginning.
             self.retire_all().await;
+            // Meanwhile somebody else may have taken the lane for a replacement.
+            let Some(lane) = self.members.free_lane() else { break };
             let spare = self.members.spares.borrow_mut().pop();
             let Some(spare) = spare else { break };
             self.replace_missing(slot, lane, spare).await;
