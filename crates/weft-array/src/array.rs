@@ -43,6 +43,8 @@ pub(crate) struct Inner {
     pub jobs: crate::jobs::Jobs,
     /// All data units are copies of one.
     pub mirrored: bool,
+    /// Users' repairs go around deep queues.
+    pub goes_around: Cell<bool>,
     /// All members read as zeros where regions are unwritten.
     pub zeroed: Cell<bool>,
     pub read_only: Cell<bool>,

@@ -42,6 +42,20 @@ pub(crate) struct Columns {
     /// First column.
     pub from: u64,
     pub class: Class,
+    /// Whether a repair may go around a deep queue: a user waits for it.
+    pub around: bool,
+}
+
+impl Columns {
+    /// For a user, from this column on.
+    pub fn user(stripe: u64, from: u64) -> Self {
+        Self { stripe, from, class: Class::User, around: true }
+    }
+
+    /// For maintenance.
+    pub fn maintenance(stripe: u64, from: u64) -> Self {
+        Self { stripe, from, class: Class::Maintenance, around: false }
+    }
 }
 
 /// A unit that could not be read. Without a cause, its member was failed by somebody else since
@@ -155,12 +169,11 @@ impl Gather<'_> {
 
     fn plan(&self, wanted: UnitSet) -> Result<Arc<Plan>, Undecodable> {
         let lost = self.lost.union(&self.bad);
-        match self.at.class {
-            Class::User if wanted.intersects(&lost) => {
-                self.array.plan_by_load(self.at.stripe, lost, wanted)
-            }
-            _ => self.array.plan(self.at.stripe, lost, wanted, UnitSet::new()),
+        let around = self.at.around && self.array.goes_around.get();
+        if around && wanted.intersects(&lost) {
+            return self.array.plan_by_load(self.at.stripe, lost, wanted);
         }
+        self.array.plan(self.at.stripe, lost, wanted, UnitSet::new())
     }
 
     fn unreadable(&self, cause: &Undecodable) -> ArrayError {

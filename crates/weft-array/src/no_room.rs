@@ -31,7 +31,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use weft_code::UnitSet;
-use weft_disk::{Class, Disk, WriteOpts};
+use weft_disk::{Disk, WriteOpts};
 use weft_rt::Buf;
 
 use crate::array::Inner;
@@ -224,8 +224,7 @@ impl Inner {
     /// Brings a band to one state. Returns the parity units that could not be made to match.
     async fn settle_band(&self, shortage: &Shortage<'_>) -> Result<UnitSet, ArrayError> {
         let Shortage { stripe, band, kept, stuck, .. } = shortage;
-        let (at, len) =
-            (Columns { stripe: *stripe, from: band.from, class: Class::User }, band.len);
+        let (at, len) = (Columns::user(*stripe, band.from), band.len);
         let mut deltas = self.read_exactly(at, len, *kept).await?;
         for (unit, found) in &mut deltas {
             weft_gf::xor_acc(found, &[band.columns_of(*unit)]);

@@ -2,7 +2,6 @@
 //! for the log.
 
 use weft_code::UnitSet;
-use weft_disk::Class;
 use weft_rt::{Buf, Frozen};
 
 use crate::array::Inner;
@@ -161,7 +160,7 @@ impl Inner {
             // The log must not count on units that may be old again: they are taken out of it.
             wanted = wanted.union(&live.units.difference(&lost).intersection(&support));
         }
-        let at = Columns { stripe, from: band.from, class: Class::User };
+        let at = Columns::user(stripe, band.from);
         let old: Units = wanted.iter().map(|unit| (unit, Buf::new(band.len))).collect();
         let (result, mut old) = self.gather(at, lost, old).await;
         result?;

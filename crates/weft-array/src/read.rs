@@ -188,7 +188,7 @@ impl Inner {
                 wanted.push((at.unit, std::mem::replace(rest, tail)));
                 owners.push(index);
             }
-            let at = Columns { stripe, from, class: Class::User };
+            let at = Columns::user(stripe, from);
             let (range_result, filled) = self.gather(at, self.lost_units(stripe), wanted).await;
             result = result.and(range_result);
             for (index, (_, part)) in owners.into_iter().zip(filled) {

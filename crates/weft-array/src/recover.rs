@@ -312,7 +312,7 @@ impl Inner {
     /// Makes the parity of a stripe agree with its data. Lost units keep the value that the code
     /// gives for them now. The caller holds the stripe's lock. Returns whether anything was wrong.
     pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<bool, ArrayError> {
-        let at = Columns { stripe, from: 0, class: Class::Maintenance };
+        let at = Columns::maintenance(stripe, 0);
         let check = self.check_stripe(at).await?;
         if check.wrong.is_empty() {
             return Ok(false);
@@ -407,7 +407,7 @@ pub(crate) struct Checked {
 
 impl Replay {
     fn at(&self) -> Columns {
-        Columns { stripe: self.stripe, from: self.from, class: Class::User }
+        Columns::user(self.stripe, self.from)
     }
 
     fn part(&self, skip: usize, len: usize) -> Self {

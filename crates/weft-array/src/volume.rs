@@ -261,6 +261,13 @@ impl Array {
         self.0.jobs.changed();
     }
 
+    /// Whether users' repairs go around members whose queues are deep, at the price of more reads. They do
+    /// unless told otherwise; without it they always take the fewest, as in the papers' arrays.
+    /// For experiments: nothing remembers it.
+    pub fn set_repairs_go_around(&self, around: bool) {
+        self.0.goes_around.set(around);
+    }
+
     /// How rebuilds go about their work.
     pub fn rebuild_policy(&self) -> RebuildPolicy {
         self.0.jobs.rebuild.policy()

@@ -308,7 +308,7 @@ impl Inner {
         end: u64,
     ) -> Result<Buf, ArrayError> {
         let buf = Buf::new(to_len(end - start));
-        let at = Columns { stripe, from: start, class: Class::User };
+        let at = Columns::user(stripe, start);
         let wanted = vec![(segment.unit, buf)];
         let (result, mut old) = self.gather(at, self.lost_units(stripe), wanted).await;
         result?;

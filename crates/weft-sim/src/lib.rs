@@ -34,7 +34,7 @@ mod world;
 pub use canary::Canary;
 pub use clock::{SimDriver, lab_rt, sim_rt};
 pub use disk::{Faults, Latency, Platter, SimDisk, Uniform};
-pub use model::{Contents, Model, ModelDisk, ModelOptions};
+pub use model::{Contents, Model, ModelDisk, ModelOptions, PluggedDisk};
 pub use oracle::Oracle;
 pub use rng::Rng;
 pub use run::{Failure, Options, Report, Story, run};

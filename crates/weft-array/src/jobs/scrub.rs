@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 use weft_code::UnitSet;
-use weft_disk::{Class, WriteOpts};
+use weft_disk::WriteOpts;
 use weft_rt::sync::Notify;
 use weft_rt::{Buf, Nanos, SECOND};
 
@@ -257,7 +257,7 @@ impl Inner {
         let Ok(_memory) = self.job_memory().await else { return Err(stripe) };
         let _lock = self.locks.exclusive(stripe).await;
         let lost = self.lost_units(stripe);
-        let at = Columns { stripe, from: 0, class: Class::Maintenance };
+        let at = Columns::maintenance(stripe, 0);
         match self.check_stripe(at).await {
             Ok(checked) if checked.wrong.is_empty() => self.note(|report| report.stripes += 1),
             Ok(checked) => self.mismatch(at, lost, mode, checked).await,

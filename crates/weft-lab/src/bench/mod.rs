@@ -157,6 +157,11 @@ impl Bench {
         Ok(())
     }
 
+    /// Whether repairs go around busy members; see [`Array::set_repairs_go_around`].
+    pub(crate) fn go_around(&self, around: bool) {
+        self.array.set_repairs_go_around(around);
+    }
+
     /// Fails slots, and lets the array settle.
     pub(crate) async fn fail(&self, slots: impl IntoIterator<Item = usize>) -> Result<(), String> {
         for slot in slots {

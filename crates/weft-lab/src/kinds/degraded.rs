@@ -19,6 +19,9 @@ pub struct Parameters {
     disk_mib: u64,
     /// KiB of a unit.
     unit_kib: u32,
+    /// How users' reads are repaired; each gives bars of its own.
+    #[serde(default = "around")]
+    repairs: Vec<Repair>,
     /// Most failures.
     failures: usize,
     arrays: Vec<Array>,
@@ -26,6 +29,20 @@ pub struct Parameters {
     /// Also the rate with these slots failed, in MB/s.
     #[serde(default)]
     rates: Vec<Vec<usize>>,
+}
+
+/// How what is lost is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Repair {
+    /// With the fewest reads, whoever has to serve them: as in the papers.
+    Fewest,
+    /// Around members whose queues are deep: as weft does.
+    Around,
+}
+
+fn around() -> Vec<Repair> {
+    vec![Repair::Around]
 }
 
 /// An array.
@@ -56,6 +73,7 @@ struct Named {
 struct Cell<'a> {
     array: &'a Array,
     load: &'a Named,
+    repair: Repair,
     failed: Vec<usize>,
 }
 
@@ -70,13 +88,22 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let mut cells = Vec::new();
     for load in &parameters.loads {
         for array in &parameters.arrays {
-            let failures = (0..=parameters.failures).flat_map(|f| sets(array.disks, f));
-            cells.extend(failures.map(|set| Cell { array, load, failed: set.iter().collect() }));
+            for failed in (0..=parameters.failures).flat_map(|f| sets(array.disks, f)) {
+                let failed: Vec<usize> = failed.iter().collect();
+                // What misses nothing repairs nothing.
+                let ways = if failed.is_empty() { 1 } else { parameters.repairs.len() };
+                let cell =
+                    |repair: &Repair| Cell { array, load, repair: *repair, failed: failed.clone() };
+                cells.extend(parameters.repairs.iter().take(ways).map(cell));
+            }
         }
     }
     let outcomes = lab.all(
         &cells,
-        |cell| format!("{}, {}, failed {:?}", cell.array.name, cell.load.name, cell.failed),
+        |cell| {
+            let Cell { array, load, repair, failed } = cell;
+            format!("{}, {}, failed {failed:?}, {repair:?}", array.name, load.name)
+        },
         |cell| parameters.measure(cell, &bed, lab),
     )?;
     let runs: Vec<(&Cell<'_>, &Outcome)> = cells.iter().zip(&outcomes).collect();
@@ -105,8 +132,9 @@ impl Parameters {
             ended: Ended::After((cell.load.requests / lab.options.divide).max(1)),
             interval: None,
         };
-        let failed = cell.failed.clone();
+        let (failed, repair) = (cell.failed.clone(), cell.repair);
         on_bench(&setup, move |bench| async move {
+            bench.go_around(repair == Repair::Around);
             bench.fail(failed).await?;
             let measured = bench.drive(load).await?;
             if matches!(load.access, Access::RandomWrite | Access::SequentialWrite) {
@@ -117,35 +145,56 @@ impl Parameters {
         })
     }
 
+    /// A series' name, which tells the repair if there are several.
+    fn named(&self, series: &str, repair: Repair) -> String {
+        match repair {
+            Repair::Around if self.repairs.len() > 1 => format!("{series}, going around"),
+            _ => series.to_owned(),
+        }
+    }
+
     /// Speed with so many failed, each array's own normal speed being 1.
     fn speeds(&self, load: &Named, failures: usize, runs: &[(&Cell<'_>, &Outcome)]) -> Panel {
-        let speeds = |array: &Array| {
+        let speeds = |array: &Array, repair: Repair| {
             let of_array = || runs.iter().filter(|(cell, _)| std::ptr::eq(cell.array, array));
             let normal = of_array().find(|(cell, _)| cell.failed.is_empty())?.1.mb_s;
-            let speeds = of_array().filter(|(cell, _)| cell.failed.len() == failures);
+            let speeds = of_array()
+                .filter(|(cell, _)| cell.failed.len() == failures && cell.repair == repair);
             Some(speeds.map(|(_, outcome)| outcome.mb_s / normal).collect::<Vec<f64>>())
         };
         let least = |speeds: Vec<f64>| speeds.into_iter().fold(f64::INFINITY, f64::min);
-        let point = |array: &Array| Some(Point::mean(&array.name, &speeds(array)?));
-        let worst = |array: &Array| Some(Point::new(&array.name, least(speeds(array)?)));
-        Panel::bars(
+        let mut panel = Panel::bars(
             format!("{}, {failures} failed", load.name),
             "code; whiskers: all positions of the failed disks",
             "throughput, normal = 1",
-        )
-        .with("mean over positions", self.arrays.iter().filter_map(point).collect())
-        .with("worst position", self.arrays.iter().filter_map(worst).collect())
+        );
+        for repair in self.repairs.iter().copied() {
+            let mean = |array: &Array| Some(Point::mean(&array.name, &speeds(array, repair)?));
+            let worst =
+                |array: &Array| Some(Point::new(&array.name, least(speeds(array, repair)?)));
+            panel = panel
+                .with(
+                    self.named("mean over positions", repair),
+                    self.arrays.iter().filter_map(mean).collect(),
+                )
+                .with(
+                    self.named("worst position", repair),
+                    self.arrays.iter().filter_map(worst).collect(),
+                );
+        }
+        panel
     }
 
     /// Rates in MB/s: without failures, and with certain ones.
     fn rate_panel(&self, load: &Named, runs: &[(&Cell<'_>, &Outcome)]) -> Panel {
         let mut panel = Panel::bars(format!("{}, rates", load.name), "code", "MB/s");
-        for failed in [Vec::new()].iter().chain(&self.rates) {
-            let name = match failed.as_slice() {
-                [] => "normal".to_owned(),
-                failed => format!("failed {}", slots(failed)),
-            };
-            panel = panel.with(name, self.by_array(runs, failed, |o| o.mb_s));
+        let normal = self.by_array(runs, &[], self.repairs.first(), |o| o.mb_s);
+        panel = panel.with("normal", normal);
+        for failed in &self.rates {
+            for repair in &self.repairs {
+                let name = self.named(&format!("failed {}", slots(failed)), *repair);
+                panel = panel.with(name, self.by_array(runs, failed, Some(repair), |o| o.mb_s));
+            }
         }
         panel
     }
@@ -154,10 +203,15 @@ impl Parameters {
         &self,
         runs: &[(&Cell<'_>, &Outcome)],
         failed: &[usize],
+        repair: Option<&Repair>,
         of: impl Fn(&Outcome) -> f64,
     ) -> Vec<Point> {
         let run = |array: &Array| {
-            runs.iter().find(|(cell, _)| std::ptr::eq(cell.array, array) && cell.failed == failed)
+            runs.iter().find(|(cell, _)| {
+                std::ptr::eq(cell.array, array)
+                    && cell.failed == failed
+                    && Some(&cell.repair) == repair
+            })
         };
         let point = |array: &Array| run(array).map(|(_, o)| Point::new(&array.name, of(o)));
         self.arrays.iter().filter_map(point).collect()
@@ -176,7 +230,7 @@ impl Parameters {
             let points = outcome.busy.iter().enumerate();
             let points = points.filter(|(slot, _)| !failed.contains(slot));
             let points = points.map(|(slot, busy)| Point::new(format!("#{slot}"), busy * 100.0));
-            panel = panel.with(&cell.array.name, points.collect());
+            panel = panel.with(self.named(&cell.array.name, cell.repair), points.collect());
         }
         panel
     }

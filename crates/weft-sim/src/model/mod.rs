@@ -13,6 +13,7 @@
 //! * [`Model`] (`catalog/`): the parameters of one product, from its data sheet.
 //! * [`Station`]: puts a mechanism on an executor's clock – virtual time or the real one.
 //! * [`ModelDisk`]: a station with contents, as a [`weft_disk::Disk`].
+//! * [`PluggedDisk`]: joins neighbouring requests before a disk, as Linux does.
 //! * [`measure`]: what a data sheet would say of a model.
 
 pub mod catalog;
@@ -21,6 +22,7 @@ mod gate;
 pub mod hdd;
 pub mod measure;
 mod number;
+pub mod plug;
 pub mod ssd;
 mod station;
 mod stats;
@@ -28,6 +30,7 @@ mod stats;
 pub use catalog::{Kind, Model, Sheet, UnknownModel};
 pub use disk::{Contents, ModelDisk, ModelOptions};
 pub use hdd::{Hdd, HddSpec};
+pub use plug::PluggedDisk;
 pub use ssd::{Ssd, SsdSpec};
 pub use station::{Service, Station};
 pub use stats::{DiskStats, Work};

@@ -12,7 +12,6 @@
 
 use futures_util::future::join;
 use weft_code::UnitSet;
-use weft_disk::Class;
 use weft_rt::sync::Sender;
 use weft_rt::{Buf, Frozen};
 
@@ -104,7 +103,7 @@ impl Inner {
         pieces = rest;
         let mut units: Units = stale.iter().map(|unit| (unit, Buf::new(len))).collect();
         units.extend(sources.into_iter().map(|(at, buf)| (at.unit, buf)));
-        let at = Columns { stripe, from: 0, class: Class::User };
+        let at = Columns::user(stripe, 0);
         let (result, units) = self.gather(at, lost, units).await;
         let (brought, sources): (Units, Units) =
             units.into_iter().partition(|(unit, _)| stale.contains(*unit));
@@ -136,7 +135,7 @@ impl Inner {
         back.sort_by_key(|(at, _)| (at.unit, at.column));
         answer.send((result, back));
         self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
-        let at = Columns { class: Class::Maintenance, ..at };
+        let at = Columns::maintenance(at.stripe, at.from);
         let failed = self.write_targets(at, &targets, brought).await;
         self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
     }
@@ -171,7 +170,7 @@ impl Inner {
             }
             return whole;
         }
-        let at = Columns { stripe, from: 0, class: Class::User };
+        let at = Columns::user(stripe, 0);
         let (whole, failed) = join(write, self.write_targets(at, &targets, covered)).await;
         if *whole.as_ref().unwrap_or(&false) {
             self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);

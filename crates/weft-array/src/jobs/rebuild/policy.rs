@@ -164,8 +164,8 @@ const DISK_DEPTH_MAX: usize = 64;
 const POOL_BYTES_MAX: u64 = 64 << 20;
 
 impl RebuildPolicy {
-    /// Linux MD: pipelined, ascending, 4 KiB requests at the priority of users, no piggybacking;
-    /// with the funnel of 2.6, or today's.
+    /// Linux MD's RAID-4, 5 and 6: pipelined, ascending, 4 KiB requests at the priority of users, no
+    /// piggybacking; with the funnel of 2.6, or today's.
     #[must_use]
     pub fn linux_md(pace: RebuildPace) -> Self {
         Self {
@@ -175,6 +175,13 @@ impl RebuildPolicy {
             piggyback: Piggyback::Off,
             ..Self::default()
         }
+    }
+
+    /// Linux MD's RAID-1 and RAID-10, which have no stripe heads: requests of 64 KiB
+    /// (`RESYNC_BLOCK_SIZE`), 32 at a time (`RESYNC_DEPTH`).
+    #[must_use]
+    pub fn linux_md_mirror(pace: RebuildPace) -> Self {
+        Self { request_bytes: 64 << 10, heads: 32, ..Self::linux_md(pace) }
     }
 
     /// Disk-oriented rebuild as in RAIDframe: ascending, takes what users leave.
@@ -247,6 +254,7 @@ mod tests {
         let presets = [
             RebuildPolicy::default(),
             RebuildPolicy::linux_md(RebuildPace::MdSleep),
+            RebuildPolicy::linux_md_mirror(RebuildPace::MdDepth),
             RebuildPolicy::disk_oriented(),
         ];
         for preset in presets {

@@ -88,7 +88,7 @@ impl Inner {
             let unit = self.geometry.unit_bytes;
             let starts = (0..unit).step_by(to_len(requests.bytes));
             let parts = starts.map(|from| {
-                let at = Columns { stripe, from, class: requests.class };
+                let at = Columns { class: requests.class, ..Columns::maintenance(stripe, from) };
                 let len = to_len(requests.bytes.min(unit - from));
                 self.rebuild_columns(at, len, lost, wanted, &targets, requests)
             });

@@ -14,7 +14,6 @@ use std::rc::Rc;
 
 use futures_util::future::{LocalBoxFuture, join_all};
 use weft_code::{Plan, UnitSet};
-use weft_disk::Class;
 use weft_rt::Buf;
 use weft_rt::sync::Semaphore;
 
@@ -65,7 +64,7 @@ impl DiskOriented {
         let lost = array.lost_units(stripe);
         let wanted = array.stale_of(stripe, &targets);
         let Ok(plan) = array.plan(stripe, lost, wanted, UnitSet::new()) else { return false };
-        let at = Columns { stripe, from: 0, class: Class::Maintenance };
+        let at = Columns::maintenance(stripe, 0);
         let Some(have) = self.read(array, at, &plan).await else { return false };
         let (_lock, undisturbed) = watch.lock().await;
         if !undisturbed || array.lost_units(stripe) != lost || array.stopped.get() {

@@ -1,0 +1,241 @@
+//! What Linux's block layer does between MD and a disk: neighbours become one request.
+//!
+//! MD asks for a member's data in stripe heads of 4 KiB, but the disk hardly ever sees such a request.
+//! While a task submits, its requests wait behind a *plug*; those that touch are joined (`blk_mq_plug`,
+//! `elv_merge`), until the plug is pulled because the task waits or a request has reached 128 KiB
+//! (`BLK_PLUG_FLUSH_SIZE`). A baseline that puts MD's heads straight to a disk pays the disk's
+//! time per command 32 times where MD pays it once.
+//!
+//! Here the plug is pulled when all tasks that can run have run: what is submitted at one moment of virtual time is
+//! joined. That is a little more than the kernel joins, whose threads do not run at one moment (the
+//! comparison with a real kernel is `weft-lab/tests/linux_md.rs`). Reads are joined with reads and writes with
+//! writes of the same class; a durable write (`fua`) is joined with nothing, as in the kernel. If a joined
+//! request fails, its parts are asked for again one by one, so that only what is damaged fails.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use weft_disk::{Class, Disk, DiskError, DiskInfo, IoFuture, WriteOpts};
+use weft_rt::sync::{Sender, oneshot};
+use weft_rt::{Buf, Frozen, Rt};
+
+/// The kernel's `BLK_PLUG_FLUSH_SIZE`.
+pub const JOINED_BYTES_MAX: u64 = 128 << 10;
+
+/// Requests that were joined to another one, as `/proc/diskstats` counts them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Joined {
+    /// Reads, beyond the first of each joined request.
+    pub reads: u64,
+    /// Writes, likewise.
+    pub writes: u64,
+}
+
+/// A disk behind a plug.
+pub struct PluggedDisk {
+    rt: Rt,
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    disk: Rc<dyn Disk>,
+    waiting: RefCell<Vec<Request>>,
+    joined: Cell<Joined>,
+}
+
+struct Request {
+    offset: u64,
+    what: What,
+}
+
+enum What {
+    Read(Buf, Class, Sender<(Result<(), DiskError>, Buf)>),
+    Write(Frozen, WriteOpts, Sender<Result<(), DiskError>>),
+}
+
+impl Request {
+    fn len(&self) -> u64 {
+        match &self.what {
+            What::Read(buf, ..) => buf.len() as u64,
+            What::Write(data, ..) => data.len() as u64,
+        }
+    }
+
+    /// Only requests of one kind are joined; `None`: with no other.
+    fn kind(&self) -> Option<(bool, Class)> {
+        match &self.what {
+            What::Read(_, class, _) => Some((false, *class)),
+            What::Write(_, opts, _) => (!opts.fua).then_some((true, opts.class)),
+        }
+    }
+
+    fn follows(&self, run: &[Self]) -> bool {
+        let bytes: u64 = run.iter().map(Self::len).sum();
+        run.last().is_some_and(|last| {
+            self.kind().is_some()
+                && self.kind() == last.kind()
+                && last.offset + last.len() == self.offset
+                && bytes + self.len() <= JOINED_BYTES_MAX
+        })
+    }
+}
+
+impl std::fmt::Debug for PluggedDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Shared { disk, joined, .. } = &*self.shared;
+        f.debug_tuple("PluggedDisk").field(&disk.info().name).field(&joined.get()).finish()
+    }
+}
+
+impl PluggedDisk {
+    /// Puts a plug before `disk`.
+    pub fn new(rt: &Rt, disk: Rc<dyn Disk>) -> Self {
+        let shared = Shared { disk, waiting: RefCell::default(), joined: Cell::default() };
+        Self { rt: rt.clone(), shared: Rc::new(shared) }
+    }
+
+    /// What it has joined.
+    pub fn joined(&self) -> Joined {
+        self.shared.joined.get()
+    }
+
+    fn submit(&self, request: Request) {
+        let mut waiting = self.shared.waiting.borrow_mut();
+        waiting.push(request);
+        if waiting.len() == 1 {
+            let (rt, shared) = (self.rt.clone(), self.shared.clone());
+            drop(self.rt.spawn(async move {
+                // Whoever could run when the first came has run; then those whom they woke.
+                rt.yield_now().await;
+                rt.yield_now().await;
+                shared.pull(&rt);
+            }));
+        }
+    }
+}
+
+impl Shared {
+    fn pull(self: &Rc<Self>, rt: &Rt) {
+        let mut waiting = self.waiting.take();
+        waiting.sort_by_key(|request| (request.kind(), request.offset));
+        let mut runs: Vec<Vec<Request>> = Vec::new();
+        for request in waiting {
+            match runs.last_mut() {
+                Some(run) if request.follows(run) => run.push(request),
+                _ => runs.push(vec![request]),
+            }
+        }
+        for run in runs {
+            let shared = self.clone();
+            drop(rt.spawn(async move { shared.carry_out(run).await }));
+        }
+    }
+
+    fn count(&self, reads: usize, writes: usize) {
+        let Joined { reads: r, writes: w } = self.joined.get();
+        self.joined.set(Joined { reads: r + reads as u64, writes: w + writes as u64 });
+    }
+
+    async fn carry_out(&self, run: Vec<Request>) {
+        let (offset, len) = (run[0].offset, run.iter().map(Request::len).sum::<u64>());
+        let len = usize::try_from(len).expect("at most the bytes of buffers in memory");
+        if run.len() == 1 {
+            return self.one_by_one(run).await;
+        }
+        match &run[0].what {
+            What::Read(_, class, _) => {
+                self.count(run.len() - 1, 0);
+                let (result, whole) = self.disk.read(offset, Buf::new(len), *class).await;
+                if result.is_err() {
+                    return self.one_by_one(run).await;
+                }
+                let mut at = 0;
+                for request in run {
+                    let What::Read(mut buf, _, done) = request.what else { continue };
+                    let len = buf.len();
+                    buf.copy_from_slice(&whole[at..at + len]);
+                    at += len;
+                    done.send((Ok(()), buf));
+                }
+            }
+            What::Write(_, opts, _) => {
+                self.count(0, run.len() - 1);
+                let (opts, mut whole, mut at) = (*opts, Buf::new(len), 0);
+                for request in &run {
+                    let What::Write(data, ..) = &request.what else { continue };
+                    whole[at..at + data.len()].copy_from_slice(data);
+                    at += data.len();
+                }
+                if self.disk.write(offset, whole.freeze(), opts).await.is_err() {
+                    return self.one_by_one(run).await;
+                }
+                for request in run {
+                    let What::Write(_, _, done) = request.what else { continue };
+                    done.send(Ok(()));
+                }
+            }
+        }
+    }
+
+    async fn one_by_one(&self, run: Vec<Request>) {
+        for Request { offset, what } in run {
+            match what {
+                What::Read(buf, class, done) => {
+                    done.send(self.disk.read(offset, buf, class).await);
+                }
+                What::Write(data, opts, done) => {
+                    done.send(self.disk.write(offset, data, opts).await);
+                }
+            }
+        }
+    }
+}
+
+impl Disk for PluggedDisk {
+    fn info(&self) -> &DiskInfo {
+        self.shared.disk.info()
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        buf: Buf,
+        class: Class,
+    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+        Box::pin(async move {
+            let (done, outcome) = oneshot();
+            self.submit(Request { offset, what: What::Read(buf, class, done) });
+            outcome.await.expect("every request behind the plug is carried out")
+        })
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            let (done, outcome) = oneshot();
+            self.submit(Request { offset, what: What::Write(data, opts, done) });
+            outcome.await.expect("every request behind the plug is carried out")
+        })
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+        self.shared.disk.flush()
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        self.shared.disk.write_zeroes(offset, len, opts)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+        self.shared.disk.discard(offset, len)
+    }
+}
