@@ -94,7 +94,9 @@ impl Inner {
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
         if degraded && self.map.is_written(self.map.region_of(stripe)) {
-            pieces.iter().for_each(|(at, _)| self.note_read(*at));
+            if self.is_monitored() {
+                pieces.iter().for_each(|(at, _)| self.note_read(*at));
+            }
             return self.read_detached(pieces).await;
         }
         let reads = pieces.into_iter().map(|(at, buf)| async move {
@@ -117,7 +119,7 @@ impl Inner {
             return (Ok(()), buf);
         }
         let unit = self.source_of(at);
-        if !self.members.all_active() {
+        if self.is_monitored() {
             self.note_read(at);
         }
         let lost = self.lost_units(at.stripe);
