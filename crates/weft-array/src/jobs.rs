@@ -109,10 +109,6 @@ const METER_SPAN: Nanos = 10 * SECOND;
 const METER_STEP: Nanos = SECOND / 4;
 
 impl Meter {
-    fn new(now: Nanos) -> Self {
-        Self::from(now, 0)
-    }
-
     /// With `done` units done before anything was measured.
     fn from(now: Nanos, done: u64) -> Self {
         Self { samples: [(now, done)].into() }
@@ -164,8 +160,10 @@ impl Jobs {
         self.bell.notify_all();
     }
 
-    fn begin(&self, kind: JobKind, total: u64, now: Nanos) {
-        let progress = Progress { kind, total, done: 0, meter: Meter::new(now) };
+    /// A job of `total` stripes begins, or goes on with those that are `left` of them.
+    fn begin(&self, kind: JobKind, total: u64, left: u64, now: Nanos) {
+        let done = total.saturating_sub(left);
+        let progress = Progress { kind, total, done, meter: Meter::from(now, done) };
         *self.current.borrow_mut() = Some(progress);
     }
 
@@ -288,16 +286,18 @@ impl Inner {
     /// The running jobs.
     pub(crate) fn job_status(&self) -> Vec<JobStatus> {
         let now = self.rt.now();
-        let unit = self.geometry.unit_bytes;
+        // Where stripes are narrower than the array, a member has a unit of some only.
+        let (width, slots) = (self.geometry.code.width() as u64, self.members.len() as u64);
+        let bytes = self.geometry.unit_bytes * width / slots.max(1);
         let paused = self.jobs.paused.get();
         let current = self.jobs.current.borrow();
         let scrub = self.jobs.scrub.progress();
-        current.iter().chain(&scrub).map(|progress| progress.status(now, unit, paused)).collect()
+        current.iter().chain(&scrub).map(|progress| progress.status(now, bytes, paused)).collect()
     }
 }
 
 impl Progress {
-    fn status(&self, now: Nanos, unit_bytes: u64, paused: bool) -> JobStatus {
+    fn status(&self, now: Nanos, bytes: u64, paused: bool) -> JobStatus {
         let rate = if paused { None } else { self.meter.per_second(now, self.done) };
         #[expect(clippy::cast_precision_loss, reason = "figures for people")]
         #[expect(
@@ -307,7 +307,7 @@ impl Progress {
         )]
         let (rate_bytes_s, eta_s) = match rate {
             Some(rate) => (
-                Some((rate * unit_bytes as f64) as u64),
+                Some((rate * bytes as f64) as u64),
                 Some(((self.total.saturating_sub(self.done)) as f64 / rate).ceil() as u64),
             ),
             None => (None, None),

@@ -89,9 +89,10 @@ impl Inner {
         for (_, lane) in &slots {
             self.jobs.rebuild.set_done(*lane, self.map.unfinished(*lane));
         }
-        let total = self.map.stale_stripes(self.lanes());
+        let left = self.map.stale_stripes(self.lanes());
         let kind = if self.members.only_copies() { JobKind::Replace } else { JobKind::Rebuild };
-        self.jobs.begin(kind, total, self.rt.now());
+        // Of all stripes: so it does not look begun anew after a pause, a crash or another failure.
+        self.jobs.begin(kind, self.geometry.stripes, left, self.rt.now());
         let unreadable = Pass::new(self, slots.clone()).run().await;
         self.jobs.end();
         if self.must_yield() {
@@ -213,7 +214,10 @@ impl<'a> Pass<'a> {
     fn begin(&mut self, stripe: u64) {
         let array = self.array;
         self.taken.borrow_mut().insert(stripe);
-        self.pace.begun(&array.jobs.throttle, array.rt.now(), array.geometry.unit_bytes);
+        // A stripe of which the replacements hold no unit is only noted.
+        if !array.targets(stripe).is_empty() {
+            self.pace.begun(&array.jobs.throttle, array.rt.now(), array.geometry.unit_bytes);
+        }
         let rebuilt = self.executor.clone().rebuild(array.handle(), stripe);
         self.in_flight.push(Box::pin(async move { (stripe, rebuilt.await) }));
     }

@@ -33,7 +33,7 @@ impl Inner {
             .map(|stripes| stripes.end - stripes.start)
             .sum();
         self.events.emit(Event::ResyncStarted { regions: regions.len() as u64 });
-        self.jobs.begin(JobKind::Resync, stripes, self.rt.now());
+        self.jobs.begin(JobKind::Resync, stripes, stripes, self.rt.now());
         let mut failed = None;
         for region in regions {
             if self.must_yield() {
