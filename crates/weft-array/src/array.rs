@@ -297,7 +297,7 @@ impl Inner {
 
     /// Flushes all members; one that fails to is excluded. Retires what the log holds.
     pub async fn flush_members(&self) {
-        let completed = self.log.as_ref().map(Log::completed_below);
+        let mark = self.log.as_ref().map(Log::mark);
         let flushes = self.members.all_disks().into_iter().map(|(slot, disk)| async move {
             let result = disk.flush().await;
             (slot, disk, result)
@@ -307,10 +307,8 @@ impl Inner {
                 self.member_failed(slot, &disk, &error).await;
             }
         }
-        if let (Some(log), Some(completed), true) =
-            (&self.log, completed, self.broken.borrow().is_none())
-        {
-            log.retire_below(completed);
+        if let (Some(log), Some(mark), true) = (&self.log, mark, self.broken.borrow().is_none()) {
+            log.flushed(mark);
         }
     }
 }

@@ -17,6 +17,11 @@
 //! only the newest is used. A write of all units of its columns needs no record, but is remembered
 //! as well: a later record must not count on it.
 //!
+//! What *has* been made durable must count as written, on the other hand: a flush acknowledged
+//! it, and a later record that left it out could not restore it if its disk is lost. A flush covers the writes
+//! that had completed when it began, whichever they are: not only those before the oldest that
+//! had not ([`Mark`]).
+//!
 //! *What a flush must wait for.* A record that leaves out units written by *others* cannot restore
 //! them if their disk is lost with the crash. So once those others are to be durable – a flush is
 //! to be acknowledged, or a write with FUA – every such record must be retired first
@@ -103,6 +108,8 @@ pub(crate) struct Log {
     in_flight: RefCell<BTreeSet<u64>>,
     /// Records below this are retired, since a flush began after their writes completed.
     retired_below: Cell<u64>,
+    /// What the last of the flushes that have ended found completed.
+    flushed: RefCell<Mark>,
     /// The newest write whose record leaves out units written by others.
     others_seq: Cell<u64>,
     /// Writes not flushed, and records on disk and not durably retired, by stripe.
@@ -155,6 +162,31 @@ impl OnDisk {
     }
 }
 
+/// An instant as a flush that begins then sees it: which writes it covers.
+#[derive(Debug, Clone)]
+pub(crate) struct Mark {
+    /// Sequence number of the next write.
+    next: u64,
+    /// The writes that had not completed.
+    in_flight: BTreeSet<u64>,
+}
+
+impl Mark {
+    fn covers(&self, seq: u64) -> bool {
+        seq < self.next && !self.in_flight.contains(&seq)
+    }
+
+    /// The sequence number below which every write had completed.
+    fn completed_below(&self) -> u64 {
+        self.in_flight.first().copied().unwrap_or(self.next)
+    }
+
+    /// Whether it is of a later instant: then it covers all that the other covers.
+    fn is_after(&self, other: &Self) -> bool {
+        (self.next, other.in_flight.len()) > (other.next, self.in_flight.len())
+    }
+}
+
 /// Columns in which the same units may be old after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Live {
@@ -200,6 +232,7 @@ impl Log {
             next_seq: Cell::new(1),
             in_flight: RefCell::default(),
             retired_below: Cell::new(1),
+            flushed: RefCell::new(Mark { next: 1, in_flight: BTreeSet::new() }),
             others_seq: Cell::new(0),
             records: RefCell::default(),
             prune_at: Cell::new(PRUNE_AT),
@@ -211,11 +244,11 @@ impl Log {
     /// The data units beside `own` that may still be old after a crash, for each run of the
     /// columns in which they are the same.
     pub fn live(&self, stripe: u64, from: u64, len: usize, own: UnitSet) -> Vec<Live> {
-        let retired = self.retired_below.get();
+        let flushed = self.flushed.borrow();
         let table = self.records.borrow();
         let records = table.get(&stripe).into_iter().flatten();
         let known: Vec<&OnDisk> = records
-            .filter(|r| r.seq >= retired && r.meets(from, len) && !r.written.is_subset(&own))
+            .filter(|r| r.meets(from, len) && !flushed.covers(r.seq) && !r.written.is_subset(&own))
             .collect();
         let end = from + len as u64;
         let mut cuts: Vec<u64> = known
@@ -242,10 +275,10 @@ impl Log {
 
     /// Whether any of `units` of the stripe may still be old after a crash.
     pub fn any_live(&self, stripe: u64, units: UnitSet) -> bool {
-        let retired = self.retired_below.get();
+        let flushed = self.flushed.borrow();
         let table = self.records.borrow();
         let mut records = table.get(&stripe).into_iter().flatten();
-        records.any(|record| record.seq >= retired && record.written.intersects(&units))
+        records.any(|record| record.written.intersects(&units) && !flushed.covers(record.seq))
     }
 
     /// Whether a crash now could find and use a record of these columns.
@@ -378,8 +411,17 @@ impl Log {
         self.in_flight.borrow().first().copied().unwrap_or_else(|| self.next_seq.get())
     }
 
-    /// All disks were flushed after every write below `seq` had completed.
-    pub fn retire_below(&self, seq: u64) {
+    /// What a flush that begins now covers.
+    pub fn mark(&self) -> Mark {
+        Mark { next: self.next_seq.get(), in_flight: self.in_flight.borrow().clone() }
+    }
+
+    /// A flush of all disks that began at `mark` has ended.
+    pub fn flushed(&self, mark: Mark) {
+        let seq = mark.completed_below();
+        if mark.is_after(&self.flushed.borrow()) {
+            *self.flushed.borrow_mut() = mark;
+        }
         if seq > self.retired_below.get() {
             self.retired_below.set(seq);
             self.progress.notify_all();
@@ -436,6 +478,32 @@ mod tests {
         drop(written(&log, 3, UnitSet::one(1), 4096, 1));
         let later = log.live(9, 4096, 4096, UnitSet::new());
         assert!(later.iter().all(|live| live.units.contains(1)), "written once more since");
+    }
+
+    #[test]
+    fn a_flush_covers_what_had_completed_although_an_older_write_had_not() {
+        let log = Log::new(LogId { array: [0; 16], epoch: 1 }, 5, 0, 1 << 20);
+        let begin = |units: UnitSet| {
+            let seq = log.next_seq.replace(log.next_seq.get() + 1);
+            log.in_flight.borrow_mut().insert(seq);
+            written(&log, seq, units, 0, 1)
+        };
+        let live = || log.live(9, 0, 4096, UnitSet::new())[0].units;
+        let (older, newer) = (begin(UnitSet::one(0)), begin(UnitSet::one(1)));
+        drop(newer);
+        let (first, before) = (log.mark(), log.mark());
+        log.flushed(first);
+        assert_eq!(live(), UnitSet::one(0));
+        assert!(!log.is_retired(1), "the older one is under way");
+        let last = begin(UnitSet::one(2));
+        drop(older);
+        assert_eq!(live(), UnitSet::one(0).with(2), "no flush began since");
+        let second = log.mark();
+        log.flushed(second);
+        log.flushed(before);
+        assert_eq!(live(), UnitSet::one(2), "an earlier flush that ends later takes nothing back");
+        assert!(log.is_retired(2) && !log.any_live(9, UnitSet::first(2)));
+        drop(last);
     }
 
     #[test]
