@@ -7,7 +7,7 @@
 //! an operation is in flight the driver holds the `Buf` or `Frozen` itself.
 //!
 //! Memory comes from size classes kept per thread, so that the steady state allocates nothing
-//! and touches no cold page. Recycled memory holds old bytes: a fresh `Buf` is *initialised*
+//! and touches no cold page; small blocks from the arena that rings register, while it has some. Recycled memory holds old bytes: a fresh `Buf` is *initialised*
 //! but its contents are unspecified, except from [`Buf::zeroed`].
 
 use std::alloc::Layout;
@@ -16,6 +16,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+use crate::arena;
 
 /// Alignment of every allocation, in bytes; what O_DIRECT asks for on any disk.
 pub const BUF_ALIGN: usize = 4096;
@@ -66,6 +68,11 @@ fn layout_of(size: usize) -> Layout {
 }
 
 fn release(ptr: NonNull<u8>, size: usize) {
+    if let Some(arena) = arena::current()
+        && arena.holds(ptr.as_ptr(), size)
+    {
+        return arena.give(ptr, size);
+    }
     // SAFETY: `ptr` was allocated by Block::new with this very layout and has no owner left.
     unsafe { std::alloc::dealloc(ptr.as_ptr(), layout_of(size)) }
 }
@@ -80,6 +87,9 @@ impl Block {
             Some(ptr)
         });
         if let Ok(Some(ptr)) = cached {
+            return Self { ptr, size };
+        }
+        if let Some(ptr) = arena::current().and_then(|arena| arena.take(size)) {
             return Self { ptr, size };
         }
         let layout = layout_of(size);

@@ -9,6 +9,7 @@
 //! A task never moves between threads, so tasks may hold `Rc` and need no locks. A [`std::task::Waker`]
 //! may be used from any thread: a wake from outside rings the driver's doorbell.
 
+mod arena;
 mod buf;
 mod cpu;
 mod executor;

@@ -27,21 +27,8 @@
 //! **Wakes from other threads** write to an eventfd that the ring reads. Many wakes
 //! before the ring looks cost one write.
 //!
-//! **Registered buffers** are not used, and whether they should be is open. 4 KiB O_DIRECT reads by a bare
-//! ring in turns with plain ones, medians of 7 rounds of 0.6 s, on a machine busy with other work:
-//!
-//! | target | depth | plain, reads/s | registered | processor ns a read |
-//! |---|---|---|---|---|
-//! | ext4, virtio disk | 1 | 12 173 | 13 419 (+10 %) | 21 758, 21 069 |
-//! | | 16 | 42 633 | 43 308 (+2 %) | 6 134, 5 553 |
-//! | | 64 | 51 183 | 53 003 (+4 %) | 3 724, 3 424 |
-//! | loop over tmpfs | 1 | 2 845 | 1 448 (-49 %) | 24 884, 41 362 |
-//! | | 16 | 157 501 | 166 940 (+6 %) | 897, 785 |
-//! | | 64 | 26 773 | 61 496 (+130 %) | 2 824, 1 380 |
-//!
-//! The loop device's rows show how large the noise was; at depth 1 on ext4 the 0.7 µs of processor time saved
-//! cannot explain 8 µs. What repeats is some 3 to 10 % less processor time a read on ext4. That alone
-//! does not yet pay for tying every buffer to one ring's arena; a quiet machine should decide.
+//! **Registered buffers.** Small buffers come from an arena that every ring registers ([`crate::Buf`]), so that
+//! the kernel need not find and pin their pages for each request; others are used as they are.
 
 mod bell;
 mod disk_ops;
@@ -57,6 +44,7 @@ use std::sync::Arc;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
+use crate::arena::Arena;
 use crate::sync::{Permit, Semaphore};
 use crate::{Driver, Nanos, Rt, Schedule};
 use bell::Bell;
@@ -121,6 +109,7 @@ impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ring")
             .field("mode", &self.0.mode)
+            .field("registered", &self.0.arena.is_some())
             .field("in_flight", &self.0.slab.borrow().in_flight())
             .finish_non_exhaustive()
     }
@@ -133,6 +122,8 @@ struct Inner {
     socket_slots: Semaphore,
     config: RingConfig,
     mode: Mode,
+    /// The registered memory.
+    arena: Option<&'static Arena>,
     bell: Arc<Bell>,
     /// Where the ring's read of the eventfd lands. Never read by us; heap memory that lives
     /// until the ring has been drained.
@@ -149,7 +140,9 @@ struct Inner {
 pub fn start(config: RingConfig) -> io::Result<(Rt, Ring)> {
     let slots = config.disk_ops_max.saturating_add(config.socket_ops_max);
     let (uring, mode) = setup::build(slots)?;
+    let arena = setup::register_arena(&uring);
     let inner = Rc::new(Inner {
+        arena,
         uring: RefCell::new(uring),
         slab: RefCell::new(Slab::new(slots)),
         disk_slots: Semaphore::new(config.disk_ops_max as usize),
@@ -197,6 +190,11 @@ impl Ring {
 }
 
 impl Inner {
+    /// Whether `len` bytes from `ptr` lie in the registered memory.
+    fn is_registered(&self, ptr: *const u8, len: usize) -> bool {
+        self.arena.is_some_and(|arena| arena.holds(ptr, len))
+    }
+
     /// Queues an entry; makes room by submitting if the queue is full.
     fn push(&self, entry: &squeue::Entry) {
         loop {

@@ -65,6 +65,39 @@ fn what_is_written_is_read() {
     });
 }
 
+/// Buffers of all sizes, more than the registered memory holds, whole and in parts: each request moves
+/// the bytes of its own buffer and of no other.
+#[test]
+fn registered_and_other_memory_carry_the_same_bytes() {
+    const LEN_MAX: usize = 256 << 10;
+    let (rt, ring) = start(SMALL);
+    rt.block_on(async move {
+        let fd = temp_file(LEN_MAX as u64);
+        let mut held = Vec::new();
+        for turn in 0..400_usize {
+            let len = (512 << (turn % 10)).min(LEN_MAX);
+            let mut data = Buf::new(len);
+            let pattern = (0..253_u8).cycle().skip(turn % 253);
+            data.iter_mut().zip(pattern).for_each(|(byte, n)| *byte = n);
+            let mut back = Buf::zeroed(len);
+            let rest = back.split_off(len / 2);
+            let data = data.freeze();
+            let (half, end) = (data.slice(0, len / 2), data.slice(len / 2, len - len / 2));
+            let at = (len / 2) as u64;
+            ring.write_at(&fd, end, at, 0).await.expect("write");
+            ring.write_at(&fd, half, 0, RWF_DSYNC).await.expect("write");
+            let (first, back) = ring.read_at(&fd, back, 0).await;
+            let (second, rest) = ring.read_at(&fd, rest, at).await;
+            assert_eq!(first.expect("read") + second.expect("read"), len);
+            assert!(back.iter().chain(rest.iter()).eq(data.iter()), "turn {turn}, {len} bytes");
+            held.push((data, turn));
+        }
+        for (data, turn) in held {
+            assert!(data.iter().zip(turn..).all(|(byte, n)| usize::from(*byte) == n % 253));
+        }
+    });
+}
+
 #[test]
 fn errors_are_the_kernels() {
     let (rt, ring) = start(SMALL);

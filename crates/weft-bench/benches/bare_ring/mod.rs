@@ -7,7 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use weft_rt::Buf;
+
+/// Memory for requests past the page cache: a program's own, of which the kernel knows nothing yet.
+#[repr(align(4096))]
+#[derive(Clone)]
+struct Page(#[expect(dead_code, reason = "only the kernel looks at it")] [u8; 4096]);
 
 /// One request to come: file, offset in bytes, whether it writes.
 pub type Request = (usize, u64, bool);
@@ -36,12 +40,13 @@ pub fn drive(
     let mut builder = IoUring::builder();
     builder.setup_single_issuer().setup_defer_taskrun();
     let mut ring: IoUring = builder.build(entries).expect("a ring");
-    let mut bufs: Vec<Buf> = (0..depth).map(|_| Buf::zeroed(len)).collect();
+    let pages = len.div_ceil(size_of::<Page>());
+    let mut bufs: Vec<Vec<Page>> = vec![vec![Page([0; 4096]); pages]; depth];
     let bytes = u32::try_from(len).expect("a short request");
     let mut entry = |index: usize| -> Option<squeue::Entry> {
         let (file, offset, write) = requests()?;
         let fd = types::Fd(files[file].as_raw_fd());
-        let memory = bufs[index].as_mut_ptr();
+        let memory = bufs[index].as_mut_ptr().cast::<u8>();
         Some(if write {
             opcode::Write::new(fd, memory, bytes).offset(offset).build().user_data(index as u64)
         } else {

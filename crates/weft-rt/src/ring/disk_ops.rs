@@ -7,6 +7,7 @@ use std::io;
 use io_uring::{opcode, squeue, types};
 
 use super::op::Held;
+use super::setup::ARENA_INDEX;
 use super::{Fd, Ring};
 use crate::{Buf, Frozen};
 
@@ -40,9 +41,12 @@ impl Ring {
     /// The kernel's.
     pub async fn read_at(&self, fd: &Fd, mut buf: Buf, offset: u64) -> (io::Result<usize>, Buf) {
         let permit = self.disk_slot().await;
-        let entry = opcode::Read::new(fd.raw(), buf.as_mut_ptr(), transfer_len(buf.len()))
-            .offset(offset)
-            .build();
+        let (target, len) = (buf.as_mut_ptr(), transfer_len(buf.len()));
+        let entry = if self.0.is_registered(target, buf.len()) {
+            opcode::ReadFixed::new(fd.raw(), target, len, ARENA_INDEX).offset(offset).build()
+        } else {
+            opcode::Read::new(fd.raw(), target, len).offset(offset).build()
+        };
         let (result, held) = self.start_op(permit, Some(fd), Held::Buf(buf), false, entry).await;
         let Held::Buf(buf) = held else { unreachable!("a read holds its buffer") };
         (count(result), buf)
@@ -61,10 +65,13 @@ impl Ring {
         rw_flags: i32,
     ) -> io::Result<usize> {
         let permit = self.disk_slot().await;
-        let entry = opcode::Write::new(fd.raw(), data.as_ptr(), transfer_len(data.len()))
-            .offset(offset)
-            .rw_flags(rw_flags)
-            .build();
+        let (source, len) = (data.as_ptr(), transfer_len(data.len()));
+        let entry = if self.0.is_registered(source, data.len()) {
+            let write = opcode::WriteFixed::new(fd.raw(), source, len, ARENA_INDEX);
+            write.offset(offset).rw_flags(rw_flags).build()
+        } else {
+            opcode::Write::new(fd.raw(), source, len).offset(offset).rw_flags(rw_flags).build()
+        };
         let held = Held::Frozen(data);
         let (result, _) = self.start_op(permit, Some(fd), held, false, entry).await;
         count(result)

@@ -4,6 +4,11 @@ use std::io;
 
 use io_uring::IoUring;
 
+use crate::arena::{self, Arena};
+
+/// Which of the ring's registered buffers the arena is.
+pub(super) const ARENA_INDEX: u16 = 0;
+
 /// Entries of the submission queue. It is emptied at each turn and whenever it is full, so it
 /// need not hold every slot.
 const SUBMISSION_ENTRIES: u32 = 256;
@@ -58,6 +63,16 @@ fn try_mode(mode: Mode, completions: u32) -> io::Result<IoUring> {
     }
     // The kernel wants no more submission entries than completion entries.
     builder.build(SUBMISSION_ENTRIES.min(completions))
+}
+
+/// Registers the arena with the ring; `None` if there is none or the kernel refuses (too little locked
+/// memory allowed, say): then every buffer is pinned for each request.
+pub(super) fn register_arena(uring: &IoUring) -> Option<&'static Arena> {
+    let arena = arena::open()?;
+    // SAFETY: the arena is never unmapped, and its bytes are only given to requests as blocks that
+    // these own.
+    unsafe { uring.submitter().register_buffers(&[arena.iovec()]) }.ok()?;
+    Some(arena)
 }
 
 fn check_features(uring: IoUring) -> io::Result<IoUring> {
