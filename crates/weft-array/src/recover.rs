@@ -314,12 +314,13 @@ impl Inner {
     pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<bool, ArrayError> {
         let at = Columns::maintenance(stripe, 0);
         let check = self.check_stripe(at).await?;
-        if check.wrong.is_empty() {
-            return Ok(false);
+        let wrong = !check.wrong.is_empty();
+        if wrong {
+            self.write_back(at, check.wrong, WriteOpts::MAINTENANCE).await?;
         }
-        self.write_back(at, check.wrong, WriteOpts::MAINTENANCE).await?;
+        // Also units whose member was lost meanwhile: whoever takes its place gets them anew.
         self.unmatched.forget(stripe);
-        Ok(true)
+        Ok(wrong)
     }
 
     /// Reads a whole stripe and computes its parity anew. Unmatched parity is wrong, and not looked at.
