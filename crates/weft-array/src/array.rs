@@ -151,7 +151,7 @@ impl Inner {
                 self.rt.spawn(commit).await;
             }
             // Somebody else saw it first; what relies on it must wait for their commit.
-            TakenOut::Before => self.members.committed().await,
+            TakenOut::Before => drop(self.members.turn_to_commit().await),
             TakenOut::Essential => {}
         }
     }
@@ -189,6 +189,8 @@ impl Inner {
     /// out could later be taken for the array ([`may_take_effect`]). The array is then broken.
     pub async fn commit_members(&self) {
         loop {
+            // Whoever had the turn before may have lost members, or found the array broken.
+            let turn = self.members.turn_to_commit().await;
             if self.read_only.get() || self.broken.borrow().is_some() {
                 return;
             }
@@ -200,7 +202,7 @@ impl Inner {
                 self.set_broken(UnitSet::new(), &cause);
                 return;
             }
-            let failed = self.members.commit().await;
+            let failed = self.members.commit(turn).await;
             if failed.is_empty() {
                 return;
             }

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use futures_util::future::{join, join_all};
 use weft_code::UnitSet;
 use weft_disk::Disk;
-use weft_rt::sync::Semaphore;
+use weft_rt::sync::{Permit, Semaphore};
 
 use crate::assemble::may_take_effect;
 use crate::superblock::{
@@ -456,15 +456,15 @@ impl Members {
         ))
     }
 
-    /// Waits for a commit that is under way.
-    pub async fn committed(&self) {
-        drop(self.commit.acquire(1).await);
+    /// Waits for a commit that is under way; there is no other for as long as the permit lives. What
+    /// speaks against a commit must be looked at after this.
+    pub async fn turn_to_commit(&self) -> Permit {
+        self.commit.acquire(1).await
     }
 
     /// Writes the superblock as it is now, with the next sequence number, to every member and
     /// spare. Returns the members that failed to take it: the caller must exclude them and commit again.
-    pub async fn commit(&self) -> Vec<(usize, Rc<dyn Disk>, SuperblockError)> {
-        let _one_at_a_time = self.commit.acquire(1).await;
+    pub async fn commit(&self, _turn: Permit) -> Vec<(usize, Rc<dyn Disk>, SuperblockError)> {
         let spares = self.spares.borrow().clone();
         let superblock = {
             let mut superblock = self.superblock.borrow_mut();

@@ -12,7 +12,8 @@ use std::rc::Rc;
 
 use common::bench::{Bench, UNIT, disk, members, run};
 use common::*;
-use weft_array::{Array, ArrayError, ArrayState, AssembleOptions, ScrubMode};
+use weft_array::superblock::read_superblock;
+use weft_array::{Array, ArrayError, ArrayState, AssembleOptions, RebuildPolicy, ScrubMode};
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, MILLISECOND};
 
@@ -312,5 +313,36 @@ fn a_spare_takes_the_place_of_a_failed_member_and_a_dying_spare_that_of_none() {
         bench.array.fail("2").await.expect("can lose two");
         assert!(read(&bench.array, 0, bytes.len()).await == bytes);
         bench.array.stop().await.expect("stopped");
+    });
+}
+
+#[test]
+fn a_broken_array_leaves_no_superblock_of_a_minority() {
+    run(|rt| async move {
+        let mut broke = 0;
+        for (one, other) in (0..6).flat_map(|one| (0..6).map(move |other| (one, other))) {
+            for delay in 0..6u64 {
+                let bench = Bench::new(&rt, "raid1", 3).await;
+                write(&bench.array, 0, &pattern(0, 8192, 1)).await;
+                bench.disks[1].faults.gone_after_writes.set(Some(one));
+                bench.disks[2].faults.gone_after_writes.set(Some(other));
+                // A change of the superblock for another reason, and a write beside it.
+                let policy = RebuildPolicy { zones: 7, ..RebuildPolicy::default() };
+                let change = bench.array.set_rebuild_policy(policy);
+                let write = async {
+                    rt.sleep(delay * 4000).await;
+                    bench.array.write(0, Frozen::copy_from(&[7; 4096]), false).await
+                };
+                let _ = futures_util::future::join(change, write).await;
+                if bench.array.status().broken.is_none() {
+                    continue;
+                }
+                broke += 1;
+                let own = read_superblock(&*bench.disks[0]).await.expect("whole").expect("there");
+                let active = own.active_slots().count();
+                assert!(active > 1, "gone after {one}, {other}, {delay}: {active} active");
+            }
+        }
+        assert!(broke > 10, "{broke}");
     });
 }
