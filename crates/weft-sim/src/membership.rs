@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use weft_array::Superblock;
 use weft_array::superblock::{Role, SlotState, peek_label};
+use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::Rt;
 
@@ -84,6 +85,15 @@ pub(crate) fn must_have_stopped(disks: &[Member]) -> bool {
             .filter(|slot| on(superblock, *slot).is_some_and(|(_, failed)| !failed));
         2 * kept.count() < superblock.active_slots().count()
     })
+}
+
+/// The slots whose disks the newest superblock does not call active. The engine may have taken one for active
+/// that was not so on disk yet.
+pub(crate) fn not_active(disks: &[Member]) -> UnitSet {
+    let known = in_slots(disks, superblock_of);
+    let Some((newest, _)) = known.first() else { return UnitSet::new() };
+    let active: UnitSet = newest.active_slots().collect();
+    UnitSet::first(newest.slots.len()).difference(&active)
 }
 
 /// Whether these disks may be the stale part of the array.

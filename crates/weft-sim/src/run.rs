@@ -474,6 +474,10 @@ impl Run {
             let oracle = &mut *desk.oracle.borrow_mut();
             if kill { oracle.program_killed() } else { oracle.power_cut() }
         }
+        if let Some(slots) = &mut self.last {
+            let not_active = membership::not_active(&self.disks.borrow());
+            slots.rebuilding = slots.rebuilding.union(&not_active.difference(&slots.missing));
+        }
         let report = &mut *self.report.borrow_mut();
         if kill { report.kills += 1 } else { report.cuts += 1 }
     }

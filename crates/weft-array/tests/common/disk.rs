@@ -78,11 +78,16 @@ impl Cells {
     }
 
     pub fn read(&self, offset: u64, out: &mut [u8]) {
-        for (cell, part) in (offset / CELL..).zip(out.chunks_mut(CELL as usize)) {
-            match self.get(cell) {
-                Some(bytes) => part.copy_from_slice(bytes),
-                None => part.fill(0),
-            }
+        // Most of a log is never written.
+        out.fill(0);
+        let first = offset / CELL;
+        let cells = first..first + out.len() as u64 / CELL;
+        let durable = self.durable.range(cells.clone());
+        let cached = self.cached.range(cells);
+        let cached = cached.filter_map(|(cell, all)| Some((cell, &all.last()?.1)));
+        for (cell, bytes) in durable.chain(cached) {
+            let at = ((cell - first) * CELL) as usize;
+            out[at..at + CELL as usize].copy_from_slice(bytes);
         }
     }
 
