@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 
 use common::Bench;
+use weft_testkit::{Process, wait_until};
 
 const SPC: &str = "0,0,4096,r,0.000\n0,8,4096,w,0.010\n1,0,512,R,0.020\n0,16,8192,r,0.500\n";
 
@@ -96,6 +97,26 @@ fn a_replay_to_a_file_measures_verifies_and_asks_before_it_destroys() {
     assert!(said.contains("nowhere"), "{said}");
     bench.refused(&["replay", "--reads-only", "target"], 2);
     bench.refused(&["replay", "--trace", "t.spc", "--workload", "zipf", "target"], 2);
+}
+
+#[test]
+fn a_replay_that_is_asked_to_end_tells_what_it_measured() {
+    let bench = Bench::new("replay-ended");
+    let target = bench.scratch.file("target", 8 << 20);
+    let (out, err) = (bench.path("out"), bench.path("err"));
+    let args = ["replay", "--workload", "zipf", "--duration", "3600", "--reads-only"];
+    let mut replay = bench.command(&args);
+    replay
+        .arg(target)
+        .stdout(fs::File::create(&out).expect("a file"))
+        .stderr(fs::File::create(&err).expect("a file"));
+    let replay = Process::spawn(&mut replay);
+    wait_until("progress", || {
+        fs::read_to_string(&err).is_ok_and(|text| text.contains("replaying"))
+    });
+    assert!(replay.terminate().success());
+    let text = fs::read_to_string(&out).expect("read");
+    assert!(text.contains("zipf on ") && text.contains("requests/s"), "{text}");
 }
 
 #[test]

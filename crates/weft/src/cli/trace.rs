@@ -124,6 +124,7 @@ pub struct GenerateArgs {
 TARGET is an array's NBD URI (`weft status` prints it), any other nbd:// export, a block device or a file.
 Writes destroy what TARGET holds: they need --overwrite. Response times count from when a request was
 due (open loop) or issued (--closed), so a target that falls behind cannot hide it.
+Ctrl-C or SIGTERM: nothing more is issued, what is in flight ends, and the figures until then are printed.
 Exit code 1 if requests failed or verified blocks were wrong.
 
 Examples:

@@ -5,6 +5,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use futures_channel::mpsc::unbounded;
+use futures_util::StreamExt as _;
 use weft_array::examine::LabelReport;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Nanos, SECOND};
@@ -141,6 +143,7 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
         let map = AddressMap::new(&volumes, size, sector, fit);
         let live = watched.map_or_else(Live::new, |disks| Live::watching(Rc::new(disks)));
         show_progress(&opener, &live, goal, silent);
+        stop_on_signals(&opener, &live)?;
         let outcome = replay::run(&opener.rt, disk, &map, records, &options, &live).await;
         Ok((outcome.map_err(explain)?, size, fit, map.fold()))
     })?;
@@ -235,6 +238,23 @@ async fn refuse_member(disk: &dyn Disk) -> Result<(), Failure> {
 struct Goal {
     requests: u64,
     duration_ns: Option<Nanos>,
+}
+
+/// Whoever asks the replay to end is told what it measured until then; who asks twice ends it at once.
+fn stop_on_signals(opener: &Opener, live: &Live) -> Outcome {
+    let (signals, mut inbox) = unbounded();
+    thread::on_signals(move |signal, before| {
+        if before > 0 {
+            std::process::exit(128 + signal);
+        }
+        let _ = signals.unbounded_send(());
+    })?;
+    let live = live.clone();
+    drop(opener.rt.spawn(async move {
+        inbox.next().await;
+        live.stop();
+    }));
+    Ok(())
 }
 
 /// Shows how far it is, until the executor ends.
