@@ -11,6 +11,7 @@
 //!   do not outlive their test, not even when the test runner is killed.
 //! - [`LoopDevice`], [`Mount`]: detached and unmounted on drop.
 //! - [`Uml`]: a shell script inside a real Linux kernel with MD, over files of this machine.
+//! - [`Vm`]: the same in a virtual machine over NBD, where times matter.
 //! - [`Rng`], [`for_seeds`], [`pattern`]: seeded randomness that prints how to replay a failure,
 //!   and data in which every sector names itself.
 //!
@@ -24,6 +25,7 @@ mod process;
 mod scratch;
 mod seed;
 mod uml;
+mod vm;
 
 pub use block::{LoopDevice, Mount};
 pub use need::{Need, have, skip};
@@ -31,3 +33,4 @@ pub use process::{Process, command, run, wait_until};
 pub use scratch::Scratch;
 pub use seed::{Rng, for_seeds};
 pub use uml::{Uml, UmlOutcome};
+pub use vm::Vm;

@@ -5,7 +5,8 @@
 //! spot (busybox, mdadm and their libraries) that it sees through hostfs; so is `/host`, the folder
 //! where the script stands and through which it exchanges files with the test.
 //!
-//! It has one CPU, and its MD uses no SIMD: an oracle for bytes and behaviour, never for speed.
+//! It has one CPU, and its MD uses no SIMD: an oracle for bytes and behaviour, never for speed (for
+//! that there is [`Vm`](crate::Vm)).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -140,7 +141,7 @@ impl Uml {
             .replace("@MODULES@", modules.to_str().expect("a UTF-8 path"))
             .replace("@VERSION@", version);
         fs::write(root.join("init"), init).expect("write init");
-        fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755)).expect("chmod");
+        make_executable(&root.join("init"));
         fs::write(root.join("script"), script).expect("write the script");
     }
 }
@@ -180,8 +181,12 @@ sync
 poweroff -f
 ";
 
+pub(crate) fn make_executable(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("chmod");
+}
+
 /// Copies a program and the libraries it loads to the guest's root.
-fn install(root: &Path, program: &Path) {
+pub(crate) fn install(root: &Path, program: &Path) {
     let copy = |from: &Path, to: &Path| {
         fs::create_dir_all(to.parent().expect("a file has a folder")).expect("make a folder");
         fs::copy(from, to).unwrap_or_else(|e| panic!("copy {}: {e}", from.display()));
