@@ -25,6 +25,18 @@ impl Inner {
         self.absent_units(stripe).union(&self.unmatched.of(stripe))
     }
 
+    /// The units of `stripe` that reads of users go around: those that are lost, and without redirection
+    /// ([`crate::RebuildPolicy::redirect`]) all that replacements hold, as long as the code allows.
+    pub fn avoided_units(&self, stripe: u64) -> UnitSet {
+        let lost = self.lost_units(stripe);
+        if self.members.all_active() || self.jobs.rebuild.redirects() {
+            return lost;
+        }
+        let replaced = self.units_not_on_disk(stripe, |_| true);
+        let avoided = lost.union(&replaced);
+        if self.geometry.code.decodable(stripe, avoided) { avoided } else { lost }
+    }
+
     /// The units of `stripe` that are not on any disk: their member is missing, or not rebuilt here.
     pub fn absent_units(&self, stripe: u64) -> UnitSet {
         self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe))

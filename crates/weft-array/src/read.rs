@@ -89,7 +89,7 @@ impl Inner {
 
     async fn read_stripe(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
         let stripe = pieces[0].0.stripe;
-        let lost = self.lost_units(stripe);
+        let lost = self.avoided_units(stripe);
         let degraded = !self.mirrored
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
@@ -122,7 +122,7 @@ impl Inner {
         if self.is_monitored() {
             self.note_read(at);
         }
-        let lost = self.lost_units(at.stripe);
+        let lost = self.avoided_units(at.stripe);
         if !lost.contains(unit) {
             let (slot, offset) = self.geometry.locate(at.stripe, unit, at.column);
             if let Some(disk) = self.members.disk(slot) {
@@ -191,7 +191,7 @@ impl Inner {
                 owners.push(index);
             }
             let at = Columns::user(stripe, from);
-            let (range_result, filled) = self.gather(at, self.lost_units(stripe), wanted).await;
+            let (range_result, filled) = self.gather(at, self.avoided_units(stripe), wanted).await;
             result = result.and(range_result);
             for (index, (_, part)) in owners.into_iter().zip(filled) {
                 parts[index].1.push(part);
@@ -206,7 +206,7 @@ impl Inner {
         if !self.mirrored || at.unit != 0 {
             return at.unit;
         }
-        let copies = self.geometry.units().difference(&self.lost_units(at.stripe));
+        let copies = self.geometry.units().difference(&self.avoided_units(at.stripe));
         if self.map.needs_resync(self.map.region_of(at.stripe)) || self.locks.is_busy(at.stripe) {
             return copies.iter().next().unwrap_or(0);
         }

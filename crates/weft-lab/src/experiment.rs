@@ -21,6 +21,10 @@ const FILES: &[(&str, &str)] = &[
     ("drc-fig14", include_str!("../experiments/drc-fig14.toml")),
     ("drc-fig15", include_str!("../experiments/drc-fig15.toml")),
     ("drc-beyond", include_str!("../experiments/drc-beyond.toml")),
+    ("pro-table3", include_str!("../experiments/pro-table3.toml")),
+    ("pro-fig2", include_str!("../experiments/pro-fig2.toml")),
+    ("pro-fig3", include_str!("../experiments/pro-fig3.toml")),
+    ("pro-sweeps", include_str!("../experiments/pro-sweeps.toml")),
 ];
 
 /// The paper's numbers: panel, series, point.

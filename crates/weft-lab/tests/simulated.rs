@@ -68,6 +68,30 @@ traces = [
 arrays = [{ name = "RAID-6", code = "raid6", disks = 5, mb_s = 200 }]
 "#;
 
+const RECOVERY: &str = r#"
+title = "small"
+source = "Table 0"
+about = "a recovery with several policies"
+
+[run]
+kind = "recovery"
+model = "st3300831as"
+disk_mb = 40
+requests = 2000
+interval_ms = 500
+courses = ["RAID-5"]
+traces = [{ name = "Web", workload = "pro-websearch", file = "web.csv", rate_milli = 100000 }]
+cases = [
+  { name = "RAID-5", code = "raid5", disks = 3, unit_kib = 64, min_kib_s = 4000, max_kib_s = 4000 },
+  { name = "RAID-10", code = "raid10", disks = 4, unit_kib = 16, min_kib_s = 8000 },
+]
+policies = [
+  { name = "PR", policy = { order = "ascending", executor = "pipelined", pace = "md-sleep", piggyback = "off", redirect = false } },
+  { name = "PR, redirecting", policy = { order = "ascending", executor = "pipelined", pace = "md-sleep", piggyback = "off" } },
+  { name = "weft", policy = { order = "popularity", zone_stripes = 8, piggyback = "widen" } },
+]
+"#;
+
 fn figure(text: &str, threads: usize, seed: u64) -> Figure {
     let options = RunOptions { threads, seed, ..RunOptions::default() };
     let experiment = Experiment::parse("small", text).unwrap();
@@ -82,7 +106,7 @@ fn ours(figure: &Figure, panel: &str, series: &str, x: &str) -> f64 {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
-    for text in [DEGRADED, REBUILD, TRACES] {
+    for text in [DEGRADED, REBUILD, TRACES, RECOVERY] {
         let (one, two) = (figure(text, 1, 7), figure(text, 2, 7));
         let bytes = |figure: &Figure| serde_json::to_string(figure).unwrap();
         assert_eq!(bytes(&one), bytes(&two));
@@ -143,6 +167,46 @@ fn a_rebuild_takes_as_long_as_its_bandwidth_says() {
     assert!((0.8..1.2).contains(&right), "{right}");
     let begin = ours(&figure, "reads when the recovery begins", "with n as there are", "RAID-6");
     assert!((0.05..1.0).contains(&begin), "{begin}");
+}
+
+#[test]
+fn a_recovery_shows_what_users_feel_of_each_policy() {
+    let figure = figure(RECOVERY, 2, 1);
+    let of = |what: &str, policy: &str| ours(&figure, &format!("{what}, Web"), policy, "RAID-5");
+    // 40 MB at 4000 KiB/s.
+    for policy in ["PR", "PR, redirecting", "weft"] {
+        let time = of("rebuild time", policy);
+        assert!((9.0..11.0).contains(&time), "{policy}: {time}");
+    }
+    // A third of the units are lost, and without redirection remain so until the end.
+    let full = |policy| of("reads at full speed over the recovery", policy);
+    assert!((60.0..73.0).contains(&full("PR")), "{}", full("PR"));
+    assert!(full("PR") + 10.0 < full("PR, redirecting"), "{}", full("PR, redirecting"));
+    assert!(full("PR, redirecting") < full("weft"), "{}", full("weft"));
+    let until = |policy| of("time until 90 % of reads run at full speed", policy);
+    assert_eq!(until("PR"), of("rebuild time", "PR"));
+    assert!(until("weft") < until("PR, redirecting"), "{}", until("weft"));
+    let course = "reads at full speed over the recovery, Web, RAID-5";
+    let course = figure.panels.iter().find(|panel| panel.title == course).expect("the course");
+    assert!(course.series.iter().all(|series| series.points.len() >= 16));
+    assert!(ours(&figure, "rebuild time, Web", "weft", "RAID-10") > 1.0);
+}
+
+#[test]
+fn a_sweep_changes_one_parameter_and_shows_it_as_a_line() {
+    let sweep = "sweeps = [{ parameter = \"zone-stripes\", values = [1, 64] }]\nrepeats = 2\n[[";
+    let text = RECOVERY.replace("courses = [", sweep).replace("[[\"RAID-5\"]", "");
+    let figure = figure(&text, 2, 1);
+    let panel = figure
+        .panels
+        .iter()
+        .find(|panel| panel.title == "mean response time by stripes of a zone, Web");
+    let panel = panel.expect("the panel");
+    assert_eq!(panel.series.len(), 2);
+    for series in &panel.series {
+        let points: Vec<_> = series.points.iter().map(|p| (&*p.x, p.at, p.range)).collect();
+        assert!(matches!(points[..], [("1", 1.0, Some(_)), ("64", 64.0, Some(_))]), "{points:?}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod contents;
 mod load;
+mod recovery;
 mod target;
 
 use std::rc::Rc;
@@ -23,6 +24,7 @@ use weft_sim::{Model, ModelDisk, ModelOptions, lab_rt};
 
 pub(crate) use contents::Contents;
 pub(crate) use load::{Access, Ended, Load};
+pub(crate) use recovery::{Recovered, Recovery, recover};
 pub(crate) use target::Target;
 
 /// Fills in flight while the array is written first.

@@ -5,6 +5,8 @@ mod degraded;
 mod full_degraded;
 mod rebuild;
 mod rebuild_traces;
+mod recovery;
+mod trace;
 mod trade_off;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,6 +35,8 @@ pub enum Kind {
     Rebuild(rebuild::Parameters),
     /// Traces while a recovery is running, simulated.
     RebuildTraces(rebuild_traces::Parameters),
+    /// Policies of rebuild under a trace, at its own times, simulated.
+    Recovery(recovery::Parameters),
     /// Degraded performance against mean time to data loss.
     TradeOff(trade_off::Parameters),
 }
@@ -62,6 +66,7 @@ impl Kind {
             Self::FullDegraded(parameters) => full_degraded::run(parameters, lab),
             Self::Rebuild(parameters) => rebuild::run(parameters, lab),
             Self::RebuildTraces(parameters) => rebuild_traces::run(parameters, lab),
+            Self::Recovery(parameters) => recovery::run(parameters, lab),
             Self::TradeOff(parameters) => trade_off::run(parameters, lab),
         }
     }

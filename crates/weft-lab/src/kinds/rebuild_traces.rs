@@ -6,7 +6,6 @@
 //! statistics stands in, and the figure says so.
 
 use std::convert::Infallible;
-use std::path::Path;
 use std::rc::Rc;
 
 use serde::Deserialize;
@@ -14,13 +13,13 @@ use weft_array::ArrayState;
 use weft_code::CodeSpec;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, SECOND};
-use weft_trace::generate::{names, workload};
+use weft_trace::Record;
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Volumes};
-use weft_trace::{ReadOptions, Record};
 
+use super::trace::Trace;
 use super::{Found, Lab};
 use crate::bench::{Bed, Bench, Target, on_bench};
-use crate::figure::{Panel, Point, TraceUsed};
+use crate::figure::{Panel, Point};
 use crate::run::LabError;
 
 /// The first part of a recovery is so much of it.
@@ -42,18 +41,6 @@ pub struct Parameters {
     requests: usize,
     traces: Vec<Trace>,
     arrays: Vec<Array>,
-}
-
-/// A trace.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Trace {
-    /// What the paper calls it.
-    name: String,
-    /// The generator fitted to its statistics.
-    workload: String,
-    /// The recorded file in the folder of traces, if there is one.
-    file: Option<String>,
 }
 
 /// An array.
@@ -86,7 +73,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
     let (mut traces, mut records) = (Vec::new(), Vec::new());
     for trace in &p.traces {
-        let (used, requests) = p.requests(trace, lab)?;
+        let (used, requests) = trace.requests(p.requests, lab)?;
         traces.push(used);
         records.push(requests);
     }
@@ -119,36 +106,6 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
 }
 
 impl Parameters {
-    /// The requests of a trace: recorded if there is a file, else generated.
-    fn requests(&self, trace: &Trace, lab: &Lab<'_>) -> Result<(TraceUsed, Vec<Record>), LabError> {
-        let used = |name: &str, generated, records: &[Record]| TraceUsed {
-            name: name.to_owned(),
-            generated,
-            requests: records.len() as u64,
-        };
-        let file = trace.file.as_ref().zip(lab.options.traces.as_ref());
-        if let Some((name, path)) = file.map(|(name, dir)| (name, dir.join(name)))
-            && path.exists()
-        {
-            let records = self.recorded(&path).map_err(|e| lab.wrong(e))?;
-            return Ok((used(name, false, &records), records));
-        }
-        let Some(workload) = workload(&trace.workload) else {
-            let known: Vec<&str> = names().map(|(name, _)| name).collect();
-            let cause =
-                format!("no workload is called {}; there are {}", trace.workload, known.join(", "));
-            return Err(lab.wrong(cause));
-        };
-        let records: Vec<Record> =
-            workload.generate(lab.options.seed).take(self.requests).collect();
-        Ok((used(&trace.name, true, &records), records))
-    }
-
-    fn recorded(&self, path: &Path) -> Result<Vec<Record>, String> {
-        let reader = weft_trace::open(path, &ReadOptions::default()).map_err(|e| e.to_string())?;
-        reader.take(self.requests).collect::<Result<_, _>>().map_err(|e| e.to_string())
-    }
-
     /// A panel of rates, relative to the normal one of the first array.
     fn panel(&self, title: &str, rates: &[Rate], of: impl Fn(&Rate) -> f64) -> Panel {
         let mut panel = Panel::bars(title, "trace", "throughput, normal RAID-6 = 1");

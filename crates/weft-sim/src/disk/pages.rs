@@ -44,6 +44,19 @@ impl Pages {
         });
     }
 
+    /// Stores `data` at `offset`, and forgets the pages that are zeros altogether.
+    pub(crate) fn write_sparse(&mut self, offset: u64, data: &[u8]) {
+        Self::parts(offset, data.len(), |page, start, part| {
+            let data = &data[part];
+            if data.len() == PAGE_LEN && data == [0; PAGE_LEN] {
+                self.0.remove(&page);
+            } else {
+                let bytes = self.0.entry(page).or_insert_with(|| Rc::new([0; PAGE_LEN]));
+                Rc::make_mut(bytes)[start..start + data.len()].copy_from_slice(data);
+            }
+        });
+    }
+
     /// Stores zeros, and forgets the pages that are zeros altogether.
     pub(crate) fn zero(&mut self, offset: u64, len: u64) {
         let len = usize::try_from(len).expect("a modelled range fits the address space");

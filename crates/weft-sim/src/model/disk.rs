@@ -23,7 +23,7 @@ use crate::disk::Pages;
 /// What is kept of what is written.
 #[derive(Clone)]
 pub enum Contents {
-    /// Every byte, in memory; what was never written takes none.
+    /// Every byte, in memory; what was never written, or is zeros, takes none.
     Kept,
     /// Only what lies below this offset (an array's metadata, say); beyond it everything reads as
     /// zeros. 0: nothing is kept.
@@ -167,7 +167,7 @@ impl ModelDisk {
             return join(served, disk.write(offset, data, opts)).await.1;
         }
         let kept = usize::try_from(self.kept(offset, len)).unwrap_or(usize::MAX);
-        self.pages.borrow_mut().write(offset, &data[..kept]);
+        self.pages.borrow_mut().write_sparse(offset, &data[..kept]);
         drop(data);
         served.await;
         Ok(())

@@ -43,7 +43,7 @@ impl Inner {
             return;
         }
         let now = self.rt.now();
-        let stale = self.lost_units(at.stripe).intersects(&units);
+        let stale = self.avoided_units(at.stripe).intersects(&units);
         self.jobs.rebuild.counts.count_user_read(!stale, now);
         if stale {
             self.jobs.rebuild.monitor.borrow_mut().note(at.stripe, now);

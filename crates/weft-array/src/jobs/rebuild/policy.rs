@@ -134,6 +134,16 @@ pub struct RebuildPolicy {
     pub pool_bytes: u64,
     /// Largest unit that [`Piggyback::Widen`] reads whole for a request that wants less.
     pub widen_bytes_max: u64,
+    /// Whether users' reads use what is rebuilt already. Linux MD did not before 2.6.34: only when
+    /// the whole member was rebuilt. Off, it is the baseline of experiments.
+    #[serde(skip_serializing_if = "is_true")]
+    pub redirect: bool,
+}
+
+/// Kept out of what members store: only the lab turns it off.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 impl Default for RebuildPolicy {
@@ -153,6 +163,7 @@ impl Default for RebuildPolicy {
             disk_depth: 1,
             pool_bytes: 16 << 20,
             widen_bytes_max: 128 << 10,
+            redirect: true,
         }
     }
 }

@@ -180,6 +180,11 @@ impl RebuildState {
         look(&self.policy.borrow())
     }
 
+    /// Whether reads use what is rebuilt.
+    pub fn redirects(&self) -> bool {
+        self.policy.borrow().redirect
+    }
+
     pub fn set_policy(&self, policy: RebuildPolicy) {
         self.monitor.borrow_mut().set(&policy);
         *self.policy.borrow_mut() = policy;

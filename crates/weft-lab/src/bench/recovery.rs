@@ -1,0 +1,285 @@
+//! A recovery under the load of a trace, from the failure of a member until its replacement is whole.
+//!
+//! The array is as large as the paper's, which is more than memory holds: it begins as zeros, of which the disks
+//! keep nothing, with every region marked as written, so that no read and no rebuild is spared. What the trace writes
+//! is kept, and every read of it is compared.
+//!
+//! The trace is replayed in an open loop, at its own times; a response counts from when the request was due.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use weft_array::{
+    Array, AssembleOptions, Consistency, CreateOptions, RebuildCounts, RebuildPolicy, create,
+};
+use weft_disk::{Class, Disk, DiskError, DiskInfo, IoFuture, WriteOpts};
+use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND};
+use weft_sim::{ModelDisk, lab_rt};
+use weft_trace::Record;
+use weft_trace::replay::{
+    AddressMap, Fit, Latency, Live, Options, Outcome, Pace, Point, Speed, Verify, Volumes, run,
+};
+
+use super::{REGION, Setup, Target, disk, text};
+
+/// Between two looks at whether the rebuild has ended.
+const LOOK: Nanos = SECOND / 100;
+
+/// What is recovered, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Recovery {
+    pub(crate) setup: Setup,
+    pub(crate) policy: RebuildPolicy,
+    /// Bounds of the rebuild's rate, in bytes a second.
+    pub(crate) min_bytes_s: u64,
+    pub(crate) max_bytes_s: Option<u64>,
+    /// Requests a second, in thousandths: the trace's times are stretched to it.
+    pub(crate) rate_milli: u32,
+    /// Length of the intervals of the course.
+    pub(crate) interval: Nanos,
+}
+
+/// What a recovery came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Recovered {
+    /// From the failure to the end of the rebuild.
+    pub(crate) rebuild_ns: Nanos,
+    /// Response times of all requests meanwhile.
+    pub(crate) all: Latency,
+    /// Intervals, with the response times of what was completed in them.
+    pub(crate) series: Vec<Point>,
+    /// Of each interval: units read by users, and those of them that had to be reconstructed.
+    pub(crate) units: Vec<(u64, u64)>,
+    /// Length of these intervals.
+    pub(crate) interval: Nanos,
+    /// How busy each surviving disk was.
+    pub(crate) survivors_busy: Vec<f64>,
+}
+
+/// Recovers an array from the loss of member #0.
+pub(crate) fn recover(recovery: &Recovery, records: &[Record]) -> Result<Recovered, String> {
+    let (rt, recovery, records) = (lab_rt(), recovery.clone(), Rc::<[Record]>::from(records));
+    rt.clone().block_on(async move {
+        let bench = Written::new(&rt, &recovery.setup).await?;
+        bench.recover(&recovery, records).await
+    })
+}
+
+/// An array of zeros.
+struct Written {
+    rt: Rt,
+    array: Array,
+    disks: Vec<Rc<ModelDisk>>,
+}
+
+impl Written {
+    async fn new(rt: &Rt, setup: &Setup) -> Result<Self, String> {
+        let disks: Vec<_> = (0..=setup.disks).map(|n| disk(rt, &setup.bed, n as u64)).collect();
+        let members: Vec<Rc<dyn Disk>> =
+            disks[..setup.disks].iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect();
+        let options = CreateOptions {
+            name: "lab".into(),
+            code: setup.code,
+            algorithm: None,
+            unit_bytes: setup.bed.unit_bytes,
+            // As Linux MD is, with which the papers compare.
+            consistency: Consistency::None,
+            region_bytes: Some(REGION),
+            log_bytes: None,
+            spares: 0,
+            force: false,
+            id: [1; 16],
+            now_unix_s: 0,
+        };
+        create(&members, &options).await.map_err(text)?;
+        let options = AssembleOptions { nonce: setup.bed.seed, ..AssembleOptions::default() };
+        let array = Array::assemble(rt, members, options).await.map_err(text)?;
+        // A block in each region is enough for all of it to count as written.
+        let block = Buf::zeroed(4096).freeze();
+        let mut at = 0;
+        while at < array.size_bytes() {
+            let len = REGION.min(array.size_bytes() - at);
+            let extents = array.allocation(at, len).map_err(text)?;
+            match extents.first() {
+                Some(extent) if !extent.hole => at += extent.len,
+                _ => array.write(at, block.clone(), false).await.map_err(text)?,
+            }
+        }
+        array.flush().await.map_err(text)?;
+        Ok(Self { rt: rt.clone(), array, disks })
+    }
+
+    async fn recover(
+        self,
+        recovery: &Recovery,
+        records: Rc<[Record]>,
+    ) -> Result<Recovered, String> {
+        let array = &self.array;
+        array.set_throttle(recovery.min_bytes_s, recovery.max_bytes_s);
+        array.set_rebuild_policy(recovery.policy.clone()).await.map_err(text)?;
+        self.disks.iter().for_each(|disk| disk.reset_stats());
+        array.fail("0").await.map_err(text)?;
+        let spare = self.disks.last().ok_or("no spare")?;
+        array.add_spare(spare.clone()).await.map_err(text)?;
+        let course = Rc::new(Course::new(array, recovery, self.rt.now()));
+        let live = Live::new();
+        let watch = self.rt.spawn(watch(self.rt.clone(), course.clone(), live.clone()));
+        let outcome = self.replay(recovery, records, &course, &live).await?;
+        let rebuild_ns = watch.await?;
+        array.stop().await.map_err(text)?;
+        Ok(Recovered {
+            rebuild_ns,
+            all: outcome.all,
+            series: outcome.series,
+            units: course.units.take(),
+            interval: recovery.interval,
+            survivors_busy: self.disks[1..recovery.setup.disks]
+                .iter()
+                .map(|disk| disk.stats().utilisation())
+                .collect(),
+        })
+    }
+
+    async fn replay(
+        &self,
+        recovery: &Recovery,
+        records: Rc<[Record]>,
+        course: &Rc<Course>,
+        live: &Live,
+    ) -> Result<Outcome, String> {
+        let mut volumes = Volumes::default();
+        records.iter().for_each(|record| volumes.add(record));
+        let info = course.target.info();
+        let map = AddressMap::new(&volumes, info.size_bytes, info.sector_bytes, Fit::Scale);
+        let options = Options {
+            pace: Pace::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
+            verify: Verify::Reads,
+            seed: recovery.setup.bed.seed,
+            interval_ns: Some(recovery.interval),
+            ..Options::default()
+        };
+        let all = endless(records, recovery.rate_milli).map(Ok::<_, Infallible>);
+        let target: Rc<dyn Disk> = course.clone();
+        let Ok(outcome) = run(&self.rt, target, &map, all, &options, live).await;
+        let wrong = outcome.verified.as_ref().map_or(0, |verified| verified.blocks_wrong);
+        if outcome.failed.total() > 0 || wrong > 0 {
+            return Err(format!("{:?}, {wrong} blocks with wrong contents", outcome.failed));
+        }
+        Ok(outcome)
+    }
+}
+
+/// The requests of a trace at so many a second on the average, again and again.
+fn endless(records: Rc<[Record]>, rate_milli: u32) -> impl Iterator<Item = Record> {
+    let count = records.len() as u128;
+    let span = u128::from(records.last().map_or(0, |record| record.at_ns)).max(1);
+    let wanted = count * 1000 * u128::from(SECOND) / u128::from(rate_milli.max(1));
+    (0u128..).flat_map(move |round| {
+        let records = records.clone();
+        (0..records.len()).map(move |index| {
+            let record = records[index];
+            let at = round * wanted + u128::from(record.at_ns) * wanted / span;
+            Record { at_ns: u64::try_from(at).unwrap_or(u64::MAX), ..record }
+        })
+    })
+}
+
+/// Ends the replay with the rebuild, and says how long it took.
+async fn watch(rt: Rt, course: Rc<Course>, live: Live) -> Result<Nanos, String> {
+    loop {
+        course.look(rt.now());
+        let RebuildCounts { started_ns, ended_ns, .. } = course.array.rebuild_counts();
+        if let (Some(started), Some(ended)) = (started_ns, ended_ns) {
+            live.stop();
+            return Ok(ended - started);
+        }
+        rt.sleep(LOOK).await;
+    }
+}
+
+/// The array as users see it, and how many of the units that they read had to be reconstructed.
+#[derive(Debug)]
+struct Course {
+    array: Array,
+    target: Target,
+    unit_bytes: u64,
+    interval: Nanos,
+    begun: Nanos,
+    /// Units read since the beginning.
+    read: Cell<u64>,
+    /// What was read, and reconstructed, before this interval.
+    before: Cell<(u64, u64)>,
+    units: RefCell<Vec<(u64, u64)>>,
+}
+
+impl Course {
+    fn new(array: &Array, recovery: &Recovery, begun: Nanos) -> Self {
+        Self {
+            array: array.clone(),
+            target: Target::new(array.clone()),
+            unit_bytes: u64::from(recovery.setup.bed.unit_bytes),
+            interval: recovery.interval,
+            begun,
+            read: Cell::new(0),
+            before: Cell::default(),
+            units: RefCell::default(),
+        }
+    }
+
+    /// Ends the interval if it is time.
+    fn look(&self, now: Nanos) {
+        let mut units = self.units.borrow_mut();
+        if now < self.begun + self.interval * (units.len() as u64 + 1) {
+            return;
+        }
+        let read = self.read.get();
+        let reconstructed = self.array.rebuild_counts().reads_reconstructed;
+        let (read_before, reconstructed_before) = self.before.replace((read, reconstructed));
+        units.push((read - read_before, reconstructed - reconstructed_before));
+    }
+}
+
+impl Disk for Course {
+    fn info(&self) -> &DiskInfo {
+        self.target.info()
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        buf: Buf,
+        class: Class,
+    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+        let end = offset + (buf.len() as u64).max(1) - 1;
+        let units = end / self.unit_bytes - offset / self.unit_bytes + 1;
+        self.read.set(self.read.get() + units);
+        self.target.read(offset, buf, class)
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        self.target.write(offset, data, opts)
+    }
+
+    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+        self.target.flush()
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        opts: WriteOpts,
+    ) -> IoFuture<'_, Result<(), DiskError>> {
+        self.target.write_zeroes(offset, len, opts)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+        self.target.discard(offset, len)
+    }
+}

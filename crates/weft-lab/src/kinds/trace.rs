@@ -1,0 +1,61 @@
+//! The requests of a trace: recorded if there is a file of it, generated from its published statistics if not.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use weft_trace::generate::{names, workload};
+use weft_trace::{ReadOptions, Record};
+
+use super::Lab;
+use crate::figure::TraceUsed;
+use crate::run::LabError;
+
+/// A trace.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Trace {
+    /// What the paper calls it.
+    pub(super) name: String,
+    /// The generator fitted to its statistics.
+    workload: String,
+    /// The recorded file in the folder of traces, if there is one.
+    file: Option<String>,
+    /// Requests a second, in thousandths, for replays at the trace's own times: these are stretched to it.
+    #[serde(default)]
+    pub(super) rate_milli: u32,
+}
+
+impl Trace {
+    /// Its first `most` requests, and where they are from.
+    pub(super) fn requests(
+        &self,
+        most: usize,
+        lab: &Lab<'_>,
+    ) -> Result<(TraceUsed, Vec<Record>), LabError> {
+        let used = |name: &str, generated, records: &[Record]| TraceUsed {
+            name: name.to_owned(),
+            generated,
+            requests: records.len() as u64,
+        };
+        let file = self.file.as_ref().zip(lab.options.traces.as_ref());
+        if let Some((name, path)) = file.map(|(name, dir)| (name, dir.join(name)))
+            && path.exists()
+        {
+            let records = recorded(&path, most).map_err(|e| lab.wrong(e))?;
+            return Ok((used(name, false, &records), records));
+        }
+        let Some(workload) = workload(&self.workload) else {
+            let known: Vec<&str> = names().map(|(name, _)| name).collect();
+            let cause =
+                format!("no workload is called {}; there are {}", self.workload, known.join(", "));
+            return Err(lab.wrong(cause));
+        };
+        let records: Vec<Record> = workload.generate(lab.options.seed).take(most).collect();
+        Ok((used(&self.name, true, &records), records))
+    }
+}
+
+fn recorded(path: &Path, most: usize) -> Result<Vec<Record>, String> {
+    let reader = weft_trace::open(path, &ReadOptions::default()).map_err(|e| e.to_string())?;
+    reader.take(most).collect::<Result<_, _>>().map_err(|e| e.to_string())
+}
