@@ -4,6 +4,8 @@
 //! * [`Experiment`]: a paper's table or figure as a small file; [`run()`] makes a [`Figure`] of it, our
 //!   numbers beside the paper's; [`report`] draws it. The same seed gives the same bytes.
 //!
+//! * [`modelled`]: an array on modelled disks, as large as the products are.
+//!
 //! Every number is worked out by what runs arrays: the codes, the layouts, the planner and – where requests
 //! are simulated – the engine itself, in virtual time.
 #![forbid(unsafe_code)]
@@ -12,6 +14,7 @@ mod bench;
 pub mod experiment;
 pub mod figure;
 pub mod kinds;
+pub mod modelled;
 pub mod parallel;
 pub mod plan;
 pub mod report;

@@ -57,7 +57,7 @@ about = "traces during a rebuild"
 [run]
 kind = "rebuild-traces"
 model = "850pro-256g"
-disk_mib = 4
+disk_mib = 2000
 unit_kib = 64
 outstanding = 16
 requests = 1000

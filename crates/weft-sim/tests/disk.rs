@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use weft_disk::{Class, Disk, DiskErrorKind, WriteOpts};
 use weft_rt::{Buf, Frozen, Rt};
-use weft_sim::{Platter, SimDisk, World, sim_rt};
+use weft_sim::{Model, ModelDisk, ModelOptions, Platter, SimDisk, World, lab_rt, sim_rt};
 
 const SIZE: u64 = 64 * 1024;
 
@@ -140,4 +140,47 @@ fn faults_do_what_they_say() {
 fn a_misaligned_request_is_a_bug_of_the_caller() {
     let (rt, _, _, disk) = setup(0);
     rt.block_on(async move { disk.read(100, Buf::new(512), Class::User).await.0.is_ok() });
+}
+
+/// With a product's model it takes as long as the product, to the nanosecond, and a power cut still takes what was not flushed.
+#[test]
+fn with_a_model_it_has_the_products_times_and_still_loses_power() {
+    let model = Model::find("wd10eals").expect("a model");
+    let size = 64 << 20;
+    let work = |disk: Rc<dyn Disk>| async move {
+        for n in 0..40_u64 {
+            let offset = n * 7919 % 16_000 * 4096;
+            if n % 3 == 0 {
+                disk.write(offset, bytes(7, 4096), WriteOpts::USER).await.expect("written");
+            } else {
+                disk.read(offset, Buf::new(4096), Class::User).await.0.expect("read");
+            }
+        }
+        disk.flush().await.expect("flushed");
+    };
+    let rt = lab_rt();
+    let options = ModelOptions { size_bytes: Some(size), ..ModelOptions::default() };
+    rt.block_on(work(ModelDisk::open(&rt, model, options)));
+    let product = rt.now();
+
+    let (mut kept, cuts) = (0, 40);
+    for seed in 0..cuts {
+        let rt = lab_rt();
+        let world = World::new(&rt, seed);
+        let platter = Platter::new(0, size, 512, world.rng(1));
+        platter.set_model(*model);
+        let disk = SimDisk::open(&world, &platter);
+        rt.block_on(work(disk.clone()));
+        assert_eq!(rt.now(), product, "the times are not the product's");
+        rt.block_on(async move {
+            disk.write(0, bytes(1, 512), WriteOpts::USER).await.expect("written");
+            disk.flush().await.expect("flushed");
+            disk.write(512, bytes(2, 512), WriteOpts::USER).await.expect("written");
+        });
+        platter.power_cut();
+        let found = sectors(&platter, 2);
+        assert_eq!(found[0], 1, "what was flushed is gone");
+        kept += u64::from(found[1] == 2);
+    }
+    assert!(0 < kept && kept < cuts, "{kept}");
 }

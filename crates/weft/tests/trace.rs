@@ -141,3 +141,50 @@ fn a_replay_to_an_array_finds_its_data_again() {
     assert_eq!((&found["fit"], &found["outcome"]["failed"]["reads"]), (&"scale".into(), &0.into()));
     bench.terminate();
 }
+
+/// In virtual time, so that the figures are the same on every machine: a disk is as busy as requests of known length
+/// make it, and an array that lost a disk loads those that repair.
+#[test]
+fn a_replay_to_a_model_needs_no_disk_and_tells_how_busy_each_was() {
+    let bench = Bench::new("replay-model");
+    let disk = ["--json", "replay", "--workload", "uniform", "--requests", "200", "--closed", "1"];
+    let disk = [&disk[..], &["--reads-only", "--model", "850pro-256g"]].concat();
+    let one = json(&bench.weft(&disk));
+    // About 100 µs a read of 4 KiB, one at a time: the disk is never idle.
+    let mean_us = one["outcome"]["all"]["mean_ns"].as_u64().expect("a mean") / 1000;
+    assert!((90..200).contains(&mean_us), "{mean_us}");
+    let busy = |answer: &serde_json::Value| -> Vec<u64> {
+        let disks = answer["outcome"]["utilisation"].as_array().expect("disks").clone();
+        disks.iter().map(|disk| disk["busy_per_mille"].as_u64().expect("a share")).collect()
+    };
+    assert!(busy(&one)[0] > 990, "{:?}", busy(&one));
+
+    let array =
+        ["--json", "replay", "--workload", "uniform", "--requests", "3000", "--closed", "8"];
+    let model = ["--model", "850pro-256g", "--code", "lrc:4,2,1", "--disks", "7"];
+    let array = [&array[..], &model, &["--disk-size", "1G", "--verify", "--overwrite"]].concat();
+    let healthy = json(&bench.weft(&array));
+    assert_eq!(healthy["outcome"]["verified"]["blocks_wrong"], 0);
+    let degraded = [&array[..], &["--failed", "0"]].concat();
+    let degraded = json(&bench.weft(&degraded));
+    assert_eq!(degraded["outcome"]["verified"]["blocks_wrong"], 0);
+    assert_eq!((busy(&healthy).len(), busy(&degraded)[0]), (7, 0));
+    let again = json(&bench.weft(&array));
+    assert_eq!(healthy["outcome"], again["outcome"], "not the same twice");
+    let rebuilt = [&array[..], &["--failed", "0", "--rebuild", "100M"]].concat();
+    let rebuilt = json(&bench.weft(&rebuilt));
+    assert_eq!(busy(&rebuilt).len(), 8);
+    assert!(busy(&rebuilt)[7] > 0, "nothing came to the new disk");
+
+    let few = ["replay", "--workload", "zipf", "--requests", "9", "--model"];
+    let unknown = bench.refused(&[&few[..], &["floppy"]].concat(), 2);
+    assert!(unknown.contains("850pro-256g"), "{unknown}");
+    let code =
+        bench.refused(&[&few[..], &["atlas-v", "--code", "raid7", "--disks", "4"]].concat(), 2);
+    assert!(code.contains("raid6"), "{code}");
+    bench.refused(&[&few[..], &["atlas-v", "--code", "raid5", "--disks", "1"]].concat(), 1);
+    let lost = ["atlas-v", "--code", "raid5", "--disks", "3", "--failed", "0,1"];
+    bench.refused(&[&few[..], &lost].concat(), 1);
+    let no_disks = ["atlas-v", "--code", "raid5", "--disk-size", "1G"];
+    bench.refused(&[&few[..], &no_disks].concat(), 2);
+}

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use weft_code::{CodeSpec, sets};
 use weft_sim::model::DiskStats;
 
-use super::{Found, Lab};
+use super::{Found, Lab, Repair};
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
 use crate::run::LabError;
@@ -29,16 +29,6 @@ pub struct Parameters {
     /// Also the rate with these slots failed, in MB/s.
     #[serde(default)]
     rates: Vec<Vec<usize>>,
-}
-
-/// How what is lost is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Repair {
-    /// With the fewest reads, whoever has to serve them: as in the papers.
-    Fewest,
-    /// Around members whose queues are deep: as weft does.
-    Around,
 }
 
 fn around() -> Vec<Repair> {

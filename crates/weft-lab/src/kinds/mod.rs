@@ -41,6 +41,16 @@ pub enum Kind {
     TradeOff(trade_off::Parameters),
 }
 
+/// How users' reads of what is lost are repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Repair {
+    /// With the fewest reads, whoever has to serve them: as in the papers.
+    Fewest,
+    /// Around members whose queues are deep: as weft does.
+    Around,
+}
+
 /// What a run is given.
 pub(crate) struct Lab<'a> {
     pub(crate) name: &'a str,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use weft_code::CodeSpec;
 use weft_rt::SECOND;
 
-use super::{Found, Lab};
+use super::{Found, Lab, Repair};
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
 use crate::run::LabError;
@@ -54,7 +54,29 @@ struct Cell<'a> {
     array: &'a Array,
     /// Recovery bandwidth; none: nothing fails.
     mb_s: Option<u64>,
+    repair: Repair,
 }
+
+/// All arrays in one way.
+struct Variant {
+    name: &'static str,
+    mb_s: fn(&Array) -> u64,
+    repair: Repair,
+}
+
+const VARIANTS: [Variant; 3] = [
+    Variant {
+        name: "the paper's bandwidths",
+        mb_s: |array| array.paper_mb_s,
+        repair: Repair::Fewest,
+    },
+    Variant { name: "with n as there are", mb_s: |array| array.right_mb_s, repair: Repair::Fewest },
+    Variant {
+        name: "with n as there are, going around",
+        mb_s: |array| array.right_mb_s,
+        repair: Repair::Around,
+    },
+];
 
 /// What it came to: MB/s over all and in each interval, and seconds.
 struct Outcome {
@@ -68,17 +90,22 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let disk_mib = p.disk_mib / lab.options.divide.clamp(1, 4);
     let bed = lab.bed(&p.model, disk_mib, p.unit_kib)?;
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
-    let mut cells = vec![Cell { array: first, mb_s: None }];
-    cells.extend(p.arrays.iter().map(|array| Cell { array, mb_s: Some(array.paper_mb_s) }));
-    cells.extend(p.arrays.iter().map(|array| Cell { array, mb_s: Some(array.right_mb_s) }));
+    let mut cells = vec![Cell { array: first, mb_s: None, repair: Repair::Fewest }];
+    for Variant { mb_s, repair, .. } in VARIANTS {
+        let cell = |array| Cell { array, mb_s: Some(mb_s(array)), repair };
+        cells.extend(p.arrays.iter().map(cell));
+    }
     let outcomes = lab.all(
         &cells,
-        |cell| format!("{}, recovery at {:?} MB/s", cell.array.name, cell.mb_s),
+        |cell| {
+            let Cell { array, mb_s, repair } = cell;
+            format!("{}, recovery at {mb_s:?} MB/s, {repair:?}", array.name)
+        },
         |cell| p.measure(cell, &bed, lab),
     )?;
     let normal = outcomes[0].mb_s;
-    let (as_printed, right) = outcomes[1..].split_at(p.arrays.len());
-    let variants = [("the paper's bandwidths", as_printed), ("with n as there are", right)];
+    let variants = VARIANTS.iter().map(|variant| variant.name);
+    let variants = variants.zip(outcomes[1..].chunks(p.arrays.len()));
     let mut panels = Vec::new();
     let mut start = Panel::bars("reads when the recovery begins", "code", "normal RAID-6 = 1");
     let mut time = Panel::bars("time until all is normal again", "code", "LRC = 1");
@@ -120,9 +147,10 @@ impl Parameters {
             ended,
             interval: Some(interval),
         };
-        let recovery = cell.mb_s.map(|mb_s| mb_s << 20);
+        let (recovery, repair) = (cell.mb_s.map(|mb_s| mb_s << 20), cell.repair);
         let scale = f64::from(self.whole_disk_mib) * seconds(SECOND) / megas(bed.disk_bytes);
         on_bench(&setup, move |bench| async move {
+            bench.go_around(repair == Repair::Around);
             if let Some(bytes_s) = recovery {
                 bench.fail([0]).await?;
                 bench.rebuild(bytes_s).await?;

@@ -1,29 +1,26 @@
 //! Traces replayed while a failed disk is being rebuilt, relative to the normal speed of the first array.
 //!
 //! The loop is closed: so many requests are always in flight, and what is measured is the throughput from the
-//! failure to the end of the rebuild. Addresses are scaled onto the array; a trace that ends before the
-//! rebuild begins again. Where no recorded trace is at hand, one generated from its published
-//! statistics stands in, and the figure says so.
+//! failure to the end of the trace, as in the paper, whose replays were over long before the disk was whole. The disks
+//! have the size of the product, so that addresses keep their distances; nothing is stored but
+//! what the trace writes, and reads of it are compared. Where no recorded trace is at hand, one generated from its
+//! published statistics stands in, and the figure says so.
 
 use std::convert::Infallible;
-use std::rc::Rc;
 
 use serde::Deserialize;
-use weft_array::ArrayState;
 use weft_code::CodeSpec;
-use weft_disk::Disk;
-use weft_rt::{MILLISECOND, SECOND};
+use weft_rt::Rt;
+use weft_sim::lab_rt;
 use weft_trace::Record;
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Volumes};
 
 use super::trace::Trace;
-use super::{Found, Lab};
-use crate::bench::{Bed, Bench, Target, on_bench};
+use super::{Found, Lab, Repair};
+use crate::bench::Bed;
 use crate::figure::{Panel, Point};
+use crate::modelled::{ModelledArray, Wish};
 use crate::run::LabError;
-
-/// The first part of a recovery is so much of it.
-const BEGIN_PARTS: u64 = 10;
 
 /// Arrays and traces.
 #[derive(Clone, Debug, Deserialize)]
@@ -54,18 +51,17 @@ struct Array {
     mb_s: u64,
 }
 
-/// Throughput in the first part of a run, and over all of it, in MB/s.
-struct Rate {
-    begin: f64,
-    whole: f64,
-}
-
-/// One run.
+/// One run; without a repair nothing fails.
 struct Cell<'a> {
     trace: usize,
     array: &'a Array,
-    degraded: bool,
+    repair: Option<Repair>,
 }
+
+const REPAIRS: [(Repair, &str); 2] = [
+    (Repair::Fewest, "while a disk is rebuilt"),
+    (Repair::Around, "while a disk is rebuilt, going around"),
+];
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
     let p = parameters;
@@ -79,18 +75,21 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     }
     let mut cells = Vec::new();
     for trace in 0..p.traces.len() {
-        cells.push(Cell { trace, array: first, degraded: false });
-        cells.extend(p.arrays.iter().map(|array| Cell { trace, array, degraded: true }));
+        cells.push(Cell { trace, array: first, repair: None });
+        for (repair, _) in REPAIRS {
+            cells.extend(p.arrays.iter().map(|array| Cell { trace, array, repair: Some(repair) }));
+        }
     }
     let rates = lab.all(
         &cells,
-        |cell| format!("{}, {}", p.traces[cell.trace].name, cell.array.name),
+        |cell| format!("{}, {}, {:?}", p.traces[cell.trace].name, cell.array.name, cell.repair),
         |cell| p.measure(cell, &records[cell.trace], &bed, lab),
     )?;
-    let panels = vec![
-        p.panel("when the recovery begins", &rates, |rate| rate.begin),
-        p.panel("over the whole recovery", &rates, |rate| rate.whole),
-    ];
+    let panels = REPAIRS
+        .iter()
+        .enumerate()
+        .map(|(number, (_, title))| p.panel(title, &rates, 1 + number * p.arrays.len()));
+    let panels = panels.collect();
     let mut notes = vec![format!(
         "closed loop, {} requests in flight, addresses scaled onto the array, contents verified",
         p.outstanding
@@ -106,13 +105,14 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
 }
 
 impl Parameters {
-    /// A panel of rates, relative to the normal one of the first array.
-    fn panel(&self, title: &str, rates: &[Rate], of: impl Fn(&Rate) -> f64) -> Panel {
+    /// A panel of rates, relative to the normal one of the first array. Those of each trace begin with
+    /// that one; the panel's begin at `from`.
+    fn panel(&self, title: &str, rates: &[f64], from: usize) -> Panel {
         let mut panel = Panel::bars(title, "trace", "throughput, normal RAID-6 = 1");
-        let each = self.arrays.len() + 1;
+        let each = 1 + REPAIRS.len() * self.arrays.len();
         for (number, array) in self.arrays.iter().enumerate() {
-            let point = |(trace, rates): (&Trace, &[Rate])| {
-                Point::new(&trace.name, of(&rates[number + 1]) / rates[0].whole)
+            let point = |(trace, rates): (&Trace, &[f64])| {
+                Point::new(&trace.name, rates[from + number] / rates[0])
             };
             let points = self.traces.iter().zip(rates.chunks(each)).map(point);
             panel = panel.with(&array.name, points.collect());
@@ -120,74 +120,68 @@ impl Parameters {
         panel
     }
 
+    /// Throughput of a run, in MB/s.
     fn measure(
         &self,
         cell: &Cell<'_>,
         records: &[Record],
         bed: &Bed,
         lab: &Lab<'_>,
-    ) -> Result<Rate, String> {
-        let setup = bed.setup(cell.array.code, cell.array.disks);
+    ) -> Result<f64, String> {
+        let wish = Wish {
+            code: cell.array.code,
+            disks: cell.array.disks,
+            model: bed.model,
+            disk_bytes: Some(bed.disk_bytes),
+            unit_bytes: bed.unit_bytes,
+            seed: bed.seed,
+        };
         let options = Options {
             pace: Pace::Closed { outstanding: self.outstanding },
             verify: Verify::Reads,
-            seed: lab.options.seed,
-            interval_ns: Some(bed.disk_bytes * SECOND / (cell.array.mb_s << 20) / BEGIN_PARTS),
+            seed: bed.seed,
             ..Options::default()
         };
-        let recovery = cell.degraded.then_some(cell.array.mb_s << 20);
         let part = records.len() / usize::try_from(lab.options.divide).unwrap_or(1);
         let records = records[..part.max(1)].to_vec();
-        on_bench(&setup, move |bench| async move {
-            let live = Live::new();
-            if let Some(bytes_s) = recovery {
-                bench.fail([0]).await?;
-                bench.rebuild(bytes_s).await?;
-                drop(bench.rt.spawn(stop_when_healthy(bench.clone(), live.clone())));
+        let (repair, bytes_s) = (cell.repair, cell.array.mb_s << 20);
+        let rt = lab_rt();
+        rt.clone().block_on(async move {
+            let array = ModelledArray::open(&rt, wish).await.map_err(|e| e.to_string())?;
+            if let Some(repair) = repair {
+                array.array().set_repairs_go_around(repair == Repair::Around);
+                array.fail(&[0]).await.map_err(|e| e.to_string())?;
+                array.rebuild(bytes_s).await.map_err(|e| e.to_string())?;
             }
-            replay_all(&bench, records, recovery.is_some(), &options, &live).await
+            let rate = replay_to(&rt, &array, records, &options).await?;
+            array.array().stop().await.map_err(|e| e.to_string())?;
+            Ok(rate)
         })
     }
 }
 
-/// Replays `records`, again and again if `endless`, until `live` is stopped.
-async fn replay_all(
-    bench: &Bench,
+async fn replay_to(
+    rt: &Rt,
+    array: &ModelledArray,
     records: Vec<Record>,
-    endless: bool,
     options: &Options,
-    live: &Live,
-) -> Result<Rate, String> {
-    let target = Rc::new(Target::new(bench.array.clone()));
+) -> Result<f64, String> {
+    let target = array.target();
     let mut volumes = Volumes::default();
     records.iter().for_each(|record| volumes.add(record));
     let info = target.info().clone();
     let map = AddressMap::new(&volumes, info.size_bytes, info.sector_bytes, Fit::Scale);
-    let rounds = if endless { usize::MAX } else { 1 };
-    let all = std::iter::repeat_n(Rc::new(records), rounds)
-        .flat_map(|records| (0..records.len()).map(move |i| records[i]))
-        .map(Ok::<_, Infallible>);
-    let Ok(outcome) = replay::run(&bench.rt, target, &map, all, options, live).await;
+    let all = records.into_iter().map(Ok::<_, Infallible>);
+    let Ok(outcome) = replay::run(rt, target, &map, all, options, &Live::new()).await;
     let wrong = outcome.verified.as_ref().map_or(0, |verified| verified.blocks_wrong);
     if outcome.failed.total() > 0 || wrong > 0 {
         return Err(format!("{:?}, {wrong} blocks with wrong contents", outcome.failed));
     }
-    let first = outcome.series.first().ok_or("the replay ended before it was measured")?;
-    Ok(Rate {
-        begin: mb_s(first.read_bytes + first.written_bytes, first.len_ns),
-        whole: mb_s(outcome.read_bytes + outcome.written_bytes, outcome.elapsed_ns),
-    })
+    Ok(mb_s(outcome.read_bytes + outcome.written_bytes, outcome.elapsed_ns))
 }
 
 /// Millions of bytes a second.
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
 fn mb_s(bytes: u64, ns: u64) -> f64 {
     bytes as f64 * 1e3 / ns.max(1) as f64
-}
-
-async fn stop_when_healthy(bench: Rc<Bench>, live: Live) {
-    while bench.array.status().state != ArrayState::Healthy {
-        bench.rt.sleep(MILLISECOND).await;
-    }
-    live.stop();
 }

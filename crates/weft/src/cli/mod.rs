@@ -22,7 +22,8 @@ pub use offline::{Consistency, CreateArgs, ExamineArgs, SimulateArgs};
 pub use plan::PlanArgs;
 pub use run::{AttachArgs, DemoArgs, DetachArgs, ServeArgs};
 pub use trace::{
-    ConvertArgs, FitName, GenerateArgs, InfoArgs, ReplayArgs, TraceArgs, TraceCommand, TraceFile,
+    ConvertArgs, FitName, GenerateArgs, InfoArgs, ModelledArgs, ReplayArgs, TraceArgs,
+    TraceCommand, TraceFile,
 };
 
 /// A software RAID in user space that stays fast and safe while a disk is failed or rebuilt.

@@ -122,6 +122,8 @@ pub struct GenerateArgs {
     group = clap::ArgGroup::new("writes").args(["overwrite", "reads_only"]),
     after_help = "\
 TARGET is an array's NBD URI (`weft status` prints it), any other nbd:// export, a block device or a file.
+With --model it is a modelled disk, or with --code an array of weft on such disks, in virtual time: the requests
+meet the real engine, and how busy each disk was is told.
 Writes destroy what TARGET holds: they need --overwrite. Response times count from when a request was
 due (open loop) or issued (--closed), so a target that falls behind cannot hide it.
 Ctrl-C or SIGTERM: nothing more is issued, what is in flight ends, and the figures until then are printed.
@@ -132,11 +134,16 @@ Examples:
   weft replay --workload financial1 --requests 20000 --speed 10 --overwrite \\
       'nbd+unix:///tank?socket=/run/weft/nbd.sock'
   weft replay --workload zipf --closed 32 --duration 60 --warm-up-time 10 --reads-only disk.img
-  weft replay --trace web.csv --overwrite --verify --interval 1 --csv series.csv scratch.img"
+  weft replay --trace web.csv --overwrite --verify --interval 1 --csv series.csv scratch.img
+  An array that does not exist, with a disk lost and being rebuilt:
+    weft replay --workload websearch1 --model 850pro-256g --code drc-g:4,2,1 --disks 7 --failed 0 --rebuild 100M"
 )]
 pub struct ReplayArgs {
     /// Where the requests go: an NBD URI, a block device, a file
-    pub target: String,
+    #[arg(required_unless_present = "model", conflicts_with = "model")]
+    pub target: Option<String>,
+    #[command(flatten)]
+    pub modelled: ModelledArgs,
     /// The trace, also compressed with gzip, xz or zstd; looked for in $WEFT_TRACES too
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -184,6 +191,33 @@ pub struct ReplayArgs {
     /// Check every block read that was written before, and all of them at the end
     #[arg(long, requires = "overwrite")]
     pub verify: bool,
+}
+
+/// A target that is a model, in virtual time.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Modelled target")]
+pub struct ModelledArgs {
+    /// Instead of TARGET: this product, modelled (`weft lab disk --list`), in virtual time
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// An array of such disks instead of a single one
+    #[arg(long, value_name = "CODE", requires = "model", requires = "disks")]
+    pub code: Option<String>,
+    /// How many disks the array has
+    #[arg(long, value_name = "N", requires = "code")]
+    pub disks: Option<usize>,
+    /// Use so much of each disk, from its outer edge [default: all]
+    #[arg(long, value_parser = size::parse, value_name = "SIZE", requires = "model")]
+    pub disk_size: Option<u64>,
+    /// The array's unit
+    #[arg(long, value_parser = size::parse, value_name = "SIZE", default_value = "64K")]
+    pub unit: u64,
+    /// Fail these disks of the array first
+    #[arg(long, value_name = "SLOT", value_delimiter = ',', requires = "code")]
+    pub failed: Vec<usize>,
+    /// And rebuild the first of them meanwhile, at so many bytes a second
+    #[arg(long, value_parser = size::parse, value_name = "RATE", requires = "failed")]
+    pub rebuild: Option<u64>,
 }
 
 /// How addresses are fitted.

@@ -9,7 +9,7 @@ use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
 use weft_array::examine::LabelReport;
 use weft_disk::Disk;
-use weft_rt::{MILLISECOND, Nanos, SECOND};
+use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use weft_trace::generate::{Looped, Workload};
 use weft_trace::replay::{
     self, AddressMap, DiskTimes, Fit, Live, Options, Pace, Verify, Volumes, Writes,
@@ -19,6 +19,7 @@ use weft_trace::{Info, ReadOptions, Record, TraceError};
 use crate::cli::{FitName, ReplayArgs};
 use crate::commands::trace::{Told, explain, find, survey, workload};
 use crate::failure::{FAILED, Failure, Outcome};
+use crate::lab::replay::Modelled;
 use crate::members::{Opener, Place};
 use crate::report;
 use crate::report::progress::Progress;
@@ -119,34 +120,35 @@ impl Load {
 /// `weft replay`.
 pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
     let load = Load::of(args, json)?;
-    if load.changes && !args.overwrite && !args.reads_only {
+    let modelled = Modelled::of(&args.modelled)?;
+    if let (Some(target), true) =
+        (&args.target, load.changes && !args.overwrite && !args.reads_only)
+    {
         return Err(Failure::usage(format!(
-            "{} holds writes, and they would destroy what {} holds",
-            load.told.name, args.target
+            "{} holds writes, and they would destroy what {target} holds",
+            load.told.name
         ))
         .hint("--overwrite does them, --reads-only leaves them out"));
     }
-    let writes = args.overwrite && load.changes;
-    let options = options_of(args, writes);
-    let (target, fit, watched) = (args.target.clone(), args.fit, disk_times(&args.target));
-    let volumes = load.volumes.clone();
-    let records = load.records();
-    let goal = Goal { requests: load.requests, duration_ns: args.duration };
-    let silent = json;
-    let (found, size_bytes, fit, fold) = thread::run(move |opener: Opener| async move {
-        let disk = opener.open(&target, !writes).await?;
-        if writes {
-            refuse_member(&*disk).await?;
-        }
-        let (size, sector) = (disk.info().size_bytes, disk.info().sector_bytes);
-        let fit = choose(fit, &volumes, size);
-        let map = AddressMap::new(&volumes, size, sector, fit);
-        let live = watched.map_or_else(Live::new, |disks| Live::watching(Rc::new(disks)));
-        show_progress(&opener, &live, goal, silent);
-        stop_on_signals(&opener, &live)?;
-        let outcome = replay::run(&opener.rt, disk, &map, records, &options, &live).await;
-        Ok((outcome.map_err(explain)?, size, fit, map.fold()))
-    })?;
+    // A modelled target holds nothing that could be destroyed.
+    let writes = (args.overwrite || modelled.is_some() && !args.reads_only) && load.changes;
+    let put = Put {
+        records: load.records(),
+        volumes: load.volumes.clone(),
+        options: options_of(args, writes),
+        fit: args.fit,
+        goal: Goal { requests: load.requests, duration_ns: args.duration },
+        silent: json,
+    };
+    let target = match (&modelled, &args.target) {
+        (Some(modelled), _) => modelled.title(),
+        (None, Some(target)) => target.clone(),
+        (None, None) => return Err(Failure::usage("name a TARGET or a --model")),
+    };
+    let Done { outcome: found, size_bytes, fit, fold } = match modelled {
+        Some(modelled) => modelled.run(put)?,
+        None => to_target(target.clone(), writes, put)?,
+    };
     if let Some(path) = &args.csv {
         fs::write(path, report::trace::csv(&found.series))
             .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
@@ -160,12 +162,12 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
         let told = &load.told;
         let answer = serde_json::json!({
             "trace": { "name": told.name, "format": told.format, "generated": told.generated, "read": told.read },
-            "target": { "name": args.target, "size_bytes": size_bytes },
+            "target": { "name": target, "size_bytes": size_bytes },
             "fit": fit, "fold": fold, "outcome": found,
         });
         println!("{}", serde_json::to_string_pretty(&answer).map_err(anyhow::Error::from)?);
     } else {
-        println!("{} on {} ({})", load.told.name, args.target, size::show(size_bytes));
+        println!("{} on {target} ({})", load.told.name, size::show(size_bytes));
         load.told.generated.iter().for_each(|generated| println!("  {generated}"));
         let source = size::show(load.volumes.total_bytes());
         match fit {
@@ -186,6 +188,52 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
         0 => Ok(()),
         failed => Err(ended(json, format!("{failed} requests failed"))),
     }
+}
+
+/// What is put to a target.
+pub struct Put {
+    records: Box<dyn Iterator<Item = Result<Record, TraceError>>>,
+    volumes: Volumes,
+    options: Options,
+    fit: Option<FitName>,
+    goal: Goal,
+    silent: bool,
+}
+
+/// What came of it.
+pub struct Done {
+    outcome: replay::Outcome,
+    size_bytes: u64,
+    fit: Fit,
+    fold: u64,
+}
+
+impl Put {
+    /// Puts it to `disk`.
+    pub async fn to(self, rt: &Rt, disk: Rc<dyn Disk>, live: Live) -> Result<Done, Failure> {
+        let (size_bytes, sector) = (disk.info().size_bytes, disk.info().sector_bytes);
+        let fit = choose(self.fit, &self.volumes, size_bytes);
+        let map = AddressMap::new(&self.volumes, size_bytes, sector, fit);
+        show_progress(rt, &live, self.goal, self.silent);
+        let outcome = replay::run(rt, disk, &map, self.records, &self.options, &live).await;
+        Ok(Done { outcome: outcome.map_err(explain)?, size_bytes, fit, fold: map.fold() })
+    }
+}
+
+/// To what there is, in real time.
+fn to_target(target: String, writes: bool, put: Put) -> Result<Done, Failure> {
+    thread::run(move |opener: Opener| async move {
+        let disk = opener.open(&target, !writes).await?;
+        if writes {
+            refuse_member(&*disk).await?;
+        }
+        let live = match disk_times(&target) {
+            Some(disks) => Live::watching(Rc::new(disks)),
+            None => Live::new(),
+        };
+        stop_on_signals(&opener.rt, &live)?;
+        put.to(&opener.rt, disk, live).await
+    })
 }
 
 /// The failure of a replay whose figures have been printed: with JSON they say it all.
@@ -241,7 +289,7 @@ struct Goal {
 }
 
 /// Whoever asks the replay to end is told what it measured until then; who asks twice ends it at once.
-fn stop_on_signals(opener: &Opener, live: &Live) -> Outcome {
+fn stop_on_signals(rt: &Rt, live: &Live) -> Outcome {
     let (signals, mut inbox) = unbounded();
     thread::on_signals(move |signal, before| {
         if before > 0 {
@@ -250,7 +298,7 @@ fn stop_on_signals(opener: &Opener, live: &Live) -> Outcome {
         let _ = signals.unbounded_send(());
     })?;
     let live = live.clone();
-    drop(opener.rt.spawn(async move {
+    drop(rt.spawn(async move {
         inbox.next().await;
         live.stop();
     }));
@@ -258,11 +306,11 @@ fn stop_on_signals(opener: &Opener, live: &Live) -> Outcome {
 }
 
 /// Shows how far it is, until the executor ends.
-fn show_progress(opener: &Opener, live: &Live, goal: Goal, silent: bool) {
-    let (rt, live) = (opener.rt.clone(), live.clone());
+fn show_progress(rt: &Rt, live: &Live, goal: Goal, silent: bool) {
+    let (tasks, rt, live) = (rt, rt.clone(), live.clone());
     let begun_ns = rt.now();
     let mut progress = Progress::new("replaying", goal.requests, silent);
-    drop(opener.rt.spawn(async move {
+    drop(tasks.spawn(async move {
         loop {
             rt.sleep(LOOK_EVERY).await;
             let (issued, completed) = live.progress();

@@ -3,6 +3,7 @@
 mod disk;
 mod experiments;
 mod export;
+pub mod replay;
 
 use crate::cli::{LabArgs, LabCommand};
 use crate::failure::Outcome;

@@ -1,0 +1,165 @@
+//! An array of the engine on modelled disks, in virtual time, for loads from outside (`weft replay`).
+//!
+//! Its disks may be as large as the product, because nothing is stored of what nobody wrote. An array knows
+//! which regions were never written, and answers reads of them without a disk; so one block of zeros is
+//! written to each region first. From then on the whole array is data, which zeros happen to be:
+//! every read goes to the disks, every rebuild has all of it to do, and parity is right from the start.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use weft_array::{
+    Array, ArrayError, AssembleOptions, Consistency, CreateError, CreateOptions, Piggyback,
+    RebuildOrder, RebuildPolicy, create,
+};
+use weft_code::CodeSpec;
+use weft_disk::Disk;
+use weft_rt::{Buf, MILLISECOND, Nanos, Rt};
+use weft_sim::{Model, ModelDisk, ModelOptions};
+use weft_trace::replay::DiskTimes;
+
+use crate::bench::Target;
+
+/// Smallest write.
+const BLOCK: usize = 4096;
+/// After the first writes the disks rest so long, until their buffers have drained.
+const REST: Nanos = 2000 * MILLISECOND;
+
+/// Why there is no such array.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelledError {
+    /// It cannot be made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// It cannot be used.
+    #[error(transparent)]
+    Array(#[from] ArrayError),
+}
+
+/// What an array is to be made of.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    /// The stripe code.
+    pub code: CodeSpec,
+    /// Disks.
+    pub disks: usize,
+    /// What they are.
+    pub model: &'static Model,
+    /// Bytes offered of each; none: all.
+    pub disk_bytes: Option<u64>,
+    /// Bytes of a unit.
+    pub unit_bytes: u32,
+    /// Turns the platters.
+    pub seed: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct ModelledArray {
+    rt: Rt,
+    wish: Wish,
+    array: Array,
+    disks: RefCell<Vec<Rc<ModelDisk>>>,
+}
+
+impl ModelledArray {
+    /// Makes one, on the clock of `rt`. No log and no bitmap, as Linux MD comes.
+    ///
+    /// # Errors
+    /// If there can be no such array.
+    pub async fn open(rt: &Rt, wish: Wish) -> Result<Self, ModelledError> {
+        let disks: Vec<_> = (0..wish.disks).map(|number| disk(rt, &wish, number)).collect();
+        let members = || disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect::<Vec<_>>();
+        let options = CreateOptions {
+            name: "modelled".into(),
+            code: wish.code,
+            algorithm: None,
+            unit_bytes: wish.unit_bytes,
+            consistency: Consistency::None,
+            region_bytes: None,
+            log_bytes: None,
+            spares: 0,
+            force: false,
+            id: [1; 16],
+            now_unix_s: 0,
+        };
+        create(&members(), &options).await?;
+        let options = AssembleOptions { nonce: wish.seed, ..AssembleOptions::default() };
+        let array = Array::assemble(rt, members(), options).await?;
+        mark_written(&array).await?;
+        rt.sleep(REST).await;
+        Ok(Self { rt: rt.clone(), wish, array, disks: RefCell::new(disks) })
+    }
+
+    /// The array.
+    pub fn array(&self) -> &Array {
+        &self.array
+    }
+
+    /// The array as a disk, for a replay.
+    pub fn target(&self) -> Rc<dyn Disk> {
+        Rc::new(Target::new(self.array.clone()))
+    }
+
+    /// Fails the disks of `slots`.
+    ///
+    /// # Errors
+    /// If there is no such slot, or data would be lost.
+    pub async fn fail(&self, slots: &[usize]) -> Result<(), ArrayError> {
+        for slot in slots {
+            self.array.fail(&slot.to_string()).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the array a fresh disk, to which it rebuilds a failed one from the beginning to the end, at
+    /// `bytes_s` whatever users do.
+    ///
+    /// # Errors
+    /// If the array takes no disk.
+    pub async fn rebuild(&self, bytes_s: u64) -> Result<(), ArrayError> {
+        self.array.set_throttle(bytes_s, Some(bytes_s));
+        let policy = RebuildPolicy {
+            order: RebuildOrder::Ascending,
+            piggyback: Piggyback::Off,
+            ..RebuildPolicy::default()
+        };
+        self.array.set_rebuild_policy(policy).await?;
+        let number = self.disks.borrow().len();
+        let spare = disk(&self.rt, &self.wish, number);
+        self.disks.borrow_mut().push(spare.clone());
+        self.array.add_spare(spare).await
+    }
+}
+
+impl DiskTimes for ModelledArray {
+    fn busy(&self) -> Vec<(String, Nanos)> {
+        let disks = self.disks.borrow();
+        let busy = |disk: &Rc<ModelDisk>| (disk.info().name.clone(), disk.stats().busy_ns);
+        disks.iter().map(busy).collect()
+    }
+}
+
+/// Writes zeros to each region of a fresh array, so that all of it counts as written.
+async fn mark_written(array: &Array) -> Result<(), ArrayError> {
+    let (mut at, mut region, size) = (0, u64::MAX, array.size_bytes());
+    while at < size {
+        array.write(at, Buf::zeroed(BLOCK).freeze(), false).await?;
+        if at == 0 {
+            // What is not a hole now is the first region.
+            region = array.allocation(0, size)?.first().map_or(size, |extent| extent.len);
+        }
+        at += region;
+    }
+    array.flush().await
+}
+
+fn disk(rt: &Rt, wish: &Wish, number: usize) -> Rc<ModelDisk> {
+    let options = ModelOptions {
+        name: Some(format!("d{number}")),
+        size_bytes: wish.disk_bytes,
+        seed: wish.seed.wrapping_add(number as u64),
+        ..ModelOptions::default()
+    };
+    ModelDisk::open(rt, wish.model, options)
+}

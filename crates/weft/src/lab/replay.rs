@@ -1,0 +1,110 @@
+//! Modelled targets of `weft replay`, in virtual time.
+
+use std::rc::Rc;
+
+use weft_code::CodeSpec;
+use weft_disk::Disk as _;
+use weft_lab::modelled::{ModelledArray, ModelledError, Wish};
+use weft_rt::{Nanos, Rt};
+use weft_sim::model::UnknownModel;
+use weft_sim::{Model, ModelDisk, ModelOptions, lab_rt};
+use weft_trace::replay::{DiskTimes, Live};
+
+use crate::cli::ModelledArgs;
+use crate::commands::replay::{Done, Put};
+use crate::failure::Failure;
+
+/// What is modelled.
+pub struct Modelled {
+    model: &'static Model,
+    disk_bytes: Option<u64>,
+    array: Option<Wish>,
+    failed: Vec<usize>,
+    rebuild_bytes_s: Option<u64>,
+}
+
+impl Modelled {
+    /// What the arguments ask for, if it is a model.
+    pub fn of(args: &ModelledArgs) -> Result<Option<Self>, Failure> {
+        let Some(name) = &args.model else { return Ok(None) };
+        let model = Model::find(name).map_err(|e: UnknownModel| {
+            Failure::usage(e.to_string()).hint("`weft lab disk --list` says what they are")
+        })?;
+        let array = match (&args.code, args.disks) {
+            (Some(code), Some(disks)) => Some(Wish {
+                code: code_called(code)?,
+                disks,
+                model,
+                disk_bytes: args.disk_size,
+                unit_bytes: u32::try_from(args.unit)
+                    .map_err(|_| Failure::usage(format!("--unit {}: too large", args.unit)))?,
+                seed: 1,
+            }),
+            _ => None,
+        };
+        if args.rebuild == Some(0) {
+            return Err(Failure::usage("--rebuild 0 would never end"));
+        }
+        Ok(Some(Self {
+            model,
+            disk_bytes: args.disk_size,
+            array,
+            failed: args.failed.clone(),
+            rebuild_bytes_s: args.rebuild,
+        }))
+    }
+
+    /// What it is, in a line.
+    pub fn title(&self) -> String {
+        match &self.array {
+            Some(wish) => format!("modelled {} of {} × {}", wish.code, wish.disks, self.model.name),
+            None => format!("modelled {}", self.model.name),
+        }
+    }
+
+    /// Puts requests to it.
+    pub fn run(self, put: Put) -> Result<Done, Failure> {
+        let rt = lab_rt();
+        rt.clone().block_on(async move {
+            match self.array.clone() {
+                Some(wish) => self.to_array(&rt, wish, put).await,
+                None => self.to_disk(&rt, put).await,
+            }
+        })
+    }
+
+    async fn to_disk(&self, rt: &Rt, put: Put) -> Result<Done, Failure> {
+        let options = ModelOptions { size_bytes: self.disk_bytes, ..ModelOptions::default() };
+        let disk = ModelDisk::open(rt, self.model, options);
+        put.to(rt, disk.clone(), Live::watching(Rc::new(One(disk)))).await
+    }
+
+    async fn to_array(&self, rt: &Rt, wish: Wish, put: Put) -> Result<Done, Failure> {
+        let title = self.title();
+        let array = self.array_of(rt, wish).await;
+        let array = Rc::new(array.map_err(|e| Failure::new(format!("{title}: {e}")))?);
+        put.to(rt, array.target(), Live::watching(array)).await
+    }
+
+    async fn array_of(&self, rt: &Rt, wish: Wish) -> Result<ModelledArray, ModelledError> {
+        let array = ModelledArray::open(rt, wish).await?;
+        array.fail(&self.failed).await?;
+        if let Some(bytes_s) = self.rebuild_bytes_s {
+            array.rebuild(bytes_s).await?;
+        }
+        Ok(array)
+    }
+}
+
+fn code_called(text: &str) -> Result<CodeSpec, Failure> {
+    text.parse().map_err(|e| Failure::usage(format!("--code {text}: {e}")))
+}
+
+/// A modelled disk by itself.
+struct One(Rc<ModelDisk>);
+
+impl DiskTimes for One {
+    fn busy(&self) -> Vec<(String, Nanos)> {
+        vec![(self.0.info().name.clone(), self.0.stats().busy_ns)]
+    }
+}
