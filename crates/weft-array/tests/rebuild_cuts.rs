@@ -1,0 +1,442 @@
+//! A power cut, a further lost disk, or both, at every disk operation of a rebuild: in every order, by every
+//! executor, beside users whose requests bring units along. No byte is lost and no stripe is taken for rebuilt that
+//! is not; what is left of the rebuild is done after the crash, and then others can be lost.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes and counts of a test are small"
+)]
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use common::bench::{UNIT, members, options, run};
+use common::disk::{Cells, Leave, Power, TestDisk, mix};
+use common::*;
+use futures_util::future::select;
+use weft_array::superblock::{SlotState, read_superblock};
+use weft_array::{
+    Array, ArrayState, AssembleOptions, Piggyback, RebuildExecutor, RebuildOrder, RebuildPolicy,
+    ScrubMode, Superblock, create,
+};
+use weft_layout::{code_for, for_code};
+use weft_rt::sync::{Sender, oneshot};
+use weft_rt::{MILLISECOND, Rt};
+
+const SECTOR: usize = 512;
+const ROWS: u64 = 6;
+const SIZE: u64 = (2 << 20) + ROWS * UNIT;
+
+const ORDERS: [RebuildOrder; 3] =
+    [RebuildOrder::Ascending, RebuildOrder::Popularity, RebuildOrder::Redundancy];
+
+/// An array, the members it misses when the rebuild begins, and how it is rebuilt. It survives one more.
+#[derive(Debug, Clone, Copy)]
+struct Setup {
+    code: &'static str,
+    slots: usize,
+    lost: &'static [usize],
+    order: RebuildOrder,
+    executor: RebuildExecutor,
+    piggyback: Piggyback,
+}
+
+impl Setup {
+    fn policy(&self) -> RebuildPolicy {
+        RebuildPolicy {
+            order: self.order,
+            executor: self.executor,
+            piggyback: self.piggyback,
+            slice_stripes: 1,
+            zone_stripes: 1,
+            request_bytes: 4096,
+            preemptive: true,
+            ..RebuildPolicy::default()
+        }
+    }
+
+    /// Members and spares.
+    fn disks(&self) -> usize {
+        self.slots + self.lost.len()
+    }
+
+    /// A disk that may be lost: a survivor, or one of those that are being rebuilt.
+    fn victim(&self, n: u64) -> usize {
+        let may = |disk: &usize| !self.lost.contains(disk);
+        let may: Vec<usize> = (0..self.disks()).filter(may).collect();
+        may[n as usize % may.len()]
+    }
+}
+
+/// What users may find: what was durable, and the contents after each write that began since, with the step
+/// at which it began.
+#[derive(Clone, Default)]
+struct History {
+    durable: Rc<[u8]>,
+    newer: Vec<(u64, Rc<[u8]>)>,
+}
+
+impl History {
+    fn latest(&self) -> &Rc<[u8]> {
+        self.newer.last().map_or(&self.durable, |(_, bytes)| bytes)
+    }
+
+    fn begin(&mut self, step: u64, at: usize, bytes: &[u8]) {
+        let mut next = self.latest().to_vec();
+        next[at..at + bytes.len()].copy_from_slice(bytes);
+        self.newer.push((step, next.into()));
+    }
+
+    fn flushed(&mut self) {
+        self.durable = self.latest().clone();
+        self.newer.clear();
+    }
+
+    fn allows(&self, range: &std::ops::Range<usize>, found: &[u8]) -> bool {
+        let all = self.newer.iter().map(|(_, bytes)| bytes).chain([&self.durable]);
+        all.into_iter().any(|bytes| bytes[range.clone()] == *found)
+    }
+
+    /// Whether a write of these bytes began up to `step`, and is not known to be durable.
+    fn was_being_written(&self, range: &std::ops::Range<usize>, step: u64) -> bool {
+        let mut writes = self.newer.iter().filter(|(began, _)| *began <= step);
+        writes.any(|(_, bytes)| bytes[range.clone()] != self.durable[range.clone()])
+    }
+}
+
+/// All that is left of a moment, if the power goes then.
+#[derive(Clone)]
+struct Moment {
+    step: u64,
+    cells: Vec<Cells>,
+    history: History,
+    /// Slots that lost an active member before, and at which step.
+    taken: Vec<(usize, u64)>,
+}
+
+/// What is to happen to a rebuild.
+#[derive(Clone, Copy, Default)]
+struct Trouble {
+    /// At this step this disk is lost.
+    lose: Option<(u64, usize)>,
+    /// At this step the power goes.
+    cut: Option<u64>,
+    /// All moments are kept.
+    record: bool,
+}
+
+/// The eyes on a run: counts its steps and brings the trouble.
+#[derive(Default)]
+struct Watch {
+    trouble: Trouble,
+    step: Cell<u64>,
+    /// The rebuild has ended.
+    done: Cell<bool>,
+    history: RefCell<History>,
+    moments: RefCell<Vec<Moment>>,
+    /// Slots that the lost disk held, as an active member, and when the others knew that it is lost.
+    taken: RefCell<Vec<usize>>,
+    known: Cell<Option<u64>>,
+    off: RefCell<Option<Sender<()>>>,
+}
+
+impl Watch {
+    fn see(&self, disks: &[Rc<TestDisk>]) {
+        if self.done.get() {
+            return;
+        }
+        let step = self.step.get();
+        self.step.set(step + 1);
+        if let Some((_, victim)) = self.trouble.lose.filter(|(at, _)| *at == step) {
+            disks[victim].faults.gone.set(true);
+            *self.taken.borrow_mut() = active_slots(&disks[victim].cells.borrow());
+        }
+        let taken = self.taken.borrow();
+        if self.known.get().is_none()
+            && let Some(slot) = taken.first()
+            && disks.iter().any(|disk| excludes(&disk.cells.borrow(), *slot))
+        {
+            self.known.set(Some(step));
+        }
+        let cut = self.trouble.cut == Some(step);
+        if self.trouble.record || cut {
+            let cells = disks.iter().map(|disk| disk.cells.borrow().clone()).collect();
+            let history = self.history.borrow().clone();
+            let at = self.known.get().unwrap_or(step);
+            let taken = taken.iter().map(|slot| (*slot, at)).collect();
+            self.moments.borrow_mut().push(Moment { step, cells, history, taken });
+        }
+        if let Some(off) = self.off.borrow_mut().take_if(|_| cut) {
+            off.send(());
+        }
+    }
+}
+
+/// What a disk says of the array.
+fn superblock_on(cells: &Cells) -> Option<Superblock> {
+    let copy = |offset| {
+        let mut bytes = vec![0; 16 << 10];
+        cells.read(offset, &mut bytes);
+        Superblock::decode(&bytes).ok()
+    };
+    [128 << 10, 256 << 10].into_iter().filter_map(copy).max_by_key(|own| own.seq)
+}
+
+/// Whether a disk says that the member of a slot is lost.
+fn excludes(cells: &Cells, slot: usize) -> bool {
+    superblock_on(cells).is_some_and(|own| own.slots[slot].state != SlotState::Active)
+}
+
+/// Where a disk is an active member, as it says itself.
+fn active_slots(cells: &Cells) -> Vec<usize> {
+    let newest = superblock_on(cells);
+    let held = |own: &Superblock| {
+        let slots = own.active_slots();
+        slots.filter(|slot| own.slots[*slot].member_id == Some(own.self_id)).collect()
+    };
+    newest.as_ref().map(held).unwrap_or_default()
+}
+
+fn open(rt: &Rt, number: usize, cells: Cells) -> Rc<TestDisk> {
+    TestDisk::new(rt, &Power::new(), number, SIZE, 512, cells)
+}
+
+/// Rebuilds beside users, from the adding of spares to the end. Returns all moments that were kept, and
+/// the number of steps.
+fn rebuild(setup: Setup, trouble: Trouble) -> (Vec<Moment>, u64) {
+    let (off, cut) = oneshot();
+    let watch = Rc::new(Watch { trouble, off: Some(off).into(), ..Watch::default() });
+    let (rt, watching) = (rt(), watch.clone());
+    let inner = rt.clone();
+    rt.block_on(async move {
+        let whole = std::pin::pin!(live(&inner, setup, &watching));
+        drop(select(whole, cut).await);
+    });
+    rt.kill_all();
+    (watch.moments.take(), watch.step.get())
+}
+
+async fn live(rt: &Rt, setup: Setup, watch: &Rc<Watch>) {
+    let power = Power::new();
+    let disks: Vec<_> = (0..setup.disks())
+        .map(|n| TestDisk::new(rt, &power, n, SIZE, 512, Cells::default()))
+        .collect();
+    let array = degraded(rt, setup, &disks).await;
+    let bytes = pattern(0, array.size_bytes() as usize, 1);
+    write(&array, 0, &bytes).await;
+    array.flush().await.expect("flushed");
+    *watch.history.borrow_mut() = History { durable: bytes.into(), newer: Vec::new() };
+    let (eyes, seen) = (watch.clone(), disks.clone());
+    power.watch(move || eyes.see(&seen));
+    for spare in &disks[setup.slots..] {
+        let _ = array.add_spare(spare.clone()).await;
+    }
+    let mut n = 0;
+    while n < 8 || array.status().state != ArrayState::Healthy && n < 30 {
+        use_it(&array, watch, n).await;
+        n += 1;
+    }
+    array.flush().await.expect("flushed");
+    watch.history.borrow_mut().flushed();
+    if watch.trouble.record {
+        let counts = array.rebuild_counts();
+        assert!(counts.stripes_piggybacked > 0 && counts.stripes_rebuilt > 0, "{counts:?}");
+    }
+    let what = format!("{setup:?}, lost {:?}", watch.trouble.lose);
+    let bytes = watch.history.borrow().durable.clone();
+    let turn = watch.trouble.lose.map_or(0, |(step, _)| step);
+    heals(rt, &array, 20, &what).await;
+    watch.done.set(true);
+    heals(rt, &array, 30, &what).await;
+    is_whole(&array, setup, &bytes, turn, &what).await;
+}
+
+/// The array of `setup`, without those that it misses, and slow to rebuild.
+async fn degraded(rt: &Rt, setup: Setup, disks: &[Rc<TestDisk>]) -> Array {
+    let mut options = options(setup.code);
+    let k = code_for(options.code, Default::default(), setup.slots).expect("a code").k() as u64;
+    options.region_bytes = Some(2 * k * UNIT);
+    let members = members(&disks[..setup.slots]);
+    create(&members, &options).await.expect("created");
+    let array = assemble(rt, &members).await;
+    array.set_rebuild_policy(setup.policy()).await.expect("within its limits");
+    for slot in setup.lost {
+        array.fail(&slot.to_string()).await.expect("can lose it");
+    }
+    array.set_throttle(0, Some(UNIT * 10_000));
+    array
+}
+
+/// The n-th request of users: parts of units and whole ones, here and there.
+async fn use_it(array: &Array, watch: &Watch, n: u64) {
+    let size = array.size_bytes();
+    let place = |len: u64, align: u64| (mix(n) % ((size - len) / align) * align) as usize;
+    let put = async |at: usize, len: usize| {
+        let bytes = pattern(n, len, 3);
+        watch.history.borrow_mut().begin(watch.step.get(), at, &bytes);
+        write(array, at as u64, &bytes).await;
+    };
+    match n % 5 {
+        0 => put(place(1536, 512), 1536).await,
+        1 => put(place(UNIT, UNIT), UNIT as usize).await,
+        3 => put(place(3 * UNIT, 1024), 3 * UNIT as usize).await,
+        _ => {
+            let (at, len) =
+                (place(6 * UNIT, 512), if n.is_multiple_of(2) { 1024 } else { 6 * UNIT });
+            let found = read(array, at as u64, len as usize).await;
+            let latest = watch.history.borrow().latest().clone();
+            assert!(found == latest[at..at + len as usize], "read {n} at {at}");
+        }
+    }
+    if n % 3 == 2 {
+        array.flush().await.expect("flushed");
+        watch.history.borrow_mut().flushed();
+    }
+}
+
+/// With spares enough, numbered from `fresh` on, everything is rebuilt.
+async fn heals(rt: &Rt, array: &Array, mut fresh: usize, what: &str) {
+    array.set_throttle(0, None);
+    // Whoever is lost and was not asked since is noticed now.
+    array.flush().await.expect("flushed");
+    let is_whole = || {
+        let status = array.status();
+        status.state == ArrayState::Healthy && status.regions.resync == 0
+    };
+    for _ in 0..5000 {
+        let status = array.status();
+        let missing = status.slots.iter().filter(|slot| slot.state == "missing").count();
+        if is_whole() || status.broken.is_some() {
+            break;
+        }
+        if missing > status.spares.len() {
+            let added = array.add_spare(open(rt, fresh, Cells::default())).await;
+            added.expect("a fresh disk");
+            fresh += 1;
+        }
+        rt.sleep(MILLISECOND).await;
+    }
+    assert!(is_whole(), "{what}: {:#?}", array.status());
+}
+
+/// All is there, also without others than those that were rebuilt.
+async fn is_whole(array: &Array, setup: Setup, bytes: &[u8], turn: u64, what: &str) {
+    assert!(read(array, 0, bytes.len()).await == bytes, "{what}: whole again");
+    let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+    assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
+    let others: Vec<usize> = (0..setup.slots).filter(|n| !setup.lost.contains(n)).collect();
+    for n in 0..setup.lost.len() + 1 {
+        let slot = others[(turn as usize + n) % others.len()];
+        array.fail(&slot.to_string()).await.expect("can lose it");
+    }
+    assert!(read(array, 0, bytes.len()).await == bytes, "{what}: without others");
+    array.stop().await.expect("stopped");
+}
+
+/// The power goes at `moment`, and `lost` with it; `before` was lost before, at that step.
+fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(u64, usize)>) {
+    let step = moment.step;
+    let leave = [Leave::All, Leave::Nothing, Leave::Some(mix(step))][step as usize % 3];
+    let what = format!("{setup:?}, cut {step}, {leave:?}, lost {before:?}, {lost:?}");
+    run(move |rt| async move {
+        let history = moment.history;
+        let gone = |n: usize| lost == Some(n) || before.is_some_and(|(_, disk)| disk == n);
+        let mut kept: Vec<Rc<TestDisk>> = Vec::new();
+        let mut newest: Option<Superblock> = None;
+        for (n, cells) in moment.cells.iter().enumerate() {
+            let disk = open(&rt, n, cells.after_cut(leave));
+            // A spare that was being added is none yet.
+            let Ok(Some(own)) = read_superblock(&*disk).await else { continue };
+            // What was lost before the rebuild may be there again, and is not used.
+            let is_stale = setup.lost.contains(&n);
+            if !gone(n) && (!is_stale || step.is_multiple_of(2)) {
+                kept.push(disk);
+            }
+            if !is_stale && newest.as_ref().is_none_or(|newest| newest.seq < own.seq) {
+                newest = Some(own);
+            }
+        }
+        let newest = newest.expect("some members");
+        // The slots of active members that were lost; one that was being rebuilt takes nothing.
+        let mut taken = moment.taken.clone();
+        if let Some(lost) = lost {
+            taken.extend(active_slots(&moment.cells[lost]).into_iter().map(|slot| (slot, step)));
+        }
+        let force = lost.is_some() || before.is_some();
+        let assembling = AssembleOptions { nonce: 99, force_degraded: force, ..Default::default() };
+        let array = match Array::assemble(&rt, members(&kept), assembling).await {
+            Ok(array) => array,
+            Err(error) => panic!("{what}: {error}"),
+        };
+        let layout =
+            for_code(newest.code, newest.algorithm, setup.slots, newest.rows).expect("laid");
+        let k = code_for(newest.code, newest.algorithm, setup.slots).expect("a code").k();
+        let first = read(&array, 0, history.durable.len()).await;
+        for (number, found) in first.chunks(SECTOR).enumerate() {
+            let range = number * SECTOR..(number + 1) * SECTOR;
+            let unit = range.start / UNIT as usize;
+            let slot = layout.place((unit / k) as u64, unit % k).slot;
+            let mut losses = taken.iter().filter(|(of, _)| *of == slot);
+            let excused = losses.any(|(_, at)| history.was_being_written(&range, *at));
+            assert!(history.allows(&range, found) || excused, "{what}: sector {number}");
+        }
+        heals(&rt, &array, 20, &what).await;
+        is_whole(&array, setup, &first, step, &what).await;
+    });
+}
+
+/// A crash with a lost disk is tried at every step of every setup, a crash alone at every second one. A run with
+/// a disk lost on the way begins anew for each step at which that is, so each setup takes every fifth
+/// step; the ten setups take each step in turn, half of them with a crash soon after.
+fn everywhere(setup: Setup, turn: u64) {
+    let is_due = |step: u64, stride| (step + turn).is_multiple_of(stride);
+    let (moments, steps) = rebuild(setup, Trouble { record: true, ..Trouble::default() });
+    assert!(moments.len() > 150, "only {} steps", moments.len());
+    for moment in moments {
+        let victim = setup.victim(moment.step);
+        if is_due(moment.step, 2) {
+            after_cut(setup, moment.clone(), None, None);
+        }
+        after_cut(setup, moment, Some(victim), None);
+    }
+    for step in (0..steps).filter(|step| is_due(*step, 5)) {
+        let lose = Some((step, setup.victim(step / 5)));
+        let crashes = (step / 5 + turn).is_multiple_of(2);
+        let cut = crashes.then(|| step + 1 + mix(step) % 40);
+        let (moments, _) = rebuild(setup, Trouble { lose, cut, record: false });
+        for moment in moments {
+            after_cut(setup, moment, None, lose);
+        }
+    }
+}
+
+fn in_every_order(executor: RebuildExecutor, piggyback: Piggyback, turn: u64) {
+    for (order, turn) in ORDERS.into_iter().zip(turn..) {
+        let setup = Setup { code: "raid6", slots: 5, lost: &[1], order, executor, piggyback };
+        everywhere(setup, turn);
+    }
+}
+
+#[test]
+fn stripe_by_stripe() {
+    in_every_order(RebuildExecutor::Stripe, Piggyback::Widen, 0);
+}
+
+#[test]
+fn pipelined() {
+    in_every_order(RebuildExecutor::Pipelined, Piggyback::Covered, 3);
+}
+
+#[test]
+fn disk_by_disk() {
+    in_every_order(RebuildExecutor::Disk, Piggyback::Widen, 6);
+}
+
+#[test]
+fn two_members_at_once() {
+    let (order, executor) = (RebuildOrder::Redundancy, RebuildExecutor::Stripe);
+    let (slots, piggyback) = (6, Piggyback::Widen);
+    everywhere(Setup { code: "rs:3+3", slots, lost: &[0, 2], order, executor, piggyback }, 9);
+}
