@@ -11,7 +11,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weft_array::{Array, Consistency};
-use weft_bench::{Load, Row, Table, TrivialDriver, fill, make, ram_disk, ram_disks, rebuilt, run};
+use weft_bench::{
+    Load, Row, Table, TrivialDriver, fill, make, ram_disk, ram_disks, rebuilt, run, touch,
+};
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RateLimit};
 use weft_rt::{Buf, Driver, Nanos, Rt, SECOND, Schedule};
 use weft_sim::SimDriver;
@@ -137,6 +139,9 @@ fn rebuild(table: &Table, time: Time, code: &str, slots: usize) {
     limited.limit(bytes);
     let (rt, array) = (limited.rt.clone(), limited.array.clone());
     let (disk, faults) = self::limited(&rt, ram_disk("new", member_mib));
+    let new = disk.clone();
+    rt.block_on(async move { touch(&*new).await });
+    let before = faults.counts().written_bytes;
     faults.inject(Fault::Limit(bytes));
     let elapsed: Nanos = limited.rt.block_on(async move {
         let start = rt.now();
@@ -144,7 +149,8 @@ fn rebuild(table: &Table, time: Time, code: &str, slots: usize) {
         rebuilt(&rt, &array).await;
         rt.now() - start
     });
-    let rate = faults.counts().written_bytes as f64 * SECOND as f64 / elapsed as f64;
+    limited.rt.kill_all();
+    let rate = (faults.counts().written_bytes - before) as f64 * SECOND as f64 / elapsed as f64;
     let limit = REBUILD_BYTES_PER_S as f64;
     table.row(&Row {
         what: format!("{code}, slot 1 rebuilt, {}", time.name()),

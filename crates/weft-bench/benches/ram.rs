@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weft_array::{Array, Consistency};
 use weft_bench::{
-    Contestant, Load, MIB, Race, Row, Table, TrivialDriver, fill, make, ram_disks, run,
+    Contestant, Load, MIB, Race, Row, Table, TrivialDriver, fill, make, ram_disks, run, touch,
 };
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Buf, Frozen, Rt, Schedule};
@@ -94,11 +94,8 @@ fn figures(rate: f64, shape: Shape) -> String {
 fn touched(rt: &Rt, disks: Vec<Rc<dyn Disk>>) -> Vec<Rc<dyn Disk>> {
     let all = disks.clone();
     rt.block_on(async move {
-        let piece = Frozen::copy_from(&vec![0x5a; 1 << 20]);
         for disk in all {
-            for n in 0..MEMBER_MIB {
-                disk.write(n * MIB, piece.clone(), WriteOpts::USER).await.expect("written");
-            }
+            touch(&*disk).await;
         }
     });
     disks

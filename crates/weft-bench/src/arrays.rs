@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, create};
-use weft_disk::{Disk, RamDisk};
-use weft_rt::{Buf, Rt};
+use weft_disk::{Disk, RamDisk, WriteOpts};
+use weft_rt::{Buf, Frozen, Rt};
 
 /// 2^20 bytes.
 pub const MIB: u64 = 1 << 20;
@@ -19,6 +19,17 @@ pub fn ram_disks(count: usize, mib: u64) -> Vec<Rc<dyn Disk>> {
 #[must_use]
 pub fn ram_disk(name: &str, mib: u64) -> Rc<dyn Disk> {
     Rc::new(RamDisk::new(name, mib * MIB, 512))
+}
+
+/// Writes a disk, so that every page of its memory is there.
+///
+/// # Panics
+/// If a write fails.
+pub async fn touch(disk: &dyn Disk) {
+    let piece = Frozen::copy_from(&vec![0x5a; 1 << 20]);
+    for n in 0..disk.info().size_bytes / MIB {
+        disk.write(n * MIB, piece.clone(), WriteOpts::USER).await.expect("written");
+    }
 }
 
 /// Options for an array of `code` with units of 64 KiB.

@@ -15,7 +15,7 @@ mod clock;
 mod load;
 mod race;
 
-pub use arrays::{MIB, assemble, create_options, fill, make, ram_disk, ram_disks, rebuilt};
+pub use arrays::{MIB, assemble, create_options, fill, make, ram_disk, ram_disks, rebuilt, touch};
 pub use clock::{CpuClock, TrivialDriver};
 pub use load::{Load, Outcome, run};
 pub use race::{Contestant, Race, Row, Table, median};
