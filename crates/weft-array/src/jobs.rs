@@ -290,9 +290,22 @@ impl Inner {
         let (width, slots) = (self.geometry.code.width() as u64, self.members.len() as u64);
         let bytes = self.geometry.unit_bytes * width / slots.max(1);
         let paused = self.jobs.paused.get();
-        let current = self.jobs.current.borrow();
+        let current = self.jobs.current.borrow().clone().or_else(|| self.resting_rebuild());
         let scrub = self.jobs.scrub.progress();
         current.iter().chain(&scrub).map(|progress| progress.status(now, bytes, paused)).collect()
+    }
+}
+
+impl Inner {
+    /// A rebuild that is paused: nobody works at it, but it is not forgotten.
+    fn resting_rebuild(&self) -> Option<Progress> {
+        if !self.jobs.paused.get() || self.members.rebuilding().is_empty() {
+            return None;
+        }
+        let total = self.geometry.stripes;
+        let done = total.saturating_sub(self.map.stale_stripes(self.lanes()));
+        let meter = Meter::from(self.rt.now(), done);
+        Some(Progress { kind: self.rebuild_kind(), total, done, meter })
     }
 }
 

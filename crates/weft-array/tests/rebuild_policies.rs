@@ -219,6 +219,35 @@ fn nothing_is_lost_or_done_twice_beside_users_and_changes_of_policy() {
 }
 
 #[test]
+fn a_rebuild_that_rests_says_how_far_it_is_and_goes_on_there() {
+    run(|rt| async move {
+        let (bench, bytes) = damaged(&rt, ("raid5", 4, 1)).await;
+        // Of 16 stripes one every 200 ms.
+        bench.array.set_throttle(0, Some(UNIT * 5));
+        add_spares(&rt, &bench, 0..1).await;
+        rt.sleep(SECOND / 2).await;
+        let (mut before, mut reads) = (0, 0);
+        for paused in [true, false, true] {
+            bench.array.set_paused(paused);
+            rt.sleep(SECOND / 2).await;
+            let status = bench.array.status();
+            let job = status.jobs.first().unwrap_or_else(|| panic!("{paused}: {status:?}"));
+            let done = job.stripes_done;
+            assert_eq!((job.paused, job.eta_s.is_some()), (paused, !paused));
+            assert!(done > 1 && done >= before && done < job.stripes_total, "{job:?}");
+            (before, reads) = (done, bench.array.rebuild_counts().source_reads);
+        }
+        rt.sleep(SECOND).await;
+        assert_eq!(bench.array.rebuild_counts().source_reads, reads, "it does not rest");
+        bench.array.set_throttle(0, None);
+        bench.array.set_paused(false);
+        bench.until(ArrayState::Healthy).await;
+        check_whole(&bench, &bytes, "after the rest").await;
+        bench.array.stop().await.expect("stopped");
+    });
+}
+
+#[test]
 fn what_users_ask_for_is_rebuilt_first_and_the_rest_in_its_turn() {
     run(|rt| async move {
         for preemptive in [false, true] {

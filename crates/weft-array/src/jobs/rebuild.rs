@@ -82,6 +82,11 @@ enum Step {
 }
 
 impl Inner {
+    /// What filling the present replacements is called.
+    pub(super) fn rebuild_kind(&self) -> JobKind {
+        if self.members.only_copies() { JobKind::Replace } else { JobKind::Rebuild }
+    }
+
     /// Rebuilds all slots that are being rebuilt, until nothing is stale or something must be
     /// looked at first.
     pub(crate) async fn rebuild(&self) {
@@ -90,9 +95,8 @@ impl Inner {
             self.jobs.rebuild.set_done(*lane, self.map.unfinished(*lane));
         }
         let left = self.map.stale_stripes(self.lanes());
-        let kind = if self.members.only_copies() { JobKind::Replace } else { JobKind::Rebuild };
         // Of all stripes: so it does not look begun anew after a pause, a crash or another failure.
-        self.jobs.begin(kind, self.geometry.stripes, left, self.rt.now());
+        self.jobs.begin(self.rebuild_kind(), self.geometry.stripes, left, self.rt.now());
         let unreadable = Pass::new(self, slots.clone()).run().await;
         self.jobs.end();
         if self.must_yield() {

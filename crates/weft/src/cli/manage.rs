@@ -132,7 +132,7 @@ pub struct RebuildArgs {
 
 /// How a rebuild goes about its work.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "How it goes about its work")]
+#[command(next_help_heading = "How it goes about its work", allow_negative_numbers = true)]
 pub struct PolicyArgs {
     /// Everything below as it was at first
     #[arg(long)]

@@ -18,6 +18,9 @@ const BEHIND_MAX: usize = 8;
 /// Reads count half for the share of recent ones after this time.
 const RECENT: Nanos = 5 * SECOND;
 
+/// Reads that ended before this time are not recent, however many they were.
+const LATELY: Nanos = 4 * RECENT;
+
 /// What rebuilds did since the array was assembled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebuildCounts {
@@ -126,10 +129,11 @@ impl Counts {
         self.recent.set((hits * scale + f64::from(u8::from(redirected)), reads * scale + 1.0, now));
     }
 
-    /// The share of recent reads that were redirected.
+    /// The share of recent reads that were redirected; `None` if there were none lately.
     pub fn redirected_share(&self, now: Nanos) -> Option<f64> {
         let (hits, reads, then) = self.recent.get();
-        (reads * aged(then, now) >= 0.5).then(|| hits / reads)
+        let lately = now.saturating_sub(then) < LATELY && reads * aged(then, now) >= 0.5;
+        lately.then(|| hits / reads)
     }
 
     pub fn started(&self, now: Nanos) {
