@@ -49,7 +49,8 @@ pub(crate) struct Recovered {
     pub(crate) all: Latency,
     /// Intervals, with the response times of what was completed in them.
     pub(crate) series: Vec<Point>,
-    /// Of each interval: units read by users, and those of them that had to be reconstructed.
+    /// Of each interval: units read by users, and those of them that had to be reconstructed. What is
+    /// left over at the end of the recovery belongs to the last one.
     pub(crate) units: Vec<(u64, u64)>,
     /// Length of these intervals.
     pub(crate) interval: Nanos,
@@ -191,6 +192,7 @@ async fn watch(rt: Rt, course: Rc<Course>, live: Live) -> Result<Nanos, String> 
         course.look(rt.now());
         let RebuildCounts { started_ns, ended_ns, .. } = course.array.rebuild_counts();
         if let (Some(started), Some(ended)) = (started_ns, ended_ns) {
+            course.end();
             live.stop();
             return Ok(ended - started);
         }
@@ -230,13 +232,28 @@ impl Course {
     /// Ends the interval if it is time.
     fn look(&self, now: Nanos) {
         let mut units = self.units.borrow_mut();
-        if now < self.begun + self.interval * (units.len() as u64 + 1) {
-            return;
+        if now >= self.begun + self.interval * (units.len() as u64 + 1) {
+            units.push(self.since());
         }
-        let read = self.read.get();
-        let reconstructed = self.array.rebuild_counts().reads_reconstructed;
-        let (read_before, reconstructed_before) = self.before.replace((read, reconstructed));
-        units.push((read - read_before, reconstructed - reconstructed_before));
+    }
+
+    /// Ends the recovery: a part of an interval is too short to stand alone.
+    fn end(&self) {
+        let (read, reconstructed) = self.since();
+        let mut units = self.units.borrow_mut();
+        if units.is_empty() {
+            units.push((0, 0));
+        }
+        if let Some(last) = units.last_mut() {
+            *last = (last.0 + read, last.1 + reconstructed);
+        }
+    }
+
+    /// Units read, and reconstructed, since this was last asked.
+    fn since(&self) -> (u64, u64) {
+        let now = (self.read.get(), self.array.rebuild_counts().reads_reconstructed);
+        let before = self.before.replace(now);
+        (now.0 - before.0, now.1 - before.1)
     }
 }
 

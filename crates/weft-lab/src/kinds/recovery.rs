@@ -3,7 +3,8 @@
 //! A trace is replayed at its own times from the failure of a disk until its replacement is whole, once with
 //! each policy. Four things are looked at: mean and 99th percentile of the response times of all
 //! requests meanwhile, the time of the rebuild, and the time until 90 % of the units that users read run at full
-//! speed, that is, without being reconstructed: the end of the last interval with fewer.
+//! speed, that is, without being reconstructed: the end of the last interval with fewer. The last interval ends
+//! with the recovery, so that this is the time of the rebuild where nothing is redirected.
 //!
 //! A *sweep* changes one parameter of the first policy, and leaves all others.
 
@@ -331,8 +332,12 @@ fn point(x: &str, runs: &[Recovered], of: &dyn Fn(&Recovered) -> f64) -> Point {
 
 fn full_speed_s(found: &Recovered) -> f64 {
     let slow = found.units.iter().rposition(|(read, slow)| slow * 10 > *read);
-    let end = slow.map_or(0, |index| index as u64 + 1) * found.interval;
-    seconds(end.min(found.rebuild_ns))
+    let end = match slow.map(|index| index + 1) {
+        None => 0,
+        Some(count) if count == found.units.len() => found.rebuild_ns,
+        Some(count) => count as u64 * found.interval,
+    };
+    seconds(end)
 }
 
 fn count(n: u64) -> usize {
