@@ -58,8 +58,8 @@ impl Columns {
     }
 }
 
-/// A unit that could not be read. Without a cause, its member was failed by somebody else since
-/// the losses were listed.
+/// A unit that could not be read. Without a cause, its member was failed or replaced by somebody else
+/// since the losses were listed.
 struct Failed {
     unit: usize,
     cause: Option<(usize, Rc<dyn Disk>, DiskError)>,
@@ -151,6 +151,10 @@ impl Gather<'_> {
             }
             for Failed { unit, cause } in failed {
                 read.remove(unit);
+                if cause.is_none() && !self.array.lost_units(self.at.stripe).contains(unit) {
+                    // Another disk has taken the slot, with all that this one held.
+                    continue;
+                }
                 self.bad.insert(unit);
                 let Some((slot, disk, error)) = cause else { continue };
                 if error.kind == DiskErrorKind::Medium {
@@ -203,7 +207,13 @@ impl Gather<'_> {
                     Some(disk) => {
                         let _busy = members.busy(slot);
                         let (result, buf) = disk.read(offset, buf, class).await;
-                        (unit, buf, result.map_err(|error| Some((slot, disk, error))))
+                        // If it left its slot while it was read it may be wiped for another use by now.
+                        let result = if members.holds(slot, &disk) {
+                            result.map_err(|error| Some((slot, disk, error)))
+                        } else {
+                            Err(None)
+                        };
+                        (unit, buf, result)
                     }
                     None => (unit, buf, Err(None)),
                 }
@@ -264,6 +274,9 @@ impl Gather<'_> {
             let Some(sources) = plan.output(unit) else { continue };
             let mut buf = Buf::new(self.len);
             sum(sources, |source| self.value(source), &mut buf);
+            if !self.array.members.holds(slot, &disk) {
+                continue;
+            }
             let (_, offset) = self.array.geometry.locate(self.at.stripe, unit, self.at.from);
             let opts = WriteOpts { class: self.at.class, fua: false };
             match disk.write(offset, buf.freeze(), opts).await {

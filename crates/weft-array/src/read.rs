@@ -130,7 +130,9 @@ impl Inner {
                 let (result, back) = disk.read(offset, buf, Class::User).await;
                 buf = back;
                 match result {
-                    Ok(()) => return (Ok(()), buf),
+                    Ok(()) if self.members.holds(slot, &disk) => return (Ok(()), buf),
+                    // It left its slot while it was read, and may be wiped for another use by now.
+                    Ok(()) => {}
                     // A medium error is met again, and repaired, by the path below.
                     Err(error) if error.kind == DiskErrorKind::Medium => {}
                     Err(error) => Box::pin(self.member_failed(slot, &disk, &error)).await,

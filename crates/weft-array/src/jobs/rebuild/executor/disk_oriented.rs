@@ -50,8 +50,9 @@ impl DiskOriented {
             let _turn = self.processes[slot].acquire(1).await;
             let disk = array.members.disk(slot)?;
             let (result, buf) = disk.read(offset, Buf::new(len), at.class).await;
-            // What is wrong with it is found out, and seen to, under the lock.
-            result.ok().map(|()| (unit, buf))
+            // What is wrong with it is found out, and seen to, under the lock; so is that it left its
+            // slot meanwhile, and may be wiped for another use by now.
+            result.ok().filter(|()| array.members.holds(slot, &disk)).map(|()| (unit, buf))
         });
         join_all(reads).await.into_iter().collect()
     }
