@@ -142,9 +142,12 @@ impl Inner {
     ) -> Result<Ready, ArrayError> {
         let code = &self.geometry.code;
         let k = code.k();
+        // Where parity may be wrong (dirty at a crash) all of it is made right: if units are lost or will
+        // be, what is written now may be had only by way of rows that do not cover it.
+        let unsure = self.map.needs_resync(self.map.region_of(stripe));
         let rows: Vec<usize> = (0..code.p())
             .filter(|row| !lost.contains(k + row))
-            .filter(|row| self.geometry.support(stripe, *row).intersects(&band.units))
+            .filter(|row| unsure || self.geometry.support(stripe, *row).intersects(&band.units))
             .collect();
         self.check_storable(stripe, lost, &band)?;
         if rows.is_empty() {
@@ -154,7 +157,7 @@ impl Inner {
         let support = rows
             .iter()
             .fold(UnitSet::new(), |all, row| all.union(&self.geometry.support(stripe, *row)));
-        let (method, mut wanted) = self.choose(stripe, lost, &band, &rows, support);
+        let (method, mut wanted) = self.choose(stripe, lost, &band, &rows, support, unsure);
         let left_out = band.units.union(&live.units).difference(&later);
         if !support.is_subset(&left_out) {
             // The log must not count on units that may be old again: they are taken out of it.
@@ -191,14 +194,14 @@ impl Inner {
         band: &Band,
         rows: &[usize],
         support: UnitSet,
+        unsure: bool,
     ) -> (Method, UnitSet) {
         let k = self.geometry.code.k();
         let others = support.difference(&band.units);
         let parity: UnitSet = rows.iter().map(|row| k + row).collect();
         let olds = band.units.intersection(&support).union(&parity);
-        // Where parity may be wrong (dirty at a crash) folding a delta in would keep it wrong, and what
-        // is written now would be lost with its disk before the resync.
-        let parity_unsure = self.map.needs_resync(self.map.region_of(stripe));
+        // Folding a delta into parity that is wrong would keep it wrong, and what is written now would be
+        // lost with its disk before the resync.
         let reads = |wanted: UnitSet| {
             if wanted.intersects(&lost) {
                 let plan = self.plan(stripe, lost, wanted, UnitSet::new());
@@ -207,7 +210,7 @@ impl Inner {
                 wanted.len()
             }
         };
-        if parity_unsure || reads(others) <= reads(olds) {
+        if unsure || reads(others) <= reads(olds) {
             (Method::ReconstructWrite, others)
         } else {
             (Method::ReadModifyWrite, olds)
