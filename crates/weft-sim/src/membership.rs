@@ -58,7 +58,7 @@ fn in_slots(
 ) -> Vec<(Superblock, bool)> {
     let known = |member: &Member| {
         let own = superblock_of(&member.platter)?;
-        let failed = member.platter.faults(|f| f.failed || f.gone);
+        let failed = member.absent || member.platter.faults(|f| f.failed || f.gone);
         matches!(own.role_of(own.self_id), Role::Slot(..)).then_some((own, failed))
     };
     let mut known: Vec<_> = disks.iter().filter_map(known).collect();
@@ -118,11 +118,26 @@ pub(crate) fn assemble(
     nonce: u64,
 ) -> impl Future<Output = Result<Engine, String>> + 'static + use<> {
     let attached: Vec<Member> = members.iter().filter(|member| !member.absent).cloned().collect();
-    let (rt, force) = (rt.clone(), may_be_stale(&attached));
+    let rt = rt.clone();
     async move {
-        if force && Engine::assemble(&rt, disks.clone(), false, false, nonce).await.is_ok() {
-            return Err("not refused, although these disks may be stale".into());
+        let is_gone = |member: &Member| member.platter.faults(|f| f.gone);
+        let gone = || attached.iter().filter(|member| is_gone(member)).count();
+        loop {
+            let (left, disks): (Vec<Member>, Vec<Rc<dyn Disk>>) = attached
+                .iter()
+                .cloned()
+                .zip(disks.iter().cloned())
+                .filter(|(member, _)| !is_gone(member))
+                .unzip();
+            let (before, force) = (gone(), may_be_stale(&left));
+            if force && Engine::assemble(&rt, disks.clone(), false, false, nonce).await.is_ok() {
+                return Err("not refused, although these disks may be stale".into());
+            }
+            match Engine::assemble(&rt, disks, force, false, nonce).await {
+                // A disk went meanwhile: whoever runs it tries again without.
+                Err(_) if gone() > before && !must_have_stopped(&left) => {}
+                result => return result,
+            }
         }
-        Engine::assemble(&rt, disks, force, false, nonce).await
     }
 }

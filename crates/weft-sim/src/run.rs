@@ -430,7 +430,8 @@ impl Run {
         }
         self.world.cut_at(None);
         self.remember_slots();
-        if done?.is_none() {
+        // A life that ends by giving up ends without a stop, too.
+        if done?.is_none() || !self.world.is_on() {
             self.crash();
         }
         self.rt.kill_all();
@@ -451,7 +452,8 @@ impl Run {
                 // Assembly did not come to its end. Who was not there may be excluded by now, or not.
                 let disks = self.disks.borrow();
                 if let Some(slots) = &mut self.last {
-                    let absent = slots.holding(|n| disks[n].absent);
+                    let is_gone = |n: usize| disks[n].platter.faults(|f| f.gone);
+                    let absent = slots.holding(|n| disks[n].absent || is_gone(n));
                     slots.missing = slots.missing.union(&absent);
                     for slot in absent.iter() {
                         slots.disks[slot] = None;
@@ -472,7 +474,10 @@ impl Run {
         if let Some(desk) = &self.desk {
             desk.forget_vanished();
             let oracle = &mut *desk.oracle.borrow_mut();
-            if kill { oracle.program_killed() } else { oracle.power_cut() }
+            // Members that were out while the array was stopped come back with what they had: what others
+            // had of a refused write, and was read meanwhile, need not stay.
+            let stays = kill && !desk.gave_up.get();
+            if stays { oracle.program_killed() } else { oracle.power_cut() }
         }
         if let Some(slots) = &mut self.last {
             let not_active = membership::not_active(&self.disks.borrow());
@@ -513,7 +518,26 @@ impl Run {
         }
         let absent = slots.holding(|n| disks[n].absent);
         drop(disks);
-        self.excuse_at_crash(&map, &slots, absent);
+        let going = self.lose_while_assembling(&map, &slots, absent);
+        self.excuse_at_crash(&map, &slots, absent.union(&going));
+    }
+
+    /// Sometimes a disk goes while the array is being assembled: before, in or after its recovery. Returns its
+    /// slot.
+    fn lose_while_assembling(&self, map: &Map, slots: &Slots, absent: UnitSet) -> UnitSet {
+        let mut rng = self.world.rng(4000 + self.report.borrow().lives);
+        let disks = self.disks.borrow();
+        let number = rng.index(disks.len());
+        let going = slots.holding(|n| n == number && !disks[n].absent);
+        let lost = slots.incomplete().union(&absent).union(&going);
+        if self.options.quiet || !rng.chance(15) || going.is_empty() || !map.survives(lost) {
+            return UnitSet::new();
+        }
+        let most = *rng.pick(&[12, 40]);
+        let after = rng.below(most);
+        self.world.note(format!("disk {number} goes after {after} operations"));
+        disks[number].platter.faults(|f| f.gone_after_ops = Some(after));
+        going
     }
 
     /// Ends the promises that do not hold for disks that are lost in the same moment as the crash
@@ -561,14 +585,16 @@ impl Run {
         let stop_early = !last && !self.options.quiet && self.rng.chance(20);
         let opening = membership::assemble(&rt, &self.disks.borrow(), disks, nonce);
         async move {
+            stage.allow_to_stop();
             let engine = match opening.await {
                 Ok(engine) => engine,
+                // Whoever runs it tries again.
+                Err(_) if desk.has_to_stop() => return world.cut(),
                 Err(error) => {
                     desk.fail(format!("assembly was refused: {error}"), None);
                     return;
                 }
             };
-            stage.allow_to_stop();
             world.note(format!("assembled: {}", events::summary(&engine)));
             watch_losses(&rt, &engine, &desk, &stage.map, &lost_at);
             *holder.borrow_mut() = Some(engine.clone());

@@ -4,9 +4,9 @@
 use weft_sim::{Options, Simulation, Story, every_cut, run, simulate};
 
 /// Seeds that found faults in the engine, or in the simulator's own rules.
-const REGRESSIONS: [u64; 25] = [
+const REGRESSIONS: [u64; 28] = [
     3, 38, 63, 70, 103, 131, 132, 192, 216, 218, 228, 321, 9013, 9018, 20057, 30351, 30463, 30626,
-    30724, 900_168, 901_967, 903_043, 908_410, 908_934, 909_061,
+    30724, 900_168, 901_967, 903_043, 908_410, 908_934, 909_061, 912_903, 913_902, 914_543,
 ];
 
 fn all_pass(seed: u64, runs: u64, options: Options) {
