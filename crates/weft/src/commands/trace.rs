@@ -129,6 +129,9 @@ pub fn explain(error: TraceError) -> Failure {
         TraceError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
             failure.hint("check the name; $WEFT_TRACES is searched for it as well")
         }
+        TraceError::Io { source, .. } if source.kind() == io::ErrorKind::UnexpectedEof => {
+            failure.hint("the compressed file ends in the middle: it was cut, fetch it again")
+        }
         TraceError::Io { .. } | TraceError::UnknownFormat { .. } => failure,
     }
 }
