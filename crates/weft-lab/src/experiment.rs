@@ -1,7 +1,7 @@
 //! Experiments as data: a file each, in `experiments/`.
 //!
 //! A file says what is shown and where it comes from, what to run (`[run]`, by kind), the paper's
-//! numbers (`[paper]`, by panel, series and point) and where the paper errs. The kinds are
+//! numbers (`[paper]`, by panel, series and point), where the paper errs, and how long it takes. The kinds are
 //! programs ([`crate::kinds`]); everything that can differ from figure to figure is in the file.
 
 use std::collections::BTreeMap;
@@ -46,6 +46,9 @@ pub struct Experiment {
     /// Where the paper errs.
     #[serde(default)]
     pub errors: Vec<String>,
+    /// Seconds of one processor that it takes, about: for whoever wonders whether to wait.
+    #[serde(default)]
+    pub processor_s: u32,
     /// What to run.
     pub run: Kind,
     /// The paper's numbers.

@@ -28,6 +28,12 @@ fn every_experiment_file_is_sound() {
             experiment.source
         );
     }
+    // Whoever lists them sees which take long: all that simulate.
+    let closed = ["drc-table1", "drc-fig9", "drc-fig11"];
+    for experiment in &all {
+        let at_once = experiment.processor_s == 0;
+        assert_eq!(at_once, closed.contains(&&*experiment.name), "{}", experiment.name);
+    }
     let error = Experiment::find("fig99").unwrap_err().to_string();
     for experiment in &all {
         assert!(error.contains(&experiment.name), "{error}");

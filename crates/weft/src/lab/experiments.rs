@@ -1,8 +1,8 @@
 //! `weft lab list`, `run`, `report`: papers' figures, reproduced.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::path::Path;
-use std::sync::Mutex;
+use std::time::Instant;
 
 use weft_lab::figure::{CSV_HEADER, Panel};
 use weft_lab::report::{beside, facts, html, number, png};
@@ -10,7 +10,7 @@ use weft_lab::{Experiment, Figure, RunOptions, run};
 
 use crate::cli::{LabReportArgs, LabRunArgs, LabRuns};
 use crate::failure::{Failure, Outcome};
-use crate::report::progress::Progress;
+use crate::lab::watch::{Pace, shown, watched};
 
 /// Curves with more points than this are printed only where the paper has a number.
 const CURVE_LONG: usize = 20;
@@ -21,14 +21,28 @@ pub fn list(json: bool) -> Outcome {
     if json {
         let list: Vec<_> = all
             .iter()
-            .map(|e| serde_json::json!({ "name": e.name, "title": e.title, "source": e.source }))
+            .map(|e| {
+                serde_json::json!({
+                    "name": e.name, "title": e.title, "source": e.source,
+                    "processor_s": e.processor_s,
+                })
+            })
             .collect();
         println!("{}", serde_json::Value::from(list));
         return Ok(());
     }
+    let threads = RunOptions::default().threads;
+    let pace = Pace::new(threads, 1);
+    println!("experiment    takes about  shows");
     for experiment in all {
-        println!("{:<18} {}", experiment.name, experiment.title);
+        let takes = match pace.seconds(&experiment) {
+            seconds if seconds < 1.0 => "a moment".to_owned(),
+            seconds if seconds < 60.0 => shown(seconds),
+            seconds => format!("{:.0} min", seconds / 60.0),
+        };
+        println!("{:<13} {takes:>11}  {}", experiment.name, experiment.title);
     }
+    println!("(with {threads} threads; --divide 10 takes a tenth, and is coarser)");
     Ok(())
 }
 
@@ -48,10 +62,12 @@ pub fn run_named(args: &LabRunArgs, json: bool) -> Outcome {
 
 /// `weft lab report`.
 pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
-    let figures = figures(&args.names, &args.runs, json)?;
     let out = &args.out;
-    fs::write(out, html(&figures))
-        .map_err(|e| Failure::new(format!("cannot write {}: {e}", out.display())))?;
+    let failed = |e| Failure::new(format!("cannot write {}: {e}", out.display()));
+    // Before the work of perhaps an hour, not after it.
+    OpenOptions::new().append(true).create(true).open(out).map_err(failed)?;
+    let figures = figures(&args.names, &args.runs, json)?;
+    fs::write(out, html(&figures)).map_err(failed)?;
     if let Some(dir) = &args.png {
         pictures(dir, &figures)?;
     }
@@ -93,15 +109,16 @@ fn figures(names: &[String], runs: &LabRuns, json: bool) -> Result<Vec<Figure>, 
             .hint("without --traces generated traces stand in for the recorded ones"));
     }
     let options = options(runs);
+    let mut pace = Pace::new(options.threads, options.divide);
     let mut figures = Vec::new();
-    for experiment in &experiments {
-        let progress = Mutex::new(Progress::new(&experiment.name, 1, json));
-        let told = |done: usize, of: usize| {
-            if let Ok(mut progress) = progress.lock() {
-                progress.at(done as u64, of as u64, &format!("{done} of {of} runs"));
-            }
-        };
-        figures.push(run(experiment, &options, &told).map_err(|e| Failure::new(e.to_string()))?);
+    for (number, experiment) in experiments.iter().enumerate() {
+        let begun = Instant::now();
+        let others_s = experiments[number + 1..].iter().map(|e| pace.seconds(e)).sum();
+        let figure = watched(&experiment.name, pace.seconds(experiment), others_s, json, |told| {
+            run(experiment, &options, told)
+        });
+        figures.push(figure.map_err(|e| Failure::new(e.to_string()))?);
+        pace.took(experiment, begun.elapsed().as_secs_f64());
     }
     Ok(figures)
 }

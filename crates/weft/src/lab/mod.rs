@@ -4,6 +4,7 @@ mod disk;
 mod experiments;
 mod export;
 pub mod replay;
+mod watch;
 
 use crate::cli::{LabArgs, LabCommand};
 use crate::failure::Outcome;
