@@ -15,8 +15,7 @@ use weft_bench::{
     Load, Row, Table, TrivialDriver, fill, make, ram_disk, ram_disks, rebuilt, run, touch,
 };
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RateLimit};
-use weft_rt::{Buf, Driver, Nanos, Rt, SECOND, Schedule};
-use weft_sim::SimDriver;
+use weft_rt::{Buf, Driver, Nanos, Rt, SECOND, Schedule, VirtualTime};
 
 /// Code, slots, least degraded rate by the healthy one.
 const CODES: [(&str, usize, f64); 4] =
@@ -34,7 +33,7 @@ enum Time {
 impl Time {
     fn rt(self) -> Rt {
         let driver: Rc<dyn Driver> = match self {
-            Self::Virtual => Rc::new(SimDriver::new(1, u64::MAX)),
+            Self::Virtual => Rc::new(VirtualTime::new(1, u64::MAX)),
             Self::Real => Rc::new(TrivialDriver::default()),
         };
         Rt::new(driver, Schedule::Fifo)

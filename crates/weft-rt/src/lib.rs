@@ -3,8 +3,8 @@
 //!
 //! **One engine, two clocks.** Everything above this crate is async code that sees time only
 //! through [`Rt::now`] and [`Rt::sleep`]. What stands behind them is a [`Driver`]: an io_uring
-//! of a pinned thread in production, or virtual time under the simulator, where "waiting" means
-//! moving the clock to the next timer. The program under test is the program that ships.
+//! of a pinned thread in production, or [`VirtualTime`] under the simulator and in tests, where
+//! "waiting" means moving the clock to the next timer. The program under test is the program that ships.
 //!
 //! A task never moves between threads, so tasks may hold `Rc` and need no locks. A [`std::task::Waker`]
 //! may be used from any thread: a wake from outside rings the driver's doorbell.
@@ -17,12 +17,14 @@ pub mod pool;
 pub mod ring;
 pub mod sync;
 mod timer;
+mod virtual_time;
 mod waker;
 
 pub use buf::{BUF_ALIGN, Buf, Frozen};
 pub use cpu::{pin_to_cpu, usable_cpus};
 pub use executor::{Driver, Rt, Schedule, Task};
 pub use timer::Sleep;
+pub use virtual_time::{VirtualTime, virtual_rt};
 
 /// Time in nanoseconds since the driver's own zero (boot for the ring, 0 for the simulator).
 pub type Nanos = u64;

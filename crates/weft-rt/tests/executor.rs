@@ -1,36 +1,14 @@
 //! The executor keeps its promises under virtual time: order, timers, fairness, a clean end.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use weft_rt::sync::{Notify, Semaphore};
-use weft_rt::{Driver, Nanos, Rt, Schedule};
-
-#[derive(Default)]
-struct Virtual(Cell<Nanos>);
-
-impl Driver for Virtual {
-    fn now(&self) -> Nanos {
-        self.0.get()
-    }
-    fn poll(&self) {}
-    fn park(&self, deadline: Option<Nanos>) {
-        let deadline = deadline.expect("nothing can ever happen again");
-        self.0.set(self.0.get().max(deadline));
-    }
-    fn doorbell(&self) -> Arc<dyn Fn() + Send + Sync> {
-        Arc::new(|| {})
-    }
-}
-
-fn rt(schedule: Schedule) -> Rt {
-    Rt::new(Rc::new(Virtual::default()), schedule)
-}
+use weft_rt::{Schedule, virtual_rt};
 
 #[test]
 fn sleepers_wake_in_the_order_of_their_deadlines() {
-    let rt = rt(Schedule::Fifo);
+    let rt = virtual_rt(Schedule::Fifo);
     let log = Rc::new(RefCell::new(Vec::new()));
     let main = {
         let (rt, log) = (rt.clone(), log.clone());
@@ -59,7 +37,7 @@ fn sleepers_wake_in_the_order_of_their_deadlines() {
 #[test]
 fn a_seed_decides_the_interleaving_and_repeats_it() {
     let run = |seed| {
-        let rt = rt(Schedule::Seeded(seed));
+        let rt = virtual_rt(Schedule::Seeded(seed));
         let log = Rc::new(RefCell::new(Vec::new()));
         let (rt2, log2) = (rt.clone(), log.clone());
         rt.block_on(async move {
@@ -86,7 +64,7 @@ fn a_seed_decides_the_interleaving_and_repeats_it() {
 
 #[test]
 fn the_semaphore_serves_the_first_in_line_even_if_it_wants_more() {
-    let rt = rt(Schedule::Fifo);
+    let rt = virtual_rt(Schedule::Fifo);
     let log = Rc::new(RefCell::new(Vec::new()));
     let (rt2, log2) = (rt.clone(), log.clone());
     rt.block_on(async move {
@@ -116,7 +94,7 @@ fn the_semaphore_serves_the_first_in_line_even_if_it_wants_more() {
 
 #[test]
 fn a_ring_between_wait_and_poll_is_not_missed() {
-    let rt = rt(Schedule::Fifo);
+    let rt = virtual_rt(Schedule::Fifo);
     rt.block_on(async {
         let bell = Notify::default();
         let wait = bell.wait();
@@ -127,7 +105,7 @@ fn a_ring_between_wait_and_poll_is_not_missed() {
 
 #[test]
 fn killing_drops_every_task_where_it_stands() {
-    let rt = rt(Schedule::Fifo);
+    let rt = virtual_rt(Schedule::Fifo);
     let alive = Rc::new(());
     for _ in 0..4 {
         let (held, rt2) = (alive.clone(), rt.clone());

@@ -4,7 +4,7 @@
 //! disk takes, when the power goes and what is left of each sector. The same seed gives the
 //! same run, event for event; a failure names its seed.
 //!
-//! * [`sim_rt`]: the executor of the product under a clock that jumps ([`SimDriver`]).
+//! * [`sim_rt`]: the executor of the product under a clock that jumps ([`weft_rt::VirtualTime`]).
 //! * [`model`]: how long real disks take, product by product.
 //! * [`disk`]: disks with real contents, a volatile cache, and faults.
 //! * [`oracle`]: what a volume may answer, sector by sector, before and after a crash.
@@ -32,7 +32,7 @@ pub mod workload;
 mod world;
 
 pub use canary::Canary;
-pub use clock::{SimDriver, lab_rt, sim_rt};
+pub use clock::{lab_rt, sim_rt};
 pub use disk::{Faults, Latency, Platter, SimDisk, Uniform};
 pub use model::{Contents, Model, ModelDisk, ModelOptions, PluggedDisk};
 pub use oracle::Oracle;

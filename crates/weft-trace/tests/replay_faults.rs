@@ -6,7 +6,7 @@ mod common;
 
 use std::rc::Rc;
 
-use common::{Shuffled, all_at_once, at_ms, replay, virtual_rt};
+use common::{Shuffled, all_at_once, at_ms, replay, seeded_rt};
 use weft_disk::{Disk, Fault, FaultDisk, RamDisk};
 use weft_rt::MILLISECOND;
 use weft_trace::replay::{AddressMap, Fit, Options, Pace, Placed, Verify, Volumes};
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 fn no_completion_is_lost() {
     let records: Vec<Record> =
         (0..5000).map(|n| at_ms(n / 500, Op::Read, n % 256 * 4096, 4096)).collect();
-    let rt = virtual_rt(1);
+    let rt = seeded_rt(1);
     let (disk, faults) = all_at_once(&rt, MIB, 3 * MILLISECOND);
     let outcome = replay(&rt, &disk, &records, &Options::default());
     assert_eq!((outcome.issued, outcome.completed, outcome.all.requests), (5000, 5000, 5000));
@@ -35,7 +35,7 @@ fn no_completion_is_lost() {
 /// 256 writes in flight at a time, of different data, on a disk where they overtake each other, and their reads.
 #[test]
 fn every_request_has_its_own_buffer() {
-    let rt = virtual_rt(2);
+    let rt = seeded_rt(2);
     let ram: Rc<dyn Disk> = Rc::new(RamDisk::new("ram", 4 * MIB, 512));
     let disk: Rc<dyn Disk> = Rc::new(Shuffled::new(&rt, ram, 3));
     let half = |op| move |n: u64| at_ms(0, op, n * 8192, 8192);
@@ -53,7 +53,7 @@ fn every_request_has_its_own_buffer() {
 /// As many bytes reach the disk as the trace asks for, however long a request is.
 #[test]
 fn no_request_is_cut() {
-    let rt = virtual_rt(3);
+    let rt = seeded_rt(3);
     let (disk, faults) = all_at_once(&rt, 64 * MIB, MILLISECOND);
     let lens = [512, 128 << 10, (128 << 10) + 512, MIB, 4 * MIB + 512, 33 * MIB];
     for op in [Op::Read, Op::Write] {
@@ -88,7 +88,7 @@ fn addresses_are_not_rounded() {
 /// A failed request is told, and takes part in no mean.
 #[test]
 fn failures_are_not_passed_over() {
-    let rt = virtual_rt(4);
+    let rt = seeded_rt(4);
     let (faulty, faults) = FaultDisk::new(&rt, Rc::new(RamDisk::new("ram", MIB, 512)));
     faults.inject(Fault::FailWrites(0..4096));
     let disk: Rc<dyn Disk> = Rc::new(faulty);
@@ -104,7 +104,7 @@ fn failures_are_not_passed_over() {
 /// More requests than such a tool could hold.
 #[test]
 fn the_number_of_requests_has_no_limit() {
-    let rt = virtual_rt(5);
+    let rt = seeded_rt(5);
     let (disk, _) = all_at_once(&rt, MIB, 1000);
     let count = 600_000;
     let records: Vec<Record> =

@@ -6,7 +6,7 @@ mod common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{all_at_once, at_ms, one_at_a_time, replay, replay_live, virtual_rt};
+use common::{all_at_once, at_ms, one_at_a_time, replay, replay_live, seeded_rt};
 use weft_disk::Fault;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use weft_trace::replay::{DiskTimes, Live, Options, Pace, Speed, Writes};
@@ -25,7 +25,7 @@ fn closed(outstanding: usize) -> Options {
 
 #[test]
 fn an_idle_disk_takes_its_service_time() {
-    let rt = virtual_rt(1);
+    let rt = seeded_rt(1);
     let (disk, _) = one_at_a_time(&rt, MIB, 3 * MILLISECOND);
     let outcome = replay(&rt, &disk, &reads(100, 10), &Options::default());
     let all = outcome.all;
@@ -44,7 +44,7 @@ fn an_idle_disk_takes_its_service_time() {
 #[test]
 fn an_open_loop_counts_the_time_in_line() {
     // A request every 2 ms for a disk that takes 3: the n-th waits n ms.
-    let rt = virtual_rt(2);
+    let rt = seeded_rt(2);
     let (disk, _) = one_at_a_time(&rt, MIB, 3 * MILLISECOND);
     let outcome = replay(&rt, &disk, &reads(101, 2), &Options::default());
     assert_eq!(outcome.all.mean_ns, 53 * MILLISECOND);
@@ -58,7 +58,7 @@ fn an_open_loop_counts_the_time_in_line() {
 #[test]
 fn a_late_start_is_counted_and_not_hidden() {
     // The same disk, but only one request may be in flight: the line is in the replay now.
-    let rt = virtual_rt(3);
+    let rt = seeded_rt(3);
     let (disk, _) = one_at_a_time(&rt, MIB, 3 * MILLISECOND);
     let pace = Pace::Open { speed: Speed::REAL, in_flight_max: 1 };
     let options = Options { pace, late_after_ns: 10 * MILLISECOND, ..Options::default() };
@@ -78,7 +78,7 @@ fn speed_moves_the_times_and_only_them() {
     for (numerator, denominator, elapsed_ms) in
         [(1, 1, 993), (2, 1, 498), (1, 4, 3963), (3, 2, 663)]
     {
-        let rt = virtual_rt(4);
+        let rt = seeded_rt(4);
         let (disk, _) = all_at_once(&rt, MIB, 3 * MILLISECOND);
         let speed = Speed { numerator, denominator };
         let pace = Pace::Open { speed, in_flight_max: 100 };
@@ -91,7 +91,7 @@ fn speed_moves_the_times_and_only_them() {
 #[test]
 fn a_closed_loop_keeps_its_depth() {
     for (outstanding, wide, each_ms) in [(1, false, 2), (8, false, 16), (8, true, 2)] {
-        let rt = virtual_rt(5);
+        let rt = seeded_rt(5);
         let make = if wide { all_at_once } else { one_at_a_time };
         let (disk, _) = make(&rt, MIB, 2 * MILLISECOND);
         // The times of the trace must not matter.
@@ -107,14 +107,14 @@ fn a_closed_loop_keeps_its_depth() {
 
 #[test]
 fn the_warm_up_is_done_and_not_counted() {
-    let rt = virtual_rt(6);
+    let rt = seeded_rt(6);
     let (disk, faults) = one_at_a_time(&rt, MIB, 3 * MILLISECOND);
     let by_count = Options { warm_up_requests: 40, ..Options::default() };
     let outcome = replay(&rt, &disk, &reads(100, 10), &by_count);
     assert_eq!((outcome.all.requests, outcome.warm_up, outcome.issued), (60, 40, 100));
     assert_eq!((outcome.elapsed_ns, outcome.read_bytes), (593 * MILLISECOND, 60 * 4096));
     assert_eq!(faults.counts().reads, 100);
-    let rt = virtual_rt(6);
+    let rt = seeded_rt(6);
     let (disk, _) = one_at_a_time(&rt, MIB, 3 * MILLISECOND);
     let by_time = Options { warm_up_ns: 395 * MILLISECOND, ..Options::default() };
     let again = replay(&rt, &disk, &reads(100, 10), &by_time);
@@ -123,7 +123,7 @@ fn the_warm_up_is_done_and_not_counted() {
 
 #[test]
 fn the_series_adds_up_and_follows_the_disk() {
-    let rt = virtual_rt(7);
+    let rt = seeded_rt(7);
     let (disk, faults) = all_at_once(&rt, MIB, 3 * MILLISECOND);
     // Slower from the 500th request on.
     faults.inject_at(500, Fault::Delay(9 * MILLISECOND));
@@ -142,7 +142,7 @@ fn the_series_adds_up_and_follows_the_disk() {
 
 #[test]
 fn failures_are_counted_and_in_no_latency() {
-    let rt = virtual_rt(8);
+    let rt = seeded_rt(8);
     let (disk, faults) = all_at_once(&rt, MIB, 3 * MILLISECOND);
     faults.inject(Fault::Medium(0..4096));
     let outcome = replay(&rt, &disk, &reads(400, 10), &Options::default());
@@ -153,7 +153,7 @@ fn failures_are_counted_and_in_no_latency() {
 
 #[test]
 fn lengths_are_kept_and_what_lies_beyond_is_said() {
-    let rt = virtual_rt(9);
+    let rt = seeded_rt(9);
     let (disk, faults) = all_at_once(&rt, 4 * MIB, MILLISECOND);
     let records = [
         at_ms(0, Op::Read, 0, 3 * MIB),
@@ -178,7 +178,7 @@ fn lengths_are_kept_and_what_lies_beyond_is_said() {
 
 #[test]
 fn a_run_ends_when_told() {
-    let rt = virtual_rt(10);
+    let rt = seeded_rt(10);
     let (disk, _) = all_at_once(&rt, MIB, 3 * MILLISECOND);
     let limit = Options { duration_ns: Some(495 * MILLISECOND), ..Options::default() };
     assert_eq!(replay(&rt, &disk, &reads(100, 10), &limit).issued, 50);
@@ -209,7 +209,7 @@ impl DiskTimes for Half {
 
 #[test]
 fn utilisation_is_that_of_the_time_measured() {
-    let rt = virtual_rt(11);
+    let rt = seeded_rt(11);
     let (disk, _) = all_at_once(&rt, MIB, 3 * MILLISECOND);
     let live = Live::watching(Rc::new(Half(rt.clone(), Cell::new(0))));
     let options = Options { interval_ns: Some(SECOND), warm_up_requests: 10, ..Options::default() };

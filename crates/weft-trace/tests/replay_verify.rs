@@ -4,7 +4,7 @@ mod common;
 
 use std::rc::Rc;
 
-use common::{Shuffled, all_at_once, at_ms, replay, virtual_rt};
+use common::{Shuffled, all_at_once, at_ms, replay, seeded_rt};
 use weft_disk::{Disk, Fault, FaultDisk, RamDisk};
 use weft_rt::MILLISECOND;
 use weft_trace::replay::{Options, Pace, Verify};
@@ -40,7 +40,7 @@ fn crowd(seed: u64, count: u64) -> Vec<Record> {
 #[test]
 fn overlapping_requests_are_judged_right() {
     for seed in 0..40 {
-        let rt = virtual_rt(seed);
+        let rt = seeded_rt(seed);
         let ram: Rc<dyn Disk> = Rc::new(RamDisk::new("ram", MIB, 512));
         let disk: Rc<dyn Disk> = Rc::new(Shuffled::new(&rt, ram, seed));
         for pace in [Options::default().pace, Pace::Closed { outstanding: 16 }] {
@@ -56,7 +56,7 @@ fn overlapping_requests_are_judged_right() {
 #[test]
 fn failed_writes_leave_both_possibilities() {
     for seed in 0..20 {
-        let rt = virtual_rt(seed);
+        let rt = seeded_rt(seed);
         let (faulty, faults) = FaultDisk::new(&rt, Rc::new(RamDisk::new("ram", MIB, 512)));
         faults.inject(Fault::FailWrites(2048..4096));
         faults.inject_at(150, Fault::FailWrites(0..0));
@@ -70,7 +70,7 @@ fn failed_writes_leave_both_possibilities() {
 
 /// What verification says of one write and read under `fault`.
 fn found(fault: Fault, after_write: bool, offset: u64) -> (u64, String) {
-    let rt = virtual_rt(1);
+    let rt = seeded_rt(1);
     let (disk, faults) = all_at_once(&rt, MIB, MILLISECOND);
     let writes = [at_ms(0, Op::Write, 0, 65536), at_ms(5, Op::Write, 8192, 4096)];
     // The first write lays down what the second one replaces.
@@ -97,7 +97,7 @@ fn wrong_data_is_found_and_named() {
 
 #[test]
 fn the_end_finds_what_no_read_has_seen() {
-    let rt = virtual_rt(2);
+    let rt = seeded_rt(2);
     let (disk, faults) = all_at_once(&rt, MIB, MILLISECOND);
     faults.inject_at(3, Fault::LoseWrites(1));
     let records: Vec<Record> = (0..8).map(|n| at_ms(n * 10, Op::Write, n * 4096, 4096)).collect();
@@ -112,7 +112,7 @@ fn the_end_finds_what_no_read_has_seen() {
 
 #[test]
 fn what_was_there_before_is_not_judged() {
-    let rt = virtual_rt(3);
+    let rt = seeded_rt(3);
     let (disk, _) = all_at_once(&rt, MIB, MILLISECOND);
     let old = [at_ms(0, Op::Write, 0, 8192)];
     replay(&rt, &disk, &old, &Options { seed: 7, ..verify(Verify::Reads) });

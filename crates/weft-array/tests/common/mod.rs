@@ -4,34 +4,15 @@
 pub mod bench;
 pub mod disk;
 
-use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, create};
 use weft_code::CodeSpec;
 use weft_disk::{Disk, RamDisk};
-use weft_rt::{Buf, Driver, Frozen, Nanos, Rt, Schedule};
-
-#[derive(Default)]
-struct Virtual(Cell<Nanos>);
-
-impl Driver for Virtual {
-    fn now(&self) -> Nanos {
-        self.0.get()
-    }
-    fn poll(&self) {}
-    fn park(&self, deadline: Option<Nanos>) {
-        let deadline = deadline.expect("nothing can ever happen again");
-        self.0.set(self.0.get().max(deadline));
-    }
-    fn doorbell(&self) -> Arc<dyn Fn() + Send + Sync> {
-        Arc::new(|| {})
-    }
-}
+use weft_rt::{Buf, Frozen, Rt, Schedule, virtual_rt};
 
 pub fn rt() -> Rt {
-    Rt::new(Rc::new(Virtual::default()), Schedule::Fifo)
+    virtual_rt(Schedule::Fifo)
 }
 
 pub fn disks(count: usize, mib: u64) -> Vec<Rc<dyn Disk>> {

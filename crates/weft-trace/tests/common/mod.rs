@@ -4,40 +4,18 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use weft_disk::{
     Class, Disk, DiskError, DiskInfo, Fault, FaultDisk, Faults, IoFuture, QueueConfig, QueuedDisk,
     RamDisk, WriteOpts,
 };
-use weft_rt::{Buf, Driver, Frozen, MILLISECOND, Nanos, Rt, Schedule};
+use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt, Schedule, virtual_rt};
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Outcome, Volumes};
 use weft_trace::{Op, Record};
 
-/// A clock that jumps to the next timer.
-#[derive(Default)]
-struct Clock(Cell<Nanos>);
-
-impl Driver for Clock {
-    fn now(&self) -> Nanos {
-        self.0.get()
-    }
-
-    fn poll(&self) {}
-
-    fn park(&self, deadline: Option<Nanos>) {
-        let deadline = deadline.expect("nothing can ever happen again");
-        self.0.set(self.0.get().max(deadline));
-    }
-
-    fn doorbell(&self) -> Arc<dyn Fn() + Send + Sync> {
-        Arc::new(|| {})
-    }
-}
-
 /// An executor in virtual time that takes tasks in an order drawn from `seed`.
-pub fn virtual_rt(seed: u64) -> Rt {
-    Rt::new(Rc::new(Clock::default()), Schedule::Seeded(seed))
+pub fn seeded_rt(seed: u64) -> Rt {
+    virtual_rt(Schedule::Seeded(seed))
 }
 
 /// A disk that does one request at a time, each in `service_ns`; the others wait in line.
