@@ -10,7 +10,7 @@ use weft_array::create::{PlannedRole, plan};
 use weft_array::examine::LabelReport;
 use weft_array::superblock::{Role, SlotState, read_superblock};
 use weft_array::{Consistency, CreateError, CreateOptions, create, examine};
-use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, RamDisk, WriteOpts};
+use weft_disk::{Disk, DiskError, DiskInfo, DiskOp, DoneFuture, Layer, RamDisk, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
 #[test]
@@ -127,45 +127,25 @@ impl Failing {
     }
 }
 
-impl Disk for Failing {
+impl Layer for Failing {
+    fn below(&self) -> &dyn Disk {
+        self.inner.as_ref()
+    }
+
     fn info(&self) -> &DiskInfo {
         &self.info
     }
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
-        self.inner.read(offset, buf, class)
-    }
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             self.spend()?;
             self.inner.write(offset, data, opts).await
         })
     }
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
-        self.inner.flush()
-    }
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             self.spend()?;
             self.inner.write_zeroes(offset, len, opts).await
         })
-    }
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
-        self.inner.discard(offset, len)
     }
 }
 

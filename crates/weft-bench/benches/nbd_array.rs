@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use weft_array::{Array, Consistency};
 use weft_bench::{Contestant, Race, Row, Table, fill, make, ram_disks};
-use weft_disk::IoFuture;
+use weft_disk::{DoneFuture, ReadFuture};
 use weft_nbd::proto::Errno;
 use weft_nbd::{Export, ExportError, Server, ServerConfig};
 use weft_rt::ring::{self, Fd, RingConfig};
@@ -37,22 +37,22 @@ impl Export for ArrayExport {
         self.0.size_bytes()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> IoFuture<'_, (Result<(), ExportError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, ExportError> {
         Box::pin(async move {
             let (result, buf) = self.0.read(offset, buf).await;
             (result.map_err(io_error), buf)
         })
     }
 
-    fn write(&self, offset: u64, data: Frozen, fua: bool) -> IoFuture<'_, Result<(), ExportError>> {
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, ExportError> {
         Box::pin(async move { self.0.write(offset, data, fua).await.map_err(io_error) })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), ExportError>> {
+    fn flush(&self) -> DoneFuture<'_, ExportError> {
         Box::pin(async move { self.0.flush().await.map_err(io_error) })
     }
 
-    fn trim(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ExportError>> {
+    fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError> {
         Box::pin(async move { self.0.discard(offset, len).await.map_err(io_error) })
     }
 
@@ -62,7 +62,7 @@ impl Export for ArrayExport {
         len: u64,
         fua: bool,
         may_trim: bool,
-    ) -> IoFuture<'_, Result<(), ExportError>> {
+    ) -> DoneFuture<'_, ExportError> {
         Box::pin(
             async move { self.0.write_zeroes(offset, len, fua, may_trim).await.map_err(io_error) },
         )

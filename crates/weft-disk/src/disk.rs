@@ -17,6 +17,12 @@ use crate::DiskError;
 /// Future of a disk operation. Boxed, because disks of all kinds stand side by side in an array.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
+/// Future of a read: how it ended, and the caller's buffer, which always comes back.
+pub type ReadFuture<'a, E = DiskError> = IoFuture<'a, (Result<(), E>, Buf)>;
+
+/// Future of an operation that gives nothing back but how it ended.
+pub type DoneFuture<'a, E = DiskError> = IoFuture<'a, Result<(), E>>;
+
 /// Who waits for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
@@ -68,33 +74,18 @@ pub trait Disk {
 
     /// Fills `buf` from `offset` (bytes). The buffer comes back also when the read fails; its
     /// contents are then unspecified.
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)>;
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_>;
 
     /// Writes `data` at `offset` (bytes).
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>>;
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_>;
 
     /// Makes every write durable that completed before this call.
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>>;
+    fn flush(&self) -> DoneFuture<'_>;
 
     /// Makes `len` bytes from `offset` read as zeros; may deallocate them.
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>>;
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_>;
 
     /// Tells the disk that `len` bytes from `offset` are not needed; their contents are
     /// unspecified afterwards. A disk without the ability succeeds and does nothing.
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>>;
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_>;
 }

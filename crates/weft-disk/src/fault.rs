@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use weft_rt::{Buf, Frozen, Nanos, Rt};
 
-use crate::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use crate::{Class, Disk, DiskError, DiskOp, DoneFuture, Layer, ReadFuture, WriteOpts};
 use state::{State, WriteFate};
 
 const EIO: i32 = 5;
@@ -172,17 +172,12 @@ impl FaultDisk {
     }
 }
 
-impl Disk for FaultDisk {
-    fn info(&self) -> &DiskInfo {
-        self.disk.info()
+impl Layer for FaultDisk {
+    fn below(&self) -> &dyn Disk {
+        self.disk.as_ref()
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         Box::pin(async move {
             let len = buf.len() as u64;
             if let Err(error) = self.begin(DiskOp::Read, offset, len).await {
@@ -201,12 +196,7 @@ impl Disk for FaultDisk {
         })
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let len = data.len() as u64;
             self.begin(DiskOp::Write, offset, len).await?;
@@ -223,7 +213,7 @@ impl Disk for FaultDisk {
         })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+    fn flush(&self) -> DoneFuture<'_> {
         Box::pin(async move {
             self.begin(DiskOp::Flush, 0, 0).await?;
             if self.faults.0.borrow().fail_flushes {
@@ -234,12 +224,7 @@ impl Disk for FaultDisk {
         })
     }
 
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             self.begin(DiskOp::WriteZeroes, offset, len).await?;
             if self.faults.0.borrow().write_fails(offset, len) {
@@ -251,7 +236,7 @@ impl Disk for FaultDisk {
         })
     }
 
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
             self.begin(DiskOp::Discard, offset, len).await?;
             self.disk.discard(offset, len).await?;

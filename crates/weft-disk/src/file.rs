@@ -26,7 +26,7 @@ use rustix::io::ReadWriteFlags;
 use weft_rt::ring::{Fd, RWF_DSYNC, Ring};
 use weft_rt::{Buf, Frozen};
 
-use crate::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use crate::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 
 /// How requests are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,7 +225,7 @@ impl Disk for FileDisk {
         &self.info
     }
 
-    fn read(&self, offset: u64, buf: Buf, _: Class) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, _: Class) -> ReadFuture<'_> {
         Box::pin(async move {
             if let Err(error) = self.check_memory(DiskOp::Read, offset, &buf) {
                 return (Err(error), buf);
@@ -236,12 +236,7 @@ impl Disk for FileDisk {
         })
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             self.check_memory(DiskOp::Write, offset, &data)?;
             let len = data.len() as u64;
@@ -250,18 +245,13 @@ impl Disk for FileDisk {
         })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+    fn flush(&self) -> DoneFuture<'_> {
         Box::pin(async move {
             self.sync().await.map_err(|source| self.error(DiskOp::Flush, 0, 0, source))
         })
     }
 
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             self.check(DiskOp::WriteZeroes, offset, len)?;
             let result = self.zero(offset, len, opts.fua).await;
@@ -269,7 +259,7 @@ impl Disk for FileDisk {
         })
     }
 
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
             self.check(DiskOp::Discard, offset, len)?;
             let result = self.punch(offset, len).await;

@@ -7,12 +7,14 @@ mod disk;
 mod error;
 mod fault;
 mod file;
+mod layer;
 mod queue;
 mod ram;
 
-pub use disk::{Class, Disk, DiskInfo, IoFuture, WriteOpts};
+pub use disk::{Class, Disk, DiskInfo, DoneFuture, IoFuture, ReadFuture, WriteOpts};
 pub use error::{DiskError, DiskErrorKind, DiskOp};
 pub use fault::{Fault, FaultDisk, Faults, OpCounts, RateLimit};
 pub use file::{FileDisk, FileOptions, IoMode};
+pub use layer::Layer;
 pub use queue::{QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;

@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Waker};
 
 use weft_rt::{Buf, Frozen};
 
-use crate::{Class, Disk, DiskError, DiskInfo, IoFuture, WriteOpts};
+use crate::{Class, Disk, DoneFuture, Layer, ReadFuture, WriteOpts};
 
 /// The limits of a queue. All are taken as at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,52 +230,33 @@ impl Drop for Admission<'_> {
     }
 }
 
-impl Disk for QueuedDisk {
-    fn info(&self) -> &DiskInfo {
-        self.disk.info()
+impl Layer for QueuedDisk {
+    fn below(&self) -> &dyn Disk {
+        self.disk.as_ref()
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         Box::pin(async move {
             let _place = self.place(class).await;
             self.disk.read(offset, buf, class).await
         })
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let _place = self.place(opts.class).await;
             self.disk.write(offset, data, opts).await
         })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
-        self.disk.flush()
-    }
-
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let _place = self.place(opts.class).await;
             self.disk.write_zeroes(offset, len, opts).await
         })
     }
 
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
             let _place = self.place(Class::User).await;
             self.disk.discard(offset, len).await

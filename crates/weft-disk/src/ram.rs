@@ -7,7 +7,7 @@ use std::io;
 
 use weft_rt::{Buf, Frozen};
 
-use crate::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use crate::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 
 /// A disk in memory.
 pub struct RamDisk {
@@ -61,12 +61,7 @@ impl Disk for RamDisk {
         &self.info
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        mut buf: Buf,
-        _: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, mut buf: Buf, _: Class) -> ReadFuture<'_> {
         Box::pin(async move {
             let result = self
                 .range(DiskOp::Read, offset, buf.len() as u64)
@@ -75,12 +70,7 @@ impl Disk for RamDisk {
         })
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        _: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, _: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let range = self.range(DiskOp::Write, offset, data.len() as u64)?;
             self.bytes.borrow_mut()[range].copy_from_slice(&data);
@@ -88,16 +78,11 @@ impl Disk for RamDisk {
         })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+    fn flush(&self) -> DoneFuture<'_> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        _: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, _: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let range = self.range(DiskOp::WriteZeroes, offset, len)?;
             self.bytes.borrow_mut()[range].fill(0);
@@ -105,7 +90,7 @@ impl Disk for RamDisk {
         })
     }
 
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move { self.range(DiskOp::Discard, offset, len).map(drop) })
     }
 }

@@ -27,7 +27,9 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
-use weft_disk::{Class, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use weft_disk::{
+    Class, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts,
+};
 use weft_rt::ring::Ring;
 use weft_rt::sync::{Notify, Semaphore};
 use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt, SECOND};
@@ -548,39 +550,24 @@ impl Disk for NbdDisk {
         &self.0.info
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        _class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, _class: Class) -> ReadFuture<'_> {
         Box::pin(self.0.read(offset, buf))
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(self.0.write(offset, data, opts))
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+    fn flush(&self) -> DoneFuture<'_> {
         // Read-only: there is nothing to flush, and the server may not offer it.
         Box::pin(async { if self.0.options.read_only { Ok(()) } else { self.0.flush().await } })
     }
 
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(self.0.write_zeroes(offset, len, opts))
     }
 
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(self.0.discard(offset, len))
     }
 }

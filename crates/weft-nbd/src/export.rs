@@ -1,6 +1,6 @@
 //! What a server serves.
 
-use weft_disk::IoFuture;
+use weft_disk::{DoneFuture, ReadFuture};
 use weft_rt::{Buf, Frozen};
 
 use crate::proto::{BlockSizes, Errno};
@@ -75,17 +75,17 @@ pub trait Export {
     }
 
     /// Fills `buf` from `offset` (bytes). The buffer comes back also if the read fails.
-    fn read(&self, offset: u64, buf: Buf) -> IoFuture<'_, (Result<(), ExportError>, Buf)>;
+    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, ExportError>;
 
     /// Writes `data` at `offset` (bytes); with `fua` it is durable when it completes. The memory
     /// is page-aligned.
-    fn write(&self, offset: u64, data: Frozen, fua: bool) -> IoFuture<'_, Result<(), ExportError>>;
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, ExportError>;
 
     /// Makes durable what completed before.
-    fn flush(&self) -> IoFuture<'_, Result<(), ExportError>>;
+    fn flush(&self) -> DoneFuture<'_, ExportError>;
 
     /// `len` bytes from `offset` are not needed any more; what they read as is not promised.
-    fn trim(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ExportError>>;
+    fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError>;
 
     /// `len` bytes from `offset` read as zeros afterwards; `may_trim` allows deallocation.
     fn write_zeroes(
@@ -94,7 +94,7 @@ pub trait Export {
         len: u64,
         fua: bool,
         may_trim: bool,
-    ) -> IoFuture<'_, Result<(), ExportError>>;
+    ) -> DoneFuture<'_, ExportError>;
 
     /// The states of `len` bytes from `offset`, in order. They may cover less (but something)
     /// or more than was asked for.

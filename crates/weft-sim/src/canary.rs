@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use weft_array::Area;
-use weft_disk::{Class, Disk, DiskError, DiskInfo, IoFuture, WriteOpts};
+use weft_disk::{Class, Disk, DoneFuture, Layer, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, Rt};
 
 /// Where the superblocks lie.
@@ -92,7 +92,7 @@ impl<D> Forgotten<D> {
     }
 }
 
-fn done<'a>() -> IoFuture<'a, Result<(), DiskError>> {
+fn done<'a>() -> DoneFuture<'a> {
     Box::pin(std::future::ready(Ok(())))
 }
 
@@ -115,29 +115,19 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-impl<D: Disk + 'static> Disk for Forgotten<D> {
-    fn info(&self) -> &DiskInfo {
-        self.disk.info()
+impl<D: Disk + 'static> Layer for Forgotten<D> {
+    fn below(&self) -> &dyn Disk {
+        self.disk.as_ref()
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         if self.canary == Canary::Replay && self.is_log(offset) {
             return Box::pin(std::future::ready((Ok(()), Buf::zeroed(buf.len()))));
         }
         self.disk.read(offset, buf, class)
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         if self.forgets(offset, opts) {
             return done();
         }
@@ -154,24 +144,15 @@ impl<D: Disk + 'static> Disk for Forgotten<D> {
         }
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+    fn flush(&self) -> DoneFuture<'_> {
         if self.canary == Canary::Flush { done() } else { self.disk.flush() }
     }
 
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         if self.canary == Canary::Zeroes || self.forgets(offset, opts) {
             return done();
         }
         self.disk.write_zeroes(offset, len, self.weaken(opts))
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
-        self.disk.discard(offset, len)
     }
 }
 

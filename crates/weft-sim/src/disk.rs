@@ -20,7 +20,7 @@ use faults::{Errno, Fate};
 pub use latency::{Latency, Request, Uniform};
 use media::{Media, Payload};
 pub(crate) use pages::Pages;
-use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, Nanos};
 
 use crate::model::{Command, Model, Service, Station, Verb};
@@ -402,37 +402,27 @@ impl Disk for SimDisk {
         &self.info
     }
 
-    fn read(&self, offset: u64, buf: Buf, _: Class) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, _: Class) -> ReadFuture<'_> {
         Box::pin(self.do_read(offset, buf))
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         let aligned = data.is_aligned_to(self.info.sector_bytes as usize);
         let len = data.len() as u64;
         self.check(DiskOp::Write, offset, len, aligned);
         Box::pin(self.do_write(DiskOp::Write, offset, len, Payload::Data(data), opts.fua))
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+    fn flush(&self) -> DoneFuture<'_> {
         Box::pin(self.do_flush())
     }
 
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         self.check(DiskOp::WriteZeroes, offset, len, true);
         Box::pin(self.do_write(DiskOp::WriteZeroes, offset, len, Payload::Zero, opts.fua))
     }
 
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         self.check(DiskOp::Discard, offset, len, true);
         let payload = {
             let rng = &mut self.state.borrow_mut().rng;

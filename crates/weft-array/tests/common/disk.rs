@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
 
-use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, Nanos, Rt};
 
 const CELL: u64 = 512;
@@ -317,12 +317,7 @@ impl Disk for TestDisk {
         &self.info
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        mut buf: Buf,
-        _: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, mut buf: Buf, _: Class) -> ReadFuture<'_> {
         let len = buf.len() as u64;
         self.check(offset, len, buf.is_aligned_to(self.info.sector_bytes as usize));
         Box::pin(async move {
@@ -347,12 +342,7 @@ impl Disk for TestDisk {
         })
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         let aligned = data.is_aligned_to(self.info.sector_bytes as usize);
         self.check(offset, data.len() as u64, aligned);
         Box::pin(async move {
@@ -371,7 +361,7 @@ impl Disk for TestDisk {
         })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+    fn flush(&self) -> DoneFuture<'_> {
         Box::pin(async move {
             let order = self.cells.borrow().order;
             self.begin().await;
@@ -385,12 +375,7 @@ impl Disk for TestDisk {
         })
     }
 
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         self.check(offset, len, true);
         Box::pin(async move {
             // Only sectors that hold something change: large ranges stay cheap.
@@ -416,7 +401,7 @@ impl Disk for TestDisk {
         })
     }
 
-    fn discard(&self, _: u64, _: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, _: u64, _: u64) -> DoneFuture<'_> {
         Box::pin(async { Ok(()) })
     }
 }

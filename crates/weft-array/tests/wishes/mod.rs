@@ -10,7 +10,7 @@ use std::rc::Rc;
 use futures_util::FutureExt;
 use weft_array::create::plan;
 use weft_array::{Consistency, CreateOptions, Superblock, create};
-use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
 /// Disks in one call, at most: each costs time.
@@ -115,7 +115,7 @@ impl Claimed {
         u64::from(self.info.sector_bytes)
     }
 
-    fn zero(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn zero(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         self.written.set(true);
         let result = self.check(DiskOp::Write, offset, len);
         let mut sectors = self.sectors.borrow_mut();
@@ -130,12 +130,7 @@ impl Disk for Claimed {
         &self.info
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        mut buf: Buf,
-        _: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, mut buf: Buf, _: Class) -> ReadFuture<'_> {
         let result = self.check(DiskOp::Read, offset, buf.len() as u64);
         let sectors = self.sectors.borrow();
         for (n, part) in (offset / self.sector()..).zip(buf.chunks_mut(at(self.sector()))) {
@@ -147,12 +142,7 @@ impl Disk for Claimed {
         Box::pin(async move { (result, buf) })
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        _: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, _: WriteOpts) -> DoneFuture<'_> {
         let done = self.zero(offset, data.len() as u64);
         let mut sectors = self.sectors.borrow_mut();
         for (n, part) in (offset / self.sector()..).zip(data.chunks(at(self.sector()))) {
@@ -163,20 +153,15 @@ impl Disk for Claimed {
         done
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+    fn flush(&self) -> DoneFuture<'_> {
         Box::pin(async { Ok(()) })
     }
 
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        _: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, _: WriteOpts) -> DoneFuture<'_> {
         self.zero(offset, len)
     }
 
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         self.zero(offset, len)
     }
 }

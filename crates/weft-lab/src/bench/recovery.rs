@@ -13,8 +13,8 @@ use std::rc::Rc;
 use weft_array::{
     Array, AssembleOptions, Consistency, CreateOptions, RebuildCounts, RebuildPolicy, create,
 };
-use weft_disk::{Class, Disk, DiskError, DiskInfo, IoFuture, WriteOpts};
-use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND};
+use weft_disk::{Class, Disk, Layer, ReadFuture};
+use weft_rt::{Buf, Nanos, Rt, SECOND};
 use weft_sim::{ModelDisk, lab_rt};
 use weft_trace::Record;
 use weft_trace::replay::{
@@ -257,46 +257,15 @@ impl Course {
     }
 }
 
-impl Disk for Course {
-    fn info(&self) -> &DiskInfo {
-        self.target.info()
+impl Layer for Course {
+    fn below(&self) -> &dyn Disk {
+        &self.target
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         let end = offset + (buf.len() as u64).max(1) - 1;
         let units = end / self.unit_bytes - offset / self.unit_bytes + 1;
         self.read.set(self.read.get() + units);
         self.target.read(offset, buf, class)
-    }
-
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
-        self.target.write(offset, data, opts)
-    }
-
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
-        self.target.flush()
-    }
-
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
-        self.target.write_zeroes(offset, len, opts)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
-        self.target.discard(offset, len)
     }
 }

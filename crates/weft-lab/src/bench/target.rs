@@ -3,7 +3,7 @@
 use std::io;
 
 use weft_array::{Array, ArrayError};
-use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, IoFuture, WriteOpts};
+use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
 /// See the [module](self).
@@ -34,7 +34,7 @@ impl Disk for Target {
         &self.info
     }
 
-    fn read(&self, offset: u64, buf: Buf, _: Class) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, _: Class) -> ReadFuture<'_> {
         Box::pin(async move {
             let len = buf.len() as u64;
             let (result, buf) = self.array.read(offset, buf).await;
@@ -42,12 +42,7 @@ impl Disk for Target {
         })
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let len = data.len() as u64;
             let result = self.array.write(offset, data, opts.fua).await;
@@ -55,25 +50,20 @@ impl Disk for Target {
         })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
+    fn flush(&self) -> DoneFuture<'_> {
         Box::pin(
             async move { self.array.flush().await.map_err(|e| self.error(DiskOp::Flush, 0, 0, e)) },
         )
     }
 
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let result = self.array.write_zeroes(offset, len, opts.fua, false).await;
             result.map_err(|e| self.error(DiskOp::WriteZeroes, offset, len, e))
         })
     }
 
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
             let result = self.array.discard(offset, len).await;
             result.map_err(|e| self.error(DiskOp::Discard, offset, len, e))

@@ -7,7 +7,7 @@ use weft_array::{
     Array, ArrayState, AssembleOptions, Consistency, CreateOptions, RebuildPace, RebuildPolicy,
     create,
 };
-use weft_disk::{Class, Disk, DiskError, DiskInfo, IoFuture, WriteOpts};
+use weft_disk::{Class, Disk, DoneFuture, Layer, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
 use weft_sim::{Model, ModelDisk, ModelOptions, PluggedDisk, lab_rt};
 
@@ -71,52 +71,25 @@ impl Counting {
     }
 }
 
-impl Disk for Counting {
-    fn info(&self) -> &DiskInfo {
-        self.plug.info()
+impl Layer for Counting {
+    fn below(&self) -> &dyn Disk {
+        &self.plug
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         self.count(offset, buf.len() as u64, |counts, sectors| {
             counts.reads += 1;
             counts.read_sectors += sectors;
         });
-        self.plug.read(offset, buf, class)
+        self.below().read(offset, buf, class)
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         self.count(offset, data.len() as u64, |counts, sectors| {
             counts.writes += 1;
             counts.written_sectors += sectors;
         });
-        self.plug.write(offset, data, opts)
-    }
-
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
-        self.plug.flush()
-    }
-
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
-        self.plug.write_zeroes(offset, len, opts)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
-        self.plug.discard(offset, len)
+        self.below().write(offset, data, opts)
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use weft_disk::IoFuture;
+use weft_disk::{DoneFuture, ReadFuture};
 use weft_nbd::proto::{BlockSizes, Errno};
 use weft_nbd::server::Event;
 use weft_nbd::{Export, ExportError, Extent, Server, ServerConfig};
@@ -104,7 +104,7 @@ impl Export for RamExport {
         "memory of a test".to_owned()
     }
 
-    fn read(&self, offset: u64, mut buf: Buf) -> IoFuture<'_, (Result<(), ExportError>, Buf)> {
+    fn read(&self, offset: u64, mut buf: Buf) -> ReadFuture<'_, ExportError> {
         Box::pin(async move {
             self.pause(offset).await;
             self.seen.reads.fetch_add(1, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl Export for RamExport {
         })
     }
 
-    fn write(&self, offset: u64, data: Frozen, fua: bool) -> IoFuture<'_, Result<(), ExportError>> {
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, ExportError> {
         Box::pin(async move {
             self.pause(offset).await;
             self.seen.writes.fetch_add(1, Ordering::Relaxed);
@@ -135,12 +135,12 @@ impl Export for RamExport {
         })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), ExportError>> {
+    fn flush(&self) -> DoneFuture<'_, ExportError> {
         self.seen.flushes.fetch_add(1, Ordering::Relaxed);
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn trim(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ExportError>> {
+    fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError> {
         self.seen.trims.fetch_add(1, Ordering::Relaxed);
         self.zero(offset, len, true);
         Box::pin(std::future::ready(Ok(())))
@@ -152,7 +152,7 @@ impl Export for RamExport {
         len: u64,
         _fua: bool,
         may_trim: bool,
-    ) -> IoFuture<'_, Result<(), ExportError>> {
+    ) -> DoneFuture<'_, ExportError> {
         self.seen.zeroes.fetch_add(1, Ordering::Relaxed);
         self.zero(offset, len, may_trim);
         Box::pin(std::future::ready(Ok(())))

@@ -15,7 +15,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use weft_disk::{Class, Disk, DiskError, DiskInfo, IoFuture, WriteOpts};
+use weft_disk::{Class, Disk, DiskError, DoneFuture, Layer, ReadFuture, WriteOpts};
 use weft_rt::sync::{Sender, oneshot};
 use weft_rt::{Buf, Frozen, Rt};
 
@@ -191,17 +191,12 @@ impl Shared {
     }
 }
 
-impl Disk for PluggedDisk {
-    fn info(&self) -> &DiskInfo {
-        self.shared.disk.info()
+impl Layer for PluggedDisk {
+    fn below(&self) -> &dyn Disk {
+        self.shared.disk.as_ref()
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         Box::pin(async move {
             let (done, outcome) = oneshot();
             self.submit(Request { offset, what: What::Read(buf, class, done) });
@@ -209,33 +204,11 @@ impl Disk for PluggedDisk {
         })
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let (done, outcome) = oneshot();
             self.submit(Request { offset, what: What::Write(data, opts, done) });
             outcome.await.expect("every request behind the plug is carried out")
         })
-    }
-
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
-        self.shared.disk.flush()
-    }
-
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
-        self.shared.disk.write_zeroes(offset, len, opts)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
-        self.shared.disk.discard(offset, len)
     }
 }

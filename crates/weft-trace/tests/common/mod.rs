@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use weft_disk::{
-    Class, Disk, DiskError, DiskInfo, Fault, FaultDisk, Faults, IoFuture, QueueConfig, QueuedDisk,
-    RamDisk, WriteOpts,
+    Class, Disk, DoneFuture, Fault, FaultDisk, Faults, Layer, QueueConfig, QueuedDisk, RamDisk,
+    ReadFuture, WriteOpts,
 };
 use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt, Schedule, virtual_rt};
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Outcome, Volumes};
@@ -83,17 +83,12 @@ impl Shuffled {
     }
 }
 
-impl Disk for Shuffled {
-    fn info(&self) -> &DiskInfo {
-        self.disk.info()
+impl Layer for Shuffled {
+    fn below(&self) -> &dyn Disk {
+        self.disk.as_ref()
     }
 
-    fn read(
-        &self,
-        offset: u64,
-        buf: Buf,
-        class: Class,
-    ) -> IoFuture<'_, (Result<(), DiskError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         Box::pin(async move {
             self.pause().await;
             let answer = self.disk.read(offset, buf, class).await;
@@ -102,12 +97,7 @@ impl Disk for Shuffled {
         })
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             self.pause().await;
             self.disk.write(offset, data, opts).await?;
@@ -116,20 +106,7 @@ impl Disk for Shuffled {
         })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), DiskError>> {
-        self.disk.flush()
-    }
-
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> IoFuture<'_, Result<(), DiskError>> {
-        self.disk.write_zeroes(offset, len, opts)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), DiskError>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
             self.pause().await;
             self.disk.write_zeroes(offset, len, WriteOpts::USER).await?;

@@ -1,7 +1,7 @@
 //! An array as NBD clients and the FUSE file see it.
 
 use weft_array::{Array, ArrayError};
-use weft_disk::IoFuture;
+use weft_disk::{DoneFuture, ReadFuture};
 use weft_nbd::proto::{BlockSizes, Errno};
 use weft_nbd::{Export, ExportError, Extent};
 use weft_rt::{Buf, Frozen};
@@ -53,22 +53,22 @@ impl Export for ArrayExport {
         self.description.clone()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> IoFuture<'_, (Result<(), ExportError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, ExportError> {
         Box::pin(async move {
             let (result, buf) = self.array.read(offset, buf).await;
             (result.map_err(export_error), buf)
         })
     }
 
-    fn write(&self, offset: u64, data: Frozen, fua: bool) -> IoFuture<'_, Result<(), ExportError>> {
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, ExportError> {
         Box::pin(async move { self.array.write(offset, data, fua).await.map_err(export_error) })
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), ExportError>> {
+    fn flush(&self) -> DoneFuture<'_, ExportError> {
         Box::pin(async move { self.array.flush().await.map_err(export_error) })
     }
 
-    fn trim(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ExportError>> {
+    fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError> {
         Box::pin(async move { self.array.discard(offset, len).await.map_err(export_error) })
     }
 
@@ -78,7 +78,7 @@ impl Export for ArrayExport {
         len: u64,
         fua: bool,
         may_trim: bool,
-    ) -> IoFuture<'_, Result<(), ExportError>> {
+    ) -> DoneFuture<'_, ExportError> {
         Box::pin(async move {
             self.array.write_zeroes(offset, len, fua, may_trim).await.map_err(export_error)
         })

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use weft_disk::{Class, Disk, DiskError, DiskErrorKind, IoFuture, WriteOpts};
+use weft_disk::{Class, Disk, DiskError, DiskErrorKind, DoneFuture, ReadFuture, WriteOpts};
 use weft_nbd::proto::{BlockSizes, Errno};
 use weft_nbd::{Export, ExportError};
 use weft_rt::{Buf, Frozen};
@@ -68,7 +68,7 @@ impl Export for DiskExport {
         self.disk.info().fast_zeroes
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> IoFuture<'_, (Result<(), ExportError>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, ExportError> {
         let sector = u64::from(self.disk.info().sector_bytes);
         let len = buf.len() as u64;
         Box::pin(async move {
@@ -80,17 +80,17 @@ impl Export for DiskExport {
         })
     }
 
-    fn write(&self, offset: u64, data: Frozen, fua: bool) -> IoFuture<'_, Result<(), ExportError>> {
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, ExportError> {
         Box::pin(
             async move { self.disk.write(offset, data, opts(fua)).await.map_err(export_error) },
         )
     }
 
-    fn flush(&self) -> IoFuture<'_, Result<(), ExportError>> {
+    fn flush(&self) -> DoneFuture<'_, ExportError> {
         Box::pin(async move { self.disk.flush().await.map_err(export_error) })
     }
 
-    fn trim(&self, offset: u64, len: u64) -> IoFuture<'_, Result<(), ExportError>> {
+    fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError> {
         Box::pin(async move { self.disk.discard(offset, len).await.map_err(export_error) })
     }
 
@@ -100,7 +100,7 @@ impl Export for DiskExport {
         len: u64,
         fua: bool,
         _may_trim: bool,
-    ) -> IoFuture<'_, Result<(), ExportError>> {
+    ) -> DoneFuture<'_, ExportError> {
         Box::pin(async move {
             self.disk.write_zeroes(offset, len, opts(fua)).await.map_err(export_error)
         })

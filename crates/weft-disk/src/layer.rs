@@ -1,0 +1,70 @@
+//! Disks that stand before another disk and change some of what it does.
+
+use weft_rt::{Buf, Frozen};
+
+use crate::{Class, Disk, DiskInfo, DoneFuture, ReadFuture, WriteOpts};
+
+/// A [`Disk`] made of another. What a layer does not define itself goes straight to the disk below.
+///
+/// The two traits name their operations alike: where both are imported, call those of a layer through
+/// [`Layer::below`] or a `dyn Disk`.
+pub trait Layer {
+    /// The disk that it stands before.
+    fn below(&self) -> &dyn Disk;
+
+    /// See [`Disk::info`].
+    fn info(&self) -> &DiskInfo {
+        self.below().info()
+    }
+
+    /// See [`Disk::read`].
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
+        self.below().read(offset, buf, class)
+    }
+
+    /// See [`Disk::write`].
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
+        self.below().write(offset, data, opts)
+    }
+
+    /// See [`Disk::flush`].
+    fn flush(&self) -> DoneFuture<'_> {
+        self.below().flush()
+    }
+
+    /// See [`Disk::write_zeroes`].
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
+        self.below().write_zeroes(offset, len, opts)
+    }
+
+    /// See [`Disk::discard`].
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
+        self.below().discard(offset, len)
+    }
+}
+
+impl<L: Layer> Disk for L {
+    fn info(&self) -> &DiskInfo {
+        Layer::info(self)
+    }
+
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
+        Layer::read(self, offset, buf, class)
+    }
+
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
+        Layer::write(self, offset, data, opts)
+    }
+
+    fn flush(&self) -> DoneFuture<'_> {
+        Layer::flush(self)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
+        Layer::write_zeroes(self, offset, len, opts)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
+        Layer::discard(self, offset, len)
+    }
+}
