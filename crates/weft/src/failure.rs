@@ -6,7 +6,7 @@
 //! | 1 | the operation failed; unless the message says otherwise nothing was changed |
 //! | 2 | the command line was not understood |
 //! | 3 | it works, but needs attention: `status --check` found redundancy reduced, `scrub` found mismatches |
-//! | 4 | `status --check`: an array has failed, not all of its data can be read |
+//! | 4 | `status --check`: an array has failed or did not start, not all of its data can be read |
 //! | 5 | no daemon answers in this runtime directory |
 
 use std::fmt;

@@ -21,7 +21,7 @@ pub struct StatusArgs {
     /// Show it again every SECONDS
     #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS")]
     pub watch: Option<f64>,
-    /// Exit with 3 if redundancy is reduced, with 4 if an array has failed
+    /// Exit with 3 if redundancy is reduced, with 4 if an array has failed or did not start
     #[arg(long, conflicts_with = "watch")]
     pub check: bool,
 }
@@ -29,7 +29,7 @@ pub struct StatusArgs {
 /// `weft fail`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Refuses when the array would lose data by it. A spare, if there is one, takes its place at once.
+Refuses if the array would lose data. A spare, if there is one, takes its place at once.
 
 Examples:
   weft fail tank d2
@@ -59,7 +59,7 @@ pub struct AddArgs {
     /// Create the file if it does not exist, sparse, of this size
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// Take a disk that already belongs to an array (its data is lost)
+    /// Take a disk that belongs to an array or holds a file system (its data is lost)
     #[arg(long)]
     pub force: bool,
     /// Only check the disk
@@ -70,9 +70,10 @@ pub struct AddArgs {
 /// `weft replace`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A member that works stays in the array while it is copied to the new disk: the array can lose as many
-disks as before. Where the member cannot be read, the others give what it held. If the new disk fails, or is
-given to `weft fail`, everything is as it was.
+A member that works stays in the array while it is copied to the new disk: the array can lose as
+many disks as before. What cannot be read from the member is reconstructed from the others. If the
+new disk fails, or is given to `weft fail`, everything is as it was. A member that is missing is
+rebuilt onto the new disk.
 
 Examples:
   weft replace tank d2 /dev/sdx
@@ -87,7 +88,7 @@ pub struct ReplaceArgs {
     /// Create the file if it does not exist, sparse, of this size
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// Take a disk that already belongs to an array (its data is lost)
+    /// Take a disk that belongs to an array or holds a file system (its data is lost)
     #[arg(long)]
     pub force: bool,
     /// Only check whether it could be done
@@ -101,13 +102,13 @@ pub struct ReplaceArgs {
 /// `weft rebuild`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A rebuild starts by itself when a disk is there to rebuild on (`weft add`, `weft replace`). How it goes
-about its work can be changed at any time, also while it runs: nothing that is done is done again. The
-array keeps what was chosen.
+A rebuild starts by itself as soon as there is a disk to rebuild on (`weft add`, `weft replace`). How
+it goes about its work can be changed at any time, also while it runs: nothing is done twice. The
+array keeps the choice.
 
-Orders: `popularity` rebuilds first what users ask for most, `redundancy` the stripes that have lost most
-units, `ascending` goes from the first to the last. `auto` is popularity, and redundancy while more
-than one disk is not whole.
+Orders: `popularity` rebuilds first what users ask for most, `redundancy` the stripes that have lost
+most units, `ascending` goes from the first stripe to the last. `auto` is popularity, and redundancy
+while more than one disk is being rebuilt or missing.
 
 Executors: `stripe` (several whole stripes in flight), `pipelined` (4 KiB requests at the priority of
 users, as Linux MD), `disk` (a process for each surviving disk, and a writer).
@@ -134,7 +135,7 @@ pub struct RebuildArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How it goes about its work", allow_negative_numbers = true)]
 pub struct PolicyArgs {
-    /// Everything below as it was at first
+    /// Set everything below back to its default
     #[arg(long)]
     pub defaults: bool,
     /// Which stripe is next
@@ -207,20 +208,20 @@ fn parse_seconds(text: &str) -> Result<u64, String> {
 pub enum RebuildAction {
     /// Follow it to its end (the default)
     Wait,
-    /// Let it rest
+    /// Pause it
     Pause,
-    /// Go on
+    /// Let it go on
     Resume,
 }
 
 /// `weft scrub`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Reads all of the array and verifies that parity and copies match the data. Exits with 3 if they do
+Reads the whole array and verifies that parity and copies match the data. Exits with 3 if they do
 not. With --repair, what does not match is made to match again.
 
-A scrub that is under way when the array is stopped, or crashes, goes on by itself about where it
-was when the array is served again.
+A scrub that is interrupted (the array is stopped, or crashes) goes on by itself, from about where
+it was, when the array is served again.
 
 Examples:
   weft scrub tank
@@ -260,8 +261,9 @@ pub enum ScrubAction {
 /// `weft throttle`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Between the two rates maintenance gives way to users: it never goes slower than --min while there is
-work, and never faster than --max. Rates are bytes per second on each member. Takes effect at once.
+Applies to rebuild, resync and scrub. Between the two rates they give way to users; they are not held
+below --min, and never go faster than --max. Rates are bytes per second on each member. Takes effect
+at once.
 
 Examples:
   weft throttle tank --max 50M

@@ -35,9 +35,12 @@ pub use trace::{
     arg_required_else_help = true,
     after_help = "\
 Begin with:  weft demo
-Exit codes:  0 done, 1 failed, 2 not understood, 3 works but needs attention
-             (status --check: redundancy reduced; scrub: mismatches found),
-             4 status --check: data unavailable, 5 no daemon answers"
+Exit codes:  0 done
+             1 failed; unless the message says otherwise nothing was changed
+             2 the command line was not understood
+             3 needs attention (status --check: redundancy reduced; scrub: mismatches found)
+             4 data unavailable (status --check: an array failed, or did not start)
+             5 no daemon answers"
 )]
 pub struct Cli {
     /// What to do.
@@ -61,36 +64,36 @@ pub enum Command {
     Create(CreateArgs),
     /// Assemble arrays from their members and serve them (runs until stopped)
     Serve(ServeArgs),
-    /// Show what arrays there are, how much they can still lose, and what is going on
+    /// Show the arrays, how much each can still lose, and what is going on
     Status(StatusArgs),
     /// Give an array a block device (/dev/loopN)
     Attach(AttachArgs),
-    /// Take the block device away again
+    /// Take the block device of an array away again
     Detach(DetachArgs),
     /// Take a member out of service
     Fail(FailArgs),
     /// Add a spare disk; it is used at once if a member is missing
     Add(AddArgs),
-    /// Rebuild a slot onto a new disk
+    /// Copy a member to a new disk, which takes its place
     Replace(ReplaceArgs),
     /// Follow a rebuild; pause it, resume it
     Rebuild(RebuildArgs),
-    /// Verify that all redundancy matches the data, and repair it
+    /// Verify that all redundancy matches the data; repair it if asked to
     Scrub(ScrubArgs),
-    /// Change how fast rebuild and scrub go, also while they run
+    /// Set how fast rebuild, resync and scrub may go, also while they run
     Throttle(ThrottleArgs),
     /// Show what a disk says about the array it belongs to, without a daemon
     Examine(ExamineArgs),
     /// End the daemon cleanly
     Stop(StopArgs),
-    /// Compare the codes that suit some disks: what they survive, how fast they stay, how long
-    /// they live
+    /// Compare the codes that suit some disks: what they survive, their speed while degraded, their
+    /// mean time to data loss
     Plan(PlanArgs),
     /// Reproduce papers' figures and tables; serve disks that behave like real products
     Lab(LabArgs),
-    /// Look at block traces, convert them, generate workloads
+    /// Examine and convert block traces, generate workloads
     Trace(TraceArgs),
-    /// Put the requests of a trace to an array, a disk or an NBD export, and measure
+    /// Replay a trace to an array, a disk, a file or an NBD export, and measure
     Replay(ReplayArgs),
     /// Run the engine against simulated crashes and faults
     Simulate(SimulateArgs),

@@ -52,10 +52,10 @@ pub struct CreateArgs {
     /// Bytes of the array that share one entry in the map of what needs resync or rebuild
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub region: Option<u64>,
-    /// Take disks that already belong to an array (their data is lost)
+    /// Take disks that belong to an array or hold a file system (their data is lost)
     #[arg(long)]
     pub force: bool,
-    /// Check everything, say what would be done, change nothing
+    /// Check everything and say what would be done, but change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -67,7 +67,7 @@ pub enum Consistency {
     Ppl,
     /// Only remembers what to resync; the write hole stays
     Bitmap,
-    /// Nothing: a crash needs a scrub
+    /// Remembers nothing: a crash means a resync of all that was ever written; the write hole stays
     None,
 }
 
@@ -88,7 +88,8 @@ pub struct ExamineArgs {
 #[command(after_help = "\
 A run is an array under a random workload with power cuts, disk failures, read errors and slow
 disks, in virtual time; every byte read is compared with a model of what may be read. The same seed
-always gives the same run.
+always gives the same run. Exit code 1 if runs failed;
+their seeds are listed.
 
 Examples:
   weft simulate --seed 1 --runs 1000

@@ -10,8 +10,8 @@ use crate::size;
 /// `weft serve`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Members are recognised by their labels, in any order; a folder is searched for members (not its
-subfolders). Clients find each array under its name, on a Unix socket in the runtime directory and,
+Members are recognised by their labels, in any order. A folder is searched for members, its
+subfolders are not. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its name, on a Unix socket in the runtime directory and,
 with --listen, over TCP.
 
 Examples:
@@ -38,7 +38,8 @@ pub struct ServeArgs {
     /// Refuse all writes; nothing on the members is changed
     #[arg(long)]
     pub read_only: bool,
-    /// Start an array although members are missing and a crash left writes unfinished
+    /// Start an array although half of its members or more are missing (they may hold newer data);
+    /// if its code does not survive that, only for reading what is left
     #[arg(long)]
     pub force_degraded: bool,
 }

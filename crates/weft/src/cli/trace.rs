@@ -121,13 +121,15 @@ pub struct GenerateArgs {
     group = clap::ArgGroup::new("source").required(true).args(["trace", "workload"]),
     group = clap::ArgGroup::new("writes").args(["overwrite", "reads_only"]),
     after_help = "\
-TARGET is an array's NBD URI (`weft status` prints it), any other nbd:// export, a block device or a file.
-With --model it is a modelled disk, or with --code an array of weft on such disks, in virtual time: the requests
-meet the real engine, and how busy each disk was is told.
-Writes destroy what TARGET holds: they need --overwrite. Response times count from when a request was
-due (open loop) or issued (--closed), so a target that falls behind cannot hide it.
-Ctrl-C or SIGTERM: nothing more is issued, what is in flight ends, and the figures until then are printed.
-Exit code 1 if requests failed or verified blocks were wrong.
+TARGET is an array's NBD URI (`weft status` prints it), any other nbd:// export, a block device or a
+file. With --model it is a modelled disk, or with --code an array of weft on such disks, in virtual
+time: the requests meet the real engine, and the report says how busy each disk was.
+
+Writes destroy what TARGET holds: they need --overwrite. Response times count from when a request
+was due (open loop) or issued (--closed), so a target that falls behind cannot hide it.
+
+On Ctrl-C or SIGTERM nothing more is issued, what is in flight ends, and the figures so far are
+printed. Exit code 1 if requests failed or verified blocks were wrong.
 
 Examples:
   weft replay --trace websearch1.spc.gz --reads-only /dev/sdx
