@@ -1,0 +1,256 @@
+//! Requests: each cut to what the server takes at a time, sent, and sent again where that is safe.
+
+use std::io;
+
+use futures_util::future::join_all;
+use weft_disk::{
+    Class, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts,
+};
+use weft_rt::{Buf, Frozen};
+
+use super::link::Answer;
+use super::{NbdDisk, Shared};
+use crate::proto::{Errno, PAYLOAD_BYTES_MAX, Request, wire};
+
+/// Zeros of one request, at most: even a server that writes them out is done within its timeout.
+const ZEROES_BYTES_MAX: u64 = 64 << 20;
+
+/// Zeros of one write to a server that has no command for it.
+const ZEROES_WRITTEN_BYTES: u64 = 1 << 20;
+
+/// A request to the server.
+struct Call {
+    op: DiskOp,
+    flags: u16,
+    offset: u64,
+    len: u64,
+    data: Option<Frozen>,
+    buf: Option<Buf>,
+}
+
+impl Shared {
+    /// One request, from beginning to end.
+    async fn call(&self, call: Call) -> (Result<(), DiskError>, Option<Buf>) {
+        let Call { op, flags, offset, len, data, mut buf } = call;
+        let _slot = match self.slots.try_acquire(1) {
+            Some(slot) => slot,
+            None => self.slots.acquire(1).await,
+        };
+        let command = match op {
+            DiskOp::Read | DiskOp::Open => wire::CMD_READ,
+            DiskOp::Write => wire::CMD_WRITE,
+            DiskOp::Flush => wire::CMD_FLUSH,
+            DiskOp::WriteZeroes => wire::CMD_WRITE_ZEROES,
+            DiskOp::Discard => wire::CMD_TRIM,
+        };
+        let wire_len = u32::try_from(len).expect("requests are cut to the largest payload");
+        let request = Request { flags, command, cookie: 0, offset, len: wire_len };
+        // Whether a request that was lost may be sent again is decided where the link ended: if
+        // not, there is no other link. A read that kills each link is not tried for ever.
+        for _ in 0..=self.options.reconnect_attempts {
+            let link = match self.link().await {
+                Ok(link) => link,
+                Err(why) => return (Err(self.gone_error(op, offset, len, why)), buf),
+            };
+            let now = self.rt.now();
+            let answer = link.submit(request, data.clone(), buf.take(), now, &self.durability);
+            match answer.await {
+                Some(Answer::Done(back)) => return (Ok(()), back),
+                Some(Answer::Refused(errno, text, back)) => {
+                    return (Err(self.refused(op, offset, len, errno, text)), back);
+                }
+                Some(Answer::Lost(back)) => buf = back,
+                None => {}
+            }
+            if buf.is_none() && command == wire::CMD_READ {
+                buf = Some(Buf::new(wire_len as usize));
+            }
+        }
+        let why = "the connection broke each time this was asked".to_owned();
+        (Err(self.gone_error(op, offset, len, why)), buf)
+    }
+
+    fn gone_error(&self, op: DiskOp, offset: u64, len: u64, why: String) -> DiskError {
+        let source = io::Error::new(io::ErrorKind::NotConnected, why);
+        DiskError::new(&self.info.name, op, offset, len, source)
+    }
+
+    fn refused(&self, op: DiskOp, offset: u64, len: u64, errno: Errno, text: String) -> DiskError {
+        let code = i32::try_from(errno.code()).unwrap_or(i32::MAX);
+        let source = io::Error::from_raw_os_error(code);
+        let mut error = DiskError::new(&self.info.name, op, offset, len, source);
+        if errno == Errno::Shutdown {
+            error.kind = DiskErrorKind::Gone;
+        }
+        if !text.is_empty() {
+            let text = format!("{}: the server says: {text}", error.source);
+            error.source = io::Error::new(error.source.kind(), text);
+        }
+        error
+    }
+
+    fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
+        let sector = u64::from(self.info.sector_bytes);
+        let end = offset.checked_add(len).filter(|end| *end <= self.info.size_bytes);
+        let failed = |kind: io::ErrorKind| {
+            Err(DiskError::new(&self.info.name, op, offset, len, io::Error::from(kind)))
+        };
+        if end.is_none() || !offset.is_multiple_of(sector) || !len.is_multiple_of(sector) {
+            let mut error = failed(io::ErrorKind::InvalidInput);
+            if let Err(error) = &mut error {
+                error.kind = DiskErrorKind::Invalid;
+            }
+            return error;
+        }
+        if op != DiskOp::Read && self.options.read_only {
+            return failed(io::ErrorKind::PermissionDenied);
+        }
+        Ok(())
+    }
+
+    fn payload_max(&self) -> u64 {
+        let max = self.peer.block.max.min(PAYLOAD_BYTES_MAX);
+        u64::from(max - max % self.info.sector_bytes).max(self.info.sector_bytes.into())
+    }
+
+    fn has(&self, flag: u16) -> bool {
+        self.peer.flags & flag != 0
+    }
+
+    /// FUA as a flag, and whether a flush must follow instead.
+    fn fua(&self, wanted: bool) -> (u16, bool) {
+        match (wanted, self.has(wire::EXPORT_SEND_FUA)) {
+            (false, _) => (0, false),
+            (true, true) => (wire::CMD_FLAG_FUA, false),
+            (true, false) => (0, true),
+        }
+    }
+
+    async fn flush(&self) -> Result<(), DiskError> {
+        let (op, flags) = (DiskOp::Flush, 0);
+        self.call(Call { op, flags, offset: 0, len: 0, data: None, buf: None }).await.0
+    }
+
+    async fn read(&self, offset: u64, mut buf: Buf) -> (Result<(), DiskError>, Buf) {
+        let len = buf.len() as u64;
+        let op = DiskOp::Read;
+        if let Err(error) = self.check(op, offset, len) {
+            return (Err(error), buf);
+        }
+        if len == 0 {
+            return (Ok(()), buf);
+        }
+        let max = usize::try_from(self.payload_max()).unwrap_or(usize::MAX);
+        let total = buf.len();
+        if total <= max {
+            let call = Call { op, flags: 0, offset, len, data: None, buf: Some(buf) };
+            let (result, buf) = self.call(call).await;
+            return (result, buf.unwrap_or_else(|| Buf::new(total)));
+        }
+        let mut calls = Vec::new();
+        let mut at = offset;
+        while !buf.is_empty() {
+            let rest = buf.split_off(buf.len().min(max));
+            let len = buf.len() as u64;
+            let piece = std::mem::replace(&mut buf, rest);
+            calls.push(Call { op, flags: 0, offset: at, len, data: None, buf: Some(piece) });
+            at += len;
+        }
+        let mut outcome = Ok(());
+        let mut whole: Option<Buf> = None;
+        for (result, part) in join_all(calls.into_iter().map(|call| self.call(call))).await {
+            outcome = outcome.and(result);
+            match (&mut whole, part) {
+                (None, part) => whole = part,
+                // A part that was lost with its connection was replaced; the read has failed.
+                (Some(whole), Some(part)) => _ = whole.join(part),
+                (Some(_), None) => {}
+            }
+        }
+        let whole = whole.filter(|whole| whole.len() == total);
+        (outcome, whole.unwrap_or_else(|| Buf::new(total)))
+    }
+
+    async fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> Result<(), DiskError> {
+        let (op, len) = (DiskOp::Write, data.len() as u64);
+        self.check(op, offset, len)?;
+        let (flags, flush) = self.fua(opts.fua);
+        let max = self.payload_max();
+        let mut calls = Vec::new();
+        for start in (0..len).step_by(usize::try_from(max).unwrap_or(usize::MAX)) {
+            let part = max.min(len - start);
+            let index = |n: u64| usize::try_from(n).expect("inside a buffer");
+            let data = Some(data.slice(index(start), index(part)));
+            calls.push(Call { op, flags, offset: offset + start, len: part, data, buf: None });
+        }
+        for (result, _) in join_all(calls.into_iter().map(|call| self.call(call))).await {
+            result?;
+        }
+        if flush { self.flush().await } else { Ok(()) }
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> Result<(), DiskError> {
+        let op = DiskOp::WriteZeroes;
+        self.check(op, offset, len)?;
+        let (flags, flush) = self.fua(opts.fua);
+        let command = self.has(wire::EXPORT_SEND_WRITE_ZEROES);
+        let max =
+            if command { ZEROES_BYTES_MAX } else { ZEROES_WRITTEN_BYTES.min(self.payload_max()) };
+        let zeros =
+            (!command && len > 0).then(|| Buf::zeroed(usize::try_from(max).unwrap_or(0)).freeze());
+        let mut start = 0;
+        while start < len {
+            let part = max.min(len - start);
+            let offset = offset + start;
+            let data = zeros.as_ref().map(|z| z.slice(0, usize::try_from(part).unwrap_or(0)));
+            let op = if data.is_some() { DiskOp::Write } else { op };
+            self.call(Call { op, flags, offset, len: part, data, buf: None }).await.0?;
+            start += part;
+        }
+        if flush { self.flush().await } else { Ok(()) }
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        let op = DiskOp::Discard;
+        self.check(op, offset, len)?;
+        if !self.has(wire::EXPORT_SEND_TRIM) {
+            return Ok(());
+        }
+        let mut start = 0;
+        while start < len {
+            let part = ZEROES_BYTES_MAX.min(len - start);
+            let offset = offset + start;
+            let call = Call { op, flags: 0, offset, len: part, data: None, buf: None };
+            self.call(call).await.0?;
+            start += part;
+        }
+        Ok(())
+    }
+}
+
+impl Disk for NbdDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.0.info
+    }
+
+    fn read(&self, offset: u64, buf: Buf, _class: Class) -> ReadFuture<'_> {
+        Box::pin(self.0.read(offset, buf))
+    }
+
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
+        Box::pin(self.0.write(offset, data, opts))
+    }
+
+    fn flush(&self) -> DoneFuture<'_> {
+        // Read-only: there is nothing to flush, and the server may not offer it.
+        Box::pin(async { if self.0.options.read_only { Ok(()) } else { self.0.flush().await } })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
+        Box::pin(self.0.write_zeroes(offset, len, opts))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
+        Box::pin(self.0.discard(offset, len))
+    }
+}
