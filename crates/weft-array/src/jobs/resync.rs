@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::JobKind;
+use super::throttle::UsersFirst;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
@@ -63,15 +64,18 @@ impl Inner {
     }
 
     async fn resync_region(&self, region: u64) -> Result<(), ArrayError> {
+        let mut pace = UsersFirst::default();
         let mut in_flight = FuturesUnordered::new();
         let mut stripes = self.geometry.stripes_of(region);
         let mut result = Ok(());
         loop {
-            let window = self.jobs.throttle.window(self.rt.now(), self.window());
+            let (now, flying) = (self.rt.now(), in_flight.len());
+            let window = pace.window(&self.jobs.throttle, now, flying, self.window());
             if !self.must_yield()
-                && in_flight.len() < window
+                && flying < window
                 && let Some(stripe) = stripes.next()
             {
+                pace.count(self.geometry.unit_bytes);
                 in_flight.push(self.resync_paced(stripe));
                 continue;
             }

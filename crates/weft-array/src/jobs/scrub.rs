@@ -21,6 +21,7 @@ use weft_disk::WriteOpts;
 use weft_rt::sync::Notify;
 use weft_rt::{Buf, Nanos, SECOND};
 
+use super::throttle::UsersFirst;
 use super::{JobKind, Meter, Progress};
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -205,6 +206,7 @@ impl Inner {
     /// Returns the first stripe that was not looked at.
     async fn scrub_stripes(&self, from: ScrubProgress) -> u64 {
         let state = &self.jobs.scrub;
+        let mut pace = UsersFirst::default();
         let mut in_flight = FuturesUnordered::new();
         let mut next = from.next_stripe;
         let mut note_at = self.rt.now() + NOTE_PERIOD;
@@ -226,8 +228,10 @@ impl Inner {
             // However slow it is to be, it can be brought to rest soon.
             let is_behind = in_flight.is_empty() || self.jobs.throttle.backlog(now) < SECOND;
             let open = !ending && !self.jobs.paused.get() && now < note_at && is_behind;
-            let window = self.jobs.throttle.window(now, self.window());
-            if open && in_flight.len() < window && next < self.geometry.stripes {
+            let flying = in_flight.len();
+            let window = pace.window(&self.jobs.throttle, now, flying, self.window());
+            if open && flying < window && next < self.geometry.stripes {
+                pace.count(self.geometry.unit_bytes);
                 in_flight.push(self.scrub_stripe(next, from.mode));
                 next += 1;
                 continue;

@@ -1,5 +1,6 @@
-//! DOR: a process for each surviving disk that reads its own units in order, at low priority, and a
-//! writer for each replacement (Holland, Gibson, Siewiorek: JDPD '94; RAIDframe).
+//! DOR: a process for each surviving disk that reads its own units in order, and a writer for each
+//! replacement (Holland, Gibson, Siewiorek: JDPD '94; RAIDframe). Theirs read at low priority; here a
+//! process has one read on its disk, so that a user waits for one at most.
 //!
 //! Every disk goes at its own speed: none waits for the slowest but through the pool of buffers,
 //! which bounds how far they run apart. A process is the line before a disk's semaphore, which
