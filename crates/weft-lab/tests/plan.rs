@@ -97,7 +97,7 @@ fn goals_are_met_or_the_reason_is_said() {
         assert!(row.best_in_something <= fits);
     }
     let raid5 = answer.codes.iter().find(|row| row.code.to_string() == "raid5").unwrap();
-    assert_eq!(raid5.misses, ["survives any 1 disks, not any 2"]);
+    assert_eq!(raid5.misses, ["survives any one loss, not any 2"]);
 
     let too_much = Wish { capacity_bytes: Some(9 << 40), ..wish(8) };
     let answer = plan(&too_much, &[], |_, _| {}).unwrap();

@@ -98,6 +98,12 @@ fn a_replay_to_a_file_measures_verifies_and_asks_before_it_destroys() {
     assert!(series.starts_with("at_s,len_s,requests,") && series.lines().count() > 1, "{series}");
     let said = bench.refused(&["replay", "--trace", "t.spc", "--reads-only", "nowhere"], 1);
     assert!(said.contains("nowhere"), "{said}");
+    assert!(said.contains("truncate -s"), "{said}");
+    for nothing in [["--closed", "0"], ["--requests", "0"], ["--duration", "0"]] {
+        let args = ["replay", "--workload", "zipf", "--reads-only", "target"];
+        let said = bench.refused(&[&args[..], &nothing].concat(), 2);
+        assert!(said.contains(nothing[0]), "{said}");
+    }
     bench.refused(&["replay", "--reads-only", "target"], 2);
     bench.refused(&["replay", "--trace", "t.spc", "--workload", "zipf", "target"], 2);
 }

@@ -160,7 +160,11 @@ fn simulated(fleet: &Fleet, stripes: &Stripes<'_>, cycles: u64, wish: &Wish) -> 
 fn misses(row: &Row, wish: &Wish) -> Vec<String> {
     let mut misses = Vec::new();
     if row.tolerance < wish.survive {
-        misses.push(format!("survives any {} disks, not any {}", row.tolerance, wish.survive));
+        misses.push(match row.tolerance {
+            0 => format!("survives no loss, not any {}", wish.survive),
+            1 => format!("survives any one loss, not any {}", wish.survive),
+            most => format!("survives any {most} losses, not any {}", wish.survive),
+        });
     }
     if let Some(years) = wish.mttdl_years.filter(|years| row.mttdl_years < *years) {
         misses.push(format!("MTTDL {:.1e} years, not {years:.1e}", row.mttdl_years));

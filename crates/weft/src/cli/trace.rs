@@ -52,8 +52,13 @@ pub struct TraceFile {
 /// `weft trace info`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+The trace is read once, in memory that does not grow with it: at most 256 MiB for the map of blocks
+touched, from which footprint and reuse are counted. A trace that would need more is counted in
+larger blocks, and the answer names their length. FILE may be a pipe.
+
 Examples:
   weft trace info web_3.csv.xz
+  curl -s https://example.org/trace.spc.gz | weft trace info /dev/stdin
   weft trace info --format tencent --skip-bad cbs.csv.zst --json")]
 pub struct InfoArgs {
     /// The trace, also compressed with gzip, xz or zstd
@@ -79,7 +84,7 @@ pub struct ConvertArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write so many requests [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
 }
 
@@ -96,7 +101,8 @@ pub struct GenerateArgs {
     /// The workload (`weft trace list`)
     pub workload: String,
     /// How many requests
-    #[arg(long, default_value_t = 10_000, value_name = "N")]
+    #[arg(long, default_value_t = 10_000, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: u64,
     /// Another seed gives other requests of the same kind
     #[arg(long, default_value_t = 1)]
@@ -129,7 +135,7 @@ Writes destroy what TARGET holds: they need --overwrite. Response times count fr
 was due (open loop) or issued (--closed), so a target that falls behind cannot hide it.
 
 On Ctrl-C or SIGTERM nothing more is issued, what is in flight ends, and the figures so far are
-printed. Exit code 1 if requests failed or verified blocks were wrong.
+printed (of a real target; a modelled one ends at once). Exit code 1 if requests failed or verified blocks were wrong.
 
 Examples:
   weft replay --trace websearch1.spc.gz --reads-only /dev/sdx
@@ -158,13 +164,14 @@ pub struct ReplayArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// How many requests; a trace that has fewer is repeated [default: all, of a workload 10000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
     /// How much faster than the trace, such as 2, 0.5 or 1/3
     #[arg(long, default_value = "1", value_name = "FACTOR", value_parser = parse_speed)]
     pub speed: Speed,
     /// Keep N requests in flight instead, whatever the times of the trace
-    #[arg(long, value_name = "N", conflicts_with = "speed")]
+    #[arg(long, value_name = "N", conflicts_with = "speed",
+          value_parser = clap::value_parser!(u16).range(1..))]
     pub closed: Option<u16>,
     /// How addresses are fitted to TARGET [default: exact if they fit, else scale]
     #[arg(long, value_enum)]
@@ -176,10 +183,10 @@ pub struct ReplayArgs {
     #[arg(long, default_value = "0", value_name = "SECONDS", value_parser = parse_seconds)]
     pub warm_up_time: u64,
     /// Issue nothing after so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_some_seconds)]
     pub duration: Option<u64>,
     /// Also report every interval of so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = parse_interval)]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_some_seconds)]
     pub interval: Option<u64>,
     /// Write the intervals as CSV (every second unless --interval says otherwise)
     #[arg(long, value_name = "FILE")]
@@ -272,9 +279,9 @@ fn parse_seconds(text: &str) -> Result<u64, String> {
     all.ok_or_else(what)
 }
 
-fn parse_interval(text: &str) -> Result<u64, String> {
+fn parse_some_seconds(text: &str) -> Result<u64, String> {
     match parse_seconds(text)? {
-        0 => Err("an interval of 0 seconds holds nothing".to_owned()),
+        0 => Err("in 0 seconds nothing happens".to_owned()),
         ns => Ok(ns),
     }
 }
@@ -298,6 +305,6 @@ mod tests {
         for bad in ["", ".5", "1s", "-1", "1.0000000001", "99999999999999999999"] {
             assert!(parse_seconds(bad).is_err(), "{bad}");
         }
-        assert!(parse_interval("0").is_err());
+        assert!(parse_some_seconds("0").is_err());
     }
 }

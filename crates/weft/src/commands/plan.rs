@@ -7,7 +7,7 @@ use weft_lab::plan::{Emphasis, HOURS_PER_YEAR, Plan, PlanError, Row, Wish, plan 
 
 use crate::cli::PlanArgs;
 use crate::failure::{FAILED, Failure, Outcome};
-use crate::members::Opener;
+use crate::members::{Opener, Place};
 use crate::report::progress::Progress;
 use crate::size;
 use crate::thread;
@@ -79,6 +79,12 @@ fn smallest(members: &[String]) -> Result<u64, Failure> {
     thread::run(move |opener: Opener| async move {
         let mut least = u64::MAX;
         for member in &members {
+            if let Place::Path(path) = Place::of(member)
+                && !path.exists()
+            {
+                return Err(Failure::new(format!("{member}: there is no such file or device"))
+                    .hint("check the name, or plan without disks: --disks 7 --size 4T"));
+            }
             least = least.min(opener.open(member, true).await?.info().size_bytes);
         }
         Ok(least)

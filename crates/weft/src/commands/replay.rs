@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
@@ -223,6 +224,13 @@ impl Put {
 /// To what there is, in real time.
 fn to_target(target: String, writes: bool, put: Put) -> Result<Done, Failure> {
     thread::run(move |opener: Opener| async move {
+        if let Place::Path(path) = Place::of(&target)
+            && !path.exists()
+        {
+            return Err(Failure::new(format!("{target}: there is no such file or device")).hint(
+                format!("check the name; `truncate -s 10G {target}` makes a file to try on"),
+            ));
+        }
         let disk = opener.open(&target, !writes).await?;
         if writes {
             refuse_member(&*disk).await?;
@@ -243,7 +251,7 @@ fn ended(json: bool, message: String) -> Failure {
 
 fn options_of(args: &ReplayArgs, writes: bool) -> Options {
     let pace = match args.closed {
-        Some(outstanding) => Pace::Closed { outstanding: usize::from(outstanding).max(1) },
+        Some(outstanding) => Pace::Closed { outstanding: usize::from(outstanding) },
         None => Pace::Open { speed: args.speed, in_flight_max: IN_FLIGHT_MAX },
     };
     Options {
@@ -314,13 +322,22 @@ fn show_progress(rt: &Rt, live: &Live, goal: Goal, silent: bool) {
         loop {
             rt.sleep(LOOK_EVERY).await;
             let (issued, completed) = live.progress();
-            let message = format!("{completed} requests, {} in flight", issued - completed);
+            let in_flight = issued - completed;
             match goal.duration_ns {
                 Some(all_ns) => {
-                    let done_ns = rt.now().saturating_sub(begun_ns);
-                    progress.at(done_ns.min(all_ns), all_ns, &message);
+                    let done_ns = rt.now().saturating_sub(begun_ns).min(all_ns);
+                    let message = format!(
+                        "{} of {}, {completed} requests, {in_flight} in flight",
+                        size::show_duration(Duration::from_nanos(done_ns)),
+                        size::show_duration(Duration::from_nanos(all_ns)),
+                    );
+                    progress.at(done_ns, all_ns, &message);
                 }
-                None => progress.at(completed, goal.requests, &message),
+                None => {
+                    let all = goal.requests;
+                    let message = format!("{completed} of {all} requests, {in_flight} in flight");
+                    progress.at(completed, all, &message);
+                }
             }
         }
     }));

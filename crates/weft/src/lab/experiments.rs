@@ -68,13 +68,18 @@ pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
     OpenOptions::new().append(true).create(true).open(out).map_err(failed)?;
     let figures = figures(&args.names, &args.runs, json)?;
     fs::write(out, html(&figures)).map_err(failed)?;
+    let plots: usize = figures.iter().map(|figure| figure.panels.len()).sum();
     if let Some(dir) = &args.png {
         pictures(dir, &figures)?;
     }
     if json {
-        println!("{}", serde_json::json!({ "page": out, "figures": figures.len() }));
-    } else {
-        println!("{}: {} figures; open it in any browser", out.display(), figures.len());
+        let said = serde_json::json!({ "page": out, "figures": figures.len(), "plots": plots });
+        println!("{said}");
+        return Ok(());
+    }
+    println!("{}: {plots} plots; open it in any browser", out.display());
+    if let Some(dir) = &args.png {
+        println!("{}: each plot as a picture", dir.display());
     }
     Ok(())
 }
