@@ -309,12 +309,6 @@ impl RegionMap {
         self.entries.borrow().iter().filter(|entry| entry.has(NEEDS_RESYNC)).count() as u64
     }
 
-    /// The first region from `from` on that needs a resync.
-    #[must_use]
-    pub fn next_resync(&self, from: u64) -> Option<u64> {
-        self.next_where(from, |entry| entry.has(NEEDS_RESYNC))
-    }
-
     /// The first region from `from` on that was written.
     #[must_use]
     pub fn next_written(&self, from: u64) -> Option<u64> {

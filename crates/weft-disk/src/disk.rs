@@ -8,11 +8,12 @@
 //! * Offsets, lengths and memory must be aligned to [`DiskInfo::sector_bytes`].
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 
 use weft_rt::{Buf, Frozen};
 
-use crate::DiskError;
+use crate::{DiskError, DiskOp};
 
 /// Future of a disk operation. Boxed, because disks of all kinds stand side by side in an array.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -62,6 +63,23 @@ pub struct DiskInfo {
     /// Whether [`Disk::write_zeroes`] is much cheaper than writing zeros (a file's hole, an
     /// SSD's deallocation), so that clearing a whole disk takes seconds.
     pub fast_zeroes: bool,
+}
+
+impl DiskInfo {
+    /// Refuses a request that reaches beyond the end, or is not made of whole sectors.
+    ///
+    /// # Errors
+    /// Of kind [`DiskErrorKind::Invalid`](crate::DiskErrorKind::Invalid).
+    pub fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
+        let sector = u64::from(self.sector_bytes);
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.size_bytes);
+        if inside && offset.is_multiple_of(sector) && len.is_multiple_of(sector) {
+            return Ok(());
+        }
+        let what = if inside { "not aligned to sectors" } else { "beyond the end of the disk" };
+        let source = io::Error::new(io::ErrorKind::InvalidInput, what);
+        Err(DiskError::new(&self.name, op, offset, len, source))
+    }
 }
 
 /// A disk: an array of sectors that can fail.

@@ -97,19 +97,8 @@ impl FileDisk {
     }
 
     /// Refuses what the kernel would refuse, or, without O_DIRECT, wrongly let pass.
-    fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
-        let sector = u64::from(self.info.sector_bytes);
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.info.size_bytes);
-        if inside && offset.is_multiple_of(sector) && len.is_multiple_of(sector) {
-            return Ok(());
-        }
-        let what = if inside { "not aligned to sectors" } else { "beyond the end of the disk" };
-        let source = io::Error::new(io::ErrorKind::InvalidInput, what);
-        Err(self.error(op, offset, len, source))
-    }
-
     fn check_memory(&self, op: DiskOp, offset: u64, memory: &[u8]) -> Result<(), DiskError> {
-        self.check(op, offset, memory.len() as u64)?;
+        self.info.check(op, offset, memory.len() as u64)?;
         if memory.as_ptr().addr().is_multiple_of(self.info.sector_bytes as usize) {
             return Ok(());
         }
@@ -253,7 +242,7 @@ impl Disk for FileDisk {
 
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
-            self.check(DiskOp::WriteZeroes, offset, len)?;
+            self.info.check(DiskOp::WriteZeroes, offset, len)?;
             let result = self.zero(offset, len, opts.fua).await;
             result.map_err(|source| self.error(DiskOp::WriteZeroes, offset, len, source))
         })
@@ -261,7 +250,7 @@ impl Disk for FileDisk {
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
-            self.check(DiskOp::Discard, offset, len)?;
+            self.info.check(DiskOp::Discard, offset, len)?;
             let result = self.punch(offset, len).await;
             result.map_err(|source| self.error(DiskOp::Discard, offset, len, source))
         })

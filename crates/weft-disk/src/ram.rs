@@ -3,7 +3,6 @@
 //! Operations complete at once, in the caller's own turn; contents are lost with the process.
 
 use std::cell::RefCell;
-use std::io;
 
 use weft_rt::{Buf, Frozen};
 
@@ -41,18 +40,9 @@ impl RamDisk {
         offset: u64,
         len: u64,
     ) -> Result<std::ops::Range<usize>, DiskError> {
-        let sector = u64::from(self.info.sector_bytes);
-        let end = offset.checked_add(len).filter(|end| *end <= self.info.size_bytes);
-        match end {
-            Some(end) if offset.is_multiple_of(sector) && len.is_multiple_of(sector) => {
-                let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-                Ok(index(offset)..index(end))
-            }
-            _ => {
-                let source = io::Error::from(io::ErrorKind::InvalidInput);
-                Err(DiskError::new(&self.info.name, op, offset, len, source))
-            }
-        }
+        self.info.check(op, offset, len)?;
+        let index = |n: u64| usize::try_from(n).expect("inside a disk in memory");
+        Ok(index(offset)..index(offset + len))
     }
 }
 

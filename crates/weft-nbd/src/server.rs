@@ -25,7 +25,7 @@ mod transmission;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
@@ -41,11 +41,6 @@ use listen::Listener;
 
 /// The port of NBD.
 pub const DEFAULT_PORT: u16 = 10809;
-
-/// Where a server listens when nobody says otherwise: loopback only, since NBD itself neither
-/// authenticates nor encrypts.
-pub const DEFAULT_ADDRESS: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_PORT);
 
 /// Bounds of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,11 +215,6 @@ impl Server {
         exports.default.get_or_insert_with(|| name.to_owned());
         exports.list.push((name.to_owned(), export));
         Ok(())
-    }
-
-    /// Chooses what the empty name means; `None`: nothing.
-    pub fn set_default_export(&self, name: Option<&str>) {
-        self.0.exports.borrow_mut().default = name.map(str::to_owned);
     }
 
     /// Serves `name` no longer: no client can choose it, and those that use it are let go once

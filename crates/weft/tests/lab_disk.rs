@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use common::Bench;
+use common::{Bench, have_fio_over_nbd};
 use serde_json::Value;
 use weft_testkit::{Need, Process, Uml, command, have, pattern, run, wait_until};
 
@@ -83,12 +83,7 @@ fn a_copy_to_it_comes_back_from_memory_and_from_a_file() {
 /// answered earlier than the model says. (How much later depends on the machine.)
 #[test]
 fn its_accounts_agree_with_what_a_client_saw() {
-    if !have(&[Need::Tool("fio")]) {
-        return;
-    }
-    let engines = run(command("fio").arg("--enghelp"));
-    if !String::from_utf8_lossy(&engines.stdout).contains("nbd") {
-        assert!(!have(&[Need::File("/fio was built without its nbd engine")]));
+    if !have_fio_over_nbd() {
         return;
     }
     let bench = Bench::new("lab-fio");

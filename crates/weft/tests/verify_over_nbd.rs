@@ -4,17 +4,12 @@ mod common;
 
 use std::process::Stdio;
 
-use common::Bench;
-use weft_testkit::{Need, command, have, run};
+use common::{Bench, have_fio_over_nbd};
+use weft_testkit::command;
 
 #[test]
 fn fio_finds_every_byte_while_disks_fail() {
-    if !have(&[Need::Tool("fio")]) {
-        return;
-    }
-    let engines = run(command("fio").arg("--enghelp"));
-    if !String::from_utf8_lossy(&engines.stdout).contains("nbd") {
-        assert!(!have(&[Need::File("/fio was built without its nbd engine")]));
+    if !have_fio_over_nbd() {
         return;
     }
     let mut bench = Bench::new("fio-nbd");

@@ -213,12 +213,6 @@ impl RegionMap {
         }
     }
 
-    /// The first region from `from` on that is stale in `lane`.
-    #[must_use]
-    pub fn next_stale(&self, lane: u8, from: u64) -> Option<u64> {
-        self.next_where(from, |entry| entry.lanes >> lane & 1 == 1)
-    }
-
     /// The first of `stripes` that is stale in one of `lanes` (bit i is lane i) and is `wanted`.
     #[must_use]
     pub fn next_stale_in(

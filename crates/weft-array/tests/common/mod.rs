@@ -1,5 +1,6 @@
 //! What the engine's tests share: virtual time, RAM disks, an array on them.
-#![allow(dead_code, clippy::cast_possible_truncation)]
+#![allow(dead_code, reason = "each story uses some of it")]
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 pub mod bench;
 pub mod disk;

@@ -90,20 +90,10 @@ impl Shared {
     }
 
     fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
-        let sector = u64::from(self.info.sector_bytes);
-        let end = offset.checked_add(len).filter(|end| *end <= self.info.size_bytes);
-        let failed = |kind: io::ErrorKind| {
-            Err(DiskError::new(&self.info.name, op, offset, len, io::Error::from(kind)))
-        };
-        if end.is_none() || !offset.is_multiple_of(sector) || !len.is_multiple_of(sector) {
-            let mut error = failed(io::ErrorKind::InvalidInput);
-            if let Err(error) = &mut error {
-                error.kind = DiskErrorKind::Invalid;
-            }
-            return error;
-        }
+        self.info.check(op, offset, len)?;
         if op != DiskOp::Read && self.options.read_only {
-            return failed(io::ErrorKind::PermissionDenied);
+            let source = io::Error::from(io::ErrorKind::PermissionDenied);
+            return Err(DiskError::new(&self.info.name, op, offset, len, source));
         }
         Ok(())
     }

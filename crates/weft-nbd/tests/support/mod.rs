@@ -1,5 +1,5 @@
 //! A RAM export, and a server for it on a thread of its own.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each story uses some of it")]
 
 use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -10,7 +10,6 @@
 //! ([`crate::Platter::set_model`]).
 
 use std::cell::RefCell;
-use std::io;
 use std::rc::Rc;
 
 use futures_util::future::join;
@@ -114,17 +113,6 @@ impl ModelDisk {
         self.pages.borrow().stored_bytes()
     }
 
-    fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
-        let sector = u64::from(self.info.sector_bytes);
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.info.size_bytes);
-        if inside && offset.is_multiple_of(sector) && len.is_multiple_of(sector) {
-            return Ok(());
-        }
-        let what = if inside { "not aligned to sectors" } else { "beyond the end of the disk" };
-        let source = io::Error::new(io::ErrorKind::InvalidInput, what);
-        Err(DiskError::new(&self.info.name, op, offset, len, source))
-    }
-
     /// Bytes of a range that are kept in memory.
     fn kept(&self, offset: u64, len: u64) -> u64 {
         match self.contents {
@@ -145,7 +133,7 @@ impl ModelDisk {
         class: Class,
     ) -> (Result<(), DiskError>, Buf) {
         let len = buf.len() as u64;
-        if let Err(error) = self.check(DiskOp::Read, offset, len) {
+        if let Err(error) = self.info.check(DiskOp::Read, offset, len) {
             return (Err(error), buf);
         }
         let served = self.station.serve(Command::read(offset, len));
@@ -161,7 +149,7 @@ impl ModelDisk {
 
     async fn do_write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> Result<(), DiskError> {
         let len = data.len() as u64;
-        self.check(DiskOp::Write, offset, len)?;
+        self.info.check(DiskOp::Write, offset, len)?;
         let served = self.station.serve(Self::command(Verb::Write, offset, len, opts.fua));
         if let Contents::On(disk) = &self.contents {
             return join(served, disk.write(offset, data, opts)).await.1;
@@ -174,7 +162,7 @@ impl ModelDisk {
     }
 
     async fn do_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> Result<(), DiskError> {
-        self.check(DiskOp::WriteZeroes, offset, len)?;
+        self.info.check(DiskOp::WriteZeroes, offset, len)?;
         let served = self.station.serve(Self::command(Verb::Zero, offset, len, opts.fua));
         if let Contents::On(disk) = &self.contents {
             return join(served, disk.write_zeroes(offset, len, opts)).await.1;
@@ -219,7 +207,7 @@ impl Disk for ModelDisk {
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
-            self.check(DiskOp::Discard, offset, len)?;
+            self.info.check(DiskOp::Discard, offset, len)?;
             if !self.info.fast_zeroes {
                 // A hard disk has nothing to forget.
                 return Ok(());

@@ -45,6 +45,19 @@ pub struct FailArgs {
     pub dry_run: bool,
 }
 
+/// A disk that an array gets.
+#[derive(Debug, Args)]
+pub struct NewDiskArgs {
+    /// File, block device or nbd:// URI
+    pub disk: String,
+    /// Create the file if it does not exist, sparse, of this size
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub size: Option<u64>,
+    /// Take a disk that belongs to an array or holds a file system (its data is lost)
+    #[arg(long)]
+    pub force: bool,
+}
+
 /// `weft add`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -54,14 +67,9 @@ Examples:
 pub struct AddArgs {
     /// Name or id of the array
     pub array: String,
-    /// File, block device or nbd:// URI
-    pub disk: String,
-    /// Create the file if it does not exist, sparse, of this size
-    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
-    pub size: Option<u64>,
-    /// Take a disk that belongs to an array or holds a file system (its data is lost)
-    #[arg(long)]
-    pub force: bool,
+    /// The new disk.
+    #[command(flatten)]
+    pub new: NewDiskArgs,
     /// Only check the disk
     #[arg(long)]
     pub dry_run: bool,
@@ -83,14 +91,9 @@ pub struct ReplaceArgs {
     pub array: String,
     /// The member to replace: its path, the end of its path, or its slot
     pub member: String,
-    /// File, block device or nbd:// URI
-    pub disk: String,
-    /// Create the file if it does not exist, sparse, of this size
-    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
-    pub size: Option<u64>,
-    /// Take a disk that belongs to an array or holds a file system (its data is lost)
-    #[arg(long)]
-    pub force: bool,
+    /// The new disk.
+    #[command(flatten)]
+    pub new: NewDiskArgs,
     /// Only check whether it could be done
     #[arg(long)]
     pub dry_run: bool,

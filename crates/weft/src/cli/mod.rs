@@ -15,8 +15,8 @@ use clap::{Parser, Subcommand};
 pub use experiments::{LabReportArgs, LabRunArgs, LabRuns};
 pub use lab::{LabArgs, LabCommand, LabDiskArgs};
 pub use manage::{
-    AddArgs, FailArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction, ScrubArgs, StatusArgs,
-    StopArgs, ThrottleArgs,
+    AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction,
+    ScrubArgs, StatusArgs, StopArgs, ThrottleArgs,
 };
 pub use offline::{Consistency, CreateArgs, ExamineArgs, SimulateArgs};
 pub use plan::PlanArgs;

@@ -88,8 +88,7 @@ pub struct ExamineArgs {
 #[command(after_help = "\
 A run is an array under a random workload with power cuts, disk failures, read errors and slow
 disks, in virtual time; every byte read is compared with a model of what may be read. The same seed
-always gives the same run. Exit code 1 if runs failed;
-their seeds are listed.
+always gives the same run. If runs fail, their seeds are listed, and the exit code is 1.
 
 Examples:
   weft simulate --seed 1 --runs 1000

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use weft_array::RebuildPolicy;
 
 use crate::cli::{
-    AddArgs, FailArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction, ScrubArgs, StopArgs,
-    ThrottleArgs,
+    AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction,
+    ScrubArgs, StopArgs, ThrottleArgs,
 };
 use crate::control::client::Client;
 use crate::control::protocol::{NewDisk, Request};
@@ -52,14 +52,14 @@ pub fn fail(args: &FailArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 /// `weft add`.
 pub fn add(args: &AddArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
-    let (disk, new_file) = bring(&args.disk, args.size, args.force, args.dry_run)?;
+    let (disk, new_file) = bring(&args.new, args.dry_run)?;
     let array = args.array.clone();
     let answer: Value = client.ask(Request::Add { array, disk })?;
     new_file.keep();
     let line = if args.dry_run {
-        format!("{} can be added; nothing was changed", args.disk)
+        format!("{} can be added; nothing was changed", args.new.disk)
     } else {
-        format!("{} is a spare; {}", args.disk, now(&mut client, &args.array)?)
+        format!("{} is a spare; {}", args.new.disk, now(&mut client, &args.array)?)
     };
     done(json, &line, &answer)
 }
@@ -67,18 +67,18 @@ pub fn add(args: &AddArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 /// `weft replace`.
 pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
-    let (disk, new_file) = bring(&args.disk, args.size, args.force, args.dry_run)?;
+    let (disk, new_file) = bring(&args.new, args.dry_run)?;
     let (array, member) = (args.array.clone(), args.member.clone());
     let before = client.status_of(&args.array)?.status;
     let answer: Value = client.ask(Request::Replace { array, member, disk })?;
     new_file.keep();
     let slot = &answer["slot"];
     if args.dry_run {
-        let line = format!("{} can replace slot {slot}; nothing was changed", args.disk);
+        let line = format!("{} can replace slot {slot}; nothing was changed", args.new.disk);
         return done(json, &line, &answer);
     }
     if args.no_wait {
-        return done(json, &format!("slot {slot} is being replaced by {}", args.disk), &answer);
+        return done(json, &format!("slot {slot} is being replaced by {}", args.new.disk), &answer);
     }
     let end = report::follow::replacement(&mut client, &args.array, json)?;
     let number = slot.as_u64().and_then(|slot| usize::try_from(slot).ok());
@@ -87,29 +87,25 @@ pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         old.state == "active" && (&old.disk, &old.state) == (&new.disk, &new.state)
     };
     if number.is_some_and(unchanged) {
-        return Err(Failure::new(format!("{} could not replace slot {slot}", args.disk))
+        return Err(Failure::new(format!("{} could not replace slot {slot}", args.new.disk))
             .hint("the member stays, and nothing is lost; the daemon's log says why"));
     }
-    let line = format!("slot {slot} is {} now; {}", args.disk, now(&mut client, &args.array)?);
+    let line = format!("slot {slot} is {} now; {}", args.new.disk, now(&mut client, &args.array)?);
     done(json, &line, &answer)
 }
 
 /// The disk as the daemon is to open it; a file that does not exist is made if `size` is given.
-fn bring(
-    disk: &str,
-    size: Option<u64>,
-    force: bool,
-    dry_run: bool,
-) -> Result<(NewDisk, crate::members::NewFiles), Failure> {
+fn bring(new: &NewDiskArgs, dry_run: bool) -> Result<(NewDisk, crate::members::NewFiles), Failure> {
+    let disk = &new.disk;
     let mut new_files = crate::members::NewFiles::default();
-    if let (Some(size), Place::Path(path)) = (size, Place::of(disk)) {
+    if let (Some(size), Place::Path(path)) = (new.size, Place::of(disk)) {
         if dry_run && !Path::new(&path).exists() {
             return Err(Failure::usage(format!("{disk} does not exist"))
                 .hint("with --dry-run nothing is created; leave out --size, or create the file"));
         }
         new_files.create_if_missing(&path, size)?;
     }
-    Ok((NewDisk { place: absolute(disk)?, force, dry_run }, new_files))
+    Ok((NewDisk { place: absolute(disk)?, force: new.force, dry_run }, new_files))
 }
 
 /// `weft rebuild`.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use weft_testkit::{Process, Scratch, command, run, wait_until};
+use weft_testkit::{Need, Process, Scratch, command, have, run, wait_until};
 
 /// A scratch folder with a runtime directory, and the daemon that was started last.
 pub struct Bench {
@@ -113,4 +113,14 @@ pub fn quiet(program: &str) -> Command {
     let mut command = command(program);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command
+}
+
+/// Whether there is fio, with its engine for NBD.
+pub fn have_fio_over_nbd() -> bool {
+    if !have(&[Need::Tool("fio")]) {
+        return false;
+    }
+    let engines = run(command("fio").arg("--enghelp"));
+    String::from_utf8_lossy(&engines.stdout).contains("nbd")
+        || have(&[Need::File("/fio was built without its nbd engine")])
 }
