@@ -29,7 +29,7 @@ pub type DoneFuture<'a, E = DiskError> = IoFuture<'a, Result<(), E>>;
 pub enum Class {
     /// A user's request.
     User,
-    /// Rebuild, resync, scrub, reshape.
+    /// Rebuild, resync, scrub.
     Maintenance,
 }
 

@@ -11,8 +11,8 @@ use crate::size;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Members are recognised by their labels, in any order. A folder is searched for members, its
-subfolders are not. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its name, on a Unix socket in the runtime directory and,
-with --listen, over TCP.
+subfolders are not. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its
+name, on a Unix socket in the runtime directory and, with --listen, over TCP.
 
 Examples:
   weft serve d0 d1 d2 d3 d4 d5 d6
