@@ -132,8 +132,9 @@ impl Inner {
         plans.plan_avoiding(code, stripe, lost, wanted, UnitSet::new(), dear)
     }
 
-    /// A disk failed an operation. On return it is durably excluded – or, if it is a member that the code
-    /// cannot do without, the array has stopped taking writes and its metadata is left as it was.
+    /// A disk failed an operation. On return it is durably excluded – or, if it is a member that
+    /// the code cannot do without, the array has stopped taking writes and its metadata is left as
+    /// it was.
     pub async fn member_failed(&self, slot: usize, disk: &Rc<dyn Disk>, error: &DiskError) {
         self.exclude(slot, disk, &error.to_string()).await;
     }
@@ -208,7 +209,8 @@ impl Inner {
             }
             for (slot, disk, error) in failed {
                 let SuperblockError::Disk(error) = error else {
-                    // No member's fault, and nothing was written: what stands on the members is good.
+                    // No member's fault, and nothing was written: what stands on the members is
+                    // good.
                     self.set_broken(UnitSet::new(), &error.to_string());
                     return;
                 };
@@ -219,8 +221,8 @@ impl Inner {
         }
     }
 
-    /// Empties a slot, or leaves it to its member's replacement, in memory; [`Inner::commit_members`]
-    /// must follow.
+    /// Empties a slot, or leaves it to its member's replacement, in memory;
+    /// [`Inner::commit_members`] must follow.
     pub fn empty_slot(&self, slot: usize) {
         if self.members.promote(slot) {
             return;
@@ -315,8 +317,8 @@ impl Inner {
     }
 }
 
-/// The region map's way to the members: pages go to all of them, with FUA. A member that cannot take
-/// one is excluded, and the page is as durable as the array is.
+/// The region map's way to the members: pages go to all of them, with FUA. A member that cannot
+/// take one is excluded, and the page is as durable as the array is.
 impl MapStore for Inner {
     fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_> {
         Box::pin(async move {

@@ -1,34 +1,34 @@
-//! Which of the disks that were found make up the array, and in which state. A pure decision: nothing
-//! is read or written here.
+//! Which of the disks that were found make up the array, and in which state. A pure decision:
+//! nothing is read or written here.
 //!
 //! **What must not happen**: an array is started from members that missed writes, as if they were
 //! the array. A member misses writes when it is excluded; so the question is always whether the
 //! superblocks at hand are the newest there are.
 //!
-//! **Commit rule** (the engine's part). A superblock takes effect when it is durable on every slot that
-//! it lists as active or rebuilding; until then nothing is acknowledged that relies on it. A
-//! member that cannot be written is dropped by the next one. No change in effect leaves less
-//! than half of the members that were active before it ([`may_take_effect`]).
+//! **Commit rule** (the engine's part). A superblock takes effect when it is durable on every slot
+//! that it lists as active or rebuilding; until then nothing is acknowledged that relies on it. A
+//! member that cannot be written is dropped by the next one. No change in effect leaves less than
+//! half of the members that were active before it ([`may_take_effect`]).
 //!
-//! **Assembly rule**. Let N be the newest superblock found on a disk that it places in a slot, A the
-//! slots that it lists as active. The array is started if more than half of A is found, or all of it, and the code survives
-//! the rest.
+//! **Assembly rule**. Let N be the newest superblock found on a disk that it places in a slot, A
+//! the slots that it lists as active. The array is started if more than half of A is found, or all
+//! of it, and the code survives the rest.
 //!
-//! *Why that is enough.* Suppose that some superblock M newer than N is in effect, and look at the first
-//! one in effect after N. It is durable on all that it lists. Had it kept any of the members found
-//! in A, that one would hold it, and N would not be the newest. So it dropped all of them, more
-//! than half of A (or all), which the commit rule forbids.
+//! *Why that is enough.* Suppose that some superblock M newer than N is in effect, and look at the
+//! first one in effect after N. It is durable on all that it lists. Had it kept any of the members
+//! found in A, that one would hold it, and N would not be the newest. So it dropped all of them,
+//! more than half of A (or all), which the commit rule forbids.
 //!
-//! *A change that did not take effect.* After a crash some members may hold N and others the one before.
-//! If N lists such a member as active, N had not taken effect (it would be durable there), so no write was
-//! acknowledged without that member, and it holds everything: it is *lagging*, and gets N before
-//! anything else is written. A member that is two or more behind did not lose a race with a crash:
-//! its disk was set back (an old image, a snapshot). It is stale.
+//! *A change that did not take effect.* After a crash some members may hold N and others the one
+//! before. If N lists such a member as active, N had not taken effect (it would be durable there),
+//! so no write was acknowledged without that member, and it holds everything: it is *lagging*, and
+//! gets N before anything else is written. A member that is two or more behind did not lose a race
+//! with a crash: its disk was set back (an old image, a snapshot). It is stale.
 //!
-//! *Replacements.* A working member's replacement ([`crate::superblock::ReplacementMeta`]) counts in the
-//! commit rule as one that is listed, and never as active. If its member is not found it takes the
-//! slot as one that is being rebuilt. The change that makes it the member is one like others: it
-//! drops one active member, and the new one does not count.
+//! *Replacements.* A working member's replacement ([`crate::superblock::ReplacementMeta`]) counts
+//! in the commit rule as one that is listed, and never as active. If its member is not found it
+//! takes the slot as one that is being rebuilt. The change that makes it the member is one like
+//! others: it drops one active member, and the new one does not count.
 //!
 //! With `force_degraded` the user takes responsibility for the majority, and gets an array
 //! that can only be read if the code does not survive what is lost.
@@ -169,14 +169,15 @@ fn list(items: &[String]) -> String {
 }
 
 /// Whether a change that keeps `kept` of the `before` members that were active in the superblock in
-/// effect may take effect (members that become active by it do not count). If not, the array must stop
-/// taking writes, since those left out could later be taken for the array.
+/// effect may take effect (members that become active by it do not count). If not, the array must
+/// stop taking writes, since those left out could later be taken for the array.
 #[must_use]
 pub fn may_take_effect(before: usize, kept: usize) -> bool {
     kept > 0 && 2 * kept >= before
 }
 
-/// Decides. `survives` says whether an array with this superblock gives all data when these slots are lost.
+/// Decides. `survives` says whether an array with this superblock gives all data when these slots
+/// are lost.
 ///
 /// # Errors
 /// Each case of [`AssembleError`]; nothing was changed then.

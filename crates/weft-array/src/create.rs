@@ -1,11 +1,11 @@
 //! Making an array.
 //!
-//! First everything is checked and planned, and nothing is written ([`plan`], which is also what a dry
-//! run shows). Then, on all disks at once: the label is erased, everything up to the data is
-//! zeroed (old superblocks, maps, logs, foreign signatures), the first pages of the region map
-//! are written and flushed, then the superblocks, and the labels last. A disk is a member only when
-//! its label is there; on any error the labels are erased again, so that nothing half-made looks
-//! like a member.
+//! First everything is checked and planned, and nothing is written ([`plan`], which is also what a
+//! dry run shows). Then, on all disks at once: the label is erased, everything up to the data is
+//! zeroed (old superblocks, maps, logs, foreign signatures), the first pages of the region map are
+//! written and flushed, then the superblocks, and the labels last. A disk is a member only when its
+//! label is there; on any error the labels are erased again, so that nothing half-made looks like a
+//! member.
 //!
 //! If every disk can zero cheaply the data areas are zeroed too: then parity matches from the
 //! beginning and unwritten regions need nothing before their first write.
@@ -189,9 +189,9 @@ fn clear<'a>(disk: &'a dyn Disk, superblock: &'a Superblock) -> Step<'a> {
     })
 }
 
-/// Makes a disk ready to become a member: everything but the superblock and the label. Old superblocks, map
-/// and log are zeroed, also the data if the array counts on that, and the region map gets its first pages. Durable
-/// on return.
+/// Makes a disk ready to become a member: everything but the superblock and the label. Old
+/// superblocks, map and log are zeroed, also the data if the array counts on that, and the region
+/// map gets its first pages. Durable on return.
 ///
 /// # Errors
 /// If the disk fails.

@@ -5,8 +5,8 @@
 //! moment. Locks are fair, first come first served, and exist only while somebody holds or awaits
 //! them, so memory follows the requests in flight.
 //!
-//! A *watch* is for whoever reads units of a stripe over a long time, at a low priority, and must not
-//! keep users out meanwhile: it takes the lock only at the end, and learns then whether anybody
+//! A *watch* is for whoever reads units of a stripe over a long time, at a low priority, and must
+//! not keep users out meanwhile: it takes the lock only at the end, and learns then whether anybody
 //! had it for writing since the watch began.
 
 use std::cell::{Cell, RefCell};

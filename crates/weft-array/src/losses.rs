@@ -25,8 +25,9 @@ impl Inner {
         self.absent_units(stripe).union(&self.unmatched.of(stripe))
     }
 
-    /// The units of `stripe` that reads of users go around: those that are lost, and without redirection
-    /// ([`crate::RebuildPolicy::redirect`]) all that replacements hold, as long as the code allows.
+    /// The units of `stripe` that reads of users go around: those that are lost, and without
+    /// redirection ([`crate::RebuildPolicy::redirect`]) all that replacements hold, as long as the
+    /// code allows.
     pub fn avoided_units(&self, stripe: u64) -> UnitSet {
         let lost = self.lost_units(stripe);
         if self.members.all_active() || self.jobs.rebuild.redirects() {
@@ -37,7 +38,8 @@ impl Inner {
         if self.geometry.code.decodable(stripe, avoided) { avoided } else { lost }
     }
 
-    /// The units of `stripe` that are not on any disk: their member is missing, or not rebuilt here.
+    /// The units of `stripe` that are not on any disk: their member is missing, or not rebuilt
+    /// here.
     pub fn absent_units(&self, stripe: u64) -> UnitSet {
         self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe))
     }
@@ -109,8 +111,8 @@ impl Inner {
         !self.survives(missing) || self.breaks_data(slot)
     }
 
-    /// Whether losing the member of `slot` now loses data that is there: a slot that is being rebuilt, and
-    /// the member's own replacement, count for what they have.
+    /// Whether losing the member of `slot` now loses data that is there: a slot that is being
+    /// rebuilt, and the member's own replacement, count for what they have.
     fn breaks_data(&self, slot: usize) -> bool {
         let units = self.geometry.units();
         let breaks = |stripe: u64| {

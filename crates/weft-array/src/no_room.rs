@@ -1,30 +1,30 @@
 //! When a member finds no room for a write: a sparse file on a full file system, a thin volume
 //! whose pool ran out.
 //!
-//! Such a member works: all that it holds can be read, and what has room can be written. So it stays. The
-//! client is told, and the stripe is brought to one state in which every unit that was not being
-//! written is what it was. Let c be the stripe as it would be after the write, and for each data
-//! unit u of the write let δ(u) be the difference between u as it ends and u in c.
+//! Such a member works: all that it holds can be read, and what has room can be written. So it
+//! stays. The client is told, and the stripe is brought to one state in which every unit that was
+//! not being written is what it was. Let c be the stripe as it would be after the write, and for
+//! each data unit u of the write let δ(u) be the difference between u as it ends and u in c.
 //!
 //! - A data unit that found no room keeps what its disk holds: its δ is read from the disk.
-//! - A parity unit that found no room is *stuck*: it belongs to c + Σ coef·δ, whatever its disk holds
-//!   says so: an equation in the δ of the data units that did find room, and of lost ones.
-//! - If the equations have one solution, it is the stripe before the write: the units that were written are
-//!   made old again. (Nothing was stuck: no equations, and all other δ are zero.)
+//! - A parity unit that found no room is *stuck*: it belongs to c + Σ coef·δ, whatever its disk
+//!   holds says so: an equation in the δ of the data units that did find room, and of lost ones.
+//! - If the equations have one solution, it is the stripe before the write: the units that were
+//!   written are made old again. (Nothing was stuck: no equations, and all other δ are zero.)
 //! - Else the data stays as it is, and stuck parity is *unmatched*: it counts as lost for this
 //!   stripe ([`Inner::lost_units`]), so no read ever trusts it. The region is marked for resync,
 //!   which computes it anew as soon as there is room.
-//! - Unless a member is missing and the stripe could not do without the stuck units too. Then any solution is
-//!   taken, at the cost of what was being written, to lost units first: what was not being written
-//!   is kept.
+//! - Unless a member is missing and the stripe could not do without the stuck units too. Then any
+//!   solution is taken, at the cost of what was being written, to lost units first: what was not
+//!   being written is kept.
 //!
 //! Parity that found room is then c's, plus Σ coef·δ. None of this needs new room. A disk may have
 //! written part of what it then found no room for; all of the above holds column by column, but for
 //! one thing: if of several stuck units some are old where others are new, there is no state
 //! before the write to be had from them, and they become unmatched.
 //!
-//! *What is kept where.* Unmatched units are known in memory only; on disk their region is marked for
-//! resync. A crash or stop in that state, and then a lost member, meets the write hole in these
+//! *What is kept where.* Unmatched units are known in memory only; on disk their region is marked
+//! for resync. A crash or stop in that state, and then a lost member, meets the write hole in these
 //! stripes (`docs/consistency.md`). The table is bounded: when it is full all writes are refused.
 
 use std::cell::RefCell;

@@ -10,32 +10,32 @@
 //! | `NEEDS_RESYNC` | was dirty at a crash: parity is to be computed anew |
 //! | lane i | stale on the slot that is rebuilding in lane i: to be rebuilt |
 //!
-//! **Order.** `begin_write` returns when `WRITTEN` and `DIRTY` are durable on every member; only then may
-//! data be written. A bit that says "there is less to do" – `DIRTY`, `NEEDS_RESYNC` or a lane
-//! cleared, a region unwritten again – is cleared after the data that justifies it was flushed.
-//! So after a crash the map may say that there is more to do than there is, never less.
+//! **Order.** `begin_write` returns when `WRITTEN` and `DIRTY` are durable on every member; only
+//! then may data be written. A bit that says "there is less to do" – `DIRTY`, `NEEDS_RESYNC` or a
+//! lane cleared, a region unwritten again – is cleared after the data that justifies it was
+//! flushed. So after a crash the map may say that there is more to do than there is, never less.
 //!
-//! **Pages.** The map is kept in 4 KiB pages of 2016 regions. Each page has two places on each member;
-//! its sequence number chooses between them, so a torn write leaves the page before. One write of
-//! a page is under way at a time; whatever is set meanwhile goes with the next one, so a
-//! burst of first writes costs two page writes, not one each (group commit). A write that fails
-//! is followed by sequence number + 2, in the same place: the last durable page is never
-//! overwritten, and pages of one number never differ.
+//! **Pages.** The map is kept in 4 KiB pages of 2016 regions. Each page has two places on each
+//! member; its sequence number chooses between them, so a torn write leaves the page before. One
+//! write of a page is under way at a time; whatever is set meanwhile goes with the next one, so a
+//! burst of first writes costs two page writes, not one each (group commit). A write that fails is
+//! followed by sequence number + 2, in the same place: the last durable page is never overwritten,
+//! and pages of one number never differ.
 //!
 //! **After a crash** members may hold different newest pages. The newest of all is taken; since it
 //! may be on one member only, it counts as not durable until it was written again, unchanged, to
 //! all: that happens by itself before the first use of the page's bits. A page that is whole on
 //! no member is replaced by the most careful one: all written, to be resynced, stale everywhere.
 //!
-//! **Cleaning.** A region stays dirty for a while after its last write, so that a busy one costs no page
-//! writes at all. Whoever owns the clock calls [`RegionMap::clean_idle`] now and then; it flushes
-//! the members and cleans what saw no write since the call before. At most `dirty_max` regions
-//! are dirty; a write that needs one more cleans the longest idle ones first. Beyond that bound come
-//! only as many as have writes in flight at the same time.
+//! **Cleaning.** A region stays dirty for a while after its last write, so that a busy one costs no
+//! page writes at all. Whoever owns the clock calls [`RegionMap::clean_idle`] now and then; it
+//! flushes the members and cleans what saw no write since the call before. At most `dirty_max`
+//! regions are dirty; a write that needs one more cleans the longest idle ones first. Beyond that
+//! bound come only as many as have writes in flight at the same time.
 //!
-//! **Rebuild.** A replacement gets a lane, and its bit is set in every written region. Within a region
-//! that is being rebuilt, the stripes that are done are kept in memory only; after a crash the
-//! region is rebuilt once more. Unwritten regions need no rebuild.
+//! **Rebuild.** A replacement gets a lane, and its bit is set in every written region. Within a
+//! region that is being rebuilt, the stripes that are done are kept in memory only; after a crash
+//! the region is rebuilt once more. Unwritten regions need no rebuild.
 //!
 //! **Memory**: 8 bytes a region, plus one bit a stripe in regions that are partly rebuilt (at most
 //! [`PARTIAL_BYTES_MAX`]), plus a few words a page. A 10 TB array with the default of at most
@@ -118,8 +118,8 @@ pub type StoreFuture<'a> = Pin<Box<dyn Future<Output = Result<(), MapStoreError>
 
 /// What the map stands on: all live members at once.
 pub trait MapStore {
-    /// Writes a page at this byte offset of every live member (active, rebuilding), durably (FUA). A
-    /// member that fails is to be excluded, durably, before this succeeds without it.
+    /// Writes a page at this byte offset of every live member (active, rebuilding), durably (FUA).
+    /// A member that fails is to be excluded, durably, before this succeeds without it.
     fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_>;
     /// Makes every data write that completed before this call durable, on every live member.
     fn flush_data(&self) -> StoreFuture<'_>;
@@ -323,8 +323,8 @@ impl RegionMap {
     }
 
     /// Begins a write to `region`: returns when the region is durably written and dirty. No data
-    /// may be issued before. The write ends when the guard is dropped. Without I/O and in one poll if the
-    /// region is written and dirty already.
+    /// may be issued before. The write ends when the guard is dropped. Without I/O and in one poll
+    /// if the region is written and dirty already.
     ///
     /// # Errors
     /// If the members cannot be written; then no data may be issued.

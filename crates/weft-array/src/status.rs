@@ -17,8 +17,8 @@ pub struct Status {
     pub code: String,
     /// The placement of units, as given at creation.
     pub layout: String,
-    /// How many more members may fail, whichever they are, without loss of data. `None` when data is
-    /// lost already.
+    /// How many more members may fail, whichever they are, without loss of data. `None` when data
+    /// is lost already.
     pub redundancy_remaining: Option<usize>,
     /// What is going on.
     pub state: ArrayState,

@@ -7,9 +7,10 @@
 //! them this is; slot and role are found by looking that up.
 //!
 //! A change takes effect when its superblock (sequence number + 1) is durable on every member that
-//! it lists as active or rebuilding (a spare holds nothing that could be stale). A crash in between leaves the change on some members
-//! only; each change is made such that the array is right both with it and without it. Which set
-//! of members may be started from what they say is decided in [`crate::assemble`].
+//! it lists as active or rebuilding (a spare holds nothing that could be stale). A crash in between
+//! leaves the change on some members only; each change is made such that the array is right both
+//! with it and without it. Which set of members may be started from what they say is decided in
+//! [`crate::assemble`].
 //!
 //! Versions: the format version is bumped when old programs must not touch the array at all;
 //! `features` names what a program must know to use this one array. Both are refused, clearly,
@@ -120,8 +121,8 @@ pub struct SlotMeta {
     pub replacement: Option<ReplacementMeta>,
 }
 
-/// The replacement of a member that works. It gets all writes, and holds everything but the regions with
-/// bit `lane` in the region map.
+/// The replacement of a member that works. It gets all writes, and holds everything but the regions
+/// with bit `lane` in the region map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplacementMeta {

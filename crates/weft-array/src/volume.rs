@@ -141,8 +141,8 @@ impl Array {
         self.0.events.subscribe()
     }
 
-    /// Excludes a member, by its slot number or its name, as if its disk had failed. The replacement
-    /// of a working member can be given, too, by name: the member then stays.
+    /// Excludes a member, by its slot number or its name, as if its disk had failed. The
+    /// replacement of a working member can be given, too, by name: the member then stays.
     ///
     /// # Errors
     /// If there is no such member, or the code cannot do without it.
@@ -202,10 +202,12 @@ impl Array {
     }
 
     /// Replaces the member in a slot by `disk`. A member that works stays while it is copied to the
-    /// disk, so that redundancy is never less; a missing one is rebuilt onto it. Returns when that has begun.
+    /// disk, so that redundancy is never less; a missing one is rebuilt onto it. Returns when that
+    /// has begun.
     ///
     /// # Errors
-    /// As [`Array::add_spare`]; or if the member has a replacement already, or is the only active one.
+    /// As [`Array::add_spare`]; or if the member has a replacement already, or is the only active
+    /// one.
     pub async fn replace(&self, member: &str, disk: Rc<dyn Disk>) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
         let slot = self.find(member)?;
@@ -230,8 +232,8 @@ impl Array {
         Ok(slot)
     }
 
-    /// Scrubs the whole array; returns when it has ended. If the array is stopped or crashes before, the
-    /// next assembly takes it up by itself about where it was.
+    /// Scrubs the whole array; returns when it has ended. If the array is stopped or crashes
+    /// before, the next assembly takes it up by itself about where it was.
     ///
     /// # Errors
     /// If a scrub is running already, or repair is asked of an array that takes no writes.
@@ -261,9 +263,9 @@ impl Array {
         self.0.jobs.changed();
     }
 
-    /// Whether users' repairs go around members whose queues are deep, at the price of more reads. They do
-    /// unless told otherwise; without it they always take the fewest, as in the papers' arrays.
-    /// For experiments: nothing remembers it.
+    /// Whether users' repairs go around members whose queues are deep, at the price of more reads.
+    /// They do unless told otherwise; without it they always take the fewest, as in the papers'
+    /// arrays. For experiments: nothing remembers it.
     pub fn set_repairs_go_around(&self, around: bool) {
         self.0.goes_around.set(around);
     }
@@ -273,8 +275,9 @@ impl Array {
         self.0.jobs.rebuild.policy()
     }
 
-    /// Changes how rebuilds go about their work, also of one that runs: stripes in flight end as they
-    /// began, and nothing that is done is done again. The members keep it for the next assembly.
+    /// Changes how rebuilds go about their work, also of one that runs: stripes in flight end as
+    /// they began, and nothing that is done is done again. The members keep it for the next
+    /// assembly.
     ///
     /// # Errors
     /// If a parameter is beyond its limits; nothing is changed then.

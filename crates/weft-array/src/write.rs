@@ -4,15 +4,16 @@
 //! that arrive while it is locked wait together and become one stripe write, unless they overlap.
 //!
 //! Within a stripe the columns fall into *bands*, in each of which a fixed set of data units is
-//! written; codes work column by column, so a band is a small stripe of its own. For each band
-//! the touched parity rows are updated in the way that reads less: *read-modify-write* (old data and old parity,
-//! fold the delta in) or *reconstruct-write* (all other data, encode anew), counting what it takes to
-//! reconstruct a lost unit that is needed. A band that writes every data unit reads nothing.
+//! written; codes work column by column, so a band is a small stripe of its own. For each band the
+//! touched parity rows are updated in the way that reads less: *read-modify-write* (old data and
+//! old parity, fold the delta in) or *reconstruct-write* (all other data, encode anew), counting
+//! what it takes to reconstruct a lost unit that is needed. A band that writes every data unit
+//! reads nothing.
 //!
 //! Order, and what a crash leaves: the region is durably dirty, then the partial parity is durable
-//! in the log (policy `ppl`, see `log.rs`), and only then data and parity are written, all
-//! at once. A crash in between leaves some of them old and some new; the log, or the resync
-//! of dirty regions, makes the stripe whole again without touching a byte that was not being written.
+//! in the log (policy `ppl`, see `log.rs`), and only then data and parity are written, all at once.
+//! A crash in between leaves some of them old and some new; the log, or the resync of dirty
+//! regions, makes the stripe whole again without touching a byte that was not being written.
 //!
 //! A member that fails a write is excluded durably (superblock) *before* the request is
 //! acknowledged: it holds old data, and must not come back as if it held the new. One that finds no
@@ -177,7 +178,8 @@ impl Inner {
         batch
     }
 
-    /// Writes segments that do not overlap, of a stripe whose lock is held and whose region is dirty.
+    /// Writes segments that do not overlap, of a stripe whose lock is held and whose region is
+    /// dirty.
     async fn write_locked(
         &self,
         stripe: u64,
@@ -215,7 +217,8 @@ impl Inner {
         }
         drop(live);
         if fua && others {
-            // Parity counts on units that are not durable: see `log.rs`, "What a flush must wait for".
+            // Parity counts on units that are not durable: see `log.rs`, "What a flush must wait
+            // for".
             Box::pin(self.flush()).await?;
         }
         Ok(())
@@ -236,7 +239,8 @@ impl Inner {
         Box::pin(self.write_failed(stripe, bands, writes, failed)).await
     }
 
-    /// After writes that failed: their members are excluded or, for lack of room, the write is undone.
+    /// After writes that failed: their members are excluded or, for lack of room, the write is
+    /// undone.
     async fn write_failed(
         &self,
         stripe: u64,
@@ -255,7 +259,8 @@ impl Inner {
             self.settle_no_space(stripe, bands, &writes, &full).await;
             return Err(ArrayError::NoSpace { disk });
         }
-        // The units that failed are now lost ones, and decodable as long as the array is whole enough.
+        // The units that failed are now lost ones, and decodable as long as the array is whole
+        // enough.
         self.check_writable()?;
         Ok(false)
     }

@@ -88,7 +88,8 @@ impl PlanCache {
         self.plan_avoiding(code, stripe, lost, wanted, at_hand, UnitSet::EMPTY)
     }
 
-    /// As [`PlanCache::plan`], but the units of `dear` are read only if it cannot be done without them.
+    /// As [`PlanCache::plan`], but the units of `dear` are read only if it cannot be done without
+    /// them.
     ///
     /// # Errors
     /// As [`PlanCache::plan`].

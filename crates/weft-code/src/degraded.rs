@@ -4,10 +4,10 @@
 //! reads* AR of the busiest surviving data disk, per read of its own, say how much slower the array
 //! has become. The closed forms of the paper stand beside [`additional_reads`], which counts.
 //!
-//! Eq. 1 is exact for one failure, for two groups, and for two failures when groups hold three units
-//! or more; elsewhere it is an upper bound (a union bound: it counts a stripe once for each
-//! failed disk that shares the group). It also supposes that every lost unit is rebuilt by itself; a
-//! rebuild that takes all lost units of a stripe from one set of reads needs less.
+//! Eq. 1 is exact for one failure, for two groups, and for two failures when groups hold three
+//! units or more; elsewhere it is an upper bound (a union bound: it counts a stripe once for each
+//! failed disk that shares the group). It also supposes that every lost unit is rebuilt by itself;
+//! a rebuild that takes all lost units of a stripe from one set of reads needs less.
 //!
 //! Parity rotation is left out here, as in the paper; [`Traffic`](crate::Traffic) has it.
 
@@ -33,7 +33,8 @@ pub fn p_fdr(ar: f64) -> f64 {
     1.0 / (1.0 + ar)
 }
 
-/// The most bandwidth that a recovery can use: min(B_read / AR, B_write), in the unit of its arguments.
+/// The most bandwidth that a recovery can use: min(B_read / AR, B_write), in the unit of its
+/// arguments.
 #[must_use]
 pub fn recovery_bandwidth_max(ar: f64, read: f64, write: f64) -> f64 {
     (read / ar).min(write)
@@ -78,10 +79,10 @@ impl AdditionalReads {
     }
 }
 
-/// AR of `code` by counting: the worst set of `failures` failed data disks, its busiest data disk. Each
-/// lost unit is rebuilt by itself, as the paper has it: from its local group (or, without groups, from
-/// the other data and the first parity) if nothing else of it is lost, else by reading everything that is
-/// left of the stripe. None if no set of that size is of the kind `tried`.
+/// AR of `code` by counting: the worst set of `failures` failed data disks, its busiest data disk.
+/// Each lost unit is rebuilt by itself, as the paper has it: from its local group (or, without
+/// groups, from the other data and the first parity) if nothing else of it is lost, else by reading
+/// everything that is left of the stripe. None if no set of that size is of the kind `tried`.
 #[must_use]
 pub fn additional_reads(code: &Code, failures: usize, tried: Tried) -> Option<AdditionalReads> {
     let recoverable =

@@ -1,8 +1,8 @@
 //! Linear stripe codes: every RAID level as rows of coefficients over GF(2^8).
 //!
-//! A stripe has k data units, numbered 0..k, and p parity units, numbered k..k+p. Parity unit k+t is
-//! the sum Σ coef(t, j)·d_j over GF(2^8) with polynomial 0x11d and generator 2. The levels differ
-//! only in their rows:
+//! A stripe has k data units, numbered 0..k, and p parity units, numbered k..k+p. Parity unit k+t
+//! is the sum Σ coef(t, j)·d_j over GF(2^8) with polynomial 0x11d and generator 2. The levels
+//! differ only in their rows:
 //!
 //! | code | rows |
 //! |---|---|

@@ -8,9 +8,9 @@
 //!   MTTDL = E[length of a cycle] / P(a cycle ends in loss)
 //! ```
 //!
-//! A loss comes once in 10⁹ cycles or less; so in a degraded array the next event is made a failure half
-//! of the time, and each cycle is weighed with how much likelier it was made than it is ("failure
-//! biasing"; Shahabuddin, "Importance Sampling for the Simulation of Highly Reliable
+//! A loss comes once in 10⁹ cycles or less; so in a degraded array the next event is made a failure
+//! half of the time, and each cycle is weighed with how much likelier it was made than it is
+//! ("failure biasing"; Shahabuddin, "Importance Sampling for the Simulation of Highly Reliable
 //! Markovian Systems", Management Science 40(3), 1994). Lengths are means, given the events.
 
 use crate::reliability::Fleet;
@@ -43,8 +43,8 @@ struct Cycle {
     loss: f64,
 }
 
-/// Simulates `cycles` cycles (at least 2) of an array that survives exactly the sets of failed disks
-/// for which `survives` says so.
+/// Simulates `cycles` cycles (at least 2) of an array that survives exactly the sets of failed
+/// disks for which `survives` says so.
 pub fn simulate(
     fleet: &Fleet,
     survives: impl Fn(UnitSet) -> bool,

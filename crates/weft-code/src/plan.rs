@@ -1,11 +1,11 @@
 //! The repair planner: which units to read, and how to combine them.
 //!
-//! The parity rows are equations: for each parity t, Σ coef·d_j + parity_t = 0. Every sum of multiples
-//! of equations is an equation. A lost unit w can be computed exactly if some equation contains w
-//! and no other lost unit; it is then the sum of the other terms. Let h(w) be one such equation
-//! for each wanted unit, and let F ("free") be all equations without any lost unit. All ways to
-//! repair w are h(w) + F, so the cheapest repair is the choice from these spaces with the cheapest
-//! union of terms. (With one loss in a local group, the group's own row is among them.)
+//! The parity rows are equations: for each parity t, Σ coef·d_j + parity_t = 0. Every sum of
+//! multiples of equations is an equation. A lost unit w can be computed exactly if some equation
+//! contains w and no other lost unit; it is then the sum of the other terms. Let h(w) be one such
+//! equation for each wanted unit, and let F ("free") be all equations without any lost unit. All
+//! ways to repair w are h(w) + F, so the cheapest repair is the choice from these spaces with the
+//! cheapest union of terms. (With one loss in a local group, the group's own row is among them.)
 //!
 //! Adding from F can strike units out: with dim F = m, any m units on which F is independent can be
 //! struck out of all h(w) at once, and then nothing is left to choose. In an optimum nothing is

@@ -13,13 +13,13 @@
 //! ```
 //!
 //! Failures are independent and repair times exponential: the model of the literature, good for
-//! *comparing* codes. Disks of one batch that die together, and sectors found unreadable in the middle
-//! of a rebuild, are not in it; real arrays live shorter.
+//! *comparing* codes. Disks of one batch that die together, and sectors found unreadable in the
+//! middle of a rebuild, are not in it; real arrays live shorter.
 //!
-//! The rates differ by six orders of magnitude and the result by fifteen, so that a general linear solver
-//! loses every digit. The recurrence below (Grassmann, Taksar and Heyman's idea: eliminate without
-//! ever subtracting) is exact to rounding. With t_f the mean time from state f until the array is
-//! first worse than f, and q_f the chance that it is then lost,
+//! The rates differ by six orders of magnitude and the result by fifteen, so that a general linear
+//! solver loses every digit. The recurrence below (Grassmann, Taksar and Heyman's idea: eliminate
+//! without ever subtracting) is exact to rounding. With t_f the mean time from state f until the
+//! array is first worse than f, and q_f the chance that it is then lost,
 //!
 //! ```text
 //!   t_f = (1 + μ·t_{f−1}) / (b_f + d_f + μ·q_{f−1})       b_f: rate to f+1,  d_f: rate to lost
@@ -42,8 +42,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Mean time to data loss, in hours, of an array that survives the share `shares[f]` of all sets
-    /// of f failed disks. What is beyond the end of `shares` is lost.
+    /// Mean time to data loss, in hours, of an array that survives the share `shares[f]` of all
+    /// sets of f failed disks. What is beyond the end of `shares` is lost.
     ///
     /// # Panics
     /// If a time is not positive, or `shares` is not a falling sequence that begins with 1.

@@ -1,9 +1,9 @@
 //! What requests and rebuilds cost each slot, counted with the planner over all stripes.
 //!
-//! The paper's model (see [`degraded`](crate::degraded)) looks at data disks only and leaves rotation
-//! out. Here the real placement is asked: every data unit is read once, lost units through the
-//! cheapest repair, and reads are counted slot by slot. As the busiest slot limits the array, its
-//! load when healthy over its load when degraded is the speed that is left.
+//! The paper's model (see [`degraded`](crate::degraded)) looks at data disks only and leaves
+//! rotation out. Here the real placement is asked: every data unit is read once, lost units through
+//! the cheapest repair, and reads are counted slot by slot. As the busiest slot limits the array,
+//! its load when healthy over its load when degraded is the speed that is left.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -71,8 +71,8 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
         Ok(self.per(loads, self.stripes * self.code.k() as u64))
     }
 
-    /// Read speed that is left with the slots `failed` gone, healthy being 1: the busiest slot of the
-    /// healthy array over that of the degraded one.
+    /// Read speed that is left with the slots `failed` gone, healthy being 1: the busiest slot of
+    /// the healthy array over that of the degraded one.
     ///
     /// # Errors
     /// If a unit cannot be had any more.
@@ -100,9 +100,10 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
         Ok(self.per(loads, (rebuilt / failed.len().max(1) as u64).max(1)))
     }
 
-    /// Disk operations of a write of less than a unit on a healthy array, in the mean over all units: the
-    /// cheaper of folding the change into each parity (read-modify-write) and recomputing the
-    /// parities from the other data (reconstruct-write). A log, if there is one, comes on top.
+    /// Disk operations of a write of less than a unit on a healthy array, in the mean over all
+    /// units: the cheaper of folding the change into each parity (read-modify-write) and
+    /// recomputing the parities from the other data (reconstruct-write). A log, if there is one,
+    /// comes on top.
     #[must_use]
     pub fn small_write(&self) -> SmallWrite {
         let code = self.code;

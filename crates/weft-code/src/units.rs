@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A set of numbers 0..256: units of a stripe, or slots of an array. Copied by value, no allocation.
+/// A set of numbers 0..256: units of a stripe, or slots of an array. Copied by value, no
+/// allocation.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnitSet([u64; 4]);
 

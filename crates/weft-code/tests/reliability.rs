@@ -3,7 +3,8 @@
 
 use weft_code::{Code, Fleet, HOURS_PER_YEAR, Survival, UnitSet, monte_carlo};
 
-/// S_disk, B_read, MTTF of §3.2.3. Its "240 GB" are 240×1024 MB: only with that the figures come out.
+/// S_disk, B_read, MTTF of §3.2.3. Its "240 GB" are 240×1024 MB: only with that the figures come
+/// out.
 const DISK_MB: f64 = 240.0 * 1024.0;
 const MTTF_H: f64 = 2e6;
 
@@ -58,7 +59,8 @@ fn the_chain_agrees_with_equation_9() {
     }
 }
 
-/// The paper's figures come out with n = 6 disks, though LRC and DRC have 7: beside them the right ones.
+/// The paper's figures come out with n = 6 disks, though LRC and DRC have 7: beside them the right
+/// ones.
 #[test]
 fn the_papers_figures_are_those_of_six_disks() {
     let figures = [
@@ -76,8 +78,8 @@ fn the_papers_figures_are_those_of_six_disks() {
         close(mttdl(6), six, 0.005);
         close(mttdl(7), seven, 0.006);
     }
-    // "36 % and 52 % earlier" is the quotient of the bandwidths; with 7 disks the bandwidths for the
-    // reliability of RAID-6 at 125 MB/s on its 6 disks are others.
+    // "36 % and 52 % earlier" is the quotient of the bandwidths; with 7 disks the bandwidths for
+    // the reliability of RAID-6 at 125 MB/s on its 6 disks are others.
     let goal = paper_fleet(6, 125.0).mttdl_h(&[1.0, 1.0, 1.0]);
     for (p_d, mb_s) in [(0.77, 78.0), (0.43, 124.0), (0.0, 164.0)] {
         let needed = |mb_s| paper_fleet(7, mb_s).mttdl_h(&[1.0, 1.0, 1.0, p_d]);

@@ -39,7 +39,8 @@ fn tolerance_is_what_enumeration_says() {
     assert_eq!(code("lrc:200,10,4", 255).tolerance(), 2);
 }
 
-/// The margin after any losses: all sets of so many further losses survive, some larger one does not.
+/// The margin after any losses: all sets of so many further losses survive, some larger one does
+/// not.
 #[test]
 fn margin_is_what_enumeration_says() {
     for (name, slots) in [

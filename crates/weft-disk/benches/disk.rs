@@ -2,8 +2,9 @@
 //! what a request over memory costs.
 //!
 //! `cargo bench -p weft-disk --bench disk [-- FOLDER]`; FOLDER (default: the target's temporary
-//! folder) should be on a real disk. All contestants run in turns in one process, several rounds, after a
-//! first one that is thrown away; the median of the rounds is printed, and its ratio to the bare ring.
+//! folder) should be on a real disk. All contestants run in turns in one process, several rounds,
+//! after a first one that is thrown away; the median of the rounds is printed, and its ratio to the
+//! bare ring.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -1,8 +1,8 @@
 //! The face of a disk.
 //!
 //! What a disk promises, and no more:
-//! * A write that has completed is seen by every read that starts after it, but may be lost, wholly or
-//!   in part (torn at sectors), in a power cut until a [`Disk::flush`] that *started* after the
+//! * A write that has completed is seen by every read that starts after it, but may be lost, wholly
+//!   or in part (torn at sectors), in a power cut until a [`Disk::flush`] that *started* after the
 //!   write completed has itself completed. A write with `fua` is durable when it completes.
 //! * Requests in flight at the same time have no order; overlapping ones give any mixture.
 //! * Offsets, lengths and memory must be aligned to [`DiskInfo::sector_bytes`].

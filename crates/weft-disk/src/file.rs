@@ -1,18 +1,20 @@
 //! Disks that are regular files or block devices.
 //!
-//! **Past the page cache.** They are opened with O_DIRECT, so that what the array has acknowledged does not
-//! sit in the kernel's memory, memory is not held twice, and a read error is the medium's. A file system that refuses
-//! O_DIRECT gets buffered I/O instead ([`FileDisk::is_direct`] tells); flushes make that just as safe.
+//! **Past the page cache.** They are opened with O_DIRECT, so that what the array has acknowledged
+//! does not sit in the kernel's memory, memory is not held twice, and a read error is the medium's.
+//! A file system that refuses O_DIRECT gets buffered I/O instead ([`FileDisk::is_direct`] tells);
+//! flushes make that just as safe.
 //!
 //! **One owner.** A block device is opened with O_EXCL, which keeps out mounts, swap and other
 //! owners of that kind; a regular file is locked with `flock`. Both end with the process,
 //! however that ends, so a crash leaves nothing to clean up.
 //!
-//! **Ring or in place.** [`IoMode::Ring`] is the normal way. Where the target is plain memory (tmpfs,
-//! ramfs, zram, brd) the kernel cannot complete a ring's request without a worker thread, and a
-//! call in place is far faster: 4 KiB at depth 1 on tmpfs, 14 k requests a second by the ring and 737 k
-//! by `pread`. So the opening looks at what the target stands on, and takes [`IoMode::InPlace`]
-//! there. It is not decided by timing reads: a hole in a sparse file is as fast as memory.
+//! **Ring or in place.** [`IoMode::Ring`] is the normal way. Where the target is plain memory
+//! (tmpfs, ramfs, zram, brd) the kernel cannot complete a ring's request without a worker thread,
+//! and a call in place is far faster: 4 KiB at depth 1 on tmpfs, 14 k requests a second by the ring
+//! and 737 k by `pread`. So the opening looks at what the target stands on, and takes
+//! [`IoMode::InPlace`] there. It is not decided by timing reads: a hole in a sparse file is as fast
+//! as memory.
 
 mod open;
 mod zero;
@@ -42,8 +44,8 @@ pub enum IoMode {
 pub struct FileOptions {
     /// `None`: [`IoMode::InPlace`] on targets that are memory, [`IoMode::Ring`] elsewhere.
     pub io_mode: Option<IoMode>,
-    /// Sector size to present, in bytes, 512 or 4096; not smaller than the target's own. `None`: the
-    /// device's, or for a file the smallest that its file system takes.
+    /// Sector size to present, in bytes, 512 or 4096; not smaller than the target's own. `None`:
+    /// the device's, or for a file the smallest that its file system takes.
     pub sector_bytes: Option<u32>,
     /// Whether to try O_DIRECT.
     pub direct: bool,
@@ -164,9 +166,10 @@ impl FileDisk {
 }
 
 impl Drop for FileDisk {
-    /// Gives up the ownership of a file at once. A lock of `flock` belongs to the open file and not to the
-    /// process: closing alone would leave it with a child that another thread has forked and that
-    /// has not yet called exec. With requests still in flight it stays until the last one ends.
+    /// Gives up the ownership of a file at once. A lock of `flock` belongs to the open file and not
+    /// to the process: closing alone would leave it with a child that another thread has forked and
+    /// that has not yet called exec. With requests still in flight it stays until the last one
+    /// ends.
     fn drop(&mut self) {
         if !self.fd.is_shared() {
             // Without a lock (block devices, onlookers) this does nothing.

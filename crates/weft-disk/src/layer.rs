@@ -6,8 +6,8 @@ use crate::{Class, Disk, DiskInfo, DoneFuture, ReadFuture, WriteOpts};
 
 /// A [`Disk`] made of another. What a layer does not define itself goes straight to the disk below.
 ///
-/// The two traits name their operations alike: where both are imported, call those of a layer through
-/// [`Layer::below`] or a `dyn Disk`.
+/// The two traits name their operations alike: where both are imported, call those of a layer
+/// through [`Layer::below`] or a `dyn Disk`.
 pub trait Layer {
     /// The disk that it stands before.
     fn below(&self) -> &dyn Disk;

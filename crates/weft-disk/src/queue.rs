@@ -1,17 +1,18 @@
 //! A disk's queue: a limit of depth, and two classes.
 //!
-//! A disk that is given too much at once serves everything late, the user's request behind a hundred of a
-//! rebuild. So at most `depth` requests are with the disk, of which at most `maintenance_depth` are
-//! maintenance's: the other places are always there for users. Who finds no place waits in the line of
-//! its class. When a place becomes free, the first user in line gets it – except that of
-//! every `maintenance_every` places given while both classes wait, one goes to maintenance. Hence
+//! A disk that is given too much at once serves everything late, the user's request behind a
+//! hundred of a rebuild. So at most `depth` requests are with the disk, of which at most
+//! `maintenance_depth` are maintenance's: the other places are always there for users. Who finds no
+//! place waits in the line of its class. When a place becomes free, the first user in line gets it
+//! – except that of every `maintenance_every` places given while both classes wait, one goes to
+//! maintenance. Hence
 //! * a user never waits for more than the requests that are with the disk, the users before it, and
 //!   one maintenance request for every `maintenance_every - 1` of them;
 //! * maintenance is never starved: it gets at least one of `maintenance_every` places, and all
 //!   of its `maintenance_depth` when no user waits.
 //!
-//! Flushes are not counted: they order nothing behind them and wait for nobody. The queue knows no time, so it is the
-//! same under both clocks.
+//! Flushes are not counted: they order nothing behind them and wait for nobody. The queue knows no
+//! time, so it is the same under both clocks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -10,8 +10,8 @@ use weft_testkit::{LoopDevice, Mount, Need, Scratch, command, have, run};
 
 const MIB: u64 = 1 << 20;
 
-/// Held by tests that start programs: until such a child calls exec it shares the open block devices of every
-/// test in this process, and they stay in use (for files see `owner.rs`).
+/// Held by tests that start programs: until such a child calls exec it shares the open block
+/// devices of every test in this process, and they stay in use (for files see `owner.rs`).
 static PROGRAMS: Mutex<()> = Mutex::new(());
 
 /// A file that is removed when the test ends.

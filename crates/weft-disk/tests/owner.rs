@@ -1,6 +1,7 @@
 //! A file that is given up is free at once, whatever the other threads of the process do.
 //!
-//! In a process of its own: the children that it forks would keep other tests' files open for a moment.
+//! In a process of its own: the children that it forks would keep other tests' files open for a
+//! moment.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

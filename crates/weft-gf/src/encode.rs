@@ -24,8 +24,8 @@ const PIECE_BYTES_MIN: usize = 4 << 10;
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// From this length of an output on, in bytes, it is written past the caches: by the time all of it
-/// is there, its beginning would not be near any more. Fetching a line from memory only to overwrite
-/// it costs a fifth of the rate when data are cold (`benches/gf.rs`).
+/// is there, its beginning would not be near any more. Fetching a line from memory only to
+/// overwrite it costs a fifth of the rate when data are cold (`benches/gf.rs`).
 const STREAM_BYTES_MIN: usize = 1 << 20;
 
 impl Kernel {
@@ -136,7 +136,8 @@ impl Kernel {
         }
         if from.count > 0 || !to.acc {
             // SAFETY: a Kernel exists only where its features do; all slices are `len` bytes long;
-            // `dst` is borrowed mutably, so no source overlaps it; `if_aligned` has seen to the rest.
+            // `dst` is borrowed mutably, so no source overlaps it; `if_aligned` has seen to the
+            // rest.
             unsafe { (self.0.xor)(out, from.slice(), len, to) }
         }
     }
@@ -156,8 +157,8 @@ impl Kernel {
                 from.push(src[at..at + len].as_ptr());
             }
             // SAFETY: a Kernel exists only where its features do; all slices are `len` bytes long;
-            // `p` and `q` are borrowed mutably, so they overlap nothing; `if_aligned` has seen to the
-            // rest.
+            // `p` and `q` are borrowed mutably, so they overlap nothing; `if_aligned` has seen to
+            // the rest.
             unsafe { (self.0.pq)(p.as_mut_ptr(), q.as_mut_ptr(), from.slice(), len, to) };
             if before.is_empty() {
                 return;
@@ -182,8 +183,8 @@ impl Kernel {
                 *part = row.get(first..first + chunk.len()).unwrap_or_default();
             }
             // SAFETY: a Kernel exists only where its features do; the group's outputs were pushed as
-            // mutable slices of `n` bytes, the sources are cut to that, and none overlap; `if_aligned`
-            // has seen to the rest.
+            // mutable slices of `n` bytes, the sources are cut to that, and none overlap;
+            // `if_aligned` has seen to the rest.
             unsafe { (self.0.dot)(dsts, &rows[..dsts.len()], from.slice(), n, to) };
             to.acc = true;
         }

@@ -1,8 +1,8 @@
 //! The field itself: GF(2^8) = GF(2)\[x\] / (x^8 + x^4 + x^3 + x^2 + 1), one element at a time.
 //!
-//! An element is a byte whose bit `i` is the coefficient of `x^i`. Addition and subtraction are XOR.
-//! The polynomial is 0x11d, for which `x` (the byte 2) generates all 255 non-zero elements; it is the
-//! field of Linux MD's RAID-6 (H. P. Anvin, "The mathematics of RAID-6") and of ISA-L.
+//! An element is a byte whose bit `i` is the coefficient of `x^i`. Addition and subtraction are
+//! XOR. The polynomial is 0x11d, for which `x` (the byte 2) generates all 255 non-zero elements; it
+//! is the field of Linux MD's RAID-6 (H. P. Anvin, "The mathematics of RAID-6") and of ISA-L.
 //!
 //! Everything here is `const` and goes through logarithm tables. It is meant for coefficients and
 //! small matrices; bulk data goes through the kernels.

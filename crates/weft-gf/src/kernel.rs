@@ -1,8 +1,8 @@
 //! The kernels, and which of them this machine can run.
 //!
-//! A kernel is the three loops of [`crate::loops`] compiled for one vector type with the CPU features
-//! it needs. The CPU is asked once; after that a call costs one load and one indirect jump. A
-//! [`Kernel`] exists only if the CPU can run it, which is what makes its methods safe.
+//! A kernel is the three loops of [`crate::loops`] compiled for one vector type with the CPU
+//! features it needs. The CPU is asked once; after that a call costs one load and one indirect
+//! jump. A [`Kernel`] exists only if the CPU can run it, which is what makes its methods safe.
 
 use std::{fmt, sync::OnceLock};
 
@@ -133,8 +133,8 @@ static VECTOR: &[&Entry] = &[];
 
 /// A set of vector instructions that this machine has, and the arithmetic of this crate by it.
 ///
-/// Every kernel gives the same bytes; they differ in speed. The functions at the root of the crate use
-/// the best one, [`kernel`].
+/// Every kernel gives the same bytes; they differ in speed. The functions at the root of the crate
+/// use the best one, [`kernel`].
 #[derive(Clone, Copy)]
 pub struct Kernel(pub(crate) &'static Entry);
 

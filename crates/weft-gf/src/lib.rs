@@ -1,10 +1,10 @@
 //! The arithmetic of parity: sums and products over GF(2^8) of whole units, at the speed of memory.
 //!
 //! Every redundancy scheme of weft is linear: a parity unit is `Σ_j c_j·src_j` over the field
-//! GF(2^8) with polynomial 0x11d ([`field`]), byte by byte. Addition is XOR. That leaves three inner
-//! loops – a sum of sources, P and Q together by Horner's rule, and the general product of a few rows
-//! with all sources – which are written once over an abstract vector and compiled for each set of
-//! vector instructions. The best set the machine has is found at run time, once.
+//! GF(2^8) with polynomial 0x11d ([`field`]), byte by byte. Addition is XOR. That leaves three
+//! inner loops – a sum of sources, P and Q together by Horner's rule, and the general product of a
+//! few rows with all sources – which are written once over an abstract vector and compiled for each
+//! set of vector instructions. The best set the machine has is found at run time, once.
 //!
 //! | kernel | needs | multiplies by |
 //! |---|---|---|
@@ -90,14 +90,14 @@ pub fn pq(p: &mut [u8], q: &mut [u8], srcs: &[&[u8]]) {
 /// Memory is read once, however many rows there are.
 ///
 /// # Panics
-/// If there are not as many rows as outputs, a row has not as many coefficients as there are sources,
-/// or the lengths of units differ.
+/// If there are not as many rows as outputs, a row has not as many coefficients as there are
+/// sources, or the lengths of units differ.
 pub fn encode(rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]]) {
     kernel().encode(rows, srcs, dsts);
 }
 
-/// `dsts[r] = dsts[r] + Σ_j rows[r][j]·srcs[j]`: as [`encode`], added to what `dsts` hold. Folds the
-/// change of a few data units into all parity units of their stripe.
+/// `dsts[r] = dsts[r] + Σ_j rows[r][j]·srcs[j]`: as [`encode`], added to what `dsts` hold. Folds
+/// the change of a few data units into all parity units of their stripe.
 ///
 /// # Panics
 /// As [`encode`].

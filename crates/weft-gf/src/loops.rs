@@ -1,7 +1,7 @@
 //! The three loops every kernel is made of, over any [`Vector`].
 //!
-//! Each walks the columns of the units once. For a strip of `U` vectors it visits every source, keeps
-//! all outputs of that strip in registers, and stores them once:
+//! Each walks the columns of the units once. For a strip of `U` vectors it visits every source,
+//! keeps all outputs of that strip in registers, and stores them once:
 //!
 //! ```text
 //!             strip →
@@ -114,8 +114,8 @@ macro_rules! columns {
 /// `dst = [dst +] Σ srcs`, `U` vectors at a time.
 ///
 /// # Safety
-/// The CPU has the features of `V`. `dst` is writable and every source readable for `len` bytes, and
-/// `dst` overlaps no source; it is aligned to [`STREAM_ALIGN`] if it is to be streamed.
+/// The CPU has the features of `V`. `dst` is writable and every source readable for `len` bytes,
+/// and `dst` overlaps no source; it is aligned to [`STREAM_ALIGN`] if it is to be streamed.
 #[inline(always)]
 pub(crate) unsafe fn xor<V: Vector, const U: usize>(
     dst: *mut u8,
@@ -155,8 +155,8 @@ unsafe fn xor_strip<V: Vector, const U: usize>(
     }
 }
 
-/// `p = [p +] Σ src_j` and `q = [2^k·q +] Σ 2^j·src_j` for `k` sources, by Horner's rule from the last
-/// source to the first (Anvin, "The mathematics of RAID-6", §2).
+/// `p = [p +] Σ src_j` and `q = [2^k·q +] Σ 2^j·src_j` for `k` sources, by Horner's rule from the
+/// last source to the first (Anvin, "The mathematics of RAID-6", §2).
 ///
 /// # Safety
 /// As for [`xor`], for both outputs; they do not overlap each other.

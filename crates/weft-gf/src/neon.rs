@@ -1,7 +1,7 @@
 //! 16-byte vectors of AArch64, where NEON is always there: nibble products by table look-up.
 //!
-//! On another machine its tests run in emulation, with Debian's `qemu-user`, `gcc-aarch64-linux-gnu` and
-//! `libc6-dev-arm64-cross`; its speed has not been measured:
+//! On another machine its tests run in emulation, with Debian's `qemu-user`,
+//! `gcc-aarch64-linux-gnu` and `libc6-dev-arm64-cross`; its speed has not been measured:
 //!
 //! ```text
 //! rustup target add aarch64-unknown-linux-gnu

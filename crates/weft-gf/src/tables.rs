@@ -2,8 +2,8 @@
 
 use crate::field;
 
-/// `NIBBLES[c] = [c·0, …, c·15, c·0x00, c·0x10, …, c·0xf0]`: a product is the sum of two look-ups, as
-/// byte shuffles do (J. Plank et al., "Screaming Fast Galois Field Arithmetic", FAST '13).
+/// `NIBBLES[c] = [c·0, …, c·15, c·0x00, c·0x10, …, c·0xf0]`: a product is the sum of two look-ups,
+/// as byte shuffles do (J. Plank et al., "Screaming Fast Galois Field Arithmetic", FAST '13).
 pub(crate) static NIBBLES: [Nibbles; 256] = nibbles();
 
 /// The two 16-byte tables of one multiplier.
@@ -27,8 +27,9 @@ const fn nibbles() -> [Nibbles; 256] {
     tables
 }
 
-/// `MATRICES[c]`: multiplication by `c` as an 8×8 bit matrix in the layout of `GF2P8AFFINEQB`, where
-/// byte `7 - i` holds the input bits that output bit `i` is the parity of (Intel SDM, vol. 2).
+/// `MATRICES[c]`: multiplication by `c` as an 8×8 bit matrix in the layout of `GF2P8AFFINEQB`,
+/// where byte `7 - i` holds the input bits that output bit `i` is the parity of (Intel SDM, vol.
+/// 2).
 #[cfg(target_arch = "x86_64")]
 pub(crate) static MATRICES: [u64; 256] = matrices();
 

@@ -1,15 +1,15 @@
 //! What a kernel must know of its machine: a vector of bytes.
 //!
-//! The loops over sources and columns ([`crate::loops`]) are written once, over this trait. A machine
-//! adds a register type with a handful of operations, each one or a few instructions.
+//! The loops over sources and columns ([`crate::loops`]) are written once, over this trait. A
+//! machine adds a register type with a handful of operations, each one or a few instructions.
 //!
-//! A value of an implementing type is a *witness*: it can only be made by the `unsafe` constructors,
-//! whose contract is that the CPU has the features the type stands for. Operations on values are
-//! therefore safe to call.
+//! A value of an implementing type is a *witness*: it can only be made by the `unsafe`
+//! constructors, whose contract is that the CPU has the features the type stands for. Operations on
+//! values are therefore safe to call.
 //!
-//! All methods are `#[inline(always)]`: they only become single instructions when they end up inside
-//! an entry point compiled with the type's `#[target_feature]`s (see [`crate::kernel`]). For the same
-//! reason the loops use no closures, which would be compiled without those features.
+//! All methods are `#[inline(always)]`: they only become single instructions when they end up
+//! inside an entry point compiled with the type's `#[target_feature]`s (see [`crate::kernel`]). For
+//! the same reason the loops use no closures, which would be compiled without those features.
 
 /// A vector register of bytes, seen as elements of GF(2^8).
 ///
@@ -74,8 +74,8 @@ pub(crate) unsafe trait Vector: Copy {
         }
     }
 
-    /// Writes the vector to `p` past the caches, where the machine can; else like [`Vector::store`].
-    /// Other threads see it in order only after [`Vector::fence`].
+    /// Writes the vector to `p` past the caches, where the machine can; else like
+    /// [`Vector::store`]. Other threads see it in order only after [`Vector::fence`].
     ///
     /// # Safety
     /// `p` is writable for `BYTES` bytes and aligned to `BYTES`.

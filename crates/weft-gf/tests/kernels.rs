@@ -1,5 +1,5 @@
-//! Every kernel this machine can run computes the definition, whatever the length, the alignment, the
-//! number of sources and the shape of the rows – and touches no byte beside its units.
+//! Every kernel this machine can run computes the definition, whatever the length, the alignment,
+//! the number of sources and the shape of the rows – and touches no byte beside its units.
 
 mod common;
 

@@ -126,8 +126,8 @@ fn gcd(a: usize, b: usize) -> usize {
 /// Slots and width.
 type Shape = (usize, usize);
 
-/// The base permutations, chosen once in the life of a program: a layout is asked for by every check of a
-/// superblock, and for wide arrays the choice takes a tenth of a second.
+/// The base permutations, chosen once in the life of a program: a layout is asked for by every
+/// check of a superblock, and for wide arrays the choice takes a tenth of a second.
 fn bases(n: usize, w: usize, stripes: usize) -> Arc<[u8]> {
     static CHOSEN: Mutex<BTreeMap<Shape, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
     let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);

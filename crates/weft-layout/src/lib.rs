@@ -91,8 +91,8 @@ pub enum LayoutError {
     },
 }
 
-/// The layout of code `spec` on `slots` slots of `rows_per_slot` rows. `algorithm` matters to RAID-5,
-/// RAID-6 and `rs` as wide as the array; the other codes have one placement each.
+/// The layout of code `spec` on `slots` slots of `rows_per_slot` rows. `algorithm` matters to
+/// RAID-5, RAID-6 and `rs` as wide as the array; the other codes have one placement each.
 ///
 /// # Errors
 /// If the code cannot be built on that many slots, or the algorithm is for RAID-6 and the code is

@@ -2,8 +2,8 @@
 //! which slot changes, with a short period. All of RAID-0, 1, 4, 5, 6, `rs`, LRC and DRC
 //! place themselves so; what differs is a small table, a line of slots for each turn.
 //!
-//! **Local groups** (LRC, DRC) occupy k/l + 1 neighbouring slots each, the group's base data and its
-//! parity; the global parities come last:
+//! **Local groups** (LRC, DRC) occupy k/l + 1 neighbouring slots each, the group's base data and
+//! its parity; the global parities come last:
 //!
 //! ```text
 //! d0 d1 p0 | d2 d3 p1 | q        (4,2,1)

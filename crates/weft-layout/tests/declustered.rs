@@ -28,8 +28,8 @@ fn every_kind_of_unit_is_spread_evenly() {
     }
 }
 
-/// Stripes shared by two slots, that is, how much one reads when the other fails: within a twentieth of
-/// the mean.
+/// Stripes shared by two slots, that is, how much one reads when the other fails: within a
+/// twentieth of the mean.
 #[test]
 fn rebuild_reads_are_spread_evenly() {
     for (name, slots) in SHAPES {

@@ -1,4 +1,5 @@
-//! The layouts of LRC, DRC and DRC-G give the disk loads and the survivable failures of the DRC paper.
+//! The layouts of LRC, DRC and DRC-G give the disk loads and the survivable failures of the DRC
+//! paper.
 
 use weft_code::{Code, CodeSpec, Survival, UnitSet};
 use weft_layout::{Algorithm, code_for, for_code};

@@ -1,5 +1,5 @@
-//! Every layout is a bijection between the units of its stripes and places, with the units of a stripe
-//! on different slots, no place used twice and none wasted.
+//! Every layout is a bijection between the units of its stripes and places, with the units of a
+//! stripe on different slots, no place used twice and none wasted.
 
 use std::collections::HashSet;
 
@@ -115,7 +115,8 @@ fn more_slots_than_units() {
     check("rs:10+4", Algorithm::default(), 255, 30);
 }
 
-/// A local group never leaves its slots, so three failures meet in one group in all stripes or none.
+/// A local group never leaves its slots, so three failures meet in one group in all stripes or
+/// none.
 #[test]
 fn groups_stay_in_their_slots() {
     for (name, hold) in [("lrc:4,2,1", 1), ("drc:4,2,1", 4)] {

@@ -7,12 +7,13 @@
 //!   [`NbdOptions::reconnect_attempts`] times, each after a longer pause. Reads are sent again; new
 //!   requests wait. If the export has another size or ability now, or no attempt succeeds, the
 //!   disk is gone.
-//! * **Anything else**: the disk is gone at once, and stays so. A server that comes back may have lost
-//!   writes that it had acknowledged and not flushed, and one that we lost sight of may
-//!   still carry out a write that was in flight, over a newer one. Neither can be seen from here,
-//!   so neither may be papered over: the array has redundancy for exactly this.
+//! * **Anything else**: the disk is gone at once, and stays so. A server that comes back may have
+//!   lost writes that it had acknowledged and not flushed, and one that we lost sight of may still
+//!   carry out a write that was in flight, over a newer one. Neither can be seen from here, so
+//!   neither may be papered over: the array has redundancy for exactly this.
 //!
-//! A gone disk answers [`DiskErrorKind::Gone`](weft_disk::DiskErrorKind::Gone) to everything; open it anew.
+//! A gone disk answers [`DiskErrorKind::Gone`](weft_disk::DiskErrorKind::Gone) to everything; open
+//! it anew.
 //!
 //! Host names are resolved once, when the disk is opened, by the system's resolver, which
 //! blocks the thread; literal addresses and Unix sockets never do.

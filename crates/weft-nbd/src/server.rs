@@ -1,22 +1,22 @@
 //! The server: listeners, exports by name, and the connections.
 //!
-//! Everything runs on one thread, on the ring that also drives the disks. Of each connection
-//! there are two tasks. The **reader** parses requests (many per receive) and starts them: a
-//! request that is done at once, as on a RAM disk, is done in the reader's own turn; another becomes a
-//! task. The **writer** sends what is ready, in whatever order requests end, many replies at once.
+//! Everything runs on one thread, on the ring that also drives the disks. Of each connection there
+//! are two tasks. The **reader** parses requests (many per receive) and starts them: a request that
+//! is done at once, as on a RAM disk, is done in the reader's own turn; another becomes a task. The
+//! **writer** sends what is ready, in whatever order requests end, many replies at once.
 //!
-//! **Memory is bounded** by [`ServerConfig`]: connections × the receive buffer (128 KiB), plus the bytes
-//! of requests in flight, for which a reader takes permits *before* it takes the payload off the
-//! socket. No permit, no reading: the client's own socket fills up, and it waits. A reply counts
-//! until it has been sent.
+//! **Memory is bounded** by [`ServerConfig`]: connections × the receive buffer (128 KiB), plus the
+//! bytes of requests in flight, for which a reader takes permits *before* it takes the payload off
+//! the socket. No permit, no reading: the client's own socket fills up, and it waits. A reply
+//! counts until it has been sent.
 //!
 //! **No client can stop the others for long.** One that owes us the rest of a message, or
 //! does not take our replies, for [`ServerConfig::stall_timeout`] is cut off; so is one that does
 //! not end its handshake. An idle client may stay for ever.
 //!
-//! **Ends.** On `DISC`, or when the client just goes, requests in flight run to their end and all that they
-//! hold is released. [`Server::shutdown`] stops accepting, refuses new requests, waits for those
-//! in flight, and cuts off what is left after a while.
+//! **Ends.** On `DISC`, or when the client just goes, requests in flight run to their end and all
+//! that they hold is released. [`Server::shutdown`] stops accepting, refuses new requests, waits
+//! for those in flight, and cuts off what is left after a while.
 
 mod connection;
 mod listen;
@@ -279,8 +279,8 @@ impl Server {
         self.0.config.bytes_total.saturating_sub(self.0.bytes.available())
     }
 
-    /// Stops: no more connections, no more requests; those in flight end and are answered, then
-    /// the connections are closed, at the latest after [`ServerConfig::shutdown_grace`]. Returns how
+    /// Stops: no more connections, no more requests; those in flight end and are answered, then the
+    /// connections are closed, at the latest after [`ServerConfig::shutdown_grace`]. Returns how
     /// many had to be cut off. Socket files are removed.
     pub async fn shutdown(&self) -> usize {
         self.0.stopping.set(true);

@@ -1,16 +1,17 @@
 //! Memory that the kernel knows already.
 //!
-//! For every request past the page cache the kernel finds and pins the pages of its buffer, and lets go
-//! of them at its end. Memory that is *registered* with a ring is pinned once. So small buffers, where this
-//! counts most, come from one arena of a process, which every ring registers; what the arena has no room for
-//! comes from the heap and is pinned each time.
+//! For every request past the page cache the kernel finds and pins the pages of its buffer, and
+//! lets go of them at its end. Memory that is *registered* with a ring is pinned once. So small
+//! buffers, where this counts most, come from one arena of a process, which every ring registers;
+//! what the arena has no room for comes from the heap and is pinned each time.
 //!
-//! *Shape.* One huge page's worth, so that the kernel may hold it as one piece. Blocks are powers of two
-//! between a page and [`BLOCK_BYTES_MAX`]; a block is halved if no smaller one is left, and halves are
-//! never joined again: in the long run the arena goes to the smallest, which gain the most.
+//! *Shape.* One huge page's worth, so that the kernel may hold it as one piece. Blocks are powers
+//! of two between a page and [`BLOCK_BYTES_MAX`]; a block is halved if no smaller one is left, and
+//! halves are never joined again: in the long run the arena goes to the smallest, which gain the
+//! most.
 //!
-//! *Life.* It is mapped when the first ring starts, and stays until the process ends: blocks may outlive
-//! the ring, and wander to other threads.
+//! *Life.* It is mapped when the first ring starts, and stays until the process ends: blocks may
+//! outlive the ring, and wander to other threads.
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -6,9 +6,10 @@
 //! nobody can write. The kernel may therefore be given their addresses without risk: while
 //! an operation is in flight the driver holds the `Buf` or `Frozen` itself.
 //!
-//! Memory comes from size classes kept per thread, so that the steady state allocates nothing
-//! and touches no cold page; small blocks from the arena that rings register, while it has some. Recycled memory holds old bytes: a fresh `Buf` is *initialised*
-//! but its contents are unspecified, except from [`Buf::zeroed`].
+//! Memory comes from size classes kept per thread, so that the steady state allocates nothing and
+//! touches no cold page; small blocks from the arena that rings register, while it has some.
+//! Recycled memory holds old bytes: a fresh `Buf` is *initialised* but its contents are
+//! unspecified, except from [`Buf::zeroed`].
 
 use std::alloc::Layout;
 use std::cell::RefCell;

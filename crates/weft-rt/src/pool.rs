@@ -1,9 +1,10 @@
 //! An allocator for a thread that makes and drops small things all day.
 //!
-//! Every request boxes some futures and drops them again; with many in flight they come and go
-//! in bursts, for which the C library keeps too little at hand: beyond seven blocks of a size it joins
-//! and splits them again and again, which was a fifth of the engine's processor time. Here each thread
-//! keeps, for each size class, a list of blocks that were freed, and takes the next one from it.
+//! Every request boxes some futures and drops them again; with many in flight they come and go in
+//! bursts, for which the C library keeps too little at hand: beyond seven blocks of a size it joins
+//! and splits them again and again, which was a fifth of the engine's processor time. Here each
+//! thread keeps, for each size class, a list of blocks that were freed, and takes the next one from
+//! it.
 //!
 //! *Bounds.* Classes are multiples of 64 bytes up to 4 KiB. A thread keeps at most 64 KiB of each,
 //! together 4 MiB, while it has an executor, and nothing before or afterwards. What is beyond,

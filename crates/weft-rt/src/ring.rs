@@ -8,11 +8,11 @@
 //! memory is released by the completion and not before. Dropping the ring itself cancels
 //! everything and waits for the last completion.
 //!
-//! **Bounds.** There are two kinds of slots, fixed at the start: for operations of disks, which end by
-//! themselves, and for those of sockets, which wait for a peer. Idle clients can therefore
-//! never take the slots that disks need. Who finds no free slot waits in line. The completion
-//! queue holds one entry for every slot and its cancellation; should it overflow all the same, the kernel
-//! keeps the rest and the next turn fetches it.
+//! **Bounds.** There are two kinds of slots, fixed at the start: for operations of disks, which end
+//! by themselves, and for those of sockets, which wait for a peer. Idle clients can therefore never
+//! take the slots that disks need. Who finds no free slot waits in line. The completion queue holds
+//! one entry for every slot and its cancellation; should it overflow all the same, the kernel keeps
+//! the rest and the next turn fetches it.
 //!
 //! **System calls.** Operations are only queued when they are polled; the executor's turn ends in
 //! [`Driver::poll`] or [`Driver::park`], which submits the whole batch and reaps in one call.
@@ -20,15 +20,16 @@
 //! submit and nothing to reap makes no call at all.
 //!
 //! **Modes.** Asked for are DEFER_TASKRUN, SINGLE_ISSUER, COOP_TASKRUN and SUBMIT_ALL (Linux 6.1):
-//! completions are then handled inside our own calls only, never by an interruption. A kernel that refuses
-//! them gets the next [`Mode`] in line, down to a plain ring (Linux 5.11, for timeouts as an
-//! argument). [`Ring::mode`] tells which one it was.
+//! completions are then handled inside our own calls only, never by an interruption. A kernel that
+//! refuses them gets the next [`Mode`] in line, down to a plain ring (Linux 5.11, for timeouts as
+//! an argument). [`Ring::mode`] tells which one it was.
 //!
 //! **Wakes from other threads** write to an eventfd that the ring reads. Many wakes
 //! before the ring looks cost one write.
 //!
-//! **Registered buffers.** Small buffers come from an arena that every ring registers ([`crate::Buf`]), so that
-//! the kernel need not find and pin their pages for each request; others are used as they are.
+//! **Registered buffers.** Small buffers come from an arena that every ring registers
+//! ([`crate::Buf`]), so that the kernel need not find and pin their pages for each request; others
+//! are used as they are.
 
 mod bell;
 mod disk_ops;
@@ -62,8 +63,8 @@ const REAP_BATCH: usize = 64;
 pub struct RingConfig {
     /// Operations on disks in flight at most; more wait in line.
     pub disk_ops_max: u32,
-    /// Operations on sockets in flight at most; more wait in line. A connection uses up to two at a time
-    /// (one receive, one send), a listener one: a server should take no more connections than
+    /// Operations on sockets in flight at most; more wait in line. A connection uses up to two at a
+    /// time (one receive, one send), a listener one: a server should take no more connections than
     /// that allows.
     pub socket_ops_max: u32,
 }

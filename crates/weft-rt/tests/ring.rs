@@ -65,8 +65,8 @@ fn what_is_written_is_read() {
     });
 }
 
-/// Buffers of all sizes, more than the registered memory holds, whole and in parts: each request moves
-/// the bytes of its own buffer and of no other.
+/// Buffers of all sizes, more than the registered memory holds, whole and in parts: each request
+/// moves the bytes of its own buffer and of no other.
 #[test]
 fn registered_and_other_memory_carry_the_same_bytes() {
     const LEN_MAX: usize = 256 << 10;

@@ -57,8 +57,8 @@ pub fn have(needs: &[Need]) -> bool {
     false
 }
 
-/// Says that the test that calls this is skipped, and `why`; for needs that only the test itself can
-/// look for. [`have`] tells the policy.
+/// Says that the test that calls this is skipped, and `why`; for needs that only the test itself
+/// can look for. [`have`] tells the policy.
 ///
 /// # Panics
 /// With `WEFT_NOTHING_SKIPPED=1`.

@@ -12,8 +12,8 @@ use crate::need::find_tool;
 /// what the slowest machine needs, never a measure of speed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A command that is killed if the thread that starts it ends (also by `kill -9` of the whole test),
-/// and that is found in `/sbin` too. Standard input is empty.
+/// A command that is killed if the thread that starts it ends (also by `kill -9` of the whole
+/// test), and that is found in `/sbin` too. Standard input is empty.
 ///
 /// Start it from the thread of the test, not from one that ends earlier.
 #[must_use]

@@ -36,7 +36,8 @@ pub struct Uml {
 /// What became of the script.
 #[derive(Debug)]
 pub struct UmlOutcome {
-    /// The script's exit status; `None` if the kernel ended before it did, or hung for five minutes.
+    /// The script's exit status; `None` if the kernel ended before it did, or hung for five
+    /// minutes.
     pub status: Option<i32>,
     /// What the script printed on both its streams.
     pub output: String,
@@ -73,8 +74,8 @@ impl Uml {
         self
     }
 
-    /// Gives it a disk whose contents are this file's: the first is `/dev/ubda`, the next `/dev/ubdb`. The kernel
-    /// has one request at a time with each.
+    /// Gives it a disk whose contents are this file's: the first is `/dev/ubda`, the next
+    /// `/dev/ubdb`. The kernel has one request at a time with each.
     #[must_use]
     pub fn disk(mut self, file: &Path) -> Self {
         self.disks.push(file.into());

@@ -1,9 +1,10 @@
-//! A shell script inside a real Linux kernel with MD, in a virtual machine whose disks are NBD exports.
+//! A shell script inside a real Linux kernel with MD, in a virtual machine whose disks are NBD
+//! exports.
 //!
-//! Other than [`Uml`](crate::Uml) it has a real block layer and a driver with a queue: requests reach the disks
-//! merged and many at a time, so times may be compared. The processor is emulated (no KVM is
-//! needed, and inside of virtual machines it is often there and does not work): what it computes is slow,
-//! which matters little beside hard disks and much beside SSDs.
+//! Other than [`Uml`](crate::Uml) it has a real block layer and a driver with a queue: requests
+//! reach the disks merged and many at a time, so times may be compared. The processor is emulated
+//! (no KVM is needed, and inside of virtual machines it is often there and does not work): what it
+//! computes is slow, which matters little beside hard disks and much beside SSDs.
 //!
 //! The kernel is that of a package, installed or only unpacked; the guest lives in memory, with
 //! busybox, mdadm and the programs that are brought along.
@@ -33,9 +34,9 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// A machine, if this one can run it: with QEMU, busybox, mdadm, and a kernel below `$WEFT_GUEST_KERNEL` or `/`
-    /// (`boot/vmlinuz-VERSION`, `lib/modules/VERSION` with raid456). If not, that is said as of a
-    /// test that is skipped.
+    /// A machine, if this one can run it: with QEMU, busybox, mdadm, and a kernel below
+    /// `$WEFT_GUEST_KERNEL` or `/` (`boot/vmlinuz-VERSION`, `lib/modules/VERSION` with raid456). If
+    /// not, that is said as of a test that is skipped.
     #[must_use]
     pub fn find() -> Option<Self> {
         let tools = ["qemu-system-x86_64", "busybox", "mdadm"].map(Need::Tool);
@@ -90,7 +91,8 @@ impl Vm {
         self.modules.file_name().unwrap_or_default().display().to_string()
     }
 
-    /// Boots, runs `script` with busybox's shell (`set -eu`), and powers off; no longer than `patience`.
+    /// Boots, runs `script` with busybox's shell (`set -eu`), and powers off; no longer than
+    /// `patience`.
     ///
     /// # Panics
     /// If the machine cannot be made.

@@ -48,8 +48,8 @@ pub fn absolute(text: &str) -> Result<String, Failure> {
     }
 }
 
-/// How long a disk may stay in use: the kernel tears down the ring of a killed daemon, and with it the
-/// claim on its disks, some time after the process is gone.
+/// How long a disk may stay in use: the kernel tears down the ring of a killed daemon, and with it
+/// the claim on its disks, some time after the process is gone.
 const BUSY_PATIENCE: Nanos = 2 * SECOND;
 
 /// Opens disks for a thread's ring.

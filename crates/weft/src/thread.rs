@@ -30,7 +30,8 @@ pub fn start(config: RingConfig) -> Result<(weft_rt::Rt, ring::Ring), Failure> {
     })
 }
 
-/// Calls `pass`, on a thread of its own, with every signal that asks to end, and with how many came before.
+/// Calls `pass`, on a thread of its own, with every signal that asks to end, and with how many came
+/// before.
 pub fn on_signals(pass: impl Fn(i32, usize) + Send + 'static) -> Outcome {
     let failed = |e: std::io::Error| Failure::new(format!("cannot listen for signals: {e}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;

@@ -114,8 +114,8 @@ impl RegionMap {
         Ok(regions)
     }
 
-    /// Turns every dirty region into one that needs a resync, and is stale in the lanes of `stale` (one bit
-    /// each): after a crash, before the first write. Durable on return.
+    /// Turns every dirty region into one that needs a resync, and is stale in the lanes of `stale`
+    /// (one bit each): after a crash, before the first write. Durable on return.
     ///
     /// # Errors
     /// If the members cannot be written.
@@ -130,8 +130,8 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&dirty)).await
     }
 
-    /// Turns every written region into one that needs a resync, and is stale in the lanes of `stale`: after a crash of an array that
-    /// keeps no dirty regions. Durable on return.
+    /// Turns every written region into one that needs a resync, and is stale in the lanes of
+    /// `stale`: after a crash of an array that keeps no dirty regions. Durable on return.
     ///
     /// # Errors
     /// If the members cannot be written.
@@ -163,8 +163,8 @@ impl RegionMap {
         self.entries.borrow_mut()[super::to_index(region)].flags &= !RESYNC_AGAIN;
     }
 
-    /// Ends the resync of regions whose stripes all match now: flushes, then clears the mark, unless it
-    /// was set again since [`RegionMap::resync_begins`].
+    /// Ends the resync of regions whose stripes all match now: flushes, then clears the mark,
+    /// unless it was set again since [`RegionMap::resync_begins`].
     ///
     /// # Errors
     /// If the members cannot be flushed or written.

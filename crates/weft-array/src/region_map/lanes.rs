@@ -9,8 +9,8 @@ use std::ops::Range;
 use super::{MapError, MapStore, RegionMap, WRITTEN};
 
 /// Memory for the bits of regions that are partly rebuilt, at most (but always for
-/// [`PARTIAL_REGIONS_MIN`] regions). 320 GB in units of 4 KiB take 10 MB of bits; in units of 64 KiB
-/// 0.6 MB.
+/// [`PARTIAL_REGIONS_MIN`] regions). 320 GB in units of 4 KiB take 10 MB of bits; in units of 64
+/// KiB 0.6 MB.
 pub const PARTIAL_BYTES_MAX: u64 = 32 << 20;
 
 /// Regions that can be partly rebuilt at a time, however large they are.
@@ -74,14 +74,14 @@ impl RegionMap {
         self.joining.set(self.joining.get() | 1 << lane);
     }
 
-    /// First writes to regions reach the replacement from now on, so such regions are not stale. Without this
-    /// they are rebuilt like the others, which is always right.
+    /// First writes to regions reach the replacement from now on, so such regions are not stale.
+    /// Without this they are rebuilt like the others, which is always right.
     pub fn lane_joined(&self, lane: u8) {
         self.joining.set(self.joining.get() & !(1 << lane));
     }
 
-    /// Forgets what is kept in memory of a lane: its slot is active now, or its replacement is lost.
-    /// The marks stay in the map, where nobody asks for them until the lane is begun again.
+    /// Forgets what is kept in memory of a lane: its slot is active now, or its replacement is
+    /// lost. The marks stay in the map, where nobody asks for them until the lane is begun again.
     pub fn end_lane(&self, lane: u8) {
         self.lane_joined(lane);
         self.rebuilt.borrow_mut().retain(|(of, _), _| *of != lane);
@@ -159,8 +159,8 @@ impl RegionMap {
         of_lane.filter(|(_, rebuilt)| rebuilt.left == 0).map(|((_, region), _)| *region).collect()
     }
 
-    /// What the replacement of `lane` has of a region may not be what it should be: all of it is stale
-    /// again, durably on return. The caller holds the lock of one of its stripes.
+    /// What the replacement of `lane` has of a region may not be what it should be: all of it is
+    /// stale again, durably on return. The caller holds the lock of one of its stripes.
     ///
     /// # Errors
     /// If the members cannot be written.
@@ -201,8 +201,8 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&done)).await
     }
 
-    /// Returns when no region is being zeroed that was before `lane` began: those are stale in it once
-    /// they are zeroed, and unknown to [`RegionMap::stale_count`] until then.
+    /// Returns when no region is being zeroed that was before `lane` began: those are stale in it
+    /// once they are zeroed, and unknown to [`RegionMap::stale_count`] until then.
     pub async fn late_regions_known(&self, lane: u8) {
         loop {
             let wait = self.zeroed.wait();

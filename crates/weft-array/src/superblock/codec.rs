@@ -41,8 +41,9 @@ impl Superblock {
     /// The bytes on disk of the copy on member `self_id`, padded with zeros to 4 KiB.
     ///
     /// # Errors
-    /// [`SuperblockError::TooLarge`] if it does not fit a copy's room, [`SuperblockError::Impossible`]
-    /// if nobody would take it for an array: such a copy must never overwrite one that is good.
+    /// [`SuperblockError::TooLarge`] if it does not fit a copy's room,
+    /// [`SuperblockError::Impossible`] if nobody would take it for an array: such a copy must never
+    /// overwrite one that is good.
     pub fn encode(&self, self_id: Id) -> Result<Frozen, SuperblockError> {
         self.check()?;
         let own = Self { self_id, ..self.clone() };

@@ -1,8 +1,9 @@
 //! Zeros and discards: ask the file system or device to do it, write zeros where it can't.
 //!
-//! On a block device PUNCH_HOLE is a write of zeros that may deallocate and never falls back to writing,
-//! ZERO_RANGE one that the kernel carries out somehow. On a file PUNCH_HOLE gives the space back (and a member file
-//! stays sparse), ZERO_RANGE reserves it. Both are durable only after a flush.
+//! On a block device PUNCH_HOLE is a write of zeros that may deallocate and never falls back to
+//! writing, ZERO_RANGE one that the kernel carries out somehow. On a file PUNCH_HOLE gives the
+//! space back (and a member file stays sparse), ZERO_RANGE reserves it. Both are durable only after
+//! a flush.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! What the tests share: a random source, units between unreadable pages, and the plain definition of
-//! a parity row.
+//! What the tests share: a random source, units between unreadable pages, and the plain definition
+//! of a parity row.
 
 #![allow(dead_code, reason = "each test uses its part")]
 

@@ -8,8 +8,8 @@
 //!   every data unit where its layout says, every parity unit equal to what its code encodes, and
 //!   all data computed by its planner while any set of members that the level survives is lost.
 //! - **weft writes, md reads.** The members are filled by weft's layout and code. mdadm makes an
-//!   array of them without touching the data; md must read the pattern, find no mismatch in a check of
-//!   the whole array, and read the pattern again from its own reconstruction while as many
+//!   array of them without touching the data; md must read the pattern, find no mismatch in a check
+//!   of the whole array, and read the pattern again from its own reconstruction while as many
 //!   members as the level survives are missing.
 //!
 //! So Q's coefficients, and their order in the asymmetric and DDF algorithms, are md's own.

@@ -1,7 +1,8 @@
 //! Operations on stream sockets.
 //!
-//! All of them wait for a peer, so all are cancelled when their future is dropped. A receive or send
-//! that was dropped may have moved some bytes: the stream is then of no more use, and its owner closes it.
+//! All of them wait for a peer, so all are cancelled when their future is dropped. A receive or
+//! send that was dropped may have moved some bytes: the stream is then of no more use, and its
+//! owner closes it.
 
 use std::io;
 use std::net::SocketAddr;

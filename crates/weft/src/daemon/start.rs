@@ -73,8 +73,8 @@ pub fn endpoints(
 /// Finds the arrays and starts them.
 ///
 /// # Errors
-/// If a named disk is no member, two arrays have the same name, or no array could be started. Arrays
-/// that fail beside others that start are remembered, and shown by `weft status`.
+/// If a named disk is no member, two arrays have the same name, or no array could be started.
+/// Arrays that fail beside others that start are remembered, and shown by `weft status`.
 pub async fn arrays(daemon: &Daemon, args: &ServeArgs) -> Outcome {
     let mut found = scan::scan(&daemon.opener, &args.members).await?;
     if !args.arrays.is_empty() {

@@ -1,9 +1,9 @@
 //! `weft demo`: the main job on this machine, in plain words.
 //!
-//! Everything is done with the program itself, as a user would: the commands are run as processes of
-//! their own and shown as typed, and the data goes over NBD on loopback. Only the client that
-//! stores the files is built in, so that neither root nor a file system is needed: it writes them one
-//! behind the other, as onto a tape, and keeps a checksum of each.
+//! Everything is done with the program itself, as a user would: the commands are run as processes
+//! of their own and shown as typed, and the data goes over NBD on loopback. Only the client that
+//! stores the files is built in, so that neither root nor a file system is needed: it writes them
+//! one behind the other, as onto a tape, and keeps a checksum of each.
 
 mod scene;
 mod store;
