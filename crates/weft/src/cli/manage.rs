@@ -113,8 +113,8 @@ Orders: `popularity` rebuilds first what users ask for most, `redundancy` the st
 most units, `ascending` goes from the first stripe to the last. `auto` is popularity, and redundancy
 while more than one disk is being rebuilt or missing.
 
-Executors: `stripe` (several whole stripes in flight), `pipelined` (4 KiB requests at the priority of
-users, as Linux MD), `disk` (a process for each surviving disk, and a writer).
+Executors: `stripe` (several whole stripes in flight, one beside users), `pipelined` (4 KiB requests,
+as Linux MD), `disk` (a process for each surviving disk, and a writer).
 
 Examples:
   weft rebuild tank              (follows it to its end)
@@ -264,9 +264,9 @@ pub enum ScrubAction {
 /// `weft throttle`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Applies to rebuild, resync and scrub. Between the two rates they give way to users; they are not held
-below --min, and never go faster than --max. Rates are bytes per second on each member. Takes effect
-at once.
+Applies to rebuild, resync and scrub. Between the two rates they give way to users; below --min they
+go on in batches of 2.5 MiB of each disk, between which it is the users' turn, and they never go faster
+than --max. Rates are bytes per second on each member. Takes effect at once.
 
 Examples:
   weft throttle tank --max 50M
