@@ -20,7 +20,8 @@
 //! What *has* been made durable must count as written, on the other hand: a flush acknowledged
 //! it, and a later record that left it out could not restore it if its disk is lost. A flush covers the writes
 //! that had completed when it began, whichever they are: not only those before the oldest that
-//! had not ([`Mark`]).
+//! had not ([`Mark`]). Nor does a record hand on what it left out: the next one leaves a unit out only for
+//! its own write's sake, or under steady writes it would never be counted again.
 //!
 //! *What a flush must wait for.* A record that leaves out units written by *others* cannot restore
 //! them if their disk is lost with the crash. So once those others are to be durable – a flush is
@@ -82,6 +83,8 @@ pub(crate) struct Record {
     pub len: usize,
     /// The data units that the payloads leave out.
     pub written: UnitSet,
+    /// Those of them that this write itself writes.
+    pub own: UnitSet,
     /// Some of them are not written by this write, but by earlier ones that were not flushed.
     pub others: bool,
     /// One for each parity unit; none if the band writes everything and needs no record.
@@ -127,8 +130,10 @@ struct OnDisk {
     seq: u64,
     from: u64,
     len: usize,
-    /// Data units that may be old again after a crash, unless the write is retired.
+    /// Data units that it leaves out.
     written: UnitSet,
+    /// Those of them that it wrote itself: they may be old again after a crash, unless a flush covered it.
+    own: UnitSet,
     /// The slots whose rings hold it.
     slots: UnitSet,
 }
@@ -141,17 +146,17 @@ impl OnDisk {
     /// The record after all that `durable` wrote has become durable, cut at the ends of its columns.
     fn settled_by(&self, durable: &Self) -> impl Iterator<Item = Self> + use<> {
         let (from, end) = (durable.from.max(self.from), durable.end().min(self.end()));
-        let part = |from: u64, end: u64, written| {
-            (from < end).then(|| Self { from, len: to_len(end - from), written, ..*self })
+        let part = |from: u64, end: u64, settled: UnitSet| {
+            let (written, own) = (self.written.difference(&settled), self.own.difference(&settled));
+            (from < end).then(|| Self { from, len: to_len(end - from), written, own, ..*self })
         };
         let parts = if self.seq > durable.seq || from >= end {
             [Some(*self), None, None]
         } else {
-            let rest = self.written.difference(&durable.written);
             [
-                part(self.from, from, self.written),
-                part(from, end, rest),
-                part(end, self.end(), self.written),
+                part(self.from, from, UnitSet::new()),
+                part(from, end, durable.written),
+                part(end, self.end(), UnitSet::new()),
             ]
         };
         parts.into_iter().flatten()
@@ -242,13 +247,14 @@ impl Log {
     }
 
     /// The data units beside `own` that may still be old after a crash, for each run of the
-    /// columns in which they are the same.
+    /// columns in which they are the same. What a flush covered is not among them because a later record
+    /// left it out, too: records made now must be able to restore it.
     pub fn live(&self, stripe: u64, from: u64, len: usize, own: UnitSet) -> Vec<Live> {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();
         let records = table.get(&stripe).into_iter().flatten();
         let known: Vec<&OnDisk> = records
-            .filter(|r| r.meets(from, len) && !flushed.covers(r.seq) && !r.written.is_subset(&own))
+            .filter(|r| r.meets(from, len) && !flushed.covers(r.seq) && !r.own.is_subset(&own))
             .collect();
         let end = from + len as u64;
         let mut cuts: Vec<u64> = known
@@ -263,7 +269,7 @@ impl Log {
         for range in cuts.windows(2) {
             let (from, len) = (range[0], to_len(range[1] - range[0]));
             let meeting = known.iter().filter(|r| r.meets(from, len));
-            let units = meeting.fold(UnitSet::new(), |all, r| all.union(&r.written));
+            let units = meeting.fold(UnitSet::new(), |all, r| all.union(&r.own));
             let units = units.difference(&own);
             match runs.last_mut() {
                 Some(last) if last.units == units => last.len += len,
@@ -273,7 +279,8 @@ impl Log {
         runs
     }
 
-    /// Whether any of `units` of the stripe may still be old after a crash.
+    /// Whether any of `units` of the stripe may still be old after a crash, or is left out of a record
+    /// that may still be used.
     pub fn any_live(&self, stripe: u64, units: UnitSet) -> bool {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();
@@ -367,9 +374,10 @@ impl Log {
         }
         let known = table.entry(stripe).or_default();
         known.retain(|record| self.matters(record));
-        for Record { from, len, written, others, rows } in records {
+        for Record { from, len, written, own, others, rows } in records {
             let slots = rows.iter().map(|row| row.slot).collect();
-            known.push(OnDisk { seq, from: *from, len: *len, written: *written, slots });
+            let (from, len, written, own) = (*from, *len, *written, *own);
+            known.push(OnDisk { seq, from, len, written, own, slots });
             if *others {
                 self.others_seq.set(seq);
             }
@@ -459,9 +467,28 @@ mod tests {
     /// A write of these units to columns `from..from + 4096 * blocks`, under way.
     fn written(log: &Log, seq: u64, units: UnitSet, from: u64, blocks: usize) -> LiveOp<'_> {
         let rows = vec![RowRecord { slot: 4, unit: 4, payload: None }];
-        let record = Record { from, len: 4096 * blocks, written: units, others: false, rows };
-        log.remember(seq, 9, &[record]);
+        let (len, written, own) = (4096 * blocks, units, units);
+        log.remember(seq, 9, &[Record { from, len, written, own, others: false, rows }]);
         LiveOp { log, seq, stripe: 9 }
+    }
+
+    #[test]
+    fn what_a_flush_covered_is_not_left_out_for_a_later_records_sake() {
+        let log = Log::new(LogId { array: [0; 16], epoch: 1 }, 5, 0, 1 << 20);
+        let first = written(&log, 1, UnitSet::one(0), 0, 1);
+        log.next_seq.set(2);
+        drop(first);
+        let mark = log.mark();
+        // Made while the flush was under way.
+        let (own, all) = (UnitSet::one(1), UnitSet::first(2));
+        let rows = vec![RowRecord { slot: 4, unit: 4, payload: None }];
+        let later = Record { from: 0, len: 4096, written: all, own, others: true, rows };
+        log.remember(2, 9, &[later]);
+        log.next_seq.set(3);
+        assert_eq!(log.live(9, 0, 4096, UnitSet::new())[0].units, all);
+        log.flushed(mark);
+        assert_eq!(log.live(9, 0, 4096, UnitSet::new())[0].units, own);
+        assert!(log.any_live(9, UnitSet::one(0)), "a record that leaves it out may still be used");
     }
 
     #[test]
@@ -515,7 +542,7 @@ mod tests {
             RowRecord { slot: 5, unit: 5, payload: None },
         ];
         let written = UnitSet::one(0);
-        let record = Record { from: 512, len, written, others: false, rows };
+        let record = Record { from: 512, len, written, own: written, others: false, rows };
         let pieces = |row| cut(1, 0, &record, row).len();
         assert_eq!(record.rows.iter().map(pieces).collect::<Vec<_>>(), [3, 3]);
     }

@@ -303,11 +303,12 @@ impl Inner {
 
 /// A record without rows: what is being written, and needs no protection.
 fn bare_record(band: &Band, live: &Live, lost: UnitSet) -> Record {
-    let others = live.units.difference(&lost);
+    let (own, others) = (band.units.difference(&lost), live.units.difference(&lost));
     Record {
         from: band.from,
         len: band.len,
-        written: band.units.union(&others).difference(&lost),
+        written: own.union(&others),
+        own,
         others: !others.is_empty(),
         rows: Vec::new(),
     }
