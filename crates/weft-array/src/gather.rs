@@ -15,7 +15,9 @@
 //! A *medium error* (some sectors of a working disk) is repaired on the way: the unit is
 //! reconstructed too and written back. When several disks have medium errors in the same stripe,
 //! each in other columns, the whole is beyond the code while every single sector is not;
-//! the range is then halved until the errors fall apart.
+//! the range is then halved until the errors fall apart. It is halved down to the bad sectors, too, where
+//! parity may be wrong (dirty at a crash): the others beside them are as they should be, and
+//! what such parity gives may not be.
 //!
 //! The caller holds the stripe's lock, so that all units are of one moment.
 
@@ -134,6 +136,9 @@ impl Gather<'_> {
         let wanted: UnitSet = self.wanted.iter().map(|(unit, _)| *unit).collect();
         let mut read = UnitSet::new();
         let mut medium = Vec::new();
+        // Parity that may be wrong must give no more than the very sectors that cannot be read.
+        let unsure = self.array.map.needs_resync(self.array.map.region_of(self.at.stripe));
+        let exactly = unsure && self.can_halve();
         loop {
             let plan = match self.plan(wanted) {
                 Ok(plan) => plan,
@@ -158,6 +163,9 @@ impl Gather<'_> {
                 self.bad.insert(unit);
                 let Some((slot, disk, error)) = cause else { continue };
                 if error.kind == DiskErrorKind::Medium {
+                    if exactly {
+                        return self.halves().await;
+                    }
                     self.array.members.count_read_error(slot);
                     medium.push((unit, slot, disk));
                 } else {

@@ -25,6 +25,7 @@ mod parity;
 mod read;
 mod recover;
 pub mod region_map;
+mod salvage;
 mod status;
 pub mod superblock;
 pub mod uuid;

@@ -9,9 +9,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use weft_code::UnitSet;
-use weft_disk::{Class, Disk};
+use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, Rt};
 
+use crate::area::Area;
 use crate::array::Inner;
 use crate::assemble::{Assembly, Found, decide};
 use crate::create::{map_config, prepare_member};
@@ -23,6 +24,7 @@ use crate::log::{Log, LogId};
 use crate::members::{Members, Spare};
 use crate::no_room::Unmatched;
 use crate::region_map::RegionMap;
+use crate::salvage::salvage;
 use crate::superblock::{Consistency, Superblock, read_superblock, write_label, write_superblock};
 use crate::volume::Array;
 
@@ -157,12 +159,10 @@ fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
 async fn load_map(superblock: &Superblock, disks: &[Rc<dyn Disk>]) -> RegionMap {
     let mut areas: Vec<Frozen> = Vec::new();
     for disk in disks {
-        let area = Buf::zeroed(to_len(superblock.area.map_bytes));
-        let (result, mut area) = disk.read(superblock.area.map_offset, area, Class::User).await;
-        if result.is_err() {
-            // The others have it too.
-            area.fill(0);
-        }
+        // What cannot be read the others have too.
+        let Area { map_offset, map_bytes, .. } = superblock.area;
+        let salvaged = salvage(&**disk, map_offset, map_bytes).await;
+        let area = salvaged.map_or_else(|_| Buf::zeroed(to_len(map_bytes)), |found| found.area);
         areas.push(area.freeze());
     }
     let areas: Vec<&[u8]> = areas.iter().map(|area| &**area).collect();
@@ -183,6 +183,7 @@ impl Inner {
                 write_superblock(disk, &assembly.newest, own.self_id).await?;
             }
         }
+        let mut unread = Vec::new();
         if assembly.needs_recovery {
             let superblock = self.members.superblock.borrow().clone();
             // A member and its replacement may hold different halves of what was being written; the
@@ -195,7 +196,7 @@ impl Inner {
             }
             if superblock.consistency == Consistency::Ppl {
                 let id = LogId { array: superblock.array_id.0, epoch: superblock.log_epoch };
-                self.replay_log(id, superblock.area.log_offset, superblock.area.log_bytes).await?;
+                unread = self.replay_log(id, &superblock.area).await?;
             }
         }
         {
@@ -204,6 +205,7 @@ impl Inner {
             superblock.log_epoch = nonce;
         }
         self.commit_members().await;
+        self.renew_log_blocks(unread).await;
         self.check_writable()
     }
 

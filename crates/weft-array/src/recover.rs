@@ -18,17 +18,22 @@
 //! that nobody was writing: these must come out right, so the value is chosen to agree with all that is
 //! certain ([`Inner::settle`]). The same goes for sectors that were being written and cannot be read.
 
+mod logs;
+
 use std::collections::BTreeMap;
 
 use weft_code::UnitSet;
-use weft_disk::{Class, DiskErrorKind, WriteOpts};
+use weft_disk::WriteOpts;
 use weft_rt::{Buf, Frozen};
 
+use crate::area::Area;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::gather::{Columns, Units};
 use crate::geometry::to_len;
-use crate::log::{FoundRecord, LogId, Scan, parse};
+use crate::log::{FoundRecord, LogId};
+pub(crate) use logs::LogBlock;
+use logs::Logs;
 
 /// A band of a stripe with the newest record of each of its parity units. They need not be of
 /// one write: a later one that does not touch a row leaves that row's record the newest.
@@ -47,91 +52,21 @@ struct Row {
 }
 
 impl Inner {
-    /// Applies what the members' logs hold of the assembly `id`. Returns the number of bands whose
-    /// parity was recomputed.
+    /// Applies what the members' logs hold of the assembly `id`. Returns the blocks of logs that are to be
+    /// renewed once this recovery is over.
     pub(crate) async fn replay_log(
         &self,
         id: LogId,
-        area_offset: u64,
-        area_bytes: u64,
-    ) -> Result<usize, ArrayError> {
-        let mut scans: BTreeMap<usize, Scan> = BTreeMap::new();
-        for (slot, disk) in self.members.disks() {
-            let area = Buf::new(to_len(area_bytes));
-            let (result, area) = disk.read(area_offset, area, Class::User).await;
-            if let Err(error) = result {
-                if error.kind == DiskErrorKind::Medium && self.members.all_active() {
-                    // All data is there: the resync of the dirty regions makes its parity right.
-                    self.members.count_read_error(slot);
-                    continue;
-                }
-                // Without its log a member's parity cannot be trusted: it counts as lost.
-                self.member_failed(slot, &disk, &error).await;
-                continue;
-            }
-            let mut scan = parse(&area.freeze(), id);
-            scan.records.retain(|record| self.is_sane(slot, record));
-            scans.insert(slot, scan);
-        }
-        let replays = newest_first(self.whole_sets(scans), self.geometry.code.k());
-        let count = replays.len();
-        for replay in replays {
+        area: &Area,
+    ) -> Result<Vec<LogBlock>, ArrayError> {
+        let Logs { scans, torn, unread } = self.read_logs(id, area).await;
+        for replay in newest_first(self.whole_sets(scans), self.geometry.code.k()) {
             self.replay(replay).await?;
         }
+        // Before this recovery is over: in the next log nothing would explain them.
+        self.renew_log_blocks(torn).await;
         self.flush_members().await;
-        Ok(count)
-    }
-
-    /// The records that are not retired, without those that lack a sibling.
-    ///
-    /// A sibling is missing for one of two reasons. Either it was never durable: then the write had not
-    /// begun, and its other records are void. Or its ring has overwritten it, as newer batches
-    /// there show: then it was retired, and with it everything older of the same columns.
-    fn whole_sets(&self, scans: BTreeMap<usize, Scan>) -> Vec<FoundRecord> {
-        let retired_below = scans.values().map(|scan| scan.retired_below).max().unwrap_or(0);
-        let rings: BTreeMap<usize, u64> =
-            scans.iter().map(|(slot, scan)| (*slot, scan.newest_batch_from)).collect();
-        let mut sets: BTreeMap<(u64, u64, u64), Vec<FoundRecord>> = BTreeMap::new();
-        let found = scans.into_values().flat_map(|scan| scan.records);
-        for record in found.filter(|record| record.seq >= retired_below) {
-            sets.entry((record.seq, record.stripe, record.from)).or_default().push(record);
-        }
-        let mut whole: Vec<FoundRecord> = Vec::new();
-        // In the order of their sequence numbers.
-        for ((seq, stripe, from), set) in sets {
-            let units: UnitSet = set.iter().map(|record| record.unit).collect();
-            let named = set.iter().fold(UnitSet::new(), |all, record| all.union(&record.named));
-            let missing = named.difference(&self.geometry.data_units()).difference(&units);
-            let rings = missing.iter().filter_map(|u| rings.get(&self.geometry.slot(stripe, u)));
-            let (mut absent, mut overwritten) = (false, false);
-            for newest_batch_from in rings {
-                absent = true;
-                overwritten |= *newest_batch_from > seq;
-            }
-            if overwritten {
-                let end = from + set.first().map_or(0, |record| record.len as u64);
-                whole.retain(|older| {
-                    older.stripe != stripe
-                        || older.from >= end
-                        || older.from + older.len as u64 <= from
-                });
-            } else if !absent {
-                whole.extend(set);
-            }
-        }
-        whole
-    }
-
-    /// A record must name a parity unit of the slot that held it and columns that exist.
-    fn is_sane(&self, slot: usize, record: &FoundRecord) -> bool {
-        let (k, width) = (self.geometry.code.k(), self.geometry.code.width());
-        record.stripe < self.geometry.stripes
-            && (k..width).contains(&record.unit)
-            && self.geometry.slot(record.stripe, record.unit) == slot
-            && record.len > 0
-            && record.from + record.len as u64 <= self.geometry.unit_bytes
-            && record.named.is_subset(&self.geometry.units())
-            && record.named.contains(record.unit)
+        Ok(unread)
     }
 
     /// Applies the records of a band. A unit that was being written and cannot be read counts as

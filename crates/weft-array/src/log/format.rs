@@ -1,11 +1,14 @@
 //! The bytes of the log: a batch is a header block of 4 KiB, then the payloads one after the other.
 //! Little-endian; described in `docs/on-disk-format.md`.
 
+use std::ops::Range;
+
 use weft_code::UnitSet;
 use weft_rt::Frozen;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::ring::batch_max;
 use crate::geometry::to_len;
 
 /// Batches start at multiples of this, and their header has this size.
@@ -163,6 +166,18 @@ pub(crate) struct Scan {
     /// The smallest sequence number of the newest batch. A record with a smaller one was durable
     /// here before that batch was begun.
     pub newest_batch_from: u64,
+    /// Where the newest batch lies.
+    newest_batch: Range<usize>,
+}
+
+impl Scan {
+    /// Whether a block may be part of the batch that was being written at the crash: the newest one, if its
+    /// header is there, or the one after it, or at the beginning if the area of `area_len` bytes had no more
+    /// room for it. Nobody had begun to write what such a batch speaks of.
+    pub fn may_be_torn(&self, at: usize, area_len: usize) -> bool {
+        let end = self.newest_batch.end + batch_max(area_len);
+        (self.newest_batch.start..end).contains(&at) || end > area_len && at < batch_max(area_len)
+    }
 }
 
 /// Reads a log area.
@@ -174,7 +189,10 @@ pub(crate) fn parse(area: &Frozen, id: LogId) -> Scan {
         };
         scan.retired_below = scan.retired_below.max(header.retired_below.get());
         let from = entries.iter().map(Entry::seq).min().unwrap_or(0);
-        scan.newest_batch_from = scan.newest_batch_from.max(from);
+        if from >= scan.newest_batch_from {
+            scan.newest_batch_from = from;
+            scan.newest_batch = at..at + to_len(u64::from(header.len.get()));
+        }
         scan.records.extend(entries.iter().filter_map(|entry| parse_entry(area, at, entry)));
     }
     scan
@@ -246,9 +264,10 @@ mod tests {
     fn what_is_written_is_found_again() {
         let mut area = vec![0u8; 4096];
         area.extend(batch());
-        let Scan { records: found, retired_below, newest_batch_from } =
+        let Scan { records: found, retired_below, newest_batch_from, newest_batch } =
             parse(&Frozen::copy_from(&area), ID);
         assert_eq!((found.len(), retired_below, newest_batch_from), (2, 40, 41));
+        assert_eq!(newest_batch, 4096..12288);
         let (a, b) = (&found[0], &found[1]);
         assert_eq!((a.seq, a.stripe, a.unit, a.from, a.len), (41, 9, 6, 4096, 4096));
         assert_eq!(a.named, UnitSet::one(0).with(5));
@@ -266,6 +285,26 @@ mod tests {
             let expected = if at < BATCH_ALIGN { 0 } else { 1 };
             assert_eq!(found.len(), expected, "byte {at}");
         }
+    }
+
+    #[test]
+    fn only_the_newest_batch_and_its_successor_may_be_torn() {
+        let len = 4 << 20;
+        let mut area = vec![0u8; len];
+        let torn = |area: &[u8]| {
+            let scan = parse(&Frozen::copy_from(area), ID);
+            let blocks = (0..len).step_by(BATCH_ALIGN);
+            blocks.filter(|at| scan.may_be_torn(*at, len)).collect::<Vec<_>>()
+        };
+        let run = |from: usize, to: usize| (from..to).step_by(BATCH_ALIGN).collect::<Vec<_>>();
+        let max = batch_max(len);
+        assert_eq!(torn(&area), run(0, max), "nothing was written yet");
+        let batch = batch();
+        area[1 << 20..(1 << 20) + batch.len()].copy_from_slice(&batch);
+        assert_eq!(torn(&area), run(1 << 20, (1 << 20) + batch.len() + max));
+        area.fill(0);
+        area[len - batch.len()..].copy_from_slice(&batch);
+        assert_eq!(torn(&area), [run(0, max), run(len - batch.len(), len)].concat());
     }
 
     #[test]

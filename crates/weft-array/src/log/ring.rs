@@ -9,12 +9,22 @@ use weft_rt::sync::{Receiver, Sender, oneshot};
 use weft_rt::{Buf, Frozen};
 
 use super::format::ENTRIES_MAX;
-use super::{BATCH_ALIGN, BatchHeader, Entry};
+use super::{BATCH_ALIGN, BatchHeader, Entry, PAYLOAD_MAX};
 use crate::array::Inner;
 
 /// Payload bytes of one batch, at most. A ring holds several batches, so that one can be written
 /// while older ones are being retired.
 const BATCH_PAYLOAD_MAX: usize = 512 << 10;
+
+/// Bytes of the longest batch in a ring of so many.
+pub(super) fn batch_max(ring_bytes: usize) -> usize {
+    BatchHeader::batch_len(payload_max(ring_bytes).max(PAYLOAD_MAX))
+}
+
+/// Payload bytes of a batch of several records, at most.
+fn payload_max(ring_bytes: usize) -> usize {
+    BATCH_PAYLOAD_MAX.min(ring_bytes / 4)
+}
 
 #[derive(Debug)]
 struct Queued {
@@ -102,7 +112,7 @@ impl Ring {
 
     /// The next batch's records, as many as fit.
     fn take(&self) -> Vec<Queued> {
-        let payload_max = BATCH_PAYLOAD_MAX.min(self.bytes_len() / 4);
+        let payload_max = payload_max(self.bytes_len());
         let mut queue = self.queue.borrow_mut();
         let mut batch: Vec<Queued> = Vec::new();
         let mut bytes = 0;
