@@ -46,6 +46,8 @@ struct State {
     fast_zeroes: bool,
     /// Parts of writes are never shown before their completion.
     calm: bool,
+    /// The sectors that were at risk when the power was cut last.
+    caught: Vec<u64>,
 }
 
 impl Platter {
@@ -64,6 +66,7 @@ impl Platter {
             depth: 0,
             fast_zeroes: true,
             calm: false,
+            caught: Vec::new(),
         })))
     }
 
@@ -84,6 +87,7 @@ impl Platter {
             depth: 0,
             fast_zeroes: state.fast_zeroes,
             calm: true,
+            caught: Vec::new(),
         })))
     }
 
@@ -161,14 +165,21 @@ impl Platter {
     pub fn power_cut(&self) {
         let state = &mut *self.0.borrow_mut();
         state.depth = 0;
-        state.media.power_cut(&mut state.rng);
+        state.caught = state.media.power_cut(&mut state.rng);
     }
 
     /// The program was killed; the disk and its cache were not.
     pub fn program_killed(&self) {
         let state = &mut *self.0.borrow_mut();
         state.depth = 0;
+        state.caught.clear();
         state.media.program_killed(&mut state.rng);
+    }
+
+    /// The sectors (by number, in order) that the last crash caught on their way to the medium, if it was
+    /// a power cut. They are told once.
+    pub fn take_caught(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.borrow_mut().caught)
     }
 }
 

@@ -27,6 +27,7 @@ mod run;
 mod setup;
 mod simulate;
 mod stories;
+mod tear;
 pub mod volume;
 pub mod workload;
 mod world;

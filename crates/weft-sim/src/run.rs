@@ -65,6 +65,8 @@ pub struct Options {
     pub cut_at: Option<u64>,
     /// No events but crashes.
     pub quiet: bool,
+    /// Power cuts leave every sector readable.
+    pub whole_sectors: bool,
     /// A guarantee of the engine that is taken away.
     pub canary: Option<Canary>,
     /// Events shown with a failure; 0 for a few dozen.
@@ -90,6 +92,8 @@ pub struct Report {
     pub kills: u64,
     /// Disks lost.
     pub losses: u64,
+    /// Sectors that power cuts made unreadable.
+    pub torn: u64,
     /// Cells whose promise had ended.
     pub excused: u64,
     /// Mismatches that a scrub found (and was to find).
@@ -400,6 +404,8 @@ impl Run {
         self.rt.kill_all();
         for member in self.disks.borrow().iter() {
             member.platter.power_cut();
+            // What becomes of an array that was never finished is of no interest.
+            member.platter.take_caught();
         }
         self.world.restore();
     }
@@ -474,10 +480,11 @@ impl Run {
         if let Some(desk) = &self.desk {
             desk.forget_vanished();
             let oracle = &mut *desk.oracle.borrow_mut();
-            // Members that were out while the array was stopped come back with what they had: what others
-            // had of a refused write, and was read meanwhile, need not stay.
-            let stays = kill && !desk.gave_up.get();
-            if stays { oracle.program_killed() } else { oracle.power_cut() }
+            match (kill, desk.gave_up.get()) {
+                (true, true) => oracle.had_to_stop(),
+                (true, false) => oracle.program_killed(),
+                (false, _) => oracle.power_cut(),
+            }
         }
         if let Some(slots) = &mut self.last {
             let not_active = membership::not_active(&self.disks.borrow());
@@ -519,7 +526,13 @@ impl Run {
         let absent = slots.holding(|n| disks[n].absent);
         drop(disks);
         let going = self.lose_while_assembling(&map, &slots, absent);
-        self.excuse_at_crash(&map, &slots, absent.union(&going));
+        let lost = absent.union(&going);
+        self.excuse_at_crash(&map, &slots, lost);
+        let torn = self.tear_sectors(&map, &slots, lost);
+        if let Some(desk) = &self.desk {
+            let oracle = &mut *desk.oracle.borrow_mut();
+            self.report.borrow_mut().excused += torn.excuse(oracle, &map, self.setup.policy);
+        }
     }
 
     /// Sometimes a disk goes while the array is being assembled: before, in or after its recovery. Returns its

@@ -306,6 +306,24 @@ impl Map {
         (0..k).filter(on).map(range).collect()
     }
 
+    /// Where a piece lies: the slot, and the bytes of its disk from the beginning of the data area.
+    pub fn place(&self, piece: &Piece) -> (usize, std::ops::Range<u64>) {
+        let k = self.code.k() as u64;
+        let unit = usize::try_from(piece.bytes.start / self.unit_bytes % k).unwrap_or(0);
+        self.place_of(piece, unit)
+    }
+
+    /// Where the copies of a piece lie, of a mirror.
+    pub fn copies(&self, piece: &Piece) -> Vec<(usize, std::ops::Range<u64>)> {
+        (0..self.code.width()).map(|unit| self.place_of(piece, unit)).collect()
+    }
+
+    fn place_of(&self, piece: &Piece, unit: usize) -> (usize, std::ops::Range<u64>) {
+        let place = self.layout.place(piece.stripe, unit);
+        let start = place.row * self.unit_bytes;
+        (place.slot, start + piece.columns.start..start + piece.columns.end)
+    }
+
     /// Whether all data can be had without these slots.
     pub fn survives(&self, slots: UnitSet) -> bool {
         (0..self.stripes).all(|stripe| {

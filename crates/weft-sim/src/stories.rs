@@ -133,7 +133,7 @@ impl Run {
             member.platter.faults(|f| *f = crate::disk::Faults::default());
         }
         self.world.note("the disks are back");
-        desk.oracle.borrow_mut().program_killed();
+        desk.oracle.borrow_mut().had_to_stop();
         desk.errors_allowed.set(false);
         if let Some(map) = &self.map {
             let mut now = Lost::now(lost.difference(&before));
@@ -276,7 +276,12 @@ impl Run {
             if lie != Lie::Rot {
                 desk2.write(&engine, 88, cells, Kind::Data, true).await;
             }
-            told2.set(whole(&engine).then_some(offset));
+            // A write near the end of the disk cannot go astray.
+            let is_told = platter.faults(|f| {
+                let (lose, misdirect) = (f.lose_write_in.take(), f.misdirect_write_in.take());
+                lose.is_none() && misdirect.is_none()
+            });
+            told2.set((is_told && whole(&engine)).then_some(offset));
             let _ = engine.0.stop().await;
         })?;
         self.rt.kill_all();
@@ -301,6 +306,6 @@ fn find(disks: &[Member], image: &[u8]) -> Option<(Platter, u64)> {
             member.platter.peek(*at, &mut found);
             found[..] == *image
         };
-        (FIRST_DATA..end).step_by(4096).find(holds).map(|at| (member.platter.clone(), at))
+        (FIRST_DATA..=end).step_by(4096).find(holds).map(|at| (member.platter.clone(), at))
     })
 }

@@ -227,8 +227,8 @@ impl Media {
         }
     }
 
-    /// The power goes: each sector at risk becomes one of its candidates, for good.
-    pub(crate) fn power_cut(&mut self, rng: &mut Rng) {
+    /// The power goes: each sector at risk becomes one of its candidates, for good. Returns these sectors.
+    pub(crate) fn power_cut(&mut self, rng: &mut Rng) -> Vec<u64> {
         let in_flight_first = self.seq + 1;
         for (_, write) in std::mem::take(&mut self.in_flight) {
             self.store(&write, 0, write.len);
@@ -243,6 +243,7 @@ impl Media {
             }
             _ => Pick::Sectors(*rng.pick(&[10, 50, 50, 90])),
         };
+        let caught = self.at_risk.keys().copied().collect();
         for (number, versions) in std::mem::take(&mut self.at_risk) {
             let kept = match pick {
                 Pick::KeepAll => versions.iter().rev().find(|version| {
@@ -264,6 +265,7 @@ impl Media {
             }
         }
         self.current = self.durable.clone();
+        caught
     }
 
     /// Sectors whose contents a power cut could change.

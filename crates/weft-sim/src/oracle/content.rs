@@ -39,6 +39,10 @@ impl Version {
         Self(number | ANY)
     }
 
+    pub(crate) fn is_odd(self) -> bool {
+        self.0 & KIND == ODD
+    }
+
     pub(crate) fn is_any(self) -> bool {
         self.0 & KIND == ANY
     }

@@ -60,6 +60,22 @@ impl Oracle {
         self.crash(false);
     }
 
+    /// As [`Oracle::program_killed`], of a program that had to stop taking writes. Members that were out
+    /// then come back with what they had: what the others had of a refused write, and was read
+    /// meanwhile, need not stay.
+    pub fn had_to_stop(&mut self) {
+        self.crash(false);
+        for cell in self.open.clone() {
+            let list = self.candidates(cell);
+            let overruled_from = list.iter().filter(|c| c.acknowledged && !c.version.is_odd());
+            let overruled_from = overruled_from.map(|c| c.began).max().unwrap_or(0);
+            if list.iter().any(|c| c.at_risk) {
+                let ends_later = |c: &&mut Candidate| c.ended.is_none_or(|e| e >= overruled_from);
+                list.iter_mut().filter(ends_later).for_each(|c| c.superseded = None);
+            }
+        }
+    }
+
     fn crash(&mut self, power: bool) {
         let now = self.tick();
         self.reads.clear();
