@@ -16,5 +16,5 @@ pub use error::{DiskError, DiskErrorKind, DiskOp};
 pub use fault::{Fault, FaultDisk, Faults, OpCounts, RateLimit};
 pub use file::{FileDisk, FileOptions, IoMode};
 pub use layer::Layer;
-pub use queue::{QueueConfig, QueueLoad, QueuedDisk};
+pub use queue::{QUEUE_DEPTH, QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;

@@ -36,9 +36,19 @@ pub struct QueueConfig {
     pub maintenance_every: usize,
 }
 
+/// Requests with a disk at most, unless something else was asked for.
+pub const QUEUE_DEPTH: u16 = 64;
+
+impl QueueConfig {
+    /// At most `depth` requests with the disk, half of them maintenance's at most.
+    pub fn of_depth(depth: usize) -> Self {
+        Self { depth, maintenance_depth: depth / 2, maintenance_every: 16 }
+    }
+}
+
 impl Default for QueueConfig {
     fn default() -> Self {
-        Self { depth: 64, maintenance_depth: 32, maintenance_every: 16 }
+        Self::of_depth(QUEUE_DEPTH.into())
     }
 }
 

@@ -81,6 +81,7 @@ fn serve_refuses_what_is_no_array() {
     bench.weft(&["create", "u", "--code", "raid1", "d3", "d4"]);
     bench.weft(&["create", "t", "--code", "raid1", "d5", "d6"]);
     refused(&bench, &["serve", "d8"], 1, "not a member");
+    refused(&bench, &["serve", "--disk-depth", "0", "d0"], 2, "1..=1024");
     refused(&bench, &["serve", "none"], 1, "none");
     refused(&bench, &["serve", "d0"], 1, "t");
     refused(&bench, &["serve", "."], 1, "two arrays are called t");

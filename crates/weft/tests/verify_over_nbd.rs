@@ -17,7 +17,8 @@ fn fio_finds_every_byte_while_disks_fail() {
     let mut create = vec!["create", "tank", "--code", "drc-g:4,2,1", "--size", "48M"];
     create.extend(members.iter().map(String::as_str));
     bench.weft(&create);
-    bench.serve(&["."]);
+    // Most requests wait in the queues before the disks, users' and the rebuild's.
+    bench.serve(&["--disk-depth", "2", "."]);
     let mut fio = command("fio");
     fio.args(["--name=v", "--ioengine=nbd", "--rw=randwrite", "--bsrange=512-64k", "--iodepth=16"]);
     fio.args(["--size=48M", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--rate=24M"]);

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use weft_disk::QUEUE_DEPTH;
 
 use crate::size;
 
@@ -35,6 +36,15 @@ pub struct ServeArgs {
     /// Path of the Unix socket for NBD [default: nbd.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     pub nbd_socket: Option<PathBuf>,
+    /// Requests with each disk at most, half of them of rebuilds and scrubs; further ones wait in
+    /// weft, users' first
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = QUEUE_DEPTH,
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    pub disk_depth: u16,
     /// Refuse all writes; nothing on the members is changed
     #[arg(long)]
     pub read_only: bool,

@@ -22,6 +22,7 @@ use std::rc::Rc;
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use weft_disk::{Disk, QueueConfig, QueuedDisk};
 use weft_nbd::{Server, ServerConfig};
 use weft_rt::MILLISECOND;
 use weft_rt::ring::RingConfig;
@@ -47,6 +48,8 @@ enum Message {
 /// Everything the engine's thread holds.
 struct Daemon {
     opener: Opener,
+    /// The queue before each member.
+    queue: QueueConfig,
     server: Server,
     arrays: RefCell<BTreeMap<String, Rc<Served>>>,
     not_started: RefCell<Vec<NotStarted>>,
@@ -86,6 +89,7 @@ async fn run(
     let endpoints = start::endpoints(args, dir, &server)?;
     let daemon = Rc::new(Daemon {
         opener,
+        queue: QueueConfig::of_depth(args.disk_depth.into()),
         server,
         arrays: RefCell::default(),
         not_started: RefCell::default(),
@@ -139,6 +143,12 @@ fn listen_for_signals(messages: UnboundedSender<Message>) -> Outcome {
 }
 
 impl Daemon {
+    /// Opens a member, or a disk that is to be one, with a queue before it.
+    async fn open_member(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, Failure> {
+        let disk = self.opener.open(place, look_only).await?;
+        Ok(Rc::new(QueuedDisk::new(disk, self.queue)))
+    }
+
     /// Carries out commands until the daemon is asked to end; gives the command that asked.
     async fn run(self: &Rc<Self>, mut inbox: UnboundedReceiver<Message>) -> Option<Call> {
         loop {

@@ -115,7 +115,7 @@ impl Daemon {
 
     /// Opens a disk that is to join an array; refuses one that holds something.
     async fn open_new(&self, disk: &NewDisk) -> Result<Rc<dyn Disk>, Failure> {
-        let opened = self.opener.open(&disk.place, disk.dry_run).await?;
+        let opened = self.open_member(&disk.place, disk.dry_run).await?;
         let failed = |e: weft_disk::DiskError| Failure::new(e.to_string());
         let report = weft_array::examine(&*opened).await.map_err(failed)?;
         let holds = match (&report.label, &report.superblock) {

@@ -122,7 +122,7 @@ fn is_called(array: &FoundArray, wanted: &str) -> bool {
 async fn start(daemon: &Daemon, found: &FoundArray, args: &ServeArgs) -> Outcome {
     let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
     for place in &found.places {
-        disks.push(daemon.opener.open(place, args.read_only).await?);
+        disks.push(daemon.open_member(place, args.read_only).await?);
     }
     tell_unused(&found.name, &disks, args.force_degraded).await;
     let options = AssembleOptions {
