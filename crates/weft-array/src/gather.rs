@@ -181,7 +181,10 @@ impl Gather<'_> {
 
     fn plan(&self, wanted: UnitSet) -> Result<Arc<Plan>, Undecodable> {
         let lost = self.lost.union(&self.bad);
-        let around = self.at.around && self.array.goes_around.get();
+        // Where copies, or parities, may differ the same ones must always be asked: what was read
+        // once stays, also in the sectors that a write fills up with what was there.
+        let unsure = self.array.map.needs_resync(self.array.map.region_of(self.at.stripe));
+        let around = self.at.around && self.array.goes_around.get() && !unsure;
         if around && wanted.intersects(&lost) {
             return self.array.plan_by_load(self.at.stripe, lost, wanted);
         }
