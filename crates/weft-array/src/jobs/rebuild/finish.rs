@@ -59,6 +59,8 @@ impl Inner {
                 self.commit_members().await;
                 self.note_rebuild_ended();
                 self.events.emit(Event::RebuildFinished { slot: *slot });
+                // A replacement that waited for another active member can be the member now.
+                self.jobs.wake();
             }
         }
     }

@@ -61,6 +61,8 @@ impl Inner {
             self.commit_members().await;
             self.jobs.rebuild.counts.started(self.rt.now());
             self.events.emit(Event::RebuildStarted { slot, disk });
+            // A replacement may have stalled for want of another active member, just before.
+            self.jobs.wake();
         }
     }
 }
