@@ -137,7 +137,7 @@ impl Gather<'_> {
         let mut read = UnitSet::new();
         let mut medium = Vec::new();
         // Parity that may be wrong must give no more than the very sectors that cannot be read.
-        let unsure = self.array.map.needs_resync(self.array.map.region_of(self.at.stripe));
+        let unsure = self.array.awaits_resync(self.at.stripe);
         let exactly = unsure && self.can_halve();
         loop {
             let plan = match self.plan(wanted) {
@@ -183,7 +183,7 @@ impl Gather<'_> {
         let lost = self.lost.union(&self.bad);
         // Where copies, or parities, may differ the same ones must always be asked: what was read
         // once stays, also in the sectors that a write fills up with what was there.
-        let unsure = self.array.map.needs_resync(self.array.map.region_of(self.at.stripe));
+        let unsure = self.array.awaits_resync(self.at.stripe);
         let around = self.at.around && self.array.goes_around.get() && !unsure;
         if around && wanted.intersects(&lost) {
             return self.array.plan_by_load(self.at.stripe, lost, wanted);

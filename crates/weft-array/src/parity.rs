@@ -144,7 +144,7 @@ impl Inner {
         let k = code.k();
         // Where parity may be wrong (dirty at a crash) all of it is made right: if units are lost or will
         // be, what is written now may be had only by way of rows that do not cover it.
-        let unsure = self.map.needs_resync(self.map.region_of(stripe));
+        let unsure = self.awaits_resync(stripe);
         let rows: Vec<usize> = (0..code.p())
             .filter(|row| !lost.contains(k + row))
             .filter(|row| unsure || self.geometry.support(stripe, *row).intersects(&band.units))

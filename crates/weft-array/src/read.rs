@@ -209,7 +209,7 @@ impl Inner {
             return at.unit;
         }
         let copies = self.geometry.units().difference(&self.avoided_units(at.stripe));
-        if self.map.needs_resync(self.map.region_of(at.stripe)) || self.locks.is_busy(at.stripe) {
+        if self.awaits_resync(at.stripe) || self.locks.is_busy(at.stripe) {
             return copies.iter().next().unwrap_or(0);
         }
         self.least_busy_copy(at, copies)

@@ -13,6 +13,11 @@ use crate::error::ArrayError;
 use crate::events::Event;
 
 impl Inner {
+    /// Whether the copies or the parity of `stripe` may not match until its region is resynced.
+    pub(crate) fn awaits_resync(&self, stripe: u64) -> bool {
+        self.map.needs_resync(self.map.region_of(stripe))
+    }
+
     /// The regions that need a resync, but for those that wait for room under a member.
     pub(super) fn regions_to_resync(&self) -> Vec<u64> {
         if self.map.resync_count() == 0 {
