@@ -85,10 +85,16 @@ pub(crate) struct Record {
     pub written: UnitSet,
     /// Those of them that this write itself writes.
     pub own: UnitSet,
-    /// Some of them are not written by this write, but by earlier ones that were not flushed.
-    pub others: bool,
     /// One for each parity unit; none if the band writes everything and needs no record.
     pub rows: Vec<RowRecord>,
+}
+
+impl Record {
+    /// Whether units are left out that this write does not write, but earlier ones did that were not
+    /// flushed.
+    pub fn leaves_out_others(&self) -> bool {
+        self.written != self.own
+    }
 }
 
 /// The record of one parity unit.
@@ -374,11 +380,11 @@ impl Log {
         }
         let known = table.entry(stripe).or_default();
         known.retain(|record| self.matters(record));
-        for Record { from, len, written, own, others, rows } in records {
-            let slots = rows.iter().map(|row| row.slot).collect();
-            let (from, len, written, own) = (*from, *len, *written, *own);
+        for record in records {
+            let slots = record.rows.iter().map(|row| row.slot).collect();
+            let &Record { from, len, written, own, .. } = record;
             known.push(OnDisk { seq, from, len, written, own, slots });
-            if *others {
+            if record.leaves_out_others() {
                 self.others_seq.set(seq);
             }
         }
@@ -468,7 +474,7 @@ mod tests {
     fn written(log: &Log, seq: u64, units: UnitSet, from: u64, blocks: usize) -> LiveOp<'_> {
         let rows = vec![RowRecord { slot: 4, unit: 4, payload: None }];
         let (len, written, own) = (4096 * blocks, units, units);
-        log.remember(seq, 9, &[Record { from, len, written, own, others: false, rows }]);
+        log.remember(seq, 9, &[Record { from, len, written, own, rows }]);
         LiveOp { log, seq, stripe: 9 }
     }
 
@@ -482,7 +488,7 @@ mod tests {
         // Made while the flush was under way.
         let (own, all) = (UnitSet::one(1), UnitSet::first(2));
         let rows = vec![RowRecord { slot: 4, unit: 4, payload: None }];
-        let later = Record { from: 0, len: 4096, written: all, own, others: true, rows };
+        let later = Record { from: 0, len: 4096, written: all, own, rows };
         log.remember(2, 9, &[later]);
         log.next_seq.set(3);
         assert_eq!(log.live(9, 0, 4096, UnitSet::new())[0].units, all);
@@ -542,7 +548,7 @@ mod tests {
             RowRecord { slot: 5, unit: 5, payload: None },
         ];
         let written = UnitSet::one(0);
-        let record = Record { from: 512, len, written, own: written, others: false, rows };
+        let record = Record { from: 512, len, written, own: written, rows };
         let pieces = |row| cut(1, 0, &record, row).len();
         assert_eq!(record.rows.iter().map(pieces).collect::<Vec<_>>(), [3, 3]);
     }

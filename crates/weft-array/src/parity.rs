@@ -303,13 +303,12 @@ impl Inner {
 
 /// A record without rows: what is being written, and needs no protection.
 fn bare_record(band: &Band, live: &Live, lost: UnitSet) -> Record {
-    let (own, others) = (band.units.difference(&lost), live.units.difference(&lost));
+    let own = band.units.difference(&lost);
     Record {
         from: band.from,
         len: band.len,
-        written: own.union(&others),
+        written: own.union(&live.units.difference(&lost)),
         own,
-        others: !others.is_empty(),
         rows: Vec::new(),
     }
 }

@@ -31,6 +31,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::gather::Columns;
 use crate::geometry::{Piece, to_len};
+use crate::log::Record;
 use crate::parity::{Band, Ready};
 
 /// New bytes for a run of columns of one data unit.
@@ -202,7 +203,7 @@ impl Inner {
             records.extend(record);
             bands.push(band);
         }
-        let others = records.iter().any(|record| record.others);
+        let others = records.iter().any(Record::leaves_out_others);
         let live = match &self.log {
             Some(log) => Some(log.append(self, stripe, records).await?),
             None => None,

@@ -197,7 +197,7 @@ impl Inner {
         };
         let written = self.geometry.data_units().difference(&lost_later);
         let rows = parity.map(row).collect();
-        let record = Record { from: 0, len, written, own: written, others: false, rows };
+        let record = Record { from: 0, len, written, own: written, rows };
         Ok(Some(log.append(self, stripe, vec![record]).await?))
     }
 
