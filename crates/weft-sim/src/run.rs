@@ -8,6 +8,9 @@
 //! jobs done, no mismatch, every byte as the reference says – healthy, and with each member
 //! taken away in turn.
 
+mod between;
+mod report;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,14 +25,16 @@ use crate::clock::sim_rt;
 use crate::disk::{Platter, SimDisk, Uniform};
 use crate::engine::Engine;
 use crate::events;
-use crate::excuse::{Lost, watch_losses};
+use crate::excuse::watch_losses;
 use crate::membership::{self, superblock_of};
 use crate::oracle::{Oracle, Tick};
 use crate::rng::Rng;
-use crate::setup::{Map, Policy, Setup, Wishes};
+use crate::setup::{Map, Setup};
 use crate::volume::Volume;
 use crate::workload::{Broken, Desk};
 use crate::world::{What, World};
+pub(crate) use between::Slots;
+pub use report::{Failure, Options, Report, Story};
 
 /// Turns of the executor that a run may take.
 const TURNS_MAX: u64 = 20_000_000;
@@ -39,109 +44,6 @@ const SETTLE_MAX: u64 = 4 * 3600 * SECOND;
 
 /// Events shown with a failure.
 const TAIL: usize = 40;
-
-/// What kind of trouble a run is about.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Story {
-    /// Crashes, lost disks, bad sectors, within what the code survives.
-    #[default]
-    Survivable,
-    /// More disks are lost than the code survives.
-    Beyond,
-    /// Disks lie: bits rot, writes get lost or go elsewhere.
-    Silent,
-}
-
-/// What a run is to be.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Kind of trouble.
-    pub story: Story,
-    /// Bounds on what is drawn.
-    pub wishes: Wishes,
-    /// At most this many lives.
-    pub lives_max: Option<u64>,
-    /// Cuts the power of the first life at this step instead of one that is drawn.
-    pub cut_at: Option<u64>,
-    /// No events but crashes.
-    pub quiet: bool,
-    /// Power cuts leave every sector readable.
-    pub whole_sectors: bool,
-    /// A guarantee of the engine that is taken away.
-    pub canary: Option<Canary>,
-    /// Events shown with a failure; 0 for a few dozen.
-    pub events_shown: usize,
-}
-
-/// What a run was.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Its seed.
-    pub seed: u64,
-    /// The array, in words.
-    pub setup: String,
-    /// Requests of clients.
-    pub requests: u64,
-    /// Requests that failed where that was allowed.
-    pub errors: u64,
-    /// Lives.
-    pub lives: u64,
-    /// Power cuts.
-    pub cuts: u64,
-    /// Deaths of the program alone.
-    pub kills: u64,
-    /// Disks lost.
-    pub losses: u64,
-    /// Sectors that power cuts made unreadable.
-    pub torn: u64,
-    /// Cells whose promise had ended.
-    pub excused: u64,
-    /// Mismatches that a scrub found (and was to find).
-    pub mismatches: u64,
-    /// Steps of all disks.
-    pub steps: u64,
-    /// Steps of the first life: where [`Options::cut_at`] can cut.
-    pub steps_first: u64,
-    /// Virtual time that passed, in nanoseconds.
-    pub virtual_ns: u64,
-    /// Hash of everything that happened.
-    pub trace_hash: u64,
-}
-
-/// Why a run failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The seed that repeats it.
-    pub seed: u64,
-    /// The array, in words.
-    pub setup: String,
-    /// What was expected, and what happened.
-    pub text: String,
-    /// The last events.
-    pub tail: Vec<String>,
-    /// The last events that touched the place of the failure.
-    pub place: Vec<String>,
-    /// Step at which it was noticed.
-    pub step: u64,
-    /// Hash of everything that happened up to it.
-    pub trace_hash: u64,
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(
-            f,
-            "seed {} failed at step {}\n{}\n{}",
-            self.seed, self.step, self.setup, self.text
-        )?;
-        if !self.place.is_empty() {
-            writeln!(f, "what happened there:\n  {}", self.place.join("\n  "))?;
-        }
-        write!(f, "last events:\n  {}", self.tail.join("\n  "))
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// A disk of the run.
 #[derive(Debug, Clone)]
@@ -189,47 +91,6 @@ pub(crate) struct Run {
     pub gear: Gear,
     /// The slots as the last life left them.
     pub last: Option<Slots>,
-}
-
-/// What the engine said of its slots.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Slots {
-    pub missing: UnitSet,
-    pub rebuilding: UnitSet,
-    /// Numbers of the disks in the slots.
-    pub disks: Vec<Option<usize>>,
-    /// When those went that went in that life and did not come back.
-    pub lost_at: BTreeMap<usize, Tick>,
-}
-
-impl Slots {
-    pub(crate) fn of(engine: &Engine) -> Self {
-        let status = engine.0.status();
-        let with = |state: &str| {
-            status.slots.iter().filter(|s| s.state == state).map(|s| s.slot).collect::<UnitSet>()
-        };
-        let number = |name: &str| name.strip_prefix("sim").and_then(|n| n.parse().ok());
-        let disks = status.slots.iter().map(|s| match s.state.as_str() {
-            "missing" => None,
-            _ => number(&s.disk),
-        });
-        Self {
-            missing: with("missing"),
-            rebuilding: with("rebuilding"),
-            disks: disks.collect(),
-            lost_at: BTreeMap::new(),
-        }
-    }
-
-    pub(crate) fn incomplete(&self) -> UnitSet {
-        self.missing.union(&self.rebuilding)
-    }
-
-    /// Slots whose disk is one of `numbers`.
-    pub(crate) fn holding(&self, numbers: impl Fn(usize) -> bool) -> UnitSet {
-        let held = self.disks.iter().enumerate().filter(|(_, disk)| disk.is_some_and(&numbers));
-        held.map(|(slot, _)| slot).collect()
-    }
 }
 
 /// Carries out the run of `seed`.
@@ -443,130 +304,6 @@ impl Run {
         self.rt.kill_all();
         self.world.restore();
         Ok(())
-    }
-
-    fn remember_slots(&mut self) {
-        match self.engine.take() {
-            Some(engine) => {
-                let mut slots = Slots::of(&engine);
-                slots.lost_at = self.lost_at.take();
-                slots.lost_at.retain(|slot, _| slots.missing.contains(*slot));
-                self.report.borrow_mut().losses += slots.missing.len() as u64;
-                self.last = Some(slots);
-            }
-            None => {
-                // Assembly did not come to its end. Who was not there may be excluded by now, or not.
-                let disks = self.disks.borrow();
-                if let Some(slots) = &mut self.last {
-                    let is_gone = |n: usize| disks[n].platter.faults(|f| f.gone);
-                    let absent = slots.holding(|n| disks[n].absent || is_gone(n));
-                    slots.missing = slots.missing.union(&absent);
-                    for slot in absent.iter() {
-                        slots.disks[slot] = None;
-                    }
-                }
-            }
-        }
-    }
-
-    fn crash(&mut self) {
-        self.rt.kill_all();
-        let kill = self.rng.chance(20);
-        let note = if kill { "the program was killed" } else { "the power was cut" };
-        self.world.note(note);
-        for member in self.disks.borrow().iter() {
-            if kill { member.platter.program_killed() } else { member.platter.power_cut() }
-        }
-        if let Some(desk) = &self.desk {
-            desk.forget_vanished();
-            let oracle = &mut *desk.oracle.borrow_mut();
-            match (kill, desk.gave_up.get()) {
-                (true, true) => oracle.had_to_stop(),
-                (true, false) => oracle.program_killed(),
-                (false, _) => oracle.power_cut(),
-            }
-        }
-        if let Some(slots) = &mut self.last {
-            let not_active = membership::not_active(&self.disks.borrow());
-            slots.rebuilding = slots.rebuilding.union(&not_active.difference(&slots.missing));
-        }
-        let report = &mut *self.report.borrow_mut();
-        if kill { report.kills += 1 } else { report.cuts += 1 }
-    }
-
-    /// Between two lives: some disks do not come back, some that were away do; and the promises
-    /// that end with them.
-    fn lose_and_return(&mut self) {
-        let Some(slots) = self.last.clone() else { return };
-        let Some(map) = self.map.clone() else { return };
-        let mut disks = self.disks.borrow_mut();
-        for member in disks.iter_mut() {
-            member.platter.faults(|f| {
-                f.gone_after_ops = None;
-                f.full = false;
-                f.write_errors_percent = 0;
-                f.failed = false;
-                f.denied.clear();
-                f.unreadable.clear();
-            });
-            let gone = member.platter.faults(|f| f.gone) || member.absent;
-            let back = gone && self.rng.chance(40);
-            member.platter.faults(|f| f.gone = false);
-            member.absent = gone && !back;
-        }
-        let lose = if self.options.quiet { 0 } else { *self.rng.pick(&[0, 0, 0, 1, 1, 2]) };
-        for _ in 0..lose {
-            let number = self.rng.index(disks.len());
-            let lost = slots.incomplete().union(&slots.holding(|n| disks[n].absent || n == number));
-            if map.survives(lost) && !disks[number].absent {
-                disks[number].absent = true;
-                self.world.note(format!("disk {number} is gone"));
-            }
-        }
-        let absent = slots.holding(|n| disks[n].absent);
-        drop(disks);
-        let going = self.lose_while_assembling(&map, &slots, absent);
-        let lost = absent.union(&going);
-        self.excuse_at_crash(&map, &slots, lost);
-        let torn = self.tear_sectors(&map, &slots, lost);
-        if let Some(desk) = &self.desk {
-            let oracle = &mut *desk.oracle.borrow_mut();
-            self.report.borrow_mut().excused += torn.excuse(oracle, &map, self.setup.policy);
-        }
-    }
-
-    /// Sometimes a disk goes while the array is being assembled: before, in or after its recovery. Returns its
-    /// slot.
-    fn lose_while_assembling(&self, map: &Map, slots: &Slots, absent: UnitSet) -> UnitSet {
-        let mut rng = self.world.rng(4000 + self.report.borrow().lives);
-        let disks = self.disks.borrow();
-        let number = rng.index(disks.len());
-        let going = slots.holding(|n| n == number && !disks[n].absent);
-        let lost = slots.incomplete().union(&absent).union(&going);
-        if self.options.quiet || !rng.chance(15) || going.is_empty() || !map.survives(lost) {
-            return UnitSet::new();
-        }
-        let most = *rng.pick(&[12, 40]);
-        let after = rng.below(most);
-        self.world.note(format!("disk {number} goes after {after} operations"));
-        disks[number].platter.faults(|f| f.gone_after_ops = Some(after));
-        going
-    }
-
-    /// Ends the promises that do not hold for disks that are lost in the same moment as the crash
-    /// (`absent`), that went in the life before, or – where the write hole is open – were lost long ago.
-    fn excuse_at_crash(&self, map: &Map, slots: &Slots, absent: UnitSet) {
-        let Some(desk) = &self.desk else { return };
-        let mut lost = Lost::now(absent);
-        match self.setup.policy {
-            Policy::Ppl => {
-                lost.add(&slots.lost_at);
-                lost.long_ago(slots.incomplete());
-            }
-            _ => lost.extend(slots.incomplete()),
-        }
-        let excused = lost.excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy);
-        self.report.borrow_mut().excused += excused;
     }
 
     /// A life, as a future.
