@@ -7,6 +7,7 @@ mod inbox;
 mod outbox;
 pub mod proto;
 pub mod server;
+mod socket;
 
 pub use client::{NbdDisk, NbdOptions, NbdUri};
 pub use export::{Export, ExportError, Extent};

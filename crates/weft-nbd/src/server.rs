@@ -8,7 +8,7 @@
 //! **Memory is bounded** by [`ServerConfig`]: connections × the receive buffer (128 KiB), plus the
 //! bytes of requests in flight, for which a reader takes permits *before* it takes the payload off
 //! the socket. No permit, no reading: the client's own socket fills up, and it waits. A reply
-//! counts until it has been sent.
+//! counts until it has been sent; what the kernel then holds for a client is bounded by the socket.
 //!
 //! **No client can stop the others for long.** One that owes us the rest of a message, or
 //! does not take our replies, for [`ServerConfig::stall_timeout`] is cut off; so is one that does

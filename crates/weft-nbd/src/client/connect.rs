@@ -3,13 +3,13 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use futures_util::future::{Either, select};
-use rustix::net::sockopt;
 use weft_rt::ring::{Fd, Ring};
 use weft_rt::{Buf, Nanos, Rt};
 
 use super::{NbdAddress, NbdUri, OpenError};
 use crate::inbox::{INBOX_BYTES, Inbox};
 use crate::proto::{ClientNegotiation, ClientStep, Peer};
+use crate::socket::tune;
 
 /// The addresses of a server. Blocks for a host name until the resolver has answered.
 pub(super) fn resolve(address: &NbdAddress) -> Result<Vec<SocketAddr>, OpenError> {
@@ -51,15 +51,15 @@ pub(super) async fn connect(
 
 async fn dial(ring: &Ring, uri: &NbdUri, addresses: &[SocketAddr]) -> Result<Fd, OpenError> {
     if let NbdAddress::Unix(path) = &uri.address {
-        return Ok(ring.connect_unix(path).await?);
+        let fd = ring.connect_unix(path).await?;
+        tune(&fd);
+        return Ok(fd);
     }
     let mut failure = None;
     for address in addresses {
         match ring.connect_tcp(*address).await {
             Ok(fd) => {
-                // Requests must not wait for more to come, and a peer that lost power be noticed.
-                let _ = sockopt::set_tcp_nodelay(&fd, true);
-                let _ = sockopt::set_socket_keepalive(&fd, true);
+                tune(&fd);
                 return Ok(fd);
             }
             Err(error) => failure = Some(error),

@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use futures_util::future::join;
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::net::{Shutdown, shutdown};
 use weft_rt::Nanos;
 use weft_rt::ring::Fd;
 use weft_rt::sync::{Permit, Semaphore};
@@ -16,6 +16,7 @@ use crate::Export;
 use crate::inbox::{INBOX_BYTES, Inbox};
 use crate::outbox::Outbox;
 use crate::proto::{ExportInfo, Limits, Negotiation, Step, Violation};
+use crate::socket::tune;
 
 /// Replies of a handshake that wait, at most, before more of the input is looked at.
 const HANDSHAKE_BYTES_UNSENT: usize = 64 << 10;
@@ -126,13 +127,6 @@ pub(super) async fn run(server: &Rc<Inner>, connection: &Rc<Connection>) -> Opti
     fault
         .or_else(|| read.err().map(|fault| fault.to_string()))
         .or_else(|| written.err().map(|error| format!("the client took no answer: {error}")))
-}
-
-/// Replies must not wait for more to come; and a peer that lost power must be noticed. A Unix
-/// socket refuses both and needs neither.
-fn tune(fd: &Fd) {
-    let _ = sockopt::set_tcp_nodelay(fd, true);
-    let _ = sockopt::set_socket_keepalive(fd, true);
 }
 
 async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<(), Fault> {
