@@ -187,9 +187,8 @@ pub fn decide(
     survives: &dyn Fn(&Superblock, &[usize]) -> bool,
 ) -> Result<Assembly, AssembleError> {
     check_disks(found)?;
-    let (mut members, mut unused) = sort_out(found)?;
+    let (members, mut unused) = sort_out(found)?;
     check_one_array(found, &members)?;
-    unused.extend(leave_out_unfinished(&mut members));
     check_clones(found, &members)?;
     let newest = newest(found, &members, &unused)?;
     let mut assembly = Assembly {
@@ -281,23 +280,7 @@ fn check_one_array(found: &[Found], members: &Members<'_>) -> Result<(), Assembl
     Err(AssembleError::TwoArrays { arrays: arrays.into_iter().map(line).collect() })
 }
 
-/// A disk whose adding was cut off has an identity that the array does not know of, and that it may
-/// have given to another disk since.
-fn leave_out_unfinished(members: &mut Members<'_>) -> Vec<Unused> {
-    let all = members.clone();
-    let is_unfinished = |index: usize, own: &Superblock| {
-        let same = |(other, theirs): &(usize, &Superblock)| {
-            *other != index && theirs.self_id == own.self_id
-        };
-        matches!(own.role_of(own.self_id), Role::None) && all.iter().any(same)
-    };
-    let why = "it was being added when the array stopped; add it anew";
-    let unfinished = all.iter().filter(|(index, own)| is_unfinished(*index, own));
-    let unused = unfinished.map(|(index, _)| Unused { index: *index, why: why.into() }).collect();
-    members.retain(|(index, own)| !is_unfinished(*index, own));
-    unused
-}
-
+/// No two disks are given one identity ([`Id::member`]): those that share one were copied by hand.
 fn check_clones(found: &[Found], members: &Members<'_>) -> Result<(), AssembleError> {
     for (_, own) in members {
         let same = members.iter().filter(|(_, other)| other.self_id == own.self_id);

@@ -145,7 +145,7 @@ pub async fn create(
     let plan = plan(disks, options).await?;
     let superblock = plan.superblock(options);
     superblock.check()?;
-    let ids: Vec<Id> = (0..disks.len() as u64).map(|n| superblock.array_id.member(n)).collect();
+    let ids: Vec<Id> = (0..disks.len() as u64).map(|n| superblock.array_id.member(0, n)).collect();
     match write_all(disks, &superblock, &ids).await {
         Ok(()) => Ok(superblock),
         Err(cause) => {

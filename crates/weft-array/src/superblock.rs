@@ -213,7 +213,7 @@ pub struct Superblock {
     pub spares: Vec<SpareMeta>,
     /// Whether the array was stopped in order: nothing is dirty.
     pub clean: bool,
-    /// Counts assemblies; log records of other epochs are void.
+    /// A random number, new with each assembly; log records of other epochs are void.
     pub log_epoch: u64,
     /// The scrub under way, if any.
     pub scrub: Option<ScrubProgress>,
@@ -261,9 +261,9 @@ impl Superblock {
         }
     }
 
-    /// An identity for one more member.
+    /// An identity for one more member, that no other disk has, not even one whose adding was cut off.
     pub fn new_member_id(&mut self) -> Id {
-        let id = self.array_id.member(self.members_made);
+        let id = self.array_id.member(self.log_epoch, self.members_made);
         self.members_made += 1;
         id
     }

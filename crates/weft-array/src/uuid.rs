@@ -10,12 +10,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Id(pub [u8; 16]);
 
 impl Id {
-    /// The identity of the `number`-th member of array `self`. Numbers are never used twice in an
-    /// array, and the mapping is one to one, so members of one array never share an identity; the
-    /// array's own randomness keeps those of different arrays apart.
+    /// The identity of the `number`-th member of array `self`, made in the assembly `epoch`; 0 as
+    /// the array was created. The mapping is one to one, so members of one array share an identity
+    /// only if they share both. The program that runs an array uses no number twice. The next one
+    /// may: after a crash in the middle of adding a disk that disk alone knows its number. But it
+    /// runs in another epoch, a random number. The array's own randomness keeps members of
+    /// different arrays apart.
     #[must_use]
-    pub fn member(self, number: u64) -> Self {
-        let value = u128::from_le_bytes(self.0) ^ (u128::from(number) + 1);
+    pub fn member(self, epoch: u64, number: u64) -> Self {
+        let made = u128::from(epoch) << 64 | u128::from(number.wrapping_add(1));
+        let value = u128::from_le_bytes(self.0) ^ made;
         // Odd multiplication and xor-shift are both invertible, hence one to one.
         let value = value.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
         let value = value ^ (value >> 67);
@@ -84,7 +88,7 @@ mod tests {
     fn members_differ_from_each_other_and_from_the_array() {
         let array = Id([7; 16]);
         let all: std::collections::BTreeSet<_> =
-            (0..10_000).map(|n| array.member(n)).chain([array]).collect();
+            (0..10_000).map(|n| array.member(n % 100, n / 100)).chain([array]).collect();
         assert_eq!(all.len(), 10_001);
     }
 }

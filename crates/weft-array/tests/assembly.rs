@@ -178,18 +178,6 @@ fn a_spare_has_no_say_in_what_the_array_is() {
 }
 
 #[test]
-fn a_disk_that_was_being_added_is_not_taken_for_the_one_that_was_added_later() {
-    let members = made("raid5", 4, 1, 1);
-    let mut disks = found(&members);
-    let mut unfinished = members[3].clone();
-    unfinished.spares.clear();
-    disks.insert(0, Found { disk: disk("unfinished"), superblock: Ok(Some(unfinished)) });
-    let assembly = start(&disks, false).expect("the disks differ");
-    assert_eq!((assembly.spares, assembly.unused.len()), (vec![4], 1));
-    assert_eq!(assembly.unused[0].index, 0);
-}
-
-#[test]
 fn damage_costs_a_member_and_the_unknown_stops_everything() {
     let damaged = || Err(SuperblockError::Damaged { what: "rot".into() });
     let mut disks = found(&made("raid5", 3, 0, 1));

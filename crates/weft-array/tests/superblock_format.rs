@@ -248,10 +248,11 @@ fn mangled_bytes_are_refused_or_read_but_never_a_panic() {
 fn identities_of_members_are_those_that_were_given() {
     let superblocks = made("raid5", 4, 1, 3);
     for (n, own) in superblocks.iter().enumerate() {
-        assert_eq!(own.self_id, Id([3; 16]).member(n as u64));
+        assert_eq!(own.self_id, Id([3; 16]).member(0, n as u64));
     }
     let mut grown = superblocks[0].clone();
-    assert_eq!(grown.new_member_id(), Id([3; 16]).member(4));
+    grown.log_epoch = 77;
+    assert_eq!(grown.new_member_id(), Id([3; 16]).member(77, 4));
 }
 
 #[test]

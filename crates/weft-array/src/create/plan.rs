@@ -275,7 +275,7 @@ impl CreatePlan {
         let mut slots = Vec::new();
         let mut spares = Vec::new();
         for (n, member) in self.members.iter().enumerate() {
-            let member_id = self.id.member(n as u64);
+            let member_id = self.id.member(0, n as u64);
             let disk_hint = disk_hint(&member.disk);
             match member.role {
                 PlannedRole::Slot(_) => slots.push(SlotMeta {
@@ -292,7 +292,7 @@ impl CreatePlan {
             features: Vec::new(),
             seq: 1,
             array_id: self.id,
-            self_id: self.id.member(0),
+            self_id: self.id.member(0, 0),
             members_made: self.members.len() as u64,
             name: self.name.clone(),
             code: self.code,

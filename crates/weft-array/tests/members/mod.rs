@@ -42,7 +42,7 @@ pub fn made(code: &str, count: usize, spares: usize, id: u8) -> Vec<Superblock> 
     let disks = disks(count, 16);
     let superblock =
         now(create(&disks, &CreateOptions { spares, ..options(code, id) })).expect("made");
-    let own = |n| Superblock { self_id: superblock.array_id.member(n), ..superblock.clone() };
+    let own = |n| Superblock { self_id: superblock.array_id.member(0, n), ..superblock.clone() };
     (0..count as u64).map(own).collect()
 }
 

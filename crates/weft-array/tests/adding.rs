@@ -1,0 +1,99 @@
+//! A power cut at any operation of adding a disk leaves a disk that is in nobody's way: others are
+//! added after it, and all of them together are assembled.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::bench::{UNIT, members, options, run};
+use common::disk::{Cells, Leave, Power, TestDisk};
+use common::*;
+use weft_array::superblock::read_superblock;
+use weft_array::{Array, AssembleOptions};
+use weft_disk::Disk;
+use weft_rt::Rt;
+
+const SLOTS: usize = 3;
+const SIZE: u64 = (2 << 20) + 4 * UNIT;
+const LEN: usize = 3 * UNIT as usize;
+
+/// What all disks hold at some moment, the new one last.
+type Moment = Vec<Cells>;
+
+async fn assembled(rt: &Rt, disks: &[Rc<dyn Disk>], nonce: u64, what: &str) -> Array {
+    let options = AssembleOptions { nonce, ..AssembleOptions::default() };
+    match Array::assemble(rt, disks.to_vec(), options).await {
+        Ok(array) => array,
+        Err(error) => panic!("{what}: {error}"),
+    }
+}
+
+/// Every moment of adding a disk as a spare, or as the replacement of a member.
+fn record(replaces: bool) -> Vec<Moment> {
+    let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
+    let noted = moments.clone();
+    run(move |rt| async move {
+        let power = Power::new();
+        let open = |n| TestDisk::new(&rt, &power, n, SIZE, 512, Cells::default());
+        let disks: Vec<_> = (0..=SLOTS).map(open).collect();
+        let all = members(&disks);
+        weft_array::create(&all[..SLOTS], &options("raid5")).await.expect("created");
+        let array = assembled(&rt, &all[..SLOTS], 1, "new").await;
+        write(&array, 0, &pattern(0, LEN, 1)).await;
+        array.flush().await.expect("flushed");
+        let watched = disks.clone();
+        let cells = move || watched.iter().map(|disk| disk.cells.borrow().clone()).collect();
+        power.watch(move || noted.borrow_mut().push(cells()));
+        match replaces {
+            true => drop(array.replace("1", all[SLOTS].clone()).await.expect("begun")),
+            false => array.add_spare(all[SLOTS].clone()).await.expect("added"),
+        }
+        power.watch(|| {});
+    });
+    moments.take()
+}
+
+/// After the cut, with the new disk or without it, another one is added; then all of them are there.
+fn after_cut(moment: &Moment, leave: Leave, is_there: bool, what: &str) {
+    let cells: Vec<Cells> = moment.iter().map(|cells| cells.after_cut(leave)).collect();
+    let what = what.to_owned();
+    run(move |rt| async move {
+        let power = Power::new();
+        let open = |(n, cells)| TestDisk::new(&rt, &power, n, SIZE, 512, cells);
+        let disks: Vec<_> = cells.into_iter().enumerate().map(open).collect();
+        let mut all = members(&disks);
+        // Before its label is written it is no member.
+        if !matches!(read_superblock(&*all[SLOTS]).await, Ok(Some(_))) {
+            all.pop();
+        }
+        let found = if is_there { &all[..] } else { &all[..SLOTS] };
+        let array = assembled(&rt, found, 2, &what).await;
+        let another: Rc<dyn Disk> = open((SLOTS + 1, Cells::default()));
+        array.add_spare(another.clone()).await.expect("added");
+        array.stop().await.expect("stopped");
+        all.push(another);
+        let array = assembled(&rt, &all, 3, &what).await;
+        assert!(array.status().slots.iter().all(|slot| slot.state == "active"), "{what}");
+        assert!(read(&array, 0, LEN).await == pattern(0, LEN, 1), "{what}");
+        array.stop().await.expect("stopped");
+    });
+}
+
+#[test]
+fn a_disk_whose_adding_was_cut_off_is_in_nobodys_way() {
+    for replaces in [false, true] {
+        let moments = record(replaces);
+        assert!(moments.len() > 15, "only {} steps", moments.len());
+        for (number, moment) in moments.iter().enumerate() {
+            let some = Leave::Some(number as u64);
+            for leave in [Leave::All, Leave::Nothing, some] {
+                for is_there in [false, true] {
+                    let what = format!("replaces {replaces}, step {number}, {leave:?}, {is_there}");
+                    after_cut(moment, leave, is_there, &what);
+                }
+            }
+        }
+    }
+}
