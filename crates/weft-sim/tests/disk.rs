@@ -33,6 +33,23 @@ fn sectors(platter: &Platter, count: usize) -> Vec<u8> {
 }
 
 #[test]
+fn a_full_disk_has_room_where_something_was_written_even_zeros() {
+    let (rt, _, platter, disk) = setup(3);
+    rt.block_on(async move {
+        let write = |offset, value| disk.write(offset, bytes(value, 4096), WriteOpts::USER);
+        write(8192, 0).await.expect("there is room");
+        platter.faults(|f| f.full = true);
+        write(8192, 1).await.expect("it was reserved by zeros");
+        let refused = |result: Result<(), weft_disk::DiskError>| {
+            assert!(result.expect_err("it is full").is_no_space());
+        };
+        refused(write(16_384, 1).await);
+        platter.faults(|f| f.copies_on_write = true);
+        refused(write(8192, 2).await);
+    });
+}
+
+#[test]
 fn a_power_cut_keeps_what_was_flushed_and_any_of_the_rest() {
     let mut seen: [BTreeSet<u8>; 3] = Default::default();
     for seed in 0..200 {

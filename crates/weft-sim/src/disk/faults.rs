@@ -21,6 +21,8 @@ pub struct Faults {
     pub misdirect_write_in: Option<(std::ops::Range<u64>, u64)>,
     /// Writes that need new room fail: the file system under the disk is full.
     pub full: bool,
+    /// Overwriting needs new room, too.
+    pub copies_on_write: bool,
     /// Percentage of writes that fail for no stated reason.
     pub write_errors_percent: u64,
     /// It has failed an operation for which a member is excluded, or was excluded by command.
@@ -69,7 +71,7 @@ impl Faults {
     ) -> Fate {
         let meets =
             |other: &std::ops::Range<u64>| range.start < other.end && other.start < range.end;
-        if self.full && allocates && op == DiskOp::Write {
+        if self.full && (allocates || self.copies_on_write) && op == DiskOp::Write {
             return Fate::Fails(Errno::NoSpace);
         }
         if self.write_errors_percent > 0 && rng.chance(self.write_errors_percent) {

@@ -36,13 +36,10 @@ impl Pages {
         });
     }
 
-    /// Stores `data` at `offset`.
+    /// Stores `data` at `offset`. Zeros take a page like any other bytes, and it has its room from then on:
+    /// that is how members of an array reserve it.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         Self::parts(offset, data.len(), |page, start, part| {
-            // Zeros take no memory: arrays of zeros as large as real ones are rebuilt in experiments.
-            if data[part.clone()].iter().all(|byte| *byte == 0) {
-                return self.zero(page * PAGE_LEN as u64 + start as u64, part.len() as u64);
-            }
             let bytes = self.0.entry(page).or_insert_with(|| Rc::new([0; PAGE_LEN]));
             Rc::make_mut(bytes)[start..start + part.len()].copy_from_slice(&data[part]);
         });
