@@ -5,10 +5,12 @@
 //! not what the engine asked for, but tell it that they did: to all that can be seen from outside that is
 //! an engine that forgot to ask.
 
+use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 
 use weft_array::Area;
-use weft_disk::{Class, Disk, DoneFuture, Layer, ReadFuture, WriteOpts};
+use weft_disk::{Class, Disk, DiskError, DiskOp, DoneFuture, Layer, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, Rt};
 
 /// Where the superblocks lie.
@@ -39,11 +41,14 @@ pub enum Canary {
     Rebuild,
     /// To zero what is to read as zeros.
     Zeroes,
+    /// To go on for as long as the rules of membership allow: when one member fails it counts the
+    /// others as failed in the same moment, and stops.
+    GoOn,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Flush,
         Self::Fua,
         Self::WaitForWrites,
@@ -53,6 +58,7 @@ impl Canary {
         Self::Exclusion,
         Self::Rebuild,
         Self::Zeroes,
+        Self::GoOn,
     ];
 }
 
@@ -63,6 +69,8 @@ pub(crate) struct Forgotten<D> {
     pub disk: Rc<D>,
     pub canary: Canary,
     pub area: Area,
+    /// The array works: data was written.
+    pub works: Cell<bool>,
 }
 
 impl<D> Forgotten<D> {
@@ -131,7 +139,14 @@ impl<D: Disk + 'static> Layer for Forgotten<D> {
         if self.forgets(offset, opts) {
             return done();
         }
+        self.works.set(self.works.get() || self.is_data(offset));
         match self.canary {
+            Canary::GoOn if self.works.get() && SUPERBLOCKS.contains(&offset) => {
+                let (name, len) = (&self.disk.info().name, data.len() as u64);
+                let error = io::Error::other("as the canary has it");
+                let error = DiskError::new(name, DiskOp::Write, offset, len, error);
+                Box::pin(std::future::ready(Err(error)))
+            }
             Canary::WaitForWrites if self.is_data(offset) => {
                 let disk = self.disk.clone();
                 drop(self.rt.spawn(async move { disk.write(offset, data, opts).await }));

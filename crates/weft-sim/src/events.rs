@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use weft_array::ScrubMode;
+use weft_array::{ArrayError, ScrubMode};
 use weft_code::UnitSet;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
@@ -183,14 +183,12 @@ impl Stage {
 
     /// A member is replaced by another disk, by one command.
     async fn replace(&self, engine: &Engine) {
-        let Some((slot, platter)) = self.victim(engine) else { return };
+        let Some((slot, _)) = self.victim(engine) else { return };
         let Some(spare) = self.another_disk(engine) else { return };
         self.world.note(format!("slot {slot} is replaced by disk {}", spare.number()));
-        platter.faults(|f| f.failed = true);
         let disk = self.gear.open(&self.world, &spare);
-        if let Err(error) = engine.0.replace(&slot.to_string(), disk).await {
-            self.world.note(format!("refused: {error}"));
-        }
+        let taken = engine.0.replace(&slot.to_string(), disk).await;
+        self.note_taken(&spare, taken.map(drop));
     }
 
     /// Lets the array stop, where the rule of membership says that it has to.
@@ -212,8 +210,14 @@ impl Stage {
         let Some(platter) = self.another_disk(engine) else { return };
         self.world.note(format!("disk {} is added as a spare", platter.number()));
         let disk = self.gear.open(&self.world, &platter);
-        if let Err(error) = engine.0.add_spare(disk).await {
-            self.world.note(format!("refused: {error}"));
+        let taken = engine.0.add_spare(disk).await;
+        self.note_taken(&platter, taken);
+    }
+
+    fn note_taken(&self, platter: &Platter, taken: Result<(), ArrayError>) {
+        match taken {
+            Ok(()) => platter.faults(|f| f.failed = false),
+            Err(error) => self.world.note(format!("refused: {error}")),
         }
     }
 
@@ -226,8 +230,7 @@ impl Stage {
         match old {
             Some(number) if self.draw(|rng| rng.chance(50)) => {
                 let mut disks = self.disks.borrow_mut();
-                disks[number].absent = false;
-                disks[number].platter.faults(|f| *f = crate::disk::Faults::default());
+                disks[number].comes_back();
                 Some(disks[number].platter.clone())
             }
             _ if self.disks.borrow().len() < self.setup.disks.len() + DISKS_MORE => {
@@ -304,7 +307,9 @@ impl Stage {
         self.world.note(format!("there is no space left under slot {slot}"));
         self.desk.errors_allowed.set(true);
         self.desk.room_is_short.set(true);
-        platter.faults(|f| f.full = true);
+        // One run in five is on file systems that copy on write.
+        let copies_on_write = self.world.rng(5000).chance(20);
+        platter.faults(|f| (f.full, f.copies_on_write) = (true, copies_on_write));
         self.rt.sleep(self.draw(|rng| rng.below(200 * MILLISECOND))).await;
         platter.faults(|f| f.full = false);
         self.world.note("there is space again");

@@ -13,7 +13,7 @@ use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::Rt;
 
-use crate::disk::Platter;
+use crate::disk::{Faults, Platter};
 use crate::engine::Engine;
 use crate::run::Member;
 
@@ -58,7 +58,10 @@ fn in_slots(
 ) -> Vec<(Superblock, bool)> {
     let known = |member: &Member| {
         let own = superblock_of(&member.platter)?;
-        let failed = member.absent || member.platter.faults(|f| f.failed || f.gone);
+        // A member is excluded if its metadata finds no room; if data does not, it stays.
+        let metadata = |range: &std::ops::Range<u64>| range.start < own.area.data_offset;
+        let failed = |f: &mut Faults| f.failed || f.gone || f.denied.iter().any(metadata);
+        let failed = member.absent || member.platter.faults(failed);
         matches!(own.role_of(own.self_id), Role::Slot(..)).then_some((own, failed))
     };
     let mut known: Vec<_> = disks.iter().filter_map(known).collect();
@@ -139,5 +142,79 @@ pub(crate) fn assemble(
                 result => return result,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_array::{Consistency, CreateOptions};
+
+    use super::*;
+    use crate::clock::sim_rt;
+    use crate::disk::SimDisk;
+    use crate::world::World;
+
+    /// A new mirror of `count`.
+    fn mirror(count: usize) -> Vec<Member> {
+        let rt = sim_rt(1, 1_000_000);
+        let world = World::new(&rt, 1);
+        let platter = |n: usize| Platter::new(n, 4 << 20, 512, world.rng(n as u64));
+        let platters: Vec<Platter> = (0..count).map(platter).collect();
+        let open = |platter| SimDisk::open(&world, platter) as Rc<dyn Disk>;
+        let disks: Vec<Rc<dyn Disk>> = platters.iter().map(open).collect();
+        let options = CreateOptions {
+            name: "mirror".into(),
+            code: "raid1".parse().expect("a code"),
+            algorithm: None,
+            unit_bytes: 4096,
+            consistency: Consistency::Bitmap,
+            region_bytes: None,
+            log_bytes: None,
+            spares: 0,
+            force: false,
+            id: [7; 16],
+            now_unix_s: 0,
+        };
+        let created = rt.block_on(async move { weft_array::create(&disks, &options).await });
+        created.expect("created");
+        platters.into_iter().map(|platter| Member { platter, absent: false }).collect()
+    }
+
+    #[test]
+    fn it_has_to_stop_when_more_than_half_fail_and_not_before() {
+        for count in 2..=5 {
+            let mut disks = mirror(count);
+            for lost in 0..=count {
+                assert_eq!(must_have_stopped(&disks), 2 * lost > count, "{lost} of {count}");
+                match disks.get_mut(lost) {
+                    Some(member) if lost % 2 == 0 => member.platter.faults(|f| f.gone = true),
+                    Some(member) => member.absent = true,
+                    None => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_disk_that_works_again_is_no_member_that_was_kept() {
+        let mut disks = mirror(3);
+        disks[0].platter.faults(|f| f.gone = true);
+        disks[1].platter.faults(|f| f.failed = true);
+        assert!(must_have_stopped(&disks));
+        disks[0].comes_back();
+        disks[1].comes_back();
+        assert!(must_have_stopped(&disks));
+        assert!(disks[0].platter.faults(|f| !f.gone), "it answers");
+    }
+
+    #[test]
+    fn metadata_without_room_costs_the_member_and_data_without_room_does_not() {
+        let disks = mirror(3);
+        let data = superblock_of(&disks[0].platter).expect("a member").area.data_offset;
+        disks[0].platter.faults(|f| f.gone = true);
+        disks[1].platter.faults(|f| f.denied.push(data..data + 512));
+        assert!(!must_have_stopped(&disks));
+        disks[1].platter.faults(|f| f.denied.push(data - 512..data));
+        assert!(must_have_stopped(&disks));
     }
 }

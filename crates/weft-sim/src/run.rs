@@ -11,7 +11,7 @@
 mod between;
 mod report;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ use weft_rt::{MILLISECOND, Rt, SECOND};
 
 use crate::canary::{Canary, Forgotten};
 use crate::clock::sim_rt;
-use crate::disk::{Platter, SimDisk, Uniform};
+use crate::disk::{Faults, Platter, SimDisk, Uniform};
 use crate::engine::Engine;
 use crate::events;
 use crate::excuse::watch_losses;
@@ -53,6 +53,19 @@ pub(crate) struct Member {
     pub absent: bool,
 }
 
+impl Member {
+    /// The disk works again. That does not undo what it missed: to the array it stays a member that
+    /// failed, until it is taken as a new one.
+    pub(crate) fn comes_back(&mut self) {
+        let away = std::mem::replace(&mut self.absent, false);
+        self.platter.faults(|f| {
+            let failed = f.failed || f.gone || away;
+            let denied = std::mem::take(&mut f.denied);
+            *f = Faults { failed, denied, ..Faults::default() };
+        });
+    }
+}
+
 /// How the engine's disks are opened.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gear {
@@ -66,7 +79,7 @@ impl Gear {
             None => disk,
             Some((canary, area)) => {
                 let (rt, area) = (world.rt().clone(), area.clone());
-                Rc::new(Forgotten { rt, disk, canary: *canary, area })
+                Rc::new(Forgotten { rt, disk, canary: *canary, area, works: Cell::new(false) })
             }
         }
     }

@@ -12,11 +12,14 @@ fn options(canary: Option<Canary>) -> Options {
     let mut options = Options { canary, lives_max: Some(3), ..Options::default() };
     options.wishes.requests_max = Some(60);
     let policy = match canary {
-        Some(Canary::DirtyMark | Canary::Exclusion) => Policy::Bitmap,
+        Some(Canary::DirtyMark | Canary::Exclusion | Canary::GoOn) => Policy::Bitmap,
         _ => Policy::Ppl,
     };
     options.wishes.policy = Some(policy);
-    options.wishes.code = Some((CodeSpec::Raid6, 5));
+    options.wishes.code = Some(match canary {
+        Some(Canary::GoOn) => (CodeSpec::Raid1, 3),
+        _ => (CodeSpec::Raid6, 5),
+    });
     options
 }
 
