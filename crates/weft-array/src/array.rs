@@ -17,7 +17,7 @@ use crate::geometry::Geometry;
 use crate::locks::StripeLocks;
 use crate::log::Log;
 use crate::members::Members;
-use crate::no_room::Unmatched;
+use crate::no_room::Wanting;
 use crate::region_map::{MapError, MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
 use crate::superblock::{SlotState, SuperblockError};
 use crate::write::Pending;
@@ -37,7 +37,7 @@ pub(crate) struct Inner {
     pub locks: StripeLocks,
     pub pending: RefCell<BTreeMap<u64, Vec<Pending>>>,
     pub log: Option<Log>,
-    pub unmatched: Unmatched,
+    pub wanting: Wanting,
     pub budget: Semaphore,
     pub events: Events,
     pub jobs: crate::jobs::Jobs,

@@ -37,6 +37,16 @@ use crate::geometry::to_len;
 /// Units with the buffers that hold (or will hold) their columns.
 pub(crate) type Units = Vec<(usize, Buf)>;
 
+/// What came of a gathering.
+pub(crate) struct Gathered {
+    /// [`ArrayError::Unreadable`] if the code cannot give one of the units.
+    pub result: Result<(), ArrayError>,
+    pub units: Units,
+    /// Units with sectors that could be neither read nor written back: what their disks hold there
+    /// is unknown, and may be found one day.
+    pub unrepaired: UnitSet,
+}
+
 /// What is wanted of a stripe.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Columns {
@@ -79,12 +89,27 @@ impl Inner {
         lost: UnitSet,
         wanted: Units,
     ) -> (Result<(), ArrayError>, Units) {
-        let Some(len) = wanted.first().map(|(_, buf)| buf.len()) else { return (Ok(()), wanted) };
+        let Gathered { result, units, .. } = self.gather_and_repair(at, lost, wanted).await;
+        (result, units)
+    }
+
+    /// As [`Inner::gather`]; says also what could not be repaired on the way.
+    pub(crate) async fn gather_and_repair(
+        &self,
+        at: Columns,
+        lost: UnitSet,
+        wanted: Units,
+    ) -> Gathered {
+        let mut unrepaired = UnitSet::new();
+        let Some(len) = wanted.first().map(|(_, buf)| buf.len()) else {
+            return Gathered { result: Ok(()), units: wanted, unrepaired };
+        };
         debug_assert!(wanted.iter().all(|(_, buf)| buf.len() == len));
-        let mut job =
-            Gather { array: self, at, len, lost, bad: UnitSet::new(), have: Vec::new(), wanted };
+        let (bad, have) = (UnitSet::new(), Vec::new());
+        let mut job = Gather { array: self, at, len, lost, bad, have, wanted, unrepaired };
         let result = job.run().await;
-        (result, job.wanted)
+        unrepaired = job.unrepaired;
+        Gathered { result, units: job.wanted, unrepaired }
     }
 }
 
@@ -129,6 +154,8 @@ struct Gather<'a> {
     /// Sources read so far that nobody wanted for themselves.
     have: Units,
     wanted: Units,
+    /// Those of `bad` that could not be written back.
+    unrepaired: UnitSet,
 }
 
 impl Gather<'_> {
@@ -269,38 +296,45 @@ impl Gather<'_> {
     /// Writes units back that could not be read for medium errors. Failing to is no error of the
     /// request: what it wanted is there.
     async fn repair(&mut self, medium: Vec<(usize, usize, Rc<dyn Disk>)>, read: UnitSet) {
-        if self.array.check_writable().is_err() {
-            return;
-        }
         for (unit, slot, disk) in medium {
-            let lost = self.lost.union(&self.bad);
-            let Ok(plan) = self.array.plan(self.at.stripe, lost, UnitSet::one(unit), read) else {
-                continue;
-            };
-            let missing = plan.reads.difference(&read);
-            if !missing.is_empty() {
-                // Only what the request itself gave is used: a repair reads nothing more.
+            if !self.array.members.holds(slot, &disk) {
                 continue;
             }
-            let Some(sources) = plan.output(unit) else { continue };
-            let mut buf = Buf::new(self.len);
-            sum(sources, |source| self.value(source), &mut buf);
-            if !self.array.members.holds(slot, &disk) {
+            self.unrepaired.insert(unit);
+            let Some(buf) = self.value_from(unit, read) else { continue };
+            if self.array.check_writable().is_err() {
                 continue;
             }
             let (_, offset) = self.array.geometry.locate(self.at.stripe, unit, self.at.from);
             let opts = WriteOpts { class: self.at.class, fua: false };
             match disk.write(offset, buf.freeze(), opts).await {
                 Ok(()) => {
+                    self.unrepaired.remove(unit);
                     self.array.members.count_repair(slot);
                     let len = self.len as u64;
                     self.array.events.emit(Event::ReadErrorRepaired { slot, offset, len });
                 }
                 // The sectors stay as they are.
                 Err(error) if error.is_no_space() => self.array.note_no_space(slot, &*disk),
-                Err(error) => self.array.member_failed(slot, &disk, &error).await,
+                Err(error) => {
+                    self.unrepaired.remove(unit);
+                    self.array.member_failed(slot, &disk, &error).await;
+                }
             }
         }
+    }
+
+    /// A unit that could not be read, from what was `read` for the request itself: a repair reads
+    /// nothing more.
+    fn value_from(&self, unit: usize, read: UnitSet) -> Option<Buf> {
+        let lost = self.lost.union(&self.bad);
+        let plan = self.array.plan(self.at.stripe, lost, UnitSet::one(unit), read).ok()?;
+        if !plan.reads.is_subset(&read) {
+            return None;
+        }
+        let mut buf = Buf::new(self.len);
+        sum(plan.output(unit)?, |source| self.value(source), &mut buf);
+        Some(buf)
     }
 
     fn can_halve(&self) -> bool {
@@ -315,14 +349,15 @@ impl Gather<'_> {
             let mut lower = std::mem::take(&mut self.wanted);
             let upper: Units =
                 lower.iter_mut().map(|(unit, buf)| (*unit, buf.split_off(half))).collect();
-            let (first, lower) = self.array.gather(self.at, self.lost, lower).await;
+            let lower = self.array.gather_and_repair(self.at, self.lost, lower).await;
             let at = Columns { from: self.at.from + half as u64, ..self.at };
-            let (second, upper) = self.array.gather(at, self.lost, upper).await;
-            self.wanted = lower;
-            for ((_, low), (_, high)) in self.wanted.iter_mut().zip(upper) {
+            let upper = self.array.gather_and_repair(at, self.lost, upper).await;
+            self.unrepaired = lower.unrepaired.union(&upper.unrepaired);
+            self.wanted = lower.units;
+            for ((_, low), (_, high)) in self.wanted.iter_mut().zip(upper.units) {
                 low.join(high).expect("the halves are of one buffer, in order");
             }
-            first.and(second)
+            lower.result.and(upper.result)
         })
     }
 }

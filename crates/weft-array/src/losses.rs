@@ -22,7 +22,7 @@ impl Inner {
     /// The units of `stripe` that nobody may read: those that are on no disk, and parity that could
     /// not be written for want of room (`no_room.rs`).
     pub fn lost_units(&self, stripe: u64) -> UnitSet {
-        self.absent_units(stripe).union(&self.unmatched.of(stripe))
+        self.absent_units(stripe).union(&self.wanting.unmatched(stripe))
     }
 
     /// The units of `stripe` that reads of users go around: those that are lost, and without

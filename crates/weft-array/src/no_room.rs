@@ -23,9 +23,20 @@
 //! one thing: if of several stuck units some are old where others are new, there is no state
 //! before the write to be had from them, and they become unmatched.
 //!
-//! *What is kept where.* Unmatched units are known in memory only; on disk their region is marked
-//! for resync. A crash or stop in that state, and then a lost member, meets the write hole in these
-//! stripes (`docs/consistency.md`). The table is bounded: when it is full all writes are refused.
+//! *A repair that finds no room.* The sectors of a working disk that cannot be read are computed from
+//! the others, and written back (`gather.rs`). If there is no room for that nothing is lost that was
+//! there: the sectors stay unreadable, and each reader computes them. Only a resync must not count such a stripe
+//! as done. The last that was written there may have reached the disk or not, and a disk may read one day what it
+//! could not before; then the copies differ, or parity does not match, and no mark would tell. So
+//! the stripe is resynced again, until the sectors were read or written, and its region keeps its
+//! mark. Its units stay trusted: reading the bad sectors is an error, no wrong bytes, and those
+//! beside them are needed should another member be lost. Writes need not wait either, as in a
+//! marked region they encode parity from data.
+//!
+//! *What is kept where.* The stripes that want room are known in memory only; on disk their region
+//! is marked for resync. A crash or stop in that state, and then a lost member, meets the write
+//! hole in these stripes (`docs/consistency.md`). The table is bounded: when it is full all writes
+//! are refused, and no stripe is resynced but those that it names.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -43,39 +54,50 @@ use crate::parity::Band;
 use crate::recover::solve;
 use crate::write::{FailedWrite, UnitWrite};
 
-/// Stripes with unmatched units, at most: a mebibyte of memory.
+/// Stripes that want room, at most: two mebibytes of memory.
 const STRIPES_MAX: usize = 16 << 10;
 
-/// Parity units that do not match their stripe because there is no room to write them.
-#[derive(Debug, Default)]
-pub(crate) struct Unmatched(RefCell<BTreeMap<u64, UnitSet>>);
+/// What a stripe wants room for.
+#[derive(Debug, Default, Clone, Copy)]
+struct Wants {
+    /// Parity units that do not match.
+    unmatched: UnitSet,
+    /// Units with unreadable sectors that a resync could not write back.
+    unrepaired: UnitSet,
+}
 
-impl Unmatched {
-    pub fn is_empty(&self) -> bool {
+/// The stripes that do not match, or may not, because there is no room to write what they lack.
+#[derive(Debug, Default)]
+pub(crate) struct Wanting(RefCell<BTreeMap<u64, Wants>>);
+
+impl Wanting {
+    fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 
-    /// The unmatched units of a stripe.
-    pub fn of(&self, stripe: u64) -> UnitSet {
+    fn of(&self, stripe: u64) -> Wants {
         let table = self.0.borrow();
         if table.is_empty() {
-            return UnitSet::new();
+            return Wants::default();
         }
         table.get(&stripe).copied().unwrap_or_default()
     }
 
-    /// The caller holds the stripe's lock, as for [`Unmatched::forget`].
-    pub fn note(&self, stripe: u64, units: UnitSet) {
-        let mut table = self.0.borrow_mut();
-        let known = table.entry(stripe).or_default();
-        *known = known.union(&units);
+    /// The unmatched units of a stripe.
+    pub fn unmatched(&self, stripe: u64) -> UnitSet {
+        self.of(stripe).unmatched
+    }
+
+    /// The caller holds the stripe's lock, as for [`Wanting::forget`].
+    fn note(&self, stripe: u64, change: impl FnOnce(&mut Wants)) {
+        change(self.0.borrow_mut().entry(stripe).or_default());
     }
 
     pub fn forget(&self, stripe: u64) {
         self.0.borrow_mut().remove(&stripe);
     }
 
-    /// The stripes that have unmatched units, ascending.
+    /// The stripes that want room, ascending.
     pub fn stripes(&self) -> Vec<u64> {
         self.0.borrow().keys().copied().collect()
     }
@@ -109,41 +131,61 @@ impl Inner {
     /// # Errors
     /// [`ArrayError::NoSpace`] if there is none, or if very many stripes wait for room already.
     pub(crate) async fn match_stripe(&self, stripe: u64) -> Result<(), ArrayError> {
-        if self.unmatched.is_empty() {
-            return Ok(());
-        }
-        if !self.unmatched.of(stripe).is_empty() {
-            self.resync_stripe(stripe).await?;
-        }
-        let (stripes, units) = {
-            let table = self.unmatched.0.borrow();
-            let first = table.iter().next().map(|(stripe, units)| (*stripe, *units));
-            (table.len(), first)
-        };
-        match units {
-            Some((stripe, units)) if stripes >= STRIPES_MAX => {
-                let unit = units.iter().next().unwrap_or(0);
-                let slot = self.geometry.slot(stripe, unit);
-                Err(ArrayError::NoSpace { disk: self.members.name(slot) })
+        if !self.wanting.unmatched(stripe).is_empty() {
+            let matched = self.resync_stripe(stripe).await;
+            // Sectors that still want a repair hinder no write elsewhere.
+            if !self.wanting.unmatched(stripe).is_empty() {
+                matched?;
             }
-            _ => Ok(()),
         }
+        self.check_wanting()
     }
 
-    /// The slots that must have room before the stripe's parity can match.
+    /// Whether one more stripe may come to want room.
+    ///
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if very many do already.
+    pub(crate) fn check_wanting(&self) -> Result<(), ArrayError> {
+        let first = {
+            let table = self.wanting.0.borrow();
+            if table.len() < STRIPES_MAX {
+                return Ok(());
+            }
+            table.keys().next().copied().unwrap_or_default()
+        };
+        let slot = self.wanting_slots(first).iter().next().unwrap_or_default();
+        Err(ArrayError::NoSpace { disk: self.members.name(slot) })
+    }
+
+    /// After a resync of a stripe that left units with unreadable sectors: it is resynced once more
+    /// when there may be room for their repair. The caller holds its lock.
+    ///
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if there are such units.
+    pub(crate) fn await_repair(&self, stripe: u64, units: UnitSet) -> Result<(), ArrayError> {
+        let Some(unit) = units.iter().next() else { return Ok(()) };
+        self.wanting.note(stripe, |wants| wants.unrepaired = units);
+        let slot = self.geometry.slot(stripe, unit);
+        Err(ArrayError::NoSpace { disk: self.members.name(slot) })
+    }
+
+    /// The slots that must have room before the stripe can match.
     fn wanting_slots(&self, stripe: u64) -> UnitSet {
-        self.unmatched.of(stripe).iter().map(|unit| self.geometry.slot(stripe, unit)).collect()
+        let Wants { unmatched, unrepaired } = self.wanting.of(stripe);
+        let units = unmatched.union(&unrepaired);
+        units.iter().map(|unit| self.geometry.slot(stripe, unit)).collect()
     }
 
     /// Whether something is to be tried again when there may be room under a member.
     pub(crate) fn waits_for_space(&self) -> bool {
-        !self.unmatched.is_empty() || !self.members.without_space().is_empty()
+        !self.wanting.is_empty() || !self.members.without_space().is_empty()
     }
 
     /// Tries whether there is room now. A member that has none is asked once.
     pub(crate) async fn try_space(&self) {
         let mut full = UnitSet::new();
-        for stripe in self.unmatched.stripes() {
+        let noted = self.members.without_space();
+        for stripe in self.wanting.stripes() {
             if self.jobs.paused.get() || self.stopped.get() || self.check_writable().is_err() {
                 return;
             }
@@ -156,7 +198,8 @@ impl Inner {
             }
         }
         self.members.suppose_space_but_in(full);
-        if full.is_empty() {
+        // A replacement that lacked room may have some where another member has none.
+        if full.is_empty() || !noted.is_subset(&full) {
             self.jobs.wake();
         }
     }
@@ -166,7 +209,7 @@ impl Inner {
         if units.is_empty() {
             return;
         }
-        self.unmatched.note(stripe, units);
+        self.wanting.note(stripe, |wants| wants.unmatched = wants.unmatched.union(&units));
         let region = self.map.region_of(stripe);
         // If the map cannot be written the array is broken, and writes no more.
         let _ = self.map.set_needs_resync(self, &[region]).await;

@@ -22,7 +22,7 @@ use crate::jobs::Jobs;
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::members::{Members, Spare};
-use crate::no_room::Unmatched;
+use crate::no_room::Wanting;
 use crate::region_map::RegionMap;
 use crate::salvage::salvage;
 use crate::superblock::{Consistency, Superblock, read_superblock, write_label, write_superblock};
@@ -118,7 +118,7 @@ async fn open(
         locks: StripeLocks::default(),
         pending: RefCell::default(),
         log,
-        unmatched: Unmatched::default(),
+        wanting: Wanting::default(),
         budget: Inner::new_budget(),
         events: crate::events::Events::default(),
         jobs,

@@ -29,7 +29,7 @@ use weft_rt::{Buf, Frozen};
 use crate::area::Area;
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{Columns, Units};
+use crate::gather::{Columns, Gathered, Units};
 use crate::geometry::to_len;
 use crate::log::{FoundRecord, LogId};
 pub(crate) use logs::LogBlock;
@@ -246,21 +246,27 @@ impl Inner {
 
     /// Makes the parity of a stripe agree with its data. Lost units keep the value that the code
     /// gives for them now. The caller holds the stripe's lock. Returns whether anything was wrong.
+    ///
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if there was no room for all that is to be written: the stripe is tried
+    /// again by itself, and its region keeps its mark until then.
     pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<bool, ArrayError> {
         let at = Columns::maintenance(stripe, 0);
         let check = self.check_stripe(at).await?;
-        let wrong = !check.wrong.is_empty();
-        if wrong {
+        let written: UnitSet = check.wrong.iter().map(|(unit, _)| *unit).collect();
+        if !written.is_empty() {
             self.write_back(at, check.wrong, WriteOpts::MAINTENANCE).await?;
         }
         // Also units whose member was lost meanwhile: whoever takes its place gets them anew.
-        self.unmatched.forget(stripe);
-        Ok(wrong)
+        self.wanting.forget(stripe);
+        self.check_writable()?;
+        self.await_repair(stripe, check.unrepaired.difference(&written))?;
+        Ok(!written.is_empty())
     }
 
     /// Reads a whole stripe and computes its parity anew. Unmatched parity is wrong, and not looked at.
     pub(crate) async fn check_stripe(&self, at: Columns) -> Result<Checked, ArrayError> {
-        let (absent, unmatched) = (self.absent_units(at.stripe), self.unmatched.of(at.stripe));
+        let (absent, unmatched) = (self.absent_units(at.stripe), self.wanting.unmatched(at.stripe));
         let (lost, unmatched) = (absent.union(&unmatched), unmatched.difference(&absent));
         let code = &self.geometry.code;
         let (k, len) = (code.k(), self.geometry.unit_len());
@@ -268,7 +274,8 @@ impl Inner {
         let present = self.geometry.units().difference(&lost);
         let wanted = self.geometry.data_units().union(&present);
         let all: Units = wanted.iter().map(|unit| (unit, Buf::new(len))).collect();
-        let (result, all) = self.gather(at, lost, all).await;
+        let Gathered { result, units: all, unrepaired } =
+            self.gather_and_repair(at, lost, all).await;
         result?;
         let (data, parity): (Vec<_>, Vec<_>) = all.into_iter().partition(|(unit, _)| *unit < k);
         let sources: Vec<&[u8]> = data.iter().map(|(_, buf)| &**buf).collect();
@@ -288,7 +295,7 @@ impl Inner {
             weft_gf::encode(&[code.row(at.stripe, unit - k)], &sources, &mut [&mut fresh]);
             wrong.push((unit, fresh));
         }
-        Ok(Checked { data, parity, wrong })
+        Ok(Checked { data, parity, wrong, unrepaired })
     }
 }
 
@@ -339,6 +346,9 @@ pub(crate) struct Checked {
     pub parity: Units,
     /// Those that disagree with the data, as they should be.
     pub wrong: Units,
+    /// Units with sectors that could be neither read nor written back: they are here as the others
+    /// say, and may be found on their disks otherwise.
+    pub unrepaired: UnitSet,
 }
 
 impl Replay {

@@ -159,7 +159,7 @@ impl Inner {
         }
         self.check_writable()?;
         let Some(first) = full.first() else {
-            self.unmatched.forget(stripe);
+            self.wanting.forget(stripe);
             return Ok(());
         };
         let disk = first.disk.info().name.clone();

@@ -20,11 +20,11 @@ impl Inner {
 
     /// The regions that need a resync, but for those that wait for room under a member.
     pub(super) fn regions_to_resync(&self) -> Vec<u64> {
-        if self.map.resync_count() == 0 {
+        if self.map.resync_count() == 0 || self.check_wanting().is_err() {
             return Vec::new();
         }
         let waiting: BTreeSet<u64> =
-            self.unmatched.stripes().into_iter().map(|stripe| self.map.region_of(stripe)).collect();
+            self.wanting.stripes().into_iter().map(|stripe| self.map.region_of(stripe)).collect();
         (0..self.geometry.regions())
             .filter(|region| self.map.needs_resync(*region) && !waiting.contains(region))
             .collect()
@@ -76,7 +76,10 @@ impl Inner {
         loop {
             let (now, flying) = (self.rt.now(), in_flight.len());
             let window = pace.window(&self.jobs.throttle, now, flying, self.window());
-            if !self.must_yield()
+            // With no place to note another stripe that finds no room, none is begun.
+            let may_begin = self.check_wanting();
+            if may_begin.is_ok()
+                && !self.must_yield()
                 && flying < window
                 && let Some(stripe) = stripes.next()
             {
@@ -84,7 +87,7 @@ impl Inner {
                 in_flight.push(self.resync_paced(stripe));
                 continue;
             }
-            let Some(done) = in_flight.next().await else { return result };
+            let Some(done) = in_flight.next().await else { return result.and(may_begin) };
             self.jobs.step(self.rt.now());
             result = result.and(done);
         }

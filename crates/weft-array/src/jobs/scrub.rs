@@ -64,7 +64,8 @@ pub struct ScrubReport {
     pub mismatches: u64,
     /// Stripes corrected.
     pub repaired: u64,
-    /// Stripes that could not be read.
+    /// Stripes that could not be read, or that have sectors that could be reconstructed only and
+    /// not be written back.
     pub unreadable: u64,
     /// The first mismatches' places.
     pub places: Vec<Mismatch>,
@@ -262,7 +263,11 @@ impl Inner {
         let _lock = self.locks.exclusive(stripe).await;
         let lost = self.lost_units(stripe);
         let at = Columns::maintenance(stripe, 0);
-        match self.check_stripe(at).await {
+        let checked = self.check_stripe(at).await;
+        if checked.as_ref().is_ok_and(|checked| !checked.unrepaired.is_empty()) {
+            self.note(|report| report.unreadable += 1);
+        }
+        match checked {
             Ok(checked) if checked.wrong.is_empty() => self.note(|report| report.stripes += 1),
             Ok(checked) => self.mismatch(at, lost, mode, checked).await,
             Err(_) => self.note(|report| report.unreadable += 1),

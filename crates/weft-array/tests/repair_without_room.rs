@@ -1,0 +1,219 @@
+//! A sector that cannot be read, on a member that has no room for its repair: nobody takes it for repaired. After
+//! a crash its region keeps the mark until the sector was written, or read, whatever it then holds.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes and counts of a test are small"
+)]
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use common::bench::{Bench, UNIT, members, run};
+use common::disk::{Leave, Power, TestDisk};
+use common::*;
+use weft_array::{Array, ArrayError, ScrubMode};
+use weft_disk::Disk;
+use weft_rt::{Buf, Frozen, Rt, SECOND};
+
+const SECTOR: usize = 512;
+const STRIPES: usize = 3;
+/// The stripe that is being written at the crash, and the sector of its units that is hit.
+const STRIPE: u64 = 1;
+const HIT: u64 = 3;
+
+/// What comes first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Then {
+    /// Room: the sector is repaired.
+    Room,
+    /// The sector is read again, as it was before the crash.
+    Readable,
+    /// Another member is lost.
+    Loss,
+}
+
+struct Story {
+    bench: Bench,
+    disks: Vec<Rc<TestDisk>>,
+    /// The slot of the unit that was hit.
+    slot: usize,
+    open: Rc<Cell<bool>>,
+    /// Writes that found no room.
+    refused: Rc<Cell<u64>>,
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+/// A stripe is being written when the power goes; one of its units is old in a sector that cannot be read,
+/// and its disk has no room but for metadata.
+async fn crashed(rt: &Rt, code: &str, slots: usize, unit: usize) -> Story {
+    let bench = Bench::new(rt, code, slots).await;
+    let stripe = bench.stripe_bytes() as usize;
+    let old = pattern(0, STRIPES * stripe, 1);
+    write(&bench.array, 0, &old).await;
+    bench.array.flush().await.expect("flushed");
+    let mut new = old.clone();
+    // One sector of the first two units, where there are two.
+    let at = STRIPE as usize * stripe;
+    for start in (at..at + stripe).step_by(UNIT as usize).take(2) {
+        let range = start + HIT as usize * SECTOR..start + (HIT as usize + 1) * SECTOR;
+        new[range.clone()].copy_from_slice(&pattern(start as u64, SECTOR, 2));
+        write(&bench.array, range.start as u64, &new[range]).await;
+    }
+    let (slot, offset) = bench.place(STRIPE, unit);
+    let power = Power::new();
+    let reopen = |(n, disk): (usize, &Rc<TestDisk>)| {
+        let leave = if n == slot { Leave::Nothing } else { Leave::All };
+        let cells = disk.cells.borrow().after_cut(leave);
+        TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, cells)
+    };
+    let disks: Vec<_> = bench.disks.iter().enumerate().map(reopen).collect();
+    let (open, refused) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+    let data = bench.superblock.area.data_offset;
+    let (room, count) = (open.clone(), refused.clone());
+    *disks[slot].faults.room.borrow_mut() = Some(Box::new(move |at, _, _| {
+        let refuses = at >= data && !room.get();
+        count.set(count.get() + u64::from(refuses));
+        refuses.then_some(0)
+    }));
+    disks[slot].faults.unreadable.borrow_mut().insert(offset / 512 + HIT);
+    Story { bench, disks, slot, open, refused, old, new }
+}
+
+fn never(_: u64, _: u64) -> bool {
+    false
+}
+
+impl Story {
+    /// Each sector is old or new, or an error where that `may_fail`: by stripe, and sector of its units.
+    async fn check(&self, array: &Array, may_fail: impl Fn(u64, u64) -> bool, what: &str) {
+        for at in (0..self.old.len()).step_by(SECTOR) {
+            let (result, found) = array.read(at as u64, Buf::new(SECTOR)).await;
+            let stripe = at as u64 / self.bench.stripe_bytes();
+            if let Err(error) = result {
+                let unreadable = matches!(error.root(), ArrayError::Unreadable { .. });
+                let sector = at as u64 % UNIT / SECTOR as u64;
+                assert!(unreadable && may_fail(stripe, sector), "{what}: {error} at {at}");
+                continue;
+            }
+            let range = at..at + SECTOR;
+            let fits = *found == self.old[range.clone()] || *found == self.new[range];
+            assert!(fits, "{what}: wrong at {at}");
+        }
+    }
+}
+
+async fn resynced_at_last(rt: Rt, code: &'static str, slots: usize, unit: usize, then: Then) {
+    let what = format!("{code}, unit {unit}, {then:?}");
+    let story = crashed(&rt, code, slots, unit).await;
+    let array = assemble(&rt, &members(&story.disks)).await;
+    rt.sleep(25 * SECOND).await;
+    let status = array.status();
+    assert_eq!(status.regions.resync, 1, "{what}: {status:?}");
+    assert!(status.slots[story.slot].no_space && status.jobs.is_empty(), "{what}: {status:?}");
+    assert!(status.slots.iter().all(|slot| slot.state == "active"), "{what}: {status:?}");
+    // It is tried again, and not all the time.
+    let tries = story.refused.get();
+    assert!((2..20).contains(&tries), "{what}: {tries} tries");
+    story.check(&array, never, &what).await;
+    let bad = story.disks[story.slot].faults.unreadable.borrow().len();
+    assert_eq!(bad, 1, "{what}");
+    match then {
+        Then::Room => story.open.set(true),
+        Then::Readable => {
+            story.disks[story.slot].faults.unreadable.borrow_mut().clear();
+            rt.sleep(25 * SECOND).await;
+            story.check(&array, never, &what).await;
+            story.open.set(true);
+        }
+        Then::Loss => {
+            array.fail(&((story.slot + 1) % slots).to_string()).await.expect("can lose one");
+            // What the log says of parity found no room either: none of that is trusted.
+            let k = story.bench.k();
+            let whole = unit >= k && k > 1;
+            let may_fail = |stripe, sector| stripe == STRIPE && (sector == HIT || whole);
+            story.check(&array, may_fail, &what).await;
+            array.stop().await.expect("stopped");
+            return;
+        }
+    }
+    rt.sleep(25 * SECOND).await;
+    let status = array.status();
+    assert_eq!(status.regions.resync, 0, "{what}: {status:?}");
+    assert!(status.slots.iter().all(|slot| !slot.no_space), "{what}");
+    assert!(story.disks[story.slot].faults.unreadable.borrow().is_empty(), "{what}");
+    let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+    assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
+    story.check(&array, never, &what).await;
+    array.stop().await.expect("stopped");
+}
+
+#[test]
+fn a_region_keeps_its_mark_until_the_sector_was_written_or_read() {
+    for (code, slots) in [("raid1", 2), ("raid1", 3), ("raid5", 4), ("raid6", 5), ("lrc:4,2,1", 7)]
+    {
+        for unit in 0..slots {
+            for then in [Then::Room, Then::Readable, Then::Loss] {
+                run(move |rt| resynced_at_last(rt, code, slots, unit, then));
+            }
+        }
+    }
+}
+
+/// Such a stripe takes writes to its other units, also beside the sector.
+#[test]
+fn writes_beside_the_sector_do_not_wait_for_its_repair() {
+    run(|rt| async move {
+        let mut story = crashed(&rt, "raid6", 5, 0).await;
+        let array = assemble(&rt, &members(&story.disks)).await;
+        rt.sleep(SECOND).await;
+        let at = (STRIPE * story.bench.stripe_bytes() + UNIT) as usize + HIT as usize * SECTOR;
+        let bytes = pattern(at as u64, SECTOR, 3);
+        array.write(at as u64, Frozen::copy_from(&bytes), true).await.expect("has room");
+        story.old[at..at + SECTOR].copy_from_slice(&bytes);
+        story.new[at..at + SECTOR].copy_from_slice(&bytes);
+        story.disks[story.slot].faults.unreadable.borrow_mut().clear();
+        rt.sleep(25 * SECOND).await;
+        assert_eq!(array.status().regions.resync, 0);
+        story.check(&array, never, "written").await;
+        assert_eq!(array.scrub(ScrubMode::Check).await.expect("scrubbed").mismatches, 0);
+        array.fail("1").await.expect("can lose one");
+        array.fail("2").await.expect("can lose another");
+        story.check(&array, never, "degraded").await;
+        array.stop().await.expect("stopped");
+    });
+}
+
+#[test]
+fn a_scrub_counts_a_sector_that_it_cannot_repair() {
+    run(|rt| async move {
+        for (code, slots) in [("raid1", 2), ("raid5", 4), ("raid6", 5)] {
+            for mode in [ScrubMode::Check, ScrubMode::Repair] {
+                let bench = Bench::new(&rt, code, slots).await;
+                let bytes = pattern(0, STRIPES * bench.stripe_bytes() as usize, 1);
+                write(&bench.array, 0, &bytes).await;
+                bench.spoil(STRIPE, 0, HIT..HIT + 1);
+                let (slot, _) = bench.place(STRIPE, 0);
+                let room = &bench.disks[slot].faults.room;
+                let data = bench.superblock.area.data_offset;
+                *room.borrow_mut() = Some(Box::new(move |at, _, _| (at >= data).then_some(0)));
+                let scrub = async || {
+                    let found = bench.array.scrub(mode).await.expect("scrubbed");
+                    (found.mismatches, found.repaired, found.unreadable)
+                };
+                assert_eq!(scrub().await, (0, 0, 1), "{code} {mode:?}");
+                let status = bench.array.status();
+                // Nothing is lost that was there: there is nothing to resync.
+                assert_eq!((status.slots[slot].repaired, status.regions.resync), (0, 0), "{code}");
+                assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{code} {mode:?}");
+                *room.borrow_mut() = None;
+                assert_eq!(scrub().await, (0, 0, 0), "{code} {mode:?}");
+                assert_eq!(bench.array.status().slots[slot].repaired, 1, "{code} {mode:?}");
+                bench.array.stop().await.expect("stopped");
+            }
+        }
+    });
+}
