@@ -12,8 +12,10 @@ const REGRESSIONS: [u64; 29] = [
 ];
 
 /// Seeds that found faults since.
-const TORN: [u64; 8] =
-    [1_010_026, 1_010_317, 1_010_626, 2_000_636, 3_001_174, 3_001_556, 3_003_957, 3_005_365];
+const TORN: [u64; 9] = [
+    1_010_026, 1_010_317, 1_010_626, 2_000_636, 3_001_174, 3_001_266, 3_001_556, 3_003_957,
+    3_005_365,
+];
 
 fn all_pass(seed: u64, runs: u64, options: Options) {
     let simulation = Simulation { seed, runs, options, ..Simulation::default() };
