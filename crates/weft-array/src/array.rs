@@ -16,7 +16,7 @@ use crate::events::{Event, Events};
 use crate::geometry::Geometry;
 use crate::locks::StripeLocks;
 use crate::log::Log;
-use crate::members::Members;
+use crate::members::{Members, Refusal};
 use crate::no_room::Wanting;
 use crate::region_map::{MapError, MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
 use crate::superblock::{SlotState, SuperblockError};
@@ -204,21 +204,25 @@ impl Inner {
                 return;
             }
             let failed = self.members.commit(turn).await;
-            if failed.is_empty() {
+            if failed.is_empty() || !self.take_out_all(failed) {
                 return;
             }
-            for (slot, disk, error) in failed {
-                let SuperblockError::Disk(error) = error else {
-                    // No member's fault, and nothing was written: what stands on the members is
-                    // good.
-                    self.set_broken(UnitSet::new(), &error.to_string());
-                    return;
-                };
-                if let TakenOut::Essential = self.take_out(slot, &disk, &error.to_string()) {
-                    return;
-                }
+        }
+    }
+
+    /// Excludes, in memory, members that failed to take a superblock. False if the array is broken.
+    pub fn take_out_all(&self, failed: Vec<Refusal>) -> bool {
+        for (slot, disk, error) in failed {
+            let SuperblockError::Disk(error) = error else {
+                // No member's fault, and nothing was written: what stands on the members is good.
+                self.set_broken(UnitSet::new(), &error.to_string());
+                return false;
+            };
+            if let TakenOut::Essential = self.take_out(slot, &disk, &error.to_string()) {
+                return false;
             }
         }
+        true
     }
 
     /// Empties a slot, or leaves it to its member's replacement, in memory;
@@ -242,7 +246,7 @@ impl Inner {
         self.members.set_missing(slot);
     }
 
-    fn set_broken(&self, slots: UnitSet, cause: &str) {
+    pub fn set_broken(&self, slots: UnitSet, cause: &str) {
         self.broken_slots.set(self.broken_slots.get().union(&slots));
         let mut broken = self.broken.borrow_mut();
         if broken.is_none() {

@@ -11,19 +11,42 @@
 //! half of the members that were active before it ([`may_take_effect`]).
 //!
 //! **Assembly rule**. Let N be the newest superblock found on a disk that it places in a slot, A
-//! the slots that it lists as active. The array is started if more than half of A is found, or all
-//! of it, and the code survives the rest.
+//! the slots that it lists as active. The array is started if more than half of A is found, and the
+//! code survives the rest.
 //!
-//! *Why that is enough.* Suppose that some superblock M newer than N is in effect, and look at the
-//! first one in effect after N. It is durable on all that it lists. Had it kept any of the members
-//! found in A, that one would hold it, and N would not be the newest. So it dropped all of them,
-//! more than half of A (or all), which the commit rule forbids.
+//! *Why that is enough while changes are made one after the other.* Suppose that some superblock M
+//! newer than N is in effect, and look at the first one in effect after N. It is durable on all that
+//! it lists. Had it kept any of the members found in A, that one would hold it, and N would not
+//! be the newest. So it dropped all of them, more than half of A, which the commit rule forbids.
+//!
+//! **Changes that were cut short.** A crash may leave a superblock X on a few members only. It did not
+//! take effect, but if only these are found next, it looks as if it had; and if they are away, the
+//! others may go on from the one before it, and change something else. This is the old problem of
+//! agreeing on who has a vote, and it is met with the known means (Ongaro: Consensus, 2014, chapter
+//! 4):
+//!
+//! - *Joint majorities.* Two changes from P, of which one started X, are told from each other if a
+//!   majority of P's active members and a majority of X's share a member ([`majorities_meet`]). One
+//!   that drops or adds a single member is such a change; two at once from an odd number, or a swap,
+//!   may be none. X then names P's members ([`Superblock::succeeds`]), an assembly needs a majority
+//!   of these as well, and once X is in effect another superblock says that this has passed.
+//! - *A run begins with what there is.* If members are missing, or N is such an X, N is made durable
+//!   with a new number and epoch on those that were found, more than half of A, and more than half
+//!   of P's: also on P's that N leaves out, which so learn that they are. Only then is another
+//!   written, that drops the missing. What others hold can no longer find a majority.
+//!
+//! A test in `tests/assembly.rs` tries all of this on mirrors, and fails without either.
 //!
 //! *A change that did not take effect.* After a crash some members may hold N and others the one
 //! before. If N lists such a member as active, N had not taken effect (it would be durable there),
 //! so no write was acknowledged without that member, and it holds everything: it is *lagging*, and
 //! gets N before anything else is written. A member that is two or more behind did not lose a race
 //! with a crash: its disk was set back (an old image, a snapshot). It is stale.
+//!
+//! *Two superblocks of one number* are what such a crash leaves, when the rest went on without those
+//! that hold X. X lists some of the rest, so it is not in effect, and the one that most members hold
+//! counts. If neither is in effect, either will do. Where two may be, or the one that may has no
+//! more members, parts were started by force, and only the user can know which one is right.
 //!
 //! *Replacements.* A working member's replacement ([`crate::superblock::ReplacementMeta`]) counts
 //! in the commit rule as one that is listed, and never as active. If its member is not found it
@@ -38,7 +61,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use weft_disk::DiskInfo;
 
-use crate::superblock::{Role, SlotState, Superblock, SuperblockError};
+use crate::superblock::{Predecessor, Role, SlotState, Superblock, SuperblockError};
 use crate::uuid::Id;
 
 /// A disk and what it says.
@@ -60,6 +83,11 @@ pub struct Assembly {
     pub newest: Superblock,
     /// Members (indices of what was found) that lack the newest superblock for a crash.
     pub lagging: Vec<usize>,
+    /// Disks (indices of what was found) that are out by a change which may not be in effect yet, and
+    /// are to be told so before it is relied on.
+    pub outgoing: Vec<usize>,
+    /// It would not have been started unforced: only those that were found count.
+    pub forced: bool,
     /// For each slot the disk (index of what was found) that holds it.
     pub slots: Vec<Option<usize>>,
     /// For each slot the disk that is to replace its member, which was found too.
@@ -176,6 +204,14 @@ pub fn may_take_effect(before: usize, kept: usize) -> bool {
     kept > 0 && 2 * kept >= before
 }
 
+/// Whether more than half of `before` and more than half of `after` are bound to share a member.
+#[must_use]
+pub fn majorities_meet(before: &[Id], after: &[Id]) -> bool {
+    let majority = |active: &[Id]| active.len() / 2 + 1;
+    let all = before.len() + after.iter().filter(|id| !before.contains(id)).count();
+    majority(before) + majority(after) > all
+}
+
 /// Decides. `survives` says whether an array with this superblock gives all data when these slots
 /// are lost.
 ///
@@ -195,6 +231,8 @@ pub fn decide(
         superblock: newest.clone(),
         newest: newest.clone(),
         lagging: Vec::new(),
+        outgoing: Vec::new(),
+        forced: false,
         slots: vec![None; newest.slots.len()],
         replacements: vec![None; newest.slots.len()],
         spares: Vec::new(),
@@ -203,7 +241,15 @@ pub fn decide(
         needs_recovery: !newest.clean,
         survives: true,
     };
+    // Those active before who cannot have gone on since then in another part of the array.
+    let was_active = |own: &Superblock, before: &Predecessor| {
+        let of_this_part = own.seq <= before.seq || own.log_epoch == newest.log_epoch;
+        own.seq <= newest.seq && of_this_part && before.active.contains(&own.self_id)
+    };
+    let mut before_found = 0;
     for (index, own) in members {
+        let had_a_say = newest.succeeds.as_ref().is_some_and(|before| was_active(own, before));
+        before_found += usize::from(had_a_say);
         match place(&newest, own, &found[index].disk) {
             Ok(role @ (Role::Slot(slot, _) | Role::Replacement(slot))) => {
                 let is_replacement = matches!(role, Role::Replacement(_));
@@ -215,12 +261,15 @@ pub fn decide(
                 }
             }
             Ok(_) => assembly.spares.push(index),
-            Err(why) => unused.push(Unused { index, why }),
+            Err(why) => {
+                assembly.outgoing.extend(had_a_say.then_some(index));
+                unused.push(Unused { index, why });
+            }
         }
     }
     unused.sort_by_key(|unused| unused.index);
     assembly.unused = unused;
-    assembly.judge(found, force_degraded, survives)?;
+    assembly.judge(found, before_found, force_degraded, survives)?;
     Ok(assembly)
 }
 
@@ -307,15 +356,31 @@ fn newest(
         let line = |unused: &Unused| format!("{}: {}", found[unused.index].disk.name, unused.why);
         return Err(AssembleError::Unusable { why: unused.iter().map(line).collect() });
     };
-    let name = |(index, _): &&(usize, &Superblock)| found[*index].disk.name.clone();
-    let latest = || witnesses().filter(|(_, own)| own.seq == newest.seq);
-    let other: Vec<_> =
-        latest().filter(|(_, own)| !own.says_the_same(newest)).map(|m| name(&m)).collect();
-    if other.is_empty() {
-        return Ok((*newest).clone());
+    let latest: Members<'_> =
+        witnesses().filter(|(_, own)| own.seq == newest.seq).copied().collect();
+    let part = |of: &Superblock, same: bool| -> Members<'_> {
+        latest.iter().filter(|(_, own)| own.says_the_same(of) == same).copied().collect()
+    };
+    // One that is in effect is held by all that it lists.
+    let is_in_effect_nowhere =
+        |one: &Superblock| part(one, false).iter().any(|(_, other)| lists(one, other.self_id));
+    let most = latest.iter().max_by_key(|(_, own)| (part(own, true).len(), own.log_epoch));
+    let (_, most) = most.expect("the newest is among them");
+    let (here, elsewhere) = (part(most, true), part(most, false));
+    let is_clear = |(_, own): &(usize, &Superblock)| {
+        let fewer = part(own, true).len() < here.len();
+        is_in_effect_nowhere(own) && (fewer || is_in_effect_nowhere(most))
+    };
+    if elsewhere.iter().all(is_clear) {
+        return Ok((*most).clone());
     }
-    let one = latest().filter(|(_, own)| own.says_the_same(newest)).map(|m| name(&m)).collect();
-    Err(AssembleError::SplitBrain { one, other })
+    let names = |part: Members<'_>| part.iter().map(|(i, _)| found[*i].disk.name.clone()).collect();
+    Err(AssembleError::SplitBrain { one: names(here), other: names(elsewhere) })
+}
+
+/// Whether a superblock cannot be in effect without this member.
+fn lists(superblock: &Superblock, member: Id) -> bool {
+    matches!(superblock.role_of(member), Role::Slot(..) | Role::Replacement(_))
 }
 
 /// What a member is to the array, or why it is nothing.
@@ -323,6 +388,9 @@ fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role,
     let role = newest.role_of(own.self_id);
     let needed = newest.area.data_offset + newest.rows * newest.unit_bytes;
     match role {
+        _ if own.seq > newest.seq => {
+            Err("stale: it was told that the array goes on without it; add it anew".into())
+        }
         Role::None => Err(format!(
             "stale: the array went on without it (its superblock is number {}, the newest is {}); add it anew",
             own.seq, newest.seq
@@ -331,6 +399,11 @@ fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role,
             "stale: it missed updates, or was set back to an earlier state (its superblock is number {}, the newest is {}); add it anew",
             own.seq, newest.seq
         )),
+        Role::Slot(..) | Role::Replacement(_)
+            if own.seq == newest.seq && !own.says_the_same(newest) =>
+        {
+            Err("stale: the array went on without it; add it anew".to_owned())
+        }
         _ if disk.size_bytes < needed => {
             Err(format!("it has shrunk to {} bytes; {needed} are needed", disk.size_bytes))
         }
@@ -343,10 +416,12 @@ fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role,
 }
 
 impl Assembly {
-    /// Marks what is missing, and refuses if the rest is not enough.
+    /// Marks what is missing, and refuses if the rest is not enough. `before_found`: how many of
+    /// those active before the newest superblock were found, if that matters.
     fn judge(
         &mut self,
         found: &[Found],
+        before_found: usize,
         force_degraded: bool,
         survives: &dyn Fn(&Superblock, &[usize]) -> bool,
     ) -> Result<(), AssembleError> {
@@ -388,15 +463,18 @@ impl Assembly {
             let code = self.newest.code.to_string();
             return Err(AssembleError::TooFew { name: name(), code, missing: missing(&gone) });
         }
-        if 2 * present <= active.len() && present < active.len() && !force_degraded {
-            return Err(AssembleError::NoMajority {
-                name: name(),
-                present,
-                active: active.len(),
-                missing: missing(&self.lost),
-            });
+        let mut majorities = vec![(present, active.len())];
+        majorities.extend(self.newest.succeeds.as_ref().map(|b| (before_found, b.active.len())));
+        match majorities.into_iter().find(|(present, active)| 2 * present <= *active) {
+            Some((present, active)) if !force_degraded => {
+                let missing = missing(&self.lost);
+                Err(AssembleError::NoMajority { name: name(), present, active, missing })
+            }
+            lacking => {
+                self.forced = lacking.is_some();
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     fn describe(&self, slot: usize) -> String {

@@ -34,7 +34,7 @@ mod write;
 mod zero;
 
 pub use area::Area;
-pub use assemble::{AssembleError, Assembly, Found, decide, may_take_effect};
+pub use assemble::{AssembleError, Assembly, Found, decide, majorities_meet, may_take_effect};
 pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use error::ArrayError;
 pub use events::{Event, Subscription};

@@ -16,10 +16,10 @@ use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::sync::{Permit, Semaphore};
 
-use crate::assemble::may_take_effect;
+use crate::assemble::{majorities_meet, may_take_effect};
 use crate::superblock::{
-    LANES, ReplacementMeta, SlotState, SpareMeta, Superblock, SuperblockError, disk_hint,
-    write_superblock,
+    LANES, Predecessor, ReplacementMeta, Role, SlotState, SpareMeta, Superblock, SuperblockError,
+    disk_hint, write_superblock,
 };
 use crate::uuid::Id;
 
@@ -74,11 +74,14 @@ pub(crate) struct Members {
     pub superblock: RefCell<Superblock>,
     commit: Semaphore,
     all_active: Cell<bool>,
-    /// Members active in the superblock that is in effect.
-    in_effect: RefCell<Vec<Id>>,
+    /// The superblock that is in effect.
+    in_effect: RefCell<Predecessor>,
     /// Whether a slot has a second disk.
     any_beside: Cell<bool>,
 }
+
+/// A member that failed to take a superblock.
+pub(crate) type Refusal = (usize, Rc<dyn Disk>, SuperblockError);
 
 /// A request under way on a member; ends when dropped.
 pub(crate) struct Busy<'a>(&'a Cell<u32>);
@@ -90,8 +93,10 @@ impl Drop for Busy<'_> {
 }
 
 impl Members {
+    /// `in_effect`: whose active members count when some are lost.
     pub fn new(
         superblock: Superblock,
+        in_effect: Predecessor,
         disks: Vec<Option<Rc<dyn Disk>>>,
         replacements: Vec<Option<Rc<dyn Disk>>>,
         spares: Vec<Spare>,
@@ -111,7 +116,6 @@ impl Members {
             repairs: Cell::new(0),
             no_space: Cell::new(false),
         });
-        let in_effect = superblock.active_members();
         let members = Self {
             in_effect: RefCell::new(in_effect),
             slots: slots.collect(),
@@ -401,7 +405,7 @@ impl Members {
     /// be replaced, as nobody would know that it was.
     pub fn is_only_active(&self, slot: usize) -> bool {
         let id = self.superblock.borrow().slots[slot].member_id;
-        self.in_effect.borrow().iter().all(|active| Some(*active) == id)
+        self.in_effect.borrow().active.iter().all(|active| Some(*active) == id)
     }
 
     /// Puts a disk into an empty slot, in memory only: requests use it from now on where its lane
@@ -443,7 +447,7 @@ impl Members {
 
     /// Whether the membership as it is now may take effect after the one that is.
     pub fn check_majority(&self) -> Result<(), String> {
-        let before = self.in_effect.borrow();
+        let before = &self.in_effect.borrow().active;
         let now = self.superblock.borrow().active_members();
         let kept = before.iter().filter(|id| now.contains(id)).count();
         if may_take_effect(before.len(), kept) {
@@ -462,42 +466,80 @@ impl Members {
         self.commit.acquire(1).await
     }
 
-    /// Writes the superblock as it is now, with the next sequence number, to every member and
-    /// spare. Returns the members that failed to take it: the caller must exclude them and commit again.
-    pub async fn commit(&self, _turn: Permit) -> Vec<(usize, Rc<dyn Disk>, SuperblockError)> {
-        let spares = self.spares.borrow().clone();
+    /// Writes the superblock as it is now, with the next sequence number, to every member and spare,
+    /// twice if an assembly needs two majorities until it is known to be in effect. Returns the
+    /// members that failed to take it: the caller must exclude them and commit again.
+    pub async fn commit(&self, _turn: Permit) -> Vec<Refusal> {
+        loop {
+            let superblock = self.next_superblock();
+            let failed = self.write_to_all(&superblock).await;
+            if !failed.is_empty() {
+                return failed;
+            }
+            let (seq, active) = (superblock.seq, superblock.active_members());
+            *self.in_effect.borrow_mut() = Predecessor { seq, active };
+            self.forget_replaced(&superblock);
+            if superblock.succeeds.is_none() {
+                return failed;
+            }
+        }
+    }
+
+    fn next_superblock(&self) -> Superblock {
+        let in_effect = self.in_effect.borrow();
+        let mut superblock = self.superblock.borrow_mut();
+        superblock.seq += 1;
+        superblock.spares = self.spares.borrow().iter().map(Spare::meta).collect();
+        let meet = majorities_meet(&in_effect.active, &superblock.active_members());
+        superblock.succeeds = (!meet).then(|| in_effect.clone());
+        superblock.note_features();
+        superblock.clone()
+    }
+
+    /// Writes `newest`, which still lists those that were not found, as the superblock of a new run.
+    /// Gives what was written, who in a slot has it, and the members that failed to take it.
+    pub async fn affirm(
+        &self,
+        newest: Superblock,
+        _turn: Permit,
+    ) -> (Superblock, Vec<Id>, Vec<Refusal>) {
         let superblock = {
-            let mut superblock = self.superblock.borrow_mut();
-            superblock.seq += 1;
-            superblock.spares = spares.iter().map(Spare::meta).collect();
-            superblock.note_features();
-            superblock.clone()
+            let mut now = self.superblock.borrow_mut();
+            now.seq = newest.seq + 1;
+            let (seq, clean, log_epoch) = (now.seq, now.clean, now.log_epoch);
+            Superblock { seq, clean, log_epoch, ..newest }
         };
+        let failed = self.write_to_all(&superblock).await;
+        let mut holders = self.disks();
+        holders.retain(|(_, disk)| failed.iter().all(|(_, other, _)| !Rc::ptr_eq(disk, other)));
+        let slots = &self.superblock.borrow().slots;
+        let ids = holders.into_iter().filter_map(|(slot, _)| slots[slot].member_id);
+        (superblock, ids.collect(), failed)
+    }
+
+    /// Writes a superblock to every member and spare that has a part in it.
+    async fn write_to_all(&self, superblock: &Superblock) -> Vec<Refusal> {
+        let now = self.superblock.borrow().clone();
+        let spares = self.spares.borrow().clone();
         let to_spares =
-            spares.iter().map(|spare| write_superblock(&*spare.disk, &superblock, spare.id));
-        let mut members = self.disks();
-        // A replacement that is staged and not published yet is no member so far.
-        members.retain(|(slot, _)| superblock.slots[*slot].state != SlotState::Missing);
-        let mut ids: Vec<Option<Id>> =
-            members.iter().map(|(slot, _)| superblock.slots[*slot].member_id).collect();
-        let replacements = superblock.slots.iter().enumerate().filter_map(|(slot, meta)| {
+            spares.iter().map(|spare| write_superblock(&*spare.disk, superblock, spare.id));
+        let members = self.disks().into_iter().filter_map(|(slot, disk)| {
+            // A replacement that is staged and not published yet is no member so far.
+            let meta = Some(&now.slots[slot]).filter(|meta| meta.state != SlotState::Missing)?;
+            Some((slot, disk, meta.member_id?))
+        });
+        let replacements = now.slots.iter().enumerate().filter_map(|(slot, meta)| {
             Some((slot, self.beside(slot)?, meta.replacement.as_ref()?.member_id))
         });
-        for (slot, disk, id) in replacements {
-            members.push((slot, disk));
-            ids.push(Some(id));
-        }
-        let to_members = members
-            .iter()
-            .zip(ids)
-            .filter_map(|((_, disk), id)| Some(write_superblock(&**disk, &superblock, id?)));
+        let members: Vec<_> = members
+            .chain(replacements)
+            .filter(|(_, _, id)| superblock.role_of(*id) != Role::None)
+            .collect();
+        let to_members =
+            members.iter().map(|(_, disk, id)| write_superblock(&**disk, superblock, *id));
         let (results, _) = join(join_all(to_members), join_all(to_spares)).await;
-        if results.iter().all(Result::is_ok) {
-            *self.in_effect.borrow_mut() = superblock.active_members();
-            self.forget_replaced(&superblock);
-        }
         let failed = members.into_iter().zip(results);
-        failed.filter_map(|((slot, disk), result)| Some((slot, disk, result.err()?))).collect()
+        failed.filter_map(|((slot, disk, _), result)| Some((slot, disk, result.err()?))).collect()
     }
 
     /// What `in_effect` does not name any more needs no writes.

@@ -25,7 +25,10 @@ use crate::members::{Members, Spare};
 use crate::no_room::Wanting;
 use crate::region_map::RegionMap;
 use crate::salvage::salvage;
-use crate::superblock::{Consistency, Superblock, read_superblock, write_label, write_superblock};
+use crate::superblock::{
+    Consistency, Predecessor, Superblock, read_superblock, write_label, write_superblock,
+};
+use crate::uuid::Id;
 use crate::volume::Array;
 
 /// How to assemble an array.
@@ -109,7 +112,9 @@ async fn open(
     let zeroed = Cell::new(superblock.members_zeroed);
     let jobs = Jobs::new();
     jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
-    let members = Members::new(superblock, in_slots, replacements, waiting);
+    let in_effect = if assembly.forced { &superblock } else { &assembly.newest };
+    let in_effect = Predecessor { seq: in_effect.seq, active: in_effect.active_members() };
+    let members = Members::new(superblock, in_effect, in_slots, replacements, waiting);
     Ok(Rc::new_cyclic(|me| Inner {
         rt: rt.clone(),
         geometry,
@@ -204,9 +209,39 @@ impl Inner {
             superblock.clean = false;
             superblock.log_epoch = nonce;
         }
+        if !assembly.lost.is_empty() || assembly.newest.succeeds.is_some() {
+            self.affirm(disks, assembly).await?;
+        }
         self.commit_members().await;
         self.renew_log_blocks(unread).await;
         self.check_writable()
+    }
+
+    /// The newest superblock is made that of this run before anything else relies on it: see the head
+    /// of `assemble.rs`.
+    async fn affirm(&self, disks: &[Rc<dyn Disk>], assembly: &Assembly) -> Result<(), ArrayError> {
+        let turn = self.members.turn_to_commit().await;
+        let (superblock, mut holders, failed) =
+            self.members.affirm(assembly.newest.clone(), turn).await;
+        for index in &assembly.outgoing {
+            let disk = &*disks[*index];
+            if let Some(own) = read_superblock(disk).await?
+                && write_superblock(disk, &superblock, own.self_id).await.is_ok()
+            {
+                holders.push(own.self_id);
+            }
+        }
+        let by_most = |active: &[Id]| {
+            2 * active.iter().filter(|id| holders.contains(id)).count() > active.len()
+        };
+        let before = superblock.succeeds.as_ref();
+        let affirmed = by_most(&superblock.active_members())
+            && before.is_none_or(|before| by_most(&before.active));
+        if self.take_out_all(failed) && !affirmed && !assembly.forced {
+            let cause = "members failed while it was being assembled; assemble it again";
+            self.set_broken(UnitSet::new(), cause);
+        }
+        Ok(())
     }
 
     /// Checks a disk that is to become a spare, and makes it a member.

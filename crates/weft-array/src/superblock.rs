@@ -41,9 +41,11 @@ pub use io::{erase_label, read_superblock, write_label, write_superblock};
 /// Version of the format on disk.
 pub const FORMAT_VERSION: u32 = 1;
 /// Features that this program knows.
-pub const FEATURES: &[&str] = &[REPLACEMENT];
+pub const FEATURES: &[&str] = &[REPLACEMENT, JOINT];
 /// A working member is being copied to a replacement.
 const REPLACEMENT: &str = "replacement";
+/// Two majorities are needed.
+const JOINT: &str = "joint";
 /// Smallest and largest unit, in bytes.
 pub const UNIT_BYTES: std::ops::RangeInclusive<u64> = 4096..=(16 << 20);
 /// Members that can be rebuilt at the same time: each has a lane in the region map.
@@ -217,6 +219,10 @@ pub struct Superblock {
     pub log_epoch: u64,
     /// The scrub under way, if any.
     pub scrub: Option<ScrubProgress>,
+    /// While a change is not known to be in effect, and a majority of the members before it need not
+    /// share one with a majority of those after it: an assembly needs both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub succeeds: Option<Predecessor>,
     /// How rebuilds go about their work, if that was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild: Option<RebuildPolicy>,
@@ -226,6 +232,16 @@ pub struct Superblock {
     pub updated_unix_s: u64,
     /// The program that made it.
     pub software: String,
+}
+
+/// The superblock that was in effect when another one was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Predecessor {
+    /// Its number.
+    pub seq: u64,
+    /// The members that were active in it.
+    pub active: Vec<Id>,
 }
 
 /// What a member is to its array.
@@ -286,7 +302,9 @@ impl Superblock {
     /// Names the features that the array needs as it is.
     pub(crate) fn note_features(&mut self) {
         let replacing = self.slots.iter().any(|slot| slot.replacement.is_some());
-        self.features = if replacing { vec![REPLACEMENT.to_owned()] } else { Vec::new() };
+        let needed = [(REPLACEMENT, replacing), (JOINT, self.succeeds.is_some())];
+        let needed = needed.into_iter().filter(|(_, needed)| *needed);
+        self.features = needed.map(|(name, _)| name.to_owned()).collect();
     }
 
     /// The slots whose members hold everything.
@@ -332,6 +350,9 @@ impl Superblock {
         }
         if self.rebuild.as_ref().is_some_and(|policy| policy.check().is_err()) {
             return fail("a parameter of its rebuilds is out of range");
+        }
+        if self.succeeds.as_ref().is_some_and(|p| p.seq >= self.seq || p.active.is_empty()) {
+            return fail("what it succeeds is no predecessor");
         }
         self.check_members()?;
         let stripes = self.stripes()?;

@@ -3,8 +3,10 @@
 mod members;
 
 use members::{MIB, made};
-use weft_array::superblock::{ReplacementMeta, SlotState, SuperblockError};
-use weft_array::{AssembleError, Assembly, Found, Superblock, decide, may_take_effect};
+use weft_array::superblock::{Predecessor, ReplacementMeta, SlotState, SuperblockError};
+use weft_array::{
+    AssembleError, Assembly, Found, Superblock, decide, majorities_meet, may_take_effect,
+};
 use weft_disk::DiskInfo;
 
 fn disk(name: &str) -> DiskInfo {
@@ -160,6 +162,22 @@ fn parts_that_went_on_separately_are_not_mixed() {
 }
 
 #[test]
+fn a_change_on_a_few_members_does_not_stand_against_what_the_others_did() {
+    for (others_know, code) in [(false, "raid5"), (true, "raid5"), (false, "raid6")] {
+        let mut members = made(code, 5, 0, 1);
+        let mut here = without(&members[0], &[4]);
+        here.log_epoch = 1;
+        let mut there = without(&members[0], if others_know { &[0] } else { &[] });
+        there.log_epoch = 2;
+        commit(&mut members, &[0], &here);
+        commit(&mut members, &[1, 2, 3, 4], &there);
+        let assembly = start(&found(&members), false).expect("four of five");
+        assert_eq!(assembly.slots, [None, Some(1), Some(2), Some(3), Some(4)]);
+        assert!(assembly.unused[0].why.starts_with("stale"), "{:?}", assembly.unused);
+    }
+}
+
+#[test]
 fn a_spare_has_no_say_in_what_the_array_is() {
     let members = made("raid5", 4, 1, 1);
     // Adding it, or a change of the membership, was cut off when only the spare knew.
@@ -239,7 +257,9 @@ fn explore(members: &[Superblock], live: usize, depth: usize) {
     for next in (1..live).filter(|next| next & !live == 0) {
         let survivors = kept(next);
         let dropped = kept(live & !next);
-        let superblock = without(&newest, &dropped);
+        let mut superblock = without(&newest, &dropped);
+        let meet = majorities_meet(&newest.active_members(), &superblock.active_members());
+        superblock.succeeds = (!meet).then(|| of(&newest));
         // A crash in between: any of the survivors may hold it, and it has no effect yet.
         for partly in (1..next).filter(|partly| partly & !next == 0) {
             let mut torn = members.to_vec();
@@ -250,6 +270,11 @@ fn explore(members: &[Superblock], live: usize, depth: usize) {
         if may_take_effect(before.len(), survivors.len()) && depth > 0 {
             let mut changed = members.to_vec();
             commit(&mut changed, &survivors, &superblock);
+            check_all_subsets(&changed, live);
+            if !meet {
+                let known = Superblock { succeeds: None, ..without(&superblock, &[]) };
+                commit(&mut changed, &survivors, &known);
+            }
             explore(&changed, next, depth - 1);
         }
     }
@@ -386,6 +411,129 @@ fn check_active(members: &[Superblock], live: &[usize]) {
                     "member {} of {chosen:?} is stale",
                     chosen[index]
                 );
+            }
+        }
+    }
+}
+
+/// Crashes, restarts with whatever is found, and crashes again, on mirrors of up to 5: what one part
+/// of the members was about to become never stands against what the others did meanwhile.
+#[test]
+fn no_stale_set_is_started_after_a_change_that_was_cut_short() {
+    for n in 2..=5_usize {
+        let members = made("raid1", n, 0, 1);
+        let all: Vec<usize> = (0..n).collect();
+        // Which ones are dropped does not matter, as long as nothing tells the members apart.
+        for kept in 1..=n {
+            let change = without(&members[0], &all[kept..]);
+            // What needs two restarts needs no more than four.
+            let restarts = if n < 5 { 2 } else { 1 };
+            History { live: all.clone(), members: members.clone(), restarts }.change(
+                &of(&members[0]),
+                change,
+                &all[..kept],
+            );
+        }
+    }
+    for n in 2..=3 {
+        let members = replacing(n);
+        let holders: Vec<usize> = (1..=n).collect();
+        History { live: (0..=n).collect(), members: members.clone(), restarts: 2 }.change(
+            &of(&members[0]),
+            swapped(&members),
+            &holders,
+        );
+    }
+}
+
+/// A superblock as the predecessor of another.
+fn of(superblock: &Superblock) -> Predecessor {
+    Predecessor { seq: superblock.seq, active: superblock.active_members() }
+}
+
+/// The superblock that makes the replacement, the last of `members`, the member of slot 0.
+fn swapped(members: &[Superblock]) -> Superblock {
+    let mut next = without(&members[0], &[]);
+    next.slots[0].member_id = members.last().map(|own| own.self_id);
+    next.slots[0].replacement = None;
+    next
+}
+
+#[derive(Clone)]
+struct History {
+    members: Vec<Superblock>,
+    /// Those that hold all acknowledged writes.
+    live: Vec<usize>,
+    /// Assemblies that are still to come.
+    restarts: usize,
+}
+
+impl History {
+    /// The engine writes `change` to these members, and a crash cuts it short anywhere.
+    fn change(&self, in_effect: &Predecessor, mut change: Superblock, to: &[usize]) {
+        let active = change.active_members();
+        let kept = in_effect.active.iter().filter(|id| active.contains(id)).count();
+        if !may_take_effect(in_effect.active.len(), kept) {
+            return;
+        }
+        let meet = majorities_meet(&in_effect.active, &active);
+        change.succeeds = (!meet).then(|| in_effect.clone());
+        for reached in self.moments(to) {
+            let mut next = self.clone();
+            commit(&mut next.members, &reached, &change);
+            if reached.len() == to.len() && meet {
+                next.live = to.to_vec();
+            }
+            next.crash();
+            if reached.len() == to.len() && !meet {
+                // It is in effect: one majority is enough from now on.
+                next.change(&of(&change), without(&change, &[]), to);
+            }
+        }
+    }
+
+    /// Which of these may have been reached by a crash: any, or where that is too much to try, the
+    /// first, the last or all.
+    fn moments(&self, to: &[usize]) -> Vec<Vec<usize>> {
+        if self.members.len() < 4 {
+            return subsets(to);
+        }
+        let mut moments = vec![to[..1].to_vec(), to[to.len() - 1..].to_vec(), to.to_vec()];
+        moments.dedup();
+        moments
+    }
+
+    /// The array is started from whatever may be found, and goes on without the rest.
+    fn crash(&self) {
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        for there in subsets(&all) {
+            let some: Vec<_> = there.iter().map(|m| self.members[*m].clone()).collect();
+            let Ok(assembly) = start(&found(&some), false) else { continue };
+            let used: Vec<usize> = assembly.slots.iter().flatten().map(|i| there[*i]).collect();
+            assert!(used.iter().all(|m| self.live.contains(m)), "stale: {used:?} of {there:?}");
+            let outgoing: Vec<usize> = assembly.outgoing.iter().map(|i| there[*i]).collect();
+            // Disks that are not used change nothing.
+            if self.restarts > 0 && used.len() + outgoing.len() == there.len() {
+                let mut next = self.clone();
+                next.restarts -= 1;
+                let lagging: Vec<usize> = assembly.lagging.iter().map(|i| there[*i]).collect();
+                commit(&mut next.members, &lagging, &assembly.newest);
+                // Each run has its own.
+                let run = there.iter().fold(self.restarts as u64, |bits, m| bits << 3 | *m as u64);
+                let mut change = without(&assembly.superblock, &[]);
+                change.log_epoch = run;
+                if used.len() < assembly.slots.len() || assembly.newest.succeeds.is_some() {
+                    let mut affirmed = without(&assembly.newest, &[]);
+                    affirmed.log_epoch = run;
+                    for reached in next.moments(&there) {
+                        let mut cut = next.clone();
+                        commit(&mut cut.members, &reached, &affirmed);
+                        cut.crash();
+                    }
+                    commit(&mut next.members, &there, &affirmed);
+                    change.seq += 1;
+                }
+                next.change(&of(&assembly.newest), change, &used);
             }
         }
     }

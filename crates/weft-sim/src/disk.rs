@@ -148,6 +148,13 @@ impl Platter {
         state.media.rot(offset, len, &mut state.rng);
     }
 
+    /// Whether no sector of a range is unreadable.
+    pub fn can_be_read(&self, offset: u64, len: u64) -> bool {
+        let state = self.0.borrow();
+        let sector = u64::from(state.sector);
+        state.faults.first_unreadable(offset / sector..(offset + len).div_ceil(sector)).is_none()
+    }
+
     /// Reads the contents as they are, past every fault.
     pub fn peek(&self, offset: u64, out: &mut [u8]) {
         self.0.borrow().media.read(offset, out);

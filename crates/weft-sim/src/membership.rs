@@ -46,13 +46,13 @@ fn newest_superblock(platter: &Platter, counts: impl Fn(u64) -> bool) -> Option<
     };
     COPIES
         .iter()
-        .filter(|offset| counts(**offset))
+        .filter(|offset| counts(**offset) && platter.can_be_read(**offset, COPY_BYTES as u64))
         .filter_map(copy)
         .max_by_key(|superblock| superblock.seq)
 }
 
-/// The superblocks of those disks that place themselves in a slot, newest first.
-fn in_slots(
+/// The superblocks of disks, newest first, and whether each disk failed.
+fn all(
     disks: &[Member],
     superblock_of: impl Fn(&Platter) -> Option<Superblock>,
 ) -> Vec<(Superblock, bool)> {
@@ -62,10 +62,20 @@ fn in_slots(
         let metadata = |range: &std::ops::Range<u64>| range.start < own.area.data_offset;
         let failed = |f: &mut Faults| f.failed || f.gone || f.denied.iter().any(metadata);
         let failed = member.absent || member.platter.faults(failed);
-        matches!(own.role_of(own.self_id), Role::Slot(..)).then_some((own, failed))
+        Some((own, failed))
     };
     let mut known: Vec<_> = disks.iter().filter_map(known).collect();
     known.sort_by_key(|(own, _)| std::cmp::Reverse(own.seq));
+    known
+}
+
+/// Those of disks that place themselves in a slot: only they may tell what the array is.
+fn in_slots(
+    disks: &[Member],
+    superblock_of: impl Fn(&Platter) -> Option<Superblock>,
+) -> Vec<(Superblock, bool)> {
+    let mut known = all(disks, superblock_of);
+    known.retain(|(own, _)| matches!(own.role_of(own.self_id), Role::Slot(..)));
     known
 }
 
@@ -101,15 +111,34 @@ pub(crate) fn not_active(disks: &[Member]) -> UnitSet {
 
 /// Whether these disks may be the stale part of the array.
 fn may_be_stale(disks: &[Member]) -> bool {
-    let known = in_slots(disks, superblock_of);
-    let Some((newest, _)) = known.first() else { return false };
-    let is_there = |slot: &usize| {
-        let id = newest.slots[*slot].member_id;
-        known.iter().any(|(own, _)| Some(own.self_id) == id && own.seq + 1 >= newest.seq)
+    let witnesses = in_slots(disks, superblock_of);
+    let Some((first, _)) = witnesses.first() else { return false };
+    // Of several of one number the one that most hold counts.
+    let holders =
+        |of: &Superblock| witnesses.iter().filter(|(own, _)| own.says_the_same(of)).count();
+    let latest = witnesses.iter().filter(|(own, _)| own.seq == first.seq);
+    let most = latest.max_by_key(|(own, _)| (holders(own), own.log_epoch));
+    let newest = most.map_or(first, |(own, _)| own);
+    let known = all(disks, superblock_of);
+    let found = |counts: &dyn Fn(&Superblock) -> bool| {
+        known.iter().filter(|(own, _)| own.seq <= newest.seq && counts(own)).count()
     };
-    let active = newest.active_slots().count();
-    let present = newest.active_slots().filter(is_there).count();
-    2 * present <= active && present < active
+    let active = newest.active_members();
+    let present = found(&|own| {
+        let is_up_to_date = match newest.seq - own.seq {
+            0 => own.says_the_same(newest),
+            behind => behind == 1,
+        };
+        active.contains(&own.self_id) && is_up_to_date
+    });
+    let lacks_those_before = newest.succeeds.as_ref().is_some_and(|before| {
+        let counts = |own: &Superblock| {
+            let of_this_part = own.seq <= before.seq || own.log_epoch == newest.log_epoch;
+            before.active.contains(&own.self_id) && of_this_part
+        };
+        2 * found(&counts) <= before.active.len()
+    });
+    2 * present <= active.len() || lacks_those_before
 }
 
 /// Assembles the array from the attached disks: by itself where the rule allows it, and else – what is

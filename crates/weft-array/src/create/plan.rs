@@ -309,6 +309,7 @@ impl CreatePlan {
             clean: true,
             log_epoch: 0,
             scrub: None,
+            succeeds: None,
             rebuild: None,
             created_unix_s: options.now_unix_s,
             updated_unix_s: options.now_unix_s,

@@ -1,0 +1,162 @@
+//! Two parts of an array never go on side by side: whatever a crash leaves of a change of the
+//! members, once some disks have been started unforced and written to, no other set of disks can be
+//! started unforced that does not hold what was written.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::bench::{UNIT, members, options, run};
+use common::disk::{Cells, Leave, Power, TestDisk};
+use common::*;
+use weft_array::superblock::read_superblock;
+use weft_array::{Array, AssembleOptions, Consistency};
+use weft_disk::Disk;
+use weft_rt::{MILLISECOND, Rt};
+
+const SIZE: u64 = (1 << 20) + 4 * UNIT;
+const LEN: usize = 1024;
+
+/// What all disks hold.
+type Moment = Vec<Cells>;
+
+fn open(rt: &Rt, moment: &[Cells]) -> Vec<Rc<TestDisk>> {
+    let power = Power::new();
+    let disk = |(n, cells): (usize, &Cells)| TestDisk::new(rt, &power, n, SIZE, 512, cells.clone());
+    moment.iter().enumerate().map(disk).collect()
+}
+
+fn subsets(of: usize) -> impl Iterator<Item = Vec<usize>> {
+    (1..1_usize << of).map(move |set| (0..of).filter(|m| set >> m & 1 == 1).collect())
+}
+
+/// Starts the array from some of the disks, if they are enough by themselves.
+async fn start(rt: &Rt, disks: &[Rc<TestDisk>], which: &[usize], nonce: u64) -> Option<Array> {
+    let disks: Vec<Rc<dyn Disk>> =
+        which.iter().map(|m| disks[*m].clone() as Rc<dyn Disk>).collect();
+    for disk in &disks {
+        read_superblock(&**disk).await.ok()??;
+    }
+    let options = AssembleOptions { nonce, ..AssembleOptions::default() };
+    Array::assemble(rt, disks, options).await.ok()
+}
+
+/// What the disks hold after each operation of what `act` does to a mirror of `slots`, started
+/// from the disks `from`; one more disk is there.
+fn record<F>(
+    slots: usize,
+    from: Vec<usize>,
+    act: impl FnOnce(Rt, Array, Vec<Rc<TestDisk>>) -> F + 'static,
+) -> Vec<Moment>
+where
+    F: Future<Output = ()> + 'static,
+{
+    let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
+    let noted = moments.clone();
+    run(move |rt| async move {
+        let power = Power::new();
+        let disk = |n| TestDisk::new(&rt, &power, n, SIZE, 512, Cells::default());
+        let disks: Vec<_> = (0..=slots).map(disk).collect();
+        let mut options = options("raid1");
+        options.consistency = Consistency::Bitmap;
+        weft_array::create(&members(&disks)[..slots], &options).await.expect("created");
+        let all: Vec<usize> = (0..slots).collect();
+        let array = start(&rt, &disks, &all, 1).await.expect("whole");
+        write(&array, 0, &pattern(0, LEN, 1)).await;
+        array.stop().await.expect("stopped");
+        let watched = disks.clone();
+        power.watch(move || {
+            noted
+                .borrow_mut()
+                .push(watched.iter().map(|disk| disk.cells.borrow().clone()).collect());
+        });
+        let array = start(&rt, &disks, &from, 2).await.expect("enough");
+        act(rt.clone(), array, disks).await;
+        power.watch(|| {});
+    });
+    moments.take()
+}
+
+/// From each moment on: some of the disks go on, and then all others are tried.
+fn check(moments: &[Moment], what: &str) {
+    let mut tried = 0;
+    for (number, moment) in moments.iter().enumerate() {
+        for leave in [Leave::All, Leave::Nothing, Leave::Some(number as u64)] {
+            let cut: Moment = moment.iter().map(|cells| cells.after_cut(leave)).collect();
+            for first in subsets(cut.len()) {
+                let left = Rc::new(RefCell::new(None));
+                let (cut, left2, started) = (cut.clone(), left.clone(), first.clone());
+                run(move |rt| async move {
+                    let disks = open(&rt, &cut);
+                    let Some(array) = start(&rt, &disks, &started, 3).await else { return };
+                    write(&array, 0, &pattern(0, LEN, 2)).await;
+                    array.stop().await.expect("stopped");
+                    let cells = disks.iter().map(|disk| disk.cells.borrow().clone()).collect();
+                    *left2.borrow_mut() = Some(cells);
+                });
+                let Some(left): Option<Moment> = left.take() else { continue };
+                let what = format!("{what}, moment {number}, {leave:?}, {first:?} went on");
+                run(move |rt| async move {
+                    for second in subsets(left.len()) {
+                        let disks = open(&rt, &left);
+                        if let Some(array) = start(&rt, &disks, &second, 4).await {
+                            let found = read(&array, 0, LEN).await;
+                            assert!(found == pattern(0, LEN, 2), "{what}: {second:?} is stale");
+                            array.stop().await.expect("stopped");
+                        }
+                    }
+                });
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 100, "{what}: only {tried} parts went on");
+}
+
+/// Keeps the moments at which superblocks differ from those of the moment before.
+fn of_superblocks(moments: Vec<Moment>) -> Vec<Moment> {
+    let superblocks = |moment: &Moment| -> Vec<Vec<u8>> {
+        let bytes = |cells: &Cells| {
+            let mut bytes = vec![0; 256 << 10];
+            cells.read(128 << 10, &mut bytes);
+            bytes
+        };
+        moment.iter().map(bytes).collect()
+    };
+    let mut moments = moments;
+    moments.dedup_by_key(|moment| superblocks(moment));
+    moments
+}
+
+#[test]
+fn after_a_start_without_some_members() {
+    let moments = record(4, vec![1, 2, 3], |_, array, _| async move {
+        array.stop().await.expect("stopped");
+    });
+    check(&of_superblocks(moments), "three of four");
+}
+
+#[test]
+fn after_a_loss_of_two_at_once() {
+    let moments = record(5, vec![0, 1, 2, 3, 4], |_, array, disks| async move {
+        disks[3].faults.gone.set(true);
+        disks[4].faults.gone.set(true);
+        write(&array, 0, &pattern(0, LEN, 1)).await;
+        array.stop().await.expect("stopped");
+    });
+    check(&of_superblocks(moments), "two of five lost");
+}
+
+#[test]
+fn after_a_swap() {
+    let moments = record(3, vec![0, 1, 2], |rt, array, disks| async move {
+        array.replace("1", disks[3].clone()).await.expect("begun");
+        while array.status().slots[1].replacement.is_some() {
+            rt.sleep(MILLISECOND).await;
+        }
+        array.stop().await.expect("stopped");
+    });
+    check(&of_superblocks(moments), "one of three replaced");
+}
