@@ -18,6 +18,11 @@
 //!   solution is taken, at the cost of what was being written, to lost units first: what was not
 //!   being written is kept.
 //!
+//! In a region that awaits its resync parity need not have matched before the write. There a stuck
+//! unit tells nothing of the data, and solving for δ would put what never was in the place of the data
+//! written, and of its neighbours in the same sectors. Only those that lost units are computed from
+//! give equations: they match by definition.
+//!
 //! Parity that found room is then c's, plus Σ coef·δ. None of this needs new room. A disk may have
 //! written part of what it then found no room for; all of the above holds column by column, but for
 //! one thing: if of several stuck units some are old where others are new, there is no state
@@ -319,9 +324,10 @@ impl Inner {
             let coefs = free().map(coef).filter(|(_, coef)| *coef != 0).collect();
             (coefs, Buf::copy_from(rest))
         };
-        let solution = solve(stuck.iter().map(equation).collect());
+        let told: Vec<_> = self.telling(*stripe, *lost, stuck).collect();
+        let solution = solve(told.iter().map(|unit| equation(unit)).collect());
+        let old_again = solution.len() == free().count() && self.are_torn_alike(&told);
         let units: UnitSet = stuck.iter().map(|(unit, _)| *unit).collect();
-        let old_again = solution.len() == free().count() && self.are_torn_alike(stuck);
         if old_again || !code.decodable(*stripe, lost.union(&units)) {
             solution
         } else {
@@ -329,8 +335,26 @@ impl Inner {
         }
     }
 
+    /// The stuck units that matched the stripe before the write: all of them, unless it awaits its
+    /// resync. Then those are left that lost data is computed from.
+    fn telling<'a>(
+        &self,
+        stripe: u64,
+        lost: UnitSet,
+        stuck: &'a Units,
+    ) -> impl Iterator<Item = &'a (usize, Buf)> {
+        let matched = if self.awaits_resync(stripe) {
+            let data = lost.intersection(&self.geometry.data_units());
+            let plan = self.plan(stripe, lost, data, UnitSet::new());
+            plan.map_or_else(|_| UnitSet::new(), |plan| plan.reads)
+        } else {
+            self.geometry.units()
+        };
+        stuck.iter().filter(move |(unit, _)| matched.contains(*unit))
+    }
+
     /// Whether stuck units are new in the same sectors, so that in each of the others all are old.
-    fn are_torn_alike(&self, stuck: &Units) -> bool {
+    fn are_torn_alike(&self, stuck: &[&(usize, Buf)]) -> bool {
         let sector = to_len(self.geometry.sector_bytes);
         let torn = |rest: &Buf| -> Vec<bool> {
             rest.chunks(sector).map(|part| part.iter().all(|byte| *byte == 0)).collect()
