@@ -204,7 +204,8 @@ impl Inner {
                 return;
             }
             let failed = self.members.commit(turn).await;
-            if failed.is_empty() || !self.take_out_all(failed) {
+            let again = !failed.is_empty() || self.members.needs_two_majorities();
+            if !self.take_out_all(failed) || !again {
                 return;
             }
         }

@@ -466,23 +466,23 @@ impl Members {
         self.commit.acquire(1).await
     }
 
-    /// Writes the superblock as it is now, with the next sequence number, to every member and spare,
-    /// twice if an assembly needs two majorities until it is known to be in effect. Returns the
-    /// members that failed to take it: the caller must exclude them and commit again.
+    /// Writes the superblock as it is now, with the next sequence number, to every member and
+    /// spare. Returns the members that failed to take it: the caller must exclude them and commit
+    /// again. It must do so, too, while [`Members::needs_two_majorities`].
     pub async fn commit(&self, _turn: Permit) -> Vec<Refusal> {
-        loop {
-            let superblock = self.next_superblock();
-            let failed = self.write_to_all(&superblock).await;
-            if !failed.is_empty() {
-                return failed;
-            }
+        let superblock = self.next_superblock();
+        let failed = self.write_to_all(&superblock).await;
+        if failed.is_empty() {
             let (seq, active) = (superblock.seq, superblock.active_members());
             *self.in_effect.borrow_mut() = Predecessor { seq, active };
             self.forget_replaced(&superblock);
-            if superblock.succeeds.is_none() {
-                return failed;
-            }
         }
+        failed
+    }
+
+    /// Whether the superblock on the members asks an assembly for a majority of those before, too.
+    pub fn needs_two_majorities(&self) -> bool {
+        self.superblock.borrow().succeeds.is_some()
     }
 
     fn next_superblock(&self) -> Superblock {
