@@ -15,25 +15,27 @@
 //! code survives the rest.
 //!
 //! *Why that is enough while changes are made one after the other.* Suppose that some superblock M
-//! newer than N is in effect, and look at the first one in effect after N. It is durable on all that
-//! it lists. Had it kept any of the members found in A, that one would hold it, and N would not
-//! be the newest. So it dropped all of them, more than half of A, which the commit rule forbids.
+//! newer than N is in effect, and look at the first one in effect after N. It is durable on all
+//! that it lists. Had it kept any of the members found in A, that one would hold it, and N would
+//! not be the newest. So it dropped all of them, more than half of A, which the commit rule
+//! forbids.
 //!
-//! **Changes that were cut short.** A crash may leave a superblock X on a few members only. It did not
-//! take effect, but if only these are found next, it looks as if it had; and if they are away, the
-//! others may go on from the one before it, and change something else. This is the old problem of
-//! agreeing on who has a vote, and it is met with the known means (Ongaro: Consensus, 2014, chapter
-//! 4):
+//! **Changes that were cut short.** A crash may leave a superblock X on a few members only. It did
+//! not take effect, but if only these are found next, it looks as if it had; and if they are away,
+//! the others may go on from the one before it, and change something else. This is the old problem
+//! of agreeing on who has a vote, and it is met with the known means (Ongaro: Consensus, 2014,
+//! chapter 4):
 //!
 //! - *Joint majorities.* Two changes from P, of which one started X, are told from each other if a
 //!   majority of P's active members and a majority of X's share a member ([`majorities_meet`]). One
-//!   that drops or adds a single member is such a change; two at once from an odd number, or a swap,
-//!   may be none. X then names P's members ([`Superblock::succeeds`]), an assembly needs a majority
-//!   of these as well, and once X is in effect another superblock says that this has passed.
-//! - *A run begins with what there is.* If members are missing, or N is such an X, N is made durable
-//!   with a new number and epoch on those that were found, more than half of A, and more than half
-//!   of P's: also on P's that N leaves out, which so learn that they are. Only then is another
-//!   written, that drops the missing. What others hold can no longer find a majority.
+//!   that drops or adds a single member is such a change; two at once from an odd number, or a
+//!   swap, may be none. X then names P's members ([`Superblock::succeeds`]), an assembly needs a
+//!   majority of these as well, and once X is in effect another superblock says that this has
+//!   passed.
+//! - *A run begins with what there is.* If members are missing, or N is such an X, N is made
+//!   durable with a new number and epoch on those that were found, more than half of A, and more
+//!   than half of P's: also on P's that N leaves out, which so learn that they are. Only then is
+//!   another written, that drops the missing. What others hold can no longer find a majority.
 //!
 //! A test in `tests/assembly.rs` tries all of this on mirrors, and fails without either.
 //!
@@ -43,10 +45,11 @@
 //! gets N before anything else is written. A member that is two or more behind did not lose a race
 //! with a crash: its disk was set back (an old image, a snapshot). It is stale.
 //!
-//! *Two superblocks of one number* are what such a crash leaves, when the rest went on without those
-//! that hold X. X lists some of the rest, so it is not in effect, and the one that most members hold
-//! counts. If neither is in effect, either will do. Where two may be, or the one that may has no
-//! more members, parts were started by force, and only the user can know which one is right.
+//! *Two superblocks of one number* are what such a crash leaves, when the rest went on without
+//! those that hold X. X lists some of the rest, so it is not in effect, and the one that most
+//! members hold counts. If neither is in effect, either will do. Where two may be, or the one that
+//! may has no more members, parts were started by force, and only the user can know which one is
+//! right.
 //!
 //! *Replacements.* A working member's replacement ([`crate::superblock::ReplacementMeta`]) counts
 //! in the commit rule as one that is listed, and never as active. If its member is not found it
@@ -83,8 +86,8 @@ pub struct Assembly {
     pub newest: Superblock,
     /// Members (indices of what was found) that lack the newest superblock for a crash.
     pub lagging: Vec<usize>,
-    /// Disks (indices of what was found) that are out by a change which may not be in effect yet, and
-    /// are to be told so before it is relied on.
+    /// Disks (indices of what was found) that are out by a change which may not be in effect yet,
+    /// and are to be told so before it is relied on.
     pub outgoing: Vec<usize>,
     /// It would not have been started unforced: only those that were found count.
     pub forced: bool,

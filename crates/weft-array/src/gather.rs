@@ -6,18 +6,18 @@
 //! there or the code cannot give it.
 //!
 //! *Whom to ask.* Repairs do not load the survivors alike, and the rate of an array that misses a
-//! disk is that of its busiest survivor: under cyclic DRC-G with cheapest repairs one carries half as much again as when
-//! healthy, the others an eighth to three eighths. So when the queue of a member has grown deep, users' repairs
-//! look for a plan without it. That costs more reads in all, but of disks that have time: a read is
-//! priced by the queue that it joins ([`price`]), and the cheaper plan is taken. The queues
-//! themselves then settle where both cost the same.
+//! disk is that of its busiest survivor: under cyclic DRC-G with cheapest repairs one carries half
+//! as much again as when healthy, the others an eighth to three eighths. So when the queue of a
+//! member has grown deep, users' repairs look for a plan without it. That costs more reads in all,
+//! but of disks that have time: a read is priced by the queue that it joins ([`price`]), and the
+//! cheaper plan is taken. The queues themselves then settle where both cost the same.
 //!
 //! A *medium error* (some sectors of a working disk) is repaired on the way: the unit is
 //! reconstructed too and written back. When several disks have medium errors in the same stripe,
-//! each in other columns, the whole is beyond the code while every single sector is not;
-//! the range is then halved until the errors fall apart. It is halved down to the bad sectors, too, where
-//! parity may be wrong (dirty at a crash): the others beside them are as they should be, and
-//! what such parity gives may not be.
+//! each in other columns, the whole is beyond the code while every single sector is not; the range
+//! is then halved until the errors fall apart. It is halved down to the bad sectors, too, where
+//! parity may be wrong (dirty at a crash): the others beside them are as they should be, and what
+//! such parity gives may not be.
 //!
 //! The caller holds the stripe's lock, so that all units are of one moment.
 
@@ -70,8 +70,8 @@ impl Columns {
     }
 }
 
-/// A unit that could not be read. Without a cause, its member was failed or replaced by somebody else
-/// since the losses were listed.
+/// A unit that could not be read. Without a cause, its member was failed or replaced by somebody
+/// else since the losses were listed.
 struct Failed {
     unit: usize,
     cause: Option<(usize, Rc<dyn Disk>, DiskError)>,
@@ -245,7 +245,8 @@ impl Gather<'_> {
                     Some(disk) => {
                         let _busy = members.busy(slot);
                         let (result, buf) = disk.read(offset, buf, class).await;
-                        // If it left its slot while it was read it may be wiped for another use by now.
+                        // If it left its slot while it was read it may be wiped for another use by
+                        // now.
                         let result = if members.holds(slot, &disk) {
                             result.map_err(|error| Some((slot, disk, error)))
                         } else {

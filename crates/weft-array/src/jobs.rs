@@ -155,7 +155,8 @@ impl Jobs {
         self.bell.notify_all();
     }
 
-    /// How jobs go about their work was changed, or what there is to wait for: those that wait look again.
+    /// How jobs go about their work was changed, or what there is to wait for: those that wait look
+    /// again.
     pub fn changed(&self) {
         self.bell.notify_all();
     }

@@ -1,8 +1,9 @@
-//! The engine of weft: many disks that are one volume, and stay so while disks fail, are rebuilt, or lie.
+//! The engine of weft: many disks that are one volume, and stay so while disks fail, are rebuilt,
+//! or lie.
 //!
 //! [`create`](fn@create) makes members of disks, [`Array::assemble`] makes an array of members, and an [`Array`] serves
-//! requests and looks after itself. What it promises is in `docs/consistency.md`; each file of this crate
-//! opens with the theory of its part, `docs/architecture.md` lists them.
+//! requests and looks after itself. What it promises is in `docs/consistency.md`; each file of this
+//! crate opens with the theory of its part, `docs/architecture.md` lists them.
 #![forbid(unsafe_code)]
 
 pub mod area;

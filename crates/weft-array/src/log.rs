@@ -1,27 +1,27 @@
 //! The partial parity log (policy `ppl`): what closes the write hole.
 //!
-//! *The hole.* A crash in the middle of a stripe write leaves some units new and some old. If a disk
-//! is lost as well, its unit – which nobody was writing – would be computed from parity that
+//! *The hole.* A crash in the middle of a stripe write leaves some units new and some old. If a
+//! disk is lost as well, its unit – which nobody was writing – would be computed from parity that
 //! belongs to neither state, and come out as garbage.
 //!
 //! *The remedy* (md's for RAID-5, here for every row of any linear code). Before the units of a
-//! band are written, a record is made durable on each touched parity unit's own disk: the sum Σ coef·d_j over
-//! the data units that are **not** being written. After a crash parity := record + Σ coef·d_j over
-//! the written units *as they are found*: whatever mixture of old and new that is, parity agrees with
-//! it, and every unit that was not being written can be reconstructed.
+//! band are written, a record is made durable on each touched parity unit's own disk: the sum Σ
+//! coef·d_j over the data units that are **not** being written. After a crash parity := record + Σ
+//! coef·d_j over the written units *as they are found*: whatever mixture of old and new that is,
+//! parity agrees with it, and every unit that was not being written can be reconstructed.
 //!
 //! *What "being written" means.* Disks have volatile caches: a write that has completed may still
-//! be gone after a crash. So a unit counts as being written until a flush that began after its write
-//! has completed, and a new record for the same columns leaves out all of these units
-//! ([`Log::live`]). The newest record of a column is therefore always sufficient, and
-//! only the newest is used. A write of all units of its columns needs no record, but is remembered
-//! as well: a later record must not count on it.
+//! be gone after a crash. So a unit counts as being written until a flush that began after its
+//! write has completed, and a new record for the same columns leaves out all of these units
+//! ([`Log::live`]). The newest record of a column is therefore always sufficient, and only the
+//! newest is used. A write of all units of its columns needs no record, but is remembered as well:
+//! a later record must not count on it.
 //!
-//! What *has* been made durable must count as written, on the other hand: a flush acknowledged
-//! it, and a later record that left it out could not restore it if its disk is lost. A flush covers the writes
-//! that had completed when it began, whichever they are: not only those before the oldest that
-//! had not ([`Mark`]). Nor does a record hand on what it left out: the next one leaves a unit out only for
-//! its own write's sake, or under steady writes it would never be counted again.
+//! What *has* been made durable must count as written, on the other hand: a flush acknowledged it,
+//! and a later record that left it out could not restore it if its disk is lost. A flush covers the
+//! writes that had completed when it began, whichever they are: not only those before the oldest
+//! that had not ([`Mark`]). Nor does a record hand on what it left out: the next one leaves a unit
+//! out only for its own write's sake, or under steady writes it would never be counted again.
 //!
 //! *What a flush must wait for.* A record that leaves out units written by *others* cannot restore
 //! them if their disk is lost with the crash. So once those others are to be durable – a flush is
@@ -33,21 +33,22 @@
 //! being written when its member was lost, members are flushed before the next record, so that not
 //! one row's record leaves it out and another's counts it.
 //!
-//! *Retirement.* A record is needed until a flush began after its stripe write completed. The sequence number
-//! below which all records are retired travels in every batch header; a record below the highest such
-//! number found is ignored. A record that is retired in memory but not yet so on disk
-//! would still be used: as long as there can be one, a write of the same columns makes a new record,
-//! even one that writes every byte and needs none for itself. Only the record's own ring counts
-//! for that: the disk that knows of its retirement must not be lost without the record.
+//! *Retirement.* A record is needed until a flush began after its stripe write completed. The
+//! sequence number below which all records are retired travels in every batch header; a record
+//! below the highest such number found is ignored. A record that is retired in memory but not yet
+//! so on disk would still be used: as long as there can be one, a write of the same columns makes a
+//! new record, even one that writes every byte and needs none for itself. Only the record's own
+//! ring counts for that: the disk that knows of its retirement must not be lost without the record.
 //!
-//! *All or nothing.* A crash may leave the records of one write on some rings and not on others. Its
-//! units were then not touched, and applying half of the records would set rows against each other (a
-//! lost unit's new value in one, its old one in the next). So each record names all
-//! parity units of its write, and one without its siblings is not used (`recover.rs`).
+//! *All or nothing.* A crash may leave the records of one write on some rings and not on others.
+//! Its units were then not touched, and applying half of the records would set rows against each
+//! other (a lost unit's new value in one, its old one in the next). So each record names all parity
+//! units of its write, and one without its siblings is not used (`recover.rs`).
 //!
-//! *On disk.* Each member's log area is a ring of batches (a header block, then the payloads), written with FUA; a batch
-//! never straddles the end. Records wait for the batch in flight and share the next.
-//! An area is reused only after its records are retired, which may call for a flush.
+//! *On disk.* Each member's log area is a ring of batches (a header block, then the payloads),
+//! written with FUA; a batch never straddles the end. Records wait for the batch in flight and
+//! share the next. An area is reused only after its records are retired, which may call for a
+//! flush.
 
 mod format;
 mod ring;
@@ -90,8 +91,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Whether units are left out that this write does not write, but earlier ones did that were not
-    /// flushed.
+    /// Whether units are left out that this write does not write, but earlier ones did that were
+    /// not flushed.
     pub fn leaves_out_others(&self) -> bool {
         self.written != self.own
     }
@@ -138,7 +139,8 @@ struct OnDisk {
     len: usize,
     /// Data units that it leaves out.
     written: UnitSet,
-    /// Those of them that it wrote itself: they may be old again after a crash, unless a flush covered it.
+    /// Those of them that it wrote itself: they may be old again after a crash, unless a flush
+    /// covered it.
     own: UnitSet,
     /// The slots whose rings hold it.
     slots: UnitSet,
@@ -149,7 +151,8 @@ impl OnDisk {
         self.from + self.len as u64
     }
 
-    /// The record after all that `durable` wrote has become durable, cut at the ends of its columns.
+    /// The record after all that `durable` wrote has become durable, cut at the ends of its
+    /// columns.
     fn settled_by(&self, durable: &Self) -> impl Iterator<Item = Self> + use<> {
         let (from, end) = (durable.from.max(self.from), durable.end().min(self.end()));
         let part = |from: u64, end: u64, settled: UnitSet| {
@@ -252,8 +255,8 @@ impl Log {
         }
     }
 
-    /// The data units beside `own` that may still be old after a crash, for each run of the
-    /// columns in which they are the same. What a flush covered is not among them because a later record
+    /// The data units beside `own` that may still be old after a crash, for each run of the columns
+    /// in which they are the same. What a flush covered is not among them because a later record
     /// left it out, too: records made now must be able to restore it.
     pub fn live(&self, stripe: u64, from: u64, len: usize, own: UnitSet) -> Vec<Live> {
         let flushed = self.flushed.borrow();
@@ -285,8 +288,8 @@ impl Log {
         runs
     }
 
-    /// Whether any of `units` of the stripe may still be old after a crash, or is left out of a record
-    /// that may still be used.
+    /// Whether any of `units` of the stripe may still be old after a crash, or is left out of a
+    /// record that may still be used.
     pub fn any_live(&self, stripe: u64, units: UnitSet) -> bool {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();

@@ -1,9 +1,10 @@
 //! The members of an array: which disk is in which slot, in what state, and how that changes.
 //!
 //! A change of membership takes effect in memory at once (the next request works around a failed
-//! member), is then written to the superblocks of all members that are left, and only after that may a request be
-//! acknowledged that relied on it: otherwise a crash could bring the failed member back with old data.
-//! One change is written at a time; a member that fails to take it becomes part of it.
+//! member), is then written to the superblocks of all members that are left, and only after that
+//! may a request be acknowledged that relied on it: otherwise a crash could bring the failed member
+//! back with old data. One change is written at a time; a member that fails to take it becomes part
+//! of it.
 //!
 //! A slot may have a second disk *beside* its member: the replacement of a working one
 //! (`jobs/replace.rs`).
@@ -165,8 +166,8 @@ impl Members {
         self.disks().into_iter().chain(besides).collect()
     }
 
-    /// Slots that are being rebuilt, or whose member is being copied to its replacement, each with its lane
-    /// of the region map.
+    /// Slots that are being rebuilt, or whose member is being copied to its replacement, each with
+    /// its lane of the region map.
     pub fn rebuilding(&self) -> Vec<(usize, u8)> {
         let lane = |slot| match self.state(slot) {
             SlotState::Rebuilding { lane } => Some((slot, lane)),
@@ -308,7 +309,8 @@ impl Members {
     }
 
     /// Puts a replacement beside the member of `slot`, in memory only: it gets writes from now on
-    /// where its lane is not stale. [`Members::publish_replacement`] must follow once that lane is durable.
+    /// where its lane is not stale. [`Members::publish_replacement`] must follow once that lane is
+    /// durable.
     pub fn stage_replacement(&self, slot: usize, spare: Spare, lane: u8) {
         self.set_beside(slot, Some(Beside { spare, lane, role: BesideRole::Staged }));
     }
@@ -343,8 +345,8 @@ impl Members {
         Some((beside.spare, lane))
     }
 
-    /// The member of `slot` is lost: its replacement takes the slot as that of a lost one. False if there
-    /// is none. [`Members::commit`] must follow.
+    /// The member of `slot` is lost: its replacement takes the slot as that of a lost one. False if
+    /// there is none. [`Members::commit`] must follow.
     pub fn promote(&self, slot: usize) -> bool {
         if self.role_beside(slot) != Some(BesideRole::Copying) {
             return false;
@@ -355,8 +357,8 @@ impl Members {
         true
     }
 
-    /// Makes the replacement of `slot` its member; what it replaces stays beside it until that is in
-    /// effect. [`Members::commit`] must follow.
+    /// Makes the replacement of `slot` its member; what it replaces stays beside it until that is
+    /// in effect. [`Members::commit`] must follow.
     pub fn swap(&self, slot: usize) {
         self.exchange(slot, BesideRole::Replaced);
     }
@@ -401,8 +403,8 @@ impl Members {
         self.set_state(slot, state);
     }
 
-    /// Whether the member of `slot` is the only one that is active in the superblock in effect: it cannot
-    /// be replaced, as nobody would know that it was.
+    /// Whether the member of `slot` is the only one that is active in the superblock in effect: it
+    /// cannot be replaced, as nobody would know that it was.
     pub fn is_only_active(&self, slot: usize) -> bool {
         let id = self.superblock.borrow().slots[slot].member_id;
         self.in_effect.borrow().active.iter().all(|active| Some(*active) == id)
@@ -460,8 +462,8 @@ impl Members {
         ))
     }
 
-    /// Waits for a commit that is under way; there is no other for as long as the permit lives. What
-    /// speaks against a commit must be looked at after this.
+    /// Waits for a commit that is under way; there is no other for as long as the permit lives.
+    /// What speaks against a commit must be looked at after this.
     pub async fn turn_to_commit(&self) -> Permit {
         self.commit.acquire(1).await
     }
@@ -496,8 +498,8 @@ impl Members {
         superblock.clone()
     }
 
-    /// Writes `newest`, which still lists those that were not found, as the superblock of a new run.
-    /// Gives what was written, who in a slot has it, and the members that failed to take it.
+    /// Writes `newest`, which still lists those that were not found, as the superblock of a new
+    /// run. Gives what was written, who in a slot has it, and the members that failed to take it.
     pub async fn affirm(
         &self,
         newest: Superblock,

@@ -19,24 +19,24 @@
 //!   being written is kept.
 //!
 //! In a region that awaits its resync parity need not have matched before the write. There a stuck
-//! unit tells nothing of the data, and solving for δ would put what never was in the place of the data
-//! written, and of its neighbours in the same sectors. Only those that lost units are computed from
-//! give equations: they match by definition.
+//! unit tells nothing of the data, and solving for δ would put what never was in the place of the
+//! data written, and of its neighbours in the same sectors. Only those that lost units are computed
+//! from give equations: they match by definition.
 //!
 //! Parity that found room is then c's, plus Σ coef·δ. None of this needs new room. A disk may have
 //! written part of what it then found no room for; all of the above holds column by column, but for
 //! one thing: if of several stuck units some are old where others are new, there is no state
 //! before the write to be had from them, and they become unmatched.
 //!
-//! *A repair that finds no room.* The sectors of a working disk that cannot be read are computed from
-//! the others, and written back (`gather.rs`). If there is no room for that nothing is lost that was
-//! there: the sectors stay unreadable, and each reader computes them. Only a resync must not count such a stripe
-//! as done. The last that was written there may have reached the disk or not, and a disk may read one day what it
-//! could not before; then the copies differ, or parity does not match, and no mark would tell. So
-//! the stripe is resynced again, until the sectors were read or written, and its region keeps its
-//! mark. Its units stay trusted: reading the bad sectors is an error, no wrong bytes, and those
-//! beside them are needed should another member be lost. Writes need not wait either, as in a
-//! marked region they encode parity from data.
+//! *A repair that finds no room.* The sectors of a working disk that cannot be read are computed
+//! from the others, and written back (`gather.rs`). If there is no room for that nothing is lost
+//! that was there: the sectors stay unreadable, and each reader computes them. Only a resync must
+//! not count such a stripe as done. The last that was written there may have reached the disk or
+//! not, and a disk may read one day what it could not before; then the copies differ, or parity
+//! does not match, and no mark would tell. So the stripe is resynced again, until the sectors were
+//! read or written, and its region keeps its mark. Its units stay trusted: reading the bad sectors
+//! is an error, no wrong bytes, and those beside them are needed should another member be lost.
+//! Writes need not wait either, as in a marked region they encode parity from data.
 //!
 //! *What is kept where.* The stripes that want room are known in memory only; on disk their region
 //! is marked for resync. A crash or stop in that state, and then a lost member, meets the write

@@ -1,9 +1,10 @@
 //! From members to a running array, and back: assembly, replacements, and the clean stop.
 //!
 //! Assembly changes nothing on disk until it is certain that the array may be started
-//! ([`crate::assemble`] decides that from what the members say). Then, if it was not stopped cleanly, it recovers
-//! (`recover.rs`), and only then makes the new state durable: not clean, a new log epoch, and members that did
-//! not come marked as missing. A crash before that repeats all of it.
+//! ([`crate::assemble`] decides that from what the members say). Then, if it was not stopped
+//! cleanly, it recovers (`recover.rs`), and only then makes the new state durable: not clean, a new
+//! log epoch, and members that did not come marked as missing. A crash before that repeats all of
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -181,7 +182,8 @@ impl Inner {
         assembly: &Assembly,
         nonce: u64,
     ) -> Result<(), ArrayError> {
-        // A member that a crash kept from getting the newest superblock gets it before anything else.
+        // A member that a crash kept from getting the newest superblock gets it before anything
+        // else.
         for index in &assembly.lagging {
             let disk = &*disks[*index];
             if let Some(own) = read_superblock(disk).await? {
@@ -217,8 +219,8 @@ impl Inner {
         self.check_writable()
     }
 
-    /// The newest superblock is made that of this run before anything else relies on it: see the head
-    /// of `assemble.rs`.
+    /// The newest superblock is made that of this run before anything else relies on it: see the
+    /// head of `assemble.rs`.
     async fn affirm(&self, disks: &[Rc<dyn Disk>], assembly: &Assembly) -> Result<(), ArrayError> {
         let turn = self.members.turn_to_commit().await;
         let (superblock, mut holders, failed) =
@@ -270,8 +272,8 @@ impl Inner {
             )));
         }
         if self.zeroed.get() && !info.fast_zeroes {
-            // Zeroing all of it would take hours: from now on a region is zeroed, on all members, before
-            // its first write.
+            // Zeroing all of it would take hours: from now on a region is zeroed, on all members,
+            // before its first write.
             self.zeroed.set(false);
             self.map.set_zero_first(true);
             self.members.superblock.borrow_mut().members_zeroed = false;

@@ -1,5 +1,5 @@
-//! The parity of a stripe write: bands, the choice of what to read, the new parity, and the partial parity
-//! for the log.
+//! The parity of a stripe write: bands, the choice of what to read, the new parity, and the partial
+//! parity for the log.
 
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
@@ -142,8 +142,8 @@ impl Inner {
     ) -> Result<Ready, ArrayError> {
         let code = &self.geometry.code;
         let k = code.k();
-        // Where parity may be wrong (dirty at a crash) all of it is made right: if units are lost or will
-        // be, what is written now may be had only by way of rows that do not cover it.
+        // Where parity may be wrong (dirty at a crash) all of it is made right: if units are lost
+        // or will be, what is written now may be had only by way of rows that do not cover it.
         let unsure = self.awaits_resync(stripe);
         let rows: Vec<usize> = (0..code.p())
             .filter(|row| !lost.contains(k + row))
@@ -200,8 +200,8 @@ impl Inner {
         let others = support.difference(&band.units);
         let parity: UnitSet = rows.iter().map(|row| k + row).collect();
         let olds = band.units.intersection(&support).union(&parity);
-        // Folding a delta into parity that is wrong would keep it wrong, and what is written now would be
-        // lost with its disk before the resync.
+        // Folding a delta into parity that is wrong would keep it wrong, and what is written now
+        // would be lost with its disk before the resync.
         let reads = |wanted: UnitSet| {
             if wanted.intersects(&lost) {
                 let plan = self.plan(stripe, lost, wanted, UnitSet::new());
@@ -261,8 +261,9 @@ impl Inner {
     }
 
     /// The log's record of a band: for each parity unit the sum over the data units that are *not*
-    /// being written. Lost units, and those that a crash would make lost again, count as not written,
-    /// with their new value: after a crash nobody could tell what became of them, so the log carries them.
+    /// being written. Lost units, and those that a crash would make lost again, count as not
+    /// written, with their new value: after a crash nobody could tell what became of them, so the
+    /// log carries them.
     fn record(
         &self,
         stripe: u64,

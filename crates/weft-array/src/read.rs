@@ -216,7 +216,8 @@ impl Inner {
     }
 
     fn least_busy_copy(&self, at: Address, copies: UnitSet) -> usize {
-        // Neighbouring requests go to the same disk while load is even, so that each disk sees runs.
+        // Neighbouring requests go to the same disk while load is even, so that each disk sees
+        // runs.
         let turn = to_len(at.stripe / MIRROR_RUN_STRIPES % self.geometry.code.width() as u64);
         let width = self.geometry.code.width();
         let rank = |unit: usize| {

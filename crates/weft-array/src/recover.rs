@@ -2,21 +2,22 @@
 //!
 //! The superblock says that the array was not stopped cleanly. Then, before anything is served:
 //! 1. every dirty region is marked, durably, as needing resync;
-//! 2. the members' logs are read, and each stripe's newest records are applied (`log.rs` says why that is enough):
-//!    parity := record + Σ coef·(units that were being written, as found);
+//! 2. the members' logs are read, and each stripe's newest records are applied (`log.rs` says why
+//!    that is enough): parity := record + Σ coef·(units that were being written, as found);
 //! 3. all members are flushed, and the superblock gets a new log epoch, which voids the records.
 //!
-//! A crash during recovery starts it anew: applying a record twice gives the same parity, because nothing
-//! was written in between.
+//! A crash during recovery starts it anew: applying a record twice gives the same parity, because
+//! nothing was written in between.
 //!
-//! The regions are then resynced in the background ([`Inner::resync_stripe`]), since full-stripe writes
-//! are not logged. Reads of a stripe that is whole need not wait for it; writes encode
+//! The regions are then resynced in the background ([`Inner::resync_stripe`]), since full-stripe
+//! writes are not logged. Reads of a stripe that is whole need not wait for it; writes encode
 //! parity from data there instead of folding deltas into parity that may be wrong.
 //!
-//! *A unit that was being written, on a disk that is lost*: nobody knows whether it was old or new. Any value will do
-//! for itself. But a row that the write did not touch covers it too, and with it perhaps lost units
-//! that nobody was writing: these must come out right, so the value is chosen to agree with all that is
-//! certain ([`Inner::settle`]). The same goes for sectors that were being written and cannot be read.
+//! *A unit that was being written, on a disk that is lost*: nobody knows whether it was old or new.
+//! Any value will do for itself. But a row that the write did not touch covers it too, and with it
+//! perhaps lost units that nobody was writing: these must come out right, so the value is chosen to
+//! agree with all that is certain ([`Inner::settle`]). The same goes for sectors that were being
+//! written and cannot be read.
 
 mod logs;
 
@@ -52,8 +53,8 @@ struct Row {
 }
 
 impl Inner {
-    /// Applies what the members' logs hold of the assembly `id`. Returns the blocks of logs that are to be
-    /// renewed once this recovery is over.
+    /// Applies what the members' logs hold of the assembly `id`. Returns the blocks of logs that
+    /// are to be renewed once this recovery is over.
     pub(crate) async fn replay_log(
         &self,
         id: LogId,
@@ -109,7 +110,8 @@ impl Inner {
         }
     }
 
-    /// The parity of a row: its record and the units that this leaves out, as far as `values` has them.
+    /// The parity of a row: its record and the units that this leaves out, as far as `values` has
+    /// them.
     fn sum(&self, stripe: u64, len: usize, row: &Row, values: &Units) -> Buf {
         let code = &self.geometry.code;
         let mut sum = match &row.partial {
@@ -123,11 +125,11 @@ impl Inner {
     }
 
     /// A value for the lost units that were being written. Any would do for themselves, but parity
-    /// rows that the write did not touch, and lost units that were not being written, must agree with
-    /// it. So first comes what is certain: each record is a sum over units that were not being
+    /// rows that the write did not touch, and lost units that were not being written, must agree
+    /// with it. So first comes what is certain: each record is a sum over units that were not being
     /// written, and each parity unit without a record is one over all of its units. What these
-    /// leave open follows from the other parity units as found, so that a write that had reached all
-    /// disks keeps its value. A unit that nothing determines becomes zeros.
+    /// leave open follows from the other parity units as found, so that a write that had reached
+    /// all disks keeps its value. A unit that nothing determines becomes zeros.
     async fn settle(&self, at: Columns, len: usize, unknown: UnitSet, rows: &[Row]) -> Units {
         if unknown.is_empty() {
             return Units::new();
@@ -167,8 +169,8 @@ impl Inner {
         values
     }
 
-    /// "The sum over `units` is `sum`" by the coefficients of a parity unit, as an equation in those
-    /// that are not `known`.
+    /// "The sum over `units` is `sum`" by the coefficients of a parity unit, as an equation in
+    /// those that are not `known`.
     fn equation(
         &self,
         stripe: u64,
@@ -264,7 +266,8 @@ impl Inner {
         Ok(!written.is_empty())
     }
 
-    /// Reads a whole stripe and computes its parity anew. Unmatched parity is wrong, and not looked at.
+    /// Reads a whole stripe and computes its parity anew. Unmatched parity is wrong, and not looked
+    /// at.
     pub(crate) async fn check_stripe(&self, at: Columns) -> Result<Checked, ArrayError> {
         let (absent, unmatched) = (self.absent_units(at.stripe), self.wanting.unmatched(at.stripe));
         let (lost, unmatched) = (absent.union(&unmatched), unmatched.difference(&absent));

@@ -1,8 +1,8 @@
 //! Reading a member's metadata where some of its sectors cannot be read.
 //!
-//! A power cut may leave the sectors unreadable that a disk was writing. Log batches and pages of the
-//! region map are made so that a torn one is recognised and done without; one that cannot be read
-//! must not take its neighbours with it. So what fails as a whole is read once more in pieces.
+//! A power cut may leave the sectors unreadable that a disk was writing. Log batches and pages of
+//! the region map are made so that a torn one is recognised and done without; one that cannot be
+//! read must not take its neighbours with it. So what fails as a whole is read once more in pieces.
 
 use weft_disk::{Class, Disk, DiskError, DiskErrorKind};
 use weft_rt::Buf;

@@ -219,8 +219,8 @@ pub struct Superblock {
     pub log_epoch: u64,
     /// The scrub under way, if any.
     pub scrub: Option<ScrubProgress>,
-    /// While a change is not known to be in effect, and a majority of the members before it need not
-    /// share one with a majority of those after it: an assembly needs both.
+    /// While a change is not known to be in effect, and a majority of the members before it need
+    /// not share one with a majority of those after it: an assembly needs both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeds: Option<Predecessor>,
     /// How rebuilds go about their work, if that was changed.
@@ -277,7 +277,8 @@ impl Superblock {
         }
     }
 
-    /// An identity for one more member, that no other disk has, not even one whose adding was cut off.
+    /// An identity for one more member, that no other disk has, not even one whose adding was cut
+    /// off.
     pub fn new_member_id(&mut self) -> Id {
         let id = self.array_id.member(self.log_epoch, self.members_made);
         self.members_made += 1;

@@ -1,11 +1,11 @@
 //! Discard, write-zeroes and clearing: ranges that are to read as zeros.
 //!
-//! Zeros are a codeword of every linear code, so a whole stripe becomes zero by zeroing each of its units
-//! on its own disk, which need not transfer a byte. What covers only part of a stripe is written
-//! as zeros like any data.
+//! Zeros are a codeword of every linear code, so a whole stripe becomes zero by zeroing each of its
+//! units on its own disk, which need not transfer a byte. What covers only part of a stripe is
+//! written as zeros like any data.
 //!
-//! A region that is zeroed as a whole, on members whose unwritten regions are known to read as zeros,
-//! becomes *unwritten* again: it is then no work for a rebuild, and reads as a hole.
+//! A region that is zeroed as a whole, on members whose unwritten regions are known to read as
+//! zeros, becomes *unwritten* again: it is then no work for a rebuild, and reads as a hole.
 
 use std::collections::BTreeMap;
 

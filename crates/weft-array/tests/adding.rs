@@ -55,7 +55,8 @@ fn record(replaces: bool) -> Vec<Moment> {
     moments.take()
 }
 
-/// After the cut, with the new disk or without it, another one is added; then all of them are there.
+/// After the cut, with the new disk or without it, another one is added; then all of them are
+/// there.
 fn after_cut(moment: &Moment, leave: Leave, is_there: bool, what: &str) {
     let cells: Vec<Cells> = moment.iter().map(|cells| cells.after_cut(leave)).collect();
     let what = what.to_owned();

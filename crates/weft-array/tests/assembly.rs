@@ -1,4 +1,5 @@
-//! What may be started from which superblocks: each case in which starting would be wrong is refused.
+//! What may be started from which superblocks: each case in which starting would be wrong is
+//! refused.
 
 mod members;
 
@@ -237,8 +238,9 @@ fn a_member_being_rebuilt_keeps_its_slot_but_does_not_count() {
     assert!(!salvage.survives && salvage.slots[2].is_some());
 }
 
-/// Every history of exclusions from a mirror of up to 5, every moment of a crash, every set of disks found:
-/// the members that hold all acknowledged writes are the ones that are started, or nothing is.
+/// Every history of exclusions from a mirror of up to 5, every moment of a crash, every set of
+/// disks found: the members that hold all acknowledged writes are the ones that are started, or
+/// nothing is.
 #[test]
 fn no_stale_set_is_ever_started() {
     for n in 2..=5_usize {
@@ -355,8 +357,8 @@ fn subsets(of: &[usize]) -> Vec<Vec<usize>> {
     (1..1 << of.len()).map(pick).collect()
 }
 
-/// The replacement (the last member) takes the place of member 0, one of `live`, which hold everything
-/// as it does.
+/// The replacement (the last member) takes the place of member 0, one of `live`, which hold
+/// everything as it does.
 fn swap(members: &[Superblock], live: &[usize]) {
     let new = members.len() - 1;
     let newest = &members[live[0]];
@@ -416,8 +418,8 @@ fn check_active(members: &[Superblock], live: &[usize]) {
     }
 }
 
-/// Crashes, restarts with whatever is found, and crashes again, on mirrors of up to 5: what one part
-/// of the members was about to become never stands against what the others did meanwhile.
+/// Crashes, restarts with whatever is found, and crashes again, on mirrors of up to 5: what one
+/// part of the members was about to become never stands against what the others did meanwhile.
 #[test]
 fn no_stale_set_is_started_after_a_change_that_was_cut_short() {
     for n in 2..=5_usize {

@@ -1,5 +1,6 @@
-//! Whatever is asked of `create`, it makes what it planned or says why not and writes nothing: the body of
-//! the fuzz target over wishes put together at random, from a seed, of sensible and of extreme values.
+//! Whatever is asked of `create`, it makes what it planned or says why not and writes nothing: the
+//! body of the fuzz target over wishes put together at random, from a seed, of sensible and of
+//! extreme values.
 
 mod wishes;
 

@@ -1,4 +1,5 @@
-//! `create` makes members of disks only when everything is right, and nothing at all when it is not.
+//! `create` makes members of disks only when everything is right, and nothing at all when it is
+//! not.
 
 mod members;
 

@@ -1,5 +1,6 @@
-//! The promise: while a disk is lost, the others share its work. An idle array repairs with the fewest reads; one
-//! whose disks are the limit goes around the busiest, and serves more than the cheapest repairs would let it.
+//! The promise: while a disk is lost, the others share its work. An idle array repairs with the
+//! fewest reads; one whose disks are the limit goes around the busiest, and serves more than the
+//! cheapest repairs would let it.
 //!
 //! Members answer so many requests a second of virtual time, so the rates are exact.
 

@@ -1,6 +1,6 @@
-//! Members without room: whichever write finds none, wholly or in part, the client is told, no member is
-//! given up, nothing is damaged that was not being written, and when there is room again everything
-//! is as it should be.
+//! Members without room: whichever write finds none, wholly or in part, the client is told, no
+//! member is given up, nothing is damaged that was not being written, and when there is room again
+//! everything is as it should be.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -27,7 +27,8 @@ enum Lack {
     Half,
     /// From one write on all that go where nothing was so far fail, on one disk.
     Full,
-    /// From one write on all fail on one disk that are not metadata, as on a copy-on-write file system.
+    /// From one write on all fail on one disk that are not metadata, as on a copy-on-write file
+    /// system.
     All,
 }
 
@@ -72,7 +73,8 @@ impl Shadow {
     }
 }
 
-/// Sectors, from the array's beginning: parts of units, several units, whole stripes, beside and over each other.
+/// Sectors, from the array's beginning: parts of units, several units, whole stripes, beside and
+/// over each other.
 fn writes(stripe: usize) -> Vec<(usize, usize, bool)> {
     let unit = UNIT as usize;
     vec![

@@ -1,6 +1,6 @@
-//! A write finds no room for parity in a region that awaits its resync after a crash: parity that never matched
-//! tells nothing of the data. What is refused is old or new, and what lies beside it stays as it was
-//! read, in the same sector, too.
+//! A write finds no room for parity in a region that awaits its resync after a crash: parity that
+//! never matched tells nothing of the data. What is refused is old or new, and what lies beside it
+//! stays as it was read, in the same sector, too.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

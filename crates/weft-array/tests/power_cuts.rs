@@ -1,6 +1,7 @@
-//! A power cut at every step of a small run, with what was not durable kept, lost, or torn; with all
-//! members there afterwards, or one more lost in the same moment. What was flushed is there, what
-//! was not being written is untouched, what was read once stays, and resync leaves parity right.
+//! A power cut at every step of a small run, with what was not durable kept, lost, or torn; with
+//! all members there afterwards, or one more lost in the same moment. What was flushed is there,
+//! what was not being written is untouched, what was read once stays, and resync leaves parity
+//! right.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

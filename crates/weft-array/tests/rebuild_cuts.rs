@@ -1,6 +1,7 @@
-//! A power cut, a further lost disk, or both, at every disk operation of a rebuild: in every order, by every
-//! executor, beside users whose requests bring units along. No byte is lost and no stripe is taken for rebuilt that
-//! is not; what is left of the rebuild is done after the crash, and then others can be lost.
+//! A power cut, a further lost disk, or both, at every disk operation of a rebuild: in every order,
+//! by every executor, beside users whose requests bring units along. No byte is lost and no stripe
+//! is taken for rebuilt that is not; what is left of the rebuild is done after the crash, and then
+//! others can be lost.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -32,7 +33,8 @@ const SIZE: u64 = (2 << 20) + ROWS * UNIT;
 const ORDERS: [RebuildOrder; 3] =
     [RebuildOrder::Ascending, RebuildOrder::Popularity, RebuildOrder::Redundancy];
 
-/// An array, the members it misses when the rebuild begins, and how it is rebuilt. It survives one more.
+/// An array, the members it misses when the rebuild begins, and how it is rebuilt. It survives one
+/// more.
 #[derive(Debug, Clone, Copy)]
 struct Setup {
     code: &'static str,
@@ -70,8 +72,8 @@ impl Setup {
     }
 }
 
-/// What users may find: what was durable, and the contents after each write that began since, with the step
-/// at which it began.
+/// What users may find: what was durable, and the contents after each write that began since, with
+/// the step at which it began.
 #[derive(Clone, Default)]
 struct History {
     durable: Rc<[u8]>,
@@ -136,7 +138,8 @@ struct Watch {
     done: Cell<bool>,
     history: RefCell<History>,
     moments: RefCell<Vec<Moment>>,
-    /// Slots that the lost disk held, as an active member, and when the others knew that it is lost.
+    /// Slots that the lost disk held, as an active member, and when the others knew that it is
+    /// lost.
     taken: RefCell<Vec<usize>>,
     known: Cell<Option<u64>>,
     off: RefCell<Option<Sender<()>>>,
@@ -203,8 +206,8 @@ fn open(rt: &Rt, number: usize, cells: Cells) -> Rc<TestDisk> {
     TestDisk::new(rt, &Power::new(), number, SIZE, 512, cells)
 }
 
-/// Rebuilds beside users, from the adding of spares to the end. Returns all moments that were kept, and
-/// the number of steps.
+/// Rebuilds beside users, from the adding of spares to the end. Returns all moments that were kept,
+/// and the number of steps.
 fn rebuild(setup: Setup, trouble: Trouble) -> (Vec<Moment>, u64) {
     let (off, cut) = oneshot();
     let watch = Rc::new(Watch { trouble, off: Some(off).into(), ..Watch::default() });
@@ -387,9 +390,10 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
     });
 }
 
-/// A crash with a lost disk is tried at every step of every setup, a crash alone at every second one. A run with
-/// a disk lost on the way begins anew for each step at which that is, so each setup takes every fifth
-/// step; the ten setups take each step in turn, half of them with a crash soon after.
+/// A crash with a lost disk is tried at every step of every setup, a crash alone at every second
+/// one. A run with a disk lost on the way begins anew for each step at which that is, so each setup
+/// takes every fifth step; the ten setups take each step in turn, half of them with a crash soon
+/// after.
 fn everywhere(setup: Setup, turn: u64) {
     let is_due = |step: u64, stride| (step + turn).is_multiple_of(stride);
     let (moments, steps) = rebuild(setup, Trouble { record: true, ..Trouble::default() });

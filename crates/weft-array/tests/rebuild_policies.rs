@@ -1,5 +1,6 @@
-//! Every order with every executor rebuilds every stripe exactly once and loses nothing: on all codes,
-//! with several members lost, beside users, when the policy is changed on the way, over crashes and further failures.
+//! Every order with every executor rebuilds every stripe exactly once and loses nothing: on all
+//! codes, with several members lost, beside users, when the policy is changed on the way, over
+//! crashes and further failures.
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 mod common;

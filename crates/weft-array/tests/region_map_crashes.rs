@@ -1,5 +1,5 @@
-//! The region map against a model, under random schedules, failing writes and power cuts: a bit that
-//! was promised to be durable is never lost, whichever members are left afterwards.
+//! The region map against a model, under random schedules, failing writes and power cuts: a bit
+//! that was promised to be durable is never lost, whichever members are left afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

@@ -1,5 +1,6 @@
-//! A sector that cannot be read, on a member that has no room for its repair: nobody takes it for repaired. After
-//! a crash its region keeps the mark until the sector was written, or read, whatever it then holds.
+//! A sector that cannot be read, on a member that has no room for its repair: nobody takes it for
+//! repaired. After a crash its region keeps the mark until the sector was written, or read,
+//! whatever it then holds.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -47,8 +48,8 @@ struct Story {
     new: Vec<u8>,
 }
 
-/// A stripe is being written when the power goes; one of its units is old in a sector that cannot be read,
-/// and its disk has no room but for metadata.
+/// A stripe is being written when the power goes; one of its units is old in a sector that cannot
+/// be read, and its disk has no room but for metadata.
 async fn crashed(rt: &Rt, code: &str, slots: usize, unit: usize) -> Story {
     let bench = Bench::new(rt, code, slots).await;
     let stripe = bench.stripe_bytes() as usize;
@@ -88,7 +89,8 @@ fn never(_: u64, _: u64) -> bool {
 }
 
 impl Story {
-    /// Each sector is old or new, or an error where that `may_fail`: by stripe, and sector of its units.
+    /// Each sector is old or new, or an error where that `may_fail`: by stripe, and sector of its
+    /// units.
     async fn check(&self, array: &Array, may_fail: impl Fn(u64, u64) -> bool, what: &str) {
         for at in (0..self.old.len()).step_by(SECTOR) {
             let (result, found) = array.read(at as u64, Buf::new(SECTOR)).await;

@@ -1,4 +1,5 @@
-//! Replacing a member that works: redundancy is never less, whatever fails meanwhile, and whenever the power goes.
+//! Replacing a member that works: redundancy is never less, whatever fails meanwhile, and whenever
+//! the power goes.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

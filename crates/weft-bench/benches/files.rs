@@ -1,7 +1,7 @@
 //! Arrays on files, beside an io_uring that does the same to the same files.
 //!
-//! All files lie in the temporary folder (`TMPDIR`), hence mostly on one real disk, which they share alike in
-//! each turn of each contestant. They are written before anything is measured.
+//! All files lie in the temporary folder (`TMPDIR`), hence mostly on one real disk, which they
+//! share alike in each turn of each contestant. They are written before anything is measured.
 
 mod bare_ring;
 
@@ -73,7 +73,8 @@ impl Setup {
         .per_second()
     }
 
-    /// Bytes per second that a write of the whole array puts on all members together, flush included.
+    /// Bytes per second that a write of the whole array puts on all members together, flush
+    /// included.
     fn sequential(&self, array: &Array) -> f64 {
         const AT_ONCE: u64 = 16;
         let chunk = array.stripe_bytes() * 4;
@@ -115,8 +116,8 @@ fn bare_reads(files: &[File], member_bytes: u64, depth: usize) -> f64 {
     float(done) / elapsed.as_secs_f64()
 }
 
-/// Bytes per second of sequential requests of `len` bytes to all files at once; `writes[i]` tells what is done
-/// to file i. Writes are made durable at the end.
+/// Bytes per second of sequential requests of `len` bytes to all files at once; `writes[i]` tells
+/// what is done to file i. Writes are made durable at the end.
 fn bare_streams(files: &[File], writes: &[bool], member_bytes: u64, len: u64, depth: usize) -> f64 {
     let start = Instant::now();
     let (mut next, count) = (0, files.len() as u64);

@@ -1,8 +1,8 @@
 //! Simulated disk requests per second of one core: how long the lab's experiments take.
 //!
-//! Each row is a model under 4 KiB requests, a third of them writes, at a depth, three ways: the bare machine; as
-//! a disk in virtual time without contents (executor, timers and all); and with contents. Wanted are half a million
-//! a second without contents, a hundred thousand with.
+//! Each row is a model under 4 KiB requests, a third of them writes, at a depth, three ways: the
+//! bare machine; as a disk in virtual time without contents (executor, timers and all); and with
+//! contents. Wanted are half a million a second without contents, a hundred thousand with.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,12 +1,13 @@
 //! What the access monitor of rebuilds costs users' requests.
 //!
-//! The same program is built twice, as it is and with the monitor's calls left out of the engine, and the
-//! two take turns. What differs by a few nanoseconds also differs by where the compiler puts
-//! code, so each kind of request is a turn of its own process, and ratios are medians of many rounds.
+//! The same program is built twice, as it is and with the monitor's calls left out of the engine,
+//! and the two take turns. What differs by a few nanoseconds also differs by where the compiler
+//! puts code, so each kind of request is a turn of its own process, and ratios are medians of many
+//! rounds.
 //!
-//! Healthy arrays only pass the test of one flag. Then a member is lost and its replacement there, with
-//! the rebuild at rest: reads of members that are whole only find out that they are; a read of what the
-//! replacement lacks is noted, of few zones or of more than the table holds.
+//! Healthy arrays only pass the test of one flag. Then a member is lost and its replacement there,
+//! with the rebuild at rest: reads of members that are whole only find out that they are; a read of
+//! what the replacement lacks is noted, of few zones or of more than the table holds.
 
 use std::io::BufRead as _;
 use std::process::{Command, Stdio};

@@ -1,5 +1,6 @@
 //! The engine alone: arrays over RAM disks, whose operations complete at once, so that what is
-//! measured is processor time per request. The peer is the same request handed straight to the disk.
+//! measured is processor time per request. The peer is the same request handed straight to the
+//! disk.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What the benchmarks of arrays share.
 //!
-//! A benchmark is a program in `benches/` that prints a table; `./bench` runs them all. None is a test:
-//! nothing fails because it was slow. What makes figures worth reading:
+//! A benchmark is a program in `benches/` that prints a table; `./bench` runs them all. None is a
+//! test: nothing fails because it was slow. What makes figures worth reading:
 //!
 //! * **Peers in the same run.** A contestant is measured beside what it is compared with, in turns,
 //!   round by round; a ratio is the median of the rounds' ratios. Machines differ from hour to

@@ -182,8 +182,8 @@ impl Kernel {
             for (part, row) in rows.iter_mut().zip(group.rows) {
                 *part = row.get(first..first + chunk.len()).unwrap_or_default();
             }
-            // SAFETY: a Kernel exists only where its features do; the group's outputs were pushed as
-            // mutable slices of `n` bytes, the sources are cut to that, and none overlap;
+            // SAFETY: a Kernel exists only where its features do; the group's outputs were pushed
+            // as mutable slices of `n` bytes, the sources are cut to that, and none overlap;
             // `if_aligned` has seen to the rest.
             unsafe { (self.0.dot)(dsts, &rows[..dsts.len()], from.slice(), n, to) };
             to.acc = true;

@@ -64,8 +64,8 @@ unsafe fn load<V: Vector, const U: usize>(p: *const u8, s: Strip) -> [V; U] {
 
 #[inline(always)]
 unsafe fn store<V: Vector, const U: usize>(p: *mut u8, s: Strip, to: Outputs, v: &[V; U]) {
-    // SAFETY: the caller grants that the strip lies within the unit at p, and that p is aligned if it
-    // is to be streamed; `at` is a multiple of the vector.
+    // SAFETY: the caller grants that the strip lies within the unit at p, and that p is aligned if
+    // it is to be streamed; `at` is a multiple of the vector.
     unsafe {
         let p = p.add(s.at);
         if s.part == 0 && to.stream {

@@ -121,8 +121,8 @@ pub(crate) unsafe trait Vector: Copy {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! with_features {
     ($e:expr) => {{
-        // SAFETY: the intrinsics only need CPU features. A value of the vector type exists only where
-        // its constructors were allowed to run, which is where the CPU has them.
+        // SAFETY: the intrinsics only need CPU features. A value of the vector type exists only
+        // where its constructors were allowed to run, which is where the CPU has them.
         unsafe { $e }
     }};
 }

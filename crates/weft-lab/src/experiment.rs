@@ -1,8 +1,9 @@
 //! Experiments as data: a file each, in `experiments/`.
 //!
 //! A file says what is shown and where it comes from, what to run (`[run]`, by kind), the paper's
-//! numbers (`[paper]`, by panel, series and point), where the paper errs, and how long it takes. The kinds are
-//! programs ([`crate::kinds`]); everything that can differ from figure to figure is in the file.
+//! numbers (`[paper]`, by panel, series and point), where the paper errs, and how long it takes.
+//! The kinds are programs ([`crate::kinds`]); everything that can differ from figure to figure is
+//! in the file.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What an experiment found, beside what the paper says: the one form that text, JSON, CSV and plots
-//! are made from.
+//! What an experiment found, beside what the paper says: the one form that text, JSON, CSV and
+//! plots are made from.
 
 use serde::Serialize;
 

@@ -1,9 +1,11 @@
-//! An array of the engine on modelled disks, in virtual time, for loads from outside (`weft replay`).
+//! An array of the engine on modelled disks, in virtual time, for loads from outside (`weft
+//! replay`).
 //!
-//! Its disks may be as large as the product, because nothing is stored of what nobody wrote. An array knows
-//! which regions were never written, and answers reads of them without a disk; so one block of zeros is
-//! written to each region first. From then on the whole array is data, which zeros happen to be:
-//! every read goes to the disks, every rebuild has all of it to do, and parity is right from the start.
+//! Its disks may be as large as the product, because nothing is stored of what nobody wrote. An
+//! array knows which regions were never written, and answers reads of them without a disk; so one
+//! block of zeros is written to each region first. From then on the whole array is data, which
+//! zeros happen to be: every read goes to the disks, every rebuild has all of it to do, and parity
+//! is right from the start.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -112,8 +114,8 @@ impl ModelledArray {
         Ok(())
     }
 
-    /// Gives the array a fresh disk, to which it rebuilds a failed one from the beginning to the end, at
-    /// `bytes_s` whatever users do.
+    /// Gives the array a fresh disk, to which it rebuilds a failed one from the beginning to the
+    /// end, at `bytes_s` whatever users do.
     ///
     /// # Errors
     /// If the array takes no disk.

@@ -121,8 +121,8 @@ fn degraded_arrays_are_slower_by_what_the_layout_says() {
     // Each survivor of RAID-5 reads once for itself, and once for the lost.
     let raid5 = ours(&figure, "reads, 1 failed", "worst position", "RAID-5");
     assert!((0.4..0.6).contains(&raid5), "{raid5}");
-    // The group alone would give one half; reads go around it when its disks have the longer queues, over
-    // the global parity and the other group, which then is no longer idle.
+    // The group alone would give one half; reads go around it when its disks have the longer
+    // queues, over the global parity and the other group, which then is no longer idle.
     let lrc = ours(&figure, "reads, 1 failed", "worst position", "LRC");
     assert!((0.55..0.75).contains(&lrc), "{lrc}");
     let busy = |disk| ours(&figure, "reads, utilisation with #0 failed", "LRC", disk);
@@ -139,8 +139,8 @@ fn degraded_arrays_are_slower_by_what_the_layout_says() {
     );
 }
 
-/// With the fewest reads what does not take part in a repair stays idle (the paper's Table 3: the global parity
-/// of LRC is busy 0.03 % of the time); going around the busiest it helps.
+/// With the fewest reads what does not take part in a repair stays idle (the paper's Table 3: the
+/// global parity of LRC is busy 0.03 % of the time); going around the busiest it helps.
 #[test]
 fn without_going_around_only_the_group_is_busy() {
     let text = DEGRADED.replace("failures = 1", "failures = 1\nrepairs = [\"fewest\", \"around\"]");

@@ -99,8 +99,8 @@ impl List {
         if block.is_null() {
             return None;
         }
-        // SAFETY: blocks in the list are free, at least STEP bytes long, aligned for a pointer, and `push`
-        // has written their first word.
+        // SAFETY: blocks in the list are free, at least STEP bytes long, aligned for a pointer, and
+        // `push` has written their first word.
         let next = unsafe { block.cast::<*mut u8>().read() };
         self.head.set(next);
         self.len.set(self.len.get() - 1);
@@ -119,9 +119,9 @@ impl List {
     }
 }
 
-// SAFETY: a block comes from the system with the layout of the class that its own layout has, or with
-// its own layout if it has none; `dealloc` finds the same class from the same layout. A block is in
-// at most one list, of one thread, and leaves it before it is handed out.
+// SAFETY: a block comes from the system with the layout of the class that its own layout has, or
+// with its own layout if it has none; `dealloc` finds the same class from the same layout. A block
+// is in at most one list, of one thread, and leaves it before it is handed out.
 unsafe impl GlobalAlloc for Pool {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = class_of(layout) else {

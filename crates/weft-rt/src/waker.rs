@@ -126,8 +126,8 @@ impl ReadyQueue {
         }
         let id = TaskId { slot, generation: ready.marks[slot].generation };
         let data = std::ptr::without_provenance(id.pack(self.executor));
-        // SAFETY: the functions of the table are safe for every data word: they treat it as a number
-        // and own nothing.
+        // SAFETY: the functions of the table are safe for every data word: they treat it as a
+        // number and own nothing.
         let waker = unsafe { Waker::from_raw(RawWaker::new(data, &VTABLE)) };
         (id, waker)
     }

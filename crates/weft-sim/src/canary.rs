@@ -2,8 +2,8 @@
 //! of no use.
 //!
 //! The product has no such switches. The fault sits between the engine and its disks, which then do
-//! not what the engine asked for, but tell it that they did: to all that can be seen from outside that is
-//! an engine that forgot to ask.
+//! not what the engine asked for, but tell it that they did: to all that can be seen from outside
+//! that is an engine that forgot to ask.
 
 use std::cell::Cell;
 use std::io;

@@ -116,8 +116,8 @@ impl Platter {
         self.0.borrow_mut().latency = latency;
     }
 
-    /// Gives it the times of a product instead, from its next opening on: then requests are served in the order
-    /// that the product would choose, and no part of a write is seen before its end.
+    /// Gives it the times of a product instead, from its next opening on: then requests are served
+    /// in the order that the product would choose, and no part of a write is seen before its end.
     pub fn set_model(&self, model: Model) {
         self.0.borrow_mut().model = Some(model);
     }
@@ -183,8 +183,8 @@ impl Platter {
         state.media.program_killed(&mut state.rng);
     }
 
-    /// The sectors (by number, in order) that the last crash caught on their way to the medium, if it was
-    /// a power cut. They are told once.
+    /// The sectors (by number, in order) that the last crash caught on their way to the medium, if
+    /// it was a power cut. They are told once.
     pub fn take_caught(&self) -> Vec<u64> {
         std::mem::take(&mut self.0.borrow_mut().caught)
     }

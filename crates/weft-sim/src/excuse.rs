@@ -3,8 +3,8 @@
 //!
 //! * `ppl`: what was being written **to** a disk that is lost in the same moment may be garbage.
 //!   "In the same moment" begins when the write begins, and ends when the write is durable.
-//! * `bitmap`, `none`: in the stripes and columns that were being written, all data of the lost disks
-//!   may be garbage (the write hole), also of disks lost long before.
+//! * `bitmap`, `none`: in the stripes and columns that were being written, all data of the lost
+//!   disks may be garbage (the write hole), also of disks lost long before.
 //! * Mirrors: any copy may be the one that is left.
 //! * Where a write was refused for want of room and its stripe not made consistent since: as under
 //!   `bitmap`, whatever the policy, and whether the program ended by a crash or in order.

@@ -1,7 +1,7 @@
 //! The rules of membership, worked out a second time from what stands on the disks.
 //!
-//! The engine refuses to start a set of disks that may be stale, and stops when most active
-//! members fail in one moment (`docs/on-disk-format.md`, "Who belongs to the array"). Both must happen
+//! The engine refuses to start a set of disks that may be stale, and stops when most active members
+//! fail in one moment (`docs/on-disk-format.md`, "Who belongs to the array"). Both must happen
 //! exactly when the rules say so: here they are applied to the superblocks as they are on the
 //! platters, so that neither is excused otherwise.
 
@@ -26,8 +26,8 @@ pub(crate) fn superblock_of(platter: &Platter) -> Option<Superblock> {
     newest_superblock(platter, |_| true)
 }
 
-/// The newest superblock on a disk of which the program in this life can know: not one whose write failed,
-/// and which is there all the same.
+/// The newest superblock on a disk of which the program in this life can know: not one whose write
+/// failed, and which is there all the same.
 fn acknowledged_superblock_of(platter: &Platter) -> Option<Superblock> {
     let denied = platter.faults(|f| f.denied.clone());
     newest_superblock(platter, |copy| {
@@ -100,8 +100,8 @@ pub(crate) fn must_have_stopped(disks: &[Member]) -> bool {
     })
 }
 
-/// The slots whose disks the newest superblock does not call active. The engine may have taken one for active
-/// that was not so on disk yet.
+/// The slots whose disks the newest superblock does not call active. The engine may have taken one
+/// for active that was not so on disk yet.
 pub(crate) fn not_active(disks: &[Member]) -> UnitSet {
     let known = in_slots(disks, superblock_of);
     let Some((newest, _)) = known.first() else { return UnitSet::new() };
@@ -141,8 +141,8 @@ fn may_be_stale(disks: &[Member]) -> bool {
     2 * present <= active.len() || lacks_those_before
 }
 
-/// Assembles the array from the attached disks: by itself where the rule allows it, and else – what is
-/// missing is lost for good – by force, after it was refused.
+/// Assembles the array from the attached disks: by itself where the rule allows it, and else – what
+/// is missing is lost for good – by force, after it was refused.
 pub(crate) fn assemble(
     rt: &Rt,
     members: &[Member],

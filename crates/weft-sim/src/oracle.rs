@@ -4,9 +4,9 @@
 //! when unaligned requests are tried). A cell has a list of **candidates**: values that it may
 //! hold. Time is logical – every call that begins or ends a request is a tick.
 //!
-//! * A write adds its value when it begins: from then on reads may see it. When it is acknowledged, at
-//!   tick e, every candidate whose own write had *ended before this one began* is superseded: reads
-//!   that begin later must not see it. Writes that overlapped stay candidates side by side –
+//! * A write adds its value when it begins: from then on reads may see it. When it is acknowledged,
+//!   at tick e, every candidate whose own write had *ended before this one began* is superseded:
+//!   reads that begin later must not see it. Writes that overlapped stay candidates side by side –
 //!   until a read, alone on the cell, has seen one of them: then that is the value.
 //! * A superseded value may still come back through a power cut, until a flush that began after
 //!   it was superseded is acknowledged (or a FUA write supersedes it).
@@ -108,8 +108,8 @@ pub struct Oracle {
     cells: BTreeMap<usize, Vec<Candidate>>,
     /// Cells with more than one candidate.
     open: BTreeSet<usize>,
-    /// What was being written at the last crashes, until [`Oracle::consistent_again`]: the cells for
-    /// which a disk lost later may still take promises with it.
+    /// What was being written at the last crashes, until [`Oracle::consistent_again`]: the cells
+    /// for which a disk lost later may still take promises with it.
     cut: BTreeMap<usize, crash::CutCell>,
     /// Cells whose write was refused for want of room, with what they could have been then, until
     /// [`Oracle::consistent_again`].

@@ -1,12 +1,11 @@
 //! One run: an array is created, lives several lives under load, and is examined at the end.
 //!
-//! A *life* goes from assembly to a crash or a clean stop. While clients work, things happen
-//! to the array (`events.rs`): members fail, spares come, sectors rot, scrubs run. It ends by a power
-//! cut at a step drawn beforehand – that may be in the middle of recovering from the last
-//! one –, by the death of the program alone, or in order. Disks may be lost in the
-//! same moment, and lost disks may come back with old data. At the end everything must settle: all
-//! jobs done, no mismatch, every byte as the reference says – healthy, and with each member
-//! taken away in turn.
+//! A *life* goes from assembly to a crash or a clean stop. While clients work, things happen to the
+//! array (`events.rs`): members fail, spares come, sectors rot, scrubs run. It ends by a power cut
+//! at a step drawn beforehand – that may be in the middle of recovering from the last one –, by the
+//! death of the program alone, or in order. Disks may be lost in the same moment, and lost disks
+//! may come back with old data. At the end everything must settle: all jobs done, no mismatch,
+//! every byte as the reference says – healthy, and with each member taken away in turn.
 
 mod between;
 mod report;

@@ -1,15 +1,15 @@
 //! Sectors that a power cut makes unreadable.
 //!
-//! A disk that loses power in the middle of a sector may leave it with a checksum that does not fit:
-//! from then on it cannot be read, until it is written. Any sector may be hit whose new contents were not
-//! durable yet.
+//! A disk that loses power in the middle of a sector may leave it with a checksum that does not
+//! fit: from then on it cannot be read, until it is written. Any sector may be hit whose new
+//! contents were not durable yet.
 //!
-//! *What is hit.* Of the metadata of each disk some, on all disks at once if it comes so: no member's
-//! metadata may depend on what was not durable. Of the data only as much that the code survives it,
-//! each disk hit counting as one that is lost: beyond that no array could answer.
+//! *What is hit.* Of the metadata of each disk some, on all disks at once if it comes so: no
+//! member's metadata may depend on what was not durable. Of the data only as much that the code
+//! survives it, each disk hit counting as one that is lost: beyond that no array could answer.
 //!
-//! *What that may take.* Such a sector is one of a disk that is lost in the moment of the crash, and the
-//! rules for those hold (`excuse.rs`) – for that sector only.
+//! *What that may take.* Such a sector is one of a disk that is lost in the moment of the crash,
+//! and the rules for those hold (`excuse.rs`) – for that sector only.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -88,8 +88,8 @@ fn draw_runs(rng: &mut Rng, sectors: &[u64]) -> Vec<u64> {
 }
 
 impl Run {
-    /// Sometimes makes sectors unreadable that the last power cut caught. `lost` are the slots whose
-    /// disks do not come back.
+    /// Sometimes makes sectors unreadable that the last power cut caught. `lost` are the slots
+    /// whose disks do not come back.
     pub(crate) fn tear_sectors(&self, map: &Map, slots: &Slots, lost: UnitSet) -> Torn {
         let mut torn = Torn::default();
         let mut rng = self.world.rng(5000 + self.report.borrow().lives);

@@ -6,8 +6,8 @@
 //! moment the power is off no disk operation makes progress; what the engine still does
 //! in that turn reaches nothing.
 //!
-//! **Trace.** Events are kept as plain numbers (text is made only when a run has failed), and folded
-//! into a hash: two runs of one seed must give the same.
+//! **Trace.** Events are kept as plain numbers (text is made only when a run has failed), and
+//! folded into a hash: two runs of one seed must give the same.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -159,7 +159,8 @@ fn a_misaligned_request_is_a_bug_of_the_caller() {
     rt.block_on(async move { disk.read(100, Buf::new(512), Class::User).await.0.is_ok() });
 }
 
-/// With a product's model it takes as long as the product, to the nanosecond, and a power cut still takes what was not flushed.
+/// With a product's model it takes as long as the product, to the nanosecond, and a power cut still
+/// takes what was not flushed.
 #[test]
 fn with_a_model_it_has_the_products_times_and_still_loses_power() {
     let model = Model::find("wd10eals").expect("a model");

@@ -131,8 +131,8 @@ fn requests_outside_are_refused_and_take_no_time() {
     assert_eq!((rt.now(), disk.stats().requests()), (0, 0));
 }
 
-/// What callers measure is what the disk says, and its utilisation is the share of the time in which it
-/// had something to do.
+/// What callers measure is what the disk says, and its utilisation is the share of the time in
+/// which it had something to do.
 #[test]
 fn the_accounts_are_those_of_the_callers() {
     for model in &MODELS {
@@ -204,7 +204,8 @@ fn hdds() -> impl Iterator<Item = &'static Model> {
     MODELS.iter().filter(|model| matches!(model.kind, Kind::Hdd(_)))
 }
 
-/// Every command completes once, in the order of time, and no completion is before its command's arrival.
+/// Every command completes once, in the order of time, and no completion is before its command's
+/// arrival.
 #[test]
 fn whatever_arrives_leaves_once() {
     for model in &MODELS {
@@ -268,8 +269,8 @@ fn looking_changes_nothing() {
     }
 }
 
-/// With its own ordering a disk serves a full queue faster than one at a time, and yet nobody waits for ever: a
-/// command at the far end is served although nearer ones keep coming.
+/// With its own ordering a disk serves a full queue faster than one at a time, and yet nobody waits
+/// for ever: a command at the far end is served although nearer ones keep coming.
 #[test]
 fn a_hard_disk_orders_its_queue_and_starves_nobody() {
     for model in hdds() {

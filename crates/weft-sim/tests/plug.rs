@@ -1,5 +1,5 @@
-//! A plug joins what touches and changes nothing else: every client reads what it wrote, the disk is asked once
-//! where it was asked thirty-two times, and an error hits only whom it concerns.
+//! A plug joins what touches and changes nothing else: every client reads what it wrote, the disk
+//! is asked once where it was asked thirty-two times, and an error hits only whom it concerns.
 
 use std::rc::Rc;
 

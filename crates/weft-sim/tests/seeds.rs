@@ -1,5 +1,5 @@
-//! A fixed set of seeds: whole arrays under load, with crashes and failures. A seed that once found a
-//! fault stays here.
+//! A fixed set of seeds: whole arrays under load, with crashes and failures. A seed that once found
+//! a fault stays here.
 
 use weft_sim::{Options, Simulation, Story, every_cut, run, simulate};
 

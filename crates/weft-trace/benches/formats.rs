@@ -1,5 +1,5 @@
-//! Requests per second that each format gives, read from memory; and bytes per second of each decoder where
-//! its tool is installed. The first pass is thrown away.
+//! Requests per second that each format gives, read from memory; and bytes per second of each
+//! decoder where its tool is installed. The first pass is thrown away.
 
 use std::fmt::Write as _;
 use std::io::{Cursor, Write as _};

@@ -38,8 +38,8 @@ pub(crate) fn hex_or_number(what: &'static str, bytes: &[u8]) -> Result<u64, Fau
     value.ok_or_else(|| Fault::at(what, bytes))
 }
 
-/// A decimal number with a fraction, in units of `1/scale`, a power of ten; further digits are cut off. `1.5`
-/// with a scale of 1000 is 1500.
+/// A decimal number with a fraction, in units of `1/scale`, a power of ten; further digits are cut
+/// off. `1.5` with a scale of 1000 is 1500.
 pub(crate) fn decimal(what: &'static str, bytes: &[u8], scale: u64) -> Result<u64, Fault> {
     let text = trim(bytes);
     let dot = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());

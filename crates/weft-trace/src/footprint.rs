@@ -1,8 +1,9 @@
 //! Which blocks a trace touches, in bounded memory.
 //!
-//! One bit a block, in chunks of 32,768 blocks that exist only where something was touched. Blocks are of 4 KiB; when
-//! that would take more than [`CHUNKS_MAX`] chunks (256 MiB), blocks become twice as long, as often as
-//! needed, and two bits become one. What is counted is then too large, by less than two blocks a run.
+//! One bit a block, in chunks of 32,768 blocks that exist only where something was touched. Blocks
+//! are of 4 KiB; when that would take more than [`CHUNKS_MAX`] chunks (256 MiB), blocks become
+//! twice as long, as often as needed, and two bits become one. What is counted is then too large,
+//! by less than two blocks a run.
 
 use std::collections::BTreeMap;
 

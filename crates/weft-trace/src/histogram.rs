@@ -1,8 +1,9 @@
 //! A histogram of fixed size with a stated error.
 //!
-//! Values below 256 have a bucket each; above, every power of two is cut in 128 buckets of equal width, as in an HDR
-//! histogram of two digits. A bucket is therefore never wider than 1/128 of the values in
-//! it: a percentile is exact to 0.8 %. Count, sum (and so the mean), minimum and maximum are exact.
+//! Values below 256 have a bucket each; above, every power of two is cut in 128 buckets of equal
+//! width, as in an HDR histogram of two digits. A bucket is therefore never wider than 1/128 of the
+//! values in it: a percentile is exact to 0.8 %. Count, sum (and so the mean), minimum and maximum
+//! are exact.
 
 /// Buckets of one power of two.
 const SUB: u64 = 128;
@@ -106,14 +107,14 @@ impl Histogram {
         })
     }
 
-    /// The value that `per_mille` of a thousand values do not exceed (999: p99.9); never too small and
-    /// at most 1/128 too large. 0 without values.
+    /// The value that `per_mille` of a thousand values do not exceed (999: p99.9); never too small
+    /// and at most 1/128 too large. 0 without values.
     pub fn percentile(&self, per_mille: u32) -> u64 {
         self.bucket(per_mille).map_or(0, |at| high_of(at).clamp(self.min(), self.max))
     }
 
-    /// The same, rounded down instead: exact for "round" values, such as lengths of requests that are
-    /// multiples of 512 up to 64 KiB and of 4 KiB up to 512 KiB.
+    /// The same, rounded down instead: exact for "round" values, such as lengths of requests that
+    /// are multiples of 512 up to 64 KiB and of 4 KiB up to 512 KiB.
     pub fn percentile_low(&self, per_mille: u32) -> u64 {
         self.bucket(per_mille).map_or(0, |at| low_of(at).clamp(self.min(), self.max))
     }

@@ -12,8 +12,8 @@ use crate::replay::Volumes;
 /// Volumes that are told apart; requests to further ones count as of the last.
 const DEVICES_MAX: usize = 65_536;
 
-/// How long requests are, in bytes. Percentiles are never too large and at most 1/128 too small, and exact for
-/// multiples of 512 up to 64 KiB and of 4 KiB up to 512 KiB.
+/// How long requests are, in bytes. Percentiles are never too large and at most 1/128 too small,
+/// and exact for multiples of 512 up to 64 KiB and of 4 KiB up to 512 KiB.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Sizes {
     /// Mean.

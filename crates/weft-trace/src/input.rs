@@ -1,8 +1,8 @@
 //! Where a trace's bytes come from: a file or any reader, decompressed on the way.
 //!
-//! Compression is recognised by its magic number, not by the file's name. Files made of several members,
-//! streams or frames one behind the other (`cat a.gz b.gz`) are read to their end. A window larger
-//! than [`WINDOW_BYTES_MAX`] is refused, so that no file can ask for all of memory.
+//! Compression is recognised by its magic number, not by the file's name. Files made of several
+//! members, streams or frames one behind the other (`cat a.gz b.gz`) are read to their end. A
+//! window larger than [`WINDOW_BYTES_MAX`] is refused, so that no file can ask for all of memory.
 
 use std::cell::Cell;
 use std::fs::File;

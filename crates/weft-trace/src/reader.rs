@@ -2,15 +2,18 @@
 //!
 //! What every format has in common is defined here:
 //!
-//! * **Time** is made to begin at 0 with the first request. A request that is earlier than the one before it
-//!   keeps the time of that one ("time never goes backwards"), and is counted; of formats that are
-//!   logged at completion ([`Format::reorder_window`]) requests are first sorted by issue within a window.
-//! * **Nothing asked** – a read, write or trim of 0 bytes – is left out, and counted. A flush has no length.
+//! * **Time** is made to begin at 0 with the first request. A request that is earlier than the one
+//!   before it keeps the time of that one ("time never goes backwards"), and is counted; of formats
+//!   that are logged at completion ([`Format::reorder_window`]) requests are first sorted by issue
+//!   within a window.
+//! * **Nothing asked** – a read, write or trim of 0 bytes – is left out, and counted. A flush has
+//!   no length.
 //! * **Beyond 2⁶⁴**: a request whose end does not fit 64 bits is damaged. (What lies beyond a
 //!   *volume* only a replay can know; see [`crate::replay::AddressMap`].)
-//! * **Damaged** lines and records are errors with their place. With [`ReadOptions::skip_bad`] they are skipped
-//!   and counted, and the first ones are kept for the report. Of a binary format that tells its records
-//!   apart only by their own lengths, a damaged length ends the trace in either case.
+//! * **Damaged** lines and records are errors with their place. With [`ReadOptions::skip_bad`] they
+//!   are skipped and counted, and the first ones are kept for the report. Of a binary format that
+//!   tells its records apart only by their own lengths, a damaged length ends the trace in either
+//!   case.
 //! * A last line without an end of line counts as a line.
 
 use std::cmp::Reverse;
@@ -189,7 +192,8 @@ impl Reader {
         self.format
     }
 
-    /// What the file says it was generated or looped from; whoever shows its figures shows this, too.
+    /// What the file says it was generated or looped from; whoever shows its figures shows this,
+    /// too.
     pub fn label(&self) -> Option<&str> {
         self.label.as_deref()
     }

@@ -1,8 +1,8 @@
 //! Finding out the format of a trace by looking at its beginning.
 //!
-//! Each format of lines tries to parse the first lines. The one that finds requests in most of them is taken,
-//! and at least half of the lines must be sound, so that a damaged line in the beginning does not hide
-//! the format. Binary formats have a look of their own.
+//! Each format of lines tries to parse the first lines. The one that finds requests in most of them
+//! is taken, and at least half of the lines must be sound, so that a damaged line in the beginning
+//! does not hide the format. Binary formats have a look of their own.
 
 use crate::formats::{Format, Parsed, Parser};
 

@@ -1,5 +1,5 @@
-//! No input makes a parser panic, loop, or break what a reader promises: the body of the fuzz target over
-//! mutations, from a seed, of traces that make sense.
+//! No input makes a parser panic, loop, or break what a reader promises: the body of the fuzz
+//! target over mutations, from a seed, of traces that make sense.
 
 mod exercise;
 

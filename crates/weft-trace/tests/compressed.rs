@@ -1,5 +1,5 @@
-//! Compressed traces are read as they are, whatever they are called, to the end of the last part; what is cut or
-//! damaged is an error and not a short trace.
+//! Compressed traces are read as they are, whatever they are called, to the end of the last part;
+//! what is cut or damaged is an error and not a short trace.
 
 use std::io::Cursor;
 

@@ -1,5 +1,6 @@
-//! Real traces in their own formats read as somebody else's converter read them. They may not be passed on, so
-//! this test needs a folder of them in `WEFT_TRACES` (and says so when there is none).
+//! Real traces in their own formats read as somebody else's converter read them. They may not be
+//! passed on, so this test needs a folder of them in `WEFT_TRACES` (and says so when there is
+//! none).
 
 use std::path::{Path, PathBuf};
 
@@ -49,8 +50,8 @@ fn raw_traces_equal_their_conversions() {
     assert_eq!((of(Op::Read), of(Op::Write)), (9039, 849));
 }
 
-/// The table in the folder's README: records, share of reads in hundredths of a percent, touched bytes in
-/// hundredths of a gigabyte.
+/// The table in the folder's README: records, share of reads in hundredths of a percent, touched
+/// bytes in hundredths of a gigabyte.
 const TABLE: [(&str, u64, u64, u64); 8] = [
     ("websearch1-50k", 50_000, 9998, 76),
     ("financial1-50k", 50_000, 5840, 13),

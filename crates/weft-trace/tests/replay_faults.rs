@@ -1,6 +1,6 @@
-//! What older tools that replay traces got wrong does not happen here: completions lost and counted as no time,
-//! one buffer for all requests, requests cut to a greatest length, addresses rounded, failures passed over,
-//! a greatest number of requests. (All are of RAIDmeter as published, 2007.)
+//! What older tools that replay traces got wrong does not happen here: completions lost and counted
+//! as no time, one buffer for all requests, requests cut to a greatest length, addresses rounded,
+//! failures passed over, a greatest number of requests. (All are of RAIDmeter as published, 2007.)
 
 mod common;
 
@@ -14,7 +14,8 @@ use weft_trace::{Op, Record};
 
 const MIB: u64 = 1 << 20;
 
-/// Hundreds end in the same nanosecond, others overtake each other: each is counted once, with its time.
+/// Hundreds end in the same nanosecond, others overtake each other: each is counted once, with its
+/// time.
 #[test]
 fn no_completion_is_lost() {
     let records: Vec<Record> =
@@ -32,7 +33,8 @@ fn no_completion_is_lost() {
     assert!(outcome.all.min_ns >= 3 * MILLISECOND, "{:?}", outcome.all);
 }
 
-/// 256 writes in flight at a time, of different data, on a disk where they overtake each other, and their reads.
+/// 256 writes in flight at a time, of different data, on a disk where they overtake each other, and
+/// their reads.
 #[test]
 fn every_request_has_its_own_buffer() {
     let rt = seeded_rt(2);
@@ -70,7 +72,8 @@ fn no_request_is_cut() {
     }
 }
 
-/// Sectors that a `float` could not tell apart, on a volume of 8 EiB, are different sectors of the target, too.
+/// Sectors that a `float` could not tell apart, on a volume of 8 EiB, are different sectors of the
+/// target, too.
 #[test]
 fn addresses_are_not_rounded() {
     let mut volumes = Volumes::default();

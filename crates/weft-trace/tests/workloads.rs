@@ -1,4 +1,5 @@
-//! Generated workloads have the statistics that they are fitted to, and a seed always gives the same requests.
+//! Generated workloads have the statistics that they are fitted to, and a seed always gives the
+//! same requests.
 
 use weft_trace::generate::{Arrivals, Looped, Workload, names, workload};
 use weft_trace::{Info, Op, Record, Survey, TraceError, Writer};
@@ -20,8 +21,8 @@ fn near(what: &str, found: u64, expected: u64, per_mille: u64) {
     assert!(off * 1000 <= expected * per_mille, "{what}: {found}, published {expected}");
 }
 
-/// Name; reads in ppm; mean length in bytes; requests in 1000 s; volume in GiB: as the papers print them (DRC Table 2,
-/// PRO Table 2).
+/// Name; reads in ppm; mean length in bytes; requests in 1000 s; volume in GiB: as the papers print
+/// them (DRC Table 2, PRO Table 2).
 type Figures = (&'static str, Option<u64>, Option<u64>, Option<u64>, Option<u64>);
 
 const PUBLISHED: [Figures; 6] = [
@@ -62,7 +63,8 @@ fn fits_have_the_published_statistics() {
 
 #[test]
 fn what_a_paper_says_in_words_holds_too() {
-    // ALV on Cello-99: "highly bursty", "temporal locality is quite poor"; VDF on LM-TBE: reads only, 4 KiB blocks.
+    // ALV on Cello-99: "highly bursty", "temporal locality is quite poor"; VDF on LM-TBE: reads
+    // only, 4 KiB blocks.
     let gaps = |name: &str| {
         let at: Vec<f64> = named(name).generate(1).take(50_000).map(|r| r.at_ns as f64).collect();
         let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();

@@ -1,12 +1,14 @@
-//! Rebuilds beside users in real time, on modelled hard disks over NBD: weft's popularity order (PRO), its ascending
-//! pipelined rebuild (PR), and Linux MD itself in a virtual machine on the same disks.
+//! Rebuilds beside users in real time, on modelled hard disks over NBD: weft's popularity order
+//! (PRO), its ascending pipelined rebuild (PR), and Linux MD itself in a virtual machine on the
+//! same disks.
 //!
-//! A raid5 of three disks loses one, a fourth takes its place, and `weft replay` puts the same generated trace to
-//! the array, for weft over NBD, for MD to `/dev/md0` inside the guest. What is measured is what requests
-//! that were due during the rebuild took, as `weft replay` tells it, and how long the rebuild took.
-//! *Full speed* is reached when nine of ten reads of the lost member, over ten seconds, find it
-//! on the replacement: weft counts them; for MD they follow from the trace, its layout, and how far
-//! `sync_completed` says it is. Takes some minutes, since the time is real.
+//! A raid5 of three disks loses one, a fourth takes its place, and `weft replay` puts the same
+//! generated trace to the array, for weft over NBD, for MD to `/dev/md0` inside the guest. What is
+//! measured is what requests that were due during the rebuild took, as `weft replay` tells it, and
+//! how long the rebuild took. *Full speed* is reached when nine of ten reads of the lost member,
+//! over ten seconds, find it on the replacement: weft counts them; for MD they follow from the
+//! trace, its layout, and how far `sync_completed` says it is. Takes some minutes, since the time
+//! is real.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

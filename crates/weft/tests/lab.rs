@@ -1,4 +1,5 @@
-//! `weft lab list`, `run`, `report`: the paper's numbers beside ours, and a page that a browser shows.
+//! `weft lab list`, `run`, `report`: the paper's numbers beside ours, and a page that a browser
+//! shows.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A modelled disk served to real clients: the bytes are right, and its accounts agree with what the
-//! clients did and saw.
+//! A modelled disk served to real clients: the bytes are right, and its accounts agree with what
+//! the clients did and saw.
 
 mod common;
 

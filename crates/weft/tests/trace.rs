@@ -1,5 +1,5 @@
-//! Traces as a user meets them: looked at, converted, generated, replayed to files and to an array, and refused
-//! where they would do harm.
+//! Traces as a user meets them: looked at, converted, generated, replayed to files and to an array,
+//! and refused where they would do harm.
 
 mod common;
 
@@ -151,8 +151,8 @@ fn a_replay_to_an_array_finds_its_data_again() {
     bench.terminate();
 }
 
-/// In virtual time, so that the figures are the same on every machine: a disk is as busy as requests of known length
-/// make it, and an array that lost a disk loads those that repair.
+/// In virtual time, so that the figures are the same on every machine: a disk is as busy as
+/// requests of known length make it, and an array that lost a disk loads those that repair.
 #[test]
 fn a_replay_to_a_model_needs_no_disk_and_tells_how_busy_each_was() {
     let bench = Bench::new("replay-model");

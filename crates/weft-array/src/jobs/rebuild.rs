@@ -1,22 +1,23 @@
 //! Rebuild: reconstructing what lost members held onto their replacements.
 //!
-//! A rebuild is three choices that know nothing of each other: *which stripe is next* (`order`), *how it is
-//! carried out* (`executor`) and *how fast* (`throttle`). This file brings them together: it asks the
-//! pace whether one more stripe may begin, the order which, and gives it to the executor. The
+//! A rebuild is three choices that know nothing of each other: *which stripe is next* (`order`),
+//! *how it is carried out* (`executor`) and *how fast* (`throttle`). This file brings them
+//! together: it asks the pace whether one more stripe may begin, the order which, and gives it to
+//! the executor. The
 //! [`policy::RebuildPolicy`] may be changed at any time; stripes in flight end as they began, and what is
 //! done is not done again, because what is left is nobody's but the region map's.
 //!
-//! All executors, and users' requests that bring a unit along (`piggyback`), make a stripe rebuilt in the same
-//! way (`stripe`): gather, write and note it under the stripe's lock; from that moment
+//! All executors, and users' requests that bring a unit along (`piggyback`), make a stripe rebuilt
+//! in the same way (`stripe`): gather, write and note it under the stripe's lock; from that moment
 //! requests use the replacement for this stripe. A region's mark is cleared on disk only after the
 //! replacement was flushed (`finish`). When no region is stale, the slot becomes active.
 //!
-//! A stripe that cannot be reconstructed (a medium error on a survivor too many) stays stale, and all
-//! others go on; the slot is then not whole, and the job says so and waits for a change. A replacement without
-//! room (a sparse file on a full file system) is tried again every few seconds.
+//! A stripe that cannot be reconstructed (a medium error on a survivor too many) stays stale, and
+//! all others go on; the slot is then not whole, and the job says so and waits for a change. A
+//! replacement without room (a sparse file on a full file system) is tried again every few seconds.
 //!
-//! A *pass* ends when nothing is left, or when something must be looked at first: a pause, a spare to be
-//! taken, another member lost. The next one takes up what the map says is left.
+//! A *pass* ends when nothing is left, or when something must be looked at first: a pause, a spare
+//! to be taken, another member lost. The next one takes up what the map says is left.
 
 mod executor;
 mod finish;

@@ -6,23 +6,24 @@
 //! replaced   it is the member; the old one still gets every write, until that is in effect
 //! ```
 //!
-//! The replacement has a lane of the region map, as one of a lost member has, and the same job goes over
-//! its stale regions (`rebuild.rs`): a unit is read from the member, or reconstructed where that
-//! cannot be read. Reads are the member's. A write goes to the replacement too unless the stripe is stale
-//! there ([`Inner::write_both`]); so do the log and the region map. So at every moment the replacement holds
-//! what the member holds, but for stale stripes.
+//! The replacement has a lane of the region map, as one of a lost member has, and the same job goes
+//! over its stale regions (`rebuild.rs`): a unit is read from the member, or reconstructed where
+//! that cannot be read. Reads are the member's. A write goes to the replacement too unless the
+//! stripe is stale there ([`Inner::write_both`]); so do the log and the region map. So at every
+//! moment the replacement holds what the member holds, but for stale stripes.
 //!
-//! - *The member is lost*: the replacement takes its slot as that of a lost member, with the lane as
-//!   it is. The rebuild goes on where the copy was.
-//! - *The replacement is lost*, or has no room: that is made durable like any exclusion, since it missed a write.
-//!   The member is untouched.
-//! - *Nothing is stale any more*: one change of the superblock makes the replacement the member. Until it
-//!   is in effect either may turn out to be the member after a crash, so both get all writes. If others
-//!   fail in the same moment, so that too few active members would be kept, the swap is taken back, and
-//!   tried again after their exclusion.
-//! - *A crash*: both disks are taken up as they were. What was being written may be new on one and old
-//!   on the other; the member counts, and the regions that were dirty are stale on the replacement
-//!   before anything is served. If the member does not come back the replacement takes its slot.
+//! - *The member is lost*: the replacement takes its slot as that of a lost member, with the lane
+//!   as it is. The rebuild goes on where the copy was.
+//! - *The replacement is lost*, or has no room: that is made durable like any exclusion, since it
+//!   missed a write. The member is untouched.
+//! - *Nothing is stale any more*: one change of the superblock makes the replacement the member.
+//!   Until it is in effect either may turn out to be the member after a crash, so both get all
+//!   writes. If others fail in the same moment, so that too few active members would be kept, the
+//!   swap is taken back, and tried again after their exclusion.
+//! - *A crash*: both disks are taken up as they were. What was being written may be new on one and
+//!   old on the other; the member counts, and the regions that were dirty are stale on the
+//!   replacement before anything is served. If the member does not come back the replacement takes
+//!   its slot.
 //!
 //! A write that found no room on the member, but on the replacement, makes the region stale there.
 
@@ -87,7 +88,8 @@ impl Inner {
             }
             return Err(cause.into());
         }
-        // Records that only the member's own ring holds are needed no more, and the new ring says so.
+        // Records that only the member's own ring holds are needed no more, and the new ring says
+        // so.
         self.retire_all().await;
         if let Some(log) = &self.log {
             log.begin_ring(self, slot).await;
@@ -129,8 +131,8 @@ impl Inner {
         }
     }
 
-    /// Writes to the member of `slot`, and to the disk beside it if that is to hold the stripe. The result is
-    /// the member's.
+    /// Writes to the member of `slot`, and to the disk beside it if that is to hold the stripe. The
+    /// result is the member's.
     pub(crate) async fn write_both(
         &self,
         stripe: u64,
@@ -149,8 +151,8 @@ impl Inner {
         result
     }
 
-    /// As [`Inner::write_both`], with zeros; also where the disk beside lacks the stripe, as it may hold old bytes
-    /// there, which nobody would look at again once the region is unwritten.
+    /// As [`Inner::write_both`], with zeros; also where the disk beside lacks the stripe, as it may
+    /// hold old bytes there, which nobody would look at again once the region is unwritten.
     pub(crate) async fn zero_both(
         &self,
         stripe: u64,

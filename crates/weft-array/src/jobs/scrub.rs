@@ -1,14 +1,16 @@
 //! Scrub: reading everything and comparing it with its redundancy.
 //!
-//! *Check* counts and locates stripes whose parity disagrees with the data. *Repair* also corrects them.
-//! What is wrong is not always known: with one parity, data and parity merely disagree, and the data is
-//! taken for right. Where the code has enough rows, a single wrong unit can be *located*: it is the one
-//! whose replacement by what the others say makes every row agree, if there is only one such unit.
-//! Read errors met on the way are repaired in either mode, as on any read.
+//! *Check* counts and locates stripes whose parity disagrees with the data. *Repair* also corrects
+//! them. What is wrong is not always known: with one parity, data and parity merely disagree, and
+//! the data is taken for right. Where the code has enough rows, a single wrong unit can be
+//! *located*: it is the one whose replacement by what the others say makes every row agree, if
+//! there is only one such unit. Read errors met on the way are repaired in either mode, as on any
+//! read.
 //!
-//! How far it has come is noted in the superblock now and then, and at a stop: the next assembly goes on from
-//! there. After a crash it repeats what was done since the last note, at most half a minute's work. For a note
-//! it waits until no stripe is in flight, so that what was counted is exactly what lies before.
+//! How far it has come is noted in the superblock now and then, and at a stop: the next assembly
+//! goes on from there. After a crash it repeats what was done since the last note, at most half a
+//! minute's work. For a note it waits until no stripe is in flight, so that what was counted is
+//! exactly what lies before.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

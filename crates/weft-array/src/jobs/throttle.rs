@@ -1,12 +1,12 @@
 //! How fast jobs may go: never faster than the maximum, never held below the minimum.
 //!
-//! What lies between the two is a [`Pace`]. That of weft ([`UsersFirst`]): while users are active a job
-//! keeps a single stripe in flight, and the whole window otherwise. If that stays below the minimum, it
-//! works in *batches* beside users: it begins so many stripes, and no other before all of them have
-//! ended. A hard disk serves the nearest request first, and a job's next one always is; as long as there is
-//! one, users elsewhere on the disk wait. Between two batches it is their turn, and a
-//! batch is long enough for the way there and back to cost little.
-//! Linux MD's two ([`md`]) are there to be compared with.
+//! What lies between the two is a [`Pace`]. That of weft ([`UsersFirst`]): while users are active a
+//! job keeps a single stripe in flight, and the whole window otherwise. If that stays below the
+//! minimum, it works in *batches* beside users: it begins so many stripes, and no other before all
+//! of them have ended. A hard disk serves the nearest request first, and a job's next one always
+//! is; as long as there is one, users elsewhere on the disk wait. Between two batches it is their
+//! turn, and a batch is long enough for the way there and back to cost little. Linux MD's two
+//! ([`md`]) are there to be compared with.
 
 pub(crate) mod md;
 
@@ -17,9 +17,10 @@ use weft_rt::{MILLISECOND, Nanos, SECOND};
 /// Users count as active this long after their last request.
 const ACTIVE_FOR: Nanos = 50 * MILLISECOND;
 
-/// Bytes on each member of a batch beside users below the minimum: on a hard disk some 40 ms in a row, for
-/// one or two accesses elsewhere of some 8 ms. Of what `weft lab run pro-fig2` looks at, a rebuild under
-/// WebSearch takes a quarter longer with 1 MiB, and users wait two fifths longer with 4 MiB.
+/// Bytes on each member of a batch beside users below the minimum: on a hard disk some 40 ms in a
+/// row, for one or two accesses elsewhere of some 8 ms. Of what `weft lab run pro-fig2` looks at, a
+/// rebuild under WebSearch takes a quarter longer with 1 MiB, and users wait two fifths longer with
+/// 4 MiB.
 const BATCH_BYTES: u64 = 5 << 19;
 
 /// A stripe that begins late by less than this (timers are) does not shift those after it.

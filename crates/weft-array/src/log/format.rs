@@ -171,9 +171,10 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Whether a block may be part of the batch that was being written at the crash: the newest one, if its
-    /// header is there, or the one after it, or at the beginning if the area of `area_len` bytes had no more
-    /// room for it. Nobody had begun to write what such a batch speaks of.
+    /// Whether a block may be part of the batch that was being written at the crash: the newest
+    /// one, if its header is there, or the one after it, or at the beginning if the area of
+    /// `area_len` bytes had no more room for it. Nobody had begun to write what such a batch speaks
+    /// of.
     pub fn may_be_torn(&self, at: usize, area_len: usize) -> bool {
         let end = self.newest_batch.end + batch_max(area_len);
         (self.newest_batch.start..end).contains(&at) || end > area_len && at < batch_max(area_len)

@@ -1,11 +1,11 @@
 //! What the members' logs hold after a crash, and which of it counts.
 //!
-//! *A log that cannot be read.* The batch that was being written at a power cut may have become unreadable.
-//! The write that it was for had not begun, so nothing is missed: it counts as never written, and is
-//! overwritten with zeros, since the next recovery could not tell why it cannot be read. Anything
-//! else that cannot be read may have been a record that is needed. If all data is there, such a log is
-//! done without, and the resync of the dirty regions makes its parity right; else its member counts
-//! as lost.
+//! *A log that cannot be read.* The batch that was being written at a power cut may have become
+//! unreadable. The write that it was for had not begun, so nothing is missed: it counts as never
+//! written, and is overwritten with zeros, since the next recovery could not tell why it cannot be
+//! read. Anything else that cannot be read may have been a record that is needed. If all data is
+//! there, such a log is done without, and the resync of the dirty regions makes its parity right;
+//! else its member counts as lost.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -89,8 +89,8 @@ impl Inner {
 
     /// The records that are not retired, without those that lack a sibling.
     ///
-    /// A sibling is missing for one of two reasons. Either it was never durable: then the write had not
-    /// begun, and its other records are void. Or its ring has overwritten it, as newer batches
+    /// A sibling is missing for one of two reasons. Either it was never durable: then the write had
+    /// not begun, and its other records are void. Or its ring has overwritten it, as newer batches
     /// there show: then it was retired, and with it everything older of the same columns.
     pub(super) fn whole_sets(&self, scans: BTreeMap<usize, Scan>) -> Vec<FoundRecord> {
         let retired_below = scans.values().map(|scan| scan.retired_below).max().unwrap_or(0);

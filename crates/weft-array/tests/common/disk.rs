@@ -1,6 +1,6 @@
-//! A disk for crash and fault tests: a volatile cache, operations that take virtual time, power that
-//! can be cut, and faults set by the test. [`Cells`] is what survives; a new [`TestDisk`] is opened
-//! on it.
+//! A disk for crash and fault tests: a volatile cache, operations that take virtual time, power
+//! that can be cut, and faults set by the test. [`Cells`] is what survives; a new [`TestDisk`] is
+//! opened on it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -191,8 +191,8 @@ pub struct Faults {
     pub unreadable: RefCell<BTreeSet<u64>>,
     /// Writes to sectors never written before find no room.
     pub full: Cell<bool>,
-    /// Asked for each write, with offset, length and whether all of it was written before: how many bytes
-    /// of it find room, if not all.
+    /// Asked for each write, with offset, length and whether all of it was written before: how many
+    /// bytes of it find room, if not all.
     pub room: RefCell<Option<Room>>,
     /// Writes are begun and never end while this is set.
     pub stuck: Cell<bool>,

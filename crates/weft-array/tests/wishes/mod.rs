@@ -1,7 +1,8 @@
 //! Any arguments for `create`, as text; shared by the tests and the fuzz target.
 //!
-//! Words of the form `key=value`, as a user could have given them: code, algorithm, unit, consistency,
-//! region, log, spares, name, force, and `disks=SIZE*COUNT,…` (bytes, not limited by anything).
+//! Words of the form `key=value`, as a user could have given them: code, algorithm, unit,
+//! consistency, region, log, spares, name, force, and `disks=SIZE*COUNT,…` (bytes, not limited by
+//! anything).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -181,8 +182,8 @@ pub enum Fate {
     Made,
 }
 
-/// Asks for the array that `words` describe. Whatever they say: no panic, no access outside a disk, a
-/// refusal writes nothing and gives a reason, and what is made is what was planned.
+/// Asks for the array that `words` describe. Whatever they say: no panic, no access outside a disk,
+/// a refusal writes nothing and gives a reason, and what is made is what was planned.
 pub fn exercise(words: &str) -> Fate {
     let Some((options, disks)) = parse(words) else { return Fate::Meaningless };
     let claimed: Vec<Rc<Claimed>> = disks;

@@ -1,8 +1,8 @@
 //! A closed loop of requests: so many always in flight, measured in the steady state.
 //!
-//! The clock runs from the completion of the first `depth` requests to that of `requests` more; only
-//! then the loop drains. Clients never write the same block at once: of every `depth` blocks (or
-//! long requests) each client has one.
+//! The clock runs from the completion of the first `depth` requests to that of `requests` more;
+//! only then the loop drains. Clients never write the same block at once: of every `depth` blocks
+//! (or long requests) each client has one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -173,7 +173,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Gives the array a fresh disk; its rebuild begins, at `bytes_s` on each member whatever users do.
+    /// Gives the array a fresh disk; its rebuild begins, at `bytes_s` on each member whatever users
+    /// do.
     pub(crate) async fn rebuild(&self, bytes_s: u64) -> Result<(), String> {
         self.array.set_throttle(bytes_s, Some(bytes_s));
         // As in the paper: from beginning to end, and nothing is taken from what users read.

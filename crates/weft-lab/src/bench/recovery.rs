@@ -1,10 +1,12 @@
-//! A recovery under the load of a trace, from the failure of a member until its replacement is whole.
+//! A recovery under the load of a trace, from the failure of a member until its replacement is
+//! whole.
 //!
-//! The array is as large as the paper's, which is more than memory holds: it begins as zeros, of which the disks
-//! keep nothing, with every region marked as written, so that no read and no rebuild is spared. What the trace writes
-//! is kept, and every read of it is compared.
+//! The array is as large as the paper's, which is more than memory holds: it begins as zeros, of
+//! which the disks keep nothing, with every region marked as written, so that no read and no
+//! rebuild is spared. What the trace writes is kept, and every read of it is compared.
 //!
-//! The trace is replayed in an open loop, at its own times; a response counts from when the request was due.
+//! The trace is replayed in an open loop, at its own times; a response counts from when the request
+//! was due.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -49,8 +51,8 @@ pub(crate) struct Recovered {
     pub(crate) all: Latency,
     /// Intervals, with the response times of what was completed in them.
     pub(crate) series: Vec<Point>,
-    /// Of each interval: units read by users, and those of them that had to be reconstructed. What is
-    /// left over at the end of the recovery belongs to the last one.
+    /// Of each interval: units read by users, and those of them that had to be reconstructed. What
+    /// is left over at the end of the recovery belongs to the last one.
     pub(crate) units: Vec<(u64, u64)>,
     /// Length of these intervals.
     pub(crate) interval: Nanos,

@@ -1,7 +1,8 @@
-//! Random reads while a failed disk is being rebuilt, over time, at bandwidths of equal reliability.
+//! Random reads while a failed disk is being rebuilt, over time, at bandwidths of equal
+//! reliability.
 //!
-//! The disks are scaled down; the bandwidth is not, so that what a recovery takes from the readers is what it
-//! takes on the whole disk, only for a shorter time. Times are scaled up again.
+//! The disks are scaled down; the bandwidth is not, so that what a recovery takes from the readers
+//! is what it takes on the whole disk, only for a shorter time. Times are scaled up again.
 
 use serde::Deserialize;
 use weft_code::CodeSpec;

@@ -1,10 +1,12 @@
-//! Traces replayed while a failed disk is being rebuilt, relative to the normal speed of the first array.
+//! Traces replayed while a failed disk is being rebuilt, relative to the normal speed of the first
+//! array.
 //!
-//! The loop is closed: so many requests are always in flight, and what is measured is the throughput from the
-//! failure to the end of the trace, as in the paper, whose replays were over long before the disk was whole. The disks
-//! have the size of the product, so that addresses keep their distances; nothing is stored but
-//! what the trace writes, and reads of it are compared. Where no recorded trace is at hand, one generated from its
-//! published statistics stands in, and the figure says so.
+//! The loop is closed: so many requests are always in flight, and what is measured is the
+//! throughput from the failure to the end of the trace, as in the paper, whose replays were over
+//! long before the disk was whole. The disks have the size of the product, so that addresses keep
+//! their distances; nothing is stored but what the trace writes, and reads of it are compared.
+//! Where no recorded trace is at hand, one generated from its published statistics stands in, and
+//! the figure says so.
 
 use std::convert::Infallible;
 
@@ -105,8 +107,8 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
 }
 
 impl Parameters {
-    /// A panel of rates, relative to the normal one of the first array. Those of each trace begin with
-    /// that one; the panel's begin at `from`.
+    /// A panel of rates, relative to the normal one of the first array. Those of each trace begin
+    /// with that one; the panel's begin at `from`.
     fn panel(&self, title: &str, rates: &[f64], from: usize) -> Panel {
         let mut panel = Panel::bars(title, "trace", "throughput, normal RAID-6 = 1");
         let each = 1 + REPAIRS.len() * self.arrays.len();

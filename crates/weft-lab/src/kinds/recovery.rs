@@ -1,10 +1,11 @@
 //! Policies of rebuild beside each other: what users feel of a recovery, and how long it takes.
 //!
-//! A trace is replayed at its own times from the failure of a disk until its replacement is whole, once with
-//! each policy. Four things are looked at: mean and 99th percentile of the response times of all
-//! requests meanwhile, the time of the rebuild, and the time until 90 % of the units that users read run at full
-//! speed, that is, without being reconstructed: the end of the last interval with fewer. The last interval ends
-//! with the recovery, so that this is the time of the rebuild where nothing is redirected.
+//! A trace is replayed at its own times from the failure of a disk until its replacement is whole,
+//! once with each policy. Four things are looked at: mean and 99th percentile of the response times
+//! of all requests meanwhile, the time of the rebuild, and the time until 90 % of the units that
+//! users read run at full speed, that is, without being reconstructed: the end of the last interval
+//! with fewer. The last interval ends with the recovery, so that this is the time of the rebuild
+//! where nothing is redirected.
 //!
 //! A *sweep* changes one parameter of the first policy, and leaves all others.
 

@@ -1,4 +1,5 @@
-//! The requests of a trace: recorded if there is a file of it, generated from its published statistics if not.
+//! The requests of a trace: recorded if there is a file of it, generated from its published
+//! statistics if not.
 
 use std::path::Path;
 
@@ -20,7 +21,8 @@ pub(super) struct Trace {
     workload: String,
     /// The recorded file in the folder of traces, if there is one.
     file: Option<String>,
-    /// Requests a second, in thousandths, for replays at the trace's own times: these are stretched to it.
+    /// Requests a second, in thousandths, for replays at the trace's own times: these are stretched
+    /// to it.
     #[serde(default)]
     pub(super) rate_milli: u32,
 }

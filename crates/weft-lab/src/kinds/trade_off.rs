@@ -1,8 +1,8 @@
 //! Degraded read performance against reliability: what recovery bandwidth buys, and costs.
 //!
 //! More bandwidth for the recovery makes repairs shorter and so the array safer, and takes it from
-//! degraded reads. The paper's model (equations 2 to 5, 9 and 10), with the number of disks that the paper's
-//! figures imply, and with the number there is.
+//! degraded reads. The paper's model (equations 2 to 5, 9 and 10), with the number of disks that
+//! the paper's figures imply, and with the number there is.
 
 use serde::Deserialize;
 use weft_code::degraded::{p_edr, p_fdr, recovery_bandwidth_max, u_rp};

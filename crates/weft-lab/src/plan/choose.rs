@@ -1,10 +1,10 @@
 //! Which code to take.
 //!
 //! Among the codes that meet all goals one is recommended: the one with the highest weighed
-//! *product* of usable share, degraded speed, and the inverses of write operations and rebuild reads – a
-//! product, because twice as good is worth the same wherever it is. The emphasis shifts the weights.
-//! A longer MTTDL counts a little, and beyond [`MTTDL_ENOUGH_YEARS`] not at all: other things
-//! than independent disk failures lose the data then.
+//! *product* of usable share, degraded speed, and the inverses of write operations and rebuild
+//! reads – a product, because twice as good is worth the same wherever it is. The emphasis shifts
+//! the weights. A longer MTTDL counts a little, and beyond [`MTTDL_ENOUGH_YEARS`] not at all: other
+//! things than independent disk failures lose the data then.
 
 use super::{Emphasis, Plan, Row, Wish};
 

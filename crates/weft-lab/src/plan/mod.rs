@@ -136,7 +136,8 @@ pub enum PlanError {
     Wish(String),
 }
 
-/// Compares `codes` (all [`candidates`] if empty) for a wish; `progress(done, of)` is told after each.
+/// Compares `codes` (all [`candidates`] if empty) for a wish; `progress(done, of)` is told after
+/// each.
 ///
 /// # Errors
 /// If the wish makes no sense, or a code in `codes` cannot be built on these disks.

@@ -1,8 +1,8 @@
 //! How many sets of failed disks an array survives: all sets tried, or a seeded sample.
 //!
 //! The stripes of a period are boiled down first: only the different pairs of (rows, places of the
-//! units) count. A set is then held against each of them until one is lost; stripes that lose no more than the
-//! code tolerates anyway cost an intersection of two bit sets.
+//! units) count. A set is then held against each of them until one is lost; stripes that lose no
+//! more than the code tolerates anyway cost an intersection of two bit sets.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Letters as strokes, for pictures without a font at hand.
 //!
-//! A glyph is a list of strokes, each a run of points "xy" on a grid of 5 columns (0 to 4) and 9 lines:
-//! capitals stand from 0 to the base line 6, small letters from 2, descenders reach 8.
+//! A glyph is a list of strokes, each a run of points "xy" on a grid of 5 columns (0 to 4) and 9
+//! lines: capitals stand from 0 to the base line 6, small letters from 2, descenders reach 8.
 
 /// Columns from one letter to the next.
 pub(super) const ADVANCE: f64 = 5.6;

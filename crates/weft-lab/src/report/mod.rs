@@ -1,4 +1,5 @@
-//! One HTML page with everything that was run: figures as SVG, every number beside the paper's in a table.
+//! One HTML page with everything that was run: figures as SVG, every number beside the paper's in a
+//! table.
 //!
 //! The page needs nothing else: no scripts, no fonts, no network. It says of each figure where it
 //! comes from, the seed, the modelled disks, which traces were replayed and whether they were

@@ -1,7 +1,7 @@
 //! Marks as pixels: a PNG picture, drawn without any font or library of pictures.
 //!
-//! Every mark is laid over the canvas with the share of each pixel that it covers, taken from the pixel's
-//! distance to the mark's edge; that is smooth enough at two pixels a unit.
+//! Every mark is laid over the canvas with the share of each pixel that it covers, taken from the
+//! pixel's distance to the mark's edge; that is smooth enough at two pixels a unit.
 
 use std::io::Write as _;
 
@@ -112,7 +112,8 @@ impl Canvas {
         }
     }
 
-    /// Lays a colour over the pixels from `low` to `high`, each as far as `share` of its middle says.
+    /// Lays a colour over the pixels from `low` to `high`, each as far as `share` of its middle
+    /// says.
     fn cover(&mut self, low: Place, high: Place, colour: &str, share: impl Fn(Place) -> f64) {
         let colour = components(colour);
         let columns = pixel(low.0 * SCALE - 1.0)..(pixel(high.0 * SCALE + 2.0)).min(self.width);

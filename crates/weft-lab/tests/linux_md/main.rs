@@ -1,9 +1,10 @@
 //! The baseline `linux_md` asks the disks for what MD asks them: an idle rebuild onto a spare, by a
 //! real kernel and by the engine on modelled disks, member by member.
 //!
-//! The kernel counts requests after it has joined neighbours, and how many it joined: their sum is what
-//! MD asked for, and must be the same number, as must the sectors. How many were joined depends on how the kernel's
-//! threads take turns; it is printed beside ours, and must be of the same size.
+//! The kernel counts requests after it has joined neighbours, and how many it joined: their sum is
+//! what MD asked for, and must be the same number, as must the sectors. How many were joined
+//! depends on how the kernel's threads take turns; it is printed beside ours, and must be of the
+//! same size.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -78,8 +79,8 @@ fn difference(after: Counts, before: Counts) -> Counts {
     }
 }
 
-/// What MD asked of each disk, the spare last, without its superblocks: those it writes to all members
-/// alike, and to survivors nothing else.
+/// What MD asked of each disk, the spare last, without its superblocks: those it writes to all
+/// members alike, and to survivors nothing else.
 fn by_md(case: &Case, part: &str) -> Vec<Counts> {
     let (before, after) = part.split_once("after\n").expect("both counts");
     let names: Vec<String> =

@@ -227,7 +227,8 @@ impl Media {
         }
     }
 
-    /// The power goes: each sector at risk becomes one of its candidates, for good. Returns these sectors.
+    /// The power goes: each sector at risk becomes one of its candidates, for good. Returns these
+    /// sectors.
     pub(crate) fn power_cut(&mut self, rng: &mut Rng) -> Vec<u64> {
         let in_flight_first = self.seq + 1;
         for (_, write) in std::mem::take(&mut self.in_flight) {

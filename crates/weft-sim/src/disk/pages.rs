@@ -36,8 +36,8 @@ impl Pages {
         });
     }
 
-    /// Stores `data` at `offset`. Zeros take a page like any other bytes, and it has its room from then on:
-    /// that is how members of an array reserve it.
+    /// Stores `data` at `offset`. Zeros take a page like any other bytes, and it has its room from
+    /// then on: that is how members of an array reserve it.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         Self::parts(offset, data.len(), |page, start, part| {
             let bytes = self.0.entry(page).or_insert_with(|| Rc::new([0; PAGE_LEN]));

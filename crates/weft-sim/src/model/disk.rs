@@ -1,12 +1,12 @@
 //! A modelled disk as a [`Disk`]: a [`Station`] for the time, and contents.
 //!
-//! The same in virtual time and in real time; whoever drives the executor decides. Contents are real bytes, so that
-//! an experiment also proves the data: a write's bytes are there when it starts, a read's are taken
-//! when it completes, which is one of the orders that a disk may choose. Where only times are
-//! wanted, contents need not be kept.
+//! The same in virtual time and in real time; whoever drives the executor decides. Contents are
+//! real bytes, so that an experiment also proves the data: a write's bytes are there when it
+//! starts, a read's are taken when it completes, which is one of the orders that a disk may choose.
+//! Where only times are wanted, contents need not be kept.
 //!
-//! It has no faults of its own. [`weft_disk::FaultDisk`] before it fails requests, and disks that lose
-//! what was not flushed in a power cut are [`crate::SimDisk`]s, which can have a model's times
+//! It has no faults of its own. [`weft_disk::FaultDisk`] before it fails requests, and disks that
+//! lose what was not flushed in a power cut are [`crate::SimDisk`]s, which can have a model's times
 //! ([`crate::Platter::set_model`]).
 
 use std::cell::RefCell;
@@ -47,8 +47,8 @@ impl std::fmt::Debug for Contents {
 pub struct ModelOptions {
     /// What errors and logs call it; `None`: the model's name.
     pub name: Option<String>,
-    /// Only the first so many bytes are offered (the papers use 5 GB of each disk); the mechanics are
-    /// those of the whole disk. `None`: all.
+    /// Only the first so many bytes are offered (the papers use 5 GB of each disk); the mechanics
+    /// are those of the whole disk. `None`: all.
     pub size_bytes: Option<u64>,
     /// What is kept of what is written.
     pub contents: Contents,

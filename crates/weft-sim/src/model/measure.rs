@@ -1,4 +1,5 @@
-//! What a data sheet would say of a model: measured on the machine alone, without executor or contents.
+//! What a data sheet would say of a model: measured on the machine alone, without executor or
+//! contents.
 
 use std::fmt;
 
@@ -75,8 +76,8 @@ impl Run {
     }
 }
 
-/// Keeps `depth` commands from `next` with a machine until `warm` and then `count` more have completed; the
-/// figures are of the latter.
+/// Keeps `depth` commands from `next` with a machine until `warm` and then `count` more have
+/// completed; the figures are of the latter.
 pub fn closed_loop(
     machine: &mut dyn Mechanism,
     depth: u32,
@@ -138,8 +139,8 @@ fn random(model: &Model, depth: u32, write: bool) -> Run {
     closed_loop(&mut *model.mechanism(1), depth, (warm, count), next)
 }
 
-/// Sequential commands from `from` on: two at a time for a hard disk, which has read ahead, and 32 for an
-/// SSD.
+/// Sequential commands from `from` on: two at a time for a hard disk, which has read ahead, and 32
+/// for an SSD.
 fn sequential(model: &Model, from: u64, bytes: u64, write: bool) -> Run {
     let mut at = from / LONG * LONG;
     let end = model.capacity_bytes;

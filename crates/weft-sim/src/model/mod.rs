@@ -1,7 +1,7 @@
 //! Models of real disks: how long a disk of a certain make takes, whatever is asked of it.
 //!
-//! A disk is a *station*: commands arrive, wait, are served in an order of the disk's own choosing, and
-//! leave. How long one takes depends on where the last one left the heads, on what else is
+//! A disk is a *station*: commands arrive, wait, are served in an order of the disk's own choosing,
+//! and leave. How long one takes depends on where the last one left the heads, on what else is
 //! waiting, on what lies in the cache. So a model is not a function from a request to a delay (what
 //! [`crate::Latency`] is, which draws disorder for the crash tests) but a machine that sees the whole
 //! queue: a [`Mechanism`] is told what arrives and when, and tells what leaves and when. It knows
@@ -9,7 +9,8 @@
 //! its steady state, and the same commands at the same times give the same completions, to the
 //! nanosecond.
 //!
-//! * [`Hdd`] (`hdd/`): arm, platters, zones, cache and queue. [`Ssd`]: channels, dies, buffer, link.
+//! * [`Hdd`] (`hdd/`): arm, platters, zones, cache and queue. [`Ssd`]: channels, dies, buffer,
+//!   link.
 //! * [`Model`] (`catalog/`): the parameters of one product, from its data sheet.
 //! * [`Station`]: puts a mechanism on an executor's clock – virtual time or the real one.
 //! * [`ModelDisk`]: a station with contents, as a [`weft_disk::Disk`].
@@ -94,8 +95,8 @@ pub struct Done {
 
 /// The machine inside a disk.
 ///
-/// Time never runs backwards: each call's `now` is at least that of the call before. The order of calls at
-/// one instant matters, and is the caller's to keep.
+/// Time never runs backwards: each call's `now` is at least that of the call before. The order of
+/// calls at one instant matters, and is the caller's to keep.
 pub trait Mechanism: std::fmt::Debug {
     /// A command arrives. `tag` comes back with its completion.
     fn submit(&mut self, now: Nanos, tag: u64, command: Command);

@@ -1,16 +1,17 @@
 //! What Linux's block layer does between MD and a disk: neighbours become one request.
 //!
-//! MD asks for a member's data in stripe heads of 4 KiB, but the disk hardly ever sees such a request.
-//! While a task submits, its requests wait behind a *plug*; those that touch are joined (`blk_mq_plug`,
-//! `elv_merge`), until the plug is pulled because the task waits or a request has reached 128 KiB
-//! (`BLK_PLUG_FLUSH_SIZE`). A baseline that puts MD's heads straight to a disk pays the disk's
-//! time per command 32 times where MD pays it once.
+//! MD asks for a member's data in stripe heads of 4 KiB, but the disk hardly ever sees such a
+//! request. While a task submits, its requests wait behind a *plug*; those that touch are joined
+//! (`blk_mq_plug`, `elv_merge`), until the plug is pulled because the task waits or a request has
+//! reached 128 KiB (`BLK_PLUG_FLUSH_SIZE`). A baseline that puts MD's heads straight to a disk pays
+//! the disk's time per command 32 times where MD pays it once.
 //!
-//! Here the plug is pulled when all tasks that can run have run: what is submitted at one moment of virtual time is
-//! joined. That is a little more than the kernel joins, whose threads do not run at one moment (the
-//! comparison with a real kernel is `weft-lab/tests/linux_md.rs`). Reads are joined with reads and writes with
-//! writes of the same class; a durable write (`fua`) is joined with nothing, as in the kernel. If a joined
-//! request fails, its parts are asked for again one by one, so that only what is damaged fails.
+//! Here the plug is pulled when all tasks that can run have run: what is submitted at one moment of
+//! virtual time is joined. That is a little more than the kernel joins, whose threads do not run at
+//! one moment (the comparison with a real kernel is `weft-lab/tests/linux_md.rs`). Reads are joined
+//! with reads and writes with writes of the same class; a durable write (`fua`) is joined with
+//! nothing, as in the kernel. If a joined request fails, its parts are asked for again one by one,
+//! so that only what is damaged fails.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,26 +1,28 @@
 //! A solid-state disk: flash dies behind channels, a buffer for writes, a link.
 //!
 //! A *way* is a part of the flash that works by itself: a die, or one plane of it where planes read
-//! independently. Page p of the disk's addresses is on way (p + h(p / ways)) mod ways, with a hash h: neighbours are
-//! on different ways, so that a long read uses all, and no stride meets one way only. Ways are dealt
-//! out to the channels in turn.
+//! independently. Page p of the disk's addresses is on way (p + h(p / ways)) mod ways, with a hash
+//! h: neighbours are on different ways, so that a long read uses all, and no stride meets one way
+//! only. Ways are dealt out to the channels in turn.
 //!
 //! **A read** of a page costs its way `read_us`, one read after the other, then its bytes cross the
-//! channel and the link. It overtakes programs: a program under way is suspended within `suspend_us`, and
-//! ends that much later.
+//! channel and the link. It overtakes programs: a program under way is suspended within
+//! `suspend_us`, and ends that much later.
 //!
-//! **A write** is complete when it is in the buffer. There it is gathered to whole programs, which go to
-//! the ways in turn, each taking `program_us`. If the buffer is full, a write waits for the programs that make
-//! room, in order. A disk whose buffer survives a power cut (`protected`) has nothing to do for a flush.
+//! **A write** is complete when it is in the buffer. There it is gathered to whole programs, which
+//! go to the ways in turn, each taking `program_us`. If the buffer is full, a write waits for the
+//! programs that make room, in order. A disk whose buffer survives a power cut (`protected`) has
+//! nothing to do for a flush.
 //!
-//! **Links and channels** are caps of bandwidth, not queues: each has a time up to which it is sold out, which a
-//! transfer moves on by its length, beginning at the request's arrival; a request is complete when
-//! its own path is through, and not before its share of each cap. Commands cost the controller
-//! a time each, which is part of the link's cap: thus the greatest number of commands a second.
-//! A queue in which transfers waited for exactly their turn would make early data wait behind late
-//! data that was asked for before it; real controllers do not.
+//! **Links and channels** are caps of bandwidth, not queues: each has a time up to which it is sold
+//! out, which a transfer moves on by its length, beginning at the request's arrival; a request is
+//! complete when its own path is through, and not before its share of each cap. Commands cost the
+//! controller a time each, which is part of the link's cap: thus the greatest number of commands a
+//! second. A queue in which transfers waited for exactly their turn would make early data wait
+//! behind late data that was asked for before it; real controllers do not.
 //!
-//! The disk is as after a secure erase: what collecting garbage costs a full one under random writes is not modelled.
+//! The disk is as after a secure erase: what collecting garbage costs a full one under random
+//! writes is not modelled.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

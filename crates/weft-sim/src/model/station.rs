@@ -1,10 +1,10 @@
 //! A mechanism on an executor's clock.
 //!
-//! Callers hand in commands and wait; one task, the *attendant*, sleeps until the mechanism's next event, lets it
-//! advance, and wakes those whose command has left. A command that is handed in only wakes the
-//! attendant if it made the next event earlier. Nothing here knows whether the clock is virtual: under
-//! the real one the attendant may come late, and then a completion is *seen* late, but the
-//! mechanism's own times, and its accounts, stay those of the model.
+//! Callers hand in commands and wait; one task, the *attendant*, sleeps until the mechanism's next
+//! event, lets it advance, and wakes those whose command has left. A command that is handed in only
+//! wakes the attendant if it made the next event earlier. Nothing here knows whether the clock is
+//! virtual: under the real one the attendant may come late, and then a completion is *seen* late,
+//! but the mechanism's own times, and its accounts, stay those of the model.
 //!
 //! A caller that gives up does not take its command back: a disk would carry it out, too.
 
@@ -125,8 +125,8 @@ impl Station {
         Self(shared)
     }
 
-    /// Has `command` carried out; gives the time of its completion by the model. Lazy: it arrives when
-    /// the future is first polled.
+    /// Has `command` carried out; gives the time of its completion by the model. Lazy: it arrives
+    /// when the future is first polled.
     pub fn serve(&self, command: Command) -> Service {
         Service { station: self.clone(), stage: Stage::Outside(command) }
     }

@@ -9,8 +9,8 @@ use super::{Command, Verb};
 pub struct Work {
     /// Reads answered from the disk's cache or buffer, without the medium.
     pub cache_hits: u64,
-    /// Accesses to the medium: of a hard disk, times that the heads were positioned; of an SSD, page
-    /// reads and programs.
+    /// Accesses to the medium: of a hard disk, times that the heads were positioned; of an SSD,
+    /// page reads and programs.
     pub accesses: u64,
     /// Nanoseconds in which the arm moved, settled, or heads were switched.
     pub seek_ns: Nanos,
@@ -22,8 +22,8 @@ pub struct Work {
 
 /// Counters of a disk since it was opened or since [`super::ModelDisk::reset_stats`].
 ///
-/// The same counts as in `/proc/diskstats`: a request is counted when it completes, `busy_ns` is the
-/// time in which at least one was with the disk (`io_ticks`), and `depth_ns` is that time
+/// The same counts as in `/proc/diskstats`: a request is counted when it completes, `busy_ns` is
+/// the time in which at least one was with the disk (`io_ticks`), and `depth_ns` is that time
 /// weighted by how many there were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskStats {
@@ -47,7 +47,8 @@ pub struct DiskStats {
     pub write_ns: Nanos,
     /// The same over flushes.
     pub flush_ns: Nanos,
-    /// Nanoseconds from completion by the model until the caller learned of it, summed up: 0 in virtual time.
+    /// Nanoseconds from completion by the model until the caller learned of it, summed up: 0 in
+    /// virtual time.
     pub late_ns: Nanos,
     /// Nanoseconds in which at least one command was with the disk.
     pub busy_ns: Nanos,

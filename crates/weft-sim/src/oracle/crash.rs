@@ -2,11 +2,12 @@
 //!
 //! A cell is *cut* if at a crash some write to it was not known to be durable. Where its stripe may
 //! have become inconsistent by that, a disk that is lost in the same moment – or later, before the
-//! volume has made itself consistent – takes more with it than what lay on it; what exactly is for the
-//! caller to say ([`Oracle::excuse`], [`Oracle::doubt`]), from what `docs/consistency.md` promises.
+//! volume has made itself consistent – takes more with it than what lay on it; what exactly is for
+//! the caller to say ([`Oracle::excuse`], [`Oracle::doubt`]), from what `docs/consistency.md`
+//! promises.
 //!
-//! A write that was refused for want of room leaves more: parity of its stripe may wait for room, and
-//! which does is known to the program only. No flush ends that, the volume's making itself
+//! A write that was refused for want of room leaves more: parity of its stripe may wait for room,
+//! and which does is known to the program only. No flush ends that, the volume's making itself
 //! consistent does. Until then such cells are cut by every end of the program, a clean stop too.
 
 use std::ops::Range;
@@ -44,7 +45,8 @@ pub struct Cut {
     pub at: Tick,
     /// When the first of the writes began that were not known to be durable.
     pub began: Tick,
-    /// A write to it was refused for want of room, and nothing has made the stripe consistent since.
+    /// A write to it was refused for want of room, and nothing has made the stripe consistent
+    /// since.
     pub short_of_room: bool,
 }
 
@@ -60,9 +62,9 @@ impl Oracle {
         self.crash(false);
     }
 
-    /// As [`Oracle::program_killed`], of a program that had to stop taking writes. Members that were out
-    /// then come back with what they had: what the others had of a refused write, and was read
-    /// meanwhile, need not stay.
+    /// As [`Oracle::program_killed`], of a program that had to stop taking writes. Members that
+    /// were out then come back with what they had: what the others had of a refused write, and was
+    /// read meanwhile, need not stay.
     pub fn had_to_stop(&mut self) {
         self.crash(false);
         for cell in self.open.clone() {
@@ -161,8 +163,8 @@ impl Oracle {
         list.into_iter().any(|c| c.acknowledged && c.began > since)
     }
 
-    /// A promise has ended for this cell because of the crash `at`: it may hold anything until it is
-    /// written again (unless it was since the crash), and may even change until
+    /// A promise has ended for this cell because of the crash `at`: it may hold anything until it
+    /// is written again (unless it was since the crash), and may even change until
     /// [`Oracle::consistent_again`]; after that the first read settles it. Says whether it was so.
     pub fn excuse(&mut self, cell: usize, at: Tick) -> bool {
         if self.is_rewritten(cell, at) {
@@ -187,8 +189,8 @@ impl Oracle {
         true
     }
 
-    /// After a crash a copy of this cell was lost before the copies were made equal: what was
-    /// read since may have come from the lost one, so every candidate of the crash is possible again.
+    /// After a crash a copy of this cell was lost before the copies were made equal: what was read
+    /// since may have come from the lost one, so every candidate of the crash is possible again.
     pub fn doubt(&mut self, cell: usize) {
         let Some(CutCell { at, known, .. }) = self.cut.get(&cell).cloned() else { return };
         if self.is_rewritten(cell, at) {

@@ -1,5 +1,5 @@
-//! Between two lives: what a crash leaves, which disks do not come back, which do, and the promises that end
-//! with that.
+//! Between two lives: what a crash leaves, which disks do not come back, which do, and the promises
+//! that end with that.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,8 @@ impl Run {
                 self.last = Some(slots);
             }
             None => {
-                // Assembly did not come to its end. Who was not there may be excluded by now, or not.
+                // Assembly did not come to its end. Who was not there may be excluded by now, or
+                // not.
                 let disks = self.disks.borrow();
                 if let Some(slots) = &mut self.last {
                     let is_gone = |n: usize| disks[n].platter.faults(|f| f.gone);
@@ -144,8 +145,8 @@ impl Run {
         }
     }
 
-    /// Sometimes a disk goes while the array is being assembled: before, in or after its recovery. Returns its
-    /// slot.
+    /// Sometimes a disk goes while the array is being assembled: before, in or after its recovery.
+    /// Returns its slot.
     fn lose_while_assembling(&self, map: &Map, slots: &Slots, absent: UnitSet) -> UnitSet {
         let mut rng = self.world.rng(4000 + self.report.borrow().lives);
         let disks = self.disks.borrow();
@@ -163,7 +164,8 @@ impl Run {
     }
 
     /// Ends the promises that do not hold for disks that are lost in the same moment as the crash
-    /// (`absent`), that went in the life before, or – where the write hole is open – were lost long ago.
+    /// (`absent`), that went in the life before, or – where the write hole is open – were lost long
+    /// ago.
     fn excuse_at_crash(&self, map: &Map, slots: &Slots, absent: UnitSet) {
         let Some(desk) = &self.desk else { return };
         let mut lost = Lost::now(absent);

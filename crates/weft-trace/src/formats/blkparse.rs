@@ -5,15 +5,17 @@
 //!   major,minor  cpu  sequence  seconds.ns  pid  action  RWBS  sector + sectors [process]
 //! ```
 //!
-//! One request shows up in several events: Q (queued by whoever asks), I (inserted in the scheduler), D (issued to the
-//! driver), C (complete). One kind is used: Q if the beginning of the file has any, else I, else D. RWBS
-//! tells what it is: R and W, D for discards, F for flushes; a write of no sectors is a flush, too. S, M,
-//! A and the like mean nothing here. Sectors are of 512 bytes.
+//! One request shows up in several events: Q (queued by whoever asks), I (inserted in the
+//! scheduler), D (issued to the driver), C (complete). One kind is used: Q if the beginning of the
+//! file has any, else I, else D. RWBS tells what it is: R and W, D for discards, F for flushes; a
+//! write of no sectors is a flush, too. S, M, A and the like mean nothing here. Sectors are of 512
+//! bytes.
 //!
-//! Every processor has a buffer of its own, and blkparse merges these in pieces: events near to each other may be
-//! out of order, and are sorted.
+//! Every processor has a buffer of its own, and blkparse merges these in pieces: events near to
+//! each other may be out of order, and are sorted.
 //!
-//! Messages and other events are passed over. From the summary (`CPU0 (8,16):`) on there are no events.
+//! Messages and other events are passed over. From the summary (`CPU0 (8,16):`) on there are no
+//! events.
 
 use crate::error::Fault;
 use crate::fields::{decimal, number};

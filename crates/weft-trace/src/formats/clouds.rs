@@ -1,9 +1,10 @@
 //! The block traces of two clouds, CSV without a header.
 //!
-//! * **Alibaba** 2020: `device_id,opcode,offset,length,timestamp`: `R` or `W`, bytes, microseconds since 1970.
-//! * **Tencent** CBS 2018: `Timestamp,Offset,Size,IOType,VolumeID`: whole seconds since 1970, offset and size in sectors of 512
-//!   bytes, 0 for reads and 1 for writes. All requests of a second have the same time: their order is
-//!   all that is known.
+//! * **Alibaba** 2020: `device_id,opcode,offset,length,timestamp`: `R` or `W`, bytes, microseconds
+//!   since 1970.
+//! * **Tencent** CBS 2018: `Timestamp,Offset,Size,IOType,VolumeID`: whole seconds since 1970,
+//!   offset and size in sectors of 512 bytes, 0 for reads and 1 for writes. All requests of a
+//!   second have the same time: their order is all that is known.
 
 use crate::error::Fault;
 use crate::fields::{Columns, number, number32, scaled, trim};

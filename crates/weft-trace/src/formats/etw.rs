@@ -1,13 +1,14 @@
 //! Microsoft's production traces (SNIA): disk events of Event Tracing for Windows, as CSV.
 //!
-//! A block from `BeginHeader` to `EndHeader` names the columns of each kind of event; they differ between kinds and
-//! between collections, so the names decide. Used are `DiskRead`, `DiskWrite` and `DiskFlush`; of the other
-//! events (`DiskReadInit`, `FileIoRead`, `CSwitch` …) there are many, and they say nothing about disks.
+//! A block from `BeginHeader` to `EndHeader` names the columns of each kind of event; they differ
+//! between kinds and between collections, so the names decide. Used are `DiskRead`, `DiskWrite` and
+//! `DiskFlush`; of the other events (`DiskReadInit`, `FileIoRead`, `CSwitch` …) there are many, and
+//! they say nothing about disks.
 //!
-//! Times are in microseconds. An event is logged when the request is *complete*: it was issued `ElapsedTime`
-//! before its `TimeStamp`, and so requests must be sorted by issue. `ByteOffset` and `IOSize` are hexadecimal with `0x`. The
-//! name of the process may hold blanks and commas, and the file's name is in quotes: columns are
-//! counted from both sides of the process.
+//! Times are in microseconds. An event is logged when the request is *complete*: it was issued
+//! `ElapsedTime` before its `TimeStamp`, and so requests must be sorted by issue. `ByteOffset` and
+//! `IOSize` are hexadecimal with `0x`. The name of the process may hold blanks and commas, and the
+//! file's name is in quotes: columns are counted from both sides of the process.
 //!
 //! Without a header the columns are those of the SNIA collections of 2008.
 

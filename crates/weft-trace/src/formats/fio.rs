@@ -1,13 +1,13 @@
 //! fio's I/O logs, version 2 and 3 (`write_iolog`, `read_iolog`).
 //!
-//! The first line is `fio version N iolog`. Then, in version 2, `file add|open|close`, and `file action offset length` in
-//! bytes; the action `wait` carries in place of an offset the microseconds to wait since the wait before it, and
-//! everything between two waits is issued at once. (When fio replays, it drops waits below 100 µs. Here
-//! they count: they were recorded.) In version 3 every line begins with a timestamp, in
-//! microseconds since the start, and there are no waits.
+//! The first line is `fio version N iolog`. Then, in version 2, `file add|open|close`, and `file
+//! action offset length` in bytes; the action `wait` carries in place of an offset the microseconds
+//! to wait since the wait before it, and everything between two waits is issued at once. (When fio
+//! replays, it drops waits below 100 µs. Here they count: they were recorded.) In version 3 every
+//! line begins with a timestamp, in microseconds since the start, and there are no waits.
 //!
-//! Actions: `read`, `write`, `trim`; `sync` and `datasync` are flushes. Files are numbered in the order in which
-//! they appear.
+//! Actions: `read`, `write`, `trim`; `sync` and `datasync` are flushes. Files are numbered in the
+//! order in which they appear.
 
 use std::collections::HashMap;
 

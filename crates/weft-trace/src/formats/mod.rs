@@ -1,8 +1,9 @@
 //! The formats: one file each, and one line in the table below.
 //!
-//! A format turns lines, or the bytes of a binary file, into requests with the trace's *own* times in nanoseconds
-//! since whatever zero it has; the [`Reader`](crate::Reader) does what all have in common. What
-//! must be known of a format to read it right – units, what its times mean, its traps – opens its file.
+//! A format turns lines, or the bytes of a binary file, into requests with the trace's *own* times
+//! in nanoseconds since whatever zero it has; the [`Reader`](crate::Reader) does what all have in
+//! common. What must be known of a format to read it right – units, what its times mean, its traps
+//! – opens its file.
 
 mod blkparse;
 mod clouds;
@@ -137,8 +138,8 @@ impl Format {
         Self::all().find(|(format, ..)| *format == self).map_or("?", |(_, name, _)| name)
     }
 
-    /// Requests within which those of this format are sorted by time. Formats that are logged in order of
-    /// issue need none.
+    /// Requests within which those of this format are sorted by time. Formats that are logged in
+    /// order of issue need none.
     pub fn reorder_window(self) -> usize {
         match self {
             // Logged at completion: as many as may be in flight together. Events of several

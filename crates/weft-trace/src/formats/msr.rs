@@ -1,9 +1,9 @@
 //! MSR Cambridge: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`.
 //!
-//! The time is a Windows file time: units of 100 ns since 1601. Offset and size are in bytes, the type is `Read` or
-//! `Write`, the response time is in units of 100 ns and not used. A file usually holds one
-//! volume of one host; disks of further hosts in the same file are numbered on by 256 each, in
-//! the order in which the hosts appear.
+//! The time is a Windows file time: units of 100 ns since 1601. Offset and size are in bytes, the
+//! type is `Read` or `Write`, the response time is in units of 100 ns and not used. A file usually
+//! holds one volume of one host; disks of further hosts in the same file are numbered on by 256
+//! each, in the order in which the hosts appear.
 
 use crate::error::Fault;
 use crate::fields::{Columns, number, number32, scaled, trim};

@@ -1,9 +1,10 @@
 //! The format of the Storage Performance Council's traces: `ASU,LBA,size,opcode,timestamp[,…]`.
 //!
-//! The application storage unit (ASU) counts from 0, and each has an address space of its own. The address
-//! is in blocks of 512 bytes, the size in bytes (any number; 0 is legal), the opcode `r` or `w` in either case,
-//! the time in seconds. Blanks may follow a comma; a line may have further columns, which mean
-//! nothing here. Source: SPC, *Trace File Format Specification*, revision 1.0.1.
+//! The application storage unit (ASU) counts from 0, and each has an address space of its own. The
+//! address is in blocks of 512 bytes, the size in bytes (any number; 0 is legal), the opcode `r` or
+//! `w` in either case, the time in seconds. Blanks may follow a comma; a line may have further
+//! columns, which mean nothing here. Source: SPC, *Trace File Format Specification*, revision
+//! 1.0.1.
 
 use crate::error::Fault;
 use crate::fields::{Columns, decimal, number, number32, trim};

@@ -1,8 +1,9 @@
 //! weft's own CSV: `t_us,dev,offset,size,op`.
 //!
-//! Microseconds since the first request, with up to three digits behind the point; the device as a number or as
-//! `major:minor`; offset and size in bytes; `R`, `W`, `F` (flush) or `T` (trim). The first line may
-//! be the header, and lines that begin with `#` are comments: a generator says there what it is.
+//! Microseconds since the first request, with up to three digits behind the point; the device as a
+//! number or as `major:minor`; offset and size in bytes; `R`, `W`, `F` (flush) or `T` (trim). The
+//! first line may be the header, and lines that begin with `#` are comments: a generator says there
+//! what it is.
 
 use std::io::{self, Write};
 

@@ -1,8 +1,9 @@
 //! An excerpt of a trace, repeated with shifted time.
 //!
-//! Published experiments replay more requests than some excerpts have. Each round of the excerpt begins one mean
-//! distance of its requests after the last request of the round before, so the rate stays the same;
-//! addresses repeat, so reuse grows: whoever shows figures of it says that it is looped.
+//! Published experiments replay more requests than some excerpts have. Each round of the excerpt
+//! begins one mean distance of its requests after the last request of the round before, so the rate
+//! stays the same; addresses repeat, so reuse grows: whoever shows figures of it says that it is
+//! looped.
 
 use crate::error::TraceError;
 use crate::record::Record;
@@ -28,7 +29,8 @@ where
     F: FnMut() -> Result<I, TraceError>,
     I: Iterator<Item = Result<Record, TraceError>>,
 {
-    /// `requests` requests made of the first `excerpt` (`None`: all) of the trace that `open` opens.
+    /// `requests` requests made of the first `excerpt` (`None`: all) of the trace that `open`
+    /// opens.
     pub fn new(open: F, excerpt: Option<u64>, requests: u64) -> Self {
         Self {
             open,

@@ -1,8 +1,8 @@
 //! Chance and the two functions it needs, the same to the last bit on every machine.
 //!
-//! The standard library's `ln` and `exp` come from the platform and may differ in the last digit, which would make
-//! a seed's requests differ too. These use only additions, multiplications and divisions, which IEEE 754
-//! defines exactly; their error is below 10⁻¹⁴.
+//! The standard library's `ln` and `exp` come from the platform and may differ in the last digit,
+//! which would make a seed's requests differ too. These use only additions, multiplications and
+//! divisions, which IEEE 754 defines exactly; their error is below 10⁻¹⁴.
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 #[derive(Debug, Clone)]
@@ -93,10 +93,11 @@ pub(crate) fn to_u64(x: f64) -> u64 {
     x as u64
 }
 
-/// A bijection of the numbers below `count`, drawn from `key`: scatters what would lie side by side.
+/// A bijection of the numbers below `count`, drawn from `key`: scatters what would lie side by
+/// side.
 ///
-/// A Feistel network of four rounds over the next even number of bits, walked until it comes back below
-/// `count` (Black, Rogaway, "Ciphers with arbitrary finite domains", 2002).
+/// A Feistel network of four rounds over the next even number of bits, walked until it comes back
+/// below `count` (Black, Rogaway, "Ciphers with arbitrary finite domains", 2002).
 pub(crate) fn scatter(number: u64, count: u64, key: u64) -> u64 {
     let bits = (64 - count.saturating_sub(1).leading_zeros()).max(2).div_ceil(2);
     let mask = (1u64 << bits) - 1;
@@ -116,8 +117,8 @@ pub(crate) fn scatter(number: u64, count: u64, key: u64) -> u64 {
 
 /// Ranks 1 to `count` with probability proportional to `rank^-theta`.
 ///
-/// Rejection-inversion (Hörmann, Derflinger, "Rejection-inversion to generate variates from monotone discrete
-/// distributions", 1996): no table, so the number of ranks costs nothing.
+/// Rejection-inversion (Hörmann, Derflinger, "Rejection-inversion to generate variates from
+/// monotone discrete distributions", 1996): no table, so the number of ranks costs nothing.
 #[derive(Debug, Clone)]
 pub(crate) struct Zipf {
     count: f64,

@@ -1,16 +1,18 @@
 //! Workloads made from a description and a seed.
 //!
-//! Real traces of many published experiments can no longer be had, or may not be passed on. A [`Workload`] describes
-//! one by its statistics: how requests arrive, how many are reads, how long they are, and where they go. The
-//! same workload and seed give the same requests, byte for byte, on every machine. Whatever is made
-//! so says so: [`Workload::label`] goes wherever its figures are shown, and into the files written of it.
+//! Real traces of many published experiments can no longer be had, or may not be passed on. A
+//! [`Workload`] describes one by its statistics: how requests arrive, how many are reads, how long
+//! they are, and where they go. The same workload and seed give the same requests, byte for byte,
+//! on every machine. Whatever is made so says so: [`Workload::label`] goes wherever its figures are
+//! shown, and into the files written of it.
 //!
-//! * **Arrivals** at even distances, as a Poisson process, or in bursts: runs of requests at a multiple
-//!   of the mean rate, and quiet runs between, such that the mean rate and the share of
+//! * **Arrivals** at even distances, as a Poisson process, or in bursts: runs of requests at a
+//!   multiple of the mean rate, and quiet runs between, such that the mean rate and the share of
 //!   requests in bursts are those asked for.
 //! * **Lengths** drawn from a table, one for reads and one for writes.
-//! * **Places**: a share of the requests goes on where the one before (of the same stream) ended; the others go to
-//!   a region of the volume, drawn by Zipf's law or evenly, and to any place in it.
+//! * **Places**: a share of the requests goes on where the one before (of the same stream) ended;
+//!   the others go to a region of the volume, drawn by Zipf's law or evenly, and to any place in
+//!   it.
 
 mod looped;
 mod math;

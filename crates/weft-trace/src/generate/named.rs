@@ -1,6 +1,7 @@
 //! The named workloads: plain shapes, and fits to published statistics.
 //!
-//! What is published of the traces that weft's experiments need, and what a fit therefore has to assume:
+//! What is published of the traces that weft's experiments need, and what a fit therefore has to
+//! assume:
 //!
 //! | workload | published | source |
 //! |---|---|---|
@@ -13,13 +14,14 @@
 //! | `cello99` | "highly bursty", "temporal locality is quite poor" | ALV, 5.1 |
 //! | `lm-tbe` | reads only, cut in blocks of 4 KiB | VDF, 5 |
 //!
-//! (DRC: Sung and Park, "Fast reconstruction for degraded reads and recovery process in primary array storage
-//! systems"; PRO: "Implementation and evaluation of a popularity-based reconstruction optimization algorithm in
-//! availability-oriented disk arrays", MSST 2007; ALV: Zhang, Zheng, Shu, "ALV: a new data redistribution
-//! approach to RAID-5 scaling"; VDF: "Victim disk first", USENIX ATC 2011.) The "working set" of DRC's table cannot be bytes
-//! touched – it is up to 24 times as large as all requests together – so it is taken for the size of the
-//! volume. Shapes of the tables of lengths, exponents and burstiness are assumptions in all of them, and
-//! everything that no paper says is called assumed in [`Workload::about`].
+//! (DRC: Sung and Park, "Fast reconstruction for degraded reads and recovery process in primary
+//! array storage systems"; PRO: "Implementation and evaluation of a popularity-based reconstruction
+//! optimization algorithm in availability-oriented disk arrays", MSST 2007; ALV: Zhang, Zheng, Shu,
+//! "ALV: a new data redistribution approach to RAID-5 scaling"; VDF: "Victim disk first", USENIX
+//! ATC 2011.) The "working set" of DRC's table cannot be bytes touched – it is up to 24 times as
+//! large as all requests together – so it is taken for the size of the volume. Shapes of the tables
+//! of lengths, exponents and burstiness are assumptions in all of them, and everything that no
+//! paper says is called assumed in [`Workload::about`].
 
 use crate::generate::{Arrivals, Places, Size, Workload};
 

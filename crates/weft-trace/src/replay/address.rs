@@ -1,20 +1,25 @@
 //! Where the requests of a trace go on a target of another size.
 //!
-//! The volumes of a trace are laid one behind the other, each with a base of its own at a multiple of the granule,
-//! so that two volumes never share a byte by chance. The space so made is then fitted to the target:
+//! The volumes of a trace are laid one behind the other, each with a base of its own at a multiple
+//! of the granule, so that two volumes never share a byte by chance. The space so made is then
+//! fitted to the target:
 //!
-//! * [`Fit::Exact`]: as it is. What lies beyond the end of the target is *beyond*: not issued, but counted.
+//! * [`Fit::Exact`]: as it is. What lies beyond the end of the target is *beyond*: not issued, but
+//!   counted.
 //! * [`Fit::Wrap`]: modulo the target's size.
-//! * [`Fit::Scale`]: stretched or shrunk to fill the target, by *granules*: granule g of S goes to g·T/S of T, and what
-//!   lies within a granule keeps its place and distance. Runs of sequential requests therefore stay
-//!   sequential (but for a jump at the end of a granule), and near stays near. Shrinking lays several granules
-//!   over each other, which makes reuse; [`AddressMap::fold`] tells how many.
+//! * [`Fit::Scale`]: stretched or shrunk to fill the target, by *granules*: granule g of S goes to
+//!   g·T/S of T, and what lies within a granule keeps its place and distance. Runs of sequential
+//!   requests therefore stay sequential (but for a jump at the end of a granule), and near stays
+//!   near. Shrinking lays several granules over each other, which makes reuse; [`AddressMap::fold`]
+//!   tells how many.
 //!
-//! All of it is done in integers: a scale in floating point loses low bits of large addresses, and with them the
-//! alignment and the sequence of requests. Lengths are never cut. A request goes whole: if it would reach
-//! over the end of the target, it is moved back so that it ends there (`Wrap`, `Scale`).
+//! All of it is done in integers: a scale in floating point loses low bits of large addresses, and
+//! with them the alignment and the sequence of requests. Lengths are never cut. A request goes
+//! whole: if it would reach over the end of the target, it is moved back so that it ends there
+//! (`Wrap`, `Scale`).
 //!
-//! The target takes whole sectors. Reads and writes are widened to sectors (counted), trims narrowed.
+//! The target takes whole sectors. Reads and writes are widened to sectors (counted), trims
+//! narrowed.
 
 use std::collections::BTreeMap;
 

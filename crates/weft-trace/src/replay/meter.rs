@@ -1,7 +1,8 @@
 //! Accounting of a replay while it runs.
 //!
-//! A request is measured if it was due (closed loop: issued) after the warm-up. Measuring begins when the first
-//! such request is due. A completion belongs to the interval of the series in which it happens.
+//! A request is measured if it was due (closed loop: issued) after the warm-up. Measuring begins
+//! when the first such request is due. A completion belongs to the interval of the series in which
+//! it happens.
 
 use std::cell::RefCell;
 use std::rc::Rc;

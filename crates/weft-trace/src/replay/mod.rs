@@ -1,20 +1,21 @@
 //! Replaying requests to a disk, and measuring how it answers.
 //!
-//! **Open loop**: every request is issued when the trace (sped up, perhaps) says, whether or not the ones before are
-//! complete. A slow target makes requests wait; the response time therefore counts from when a request was
-//! *due*, so that a stalled target cannot hide its stall by delaying the requests that would have seen it.
-//! Memory bounds how many can be in flight; what waits for that, or for the processor, starts late,
-//! and how many and how late is part of the outcome. **Closed loop**: so many requests are always in
-//! flight, and the response time counts from the issue.
+//! **Open loop**: every request is issued when the trace (sped up, perhaps) says, whether or not
+//! the ones before are complete. A slow target makes requests wait; the response time therefore
+//! counts from when a request was *due*, so that a stalled target cannot hide its stall by delaying
+//! the requests that would have seen it. Memory bounds how many can be in flight; what waits for
+//! that, or for the processor, starts late, and how many and how late is part of the outcome.
+//! **Closed loop**: so many requests are always in flight, and the response time counts from the
+//! issue.
 //!
-//! What older tools of the kind (RAIDmeter) got wrong, and how it is ruled out here: a completion cannot be lost, since each
-//! request is a task that ends with it, and the run waits for all (`issued == completed`); every request
-//! owns its buffer; lengths are never cut, long requests go in pieces and are complete with the last;
-//! addresses are scaled in integers; a failed request is counted and described, and is in no
-//! latency; the number of requests has no limit.
+//! What older tools of the kind (RAIDmeter) got wrong, and how it is ruled out here: a completion
+//! cannot be lost, since each request is a task that ends with it, and the run waits for all
+//! (`issued == completed`); every request owns its buffer; lengths are never cut, long requests go
+//! in pieces and are complete with the last; addresses are scaled in integers; a failed request is
+//! counted and described, and is in no latency; the number of requests has no limit.
 //!
-//! Time is [`Rt::now`], so the same replay runs in real time against real devices and in virtual time
-//! against modelled ones.
+//! Time is [`Rt::now`], so the same replay runs in real time against real devices and in virtual
+//! time against modelled ones.
 
 mod address;
 mod meter;
@@ -65,8 +66,8 @@ struct Run {
     noise: Frozen,
 }
 
-/// Replays `records` to `target`, each where `map` places it, and returns when all that was issued is
-/// complete. `live` watches from outside, and can end the run early.
+/// Replays `records` to `target`, each where `map` places it, and returns when all that was issued
+/// is complete. `live` watches from outside, and can end the run early.
 ///
 /// # Errors
 /// The first error of `records`; what was issued before is completed first.

@@ -9,8 +9,8 @@ pub enum Pace {
     Open {
         /// How much faster than the trace.
         speed: Speed,
-        /// Requests in flight at most: bounds memory. A request that finds no place starts late; its latency
-        /// counts from when it should have started.
+        /// Requests in flight at most: bounds memory. A request that finds no place starts late;
+        /// its latency counts from when it should have started.
         in_flight_max: usize,
     },
     /// As soon as there are fewer than so many in flight; the times of the trace are not used.

@@ -6,8 +6,8 @@ use weft_rt::Nanos;
 use crate::histogram::Histogram;
 use crate::replay::verify::Verified;
 
-/// How long requests took. Mean, minimum and maximum are exact; a percentile is never too small and at most
-/// 1/128 (0.8 %) too large.
+/// How long requests took. Mean, minimum and maximum are exact; a percentile is never too small and
+/// at most 1/128 (0.8 %) too large.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
     /// Requests.
@@ -46,7 +46,8 @@ impl From<&Histogram> for Latency {
 /// How late requests of an open loop started, after they were due.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Late {
-    /// Requests that started later than [`Options::late_after_ns`](crate::replay::Options::late_after_ns).
+    /// Requests that started later than
+    /// [`Options::late_after_ns`](crate::replay::Options::late_after_ns).
     pub requests: u64,
     /// Mean lateness of all requests, in nanoseconds.
     pub mean_ns: Nanos,
@@ -112,8 +113,8 @@ pub struct Utilisation {
 pub struct Outcome {
     /// From when the first measured request was due to when the last one was complete.
     pub elapsed_ns: Nanos,
-    /// Response times of all requests: from when a request was due (open loop) or issued (closed loop)
-    /// until it was complete.
+    /// Response times of all requests: from when a request was due (open loop) or issued (closed
+    /// loop) until it was complete.
     pub all: Latency,
     /// Those of reads.
     pub reads: Latency,

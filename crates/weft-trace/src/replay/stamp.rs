@@ -1,8 +1,8 @@
 //! What verified blocks hold: every block says which block it is, and which write wrote it.
 //!
-//! A stamp is a magic number, the seed of the run, the number of the block and that of the write; the rest of the block is noise made
-//! of these four. A block is right only if all of it is, so a torn or misplaced block, a stale one
-//! and one of another run are told apart and named.
+//! A stamp is a magic number, the seed of the run, the number of the block and that of the write;
+//! the rest of the block is noise made of these four. A block is right only if all of it is, so a
+//! torn or misplaced block, a stale one and one of another run are told apart and named.
 
 /// Length of the stamp itself in bytes.
 const HEAD_BYTES: usize = 32;

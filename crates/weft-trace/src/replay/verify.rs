@@ -1,17 +1,18 @@
 //! What a read may return, given what the replay itself has written.
 //!
-//! A disk promises that a read sees every write that was complete before it began; of writes in flight at the same time it
-//! may see either state, and of two writes that overlapped in time either may be the last. So for each block the
-//! writes are kept that *may* be its contents: a write that completes removes those that were complete before
-//! it began, and only those. A read accepts what was kept when it began, and every write that began
-//! while it ran.
+//! A disk promises that a read sees every write that was complete before it began; of writes in
+//! flight at the same time it may see either state, and of two writes that overlapped in time
+//! either may be the last. So for each block the writes are kept that *may* be its contents: a
+//! write that completes removes those that were complete before it began, and only those. A read
+//! accepts what was kept when it began, and every write that began while it ran.
 //!
-//! A write that failed may have been done or not: it is kept as one more possibility, and removes nothing. After a
-//! trim the contents are undefined until a write that began behind it is complete. A block that the replay
-//! has never written holds what was there before, which nobody knows: it is counted, not judged.
+//! A write that failed may have been done or not: it is kept as one more possibility, and removes
+//! nothing. After a trim the contents are undefined until a write that began behind it is complete.
+//! A block that the replay has never written holds what was there before, which nobody knows: it is
+//! counted, not judged.
 //!
-//! Numbers of writes are ticks of one counter that every beginning and every end moves on; they are the
-//! writes' names in the stamps, too.
+//! Numbers of writes are ticks of one counter that every beginning and every end moves on; they are
+//! the writes' names in the stamps, too.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;

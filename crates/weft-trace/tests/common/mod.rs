@@ -64,7 +64,8 @@ pub fn replay_live(
     outcome
 }
 
-/// A disk that answers every write after a time drawn from a seed, so that writes overtake each other.
+/// A disk that answers every write after a time drawn from a seed, so that writes overtake each
+/// other.
 pub struct Shuffled {
     disk: Rc<dyn Disk>,
     rt: Rt,

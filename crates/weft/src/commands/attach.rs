@@ -1,9 +1,10 @@
 //! `weft attach` and `weft detach`: an array as a block device.
 //!
 //! Where the kernel has no NBD client and no ublk, a disk can still be made of two parts that every
-//! kernel has: a FUSE file system with one file, served by the daemon, and a loop device over that file.
-//! This command does what needs root – opens `/dev/fuse`, mounts, makes the loop device – and hands
-//! the open channel to the daemon over the control socket, so that the daemon needs no privilege.
+//! kernel has: a FUSE file system with one file, served by the daemon, and a loop device over that
+//! file. This command does what needs root – opens `/dev/fuse`, mounts, makes the loop device – and
+//! hands the open channel to the daemon over the control socket, so that the daemon needs no
+//! privilege.
 //!
 //! `detach` looks at the kernel's own state only, so it cleans up after a dead daemon too.
 

@@ -296,7 +296,8 @@ struct Goal {
     duration_ns: Option<Nanos>,
 }
 
-/// Whoever asks the replay to end is told what it measured until then; who asks twice ends it at once.
+/// Whoever asks the replay to end is told what it measured until then; who asks twice ends it at
+/// once.
 fn stop_on_signals(rt: &Rt, live: &Live) -> Outcome {
     let (signals, mut inbox) = unbounded();
     thread::on_signals(move |signal, before| {

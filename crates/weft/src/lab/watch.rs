@@ -1,8 +1,9 @@
 //! Progress of experiments: which one, how many of its runs are done, how long it may still take.
 //!
-//! A run of a large experiment takes minutes, so what is shown is renewed every second, whether a run ended
-//! or not. How long is left follows from the runs that are done; before the first one, and
-//! for the experiments to come, from what their files say, corrected by how long those before took here.
+//! A run of a large experiment takes minutes, so what is shown is renewed every second, whether a
+//! run ended or not. How long is left follows from the runs that are done; before the first one,
+//! and for the experiments to come, from what their files say, corrected by how long those before
+//! took here.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -55,8 +56,8 @@ impl Pace {
     }
 }
 
-/// Runs `work`, which tells its callback of runs done, and shows meanwhile how far it is. `others_s` are the
-/// seconds that other experiments will take afterwards.
+/// Runs `work`, which tells its callback of runs done, and shows meanwhile how far it is.
+/// `others_s` are the seconds that other experiments will take afterwards.
 pub fn watched<T>(
     name: &str,
     expected_s: f64,

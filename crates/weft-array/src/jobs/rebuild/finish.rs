@@ -1,8 +1,8 @@
 //! Ends of a rebuild: regions whose stripes are all done lose their stale marks on disk, and a slot
 //! without stale regions becomes active.
 //!
-//! A mark is cleared only after the replacement was flushed. Regions are finished some at a time, so
-//! that a flush is shared, and one batch after the other: a batch holds the locks of many
+//! A mark is cleared only after the replacement was flushed. Regions are finished some at a time,
+//! so that a flush is shared, and one batch after the other: a batch holds the locks of many
 //! stripes, and two could wait for each other.
 
 use weft_rt::Task;
@@ -30,8 +30,8 @@ impl Inner {
         }
     }
 
-    /// Clears the stale marks of regions that are rebuilt. Nobody writes to them meanwhile: until the
-    /// mark is gone the log counts the replacement's units as lost, from then on as present,
+    /// Clears the stale marks of regions that are rebuilt. Nobody writes to them meanwhile: until
+    /// the mark is gone the log counts the replacement's units as lost, from then on as present,
     /// and a record of the old kind must not be needed any more (the flush retires them).
     async fn finish_regions(&self, lane: u8, regions: &[u64]) {
         if !self.members.rebuilding().iter().any(|(_, used)| *used == lane) {

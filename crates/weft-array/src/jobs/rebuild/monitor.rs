@@ -4,22 +4,22 @@
 //! better. Where nothing is lost, or what is asked for is rebuilt already, nobody comes here; the
 //! healthy path knows nothing of it.
 //!
-//! *Zones* are aligned runs of stripes. At most so many are kept, each with its popularity (a sum of
-//! accesses that count half after one half-life) and the stripe where it goes on. When a new
+//! *Zones* are aligned runs of stripes. At most so many are kept, each with its popularity (a sum
+//! of accesses that count half after one half-life) and the stripe where it goes on. When a new
 //! zone comes and the table is full, it takes the place *and the popularity* of the coldest
 //! (Space-Saving: Metwally et al., ICDT '05; under forward decay: Cormode et al., ICDE '09): so
-//! whatever has more than 1/zones of the recent accesses is in the table, however many zones
-//! pass by.
+//! whatever has more than 1/zones of the recent accesses is in the table, however many zones pass
+//! by.
 //!
-//! *Ageing costs nothing.* Instead of making old accesses smaller, new ones are made greater: one at time
-//! t counts 2^(t/half-life). Order and ratios are the same, and no entry is touched until the
-//! numbers grow large, when all are scaled down together.
+//! *Ageing costs nothing.* Instead of making old accesses smaller, new ones are made greater: one
+//! at time t counts 2^(t/half-life). Order and ratios are the same, and no entry is touched until
+//! the numbers grow large, when all are scaled down together.
 //!
-//! An access costs one look-up among the zones kept (at most [`super::policy::ZONES_MAX`]). One that
-//! meets a new zone takes the coldest from a heap whose entries may be out of date: popularity only
-//! grows, so an entry that is met on top is put right and sinks, and each access causes that at
-//! most once. The cost of an access does not depend on the size of the space or the length of the run.
-//! Memory: some 80 bytes a zone.
+//! An access costs one look-up among the zones kept (at most [`super::policy::ZONES_MAX`]). One
+//! that meets a new zone takes the coldest from a heap whose entries may be out of date: popularity
+//! only grows, so an entry that is met on top is put right and sinks, and each access causes that
+//! at most once. The cost of an access does not depend on the size of the space or the length of
+//! the run. Memory: some 80 bytes a zone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

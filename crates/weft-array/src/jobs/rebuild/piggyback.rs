@@ -1,11 +1,12 @@
 //! What users' requests bring to a replacement, and what they tell the monitor.
 //!
-//! A degraded read reconstructs a unit, a write has a new one in its hands: either may go to the replacement
-//! at once, and the stripe counts as rebuilt ([`Piggyback`]). The unit is the granule of the region
-//! map, so it counts only if it is there whole: a read that wants less is *widened* to the unit
-//! (the heads are there already), and a write that covers less has its stripe rebuilt right behind it.
-//! The user's answer waits for none of this: a read is answered when its bytes are there, before the
-//! replacement is written; only a write that covers whole units waits, as for any other member.
+//! A degraded read reconstructs a unit, a write has a new one in its hands: either may go to the
+//! replacement at once, and the stripe counts as rebuilt ([`Piggyback`]). The unit is the granule
+//! of the region map, so it counts only if it is there whole: a read that wants less is *widened*
+//! to the unit (the heads are there already), and a write that covers less has its stripe rebuilt
+//! right behind it. The user's answer waits for none of this: a read is answered when its bytes are
+//! there, before the replacement is written; only a write that covers whole units waits, as for any
+//! other member.
 //!
 //! Locks and order are those of every rebuilt stripe (`stripe`): exclusive from gathering to the
 //! note, data on the replacement before the note, flushed before the mark on disk is cleared.

@@ -175,8 +175,8 @@ const DISK_DEPTH_MAX: usize = 64;
 const POOL_BYTES_MAX: u64 = 64 << 20;
 
 impl RebuildPolicy {
-    /// Linux MD's RAID-4, 5 and 6: pipelined, ascending, 4 KiB requests at the priority of users, no
-    /// piggybacking; with the funnel of 2.6, or today's.
+    /// Linux MD's RAID-4, 5 and 6: pipelined, ascending, 4 KiB requests at the priority of users,
+    /// no piggybacking; with the funnel of 2.6, or today's.
     #[must_use]
     pub fn linux_md(pace: RebuildPace) -> Self {
         Self {

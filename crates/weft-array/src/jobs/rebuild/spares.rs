@@ -1,9 +1,9 @@
 //! Taking spares: how a disk takes the place of a lost member.
 //!
-//! Every written region is marked stale on the slot's lane of the region map, durably; then the superblock
-//! says that the slot is being rebuilt by that disk. From then on a crash resumes where the
-//! map stands. Regions never written need no rebuild, and what is first written from
-//! now on goes to the replacement directly.
+//! Every written region is marked stale on the slot's lane of the region map, durably; then the
+//! superblock says that the slot is being rebuilt by that disk. From then on a crash resumes where
+//! the map stands. Regions never written need no rebuild, and what is first written from now on
+//! goes to the replacement directly.
 
 use crate::array::Inner;
 use crate::events::Event;

@@ -1,11 +1,11 @@
 //! The one place where a stripe becomes rebuilt, whoever asks for it: an executor of a rebuild, or
 //! a user's request that brings what it has (`piggyback`).
 //!
-//! Under the stripe's exclusive lock: what is lost is gathered, written to the replacements, and only
-//! then noted in the region map. From that moment requests use the replacement, so nothing may be
-//! noted that is not wholly there – also not if a user's write came between gathering and writing,
-//! which is why the lock is held over both, or (disk-oriented) what was read without it is used only if
-//! nobody had the lock meanwhile.
+//! Under the stripe's exclusive lock: what is lost is gathered, written to the replacements, and
+//! only then noted in the region map. From that moment requests use the replacement, so nothing may
+//! be noted that is not wholly there – also not if a user's write came between gathering and
+//! writing, which is why the lock is held over both, or (disk-oriented) what was read without it is
+//! used only if nobody had the lock meanwhile.
 //!
 //! The note is in memory. On disk the region's mark is cleared later, when all of its stripes are
 //! done and flushed (`finish`): a crash makes a region stale again, never fresh.
@@ -73,7 +73,8 @@ impl Inner {
         self.rebuild_locked(stripe, &requests, by).await
     }
 
-    /// Rebuilds one stripe on every slot that is being rebuilt. The caller holds its exclusive lock.
+    /// Rebuilds one stripe on every slot that is being rebuilt. The caller holds its exclusive
+    /// lock.
     pub(super) async fn rebuild_locked(
         &self,
         stripe: u64,

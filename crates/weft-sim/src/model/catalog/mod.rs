@@ -1,8 +1,8 @@
 //! The products that are modelled: one file each.
 //!
-//! A file names its source and says of each value whether the data sheet states it or it is *inferred* – chosen so
-//! that the stated figures come out, or as is usual for disks of the kind. [`super::measure::validate`] holds what a
-//! model does against what its sheet says.
+//! A file names its source and says of each value whether the data sheet states it or it is
+//! *inferred* – chosen so that the stated figures come out, or as is usual for disks of the kind.
+//! [`super::measure::validate`] holds what a model does against what its sheet says.
 
 mod atlas_v;
 mod exos_x20;

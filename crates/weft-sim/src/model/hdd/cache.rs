@@ -1,13 +1,14 @@
-//! What lies in a hard disk's memory: read segments, the stream that fills one of them, and writes that
-//! have not reached the platters.
+//! What lies in a hard disk's memory: read segments, the stream that fills one of them, and writes
+//! that have not reached the platters.
 //!
-//! **Reads.** The memory is cut into segments of one size; each holds one range of sectors, and the one unused
-//! for longest is given up. After a read the heads stay, and what passes under them goes on into its segment:
-//! a *stream*. It runs until `read_ahead` sectors beyond the last read, or until the heads are wanted
-//! elsewhere. How far it has come is worked out only when somebody asks.
+//! **Reads.** The memory is cut into segments of one size; each holds one range of sectors, and the
+//! one unused for longest is given up. After a read the heads stay, and what passes under them goes
+//! on into its segment: a *stream*. It runs until `read_ahead` sectors beyond the last read, or
+//! until the heads are wanted elsewhere. How far it has come is worked out only when somebody asks.
 //!
-//! **Writes** that were acknowledged from memory are *dirty* ranges, in order of sectors, neighbours
-//! joined: thousands of small writes become as few accesses as there are gaps between them.
+//! **Writes** that were acknowledged from memory are *dirty* ranges, in order of sectors,
+//! neighbours joined: thousands of small writes become as few accesses as there are gaps between
+//! them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

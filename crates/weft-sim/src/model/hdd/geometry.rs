@@ -1,11 +1,12 @@
 //! Where a sector is: zone, cylinder, head, angle.
 //!
-//! Outer tracks are longer and hold more sectors. A *zone* is a range of cylinders with one number of
-//! sectors on every track; here there are `zones` of them, with as many cylinders each, and numbers that fall
-//! linearly from the outer rate to the inner. Sectors are numbered along a track, then over the heads of
-//! a cylinder, then over the cylinders from the outside inward. The first sector of each track is
-//! turned against that of the one before by the time of a head switch, or of a move to the next cylinder
-//! (*skew*), so that a sequential stream loses just that time and not a whole turn.
+//! Outer tracks are longer and hold more sectors. A *zone* is a range of cylinders with one number
+//! of sectors on every track; here there are `zones` of them, with as many cylinders each, and
+//! numbers that fall linearly from the outer rate to the inner. Sectors are numbered along a track,
+//! then over the heads of a cylinder, then over the cylinders from the outside inward. The first
+//! sector of each track is turned against that of the one before by the time of a head switch, or
+//! of a move to the next cylinder (*skew*), so that a sequential stream loses just that time and
+//! not a whole turn.
 //!
 //! The sustained rate of a zone is what passes in a cylinder, skews included:
 //!

@@ -13,16 +13,18 @@
 //! own rate; one transfer at a time.
 //!
 //! **Queue.** Of the commands it knows, up to `queue_depth`, the disk takes the one that its heads
-//! reach first, seek and rotation together (*shortest access time first*; Seltzer, Chen, Ousterhout,
-//! "Disk scheduling revisited", 1990) – but the oldest, if it has waited for `age_limit_ms`: so none waits for
-//! longer than the limit, the access in progress, and one access for each of those that are
-//! overdue before it. An access in progress is not interrupted; reading ahead is.
+//! reach first, seek and rotation together (*shortest access time first*; Seltzer, Chen,
+//! Ousterhout, "Disk scheduling revisited", 1990) – but the oldest, if it has waited for
+//! `age_limit_ms`: so none waits for longer than the limit, the access in progress, and one access
+//! for each of those that are overdue before it. An access in progress is not interrupted; reading
+//! ahead is.
 //!
 //! **Memory.** A read in memory is answered without the heads. With the write cache on, a write is
 //! complete when it is in memory; it goes to the platters when no read waits, or, if half of the
 //! memory for writes is taken, in competition with the reads. The choice is shortest access time
-//! again, among the few dirty ranges that follow the heads. A flush completes when none is dirty. A write that must
-//! be durable (`fua`), finds the cache off, or is too long for it, goes to the platters at once.
+//! again, among the few dirty ranges that follow the heads. A flush completes when none is dirty. A
+//! write that must be durable (`fua`), finds the cache off, or is too long for it, goes to the
+//! platters at once.
 
 mod cache;
 mod geometry;
@@ -43,8 +45,8 @@ use super::number::{MS, US, fraction, instant, ns_per_byte, whole};
 use super::stats::Work;
 use super::{Command, Done, Mechanism, Verb};
 
-/// Dirty ranges that are looked at for the next one to write. More would make random writes faster than
-/// data sheets say: with this, the Exos X20 reaches the 550 a second that its maker states.
+/// Dirty ranges that are looked at for the next one to write. More would make random writes faster
+/// than data sheets say: with this, the Exos X20 reaches the 550 a second that its maker states.
 const DIRTY_CHOICE: usize = 6;
 /// Bytes that are written out in one access, at most.
 const WRITE_OUT_MAX: u64 = 1 << 20;
@@ -270,8 +272,8 @@ impl Hdd {
         }
     }
 
-    /// Nanoseconds of (seek, rotation) from `start` until `place` begins to pass. The rotation is a little
-    /// below zero where the place has just begun to.
+    /// Nanoseconds of (seek, rotation) from `start` until `place` begins to pass. The rotation is a
+    /// little below zero where the place has just begun to.
     fn positioning(&self, place: &Place, start: f64, writes: bool) -> (f64, f64) {
         let seek = self.seek_ns(place, writes);
         let angle = (start + seek) * self.geometry.turns_per_ns + self.phase;

@@ -1,19 +1,19 @@
 //! How long the arm takes.
 //!
-//! A short seek accelerates for half its way and brakes for the other half, so its time grows with the
-//! square root of the distance; a long one reaches the arm's greatest speed and coasts, and grows
-//! linearly (Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3),
-//! 1994). With x the distance as a share of all cylinders:
+//! A short seek accelerates for half its way and brakes for the other half, so its time grows with
+//! the square root of the distance; a long one reaches the arm's greatest speed and coasts, and
+//! grows linearly (Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer
+//! 27(3), 1994). With x the distance as a share of all cylinders:
 //!
 //! ```text
 //! seek(x) = t + b √x                             for x ≤ c
 //! seek(x) = t + b √c + b (x − c) / (2 √c)        for x > c      (value and slope continuous at c)
 //! ```
 //!
-//! Data sheets give three numbers: t, the time between neighbouring tracks; the full stroke F = seek(1),
-//! which makes b = 2 (F − t) √c / (1 + c); and the average A over all pairs of cylinders, where distances have
-//! the density 2(1 − x). The share (A − t)/(F − t) falls from 8/15 for c = 1 to 1/3 for c → 0, so c
-//! follows from A by bisection.
+//! Data sheets give three numbers: t, the time between neighbouring tracks; the full stroke F =
+//! seek(1), which makes b = 2 (F − t) √c / (1 + c); and the average A over all pairs of cylinders,
+//! where distances have the density 2(1 − x). The share (A − t)/(F − t) falls from 8/15 for c = 1
+//! to 1/3 for c → 0, so c follows from A by bisection.
 
 use super::super::number::MS;
 

@@ -1,15 +1,16 @@
 //! DOR: a process for each surviving disk that reads its own units in order, and a writer for each
-//! replacement (Holland, Gibson, Siewiorek: JDPD '94; RAIDframe). Theirs read at low priority; here a
-//! process has one read on its disk, so that a user waits for one at most.
+//! replacement (Holland, Gibson, Siewiorek: JDPD '94; RAIDframe). Theirs read at low priority; here
+//! a process has one read on its disk, so that a user waits for one at most.
 //!
 //! Every disk goes at its own speed: none waits for the slowest but through the pool of buffers,
 //! which bounds how far they run apart. A process is the line before a disk's semaphore, which
 //! is served in the order in which stripes were begun.
 //!
 //! Units of a stripe are thus read at quite different times, and holding its lock all the while
-//! would make users wait for the slowest disk. So they are read without it, under a *watch*: when all
-//! are there the lock is taken, and they are used if nobody who may write had it, and no more or
-//! other units are lost than when they were planned. Else the stripe is done once more, under its lock.
+//! would make users wait for the slowest disk. So they are read without it, under a *watch*: when
+//! all are there the lock is taken, and they are used if nobody who may write had it, and no more
+//! or other units are lost than when they were planned. Else the stripe is done once more, under
+//! its lock.
 
 use std::rc::Rc;
 
@@ -51,15 +52,15 @@ impl DiskOriented {
             let _turn = self.processes[slot].acquire(1).await;
             let disk = array.members.disk(slot)?;
             let (result, buf) = disk.read(offset, Buf::new(len), at.class).await;
-            // What is wrong with it is found out, and seen to, under the lock; so is that it left its
-            // slot meanwhile, and may be wiped for another use by now.
+            // What is wrong with it is found out, and seen to, under the lock; so is that it left
+            // its slot meanwhile, and may be wiped for another use by now.
             result.ok().filter(|()| array.members.holds(slot, &disk)).map(|()| (unit, buf))
         });
         join_all(reads).await.into_iter().collect()
     }
 
-    /// Reads without the lock, and uses what was read if nothing changed meanwhile. Says whether the
-    /// stripe is done.
+    /// Reads without the lock, and uses what was read if nothing changed meanwhile. Says whether
+    /// the stripe is done.
     async fn attempt(&self, array: &Inner, stripe: u64) -> bool {
         let Some(watch) = array.locks.watch(stripe) else { return false };
         let targets = array.targets(stripe);

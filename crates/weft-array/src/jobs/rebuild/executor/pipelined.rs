@@ -2,8 +2,8 @@
 //!
 //! MD cuts a member into *stripe heads* of 4 KiB. A rebuild takes heads in order, each of which
 //! reads, computes and writes by itself, up to 256 at a time, at the same priority as users; the
-//! block layer may join neighbours. Here a head is a request of `request_bytes`, and the heads of a stripe
-//! are under its lock together, because it is the stripe that becomes rebuilt.
+//! block layer may join neighbours. Here a head is a request of `request_bytes`, and the heads of a
+//! stripe are under its lock together, because it is the stripe that becomes rebuilt.
 
 use std::rc::Rc;
 

@@ -1,7 +1,8 @@
 //! SOR: stripe by stripe, several in flight, each unit in one request.
 //!
-//! A stripe holds its lock while it waits where its disks are busy, and what it has on a disk is before
-//! users who come later; the pace keeps a single one in flight beside users for these reasons.
+//! A stripe holds its lock while it waits where its disks are busy, and what it has on a disk is
+//! before users who come later; the pace keeps a single one in flight beside users for these
+//! reasons.
 
 use std::rc::Rc;
 

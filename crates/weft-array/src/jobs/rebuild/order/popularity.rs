@@ -1,12 +1,13 @@
 //! What users ask for most, first (PRO: Tian et al., FAST '07 and MSST '07, §2.1).
 //!
 //! The scheduler gives a slice of so many stripes to the hottest zone of the [`Monitor`], then
-//! chooses anew. A zone is begun where users met it first and goes round, so that a hot spot is done
-//! before the rest of its zone. With nothing hot a slice goes to the space at large, ascending.
+//! chooses anew. A zone is begun where users met it first and goes round, so that a hot spot is
+//! done before the rest of its zone. With nothing hot a slice goes to the space at large,
+//! ascending.
 //!
-//! *No starvation.* One slice of every [`COLD_EVERY`] goes to the space at large whatever is hot: of n
-//! stripes at its front all are rebuilt within n·`COLD_EVERY` stripes. And no stripe becomes stale
-//! again, so the rebuild ends.
+//! *No starvation.* One slice of every [`COLD_EVERY`] goes to the space at large whatever is hot:
+//! of n stripes at its front all are rebuilt within n·`COLD_EVERY` stripes. And no stripe becomes
+//! stale again, so the rebuild ends.
 //!
 //! *Preemptive* (the paper's future work): a slice is left as soon as another zone is
 //! [`PREEMPT_FACTOR`] times as popular as its own. The factor keeps two zones from taking turns.

@@ -4,8 +4,8 @@
 //! was half done when the next member failed. Where stripes are narrower than the array (RAID-10,
 //! declustered layouts) few have lost two units, and only these are at risk.
 //!
-//! One sweep for each number of lost units, the highest first. A sweep looks at no more than so many
-//! stripes at a time. It needs no bound of ageing: each sweep ends.
+//! One sweep for each number of lost units, the highest first. A sweep looks at no more than so
+//! many stripes at a time. It needs no bound of ageing: each sweep ends.
 
 use weft_rt::Nanos;
 
