@@ -193,12 +193,24 @@ fn scrub_result(client: &mut Client, array: &str, json: bool) -> Outcome {
         };
         println!("  stripe {} (byte {}): {where_}", place.stripe, place.offset);
     }
-    if scrub.running || scrub.mismatches + scrub.unreadable <= scrub.repaired {
+    if scrub.running {
         return Ok(());
     }
-    Err(Failure::new(format!("{} has stripes that do not match", status.name))
-        .with_code(ATTENTION)
-        .hint(format!("`weft scrub {} --repair` makes them match again", status.name)))
+    let name = &status.name;
+    let (what, hint) = match (scrub.mismatches > scrub.repaired, scrub.unreadable > 0) {
+        (true, _) => {
+            let hint = format!("`weft scrub {name} --repair` makes them match again");
+            (format!("{name} has stripes that do not match"), hint)
+        }
+        (false, true) => {
+            let hint = format!(
+                "`weft status {name}` says which disks have errors or no room: make room, or replace them"
+            );
+            (format!("{name} has stripes with sectors that cannot be read or repaired"), hint)
+        }
+        (false, false) => return Ok(()),
+    };
+    Err(Failure::new(what).with_code(ATTENTION).hint(hint))
 }
 
 /// `weft throttle`.
