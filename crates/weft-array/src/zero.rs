@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
-use weft_rt::Buf;
+use weft_rt::{Buf, Frozen, ZEROS_BYTES_MAX};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -26,7 +26,7 @@ use crate::write::{FailedWrite, UnitWrite};
 const STRIPES_AT_ONCE: u64 = 32;
 
 /// Zeros written at once where data must be transferred.
-const ZEROS_BYTES: u64 = 1 << 20;
+const ZEROS_BYTES: u64 = ZEROS_BYTES_MAX as u64;
 
 impl Inner {
     /// Makes a range read as zeros. With `may_deallocate` the space below may be given back.
@@ -57,7 +57,6 @@ impl Inner {
         len: u64,
         fua: bool,
     ) -> Result<(), ArrayError> {
-        let zeros = Buf::zeroed(to_len(len.min(ZEROS_BYTES))).freeze();
         let end = offset + len;
         while offset < end {
             let step = ZEROS_BYTES.min(end - offset);
@@ -65,7 +64,7 @@ impl Inner {
                 offset += step;
                 continue;
             }
-            self.write(offset, zeros.slice(0, to_len(step)), fua).await?;
+            self.write(offset, Frozen::zeros(to_len(step)), fua).await?;
             offset += step;
         }
         Ok(())

@@ -58,7 +58,12 @@ impl Drop for Cache {
 
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
+    /// What [`Frozen::zeros`] gives parts of, once anybody has asked.
+    static ZEROS: RefCell<Option<Frozen>> = const { RefCell::new(None) };
 }
+
+/// Longest [`Frozen::zeros`], in bytes.
+pub const ZEROS_BYTES_MAX: usize = 1 << 20;
 
 fn class_of(size: usize) -> usize {
     (size / BUF_ALIGN).trailing_zeros() as usize
@@ -233,6 +238,18 @@ impl Frozen {
         Buf::copy_from(bytes).freeze()
     }
 
+    /// `len` zeros. All of a thread are parts of the same memory: however many writes of zeros
+    /// wait at a time, they cost no more than one.
+    ///
+    /// # Panics
+    /// If `len` is greater than [`ZEROS_BYTES_MAX`].
+    pub fn zeros(len: usize) -> Self {
+        ZEROS.with(|zeros| {
+            let mut zeros = zeros.borrow_mut();
+            zeros.get_or_insert_with(|| Buf::zeroed(ZEROS_BYTES_MAX).freeze()).slice(0, len)
+        })
+    }
+
     /// The part from `from` of `len` bytes.
     ///
     /// # Panics
@@ -294,6 +311,15 @@ mod tests {
         assert_eq!((whole.len(), whole[4095], whole[4096]), (10_000, 1, 2));
         let stranger = whole.join(Buf::new(16)).expect_err("strangers do not join");
         assert_eq!(stranger.len(), 16);
+    }
+
+    #[test]
+    fn zeros_share_their_memory_and_nobody_can_write_it() {
+        let (some, all) = (Frozen::zeros(512), Frozen::zeros(ZEROS_BYTES_MAX));
+        assert!(all.iter().all(|byte| *byte == 0));
+        assert_eq!(some.as_ptr(), all.as_ptr());
+        drop(all);
+        some.try_thaw().expect_err("the thread holds it too");
     }
 
     #[test]

@@ -8,12 +8,9 @@
 use std::io;
 
 use rustix::fs::FallocateFlags;
-use weft_rt::Buf;
+use weft_rt::{Frozen, ZEROS_BYTES_MAX};
 
 use super::{FileDisk, IoMode};
-
-/// Bytes of zeros written at a time.
-const ZEROS_BYTES: usize = 1 << 20;
 
 /// How zeros are written: the best way that the target has not refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,14 +65,11 @@ impl FileDisk {
     }
 
     async fn write_zeros(&self, offset: u64, len: u64, fua: bool) -> io::Result<()> {
-        let part = usize::try_from(len).unwrap_or(ZEROS_BYTES).min(ZEROS_BYTES);
-        let zeros = Buf::zeroed(part).freeze();
         let mut done = 0;
         while done < len {
-            let step = (len - done).min(ZEROS_BYTES as u64);
-            let data = zeros.slice(0, usize::try_from(step).unwrap_or(part));
-            self.write_all(offset + done, data, false).await?;
-            done += step;
+            let step = usize::try_from(len - done).unwrap_or(usize::MAX).min(ZEROS_BYTES_MAX);
+            self.write_all(offset + done, Frozen::zeros(step), false).await?;
+            done += step as u64;
         }
         if fua { self.sync().await } else { Ok(()) }
     }
