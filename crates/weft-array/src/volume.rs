@@ -52,6 +52,12 @@ impl Array {
         self.0.geometry.stripe_bytes()
     }
 
+    /// The data of one region, in bytes: a discard gives space back, and leaves no work for a
+    /// rebuild, where it covers whole ones.
+    pub fn region_bytes(&self) -> u64 {
+        self.0.geometry.region_stripes * self.stripe_bytes()
+    }
+
     /// Fills `buf` from `offset` (bytes). The buffer comes back also on failure.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
         self.0.jobs.throttle.note_user(self.0.rt.now(), buf.len() as u64);
@@ -116,7 +122,7 @@ impl Array {
     /// If the range lies beyond the end.
     pub fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, ArrayError> {
         self.0.check_range(offset, len)?;
-        let region_bytes = self.0.geometry.region_stripes * self.stripe_bytes();
+        let region_bytes = self.region_bytes();
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = offset;
         while at < offset + len {

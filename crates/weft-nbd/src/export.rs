@@ -48,7 +48,8 @@ impl Extent {
 /// that starts after it, whichever connection it came by, and a flush makes everything durable that
 /// completed before it, likewise.
 ///
-/// A client that vanishes does not cancel what was started: futures run to their end.
+/// A client that vanishes does not cancel what was started: futures run to their end. Only of a
+/// trim or zeros that were cut into pieces the rest is not begun.
 pub trait Export {
     /// Size in bytes; a client learns it when it connects.
     fn size_bytes(&self) -> u64;
@@ -66,6 +67,12 @@ pub trait Export {
     /// A sentence for people who list the exports.
     fn description(&self) -> String {
         String::new()
+    }
+
+    /// Trims and zeros are cut at multiples of so many bytes, and each piece is carried out by
+    /// itself. What is given back in whole units should not be cut within one.
+    fn zero_granularity(&self) -> u64 {
+        64 << 20
     }
 
     /// Whether [`Export::write_zeroes`] is always much faster than writing zeros. If not, a client

@@ -18,6 +18,9 @@ pub(crate) const INBOX_BYTES: usize = 128 << 10;
 /// Payloads from here on are received directly, in bytes.
 const DIRECT_BYTES_MIN: usize = 32 << 10;
 
+/// A payload is received in steps of so many bytes, so that one sees it come.
+const STEP_BYTES: usize = 1 << 20;
+
 /// The receiving end of a connection.
 #[derive(Debug)]
 pub(crate) struct Inbox {
@@ -30,7 +33,7 @@ pub(crate) struct Inbox {
     end: usize,
     /// Large payloads are coming.
     sparing: bool,
-    /// Since when the peer has owed us the rest of a message.
+    /// Since when the peer has owed us the rest of a message, or the next step of a long one.
     pub(crate) owed_since: Rc<Cell<Option<Nanos>>>,
 }
 
@@ -117,10 +120,28 @@ impl Inbox {
         if here == len {
             return Ok(Some(target));
         }
-        self.owed_since.set(Some(self.rt.now()));
-        let (result, target) = self.ring.recv_full(&self.fd, target, here).await;
+        let (mut at, mut whole) = (here, true);
+        while whole && at < len {
+            self.owed_since.set(Some(self.rt.now()));
+            let end = len.min(at + STEP_BYTES);
+            let rest = target.split_off(end);
+            let (result, part) = self.ring.recv_full(&self.fd, target, at).await;
+            target = part;
+            target.join(rest).expect("the parts of one buffer follow each other");
+            whole = result? == end - at;
+            at = end;
+        }
         self.owed_since.set(None);
-        Ok((result? == len - here).then_some(target))
+        Ok(whole.then_some(target))
+    }
+
+    /// Waits until something of a payload has come. False: the peer has ended the stream.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub(crate) async fn await_payload(&mut self) -> io::Result<bool> {
+        self.owed_since.set(Some(self.rt.now()));
+        self.fill(1).await
     }
 
     /// Receives `len` bytes and forgets them. False: the peer has ended the stream.

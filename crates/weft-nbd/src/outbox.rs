@@ -16,6 +16,8 @@ use weft_rt::{Buf, Frozen, Nanos, Rt};
 const BATCH_MESSAGES: usize = 32;
 /// No further message joins a send of so many bytes.
 const BATCH_BYTES: usize = 256 << 10;
+/// Bytes handed to the kernel at a time, so that one sees them go.
+const STEP_BYTES: usize = 1 << 20;
 
 /// Messages on their way out; `T` is what each holds until it has been sent.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ pub(crate) struct Outbox<T> {
     state: RefCell<State<T>>,
     filled: Notify,
     drained: Notify,
-    /// Since when a send has been under way.
+    /// Since when a send, or a step of a long one, has been under way.
     sending_since: Cell<Option<Nanos>>,
 }
 
@@ -170,8 +172,13 @@ impl<T> Outbox<T> {
                 continue;
             }
             let batch = self.next_batch(std::mem::take(&mut parts));
-            self.sending_since.set(Some(rt.now()));
-            parts = ring.send_parts(fd, batch.parts).await?;
+            let mut rest = batch.parts;
+            while !rest.is_empty() {
+                let later = split_step(&mut rest);
+                self.sending_since.set(Some(rt.now()));
+                parts = ring.send_parts(fd, rest).await?;
+                rest = later;
+            }
             self.sending_since.set(None);
             let mut state = self.state.borrow_mut();
             state.bytes_unsent = state.bytes_unsent.saturating_sub(batch.bytes);
@@ -209,4 +216,20 @@ impl<T> Outbox<T> {
         }
         Batch { parts, bytes, _tokens: tokens }
     }
+}
+
+/// Takes off all of `parts` that lies beyond the first [`STEP_BYTES`].
+fn split_step(parts: &mut Vec<Frozen>) -> Vec<Frozen> {
+    let mut room = STEP_BYTES;
+    for (at, part) in parts.iter_mut().enumerate() {
+        if part.len() > room {
+            let beyond = part.slice(room, part.len() - room);
+            *part = part.slice(0, room);
+            let mut later = vec![beyond];
+            later.extend(parts.drain(at + 1..));
+            return later;
+        }
+        room -= part.len();
+    }
+    Vec::new()
 }

@@ -9,17 +9,22 @@
 //! bytes of requests in flight, for which a reader takes permits *before* it takes the payload off
 //! the socket. No permit, no reading: the client's own socket fills up, and it waits. A reply
 //! counts until it has been sent; what the kernel then holds for a client is bounded by the socket.
+//! `memory.rs` says who gets how much.
 //!
-//! **No client can stop the others for long.** One that owes us the rest of a message, or
-//! does not take our replies, for [`ServerConfig::stall_timeout`] is cut off; so is one that does
-//! not end its handshake. An idle client may stay for ever.
+//! **No client can stop the others.** Each has some memory that no other can take, and one that
+//! makes no progress loses what it holds, memory or its place, as soon as others want it
+//! (`doorman.rs`). Nobody need want it if a client owes us the rest of a message, or does not take
+//! our replies, for [`ServerConfig::stall_timeout`]. An idle client may stay for ever.
 //!
 //! **Ends.** On `DISC`, or when the client just goes, requests in flight run to their end and all
-//! that they hold is released. [`Server::shutdown`] stops accepting, refuses new requests, waits
-//! for those in flight, and cuts off what is left after a while.
+//! that they hold is released; only of a long trim or write of zeros the rest is not begun if the
+//! client has gone or the server stops. [`Server::shutdown`] stops accepting, refuses new requests,
+//! waits for those in flight, and cuts off what is left after a while.
 
 mod connection;
+mod doorman;
 mod listen;
+mod memory;
 mod transmission;
 
 use std::cell::{Cell, RefCell};
@@ -27,17 +32,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use weft_rt::ring::{Fd, Ring};
-use weft_rt::sync::{Notify, Semaphore};
+use weft_rt::ring::Ring;
+use weft_rt::sync::Notify;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::Export;
 use crate::proto::{Catalogue, ExportInfo, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, wire};
 use connection::Connection;
 use listen::Listener;
+use memory::Pool;
 
 /// The port of NBD.
 pub const DEFAULT_PORT: u16 = 10809;
@@ -45,17 +51,25 @@ pub const DEFAULT_PORT: u16 = 10809;
 /// Bounds of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Connections at the same time; more are closed as soon as they come. The ring should
-    /// allow for two socket operations of each.
+    /// Connections at the same time. The ring should allow for two socket operations of each.
     pub connections_max: usize,
     /// Requests of one connection in flight.
     pub requests_per_connection: usize,
     /// Bytes of requests of one connection in flight.
     pub bytes_per_connection: usize,
-    /// Bytes of requests of all connections in flight.
+    /// Bytes of requests of all connections in flight. A quarter is divided among
+    /// [`ServerConfig::connections_max`] connections for each to have for itself; they share the
+    /// rest.
     pub bytes_total: usize,
-    /// How long a client may keep us waiting in the middle of a message or of a handshake.
+    /// How long a handshake may take.
+    pub handshake_timeout: Nanos,
+    /// How long a client may keep us waiting in the middle of a message.
     pub stall_timeout: Nanos,
+    /// How long it may do so while another has waited for memory for
+    /// [`ServerConfig::pool_patience`].
+    pub stall_timeout_contended: Nanos,
+    /// How long a request waits for memory before clients that hold some and stall are cut off.
+    pub pool_patience: Nanos,
     /// How long [`Server::shutdown`] waits for requests in flight.
     pub shutdown_grace: Nanos,
 }
@@ -67,7 +81,10 @@ impl Default for ServerConfig {
             requests_per_connection: 256,
             bytes_per_connection: 64 << 20,
             bytes_total: 256 << 20,
+            handshake_timeout: 10 * SECOND,
             stall_timeout: 60 * SECOND,
+            stall_timeout_contended: SECOND,
+            pool_patience: 3 * SECOND,
             shutdown_grace: 10 * SECOND,
         }
     }
@@ -76,7 +93,7 @@ impl Default for ServerConfig {
 impl ServerConfig {
     /// The largest payload that fits every bound.
     fn payload_max(&self) -> u32 {
-        let bytes = self.bytes_per_connection.min(self.bytes_total);
+        let bytes = self.bytes_per_connection.min(self.pool_bytes());
         u32::try_from(bytes).unwrap_or(u32::MAX).min(PAYLOAD_BYTES_MAX)
     }
 }
@@ -126,7 +143,7 @@ pub enum Event {
         /// Why, unless it ended as it should.
         fault: Option<String>,
     },
-    /// A connection was refused, because there are too many.
+    /// A connection was refused: all places are taken by clients that use them.
     Refused,
     /// A listener met an error and tries again.
     AcceptFailed(String),
@@ -140,7 +157,7 @@ impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server")
             .field("connections", &self.connections())
-            .field("bytes_available", &self.0.bytes.available())
+            .field("bytes_in_flight", &self.bytes_in_flight())
             .finish_non_exhaustive()
     }
 }
@@ -153,7 +170,7 @@ struct Inner {
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     connections_made: Cell<u64>,
     listeners: RefCell<Vec<Listener>>,
-    bytes: Semaphore,
+    pool: Pool,
     stopping: Cell<bool>,
     stop: Notify,
     /// Rings when a connection has ended.
@@ -180,13 +197,13 @@ impl Server {
             connections: RefCell::default(),
             connections_made: Cell::new(0),
             listeners: RefCell::default(),
-            bytes: Semaphore::new(config.bytes_total),
+            pool: Pool::new(rt, &config),
             stopping: Cell::new(false),
             stop: Notify::default(),
             ended: Notify::default(),
             log: RefCell::default(),
         });
-        rt.spawn(watch(rt.clone(), Rc::downgrade(&inner)));
+        rt.spawn(doorman::watch(rt.clone(), Rc::downgrade(&inner)));
         Self(inner)
     }
 
@@ -255,7 +272,7 @@ impl Server {
     }
 
     fn start_listener(&self, listener: Listener) {
-        let accept = accept_loop(self.0.clone(), listener.fd().clone());
+        let accept = doorman::accept(self.0.clone(), listener.fd().clone());
         self.0.rt.spawn(accept);
         self.0.listeners.borrow_mut().push(listener);
     }
@@ -276,7 +293,9 @@ impl Server {
 
     /// Bytes of requests in flight, of all connections.
     pub fn bytes_in_flight(&self) -> usize {
-        self.0.config.bytes_total.saturating_sub(self.0.bytes.available())
+        let connections = self.0.connections.borrow();
+        let own: usize = connections.values().map(|c| c.memory.own_taken()).sum();
+        self.0.pool.taken() + own
     }
 
     /// Stops: no more connections, no more requests; those in flight end and are answered, then the
@@ -375,67 +394,5 @@ impl Inner {
                 return;
             }
         }
-    }
-}
-
-/// Takes connections until the server stops.
-async fn accept_loop(server: Rc<Inner>, listener: Fd) {
-    loop {
-        let stop = server.stop.wait();
-        if server.stopping.get() {
-            return;
-        }
-        let accepted = {
-            let accept = std::pin::pin!(server.ring.accept(&listener));
-            match select(accept, std::pin::pin!(stop)).await {
-                Either::Left((accepted, _)) => accepted,
-                Either::Right(_) => return,
-            }
-        };
-        match accepted {
-            Ok(fd) => welcome(&server, fd),
-            Err(error) => {
-                // Out of descriptors or memory: it may pass.
-                server.emit(Event::AcceptFailed(error.to_string()));
-                server.rt.sleep(100 * MILLISECOND).await;
-            }
-        }
-    }
-}
-
-fn welcome(server: &Rc<Inner>, fd: Fd) {
-    if server.connections.borrow().len() >= server.config.connections_max {
-        return server.emit(Event::Refused);
-    }
-    let id = server.connections_made.get() + 1;
-    server.connections_made.set(id);
-    let connection = Rc::new(Connection::new(id, fd, server));
-    server.connections.borrow_mut().insert(id, connection.clone());
-    let inner = server.clone();
-    server.rt.spawn(async move {
-        let fault = connection::run(&inner, &connection).await;
-        inner.connections.borrow_mut().remove(&id);
-        inner.ended.notify_all();
-        inner.emit(Event::Disconnected { connection: id, fault });
-    });
-}
-
-/// Cuts off clients that keep us waiting.
-async fn watch(rt: Rt, server: Weak<Inner>) {
-    loop {
-        let Some(inner) = server.upgrade() else { return };
-        if inner.stopping.get() && inner.connections.borrow().is_empty() {
-            return;
-        }
-        let patience = inner.config.stall_timeout;
-        let connections: Vec<_> = inner.connections.borrow().values().cloned().collect();
-        let limit = rt.now().saturating_sub(patience);
-        for connection in connections {
-            if connection.waiting_since().is_some_and(|since| since < limit) {
-                connection.cut("the client kept us waiting for too long");
-            }
-        }
-        drop(inner);
-        rt.sleep((patience / 4).clamp(10 * MILLISECOND, SECOND)).await;
     }
 }

@@ -5,92 +5,22 @@ mod support;
 
 use std::cell::Cell;
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use support::raw::{Raw, faults};
 use support::{RamExport, Seen, Served};
 use weft_nbd::proto::{Request, put_request, wire::*};
-use weft_nbd::server::Event;
 use weft_nbd::{Server, ServerConfig, ServerError};
 use weft_rt::MILLISECOND;
 use weft_rt::ring::{self, RingConfig};
-use weft_testkit::{Rng, Scratch, wait_until};
+use weft_testkit::{Rng, Scratch};
 
 const MIB: usize = 1 << 20;
-
-/// A client by hand: handshake done, no structured replies.
-struct Raw(UnixStream);
-
-impl Raw {
-    fn dial(served: &Served) -> UnixStream {
-        UnixStream::connect(&served.socket).expect("the server listens")
-    }
-
-    fn new(served: &Served) -> Self {
-        let mut stream = Self::dial(served);
-        stream.read_exact(&mut [0; 18]).expect("a greeting");
-        let mut hello = 3u32.to_be_bytes().to_vec();
-        hello.extend(OPTION_MAGIC.to_be_bytes());
-        hello.extend([0, 0, 0, 1, 0, 0, 0, 0]);
-        stream.write_all(&hello).expect("say hello");
-        stream.read_exact(&mut [0; 10]).expect("size and flags");
-        Self(stream)
-    }
-
-    fn send(&mut self, command: u16, cookie: u64, offset: u64, len: u32) {
-        let mut bytes = Vec::new();
-        put_request(&mut bytes, &Request { flags: 0, command, cookie, offset, len });
-        self.0.write_all(&bytes).expect("send a request");
-    }
-
-    /// The next simple reply: cookie and error.
-    fn reply(&mut self) -> (u64, u32) {
-        let mut bytes = [0; 16];
-        self.0.read_exact(&mut bytes).expect("a reply");
-        assert_eq!(bytes[..4], SIMPLE_REPLY_MAGIC.to_be_bytes());
-        let error = u32::from_be_bytes(bytes[4..8].try_into().expect("four bytes"));
-        (u64::from_be_bytes(bytes[8..].try_into().expect("eight bytes")), error)
-    }
-
-    fn data(&mut self, len: usize) -> Vec<u8> {
-        let mut data = vec![0; len];
-        self.0.read_exact(&mut data).expect("data");
-        data
-    }
-
-    fn at_end(&mut self) -> bool {
-        match self.0.read(&mut [0; 1]) {
-            Ok(n) => n == 0,
-            Err(error) => error.kind() == ErrorKind::ConnectionReset,
-        }
-    }
-
-    /// The server still does its work.
-    fn works(mut self) {
-        self.send(CMD_WRITE, 1, 4096, 4);
-        self.0.write_all(b"weft").expect("send data");
-        assert_eq!(self.reply(), (1, 0));
-        self.send(CMD_READ, 2, 4096, 4);
-        assert_eq!(self.reply(), (2, 0));
-        assert_eq!(self.data(4), b"weft");
-        self.send(CMD_DISC, 3, 0, 0);
-        assert!(self.at_end());
-    }
-}
-
-fn faults(events: &[Event]) -> Vec<&str> {
-    events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Disconnected { fault: Some(fault), .. } => Some(fault.as_str()),
-            _ => None,
-        })
-        .collect()
-}
 
 #[test]
 fn wrong_requests_are_refused_and_the_connection_goes_on() {
@@ -118,6 +48,35 @@ fn wrong_requests_are_refused_and_the_connection_goes_on() {
     }
     raw.works();
     assert!(faults(&served.stop()).is_empty());
+}
+
+#[test]
+fn requests_of_no_bytes_succeed_wherever_they_lie() {
+    let seen = Arc::new(Seen::default());
+    let theirs = seen.clone();
+    let served = Served::start(ServerConfig::default(), move |_, server| {
+        let export = RamExport { seen: theirs, ..RamExport::new(MIB) };
+        let fixed = RamExport { read_only: true, ..RamExport::new(MIB) };
+        server.add_export("disk", Rc::new(export)).expect("new");
+        server.add_export("fixed", Rc::new(fixed)).expect("new");
+    });
+    let mut raw = Raw::new(&served);
+    let mut fixed = Raw::of(&served, "fixed");
+    for offset in [0, 512, MIB as u64] {
+        for command in [CMD_READ, CMD_WRITE, CMD_TRIM, CMD_WRITE_ZEROES] {
+            raw.send(command, 1, offset, 0);
+            assert_eq!(raw.reply(), (1, 0));
+            fixed.send(command, 2, offset, 0);
+            assert_eq!(fixed.reply(), (2, u32::from(command != CMD_READ)));
+        }
+    }
+    raw.send(CMD_READ, 3, MIB as u64 + 1, 0);
+    assert_eq!(raw.reply(), (3, 22));
+    raw.works();
+    served.stop();
+    let asked = [&seen.reads, &seen.writes, &seen.trims, &seen.zeroes];
+    let asked = asked.map(|counter| counter.load(Ordering::Relaxed));
+    assert_eq!(asked, [1, 1, 0, 0], "an export is asked for bytes only");
 }
 
 #[test]
@@ -205,60 +164,6 @@ fn a_client_that_vanishes_with_requests_in_flight_releases_them() {
         }
     }
     served.stop();
-}
-
-#[test]
-fn stalled_clients_are_cut_off_and_others_get_their_memory() {
-    let config = ServerConfig {
-        stall_timeout: 400 * MILLISECOND,
-        bytes_per_connection: 4 * MIB,
-        bytes_total: 4 * MIB,
-        ..ServerConfig::default()
-    };
-    let served = Served::start(config, |_, server| {
-        server.add_export("disk", Rc::new(RamExport::new(8 * MIB))).expect("new");
-    });
-    // One never ends its handshake, one owes data, one takes no answers: they hold all the memory.
-    let mut silent = Raw(Raw::dial(&served));
-    let mut owing = Raw::new(&served);
-    owing.send(CMD_WRITE, 1, 0, 2 << 20);
-    let mut deaf = Raw::new(&served);
-    for cookie in 0..16 {
-        deaf.send(CMD_READ, cookie, 0, 1 << 20);
-    }
-    let idle = Raw::new(&served);
-    let mut patient = Raw::new(&served);
-    patient.send(CMD_READ, 1, 0, 4 << 20);
-    assert_eq!(patient.reply(), (1, 0));
-    patient.data(4 << 20);
-    silent.data(18);
-    assert!(silent.at_end() && owing.at_end());
-    wait_until("the deaf client to be cut off", || {
-        let mut bytes = Vec::new();
-        put_request(
-            &mut bytes,
-            &Request { flags: 0, command: CMD_FLUSH, cookie: 99, offset: 0, len: 0 },
-        );
-        deaf.0.write_all(&bytes).is_err()
-    });
-    idle.works();
-    let events = served.stop();
-    let cut = faults(&events).iter().filter(|fault| fault.contains("too long")).count();
-    assert_eq!(cut, 3, "{events:?}");
-}
-
-#[test]
-fn too_many_connections_are_turned_away() {
-    let config = ServerConfig { connections_max: 2, ..ServerConfig::default() };
-    let served = Served::start(config, |_, server| {
-        server.add_export("disk", Rc::new(RamExport::new(MIB))).expect("new");
-    });
-    let (one, two) = (Raw::new(&served), Raw::new(&served));
-    let mut three = Raw(Raw::dial(&served));
-    assert!(three.at_end());
-    one.works();
-    two.works();
-    assert!(served.stop().contains(&Event::Refused));
 }
 
 #[test]

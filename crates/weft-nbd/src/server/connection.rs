@@ -11,7 +11,9 @@ use weft_rt::ring::Fd;
 use weft_rt::sync::{Permit, Semaphore};
 use zerocopy::IntoBytes;
 
-use super::{Event, Inner, transmission};
+use super::memory::{Allowance, Share};
+use super::transmission::{self, Leave};
+use super::{Event, Inner};
 use crate::Export;
 use crate::inbox::{INBOX_BYTES, Inbox};
 use crate::outbox::Outbox;
@@ -25,23 +27,36 @@ const HANDSHAKE_BYTES_UNSENT: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Ticket {
     pub(super) request: Option<Permit>,
-    pub(super) bytes: Option<(Permit, Permit)>,
+    pub(super) memory: Option<Share>,
 }
 
 /// A connection, as the server sees it.
 pub(super) struct Connection {
     id: u64,
+    pub(super) since: Nanos,
     pub(super) fd: Fd,
     pub(super) outbox: Outbox<Ticket>,
     export: RefCell<Option<Rc<dyn Export>>>,
     /// New requests are refused.
     pub(super) draining: Cell<bool>,
-    /// Set when the handshake begins, cleared when it ends.
-    handshake_since: Cell<Option<Nanos>>,
+    /// Nobody is there any more to hear answers.
+    pub(super) gone: Cell<bool>,
+    pub(super) stage: Cell<Stage>,
     owed_since: RefCell<Rc<Cell<Option<Nanos>>>>,
     fault: RefCell<Option<String>>,
     pub(super) requests: Semaphore,
-    pub(super) bytes: Semaphore,
+    pub(super) memory: Allowance,
+}
+
+/// How far a client has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// It has not chosen an export.
+    Handshake,
+    /// It has asked for nothing yet.
+    Unused,
+    /// It has made requests.
+    Used,
 }
 
 /// Why a connection ended before its time.
@@ -63,11 +78,13 @@ impl Connection {
             outbox: Outbox::new(),
             export: RefCell::default(),
             draining: Cell::new(false),
-            handshake_since: Cell::new(Some(server.rt.now())),
+            since: server.rt.now(),
+            gone: Cell::new(false),
+            stage: Cell::new(Stage::Handshake),
             owed_since: RefCell::default(),
             fault: RefCell::default(),
             requests: Semaphore::new(server.config.requests_per_connection),
-            bytes: Semaphore::new(server.config.bytes_per_connection),
+            memory: Allowance::new(&server.config),
         }
     }
 
@@ -75,10 +92,16 @@ impl Connection {
         self.export.borrow().as_ref().is_some_and(|served| Rc::ptr_eq(served, export))
     }
 
-    /// Since when this client has kept us waiting in the middle of something.
+    /// Since when this client has kept us waiting: not a byte of what it owes us has come, or has it
+    /// taken of what we send.
     pub(super) fn waiting_since(&self) -> Option<Nanos> {
         let owed = self.owed_since.borrow().get();
-        [self.handshake_since.get(), owed, self.outbox.sending_since()].into_iter().flatten().min()
+        [owed, self.outbox.sending_since()].into_iter().flatten().min()
+    }
+
+    /// Whether it is being ended.
+    pub(super) fn is_cut(&self) -> bool {
+        self.fault.borrow().is_some()
     }
 
     /// Lets what is in flight end; the reader sees the end of the stream.
@@ -92,6 +115,7 @@ impl Connection {
     pub(super) fn cut(&self, why: &str) {
         self.fault.borrow_mut().get_or_insert_with(|| why.to_owned());
         self.draining.set(true);
+        self.gone.set(true);
         self.outbox.close();
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
@@ -104,9 +128,14 @@ pub(super) async fn run(server: &Rc<Inner>, connection: &Rc<Connection>) -> Opti
         let result = read(server, connection).await;
         // What is in flight ends; every request gives its permit back when it is answered.
         let all = server.config.requests_per_connection;
-        if matches!(result, Err(Fault::Io(_) | Fault::Vanished(_))) {
-            // Nobody is there to hear.
-            connection.outbox.close();
+        match result {
+            Ok(Leave::Goodbye) => {}
+            // A client that goes without a word may still be listening, but need not.
+            Ok(Leave::Silent) | Err(Fault::Protocol(_)) => connection.gone.set(true),
+            Err(Fault::Io(_) | Fault::Vanished(_)) => {
+                connection.gone.set(true);
+                connection.outbox.close();
+            }
         }
         drop(connection.requests.acquire(all).await);
         connection.outbox.finish();
@@ -129,17 +158,17 @@ pub(super) async fn run(server: &Rc<Inner>, connection: &Rc<Connection>) -> Opti
         .or_else(|| written.err().map(|error| format!("the client took no answer: {error}")))
 }
 
-async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<(), Fault> {
+async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<Leave, Fault> {
     let mut inbox = Inbox::new(&server.rt, &server.ring, &connection.fd);
     *connection.owed_since.borrow_mut() = inbox.owed_since.clone();
     let Some((info, export, limits)) = handshake(server, connection, &mut inbox).await? else {
-        return Ok(());
+        return Ok(Leave::Silent);
     };
     // It may have been removed, or the server stopped, in the meantime.
     if !server.still_serves(&export) || connection.draining.get() {
-        return Ok(());
+        return Ok(Leave::Silent);
     }
-    connection.handshake_since.set(None);
+    connection.stage.set(Stage::Unused);
     *connection.export.borrow_mut() = Some(export.clone());
     server.emit(Event::Connected { connection: connection.id, export: info.name });
     transmission::run(server, connection, &mut inbox, &export, &limits).await

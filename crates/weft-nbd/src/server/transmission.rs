@@ -5,7 +5,8 @@ use std::rc::Rc;
 use weft_rt::{Buf, Frozen};
 
 use super::Inner;
-use super::connection::{Connection, Fault, Ticket};
+use super::connection::{Connection, Fault, Stage, Ticket};
+use super::memory::Share;
 use crate::inbox::Inbox;
 use crate::outbox::Outbox;
 use crate::proto::{
@@ -21,8 +22,18 @@ const BYTES_UNSENT_MAX: usize = 1 << 20;
 /// Extents in one reply, at most.
 const EXTENTS_MAX: usize = 1024;
 
+/// How a client left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// It said so: requests in flight are carried out and answered.
+    Goodbye,
+    /// It ended the stream between two requests.
+    Silent,
+}
+
 /// What the requests of one connection share.
 struct Service {
+    server: Rc<Inner>,
     connection: Rc<Connection>,
     export: Rc<dyn Export>,
     structured: bool,
@@ -35,8 +46,9 @@ pub(super) async fn run(
     inbox: &mut Inbox,
     export: &Rc<dyn Export>,
     limits: &Limits,
-) -> Result<(), Fault> {
+) -> Result<Leave, Fault> {
     let service = Rc::new(Service {
+        server: server.clone(),
         connection: connection.clone(),
         export: export.clone(),
         structured: limits.structured,
@@ -44,8 +56,9 @@ pub(super) async fn run(
     loop {
         if !inbox.fill(wire::REQUEST_BYTES).await? {
             let between = inbox.bytes().is_empty();
-            return if between { Ok(()) } else { Err(Fault::Vanished("in a request")) };
+            return if between { Ok(Leave::Silent) } else { Err(Fault::Vanished("in a request")) };
         }
+        connection.stage.set(Stage::Used);
         let request = Request::parse(inbox.bytes())?;
         inbox.consume(wire::REQUEST_BYTES);
         let mut ticket = Ticket::default();
@@ -60,15 +73,11 @@ pub(super) async fn run(
             request.check(limits)
         };
         match verdict {
-            Ok(Command::Disconnect) => return Ok(()),
+            Ok(Command::Disconnect) => return Ok(Leave::Goodbye),
             Ok(command) => {
-                let payload = receive_memory(server, connection, inbox, &request, command);
-                let Some((memory, permits)) = payload.await? else {
-                    return Err(Fault::Vanished("in the data of a write"));
-                };
-                ticket.bytes = permits;
-                connection.outbox.drained_to(BYTES_UNSENT_MAX).await;
-                service.begin(server, request, command, memory, ticket);
+                let (memory, share) = receive(server, connection, inbox, &request, command).await?;
+                ticket.memory = share;
+                service.begin(request, command, memory, ticket);
             }
             Err((errno, text)) => {
                 service.refuse(&request, errno, text, ticket);
@@ -94,40 +103,64 @@ async fn skip_payload(inbox: &mut Inbox, request: &Request, limits: &Limits) -> 
     }
 }
 
-type Memory = (Option<Buf>, Option<(weft_rt::sync::Permit, weft_rt::sync::Permit)>);
-
 /// The memory of a request: for a read an empty buffer, for a write its payload. Waits until the
-/// bounds allow for it. `None`: the client went away in the payload.
-async fn receive_memory(
+/// client takes its replies, and the bounds allow for another request.
+async fn receive(
     server: &Inner,
     connection: &Connection,
     inbox: &mut Inbox,
     request: &Request,
     command: Command,
-) -> Result<Option<Memory>, Fault> {
+) -> Result<(Option<Buf>, Option<Share>), Fault> {
     let len = request.len as usize;
-    let write = match command {
-        Command::Read { .. } => false,
-        Command::Write { .. } => true,
-        _ => {
-            inbox.expect_small();
-            return Ok(Some((None, None)));
+    let (pool, memory) = (&server.pool, &connection.memory);
+    let (buf, share) = match command {
+        Command::Write { .. } => {
+            let share = match memory.try_take(pool, len, true) {
+                Some(share) => share,
+                None => {
+                    if len > 0 && !inbox.await_payload().await? {
+                        return Err(Fault::Vanished("in the data of a write"));
+                    }
+                    memory.take(pool, len).await
+                }
+            };
+            let Some(buf) = inbox.take_payload(Buf::new(len)).await? else {
+                return Err(Fault::Vanished("in the data of a write"));
+            };
+            // Only now: a client may send all of a write before it looks at replies.
+            connection.outbox.drained_to(BYTES_UNSENT_MAX).await;
+            return Ok((Some(buf), Some(share)));
+        }
+        Command::Read { .. } => {
+            connection.outbox.drained_to(BYTES_UNSENT_MAX).await;
+            let share = match memory.try_take(pool, len, false) {
+                Some(share) => share,
+                None => memory.take(pool, len).await,
+            };
+            (Some(Buf::new(len)), Some(share))
+        }
+        Command::Trim { .. } | Command::WriteZeroes { .. } => {
+            connection.outbox.drained_to(BYTES_UNSENT_MAX).await;
+            (None, Some(work_share(server, connection, request.len.into()).await))
+        }
+        Command::Flush | Command::BlockStatus { .. } | Command::Disconnect => {
+            connection.outbox.drained_to(BYTES_UNSENT_MAX).await;
+            (None, None)
         }
     };
-    let own = match connection.bytes.try_acquire(len) {
-        Some(permit) => permit,
-        None => connection.bytes.acquire(len).await,
-    };
-    let all = match server.bytes.try_acquire(len) {
-        Some(permit) => permit,
-        None => server.bytes.acquire(len).await,
-    };
-    let buf = Buf::new(len);
-    if !write {
-        inbox.expect_small();
-        return Ok(Some((Some(buf), Some((own, all)))));
+    inbox.expect_small();
+    Ok((buf, share))
+}
+
+/// What a piece of a trim or of zeros counts: as much as a write of its length, but no more than
+/// the longest one. It holds no memory to speak of, but it is work that others have to wait for.
+async fn work_share(server: &Inner, connection: &Connection, len: u64) -> Share {
+    let len = usize::try_from(len).unwrap_or(usize::MAX).min(server.config.payload_max() as usize);
+    match connection.memory.try_take(&server.pool, len, false) {
+        Some(share) => share,
+        None => connection.memory.take(&server.pool, len).await,
     }
-    Ok(inbox.take_payload(buf).await?.map(|buf| (Some(buf), Some((own, all)))))
 }
 
 impl Service {
@@ -138,14 +171,13 @@ impl Service {
     /// Starts a request: it ends in this very turn if it can, else a task carries it on.
     fn begin(
         self: &Rc<Self>,
-        server: &Inner,
         request: Request,
         command: Command,
         memory: Option<Buf>,
         ticket: Ticket,
     ) {
         let service = self.clone();
-        server.rt.launch(Box::pin(async move {
+        self.server.rt.launch(Box::pin(async move {
             service.carry_out(&request, command, memory, ticket).await;
         }));
     }
@@ -155,11 +187,21 @@ impl Service {
         request: &Request,
         command: Command,
         memory: Option<Buf>,
-        ticket: Ticket,
+        mut ticket: Ticket,
     ) {
-        let (offset, len) = (request.offset, u64::from(request.len));
+        let offset = request.offset;
         let memory = memory.unwrap_or_else(|| Buf::new(0));
         let done = match command {
+            // What a range of no bytes means the protocol leaves open. It succeeds, as with other
+            // servers, and is no business of the export.
+            Command::Read { .. } if request.len == 0 => {
+                return self.send_data(request, memory.freeze(), ticket);
+            }
+            Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. }
+                if request.len == 0 =>
+            {
+                Ok(())
+            }
             Command::Read { .. } => {
                 let (result, buf) = self.export.read(offset, memory).await;
                 return match result {
@@ -170,13 +212,13 @@ impl Service {
             Command::BlockStatus { one } => return self.send_status(request, one, ticket),
             Command::Write { fua } => self.export.write(offset, memory.freeze(), fua).await,
             Command::Flush => self.export.flush().await,
-            Command::Trim { fua } => self.trim(offset, len, fua).await,
+            Command::Trim { .. } => Box::pin(self.in_pieces(request, command, &mut ticket)).await,
             Command::WriteZeroes { fast: true, .. } if !self.export.fast_zeroes() => {
                 let text = "zeroes would not be faster than a write";
                 Err(ExportError::new(Errno::NotSupported, text))
             }
-            Command::WriteZeroes { fua, may_trim, .. } => {
-                self.export.write_zeroes(offset, len, fua, may_trim).await
+            Command::WriteZeroes { .. } => {
+                Box::pin(self.in_pieces(request, command, &mut ticket)).await
             }
             Command::Disconnect => Ok(()),
         };
@@ -188,9 +230,41 @@ impl Service {
         }
     }
 
-    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), ExportError> {
-        self.export.trim(offset, len).await?;
-        if fua { self.export.flush().await } else { Ok(()) }
+    /// Trims or zeroes piece by piece. Before each but the first, others get their turn, and it ends
+    /// if nobody wants it any more.
+    async fn in_pieces(
+        &self,
+        request: &Request,
+        command: Command,
+        ticket: &mut Ticket,
+    ) -> Result<(), ExportError> {
+        let (export, connection) = (&self.export, &self.connection);
+        let granularity = export.zero_granularity().max(1);
+        let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
+        let is_over = || connection.draining.get() || connection.gone.get();
+        while at < end {
+            if ticket.memory.is_none() && !is_over() {
+                ticket.memory = Some(work_share(&self.server, connection, end - at).await);
+            }
+            if is_over() {
+                let text = "the server is shutting down: only part of the range was dealt with";
+                return Err(ExportError::new(Errno::Shutdown, text));
+            }
+            let piece_end = (at - at % granularity).saturating_add(granularity).min(end);
+            let len = piece_end - at;
+            match command {
+                Command::WriteZeroes { fua, may_trim, .. } => {
+                    export.write_zeroes(at, len, fua, may_trim).await?;
+                }
+                _ => export.trim(at, len).await?,
+            }
+            at = piece_end;
+            ticket.memory = None;
+        }
+        match command {
+            Command::Trim { fua: true } => export.flush().await,
+            _ => Ok(()),
+        }
     }
 
     fn refuse(&self, request: &Request, errno: Errno, text: &str, ticket: Ticket) {

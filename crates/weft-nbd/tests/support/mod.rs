@@ -1,6 +1,8 @@
 //! A RAM export, and a server for it on a thread of its own.
 #![allow(dead_code, reason = "each story uses some of it")]
 
+pub mod raw;
+
 use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -34,6 +36,9 @@ pub struct Seen {
     pub fua: AtomicU64,
     /// Writes whose memory was not page-aligned.
     pub unaligned: AtomicU64,
+    /// Trims and zeroes under way, and how many there were at most.
+    pub zeroing: AtomicU64,
+    pub zeroing_max: AtomicU64,
 }
 
 /// An export in memory.
@@ -42,9 +47,11 @@ pub struct RamExport {
     pub allocated: RefCell<Vec<bool>>,
     pub block: BlockSizes,
     pub read_only: bool,
-    /// Reads and writes that begin below `slow_below` take so long; 0: they complete at once.
+    /// Reads, writes, trims and zeroes that begin below `slow_below` take so long; 0: they complete at once.
     pub delay: Cell<Nanos>,
     pub slow_below: u64,
+    /// Where trims and zeroes are cut.
+    pub granularity: u64,
     pub rt: Option<Rt>,
     pub seen: Arc<Seen>,
     /// Reads of this byte fail.
@@ -64,6 +71,7 @@ impl RamExport {
             read_only: false,
             delay: Cell::new(0),
             slow_below: u64::MAX,
+            granularity: 64 << 20,
             rt: None,
             seen: Arc::default(),
             bad_byte: None,
@@ -77,7 +85,11 @@ impl RamExport {
         }
     }
 
-    fn zero(&self, offset: u64, len: u64, hole: bool) {
+    async fn zero(&self, offset: u64, len: u64, hole: bool) {
+        let now = self.seen.zeroing.fetch_add(1, Ordering::Relaxed) + 1;
+        self.seen.zeroing_max.fetch_max(now, Ordering::Relaxed);
+        self.pause(offset).await;
+        self.seen.zeroing.fetch_sub(1, Ordering::Relaxed);
         let range = index(offset)..index(offset + len);
         self.bytes.borrow_mut()[range.clone()].fill(0);
         if hole {
@@ -98,6 +110,10 @@ impl Export for RamExport {
 
     fn read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn zero_granularity(&self) -> u64 {
+        self.granularity
     }
 
     fn description(&self) -> String {
@@ -142,8 +158,10 @@ impl Export for RamExport {
 
     fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError> {
         self.seen.trims.fetch_add(1, Ordering::Relaxed);
-        self.zero(offset, len, true);
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(async move {
+            self.zero(offset, len, true).await;
+            Ok(())
+        })
     }
 
     fn write_zeroes(
@@ -154,8 +172,10 @@ impl Export for RamExport {
         may_trim: bool,
     ) -> DoneFuture<'_, ExportError> {
         self.seen.zeroes.fetch_add(1, Ordering::Relaxed);
-        self.zero(offset, len, may_trim);
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(async move {
+            self.zero(offset, len, may_trim).await;
+            Ok(())
+        })
     }
 
     fn block_status(&self, offset: u64, len: u64) -> Vec<Extent> {
@@ -238,6 +258,17 @@ impl Served {
     /// Asks the server to stop, and does not wait.
     pub fn begin_stop(&mut self) {
         self.stop = None;
+    }
+
+    /// Serves one export as `disk` within other bounds.
+    pub fn bounded(
+        config: ServerConfig,
+        make: impl FnOnce() -> RamExport + Send + 'static,
+    ) -> Self {
+        Self::start(config, move |rt, server| {
+            let export = RamExport { rt: Some(rt.clone()), ..make() };
+            server.add_export("disk", Rc::new(export)).expect("a good export");
+        })
     }
 
     /// Stops the server; everything must have been released. Gives what happened.

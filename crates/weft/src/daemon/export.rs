@@ -53,6 +53,10 @@ impl Export for ArrayExport {
         self.description.clone()
     }
 
+    fn zero_granularity(&self) -> u64 {
+        self.array.region_bytes()
+    }
+
     fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, ExportError> {
         Box::pin(async move {
             let (result, buf) = self.array.read(offset, buf).await;

@@ -1,0 +1,129 @@
+//! Who may come in, and who must leave.
+//!
+//! While there is room for everybody a slow client harms nobody, and is let be for long. When
+//! others want what it holds, it must show progress:
+//!
+//! * **Places.** When all are taken, a newcomer takes that of the connection which has been in its
+//!   handshake for the longest time; if there is none, that of the oldest which has never made a
+//!   request. Clients that use the server are never displaced; if all do, the newcomer is refused.
+//! * **Memory.** When a request has waited for memory for `pool_patience`, every connection is cut
+//!   off that holds some of the pool and has not moved a byte for `stall_timeout_contended`. A busy
+//!   server does not come to this: its memory changes hands all the time, so that the first in line
+//!   never waits for long.
+//! * **The end.** Who does not take its last answers while the server stops has the same short time.
+
+use std::rc::{Rc, Weak};
+
+use futures_util::future::{Either, select};
+use weft_rt::ring::Fd;
+use weft_rt::{MILLISECOND, Rt, SECOND};
+
+use super::connection::{self, Connection, Stage};
+use super::{Event, Inner};
+
+/// Connections beyond the bound that may exist for the moment in which displaced ones end.
+const DISPLACED_MAX: usize = 16;
+
+/// A connection that was made so recently is not displaced although it made no request yet.
+const UNUSED_AGE_MIN: u64 = SECOND;
+
+/// Takes connections until the server stops.
+pub(super) async fn accept(server: Rc<Inner>, listener: Fd) {
+    loop {
+        let stop = server.stop.wait();
+        if server.stopping.get() {
+            return;
+        }
+        let accepted = {
+            let accept = std::pin::pin!(server.ring.accept(&listener));
+            match select(accept, std::pin::pin!(stop)).await {
+                Either::Left((accepted, _)) => accepted,
+                Either::Right(_) => return,
+            }
+        };
+        match accepted {
+            Ok(fd) => welcome(&server, fd),
+            Err(error) => {
+                // Out of descriptors or memory: it may pass.
+                server.emit(Event::AcceptFailed(error.to_string()));
+                server.rt.sleep(100 * MILLISECOND).await;
+            }
+        }
+    }
+}
+
+fn welcome(server: &Rc<Inner>, fd: Fd) {
+    if !make_room(server) {
+        return server.emit(Event::Refused);
+    }
+    let id = server.connections_made.get() + 1;
+    server.connections_made.set(id);
+    let connection = Rc::new(Connection::new(id, fd, server));
+    server.connections.borrow_mut().insert(id, connection.clone());
+    let inner = server.clone();
+    server.rt.spawn(async move {
+        let fault = connection::run(&inner, &connection).await;
+        inner.connections.borrow_mut().remove(&id);
+        inner.ended.notify_all();
+        inner.emit(Event::Disconnected { connection: id, fault });
+    });
+}
+
+/// Whether there is a place for one more, which may have to be made.
+fn make_room(server: &Inner) -> bool {
+    let connections = server.connections.borrow();
+    let max = server.config.connections_max;
+    let staying = || connections.values().filter(|connection| !connection.is_cut());
+    if staying().count() < max {
+        return connections.len() < max + DISPLACED_MAX;
+    }
+    let now = server.rt.now();
+    let may_go = |connection: &&Rc<Connection>| match connection.stage.get() {
+        Stage::Handshake => true,
+        Stage::Unused => connection.since.saturating_add(UNUSED_AGE_MIN) <= now,
+        Stage::Used => false,
+    };
+    // Numbers are given in the order of arrival, and the map is in their order.
+    let leaves = staying().filter(may_go).min_by_key(|connection| connection.stage.get()).cloned();
+    drop(connections);
+    match leaves {
+        Some(connection) => {
+            connection.cut("all places were taken, and it had asked for nothing yet");
+            true
+        }
+        None => false,
+    }
+}
+
+/// Cuts off clients that keep others, or us for too long, waiting.
+pub(super) async fn watch(rt: Rt, server: Weak<Inner>) {
+    loop {
+        let Some(inner) = server.upgrade() else { return };
+        if inner.stopping.get() && inner.connections.borrow().is_empty() {
+            return;
+        }
+        let config = &inner.config;
+        let stuck = inner.pool.is_stuck(config.pool_patience);
+        let connections: Vec<_> = inner.connections.borrow().values().cloned().collect();
+        let now = rt.now();
+        for connection in connections {
+            let handshake = connection.stage.get() == Stage::Handshake;
+            let waiting_ns = connection.waiting_since().map_or(0, |since| now - since);
+            if handshake && now - connection.since > config.handshake_timeout {
+                connection.cut("its handshake took too long");
+            } else if waiting_ns > config.stall_timeout {
+                connection.cut("it kept us waiting for too long");
+            } else if waiting_ns > config.stall_timeout_contended {
+                if connection.draining.get() {
+                    connection.cut("it took no answers while the server waited for it to end");
+                } else if stuck && connection.memory.holds_pool() {
+                    connection.cut("it kept others waiting for the memory that it held");
+                }
+            }
+        }
+        let least = config.stall_timeout.min(config.handshake_timeout);
+        let least = least.min(config.stall_timeout_contended).min(config.pool_patience);
+        drop(inner);
+        rt.sleep((least / 4).clamp(10 * MILLISECOND, SECOND)).await;
+    }
+}
