@@ -1,7 +1,12 @@
 //! The client: a disk that is an export of some NBD server.
 //!
-//! One connection carries many requests at a time. What happens when it breaks, or the server does
-//! not answer for [`NbdOptions::request_timeout`] (then it is broken off):
+//! One connection carries many requests at a time. **No request takes longer than**
+//! [`NbdOptions::request_timeout`], whatever it meets on its way: a queue before it, a connection
+//! that breaks and is made anew, a server that accepts connections and says nothing. Its time runs
+//! from when it is made. When it is over, the disk is gone, and with it all other requests: a
+//! server that kept one waiting for so long is not given the same time again.
+//!
+//! When a connection breaks before that:
 //!
 //! * **Nothing unflushed, nothing but reads in flight**: the server is asked again,
 //!   [`NbdOptions::reconnect_attempts`] times, each after a longer pause. Reads are sent again; new
@@ -15,12 +20,13 @@
 //! A gone disk answers [`DiskErrorKind::Gone`](weft_disk::DiskErrorKind::Gone) to everything; open
 //! it anew.
 //!
-//! Host names are resolved once, when the disk is opened, by the system's resolver, which
-//! blocks the thread; literal addresses and Unix sockets never do.
+//! Host names are resolved once, when the disk is opened, by the system's resolver on a thread of
+//! its own, since it blocks.
 
 mod connect;
 mod link;
 mod requests;
+mod resolve;
 mod uri;
 
 use std::cell::{Cell, RefCell};
@@ -28,6 +34,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
+use futures_util::future::{Either, select};
 use weft_disk::DiskInfo;
 use weft_rt::ring::Ring;
 use weft_rt::sync::{Notify, Semaphore};
@@ -44,9 +51,9 @@ pub use uri::{NbdAddress, NbdUri, UriError};
 pub struct NbdOptions {
     /// Opens an export that cannot be written, and writes to none.
     pub read_only: bool,
-    /// How long a connection with its handshake may take.
+    /// How long it may take to resolve a name, connect and shake hands, all together.
     pub connect_timeout: Nanos,
-    /// How long a request may take (it may be up to a quarter more).
+    /// How long a request may take, all told; the disk is gone if one takes longer.
     pub request_timeout: Nanos,
     /// Attempts to reconnect where that is safe; 0: never.
     pub reconnect_attempts: u32,
@@ -75,6 +82,12 @@ pub enum OpenError {
     /// The host's name has no address.
     #[error("cannot resolve {0:?}: {1}")]
     Resolve(String, #[source] io::Error),
+    /// The resolver did not answer.
+    #[error("cannot resolve {0:?}: the resolver did not answer in time")]
+    ResolveTimedOut(String),
+    /// The resolver has not answered for many names already.
+    #[error("cannot resolve {0:?}: the resolver has not answered other questions yet")]
+    ResolverBusy(String),
     /// The server cannot be reached, or the connection broke.
     #[error("cannot connect: {0}")]
     Io(#[from] io::Error),
@@ -140,9 +153,9 @@ impl NbdDisk {
         uri: &NbdUri,
         options: NbdOptions,
     ) -> Result<Self, OpenError> {
-        let addresses = connect::resolve(&uri.address)?;
-        let patience = options.connect_timeout;
-        let (fd, inbox, peer) = connect::connect(rt, ring, uri, &addresses, patience).await?;
+        let deadline = rt.now().saturating_add(options.connect_timeout);
+        let addresses = resolve::resolve(rt, &uri.address, deadline).await?;
+        let (fd, inbox, peer) = connect::connect(rt, ring, uri, &addresses, deadline).await?;
         let info = describe(uri, &peer, options.read_only)?;
         let link = Rc::new(Link::new(fd));
         let shared = Rc::new(Shared {
@@ -233,21 +246,29 @@ async fn run_link(shared: Rc<Shared>, link: Rc<Link>, mut inbox: Inbox) {
     shared.lost(&link, reason).await;
 }
 
-/// Breaks off a connection whose server does not answer.
+/// What is said of a disk whose server let a request take too long.
+const LATE: &str = "the server did not answer in time";
+
+/// Gives the disk up when a request has taken too long. It looks when the oldest request must be
+/// done; one that is made after it looked must be done later than it looks again.
 async fn watch(rt: Rt, shared: Weak<Shared>) {
     loop {
         let Some(disk) = shared.upgrade() else { return };
         let patience = disk.options.request_timeout;
-        if disk.closing.get() || matches!(*disk.state.borrow(), State::Gone(_)) {
-            return;
-        }
-        if let State::Up(link) = &*disk.state.borrow()
-            && link.oldest().is_some_and(|since| since.saturating_add(patience) < rt.now())
-        {
-            link.cut("the server did not answer in time");
+        let now = rt.now();
+        let oldest = match &*disk.state.borrow() {
+            State::Gone(_) => return,
+            _ if disk.closing.get() => return,
+            State::Up(link) => link.oldest(),
+            // Requests that have to wait for a connection look at the time themselves.
+            State::Reconnecting => None,
+        };
+        let next = oldest.unwrap_or(now).saturating_add(patience);
+        if next <= now {
+            return disk.give_up(LATE);
         }
         drop(disk);
-        rt.sleep((patience / 4).max(MILLISECOND)).await;
+        rt.sleep_until(next).await;
     }
 }
 
@@ -258,8 +279,29 @@ impl Shared {
         self.changed.notify_all();
     }
 
+    /// Ends the disk: every request ends now, and any later one at once.
+    fn give_up(&self, reason: &str) {
+        let link = match &*self.state.borrow() {
+            State::Up(link) => Some(link.clone()),
+            State::Reconnecting => None,
+            State::Gone(_) => return,
+        };
+        let why = match &link {
+            Some(link) if link.is_modifying() => format!("{reason}, with writes in flight"),
+            _ => reason.to_owned(),
+        };
+        self.set_state(State::Gone(why));
+        if let Some(link) = link {
+            link.cut(LATE);
+            link.end();
+        }
+    }
+
     /// The link is no more.
     async fn lost(self: Rc<Self>, link: &Link, reason: String) {
+        if matches!(*self.state.borrow(), State::Gone(_)) {
+            return;
+        }
         let why = if self.closing.get() {
             Some("it was closed".to_owned())
         } else if link.is_modifying() {
@@ -287,9 +329,14 @@ impl Shared {
             if self.closing.get() {
                 break;
             }
-            let patience = self.options.connect_timeout;
             let (rt, ring) = (&self.rt, &self.ring);
-            match connect::connect(rt, ring, &self.uri, &self.addresses, patience).await {
+            let deadline = rt.now().saturating_add(self.options.connect_timeout);
+            let attempt = connect::connect(rt, ring, &self.uri, &self.addresses, deadline).await;
+            // A request may have waited for too long meanwhile.
+            if matches!(*self.state.borrow(), State::Gone(_)) {
+                return;
+            }
+            match attempt {
                 Ok((fd, inbox, peer)) if peer == self.peer => {
                     let link = Rc::new(Link::new(fd));
                     self.set_state(State::Up(link.clone()));
@@ -304,7 +351,9 @@ impl Shared {
                 Err(error) => last = error.to_string(),
             }
         }
-        self.set_state(State::Gone(last));
+        if !matches!(*self.state.borrow(), State::Gone(_)) {
+            self.set_state(State::Gone(last));
+        }
     }
 
     /// The link, once there is one.
@@ -318,6 +367,23 @@ impl Shared {
             }
             changed.await;
         }
+    }
+
+    /// The link if there is one now.
+    fn link_now(&self) -> Option<Rc<Link>> {
+        match &*self.state.borrow() {
+            State::Up(link) => Some(link.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// `future`, or nothing if it is not done at `deadline`.
+async fn before<T>(rt: &Rt, deadline: Nanos, future: impl Future<Output = T>) -> Option<T> {
+    let late = std::pin::pin!(rt.sleep_until(deadline));
+    match select(std::pin::pin!(future), late).await {
+        Either::Left((value, _)) => Some(value),
+        Either::Right(_) => None,
     }
 }
 

@@ -9,7 +9,7 @@
 //!
 //! * [`Negotiation`] is the server's handshake, [`ClientNegotiation`] the client's.
 //! * [`Request`] parses and judges a request; the `put_…` functions write replies.
-//! * [`Response`] parses what a server answers.
+//! * [`Response`] parses what a server answers, [`Coverage`] tells when a read is whole.
 //!
 //! Nothing in here trusts the peer: every length is bounded before anything is allocated for
 //! it, and no input makes it panic (`fuzz/fuzz_targets/nbd_proto.rs`).
@@ -20,6 +20,7 @@
 //! Source: "The NBD protocol", doc/proto.md of the network block device project.
 
 mod connect;
+mod coverage;
 mod negotiate;
 mod reply;
 mod request;
@@ -27,6 +28,7 @@ mod response;
 pub mod wire;
 
 pub use connect::{ClientNegotiation, ClientStep, Peer};
+pub use coverage::Coverage;
 pub use negotiate::{Catalogue, ExportInfo, Negotiation, Session, Step};
 pub use reply::{
     put_block_status, put_data_chunk_head, put_empty_chunk, put_error_chunk, put_request,

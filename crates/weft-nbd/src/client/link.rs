@@ -14,7 +14,9 @@ use weft_rt::{Buf, Frozen, Nanos};
 
 use crate::inbox::Inbox;
 use crate::outbox::Outbox;
-use crate::proto::{Chunk, Errno, Request, Response, Violation, error_of_chunk, put_request, wire};
+use crate::proto::{
+    Chunk, Coverage, Errno, Request, Response, Violation, error_of_chunk, put_request, wire,
+};
 
 /// How a request ended. A read gets its buffer back.
 #[derive(Debug)]
@@ -40,8 +42,8 @@ struct Pending {
     started: Nanos,
     /// What a read fills; away while data is being received.
     buf: Option<Buf>,
-    /// Bytes of a structured reply that have come.
-    received: u64,
+    /// What has come of a read's data.
+    received: Coverage,
     refusal: Option<(Errno, String)>,
     answer: Sender<Answer>,
     /// Writes completed before this flush began.
@@ -95,13 +97,13 @@ impl Link {
         Self { fd, outbox: Outbox::new(), table: RefCell::default(), cut_because: Cell::new(None) }
     }
 
-    /// Sends a request; the receiver gives the answer.
+    /// Sends a request that was made at `started`; the receiver gives the answer.
     pub(super) fn submit(
         &self,
         mut request: Request,
         data: Option<Frozen>,
         buf: Option<Buf>,
-        now: Nanos,
+        started: Nanos,
         durability: &Durability,
     ) -> Receiver<Answer> {
         let (answer, receiver) = oneshot();
@@ -119,9 +121,9 @@ impl Link {
         request.cookie = u64::from(table.count) << 32 | u64::from(index);
         table.slots[index as usize] = Some(Pending {
             request,
-            started: now,
+            started,
             buf,
-            received: 0,
+            received: Coverage::default(),
             refusal: None,
             answer,
             writes_before: durability.written.get(),
@@ -131,7 +133,7 @@ impl Link {
         receiver
     }
 
-    /// When the oldest request in flight was sent.
+    /// When the oldest request in flight was made.
     pub(super) fn oldest(&self) -> Option<Nanos> {
         let table = self.table.borrow();
         table.slots.iter().flatten().map(|pending| pending.started).min()
@@ -210,7 +212,7 @@ impl Link {
         let whole = self.with(cookie, |pending| {
             pending.refusal.is_some()
                 || pending.request.command != wire::CMD_READ
-                || pending.received == u64::from(pending.request.len)
+                || pending.received.is_whole(pending.request.len.into())
         })?;
         if !whole {
             return Err(Violation::Malformed("reply: data is missing"));
@@ -261,7 +263,6 @@ impl Link {
                     if let Some(buf) = &mut pending.buf {
                         buf[range].fill(0);
                     }
-                    pending.received += zeros;
                     Ok::<_, Violation>(())
                 })??;
                 Ok(())
@@ -297,22 +298,27 @@ impl Link {
         }
         self.with(cookie, |pending| {
             pending.buf = Some(buf);
-            pending.received += len;
         })?;
         Ok(())
     }
 }
 
-/// Where in the buffer of a read `len` bytes from `offset` (of the export) lie.
-fn range_in(pending: &Pending, offset: u64, len: u64) -> Result<std::ops::Range<usize>, Violation> {
+/// Where in the buffer of a read `len` bytes from `offset` (of the export) lie, which come now. No
+/// byte may come twice, and none from outside of what was asked for.
+fn range_in(
+    pending: &mut Pending,
+    offset: u64,
+    len: u64,
+) -> Result<std::ops::Range<usize>, Violation> {
+    const OUTSIDE: Violation = Violation::Malformed("reply: data outside of what was asked for");
     let request = &pending.request;
     let total = u64::from(request.len);
     let start = offset.checked_sub(request.offset).filter(|start| *start <= total);
-    let fits = start.filter(|start| len <= total - start && pending.received + len <= total);
-    match fits.and_then(|start| Some((usize::try_from(start).ok()?, usize::try_from(len).ok()?))) {
-        Some((start, len)) if request.command == wire::CMD_READ => Ok(start..start + len),
-        _ => Err(Violation::Malformed("reply: data outside of what was asked for")),
-    }
+    let start = start.filter(|start| request.command == wire::CMD_READ && len <= total - start);
+    let Some(start) = start else { return Err(OUTSIDE) };
+    pending.received.add(start..start + len)?;
+    let index = |at: u64| usize::try_from(at).map_err(|_| OUTSIDE);
+    Ok(index(start)?..index(start + len)?)
 }
 
 /// The next head of an answer.

@@ -6,17 +6,14 @@ use futures_util::future::join_all;
 use weft_disk::{
     Class, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts,
 };
-use weft_rt::{Buf, Frozen};
+use weft_rt::{Buf, Frozen, Nanos, ZEROS_BYTES_MAX};
 
-use super::link::Answer;
-use super::{NbdDisk, Shared};
+use super::link::{Answer, Link};
+use super::{LATE, NbdDisk, Shared, State, before};
 use crate::proto::{Errno, PAYLOAD_BYTES_MAX, Request, wire};
 
 /// Zeros of one request, at most: even a server that writes them out is done within its timeout.
 const ZEROES_BYTES_MAX: u64 = 64 << 20;
-
-/// Zeros of one write to a server that has no command for it.
-const ZEROES_WRITTEN_BYTES: u64 = 1 << 20;
 
 /// A request to the server.
 struct Call {
@@ -30,44 +27,82 @@ struct Call {
 
 impl Shared {
     /// One request, from beginning to end.
-    async fn call(&self, call: Call) -> (Result<(), DiskError>, Option<Buf>) {
-        let Call { op, flags, offset, len, data, mut buf } = call;
-        let _slot = match self.slots.try_acquire(1) {
-            Some(slot) => slot,
-            None => self.slots.acquire(1).await,
+    async fn call(&self, mut call: Call) -> (Result<(), DiskError>, Option<Buf>) {
+        let started = self.rt.now();
+        // What is sent at once is in the table of the link, where `watch` looks at its time.
+        let answer = match (self.slots.try_acquire(1), self.link_now()) {
+            (Some(slot), Some(link)) => {
+                let buf = call.buf.take();
+                let answer = self.submit(&link, &call, buf, started).await;
+                drop(slot);
+                answer
+            }
+            _ => Answer::Lost(call.buf.take()),
         };
-        let command = match op {
+        let outcome = match answer {
+            Answer::Lost(buf) => Box::pin(self.call_later(&call, buf, started)).await,
+            answered => answered,
+        };
+        let Call { op, offset, len, .. } = call;
+        match outcome {
+            Answer::Done(buf) => (Ok(()), buf),
+            Answer::Refused(errno, text, buf) => {
+                (Err(self.refused(op, offset, len, errno, text)), buf)
+            }
+            Answer::Lost(buf) => {
+                let why = self.gone_because();
+                (Err(self.gone_error(op, offset, len, why)), buf)
+            }
+        }
+    }
+
+    /// A request that has to wait for a place or a connection, or lost its own: within what is left
+    /// of its time.
+    async fn call_later(&self, call: &Call, buf: Option<Buf>, started: Nanos) -> Answer {
+        let deadline = started.saturating_add(self.options.request_timeout);
+        let answer = before(&self.rt, deadline, self.try_again(call, buf, started)).await;
+        answer.unwrap_or_else(|| {
+            self.give_up(LATE);
+            Answer::Lost(None)
+        })
+    }
+
+    /// Whether a request that was lost may be sent again is decided where the link ended: if not,
+    /// there is no other link. A read that kills each link is not tried for ever.
+    async fn try_again(&self, call: &Call, mut buf: Option<Buf>, started: Nanos) -> Answer {
+        let _slot = self.slots.acquire(1).await;
+        for _ in 0..=self.options.reconnect_attempts {
+            let Ok(link) = self.link().await else { break };
+            if buf.is_none() && call.op == DiskOp::Read {
+                buf = Some(Buf::new(usize::try_from(call.len).unwrap_or(0)));
+            }
+            match self.submit(&link, call, buf.take(), started).await {
+                Answer::Lost(back) => buf = back,
+                answered => return answered,
+            }
+        }
+        Answer::Lost(buf)
+    }
+
+    async fn submit(&self, link: &Link, call: &Call, buf: Option<Buf>, started: Nanos) -> Answer {
+        let command = match call.op {
             DiskOp::Read | DiskOp::Open => wire::CMD_READ,
             DiskOp::Write => wire::CMD_WRITE,
             DiskOp::Flush => wire::CMD_FLUSH,
             DiskOp::WriteZeroes => wire::CMD_WRITE_ZEROES,
             DiskOp::Discard => wire::CMD_TRIM,
         };
-        let wire_len = u32::try_from(len).expect("requests are cut to the largest payload");
-        let request = Request { flags, command, cookie: 0, offset, len: wire_len };
-        // Whether a request that was lost may be sent again is decided where the link ended: if
-        // not, there is no other link. A read that kills each link is not tried for ever.
-        for _ in 0..=self.options.reconnect_attempts {
-            let link = match self.link().await {
-                Ok(link) => link,
-                Err(why) => return (Err(self.gone_error(op, offset, len, why)), buf),
-            };
-            let now = self.rt.now();
-            let answer = link.submit(request, data.clone(), buf.take(), now, &self.durability);
-            match answer.await {
-                Some(Answer::Done(back)) => return (Ok(()), back),
-                Some(Answer::Refused(errno, text, back)) => {
-                    return (Err(self.refused(op, offset, len, errno, text)), back);
-                }
-                Some(Answer::Lost(back)) => buf = back,
-                None => {}
-            }
-            if buf.is_none() && command == wire::CMD_READ {
-                buf = Some(Buf::new(wire_len as usize));
-            }
+        let len = u32::try_from(call.len).expect("requests are cut to the largest payload");
+        let request = Request { flags: call.flags, command, cookie: 0, offset: call.offset, len };
+        let answer = link.submit(request, call.data.clone(), buf, started, &self.durability);
+        answer.await.unwrap_or(Answer::Lost(None))
+    }
+
+    fn gone_because(&self) -> String {
+        match &*self.state.borrow() {
+            State::Gone(why) => why.clone(),
+            _ => "the connection broke each time this was asked".to_owned(),
         }
-        let why = "the connection broke each time this was asked".to_owned();
-        (Err(self.gone_error(op, offset, len, why)), buf)
     }
 
     fn gone_error(&self, op: DiskOp, offset: u64, len: u64, why: String) -> DiskError {
@@ -184,16 +219,20 @@ impl Shared {
         self.check(op, offset, len)?;
         let (flags, flush) = self.fua(opts.fua);
         let command = self.has(wire::EXPORT_SEND_WRITE_ZEROES);
-        let max =
-            if command { ZEROES_BYTES_MAX } else { ZEROES_WRITTEN_BYTES.min(self.payload_max()) };
-        let zeros =
-            (!command && len > 0).then(|| Buf::zeroed(usize::try_from(max).unwrap_or(0)).freeze());
+        let max = if command {
+            ZEROES_BYTES_MAX
+        } else {
+            self.payload_max().min(ZEROS_BYTES_MAX as u64)
+        };
         let mut start = 0;
         while start < len {
             let part = max.min(len - start);
             let offset = offset + start;
-            let data = zeros.as_ref().map(|z| z.slice(0, usize::try_from(part).unwrap_or(0)));
-            let op = if data.is_some() { DiskOp::Write } else { op };
+            let (op, data) = if command {
+                (op, None)
+            } else {
+                (DiskOp::Write, usize::try_from(part).ok().map(Frozen::zeros))
+            };
             self.call(Call { op, flags, offset, len: part, data, buf: None }).await.0?;
             start += part;
         }

@@ -3,8 +3,8 @@
 //! input consumed than there is. Shared by the fuzz target and by a plain test.
 
 use weft_nbd::proto::{
-    BlockSizes, Catalogue, ClientNegotiation, ClientStep, ExportInfo, Limits, Negotiation, Request,
-    Response, Step, error_of_chunk, wire,
+    BlockSizes, Catalogue, Chunk, ClientNegotiation, ClientStep, Coverage, ExportInfo, Limits,
+    Negotiation, Request, Response, Step, error_of_chunk, wire,
 };
 
 /// Output for one message of input: a list of all exports, each name and description bounded.
@@ -27,6 +27,7 @@ pub fn exercise(input: &[u8]) {
     client_handshake(input);
     requests(input);
     responses(input);
+    coverage(input);
     let _ = error_of_chunk(input);
 }
 
@@ -91,14 +92,43 @@ fn requests(input: &[u8]) {
     }
 }
 
+/// A read of so many bytes, which the chunks of an input are taken to answer.
+const READ_BYTES: usize = 64;
+
 fn responses(input: &[u8]) {
     let mut rest = input;
+    let (mut coverage, mut model) = (Coverage::default(), [false; READ_BYTES]);
     while let Ok(Some((response, used))) = Response::parse(rest) {
         rest = &rest[used..];
-        if let Response::Chunk { len, .. } = response {
+        if let Response::Chunk { len, kind, .. } = response {
             let payload = &rest[..rest.len().min(len as usize)];
             let _ = error_of_chunk(payload);
+            if kind == Chunk::Data && payload.len() > 8 {
+                let start = usize::from(payload[7]) % READ_BYTES;
+                cover(&mut coverage, &mut model, start, payload.len() - 8);
+            }
             rest = &rest[payload.len()..];
         }
     }
+}
+
+/// The input as ranges, one for each two bytes.
+fn coverage(input: &[u8]) {
+    let (mut coverage, mut model) = (Coverage::default(), [false; READ_BYTES]);
+    for pair in input.chunks_exact(2) {
+        let (start, len) = (usize::from(pair[0]) % READ_BYTES, usize::from(pair[1]) % 16);
+        cover(&mut coverage, &mut model, start, len);
+    }
+}
+
+/// A range is taken exactly if it is not empty and each of its bytes comes for the first time; the
+/// read is whole exactly when every byte has come.
+fn cover(coverage: &mut Coverage, model: &mut [bool; READ_BYTES], start: usize, len: usize) {
+    let end = (start + len).min(READ_BYTES);
+    let fits = start < end && model[start..end].iter().all(|covered| !covered);
+    assert_eq!(coverage.add(start as u64..end as u64).is_ok(), fits, "{start}..{end}");
+    if fits {
+        model[start..end].fill(true);
+    }
+    assert_eq!(coverage.is_whole(READ_BYTES as u64), model.iter().all(|covered| *covered));
 }
