@@ -64,11 +64,8 @@ fn empty_requests_do_nothing_up_to_the_very_end() {
                 }
                 array.stop().await.expect("stopped");
                 if code != "raid0" {
-                    let options = AssembleOptions {
-                        read_only: true,
-                        nonce: 2,
-                        ..AssembleOptions::default()
-                    };
+                    let options =
+                        AssembleOptions { read_only: true, nonce: 2, ..AssembleOptions::default() };
                     let array = Array::assemble(&rt, disks, options).await.expect("read only");
                     for offset in offsets {
                         read_nothing(&array, offset).await;

@@ -133,12 +133,7 @@ fn on_ring<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rt, Ring) -> F) {
     rt.block_on(future);
 }
 
-async fn open(
-    rt: &Rt,
-    ring: &Ring,
-    uri: &str,
-    options: NbdOptions,
-) -> Result<NbdDisk, OpenError> {
+async fn open(rt: &Rt, ring: &Ring, uri: &str, options: NbdOptions) -> Result<NbdDisk, OpenError> {
     NbdDisk::open(rt, ring, &uri.parse().expect("a good URI"), options).await
 }
 

@@ -219,11 +219,8 @@ impl Shared {
         self.check(op, offset, len)?;
         let (flags, flush) = self.fua(opts.fua);
         let command = self.has(wire::EXPORT_SEND_WRITE_ZEROES);
-        let max = if command {
-            ZEROES_BYTES_MAX
-        } else {
-            self.payload_max().min(ZEROS_BYTES_MAX as u64)
-        };
+        let max =
+            if command { ZEROES_BYTES_MAX } else { self.payload_max().min(ZEROS_BYTES_MAX as u64) };
         let mut start = 0;
         while start < len {
             let part = max.min(len - start);
