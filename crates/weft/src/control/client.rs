@@ -76,10 +76,11 @@ impl Client {
                 .with_code(NO_DAEMON)
                 .hint("look at its log; what was acknowledged is safe")
         };
-        send_all(self.stream.get_ref(), &line, descriptor).map_err(lost)?;
+        // A daemon that refuses us says so, and hangs up, before it looks at any request.
+        let sent = send_all(self.stream.get_ref(), &line, descriptor);
         let mut answer = String::new();
         if self.stream.read_line(&mut answer).map_err(lost)? == 0 {
-            return Err(lost(io::ErrorKind::UnexpectedEof.into()));
+            return Err(lost(sent.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())));
         }
         let answer: Answer = serde_json::from_str(&answer)
             .map_err(|e| Failure::new(format!("{place} answers in another language: {e}")))?;

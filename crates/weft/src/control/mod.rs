@@ -12,3 +12,6 @@
 pub mod client;
 pub mod protocol;
 pub mod server;
+mod table;
+
+pub use table::Connections;

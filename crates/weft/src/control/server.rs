@@ -4,30 +4,28 @@ use std::io::{self, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use weft_rt::{MILLISECOND, Nanos, Rt};
-
-use crate::control::protocol::{Answer, Envelope, Request, VERSION, WireFailure};
+use crate::control::protocol::{Answer, Envelope, Request, VERSION};
+use crate::control::table::{CONNECTIONS_MAX, Connections, Doing, Place, Welcome};
+use crate::daemon::sparing::SparingLog;
 use crate::failure::Failure;
 
-/// Connections served at the same time; more wait.
-const CONNECTIONS_MAX: usize = 32;
 /// A request longer than this is not one.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// A client that sends nothing for so long is sent away.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// A client that sends nothing, or does not take its answer, for so long is sent away.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+/// A client does not wait longer for its answer; what it asked for goes on.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(300);
 
 /// A request on its way to the engine's thread.
 ///
-/// The queue that carries it is bounded by [`CONNECTIONS_MAX`]: a connection asks one thing at a
-/// time.
+/// The queue that carries it is bounded by [`CONNECTIONS_MAX`], as long as the engine's thread takes
+/// what is in it: a connection asks one thing at a time.
 #[derive(Debug)]
 pub struct Call {
     /// What is asked.
@@ -50,20 +48,6 @@ impl Call {
     }
 }
 
-/// How many connections there are.
-#[derive(Debug, Clone, Default)]
-pub struct Connections(Arc<AtomicUsize>);
-
-impl Connections {
-    /// Waits until there are none, but not for longer than `patience`.
-    pub async fn wait_idle(&self, rt: &Rt, patience: Nanos) {
-        let deadline = rt.now().saturating_add(patience);
-        while self.0.load(Ordering::Acquire) > 0 && rt.now() < deadline {
-            rt.sleep(MILLISECOND).await;
-        }
-    }
-}
-
 /// Serves connections of `listener` on threads of its own. `pass` hands a request on to the
 /// engine's thread; `false` means that it takes none any more.
 pub fn start(
@@ -71,25 +55,34 @@ pub fn start(
     pass: impl Fn(Call) -> bool + Clone + Send + 'static,
 ) -> io::Result<Connections> {
     let connections = Connections::default();
-    let count = connections.0.clone();
+    let table = connections.clone();
     let accept = move || {
+        let lines = SparingLog::default();
         for stream in listener.incoming() {
-            let Ok(stream) = stream else {
-                // Out of descriptors, most likely: some will be closed.
-                thread::sleep(Duration::from_millis(100));
-                continue;
+            let welcome = stream.and_then(|stream| Ok((table.welcome(&stream)?, stream)));
+            let (place, stream) = match welcome {
+                Ok((Welcome::Free(place), stream)) => (place, stream),
+                Ok((Welcome::Displaced(place), stream)) => {
+                    lines.line("a control connection that asked for nothing had to make room");
+                    (place, stream)
+                }
+                Ok((Welcome::Full, stream)) => {
+                    lines.line("a command was refused: too many others are being carried out");
+                    refuse(stream);
+                    continue;
+                }
+                Err(_) => {
+                    // Out of descriptors, most likely: some will be closed.
+                    thread::sleep(Duration::from_millis(100));
+                    continue;
+                }
             };
-            while count.load(Ordering::Acquire) >= CONNECTIONS_MAX {
-                thread::sleep(Duration::from_millis(10));
-            }
-            count.fetch_add(1, Ordering::AcqRel);
-            let (pass, guard) = (pass.clone(), Leaving(count.clone()));
+            let pass = pass.clone();
             let serve = move || {
-                let _guard = guard;
                 // An error is the client's own: it reads that the connection has ended.
-                let _ = serve(stream, &pass);
+                let _ = serve(stream, &place, &pass);
             };
-            // The guard was moved into the closure: also dropped if no thread can be made.
+            // The place was moved into the closure: also left if no thread can be made.
             let _ = thread::Builder::new().name("weft-control".into()).spawn(serve);
         }
     };
@@ -97,27 +90,37 @@ pub fn start(
     Ok(connections)
 }
 
-/// Counts a connection down when its thread ends, however it ends.
-struct Leaving(Arc<AtomicUsize>);
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
+/// Tells a newcomer that there is no place.
+fn refuse(mut stream: UnixStream) {
+    let failure = Failure::new(format!(
+        "the daemon is carrying out {CONNECTIONS_MAX} other commands, as many as it takes"
+    ))
+    .hint("try again when some of them have ended");
+    // The socket is empty: this does not wait.
+    let _ = write_answer(&mut stream, &Answer::Error(failure.into()));
 }
 
-fn serve(stream: UnixStream, pass: &dyn Fn(Call) -> bool) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn write_answer(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut text = serde_json::to_vec(answer)?;
+    text.push(b'\n');
+    stream.write_all(&text)
+}
+
+fn serve(stream: UnixStream, place: &Place, pass: &dyn Fn(Call) -> bool) -> io::Result<()> {
+    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let mut lines = Lines { stream, bytes: Vec::new(), descriptor: None };
     while let Some(line) = lines.next()? {
+        if !place.note(Doing::Working) {
+            return Ok(());
+        }
         let answer = match parse(&line) {
             Ok(request) => forward(request, lines.descriptor.take(), pass),
             Err(failure) => Answer::Error(failure.into()),
         };
-        let mut text = serde_json::to_vec(&answer)?;
-        text.push(b'\n');
-        lines.stream.write_all(&text)?;
+        place.note(Doing::Answering(Instant::now()));
+        write_answer(&mut lines.stream, &answer)?;
+        place.note(Doing::Listening(Instant::now()));
     }
     Ok(())
 }
@@ -146,11 +149,21 @@ fn parse(line: &[u8]) -> Result<Request, Failure> {
 fn forward(request: Request, descriptor: Option<OwnedFd>, pass: &dyn Fn(Call) -> bool) -> Answer {
     let (sender, receiver) = mpsc::sync_channel(1);
     let passed = pass(Call { request, descriptor, answer: sender });
-    // Both fail only when the engine's thread is on its way out.
-    passed
-        .then(|| receiver.recv().ok())
-        .flatten()
-        .unwrap_or_else(|| Answer::Error(WireFailure::from(Failure::new("the daemon is stopping"))))
+    let stopping = || Answer::Error(Failure::new("the daemon is stopping").into());
+    if !passed {
+        return stopping();
+    }
+    match receiver.recv_timeout(REQUEST_PATIENCE) {
+        Ok(answer) => answer,
+        Err(mpsc::RecvTimeoutError::Disconnected) => stopping(),
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            let minutes = REQUEST_PATIENCE.as_secs() / 60;
+            let failure =
+                Failure::new(format!("the daemon is still at it after {minutes} minutes"))
+                    .hint("it goes on; `weft status` and its log show what it waits for");
+            Answer::Error(failure.into())
+        }
+    }
 }
 
 /// Lines of a stream, and the last descriptor that came along.
@@ -194,5 +207,58 @@ impl Lines {
         }
         self.bytes.extend_from_slice(&chunk[..received.bytes]);
         Ok(received.bytes > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::sync::{Arc, Mutex};
+
+    use weft_testkit::{Scratch, wait_until};
+
+    use super::*;
+
+    #[test]
+    fn commands_at_work_keep_their_places_and_a_newcomer_is_told() {
+        let scratch = Scratch::in_memory("control");
+        let path = scratch.join("s");
+        let listener = UnixListener::bind(&path).expect("bind");
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let taken = calls.clone();
+        let pass = move |call: Call| {
+            taken.lock().expect("whole").push(call);
+            true
+        };
+        let _connections = start(listener, pass).expect("it starts");
+        let ask = || {
+            let mut stream = UnixStream::connect(&path).expect("connect");
+            let line = b"{\"version\":1,\"request\":{\"status\":{\"array\":null}}}\n";
+            stream.write_all(line).expect("ask");
+            BufReader::new(stream)
+        };
+        let answer_of = |client: &mut BufReader<UnixStream>| {
+            let mut answer = String::new();
+            client.read_line(&mut answer).expect("an answer");
+            answer
+        };
+        let waiting = |count| calls.lock().expect("whole").len() == count;
+        let mut clients: Vec<_> = (0..CONNECTIONS_MAX).map(|_| ask()).collect();
+        wait_until("all to be asked", || waiting(CONNECTIONS_MAX));
+        let refused = answer_of(&mut ask());
+        assert!(refused.contains("carrying out 32 other commands"), "{refused}");
+        // They are answered; then they are idle, and one makes room.
+        for call in calls.lock().expect("whole").drain(..) {
+            call.answer(Ok(serde_json::json!({})));
+        }
+        for client in &mut clients {
+            assert!(answer_of(client).contains("ok"));
+        }
+        let mut late = ask();
+        wait_until("the late one to be asked", || waiting(1));
+        for call in calls.lock().expect("whole").drain(..) {
+            call.answer(Ok(serde_json::json!({})));
+        }
+        assert!(answer_of(&mut late).contains("ok"));
     }
 }

@@ -6,12 +6,14 @@
 //! the control socket ([`crate::control`]); they pass messages into [`Daemon::run`].
 
 mod attached;
+mod clients;
 mod export;
 pub mod log;
 mod notify;
 mod requests;
 mod scan;
 mod served;
+pub mod sparing;
 mod start;
 
 use std::cell::RefCell;
@@ -28,8 +30,9 @@ use weft_rt::MILLISECOND;
 use weft_rt::ring::RingConfig;
 
 use crate::cli::ServeArgs;
+use crate::control::Connections;
 use crate::control::protocol::{NotStarted, Request};
-use crate::control::server::{Call, Connections};
+use crate::control::server::Call;
 use crate::failure::{Failure, Outcome};
 use crate::members::Opener;
 use crate::runtime_dir::RuntimeDir;
@@ -86,6 +89,7 @@ async fn run(
     json: bool,
 ) -> Outcome {
     let server = Server::new(&opener.rt, &opener.ring, ServerConfig::default());
+    clients::log_events(&server);
     let endpoints = start::endpoints(args, dir, &server)?;
     let daemon = Rc::new(Daemon {
         opener,
@@ -111,7 +115,7 @@ async fn run(
     let outcome = daemon.stop_all().await;
     if let Some(call) = asked_by {
         call.answer(outcome.as_ref().map(|()| serde_json::json!({})).map_err(Clone::clone));
-        connections.wait_idle(&daemon.opener.rt, 2000 * MILLISECOND).await;
+        connections.wait_answered(&daemon.opener.rt, 2000 * MILLISECOND).await;
     }
     log::line("stopped");
     outcome
