@@ -79,7 +79,7 @@ fn serve(socket: &Path, stop: UnixStream) {
         let array = make(&rt2, "raid6", Consistency::Ppl, disks).await;
         fill(&array).await;
         server.add_export("array", Rc::new(ArrayExport(array.clone()))).expect("a good export");
-        server.listen_unix(&socket).expect("listens");
+        server.listen_unix(&socket, None).expect("listens");
         let stop = Fd::from(OwnedFd::from(stop));
         let _ = ring.recv(&stop, Buf::new(1), 0).await;
         server.shutdown().await;

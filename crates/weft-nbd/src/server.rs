@@ -260,13 +260,14 @@ impl Server {
         Ok(address)
     }
 
-    /// Listens on a Unix socket at `path`, accessible to this user only. A socket that a dead
-    /// server left behind is replaced; a live one is not.
+    /// Listens on a Unix socket at `path`, accessible to this user only, or also to a group (its
+    /// number). A socket that a dead server left behind is replaced; a live one is not.
     ///
     /// # Errors
-    /// Another server is alive there, something else is in the way, or the kernel's.
-    pub fn listen_unix(&self, path: &Path) -> Result<(), ServerError> {
-        let listener = Listener::unix(path)?;
+    /// Another server is alive there, something else is in the way, or the kernel's: only root can
+    /// give the socket to a group that it is not in.
+    pub fn listen_unix(&self, path: &Path, group: Option<u32>) -> Result<(), ServerError> {
+        let listener = Listener::unix(path, group)?;
         self.start_listener(listener);
         Ok(())
     }

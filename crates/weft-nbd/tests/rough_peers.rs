@@ -6,7 +6,7 @@ mod support;
 use std::cell::Cell;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -212,7 +212,7 @@ fn shutdown_does_not_wait_for_ever() {
     let never = RamExport { delay: Cell::new(u64::MAX / 4), ..RamExport::new(MIB) };
     let never = RamExport { rt: Some(rt.clone()), ..never };
     server.add_export("disk", Rc::new(never)).expect("new");
-    server.listen_unix(&path).expect("listen");
+    server.listen_unix(&path, None).expect("listen");
     let client = std::thread::spawn(move || {
         let mut stream = UnixStream::connect(path).expect("the server listens");
         let mut hello = 3u32.to_be_bytes().to_vec();
@@ -245,7 +245,7 @@ fn an_export_can_be_taken_away_from_its_clients() {
     server.add_export("b", Rc::new(RamExport::new(MIB))).expect("new");
     let twice = server.add_export("a", Rc::new(RamExport::new(MIB)));
     assert!(matches!(twice, Err(ServerError::Duplicate(_))));
-    server.listen_unix(&path).expect("listen");
+    server.listen_unix(&path, None).expect("listen");
     let client = std::thread::spawn(move || {
         let mut stream = UnixStream::connect(&path).expect("the server listens");
         let mut hello = 3u32.to_be_bytes().to_vec();
@@ -274,17 +274,24 @@ fn socket_files_are_private_replaced_when_stale_and_removed() {
     // What a dead server leaves behind.
     drop(UnixListener::bind(&path).expect("bind"));
     let first = server();
-    first.listen_unix(&path).expect("a stale socket is replaced");
+    first.listen_unix(&path, None).expect("a stale socket is replaced");
     let meta = fs::metadata(&path).expect("the socket exists");
     assert!(meta.file_type().is_socket() && meta.permissions().mode() & 0o777 == 0o600);
+    let shared = server();
+    let at = scratch.join("g");
+    let own = fs::metadata(scratch.path()).expect("a folder").gid();
+    shared.listen_unix(&at, Some(own)).expect("users can give files to their own group");
+    let meta = fs::metadata(&at).expect("the socket exists");
+    assert_eq!((meta.gid(), meta.permissions().mode() & 0o777), (own, 0o660));
+    rt.block_on(async move { shared.shutdown().await });
     let second = server();
-    assert!(matches!(second.listen_unix(&path), Err(ServerError::InUse(_))));
+    assert!(matches!(second.listen_unix(&path, None), Err(ServerError::InUse(_))));
     rt.block_on(async move { first.shutdown().await });
     assert!(!path.exists(), "the socket's file is removed");
     fs::write(&path, "precious").expect("write a file");
-    assert!(matches!(second.listen_unix(&path), Err(ServerError::NotASocket(_))));
+    assert!(matches!(second.listen_unix(&path, None), Err(ServerError::NotASocket(_))));
     assert_eq!(fs::read(&path).expect("it is still there"), b"precious");
     let long = scratch.join("x".repeat(120));
-    assert!(matches!(second.listen_unix(&long), Err(ServerError::Listen { .. })));
+    assert!(matches!(second.listen_unix(&long, None), Err(ServerError::Listen { .. })));
     rt.block_on(async move { second.shutdown().await });
 }

@@ -14,6 +14,7 @@ mod daemon;
 mod demo;
 mod failure;
 mod fuse;
+mod group;
 mod lab;
 mod members;
 mod report;

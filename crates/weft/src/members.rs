@@ -52,6 +52,10 @@ pub fn absolute(text: &str) -> Result<String, Failure> {
 /// the claim on its disks, some time after the process is gone.
 const BUSY_PATIENCE: Nanos = 2 * SECOND;
 
+/// How long a remote disk that is only looked at may take to answer a request: with the time to
+/// connect, no longer than one request of a disk in use.
+const LOOK_PATIENCE: Nanos = 20 * SECOND;
+
 /// Opens disks for a thread's ring.
 #[derive(Debug, Clone)]
 pub struct Opener {
@@ -71,7 +75,10 @@ impl Opener {
                     Failure::new(format!("{uri}: {e}"))
                         .hint("write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH")
                 })?;
-                let options = NbdOptions { read_only: look_only, ..NbdOptions::default() };
+                let mut options = NbdOptions { read_only: look_only, ..NbdOptions::default() };
+                if look_only {
+                    options.request_timeout = LOOK_PATIENCE;
+                }
                 let disk = NbdDisk::open(&self.rt, &self.ring, &parsed, options).await;
                 Ok(Rc::new(disk.map_err(|e| {
                     Failure::new(format!("{uri}: {e}"))

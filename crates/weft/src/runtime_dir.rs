@@ -6,12 +6,12 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 
 /// The folder where a daemon and the commands meet.
 #[derive(Debug, Clone)]
@@ -75,6 +75,22 @@ impl RuntimeDir {
             )),
             Err(e) => Err(failed(e.into())),
         }
+    }
+
+    /// Lets the members of a group reach what is theirs in the folder. They cannot list it, and
+    /// everything else in it has a mode of its own that keeps them out.
+    pub fn let_enter(&self, group: u32) -> Outcome {
+        let failed = |e: io::Error| {
+            Failure::new(format!("{} cannot be opened to group {group}: {e}", self.0.display()))
+                .hint("only root, or a member of the group, can do that; or choose --nbd-socket")
+        };
+        let mode = fs::metadata(&self.0).map_err(failed)?.permissions().mode();
+        if mode & 0o001 != 0 {
+            return Ok(());
+        }
+        std::os::unix::fs::chown(&self.0, None, Some(group)).map_err(failed)?;
+        let permissions = fs::Permissions::from_mode(mode & 0o7700 | 0o010);
+        fs::set_permissions(&self.0, permissions).map_err(failed)
     }
 
     /// Removes the sockets of a daemon that is gone; only for the holder of the lock.

@@ -48,7 +48,7 @@ impl Listener {
         Ok((Self { fd: Fd::from(bound.0), _file: None }, bound.1))
     }
 
-    pub(super) fn unix(path: &Path) -> Result<Self, ServerError> {
+    pub(super) fn unix(path: &Path, group: Option<u32>) -> Result<Self, ServerError> {
         let address = path.display().to_string();
         let failed = |source| ServerError::Listen { address: address.clone(), source };
         let directory = match path.parent() {
@@ -66,7 +66,7 @@ impl Listener {
             Ok(_) if is_alive(path).map_err(failed)? => return Err(ServerError::InUse(address)),
             Ok(_) => fs::remove_file(path).map_err(failed)?,
         }
-        let fd = bind_unix(path).map_err(failed)?;
+        let fd = bind_unix(path, group).map_err(failed)?;
         let meta = fs::symlink_metadata(path).map_err(failed)?;
         let file = SocketFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()) };
         Ok(Self { fd: Fd::from(fd), _file: Some(file) })
@@ -95,10 +95,14 @@ fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     Ok((fd, bound))
 }
 
-fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
+fn bind_unix(path: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&fd, &SocketAddrUnix::new(path)?)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    if group.is_some() {
+        std::os::unix::fs::lchown(path, None, group)?;
+    }
+    let mode = if group.is_some() { 0o660 } else { 0o600 };
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
     listen(&fd, BACKLOG)?;
     Ok(fd)
 }

@@ -216,7 +216,7 @@ impl Served {
             let log = events.clone();
             server.on_event(move |event| log.borrow_mut().push(event));
             make(&rt, &server);
-            server.listen_unix(&path).expect("listen on a fresh path");
+            server.listen_unix(&path, None).expect("listen on a fresh path");
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             ready.send(server.listen_tcp(any).expect("listen on loopback")).expect("test waits");
             rt.clone().block_on(async move {

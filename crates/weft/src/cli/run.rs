@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use weft_disk::QUEUE_DEPTH;
 
-use crate::size;
+use crate::{group, size};
 
 /// `weft serve`.
 #[derive(Debug, Clone, Args)]
@@ -18,6 +18,7 @@ name, on a Unix socket in the runtime directory and, with --listen, over TCP.
 Examples:
   weft serve d0 d1 d2 d3 d4 d5 d6
   weft serve /srv/weft /dev/sd[b-h]       (all arrays found there)
+  weft serve --socket-group kvm /srv/weft
   weft serve --listen 127.0.0.1:10809 /srv/weft
   weft serve --listen 0.0.0.0:10809 --allow-remote /srv/weft")]
 pub struct ServeArgs {
@@ -27,7 +28,7 @@ pub struct ServeArgs {
     /// Serve only this array, by name or id (may be repeated)
     #[arg(long = "array", value_name = "ARRAY")]
     pub arrays: Vec<String>,
-    /// Also listen on TCP
+    /// Also listen on TCP; every local user can then read and write every array, also on loopback
     #[arg(long, num_args = 0..=1, default_missing_value = "127.0.0.1:10809", value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
     /// Let --listen take an address that other machines reach; NBD has no passwords
@@ -36,6 +37,10 @@ pub struct ServeArgs {
     /// Path of the Unix socket for NBD [default: nbd.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     pub nbd_socket: Option<PathBuf>,
+    /// Let the members of this group (a name in /etc/group, or a number) use that socket: its mode
+    /// is 0660 then, not 0600
+    #[arg(long, value_name = "GROUP", value_parser = group::parse)]
+    pub socket_group: Option<u32>,
     /// Requests with each disk at most, half of them of rebuilds and scrubs; further ones wait in
     /// weft, users' first
     #[arg(

@@ -59,7 +59,17 @@ pub fn endpoints(
         }
     }
     let failed = |e: weft_nbd::ServerError| Failure::new(e.to_string());
-    server.listen_unix(&path).map_err(failed)?;
+    if let Some(group) = args.socket_group
+        && path == dir.nbd_socket()
+    {
+        dir.let_enter(group)?;
+    }
+    server.listen_unix(&path, args.socket_group).map_err(|e| match args.socket_group {
+        Some(group) => failed(e).hint(format!(
+            "only root, or a member of group {group}, can give a socket to it (--socket-group)"
+        )),
+        None => failed(e),
+    })?;
     let mut endpoints = vec![("nbd+unix://".to_owned(), format!("?socket={}", path.display()))];
     if let Some(address) = args.listen {
         let address = server

@@ -81,7 +81,7 @@ async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json:
     }
     if let Some(path) = &args.socket {
         let path = absolute(path)?;
-        server.listen_unix(&path).map_err(failed)?;
+        server.listen_unix(&path, None).map_err(failed)?;
         endpoints.push(("nbd+unix://".to_owned(), format!("?socket={}", path.display())));
     }
     if let Some(address) = args.listen {
