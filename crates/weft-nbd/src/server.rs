@@ -93,8 +93,7 @@ impl Default for ServerConfig {
 impl ServerConfig {
     /// The largest payload that fits every bound.
     fn payload_max(&self) -> u32 {
-        let bytes = self.bytes_per_connection.min(self.pool_bytes());
-        u32::try_from(bytes).unwrap_or(u32::MAX).min(PAYLOAD_BYTES_MAX)
+        u32::try_from(self.request_bytes_max()).unwrap_or(u32::MAX).min(PAYLOAD_BYTES_MAX)
     }
 }
 

@@ -5,7 +5,8 @@
 //!
 //! * Each connection has a little memory **of its own**, which no other can take. Requests that fit
 //!   there never wait for other clients, whatever these do.
-//! * All others come out of the **pool**, first come, first served.
+//! * All others come out of the **pool**, first come, first served. A third of it is kept for
+//!   requests of at most a MiB, so that they need not stand in line behind long ones.
 //! * Both together stay below the connection's **bound**. Who reaches it waits for itself only.
 //!
 //! The payload of a write that does not fit the connection's own memory must have begun to arrive
@@ -25,15 +26,26 @@ use weft_rt::{Nanos, Rt};
 
 use super::ServerConfig;
 
+/// Requests of so many bytes at most may take the part of the pool that is kept for them.
+const MEDIUM_BYTES_MAX: usize = 1 << 20;
+
 /// The memory that connections share.
 #[derive(Debug)]
 pub(super) struct Pool {
     rt: Rt,
-    bytes: Semaphore,
-    size: usize,
+    /// For all requests.
+    large: Part,
+    /// For those that are not long.
+    medium: Part,
     /// Who waits: since when, and a number.
     line: RefCell<BTreeSet<(Nanos, u64)>>,
     waited: Cell<u64>,
+}
+
+#[derive(Debug)]
+struct Part {
+    bytes: Semaphore,
+    size: usize,
 }
 
 /// The memory that a connection may take.
@@ -62,8 +74,14 @@ impl ServerConfig {
     }
 
     /// Memory that connections share.
-    pub(super) fn pool_bytes(&self) -> usize {
+    fn pool_bytes(&self) -> usize {
         self.bytes_total.saturating_sub(self.own_bytes().saturating_mul(self.connections_max))
+    }
+
+    /// The longest request that there can be memory for.
+    pub(super) fn request_bytes_max(&self) -> usize {
+        let pool = self.pool_bytes();
+        self.bytes_per_connection.min(pool - pool / 3)
     }
 }
 
@@ -72,8 +90,8 @@ impl Pool {
         let size = config.pool_bytes();
         Self {
             rt: rt.clone(),
-            bytes: Semaphore::new(size),
-            size,
+            large: Part::new(size - size / 3),
+            medium: Part::new(size / 3),
             line: RefCell::default(),
             waited: Cell::new(0),
         }
@@ -87,12 +105,33 @@ impl Pool {
 
     /// Bytes that are taken.
     pub(super) fn taken(&self) -> usize {
+        self.large.taken() + self.medium.taken()
+    }
+
+    /// The part that is kept for a request of `len` bytes, if there is one.
+    fn kept_for(&self, len: usize) -> Option<&Part> {
+        (len <= MEDIUM_BYTES_MAX.min(self.medium.size)).then_some(&self.medium)
+    }
+
+    fn try_take(&self, len: usize, ahead: bool) -> Option<Permit> {
+        let kept = self.kept_for(len).and_then(|part| part.try_take(len, ahead));
+        kept.or_else(|| self.large.try_take(len, ahead))
+    }
+}
+
+impl Part {
+    fn new(size: usize) -> Self {
+        Self { bytes: Semaphore::new(size), size }
+    }
+
+    fn taken(&self) -> usize {
         self.size.saturating_sub(self.bytes.available())
     }
 
-    /// Whether `len` bytes may be taken for a payload that has not begun to arrive.
-    fn is_ample_for(&self, len: usize) -> bool {
-        self.bytes.available() >= len.saturating_add(self.size / 2)
+    /// For a payload that has not begun to arrive (`ahead`) at most half of it is given.
+    fn try_take(&self, len: usize, ahead: bool) -> Option<Permit> {
+        let least = if ahead { len.saturating_add(self.size / 2) } else { len };
+        (self.bytes.available() >= least).then(|| self.bytes.try_acquire(len)).flatten()
     }
 }
 
@@ -138,11 +177,7 @@ impl Allowance {
     /// Memory of `len` bytes if it is there, for a payload on its way (`ahead`) only if plenty is.
     pub(super) fn try_take(&self, pool: &Pool, len: usize, ahead: bool) -> Option<Share> {
         let bound = self.bound.try_acquire(len)?;
-        let from_pool = || {
-            let may = !ahead || pool.is_ample_for(len);
-            may.then(|| pool.bytes.try_acquire(len)).flatten()
-        };
-        let taken = self.own.try_acquire(len).or_else(from_pool)?;
+        let taken = self.own.try_acquire(len).or_else(|| pool.try_take(len, ahead))?;
         Some(Share { _bound: bound, _taken: taken })
     }
 
@@ -150,15 +185,28 @@ impl Allowance {
     pub(super) async fn take(&self, pool: &Pool, len: usize) -> Share {
         let bound = self.bound.acquire(len).await;
         let place = Place::take(pool);
-        let from_pool = pool.bytes.acquire(len);
+        let from_pool = async {
+            match pool.kept_for(len) {
+                Some(kept) => either(kept.bytes.acquire(len), pool.large.bytes.acquire(len)).await,
+                None => pool.large.bytes.acquire(len).await,
+            }
+        };
         let taken = if len > self.own_size {
             from_pool.await
         } else {
-            match select(self.own.acquire(len), from_pool).await {
-                Either::Left((taken, _)) | Either::Right((taken, _)) => taken,
-            }
+            either(self.own.acquire(len), Box::pin(from_pool)).await
         };
         drop(place);
         Share { _bound: bound, _taken: taken }
+    }
+}
+
+/// Whichever comes first.
+async fn either(
+    one: impl Future<Output = Permit> + Unpin,
+    other: impl Future<Output = Permit> + Unpin,
+) -> Permit {
+    match select(one, other).await {
+        Either::Left((permit, _)) | Either::Right((permit, _)) => permit,
     }
 }

@@ -80,7 +80,7 @@ impl Client {
         let sent = send_all(self.stream.get_ref(), &line, descriptor);
         let mut answer = String::new();
         if self.stream.read_line(&mut answer).map_err(lost)? == 0 {
-            return Err(lost(sent.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())));
+            return Err(lost(sent.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())));
         }
         let answer: Answer = serde_json::from_str(&answer)
             .map_err(|e| Failure::new(format!("{place} answers in another language: {e}")))?;
