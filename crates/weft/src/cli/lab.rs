@@ -77,7 +77,7 @@ pub struct LabDiskArgs {
     /// Serve on this Unix socket
     #[arg(long, value_name = "PATH", requires = "model")]
     pub socket: Option<PathBuf>,
-    /// Serve over TCP
+    /// Serve over TCP, also on loopback to every local user
     #[arg(long, num_args = 0..=1, default_missing_value = "127.0.0.1:10809", value_name = "ADDR",
           requires = "model")]
     pub listen: Option<SocketAddr>,

@@ -75,6 +75,9 @@ pub fn endpoints(
         let address = server
             .listen_tcp(address)
             .map_err(|e| failed(e).hint("choose another address or port with --listen"))?;
+        let local = address.ip().is_loopback();
+        let who = if local { "every user of this machine" } else { "everyone on the network" };
+        log::line(&format!("note: {who} can connect to {address}, and read and write"));
         endpoints.push((format!("nbd://{address}"), String::new()));
     }
     Ok(endpoints)
