@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 
 use common::Bench;
 use weft_nbd::proto::wire::{CMD_DISC, CMD_READ, OPT_EXPORT_NAME, OPTION_MAGIC};
@@ -65,6 +66,11 @@ fn idle_control_connections_make_room_for_commands() {
     bench.weft(&["create", "t", "--code", "raid1", "d0", "d1"]);
     bench.serve(&["d0", "d1"]);
     let path = bench.path("run/control.sock");
+    let mut watch = bench.command(&["status", "t", "--json", "--watch", "0.2"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("start weft");
+    let mut looks = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+    let mut look = || looks.next().expect("it goes on").expect("a line");
+    look();
     let mut idle: Vec<UnixStream> = Vec::new();
     for n in 0..100 {
         let mut stream = UnixStream::connect(&path).expect("connect");
@@ -74,6 +80,12 @@ fn idle_control_connections_make_room_for_commands() {
         }
         idle.push(stream);
     }
+    // Who only watches is not among those that have to go.
+    for _ in 0..5 {
+        assert!(look().contains("healthy"));
+    }
+    watch.kill().expect("end it");
+    watch.wait().expect("it has ended");
     for _ in 0..5 {
         assert_eq!(bench.status("t")["state"], "healthy");
     }

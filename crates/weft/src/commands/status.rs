@@ -20,9 +20,11 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         })?),
         None => None,
     };
-    let mut client = Client::connect(dir)?;
     loop {
+        // A connection for each look: between two of them it would only take up a place.
+        let mut client = Client::connect(dir)?;
         let snapshot = client.snapshot(args.array.as_deref())?;
+        drop(client);
         show(&snapshot, json, pause.is_some())?;
         match pause {
             Some(pause) => std::thread::sleep(pause.max(Duration::from_millis(50))),
