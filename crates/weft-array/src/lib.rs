@@ -9,6 +9,7 @@
 pub mod area;
 mod array;
 pub mod assemble;
+mod contents;
 pub mod create;
 mod error;
 mod events;
@@ -26,6 +27,7 @@ mod parity;
 mod read;
 mod recover;
 pub mod region_map;
+mod remove;
 mod salvage;
 mod status;
 pub mod superblock;
@@ -36,6 +38,7 @@ mod zero;
 
 pub use area::Area;
 pub use assemble::{AssembleError, Assembly, Found, decide, majorities_meet, may_take_effect};
+pub use contents::{Contents, contents};
 pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use error::ArrayError;
 pub use events::{Event, Subscription};
@@ -45,6 +48,7 @@ pub use jobs::{
     RebuildPace, RebuildPolicy, RebuildStatus, ScrubReport, ZONES_MAX,
 };
 pub use open::AssembleOptions;
+pub use remove::wipe;
 pub use status::{ArrayState, RegionCounts, SlotStatus, Status};
 pub use superblock::{Consistency, ScrubMode, Superblock, SuperblockError};
 pub use uuid::Id;

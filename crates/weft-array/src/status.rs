@@ -41,6 +41,8 @@ pub struct Status {
     pub slots: Vec<SlotStatus>,
     /// Names of disks waiting to replace a member.
     pub spares: Vec<String>,
+    /// Maintenance is paused by command: no spare is taken, nothing is rebuilt.
+    pub paused: bool,
     /// Jobs under way.
     pub jobs: Vec<JobStatus>,
     /// How members are being rebuilt, if any is.
@@ -111,6 +113,16 @@ pub struct SlotStatus {
     pub no_space: bool,
 }
 
+impl Status {
+    /// The names of all disks that the array uses: members, replacements, spares.
+    #[must_use]
+    pub fn disks(&self) -> Vec<String> {
+        let present = self.slots.iter().filter(|slot| slot.state != "missing");
+        let members = present.flat_map(|slot| [Some(&slot.disk), slot.replacement.as_ref()]);
+        members.flatten().chain(&self.spares).cloned().collect()
+    }
+}
+
 impl Inner {
     pub(crate) fn status(&self) -> Status {
         let superblock = self.members.superblock.borrow();
@@ -141,6 +153,7 @@ impl Inner {
                 .iter()
                 .map(|s| s.disk.info().name.clone())
                 .collect(),
+            paused: self.jobs.paused.get(),
             jobs: self.job_status(),
             rebuild: self.rebuild_status(),
             scrub: self.jobs.scrub.report(),

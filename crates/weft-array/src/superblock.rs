@@ -21,6 +21,7 @@ mod codec;
 mod foreign;
 mod io;
 mod label;
+mod signatures;
 
 use std::collections::BTreeSet;
 

@@ -106,6 +106,22 @@ fn what_stands_on_a_disk_is_named_and_needs_force() {
     now(create(&disks, &forced)).expect("forced");
 }
 
+#[test]
+fn what_is_not_recognised_needs_force_too() {
+    // At the start, at the end, and where a sample is taken.
+    for offset in [0, (16 << 20) - 512, (16 * MIB / 65 * 7) & !4095] {
+        let disks = members::disks(3, 16);
+        let mut sector = Buf::zeroed(512);
+        sector[300] = 1;
+        now(disks[1].write(offset, sector.freeze(), WriteOpts::USER)).expect("written");
+        let refused = refusal(&disks, &options("raid5", 1)).to_string();
+        let what =
+            format!("ram1 holds data that is not recognised (the first at byte {})", offset + 300);
+        assert!(refused.contains(&what), "{refused}");
+        now(create(&disks, &CreateOptions { force: true, ..options("raid5", 1) })).expect("forced");
+    }
+}
+
 /// A disk that fails its n-th write, and all after it; or keeps the memory of another.
 struct Failing {
     info: DiskInfo,

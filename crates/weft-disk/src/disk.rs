@@ -106,4 +106,10 @@ pub trait Disk {
     /// Tells the disk that `len` bytes from `offset` are not needed; their contents are
     /// unspecified afterwards. A disk without the ability succeeds and does nothing.
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_>;
+
+    /// The first byte from `offset` on that may hold data; `None` if all that follows was never
+    /// written, and reads as zeros. A disk that cannot tell holds data everywhere.
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        (offset < self.info().size_bytes).then_some(offset)
+    }
 }

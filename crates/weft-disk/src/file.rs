@@ -258,4 +258,14 @@ impl Disk for FileDisk {
             result.map_err(|source| self.error(DiskOp::Discard, offset, len, source))
         })
     }
+
+    /// Files tell where their holes are. Block devices, and file systems without holes, do not.
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        let inside = |offset: u64| (offset < self.info.size_bytes).then_some(offset);
+        match rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(offset) => inside(offset),
+            Err(rustix::io::Errno::NXIO) => None,
+            Err(_) => inside(offset),
+        }
+    }
 }

@@ -41,6 +41,11 @@ pub trait Layer {
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         self.below().discard(offset, len)
     }
+
+    /// See [`Disk::next_data`].
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        self.below().next_data(offset)
+    }
 }
 
 impl<L: Layer> Disk for L {
@@ -66,5 +71,9 @@ impl<L: Layer> Disk for L {
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Layer::discard(self, offset, len)
+    }
+
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        Layer::next_data(self, offset)
     }
 }

@@ -24,8 +24,19 @@ impl LoopDevice {
     #[must_use]
     pub fn with_sectors(file: &Path, direct: bool, sector_bytes: u32) -> Self {
         let direct = if direct { "--direct-io=on" } else { "--direct-io=off" };
-        let sectors = format!("--sector-size={sector_bytes}");
-        let output = run(command("losetup").args(["--find", "--show", direct, &sectors]).arg(file));
+        Self::with_options(file, &[direct, &format!("--sector-size={sector_bytes}")])
+    }
+
+    /// The same for reading only.
+    #[track_caller]
+    #[must_use]
+    pub fn read_only(file: &Path) -> Self {
+        Self::with_options(file, &["--read-only"])
+    }
+
+    #[track_caller]
+    fn with_options(file: &Path, options: &[&str]) -> Self {
+        let output = run(command("losetup").args(["--find", "--show"]).args(options).arg(file));
         let name = String::from_utf8(output.stdout).expect("losetup prints a path");
         Self { device: name.trim().into() }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
+use futures_util::future::join_all;
 use serde::Serialize;
 use weft_code::CodeSpec;
 use weft_disk::{Disk, DiskInfo};
@@ -11,9 +12,10 @@ use weft_layout::{Algorithm, code_for, for_code};
 
 use super::{CreateError, CreateOptions};
 use crate::area::Area;
+use crate::contents::{Contents, contents, recognised};
 use crate::superblock::{
     BYTES_MAX, Consistency, FORMAT_VERSION, NAME_BYTES_MAX, SPARES_MAX, SlotMeta, SlotState,
-    SpareMeta, Superblock, SuperblockError, UNIT_BYTES, disk_hint, find_foreign, read_superblock,
+    SpareMeta, Superblock, UNIT_BYTES, disk_hint,
 };
 use crate::uuid::Id;
 
@@ -94,8 +96,9 @@ pub async fn plan(
 ) -> Result<CreatePlan, CreateError> {
     let infos: Vec<&DiskInfo> = disks.iter().map(|disk| disk.info()).collect();
     let mut plan = lay_out(&infos, options)?;
-    for (member, disk) in plan.members.iter_mut().zip(disks) {
-        member.overwrites = look(disk.as_ref(), options.force).await?;
+    let looks = join_all(disks.iter().map(|disk| look(disk.as_ref(), options.force))).await;
+    for (member, found) in plan.members.iter_mut().zip(looks) {
+        member.overwrites = found?;
     }
     for member in &plan.members {
         if let Some(what) = &member.overwrites {
@@ -249,23 +252,15 @@ fn notes(infos: &[&DiskInfo], smallest: &DiskInfo) -> Vec<String> {
 /// What stands on a disk; an error if there is something and it may not be overwritten.
 async fn look(disk: &dyn Disk, force: bool) -> Result<Option<String>, CreateError> {
     let name = || disk.info().name.clone();
-    match read_superblock(disk).await {
-        Ok(Some(own)) if force => Ok(Some(format!("a member of array '{}'", own.name))),
-        Ok(Some(own)) => {
-            Err(CreateError::AlreadyMember { disk: name(), name: own.name, id: own.array_id })
+    if force {
+        return Ok(recognised(disk).await?.map(|what| what.to_string()));
+    }
+    match contents(disk).await? {
+        None => Ok(None),
+        Some(Contents::Member { name: array, id }) => {
+            Err(CreateError::AlreadyMember { disk: name(), name: array, id })
         }
-        Ok(None) => match find_foreign(disk).await? {
-            Some(foreign) if force => Ok(Some(foreign.what.to_owned())),
-            Some(foreign) => {
-                Err(CreateError::InUse { disk: name(), what: foreign.what.to_owned() })
-            }
-            None => Ok(None),
-        },
-        Err(SuperblockError::Disk(error)) => Err(error.into()),
-        Err(error) => {
-            let what = format!("a member of a weft array that cannot be read ({error})");
-            if force { Ok(Some(what)) } else { Err(CreateError::InUse { disk: name(), what }) }
-        }
+        Some(what) => Err(CreateError::InUse { disk: name(), what: what.to_string() }),
     }
 }
 

@@ -5,6 +5,8 @@ use serde::Serialize;
 use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
+use super::signatures::{Place, SIGNATURES};
+
 /// Whose signature was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Foreign {
@@ -14,95 +16,19 @@ pub struct Foreign {
     pub offset: u64,
 }
 
-/// A magic number at a place.
-#[derive(Debug, Clone, Copy)]
-struct Signature {
-    pub what: &'static str,
-    pub place: Place,
-    pub magic: &'static [u8],
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Place {
-    /// From the start of the disk.
-    Start(u64),
-    /// Given the disk's size.
-    End(fn(u64) -> Option<u64>),
-}
-
-const fn at(what: &'static str, offset: u64, magic: &'static [u8]) -> Signature {
-    Signature { what, place: Place::Start(offset), magic }
-}
-
-const MD: &[u8] = &0xa92b_4efc_u32.to_le_bytes();
-const MD_BIG_ENDIAN: &[u8] = &0xa92b_4efc_u32.to_be_bytes();
-const MD_WHAT: &str = "a member of a Linux md array";
-const LVM: &str = "an LVM physical volume";
-const SWAP: &str = "a swap area";
 const ZFS: &str = "a member of a ZFS pool";
-const GPT: &str = "a GPT partition table";
-
-/// md 0.90: 64 KiB before the end, rounded down to 64 KiB.
-fn md_0_90(size: u64) -> Option<u64> {
-    (size & !0xffff).checked_sub(0x1_0000)
-}
-
-/// md 1.0: at least 8 KiB before the end, a multiple of 4 KiB.
-fn md_1_0(size: u64) -> Option<u64> {
-    size.checked_sub(8192).map(|offset| offset & !4095)
-}
-
-fn gpt_backup_512(size: u64) -> Option<u64> {
-    size.checked_sub(512)
-}
-
-fn gpt_backup_4096(size: u64) -> Option<u64> {
-    size.checked_sub(4096)
-}
 
 /// The uberblocks of a ZFS label begin 128 KiB into it; which slots are in use varies, so several
 /// are looked at in `zfs_uberblocks`.
 const UBERBLOCK: &[u8] = &0x00ba_b10c_u64.to_le_bytes();
 const UBERBLOCK_BIG_ENDIAN: &[u8] = &0x00ba_b10c_u64.to_be_bytes();
 
-/// In the order in which they are looked for: what lies on top of something else comes first.
-const SIGNATURES: &[Signature] = &[
-    at(MD_WHAT, 4096, MD),
-    at(MD_WHAT, 0, MD),
-    Signature { what: MD_WHAT, place: Place::End(md_1_0), magic: MD },
-    Signature { what: MD_WHAT, place: Place::End(md_0_90), magic: MD },
-    Signature { what: MD_WHAT, place: Place::End(md_0_90), magic: MD_BIG_ENDIAN },
-    at("a LUKS encrypted volume", 0, b"LUKS\xba\xbe"),
-    at(LVM, 24, b"LVM2 001"),
-    at(LVM, 512 + 24, b"LVM2 001"),
-    at(LVM, 1024 + 24, b"LVM2 001"),
-    at(LVM, 1536 + 24, b"LVM2 001"),
-    at("an XFS file system", 0, b"XFSB"),
-    at("a btrfs file system", 0x1_0040, b"_BHRfS_M"),
-    at("an ext2/3/4 file system", 1024 + 56, b"\x53\xef"),
-    at("an F2FS file system", 1024, &0xf2f5_2010_u32.to_le_bytes()),
-    at("a bcache or bcachefs device", 4096 + 24, &BCACHE),
-    at("an NTFS file system", 3, b"NTFS    "),
-    at("an exFAT file system", 3, b"EXFAT   "),
-    at("a FAT file system", 82, b"FAT32   "),
-    at("a FAT file system", 54, b"FAT1"),
-    at("an ISO 9660 image", 0x8001, b"CD001"),
-    at("a qcow2 disk image", 0, b"QFI\xfb"),
-    at(SWAP, 4096 - 10, b"SWAPSPACE2"),
-    at(SWAP, 65536 - 10, b"SWAPSPACE2"),
-    at(GPT, 512, b"EFI PART"),
-    at(GPT, 4096, b"EFI PART"),
-    Signature { what: GPT, place: Place::End(gpt_backup_512), magic: b"EFI PART" },
-    Signature { what: GPT, place: Place::End(gpt_backup_4096), magic: b"EFI PART" },
-];
-
-const BCACHE: [u8; 16] = [
-    0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81,
-];
-
 /// Bytes that are looked at from the start and at the end.
 const HEAD_BYTES: u64 = 256 << 10;
-const TAIL_BYTES: u64 = 128 << 10;
+const TAIL_BYTES: u64 = 132 << 10;
+/// Places beyond the head where something may stand, 4 KiB each.
+const FAR: [u64; 2] = [1 << 20, 2 << 20];
+const FAR_BYTES: u64 = 4096;
 
 /// What stands on the disk, if anything that is recognised. A weft member is not foreign.
 ///
@@ -110,24 +36,32 @@ const TAIL_BYTES: u64 = 128 << 10;
 /// If the disk cannot be read.
 pub async fn find_foreign(disk: &dyn Disk) -> Result<Option<Foreign>, DiskError> {
     let size = disk.info().size_bytes;
-    let head = read(disk, 0, HEAD_BYTES.min(size)).await?;
-    let tail_at = (size & !4095).saturating_sub(TAIL_BYTES);
-    let tail = read(disk, tail_at, size - tail_at).await?;
-    Ok(find_in(size, &head, tail_at, &tail))
+    let tail = (size & !4095).saturating_sub(TAIL_BYTES);
+    let mut parts = vec![(0, HEAD_BYTES.min(size)), (tail, size - tail)];
+    parts.extend(FAR.map(|at| (at, FAR_BYTES)).iter().filter(|(at, len)| at + len <= size));
+    let mut read = Vec::new();
+    for (offset, len) in parts {
+        read.push((offset, read_part(disk, offset, len).await?));
+    }
+    Ok(find_in(size, &read))
 }
 
-/// The same, of bytes that were read: `head` from 0, `tail` from `tail_at` to the end.
-fn find_in(size: u64, head: &[u8], tail_at: u64, tail: &[u8]) -> Option<Foreign> {
+/// The same, of parts that were read, each with its offset; the first is the head.
+fn find_in(size: u64, parts: &[(u64, Buf)]) -> Option<Foreign> {
+    let stands = |offset: u64, magic: &[u8]| {
+        parts.iter().any(|(base, bytes)| {
+            let start = offset.checked_sub(*base).and_then(|at| usize::try_from(at).ok());
+            start.and_then(|at| bytes.get(at..at.checked_add(magic.len())?)) == Some(magic)
+        })
+    };
     let found = SIGNATURES.iter().find_map(|signature| {
-        let (offset, bytes, base) = match signature.place {
-            Place::Start(offset) => (offset, head, 0),
-            Place::End(place) => (place(size)?, tail, tail_at),
+        let offset = match signature.place {
+            Place::Start(offset) => offset,
+            Place::End(place) => place(size)?,
         };
-        let start = usize::try_from(offset.checked_sub(base)?).ok()?;
-        let end = start.checked_add(signature.magic.len())?;
-        (bytes.get(start..end)? == signature.magic)
-            .then_some(Foreign { what: signature.what, offset })
+        stands(offset, signature.magic).then_some(Foreign { what: signature.what, offset })
     });
+    let head = &parts.first()?.1;
     found.or_else(|| zfs_uberblocks(head)).or_else(|| mbr(head))
 }
 
@@ -151,7 +85,7 @@ fn mbr(head: &[u8]) -> Option<Foreign> {
     (sane && used).then_some(Foreign { what: "an MBR partition table", offset: 446 })
 }
 
-async fn read(disk: &dyn Disk, offset: u64, len: u64) -> Result<Buf, DiskError> {
+async fn read_part(disk: &dyn Disk, offset: u64, len: u64) -> Result<Buf, DiskError> {
     let len = usize::try_from(len).expect("at most 256 KiB");
     let (result, buf) = disk.read(offset, Buf::new(len), Class::User).await;
     result.map(|()| buf)
@@ -161,27 +95,29 @@ async fn read(disk: &dyn Disk, offset: u64, len: u64) -> Result<Buf, DiskError> 
 mod tests {
     use super::*;
 
-    const SIZE: u64 = 1 << 20;
+    const SIZE: usize = 4 << 20;
 
     fn look(disk: &[u8]) -> Option<Foreign> {
-        let tail_at = SIZE - TAIL_BYTES;
-        let at = |n: u64| usize::try_from(n).expect("small");
-        find_in(SIZE, &disk[..at(HEAD_BYTES)], tail_at, &disk[at(tail_at)..])
-    }
-
-    fn blank() -> Vec<u8> {
-        vec![0; usize::try_from(SIZE).expect("small")]
+        let part = |at: usize, len: u64| {
+            let len = usize::try_from(len).expect("small");
+            (at as u64, Buf::copy_from(&disk[at..at + len]))
+        };
+        let tail = SIZE - usize::try_from(TAIL_BYTES).expect("small");
+        let far = FAR.map(|at| part(usize::try_from(at).expect("small"), FAR_BYTES));
+        let mut parts = vec![part(0, HEAD_BYTES), part(tail, TAIL_BYTES)];
+        parts.extend(far);
+        find_in(SIZE as u64, &parts)
     }
 
     #[test]
     fn each_signature_is_found_where_it_stands() {
-        assert_eq!(look(&blank()), None);
+        assert_eq!(look(&[0; SIZE]), None);
         for signature in SIGNATURES {
             let offset = match signature.place {
                 Place::Start(offset) => offset,
-                Place::End(place) => place(SIZE).expect("large enough"),
+                Place::End(place) => place(SIZE as u64).expect("large enough"),
             };
-            let mut disk = blank();
+            let mut disk = vec![0; SIZE];
             let at = usize::try_from(offset).expect("small");
             disk[at..at + signature.magic.len()].copy_from_slice(signature.magic);
             let found = look(&disk).expect("found");
@@ -191,10 +127,10 @@ mod tests {
 
     #[test]
     fn uberblocks_and_partitions_are_found() {
-        let mut disk = blank();
+        let mut disk = vec![0; SIZE];
         disk[200 * 1024..200 * 1024 + 8].copy_from_slice(UBERBLOCK);
         assert_eq!(look(&disk).expect("found").what, ZFS);
-        let mut disk = blank();
+        let mut disk = vec![0; SIZE];
         disk[510..512].copy_from_slice(b"\x55\xaa");
         assert_eq!(look(&disk), None, "a boot mark without a partition says nothing");
         (disk[450], disk[458]) = (0x83, 1);

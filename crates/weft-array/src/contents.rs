@@ -1,0 +1,110 @@
+//! What would be lost if a disk were taken.
+//!
+//! A disk is taken without being asked twice only if it looks unused. That nothing on it is
+//! *recognised* is not enough: data whose format is not known here is somebody's data too. So a
+//! disk counts as unused only if it reads as zeros at its start, at its end, and at samples between
+//! them. Files tell where they hold data, and the samples are taken there: a file that is one hole
+//! needs no reading, and a small part that was written is not missed.
+
+use std::fmt;
+
+use weft_disk::{Class, Disk, DiskError};
+use weft_rt::Buf;
+
+use crate::superblock::{Foreign, SuperblockError, find_foreign, read_superblock};
+use crate::uuid::Id;
+
+/// Bytes that are read at the start and at the end.
+const EDGE_BYTES: u64 = 1 << 20;
+/// Samples between them, evenly apart.
+const SAMPLES: u64 = 64;
+const SAMPLE_BYTES: u64 = 16 << 10;
+
+/// What stands on a disk. Displayed, it follows "holds".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Contents {
+    /// A member of a weft array.
+    Member {
+        /// The array's name.
+        name: String,
+        /// The array.
+        id: Id,
+    },
+    /// A member of a weft array whose label or superblocks are damaged, or of another version.
+    Damaged {
+        /// Why it cannot be read.
+        why: String,
+    },
+    /// What another program has left.
+    Foreign(Foreign),
+    /// Something that is not recognised.
+    Unrecognised {
+        /// Where the first of it was seen, in bytes.
+        offset: u64,
+    },
+}
+
+impl fmt::Display for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Member { name, .. } => write!(f, "a member of array '{name}'"),
+            Self::Damaged { why } => {
+                write!(f, "a member of a weft array that cannot be read ({why})")
+            }
+            Self::Foreign(foreign) => f.write_str(foreign.what),
+            Self::Unrecognised { offset } => {
+                write!(f, "data that is not recognised (the first at byte {offset})")
+            }
+        }
+    }
+}
+
+/// What stands on `disk`; nothing if it looks unused.
+///
+/// # Errors
+/// If the disk cannot be read.
+pub async fn contents(disk: &dyn Disk) -> Result<Option<Contents>, DiskError> {
+    if let Some(recognised) = recognised(disk).await? {
+        return Ok(Some(recognised));
+    }
+    let unrecognised = first_data(disk).await?;
+    Ok(unrecognised.map(|offset| Contents::Unrecognised { offset }))
+}
+
+/// What stands on `disk`, if it is recognised.
+pub(crate) async fn recognised(disk: &dyn Disk) -> Result<Option<Contents>, DiskError> {
+    match read_superblock(disk).await {
+        Ok(Some(own)) => {
+            return Ok(Some(Contents::Member { name: own.name, id: own.array_id }));
+        }
+        Ok(None) => {}
+        Err(SuperblockError::Disk(error)) => return Err(error),
+        Err(error) => return Ok(Some(Contents::Damaged { why: error.to_string() })),
+    }
+    Ok(find_foreign(disk).await?.map(Contents::Foreign))
+}
+
+/// Where the first byte is seen that is not zero.
+async fn first_data(disk: &dyn Disk) -> Result<Option<u64>, DiskError> {
+    let size = disk.info().size_bytes;
+    let first_in = |offset: u64, len: u64| async move {
+        // Reads are of whole sectors, whatever a hole ends at.
+        let start = match disk.next_data(offset) {
+            Some(start) => start & !4095,
+            None => return Ok(None),
+        };
+        let len = usize::try_from(len.min(size - start)).expect("a mebibyte");
+        let (result, buf) = disk.read(start, Buf::new(len), Class::User).await;
+        result?;
+        let at = buf.iter().position(|byte| *byte != 0);
+        Ok::<_, DiskError>(at.map(|at| start + at as u64))
+    };
+    let end = size.saturating_sub(EDGE_BYTES) & !4095;
+    let samples = (1..=SAMPLES).map(|n| ((size / (SAMPLES + 1) * n) & !4095, SAMPLE_BYTES));
+    for (offset, len) in [(0, EDGE_BYTES)].into_iter().chain(samples).chain([(end, EDGE_BYTES)]) {
+        if let Some(found) = first_in(offset, len).await? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}

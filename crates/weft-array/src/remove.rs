@@ -1,0 +1,91 @@
+//! Taking a disk out of an array for good, and erasing what makes a disk a member.
+//!
+//! A spare is first taken out of the superblocks of all members, durably, and loses its label only
+//! then. A crash between leaves a disk that says it was a spare, of an array that does not list it:
+//! it is left out of the next assembly, and hinders nothing.
+
+use weft_disk::{Class, Disk, DiskError, WriteOpts};
+
+use crate::area::{LABEL_BYTES, MAP_OFFSET};
+use crate::error::ArrayError;
+use crate::superblock::{SlotState, erase_label, read_superblock};
+use crate::uuid::Id;
+use crate::volume::Array;
+
+const DURABLE: WriteOpts = WriteOpts { class: Class::User, fua: true };
+
+impl Array {
+    /// The identity of the array, and of every disk that it uses: members, replacements, spares.
+    pub fn identities(&self) -> (Id, Vec<Id>) {
+        let superblock = self.0.members.superblock.borrow();
+        let slots = superblock.slots.iter().filter(|slot| slot.state != SlotState::Missing);
+        let members = slots.flat_map(|slot| {
+            let replacement = slot.replacement.as_ref().map(|replacement| replacement.member_id);
+            [slot.member_id, replacement]
+        });
+        let spares = self.0.members.spares.borrow();
+        let ids = members.flatten().chain(spares.iter().map(|spare| spare.id)).collect();
+        (superblock.array_id, ids)
+    }
+
+    /// Takes a spare out of the array, by its name, and wipes it.
+    ///
+    /// # Errors
+    /// If there is no such spare, the array takes no writes, or the disk could not be wiped: it is
+    /// out of the array all the same then.
+    pub async fn remove_spare(&self, name: &str) -> Result<(), ArrayError> {
+        self.0.check_writable()?;
+        let removed = {
+            let mut spares = self.0.members.spares.borrow_mut();
+            let index = spares.iter().position(|spare| spare.disk.info().name == name);
+            index.map(|index| spares.remove(index))
+        };
+        let Some(spare) = removed else {
+            return Err(ArrayError::Refused(format!("{name} is no spare of this array")));
+        };
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.commit_members().await }).await;
+        // If that did not take effect, the members still list it.
+        self.0.check_writable()?;
+        wipe(&*spare.disk, false).await.map_err(ArrayError::from)
+    }
+
+    /// Forgets which disk was last in a slot that is missing. That disk is a stranger from then on.
+    ///
+    /// # Errors
+    /// If the slot is not missing, or the array takes no writes.
+    pub async fn forget(&self, slot: usize) -> Result<(), ArrayError> {
+        self.0.check_writable()?;
+        {
+            let mut superblock = self.0.members.superblock.borrow_mut();
+            let meta = superblock.slots.get_mut(slot);
+            let missing = meta.filter(|meta| meta.state == SlotState::Missing);
+            let Some(meta) = missing else {
+                return Err(ArrayError::Refused(format!("slot {slot} is not missing")));
+            };
+            meta.member_id = None;
+            meta.disk_hint.clear();
+        }
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.commit_members().await }).await;
+        self.0.check_writable()
+    }
+}
+
+/// Erases what makes a disk a member: its label, superblocks, region map and log, and with `all` the
+/// data, too. The label goes first, so that a crash leaves no half-erased member. Durable on return.
+///
+/// # Errors
+/// If the disk fails.
+pub async fn wipe(disk: &dyn Disk, all: bool) -> Result<(), DiskError> {
+    let size = disk.info().size_bytes;
+    let end = match read_superblock(disk).await {
+        _ if all => size,
+        Ok(Some(own)) => own.area.data_offset.min(size),
+        // Where its map ends is not known.
+        _ => MAP_OFFSET.min(size),
+    };
+    erase_label(disk).await?;
+    disk.write_zeroes(LABEL_BYTES, end.saturating_sub(LABEL_BYTES), DURABLE).await?;
+    disk.flush().await
+}
