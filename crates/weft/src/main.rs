@@ -63,6 +63,9 @@ fn run(cli: &Cli) -> Outcome {
         Command::Rebuild(args) => commands::manage::rebuild(args, &dir()?, json),
         Command::Scrub(args) => commands::manage::scrub(args, &dir()?, json),
         Command::Throttle(args) => commands::manage::throttle(args, &dir()?, json),
+        Command::Remove(args) => commands::manage::remove(args, &dir()?, json),
+        Command::Start(args) => commands::manage::start(args, &dir()?, json),
+        Command::Wipe(args) => commands::wipe::wipe(args, dir, json),
         Command::Stop(args) => commands::manage::stop(args, &dir()?, json),
     }
 }

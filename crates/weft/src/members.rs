@@ -56,6 +56,27 @@ const BUSY_PATIENCE: Nanos = 2 * SECOND;
 /// connect, no longer than one request of a disk in use.
 const LOOK_PATIENCE: Nanos = 20 * SECOND;
 
+/// Why a disk was not opened.
+#[derive(Debug)]
+pub struct OpenError {
+    /// What a person should know.
+    pub failure: Failure,
+    /// Another program has claimed it: the disk itself is there and sound.
+    pub busy: bool,
+}
+
+impl From<Failure> for OpenError {
+    fn from(failure: Failure) -> Self {
+        Self { failure, busy: false }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        error.failure
+    }
+}
+
 /// Opens disks for a thread's ring.
 #[derive(Debug, Clone)]
 pub struct Opener {
@@ -67,7 +88,7 @@ pub struct Opener {
 
 impl Opener {
     /// Opens a disk and becomes its owner; with `look_only` neither owns nor changes it.
-    pub async fn open(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, Failure> {
+    pub async fn open(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
         match Place::of(place) {
             Place::Path(path) => Ok(Rc::new(self.open_file(&path, look_only).await?)),
             Place::Uri(uri) => {
@@ -90,7 +111,7 @@ impl Opener {
 }
 
 impl Opener {
-    async fn open_file(&self, path: &Path, look_only: bool) -> Result<FileDisk, Failure> {
+    async fn open_file(&self, path: &Path, look_only: bool) -> Result<FileDisk, OpenError> {
         let options = FileOptions { look_only, ..FileOptions::default() };
         let patience = self.rt.now().saturating_add(BUSY_PATIENCE);
         loop {
@@ -104,14 +125,15 @@ impl Opener {
                 continue;
             }
             let failure = Failure::new(format!("{}: {}", path.display(), error.source));
-            return Err(match kind {
+            let failure = match kind {
                 io::ErrorKind::NotFound => failure
                     .hint("check the name; `--size 10G` with create, add or replace makes a file"),
                 io::ErrorKind::PermissionDenied => {
                     failure.hint("are you allowed to read and write it?")
                 }
                 _ => failure,
-            });
+            };
+            return Err(OpenError { failure, busy: kind == io::ErrorKind::ResourceBusy });
         }
     }
 }

@@ -43,6 +43,25 @@ pub fn parse_u32(text: &str) -> Result<u32, String> {
     u32::try_from(bytes).map_err(|_| format!("`{text}` is too much: 4G is beyond any unit"))
 }
 
+/// Parses a duration: `30s`, `5m`, `1h`; a bare number is seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let what = || format!("`{text}` is not a time: write a number such as 30s, 5m or 1h");
+    let trimmed = text.trim();
+    let digits = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match &trimmed[digits.len()..] {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        _ => return Err(what()),
+    };
+    if digits.is_empty() || !digits.bytes().all(|c| c.is_ascii_digit()) {
+        return Err(what());
+    }
+    let number: Option<u64> = digits.parse().ok();
+    let seconds = number.and_then(|number| number.checked_mul(factor));
+    seconds.map(Duration::from_secs).ok_or_else(|| format!("`{text}` is too long a time"))
+}
+
 /// `bytes` for people: `512 B`, `64 KiB`, `1.5 GiB`.
 pub fn show(bytes: u64) -> String {
     let Some((suffix, factor)) = SUFFIXES.iter().rev().find(|(_, factor)| bytes >= *factor) else {
@@ -98,6 +117,17 @@ mod tests {
             assert!(parse(text).is_err(), "{text} was taken for a size");
         }
         assert!(parse("16384P").is_err() && parse("99999999999999999999").is_err());
+    }
+
+    #[test]
+    fn durations_are_read_with_their_unit_or_as_seconds() {
+        let cases = [("30", 30), ("30s", 30), (" 5m ", 300), ("5min", 300), ("2h", 7200)];
+        for (text, seconds) in cases {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "s", "-1s", "1.5s", "10ms", "ever", "1 h", "99999999999999999999h"] {
+            assert!(parse_duration(text).is_err(), "{text} was taken for a time");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 
+use futures_channel::oneshot;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use weft_rt::ring::{self, RingConfig};
@@ -30,14 +31,30 @@ pub fn start(config: RingConfig) -> Result<(weft_rt::Rt, ring::Ring), Failure> {
     })
 }
 
-/// Calls `pass`, on a thread of its own, with every signal that asks to end, and with how many came
-/// before.
+/// Carries out `work`, which may block, on a thread of its own.
+pub async fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let (sender, receiver) = oneshot::channel();
+    let run = move || {
+        // Nobody waits any more if the daemon is ending.
+        let _ = sender.send(work());
+    };
+    let thread = std::thread::Builder::new().name("weft-helper".into()).spawn(run);
+    thread.map_err(|e| Failure::new(format!("no thread can be started: {e}")))?;
+    receiver.await.map_err(|_| Failure::new("a helper thread ended early"))
+}
+
+/// Calls `pass`, on a thread of its own, with every SIGTERM, SIGINT and SIGHUP, and with how many
+/// of the first two came before.
 pub fn on_signals(pass: impl Fn(i32, usize) + Send + 'static) -> Outcome {
     let failed = |e: std::io::Error| Failure::new(format!("cannot listen for signals: {e}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let listen = move || {
-        for (before, signal) in signals.forever().enumerate() {
+        let mut before = 0;
+        for signal in signals.forever() {
             pass(signal, before);
+            before += usize::from(signal != SIGHUP);
         }
     };
     let thread = std::thread::Builder::new().name("weft-signals".into());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::block::mounts;
+use crate::block::mounts::{self, Mount};
 use crate::failure::Failure;
 
 /// How long to wait for the kernel to let go of a device.
@@ -66,17 +66,35 @@ impl LoopDevice {
         fs::read_to_string(self.sys().join(name)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Who uses the device or one of its partitions, in words; `None` if nobody.
-    pub fn user(&self) -> Option<String> {
+    /// Its partitions and itself, in `/sys`.
+    fn nodes(&self) -> Vec<PathBuf> {
         let below = fs::read_dir(self.sys()).into_iter().flatten().flatten();
         let parts = below.map(|e| e.path()).filter(|path| path.join("partition").exists());
-        let nodes: Vec<PathBuf> = parts.chain([self.sys()]).collect();
-        let mounts = mounts::all().unwrap_or_default();
-        for node in &nodes {
+        parts.chain([self.sys()]).collect()
+    }
+
+    /// Whether the device or one of its partitions is what is mounted there. Some file systems show
+    /// a device number of their own, so its name counts, too.
+    fn is_source_of(&self, mount: &Mount) -> bool {
+        self.nodes().iter().any(|node| {
             let number = fs::read_to_string(node.join("dev")).unwrap_or_default();
-            if let Some(mount) = mounts.iter().find(|mount| mount.device == number.trim()) {
-                return Some(format!("mounted on {}", mount.target.display()));
-            }
+            let name = node.file_name().unwrap_or_default();
+            mount.device == number.trim() || mount.source == Path::new("/dev").join(name)
+        })
+    }
+
+    /// Where it is mounted, as this process sees it.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        let mounts = mounts::all().unwrap_or_default().into_iter();
+        mounts.filter(|mount| self.is_source_of(mount)).map(|mount| mount.target).collect()
+    }
+
+    /// Who uses the device or one of its partitions, in words; `None` if nobody.
+    pub fn user(&self) -> Option<String> {
+        if let Some(target) = self.mounts().first() {
+            return Some(format!("mounted on {}", target.display()));
+        }
+        for node in &self.nodes() {
             let mut holders = fs::read_dir(node.join("holders")).into_iter().flatten().flatten();
             if let Some(holder) = holders.next() {
                 return Some(format!("used by /dev/{}", holder.file_name().display()));
@@ -86,7 +104,16 @@ impl LoopDevice {
         if swaps.lines().any(|line| line.starts_with(&format!("{} ", self.path().display()))) {
             return Some("used as swap".into());
         }
-        self.is_claimed().then(|| "held open by another program".into())
+        if !self.is_claimed() {
+            return None;
+        }
+        for (process, mounts) in mounts::of_other_namespaces() {
+            if let Some(mount) = mounts.iter().find(|mount| self.is_source_of(mount)) {
+                let target = mount.target.display();
+                return Some(format!("mounted on {target} in the container of {process}"));
+            }
+        }
+        Some("held open by another program".into())
     }
 
     /// Whether the kernel or a program has claimed it for itself (btrfs members, for one, show

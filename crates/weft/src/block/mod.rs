@@ -1,5 +1,7 @@
 //! What the kernel knows about block devices and mounts: read from `/proc` and `/sys`, changed by
 //! `losetup` (util-linux).
 
+pub mod attachment;
 pub mod loop_device;
 pub mod mounts;
+pub mod users;

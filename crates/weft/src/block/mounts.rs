@@ -21,6 +21,23 @@ pub fn all() -> io::Result<Vec<Mount>> {
     Ok(fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse).collect())
 }
 
+/// What is mounted in each mount namespace but our own, with a process that lives there.
+pub fn of_other_namespaces() -> Vec<(String, Vec<Mount>)> {
+    let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let mut seen: Vec<PathBuf> = namespace(Path::new("/proc/self")).into_iter().collect();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let path = entry.path();
+        let Some(namespace) = namespace(&path).filter(|own| !seen.contains(own)) else { continue };
+        seen.push(namespace);
+        let lines = fs::read_to_string(path.join("mountinfo")).unwrap_or_default();
+        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        let process = format!("{} ({})", name.trim(), entry.file_name().display());
+        found.push((process, lines.lines().filter_map(parse).collect()));
+    }
+    found
+}
+
 /// Whether something is mounted exactly at `target`.
 pub fn is_mount_point(target: &Path) -> io::Result<bool> {
     Ok(all()?.iter().any(|mount| mount.target == target))

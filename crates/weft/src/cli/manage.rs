@@ -53,7 +53,7 @@ pub struct NewDiskArgs {
     /// Create the file if it does not exist, sparse, of this size
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// Take a disk that belongs to an array or holds a file system (its data is lost)
+    /// Take a disk that belongs to an array or holds data of any kind (it is lost)
     #[arg(long)]
     pub force: bool,
 }
@@ -108,6 +108,9 @@ pub struct ReplaceArgs {
 A rebuild starts by itself as soon as there is a disk to rebuild on (`weft add`, `weft replace`). How
 it goes about its work can be changed at any time, also while it runs: nothing is done twice. The
 array keeps the choice.
+
+A pause lasts until `resume`, or until the array is stopped; `weft status` shows it. While it lasts
+no spare is taken: after a failure the array stays degraded.
 
 Orders: `popularity` rebuilds first what users ask for most, `redundancy` the stripes that have lost
 most units, `ascending` goes from the first stripe to the last. `auto` is popularity, and redundancy
@@ -291,12 +294,59 @@ fn parse_max(text: &str) -> Result<u64, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Requests in flight are finished, everything is flushed and marked clean. Refuses while an array is
-attached as a block device.
+attached as a block device. An array that was stopped stays so until `weft start`, or until the
+daemon is started again.
 
 Examples:
   weft stop
   weft stop tank                (the daemon goes on with the others)")]
 pub struct StopArgs {
-    /// Only this array
+    /// Only this array, by name or id
     pub array: Option<String>,
+}
+
+/// `weft start`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Starts an array that the running daemon found and does not serve: it was stopped, members were
+missing, or another array has its name. Given a disk, its array is started, also if the daemon was
+not told of it before; the other members are looked for where the daemon looks, and among the disks
+given. It is started with what is there, even if members are missing, unless that could lose data.
+
+Examples:
+  weft start tank
+  weft start 3f0c2a7e9b5d41d8a6c4e2f01b7d9c35      (by id, as `weft status` shows it)
+  weft start /dev/sdb /dev/sdc /dev/sdd
+  weft start tank --dry-run")]
+pub struct StartArgs {
+    /// Arrays by name or id, or disks
+    #[arg(required = true, value_name = "ARRAY|DISK")]
+    pub targets: Vec<String>,
+    /// Start although half of the members or more are missing (they may hold newer data)
+    #[arg(long)]
+    pub force_degraded: bool,
+    /// Only say what would be started, and what is missing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `weft remove`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A spare leaves the array, and its label is erased: the disk is free for something else. Of a slot
+that is missing, the array forgets which disk was last in it. A member that works is not removed:
+replace it, or fail it.
+
+Examples:
+  weft remove tank /dev/sdx
+  weft remove tank 3              (slot 3, which is missing)
+  weft remove tank spare0 --dry-run")]
+pub struct RemoveArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// The spare, or the missing member: its path, the end of its path, or its slot
+    pub member: String,
+    /// Only check
+    #[arg(long)]
+    pub dry_run: bool,
 }

@@ -15,10 +15,10 @@ use clap::{Parser, Subcommand};
 pub use experiments::{LabReportArgs, LabRunArgs, LabRuns};
 pub use lab::{LabArgs, LabCommand, LabDiskArgs};
 pub use manage::{
-    AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction,
-    ScrubArgs, StatusArgs, StopArgs, ThrottleArgs,
+    AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
+    ScrubAction, ScrubArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
 };
-pub use offline::{Consistency, CreateArgs, ExamineArgs, SimulateArgs};
+pub use offline::{Consistency, CreateArgs, ExamineArgs, SimulateArgs, WipeArgs};
 pub use plan::PlanArgs;
 pub use run::{AttachArgs, DemoArgs, DetachArgs, ServeArgs};
 pub use trace::{
@@ -74,6 +74,8 @@ pub enum Command {
     Fail(FailArgs),
     /// Add a spare disk; it is used at once if a member is missing
     Add(AddArgs),
+    /// Take a spare out of an array, or forget a member that is missing
+    Remove(RemoveArgs),
     /// Copy a member to a new disk, which takes its place
     Replace(ReplaceArgs),
     /// Follow a rebuild; pause it, resume it
@@ -84,7 +86,11 @@ pub enum Command {
     Throttle(ThrottleArgs),
     /// Show what a disk says about the array it belongs to, without a daemon
     Examine(ExamineArgs),
-    /// End the daemon cleanly
+    /// Erase what makes a disk a member, so that it can be used for something else
+    Wipe(WipeArgs),
+    /// Start an array that the daemon does not serve
+    Start(StartArgs),
+    /// Stop one array, or end the daemon, cleanly
     Stop(StopArgs),
     /// Compare the codes that suit some disks: what they survive, their speed while degraded, their
     /// mean time to data loss

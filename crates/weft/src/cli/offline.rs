@@ -16,6 +16,9 @@ Codes:
   drc-oa:K,L,R drc with a shorter period
 The code needs at least as many members as its stripe is wide, not counting spares.
 
+A disk that is not zero at its start, its end and samples between is refused without --force, also
+if what it holds is not recognised.
+
 Examples:
   Seven new files of 1 GiB, two of any seven may be lost:
     weft create tank --code drc-g:4,2,1 --size 1G d0 d1 d2 d3 d4 d5 d6
@@ -52,7 +55,7 @@ pub struct CreateArgs {
     /// Bytes of the array that share one entry in the map of what needs resync or rebuild
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub region: Option<u64>,
-    /// Take disks that belong to an array or hold a file system (their data is lost)
+    /// Take disks that belong to an array or hold data of any kind (it is lost)
     #[arg(long)]
     pub force: bool,
     /// Check everything and say what would be done, but change nothing
@@ -81,6 +84,32 @@ pub struct ExamineArgs {
     /// Files, block devices or nbd:// URIs
     #[arg(required = true, value_name = "DISK")]
     pub disks: Vec<String>,
+}
+
+/// `weft wipe`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Erases the label and the superblocks of members of weft arrays; with --zero everything on the disk.
+Says what the disk is, and changes nothing without --force. Needs no daemon, and refuses disks that
+one uses, or another program. What other programs have left is not touched: `wipefs -a` does that.
+
+Examples:
+  weft wipe d1                  (only says what would be erased)
+  weft wipe /dev/sdx --force
+  weft wipe old0 old1 --force --zero")]
+pub struct WipeArgs {
+    /// Files, block devices or nbd:// URIs
+    #[arg(required = true, value_name = "DISK")]
+    pub disks: Vec<String>,
+    /// Erase; the array that the disk belongs to must do without it from then on
+    #[arg(long)]
+    pub force: bool,
+    /// Make everything on the disk read as zeros
+    #[arg(long)]
+    pub zero: bool,
+    /// Only say what would be erased
+    #[arg(long, conflicts_with = "force")]
+    pub dry_run: bool,
 }
 
 /// `weft simulate`.

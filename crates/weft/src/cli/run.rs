@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use weft_disk::QUEUE_DEPTH;
@@ -15,10 +16,14 @@ Members are recognised by their labels, in any order. A folder is searched for m
 subfolders are not. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its
 name, on a Unix socket in the runtime directory and, with --listen, over TCP.
 
+A disk that is missing or bad stops no array that can do without it: the log says ALERT, `weft
+status` why, and it is looked for again every few seconds (SIGHUP: at once).
+
 Examples:
   weft serve d0 d1 d2 d3 d4 d5 d6
   weft serve /srv/weft /dev/sd[b-h]       (all arrays found there)
   weft serve --socket-group kvm /srv/weft
+  weft serve --wait 30s /dev/sd[b-h] nbd://10.0.0.2/disk
   weft serve --listen 127.0.0.1:10809 /srv/weft
   weft serve --listen 0.0.0.0:10809 --allow-remote /srv/weft")]
 pub struct ServeArgs {
@@ -50,6 +55,18 @@ pub struct ServeArgs {
         value_parser = clap::value_parser!(u16).range(1..=1024)
     )]
     pub disk_depth: u16,
+    /// Wait up to this long for members that are missing (30s, 5m) before an array is started
+    /// without them; arrays that are complete start at once
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = size::parse_duration)]
+    pub wait: Duration,
+    /// How long SIGTERM and Ctrl-C wait for attached arrays that are mounted or open
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "60s",
+        value_parser = size::parse_duration
+    )]
+    pub stop_timeout: Duration,
     /// Refuse all writes; nothing on the members is changed
     #[arg(long)]
     pub read_only: bool,

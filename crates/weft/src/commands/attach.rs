@@ -9,17 +9,15 @@
 //! `detach` looks at the kernel's own state only, so it cleans up after a dead daemon too.
 
 use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rustix::mount::UnmountFlags;
-
+use crate::block::attachment::Attachment;
 use crate::block::loop_device::LoopDevice;
-use crate::block::mounts;
 use crate::cli::{AttachArgs, DetachArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{Attached, Request};
 use crate::failure::{Failure, Outcome};
-use crate::fuse::mount::{Mount, remove_mount_point};
+use crate::fuse::mount::Mount;
 use crate::fuse::session::FILE_NAME;
 use crate::runtime_dir::RuntimeDir;
 
@@ -34,8 +32,8 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     // The name, whatever the array was called by.
     let name = client.array_name(&args.array)?;
     let mount_point = dir.mount_point(&name);
-    if mounts::is_mount_point(&mount_point).unwrap_or(false) {
-        return Err(already_attached(&name, &mount_point));
+    if let Some(attachment) = Attachment::of(dir, &name) {
+        return Err(already_attached(&attachment));
     }
     let mount = Mount::new(&name, &mount_point)?;
     let request = Request::Attach { array: name.clone() };
@@ -67,29 +65,18 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     // A daemon that is gone cannot tell the name that belongs to an id.
     let asked = Client::connect(dir).and_then(|mut client| client.array_name(&args.array));
     let name = asked.unwrap_or_else(|_| args.array.clone());
-    let mount_point = dir.mount_point(&name);
-    let mounted = mounts::is_mount_point(&mount_point).unwrap_or(false);
-    let devices = LoopDevice::of_file(&mount_point.join(FILE_NAME));
-    if name.is_empty() || name.contains('/') || (!mounted && devices.is_empty()) {
+    let Some(attachment) = Attachment::of(dir, &name) else {
         return Err(Failure::new(format!("{name} is not attached"))
             .hint("`weft status` shows what is; is --runtime-dir that of its daemon?"));
+    };
+    if let Some(user) = attachment.user_and_processes() {
+        let device = attachment.device().unwrap_or_default();
+        return Err(Failure::new(format!("{} is {user}", device.display()))
+            .hint("unmount or close it first; nothing was changed"));
     }
-    for device in &devices {
-        if let Some(user) = device.user() {
-            let path = device.path();
-            return Err(Failure::new(format!("{} is {user}", path.display()))
-                .hint("unmount or close it first; nothing was changed"));
-        }
-    }
-    for device in &devices {
-        device.remove()?;
-    }
-    if mounted {
-        unmount(&mount_point)?;
-    }
-    remove_mount_point(&mount_point);
+    attachment.remove()?;
     if json {
-        let paths: Vec<PathBuf> = devices.iter().map(LoopDevice::path).collect();
+        let paths: Vec<PathBuf> = attachment.devices.iter().map(LoopDevice::path).collect();
         println!("{}", serde_json::json!({ "array": name, "devices": paths }));
     }
     Ok(())
@@ -103,17 +90,9 @@ fn require_root(command: &str) -> Outcome {
         .hint("run it with sudo and the daemon's --runtime-dir; NBD clients need no root"))
 }
 
-fn already_attached(name: &str, mount_point: &Path) -> Failure {
-    let devices = LoopDevice::of_file(&mount_point.join(FILE_NAME));
-    let device =
-        devices.first().map_or_else(String::new, |d| format!(" as {}", d.path().display()));
+fn already_attached(attachment: &Attachment) -> Failure {
+    let name = &attachment.name;
+    let device = attachment.device().map_or_else(String::new, |d| format!(" as {}", d.display()));
     Failure::new(format!("{name} is attached already{device}"))
         .hint(format!("take it away with `weft detach {name}`"))
-}
-
-fn unmount(mount_point: &Path) -> Outcome {
-    rustix::mount::unmount(mount_point, UnmountFlags::empty()).map_err(|e| {
-        let place = mount_point.display();
-        Failure::new(format!("{place}: {e}")).hint(format!("`fuser -m {place}` shows who uses it"))
-    })
 }

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use weft_array::RebuildPolicy;
 
 use crate::cli::{
-    AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, ReplaceArgs, ScrubAction,
-    ScrubArgs, StopArgs, ThrottleArgs,
+    AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
+    ScrubAction, ScrubArgs, StartArgs, StopArgs, ThrottleArgs,
 };
 use crate::control::client::Client;
-use crate::control::protocol::{NewDisk, Request};
+use crate::control::protocol::{NewDisk, Request, StartTarget};
 use crate::failure::{ATTENTION, Failure, Outcome};
 use crate::members::{Place, absolute};
 use crate::report;
@@ -134,9 +134,16 @@ pub fn rebuild(args: &RebuildArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         RebuildAction::Pause => true,
         RebuildAction::Resume => false,
     };
-    let answer: Value = client.ask(Request::PauseRebuild { array, pause })?;
-    let line = if pause { "maintenance rests" } else { "maintenance goes on" };
-    done(json, line, &answer)
+    let answer: Value = client.ask(Request::PauseRebuild { array: array.clone(), pause })?;
+    let line = if pause {
+        format!(
+            "maintenance of {array} is paused until `weft rebuild {array} resume`, or until the \
+             array is stopped: if a disk fails, no spare is taken"
+        )
+    } else {
+        "maintenance goes on".to_owned()
+    };
+    done(json, &line, &answer)
 }
 
 /// `weft scrub`.
@@ -244,6 +251,49 @@ pub fn stop(args: &StopArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         wait_for_end(dir);
     }
     done(json, "stopped cleanly", &answer)
+}
+
+/// `weft start`.
+pub fn start(args: &StartArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let mut client = Client::connect(dir)?;
+    let target = |text: &String| {
+        Ok::<_, Failure>(StartTarget { text: text.clone(), place: absolute(text)? })
+    };
+    let targets = args.targets.iter().map(target).collect::<Result<_, _>>()?;
+    let (force_degraded, dry_run) = (args.force_degraded, args.dry_run);
+    let answer: Value = client.ask(Request::Start { targets, force_degraded, dry_run })?;
+    let mut lines = Vec::new();
+    for array in answer["arrays"].as_array().into_iter().flatten() {
+        let name = array["name"].as_str().unwrap_or("?");
+        let missing: Vec<&str> =
+            array["missing"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        if dry_run {
+            let without = match missing.as_slice() {
+                [] => String::new(),
+                missing => format!(" without {}", missing.join(", ")),
+            };
+            lines.push(format!("{name} would be started{without}; nothing was changed"));
+        } else {
+            lines.push(format!("started; {}", now(&mut client, name)?));
+        }
+    }
+    done(json, &lines.join("\n"), &answer)
+}
+
+/// `weft remove`.
+pub fn remove(args: &RemoveArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let mut client = Client::connect(dir)?;
+    let (array, member) = (args.array.clone(), args.member.clone());
+    let dry_run = args.dry_run;
+    let answer: Value = client.ask(Request::Remove { array, member, dry_run })?;
+    let disk = answer["disk"].as_str().unwrap_or("?");
+    let line = match (answer["slot"].as_u64(), dry_run) {
+        (None, false) => format!("{disk} is no spare any more; its label is erased"),
+        (None, true) => format!("{disk} can be removed; nothing was changed"),
+        (Some(slot), false) => format!("slot {slot} is empty; {disk} is forgotten"),
+        (Some(_), true) => format!("{disk} can be forgotten; nothing was changed"),
+    };
+    done(json, &line, &answer)
 }
 
 /// The daemon has answered and is leaving: waits until its lock is free.

@@ -10,3 +10,4 @@ pub mod replay;
 pub mod simulate;
 pub mod status;
 pub mod trace;
+pub mod wipe;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use weft_array::ArrayState;
 
+use crate::block::attachment::Attachment;
 use crate::cli::StatusArgs;
 use crate::control::client::Client;
-use crate::control::protocol::Snapshot;
+use crate::control::protocol::{DeadDevice, ServedArray, Snapshot};
 use crate::failure::{ATTENTION, DATA_UNAVAILABLE, Failure, Outcome};
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
@@ -22,9 +23,13 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     };
     loop {
         // A connection for each look: between two of them it would only take up a place.
-        let mut client = Client::connect(dir)?;
-        let snapshot = client.snapshot(args.array.as_deref())?;
+        let mut client = Client::connect(dir).map_err(|failure| tell_dead(failure, dir))?;
+        let mut snapshot = client.snapshot(args.array.as_deref())?;
         drop(client);
+        snapshot.dead_devices = dead_devices(dir, &snapshot.arrays);
+        if let Some(wanted) = &args.array {
+            snapshot.dead_devices.retain(|device| device.array == *wanted);
+        }
         show(&snapshot, json, pause.is_some())?;
         match pause {
             Some(pause) => std::thread::sleep(pause.max(Duration::from_millis(50))),
@@ -32,6 +37,28 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
             None => return Ok(()),
         }
     }
+}
+
+/// Block devices that no array served now stands behind.
+fn dead_devices(dir: &RuntimeDir, served: &[ServedArray]) -> Vec<DeadDevice> {
+    let lives = |name: &str| served.iter().any(|array| array.status.name == name && array.attached);
+    let attached = Attachment::all(dir).into_iter().filter(|attachment| !lives(&attachment.name));
+    let dead = attached.map(|attachment| DeadDevice {
+        device: attachment.device(),
+        user: attachment.user_and_processes(),
+        array: attachment.name,
+    });
+    dead.collect()
+}
+
+/// No daemon answers: says what an earlier one has left.
+fn tell_dead(failure: Failure, dir: &RuntimeDir) -> Failure {
+    let dead = dead_devices(dir, &[]);
+    if dead.is_empty() {
+        return failure;
+    }
+    let lines: String = dead.iter().map(report::status::dead_device).collect();
+    Failure { message: format!("{}\n{}", failure.message, lines.trim_end()), ..failure }
 }
 
 fn show(snapshot: &Snapshot, json: bool, again: bool) -> Outcome {
@@ -62,7 +89,10 @@ fn check(snapshot: &Snapshot) -> Outcome {
         chosen.map(|status| status.name.clone()).collect()
     };
     let mut failed = names(&|state, lost| lost || state == ArrayState::Broken);
-    failed.extend(snapshot.not_started.iter().map(|array| array.name.clone()));
+    let not_started = snapshot.not_started.iter().filter(|array| !array.stopped);
+    failed.extend(not_started.map(|array| array.name.clone()));
+    let dead = snapshot.dead_devices.iter().filter(|device| device.user.is_some());
+    failed.extend(dead.map(|device| format!("{} (its block device is dead)", device.array)));
     if !failed.is_empty() {
         return Err(
             Failure::new(format!("failed: {}", failed.join(", "))).with_code(DATA_UNAVAILABLE)
@@ -73,6 +103,14 @@ fn check(snapshot: &Snapshot) -> Outcome {
         return Err(Failure::new(format!("redundancy is reduced: {}", reduced.join(", ")))
             .with_code(ATTENTION)
             .hint("`weft add ARRAY DISK` gives an array a disk to rebuild on"));
+    }
+    let vanished = snapshot.arrays.iter().flat_map(|array| &array.vanished).map(|gone| &gone.disk);
+    let unused = snapshot.unused.iter().filter(|disk| disk.attention).map(|disk| &disk.disk);
+    let disks: Vec<&str> = vanished.chain(unused).map(String::as_str).collect();
+    if !disks.is_empty() {
+        return Err(Failure::new(format!("disks need attention: {}", disks.join(", ")))
+            .with_code(ATTENTION)
+            .hint("`weft status` says what is wrong with each"));
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 //! Request: `{"version":1,"request":{"status":{"array":null}}}`. Answer: `{"ok":…}` or
 //! `{"error":{"code":1,"message":"…","hint":"…"}}`. A daemon refuses versions it does not know.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
 
@@ -95,6 +97,24 @@ pub enum Request {
         /// The array.
         array: String,
     },
+    /// Start arrays that were found and are not served.
+    Start {
+        /// Arrays, or disks of them.
+        targets: Vec<StartTarget>,
+        /// Start them although most members are missing.
+        force_degraded: bool,
+        /// Only look.
+        dry_run: bool,
+    },
+    /// Take a spare out of an array, or forget the disk that was last in a missing slot.
+    Remove {
+        /// The array.
+        array: String,
+        /// Slot, path, or end of the path.
+        member: String,
+        /// Only check.
+        dry_run: bool,
+    },
     /// End cleanly: one array, or the daemon.
     Stop {
         /// Only this one.
@@ -150,6 +170,15 @@ impl PolicyChange {
             ..base
         }
     }
+}
+
+/// What `weft start` is to start.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StartTarget {
+    /// As the person wrote it: a name or id of an array, or a disk.
+    pub text: String,
+    /// The same as an absolute path or URI.
+    pub place: String,
 }
 
 /// A disk that a command brings; opened by the daemon.
@@ -212,8 +241,47 @@ pub struct Snapshot {
     pub daemon_pid: u32,
     /// The arrays, by name.
     pub arrays: Vec<ServedArray>,
-    /// Member labels found whose array could not be started: what it said.
+    /// Arrays that were found and are not served, and why.
     pub not_started: Vec<NotStarted>,
+    /// Disks that were named or found and are not used, and why.
+    #[serde(default)]
+    pub unused: Vec<UnusedDisk>,
+    /// Block devices whose daemon has ended; filled in by the command.
+    #[serde(default)]
+    pub dead_devices: Vec<DeadDevice>,
+}
+
+/// A block device whose daemon has ended: all it gives is errors.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DeadDevice {
+    /// The array.
+    pub array: String,
+    /// The device, if there is one still.
+    pub device: Option<PathBuf>,
+    /// Who uses it, in words.
+    pub user: Option<String>,
+}
+
+/// A disk that is not used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnusedDisk {
+    /// Its path or URI.
+    pub disk: String,
+    /// Why not.
+    pub why: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// Something is wrong with it that a person should look at.
+    pub attention: bool,
+}
+
+/// A member whose file or device node has gone while it is in use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VanishedDisk {
+    /// The disk, by the name that it was opened by.
+    pub disk: String,
+    /// What became of it.
+    pub what: String,
 }
 
 /// An array that the daemon serves.
@@ -227,10 +295,13 @@ pub struct ServedArray {
     pub attached: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Members whose file or device node has gone while they are in use.
+    #[serde(default)]
+    pub vanished: Vec<VanishedDisk>,
 }
 
 /// An array that was found, but could not be started.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotStarted {
     /// Its name.
     pub name: String,
@@ -238,4 +309,9 @@ pub struct NotStarted {
     pub id: String,
     /// Why.
     pub why: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// It was stopped by command, so nothing is wrong.
+    #[serde(default)]
+    pub stopped: bool,
 }

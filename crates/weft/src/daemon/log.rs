@@ -36,7 +36,15 @@ pub fn event(array: &Array, event: &Event) {
     let now = redundancy(&status);
     let text = match event {
         Event::MemberFailed { slot, disk, cause } => {
-            format!("ALERT: slot {slot} ({disk}) failed: {cause}; {now}")
+            let paused = if status.paused {
+                format!(
+                    "; maintenance is paused, so no spare is taken: `weft rebuild {} resume`",
+                    status.name
+                )
+            } else {
+                String::new()
+            };
+            format!("ALERT: slot {slot} ({disk}) failed: {cause}; {now}{paused}")
         }
         Event::ArrayBroken { cause } => {
             format!("ALERT: no more writes, one failure was too many: {cause}")

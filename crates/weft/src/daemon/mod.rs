@@ -6,7 +6,9 @@
 //! the control socket ([`crate::control`]); they pass messages into [`Daemon::run`].
 
 mod attached;
+mod bring_up;
 mod clients;
+mod drain;
 mod export;
 pub mod log;
 mod notify;
@@ -15,8 +17,9 @@ mod scan;
 mod served;
 pub mod sparing;
 mod start;
+mod watch;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
@@ -24,40 +27,61 @@ use std::rc::Rc;
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use signal_hook::consts::signal::SIGHUP;
 use weft_disk::{Disk, QueueConfig, QueuedDisk};
 use weft_nbd::{Server, ServerConfig};
-use weft_rt::MILLISECOND;
 use weft_rt::ring::RingConfig;
+use weft_rt::sync::Semaphore;
+use weft_rt::{MILLISECOND, Nanos};
 
 use crate::cli::ServeArgs;
 use crate::control::Connections;
-use crate::control::protocol::{NotStarted, Request};
+use crate::control::protocol::{Request, VanishedDisk};
 use crate::control::server::Call;
 use crate::failure::{Failure, Outcome};
-use crate::members::Opener;
+use crate::members::{OpenError, Opener};
 use crate::runtime_dir::RuntimeDir;
+use bring_up::Pending;
 use served::Served;
 pub use start::refuse_remote;
+use watch::Identity;
 
 /// What reaches the engine's thread from the others.
 #[derive(Debug)]
 enum Message {
     /// A command.
     Call(Call),
-    /// A signal that asks to end.
+    /// SIGHUP, or a signal that asks to end.
     Signal(i32),
+    /// The first start is over.
+    Started(Outcome),
+    /// No array is in use as a block device any more, or time is up.
+    Drained,
 }
 
 /// Everything the engine's thread holds.
 struct Daemon {
     opener: Opener,
+    dir: RuntimeDir,
     /// The queue before each member.
     queue: QueueConfig,
     server: Server,
     arrays: RefCell<BTreeMap<String, Rc<Served>>>,
-    not_started: RefCell<Vec<NotStarted>>,
+    /// What is not served, and where to look for it.
+    pending: Pending,
+    /// One array is started at a time.
+    starting: Semaphore,
+    /// What the names of members stood for when they were opened.
+    opened: RefCell<BTreeMap<String, Identity>>,
+    /// Members whose names stand for nothing any more, by array.
+    vanished: RefCell<BTreeMap<String, Vec<VanishedDisk>>>,
     /// NBD endpoints, as a prefix and a suffix around an export's name.
     endpoints: Vec<(String, String)>,
+    /// How long a signal to end waits for block devices in use.
+    stop_timeout: Nanos,
+    /// Nothing new is attached or started.
+    stopping: Cell<bool>,
+    json: bool,
 }
 
 /// `weft serve`: returns when it has been stopped.
@@ -93,32 +117,48 @@ async fn run(
     let endpoints = start::endpoints(args, dir, &server)?;
     let daemon = Rc::new(Daemon {
         opener,
+        dir: dir.clone(),
         queue: QueueConfig::of_depth(args.disk_depth.into()),
         server,
         arrays: RefCell::default(),
-        not_started: RefCell::default(),
+        pending: Pending::new(args),
+        starting: Semaphore::new(1),
+        opened: RefCell::default(),
+        vanished: RefCell::default(),
         endpoints,
+        stop_timeout: Nanos::try_from(args.stop_timeout.as_nanos()).unwrap_or(Nanos::MAX),
+        stopping: Cell::new(false),
+        json,
     });
-    let started = start::arrays(&daemon, args).await;
-    let connections = match started.and_then(|()| open_control(dir, messages)) {
-        Ok(connections) => connections,
-        Err(failure) => {
-            // What kept us from starting is what the caller must know.
-            let _ = daemon.stop_all().await;
-            return Err(failure);
-        }
-    };
-    daemon.announce(json);
-    notify::systemd("READY=1");
-    let asked_by = daemon.run(inbox).await;
+    let connections = open_control(dir, messages.clone())?;
+    let (starter, tell) = (daemon.clone(), messages.clone());
+    drop(daemon.opener.rt.spawn(async move {
+        let _ = tell.unbounded_send(Message::Started(starter.start_all().await));
+    }));
+    let ended = daemon.run(inbox, &messages).await;
+    daemon.stopping.set(true);
     notify::systemd("STOPPING=1");
-    let outcome = daemon.stop_all().await;
-    if let Some(call) = asked_by {
-        call.answer(outcome.as_ref().map(|()| serde_json::json!({})).map_err(Clone::clone));
-        connections.wait_answered(&daemon.opener.rt, 2000 * MILLISECOND).await;
+    let stopped = daemon.stop_all().await;
+    match ended {
+        Ended::Asked(call) => {
+            call.answer(stopped.as_ref().map(|()| serde_json::json!({})).map_err(Clone::clone));
+            connections.wait_answered(&daemon.opener.rt, 2000 * MILLISECOND).await;
+        }
+        Ended::Signal => {}
+        // What kept us from starting is what the caller must know.
+        Ended::NotStarted(failure) => return Err(failure),
     }
     log::line("stopped");
-    outcome
+    stopped
+}
+
+/// Why the daemon ends.
+enum Ended {
+    /// By `weft stop`.
+    Asked(Call),
+    Signal,
+    /// There is nothing to serve.
+    NotStarted(Failure),
 }
 
 fn open_control(
@@ -137,7 +177,7 @@ fn open_control(
 
 fn listen_for_signals(messages: UnboundedSender<Message>) -> Outcome {
     crate::thread::on_signals(move |signal, before| {
-        if before > 0 {
+        if before > 0 && signal != SIGHUP {
             // What was acknowledged after a flush is safe; the next start recovers the rest.
             log::line("asked again: ending at once, without stopping the arrays");
             std::process::exit(1);
@@ -148,20 +188,27 @@ fn listen_for_signals(messages: UnboundedSender<Message>) -> Outcome {
 
 impl Daemon {
     /// Opens a member, or a disk that is to be one, with a queue before it.
-    async fn open_member(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, Failure> {
+    async fn open_member(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
         let disk = self.opener.open(place, look_only).await?;
+        if let Some(identity) = Identity::of(place) {
+            self.opened.borrow_mut().insert(place.to_owned(), identity);
+        }
         Ok(Rc::new(QueuedDisk::new(disk, self.queue)))
     }
 
-    /// Carries out commands until the daemon is asked to end; gives the command that asked.
-    async fn run(self: &Rc<Self>, mut inbox: UnboundedReceiver<Message>) -> Option<Call> {
+    /// Carries out commands until the daemon is asked to end.
+    async fn run(
+        self: &Rc<Self>,
+        mut inbox: UnboundedReceiver<Message>,
+        messages: &UnboundedSender<Message>,
+    ) -> Ended {
         loop {
             match inbox.next().await {
                 Some(Message::Call(call))
                     if matches!(call.request, Request::Stop { array: None }) =>
                 {
-                    match self.refuse_attached() {
-                        Ok(()) => return Some(call),
+                    match self.refuse_attached().await {
+                        Ok(()) => return Ended::Asked(call),
                         Err(failure) => call.answer(Err(failure)),
                     }
                 }
@@ -169,17 +216,39 @@ impl Daemon {
                     let daemon = self.clone();
                     drop(self.opener.rt.spawn(async move { daemon.carry_out(call).await }));
                 }
+                Some(Message::Started(Err(failure))) => return Ended::NotStarted(failure),
+                Some(Message::Started(Ok(()))) => self.begin_service(),
+                Some(Message::Signal(SIGHUP)) => {
+                    log::line("SIGHUP: looking again for disks that are missing");
+                    let daemon = self.clone();
+                    drop(self.opener.rt.spawn(async move { daemon.look_now().await }));
+                }
                 Some(Message::Signal(signal)) => {
                     log::line(&format!("signal {signal}: stopping"));
-                    for name in self.attached() {
-                        log::about(&name, "ALERT: stopped while attached as a block device");
-                    }
-                    return None;
+                    self.stopping.set(true);
+                    notify::systemd("STOPPING=1");
+                    let (daemon, tell) = (self.clone(), messages.clone());
+                    drop(self.opener.rt.spawn(async move {
+                        daemon.drain().await;
+                        let _ = tell.unbounded_send(Message::Drained);
+                    }));
                 }
                 // The senders live as long as the process.
-                None => return None,
+                Some(Message::Drained) | None => return Ended::Signal,
             }
         }
+    }
+
+    /// What can be served is: tells so, and looks after the rest from now on.
+    fn begin_service(self: &Rc<Self>) {
+        if self.stopping.get() {
+            return;
+        }
+        let names: Vec<String> = self.arrays.borrow().keys().cloned().collect();
+        names.iter().for_each(|name| self.announce(name));
+        notify::systemd("READY=1");
+        drop(self.opener.rt.spawn(self.clone().keep_looking()));
+        drop(self.opener.rt.spawn(self.clone().watch_members()));
     }
 
     /// Names of the arrays that are block devices now.
@@ -189,16 +258,18 @@ impl Daemon {
         attached.map(|(name, _)| name.clone()).collect()
     }
 
-    fn refuse_attached(&self) -> Outcome {
-        match self.attached().first() {
-            Some(name) => Err(Failure::new(format!("{name} is attached as a block device"))
-                .hint(format!("unmount it, `weft detach {name}`, then stop; nothing was changed"))),
-            None => Ok(()),
-        }
+    async fn refuse_attached(&self) -> Outcome {
+        let attached = self.attached();
+        let Some(name) = attached.first() else { return Ok(()) };
+        let user = self.user_of(name).await.map_or_else(String::new, |user| format!(", {user}"));
+        Err(Failure::new(format!("{name} is attached as a block device{user}"))
+            .hint(format!("unmount it, `weft detach {name}`, then stop; nothing was changed")))
     }
 
     /// Ends service, then stops every array cleanly.
     async fn stop_all(&self) -> Outcome {
+        // An array that is just being started is stopped like the others.
+        let _turn = self.starting.acquire(1).await;
         let cut = self.server.shutdown().await;
         if cut > 0 {
             log::line(&format!("{cut} clients did not finish and were cut off"));
@@ -208,16 +279,13 @@ impl Daemon {
         stopped.into_iter().collect()
     }
 
-    /// Tells on standard output that clients may come.
-    fn announce(&self, json: bool) {
-        let arrays = self.arrays.borrow();
-        for name in arrays.keys() {
-            let uris = self.uris(name);
-            if json {
-                println!("{}", serde_json::json!({ "serving": name, "nbd": uris }));
-            } else {
-                println!("serving {name} at {}", uris.join(" and "));
-            }
+    /// Tells on standard output that clients of an array may come.
+    fn announce(&self, name: &str) {
+        let uris = self.uris(name);
+        if self.json {
+            println!("{}", serde_json::json!({ "serving": name, "nbd": uris }));
+        } else {
+            println!("serving {name} at {}", uris.join(" and "));
         }
     }
 

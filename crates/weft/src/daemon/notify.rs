@@ -5,6 +5,15 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
+use std::time::Duration;
+
+/// How much longer systemd shall wait for what is under way.
+const EXTENSION: Duration = Duration::from_secs(20);
+
+/// Asks for more time to start or stop; to be repeated while it takes longer.
+pub fn extend_timeout() {
+    systemd(&format!("EXTEND_TIMEOUT_USEC={}", EXTENSION.as_micros()));
+}
 
 /// Sends `state`, for example `READY=1`. Without systemd nothing happens.
 pub fn systemd(state: &str) {

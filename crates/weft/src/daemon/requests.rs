@@ -4,16 +4,15 @@ use std::path::Path;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
-use weft_array::examine::LabelReport;
-use weft_array::superblock::ScrubMode;
-use weft_array::{ArrayError, SlotStatus};
+use weft_array::superblock::{Role, ScrubMode, read_superblock};
+use weft_array::{ArrayError, SlotStatus, contents};
 use weft_disk::Disk;
 
 use crate::control::protocol::{Attached, NewDisk, PolicyChange, Request, ServedArray, Snapshot};
 use crate::control::server::Call;
 use crate::daemon::served::Served;
-use crate::daemon::{Daemon, attached};
-use crate::failure::Failure;
+use crate::daemon::{Daemon, attached, log};
+use crate::failure::{Failure, Outcome};
 
 fn refused(error: ArrayError) -> Failure {
     Failure::new(error.to_string())
@@ -42,6 +41,9 @@ impl Daemon {
                 self.throttle(&array, min_bytes_s, max_bytes_s)
             }
             Request::RebuildPolicy { array, change } => self.rebuild_policy(&array, &change).await,
+            Request::Attach { .. } if self.stopping.get() => {
+                Err(Failure::new("the daemon is stopping: it attaches nothing any more"))
+            }
             Request::Attach { array } => self.find(&array).and_then(|served| {
                 let channel = descriptor
                     .ok_or_else(|| Failure::new("an attach request must carry a FUSE channel"))?;
@@ -49,6 +51,12 @@ impl Daemon {
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
                 value(Attached { block_bytes })
             }),
+            Request::Start { targets, force_degraded, dry_run } => {
+                self.start_by_command(&targets, force_degraded, dry_run).await
+            }
+            Request::Remove { array, member, dry_run } => {
+                self.remove(&array, &member, dry_run).await
+            }
             Request::Stop { array } => self.stop(array.as_deref().unwrap_or_default()).await,
         };
         call.answer(outcome);
@@ -59,9 +67,18 @@ impl Daemon {
         let arrays = self.arrays.borrow();
         let by_id = || arrays.values().find(|served| served.array.status().id == wanted);
         arrays.get(wanted).or_else(by_id).cloned().ok_or_else(|| {
+            let failure = Failure::new(format!("no array {wanted} is being served"));
+            let not_started = self.pending.not_started.borrow();
+            if let Some(array) = not_started.iter().find(|a| a.name == wanted || a.id == wanted) {
+                return Failure::new(format!("{wanted} is not started: {}", array.why)).hint(
+                    array.hint.clone().unwrap_or_else(|| format!("try `weft start {wanted}`")),
+                );
+            }
             let names: Vec<&str> = arrays.keys().map(String::as_str).collect();
-            Failure::new(format!("no array {wanted} is being served"))
-                .hint(format!("there is: {}", names.join(", ")))
+            match names.as_slice() {
+                [] => failure.hint("none is; `weft start DISK…` starts one"),
+                _ => failure.hint(format!("there is: {}", names.join(", "))),
+            }
         })
     }
 
@@ -74,16 +91,23 @@ impl Daemon {
             let status = served.array.status();
             let nbd_uris = self.uris(&status.name);
             let (attached, read_only) = (served.attached.get(), served.read_only);
-            ServedArray { status, nbd_uris, attached, read_only }
+            let vanished = self.vanished.borrow().get(&status.name).cloned().unwrap_or_default();
+            ServedArray { status, nbd_uris, attached, read_only, vanished }
         });
+        let arrays: Vec<ServedArray> = arrays.collect();
+        let in_use = |disk: &str| arrays.iter().any(|a| a.status.disks().iter().any(|d| d == disk));
+        let unused = self.pending.unused.borrow();
+        let unused = unused.iter().filter(|unused| wanted.is_none() && !in_use(&unused.disk));
         Ok(Snapshot {
             daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
             daemon_pid: std::process::id(),
-            arrays: arrays.collect(),
+            unused: unused.cloned().collect(),
             not_started: match wanted {
                 Some(_) => Vec::new(),
-                None => self.not_started.borrow().clone(),
+                None => self.pending.not_started.borrow().clone(),
             },
+            dead_devices: Vec::new(),
+            arrays,
         })
     }
 
@@ -113,29 +137,40 @@ impl Daemon {
         Ok(json!({ "slot": slot.slot, "disk": slot.disk, "done": !dry_run }))
     }
 
-    /// Opens a disk that is to join an array; refuses one that holds something.
+    /// Opens a disk that is to join an array; refuses one that holds something, and whatever is
+    /// forced one that is in use here. That is told by what stands on it: names, also those of the
+    /// kernel, differ for one disk that is reached in two ways.
     async fn open_new(&self, disk: &NewDisk) -> Result<Rc<dyn Disk>, Failure> {
-        let opened = self.open_member(&disk.place, disk.dry_run).await?;
-        let failed = |e: weft_disk::DiskError| Failure::new(e.to_string());
-        let report = weft_array::examine(&*opened).await.map_err(failed)?;
-        let holds = match (&report.label, &report.superblock) {
-            (LabelReport::None { foreign: None }, _) => None,
-            (LabelReport::None { foreign: Some(foreign) }, _) => {
-                Some(format!("holds {}", foreign.what))
-            }
-            (LabelReport::Whole { .. }, Some(own)) => {
-                Some(format!("is a member of array {}", own.name))
-            }
-            (LabelReport::Whole { .. } | LabelReport::Faulty { .. }, _) => {
-                Some("is a damaged member of a weft array".to_owned())
-            }
-        };
+        let place = &disk.place;
+        self.refuse_used(place).await?;
+        let opened = self.open_member(place, disk.dry_run).await?;
+        let holds = contents(&*opened).await.map_err(|e| Failure::new(e.to_string()))?;
         match holds {
-            Some(what) if !disk.force => Err(Failure::new(format!("{} {what}", disk.place)).hint(
+            Some(what) if !disk.force => Err(Failure::new(format!("{place} holds {what}")).hint(
                 "check that it is the right disk; --force overwrites it. Nothing was changed",
             )),
             _ => Ok(opened),
         }
+    }
+
+    /// Refuses a disk that one of the arrays served here uses.
+    async fn refuse_used(&self, place: &str) -> Outcome {
+        // If it cannot be looked at, opening it will say why.
+        let Ok(disk) = self.opener.open(place, true).await else { return Ok(()) };
+        let Ok(Some(own)) = read_superblock(&*disk).await else { return Ok(()) };
+        for (name, served) in &*self.arrays.borrow() {
+            let (id, used) = served.array.identities();
+            if id == own.array_id && used.contains(&own.self_id) {
+                let what = match own.role_of(own.self_id) {
+                    Role::Spare => "a spare",
+                    _ => "a member",
+                };
+                return Err(Failure::new(format!("{place} is {what} of {name}, in use now")).hint(
+                    "choose another disk; `weft status` lists those in use. Nothing was changed",
+                ));
+            }
+        }
+        Ok(())
     }
 
     async fn add(&self, array: &str, new: &NewDisk) -> Result<Value, Failure> {
@@ -224,14 +259,50 @@ impl Daemon {
         let served = self.find(array)?;
         let name = served.array.status().name;
         if served.attached.get() {
-            return Err(Failure::new(format!("{name} is attached as a block device")).hint(
+            let user = self.user_of(&name).await;
+            let user = user.map_or_else(String::new, |user| format!(", {user}"));
+            return Err(Failure::new(format!("{name} is attached as a block device{user}")).hint(
                 format!("unmount it, `weft detach {name}`, then stop; nothing was changed"),
             ));
         }
         self.arrays.borrow_mut().remove(&name);
+        self.note_stopped(&served);
         self.server.remove_export(&name).await;
         served.stop().await?;
+        log::about(&name, "stopped by command");
         Ok(json!({ "stopped": name }))
+    }
+
+    async fn remove(&self, array: &str, member: &str, dry_run: bool) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        let status = served.array.status();
+        let name = &status.name;
+        let is_meant = |disk: &String| disk == member || Path::new(disk).ends_with(member);
+        let spares: Vec<&String> = status.spares.iter().filter(|spare| is_meant(spare)).collect();
+        if let [spare] = spares.as_slice() {
+            if !dry_run {
+                served.array.remove_spare(spare).await.map_err(refused)?;
+                log::about(name, &format!("spare {spare} was removed"));
+            }
+            return Ok(json!({ "disk": spare, "spare": true, "done": !dry_run }));
+        }
+        let slot = find_member(&served, member)?;
+        if slot.state != "missing" {
+            return Err(Failure::new(format!(
+                "{} is in slot {} and in use; only spares and missing members are removed",
+                slot.disk, slot.slot
+            ))
+            .hint(format!(
+                "`weft replace {name} {} NEWDISK` moves its data elsewhere; `weft fail` takes it \
+                 out of service. Nothing was changed",
+                slot.slot
+            )));
+        }
+        if !dry_run {
+            served.array.forget(slot.slot).await.map_err(refused)?;
+            log::about(name, &format!("slot {}: {} was forgotten", slot.slot, slot.disk));
+        }
+        Ok(json!({ "disk": slot.disk, "slot": slot.slot, "spare": false, "done": !dry_run }))
     }
 }
 

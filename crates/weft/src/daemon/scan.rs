@@ -1,97 +1,221 @@
 //! Finds members: looks at the disks that were named, and into the folders, without changing or
 //! claiming anything, and sorts what it finds by array.
+//!
+//! A disk that cannot be used stops nothing: it is listed with the reason, and the rest goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use weft_array::superblock::read_superblock;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use weft_array::superblock::{SlotState, disk_hint, read_superblock};
 use weft_array::{Id, Superblock, SuperblockError};
 
-use crate::daemon::log;
+use crate::control::protocol::UnusedDisk;
 use crate::failure::Failure;
 use crate::members::{Opener, Place, absolute};
 
 /// Smaller files in a folder are not looked at: no member is.
 const MEMBER_BYTES_MIN: u64 = 64 << 10;
+/// Disks looked at side by side: one that does not answer must not hold up the others.
+const LOOKS_MAX: usize = 32;
+
+/// Where to look: a disk, or a folder.
+#[derive(Debug, Clone)]
+pub struct SearchPlace {
+    /// Path or URI.
+    pub text: String,
+    /// Whether the person who started the daemon named it: it is missed then if it is not there.
+    pub named: bool,
+}
+
+impl SearchPlace {
+    /// What a person named.
+    pub fn named(text: &str) -> Self {
+        Self { text: text.to_owned(), named: true }
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// The arrays.
+    pub arrays: Vec<FoundArray>,
+    /// Disks that cannot be used, and why.
+    pub unused: Vec<UnusedDisk>,
+}
 
 /// The members found of one array.
 #[derive(Debug)]
 pub struct FoundArray {
-    /// The name, by the newest superblock.
-    pub name: String,
     /// The identity.
     pub id: Id,
-    /// Where the members are.
-    pub places: Vec<String>,
-    newest_seq: u64,
+    /// Its members.
+    pub members: Vec<FoundMember>,
 }
 
-/// Looks everywhere that `named` says.
-///
-/// # Errors
-/// If something that was named itself is no member, or cannot be read. What stands in a folder
-/// beside members is left alone.
-pub async fn scan(opener: &Opener, named: &[String]) -> Result<Vec<FoundArray>, Failure> {
-    let mut arrays: BTreeMap<Id, FoundArray> = BTreeMap::new();
+/// A member.
+#[derive(Debug)]
+pub struct FoundMember {
+    /// Where it is.
+    pub place: String,
+    /// What it says.
+    pub superblock: Superblock,
+}
+
+/// Looks everywhere. What stands in a folder beside members is left alone.
+pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
+    let mut scan = Scan::default();
+    let mut candidates = Vec::new();
     let mut seen = BTreeSet::new();
-    for place in named {
-        let folder = match Place::of(place) {
-            Place::Path(path) if path.is_dir() => Some(path),
-            _ => None,
+    for SearchPlace { text, named } in places {
+        let (is_missed, places) = match Place::of(text) {
+            Place::Path(path) if path.is_dir() => (false, members_of(&path)),
+            _ => (*named, absolute(text).map(|place| vec![place])),
         };
-        let candidates = match &folder {
-            Some(folder) => members_of(folder)?,
-            None => vec![absolute(place)?],
-        };
-        for candidate in candidates {
-            if !seen.insert(identity(&candidate)) {
-                continue;
+        match places {
+            Ok(places) => {
+                let new = places.into_iter().filter(|place| seen.insert(identity(place)));
+                candidates.extend(new.map(|place| (is_missed, place)));
             }
-            match look(opener, &candidate).await {
-                Ok(Some(superblock)) => note(&mut arrays, candidate, &superblock),
-                Ok(None) if folder.is_some() => {}
-                Err(failure) if folder.is_some() => {
-                    log::line(&format!("passed over: {}", failure.message))
-                }
-                Ok(None) => {
-                    return Err(Failure::new(format!(
-                        "{candidate} is not a member of a weft array"
-                    ))
-                    .hint(format!("leave it out, or look at it with `weft examine {candidate}`")));
-                }
-                Err(failure) => return Err(failure),
+            Err(failure) => scan.unused.push(unused(text, &failure, *named)),
+        }
+    }
+    let looks = candidates.into_iter().map(|(is_missed, place)| async move {
+        let found = look(opener, &place).await;
+        (is_missed, place, found)
+    });
+    let mut looks = stream::iter(looks).buffered(LOOKS_MAX);
+    let mut arrays: BTreeMap<Id, FoundArray> = BTreeMap::new();
+    while let Some((is_missed, place, found)) = looks.next().await {
+        match found {
+            Ok(Some(superblock)) => {
+                let id = superblock.array_id;
+                let array = arrays.entry(id).or_insert_with(|| FoundArray { id, members: vec![] });
+                array.members.push(FoundMember { place, superblock });
+            }
+            Ok(None) if !is_missed => {}
+            Ok(None) => {
+                let failure = Failure::new("it is not a member of a weft array")
+                    .hint(format!("leave it out, or look at it with `weft examine {place}`"));
+                scan.unused.push(unused(&place, &failure, true));
+            }
+            // What cannot be read in a folder need not be a member; what is one and is damaged
+            // needs attention wherever it is.
+            Err((failure, damaged)) => {
+                let failure = match damaged {
+                    true => failure,
+                    false => failure.hint(
+                        "it is looked for again every few seconds; if it is gone for good, leave it out",
+                    ),
+                };
+                scan.unused.push(unused(&place, &failure, damaged || is_missed));
             }
         }
     }
-    Ok(arrays.into_values().collect())
-}
-
-fn note(arrays: &mut BTreeMap<Id, FoundArray>, place: String, superblock: &Superblock) {
-    let id = superblock.array_id;
-    let found = arrays.entry(id).or_insert_with(|| FoundArray {
-        name: superblock.name.clone(),
-        id,
-        places: Vec::new(),
-        newest_seq: 0,
-    });
-    if superblock.seq >= found.newest_seq {
-        found.newest_seq = superblock.seq;
-        found.name.clone_from(&superblock.name);
+    scan.arrays = arrays.into_values().collect();
+    for array in &mut scan.arrays {
+        scan.unused.extend(array.leave_out_copies());
     }
-    found.places.push(place);
+    scan
 }
 
-async fn look(opener: &Opener, place: &str) -> Result<Option<Superblock>, Failure> {
-    let disk = opener.open(place, true).await?;
+/// A disk that is not used, as status shows it.
+pub fn unused(place: &str, failure: &Failure, attention: bool) -> UnusedDisk {
+    let why = failure.message.strip_prefix(&format!("{place}: ")).unwrap_or(&failure.message);
+    UnusedDisk {
+        disk: place.to_owned(),
+        why: why.to_owned(),
+        hint: failure.hint.clone(),
+        attention,
+    }
+}
+
+impl FoundArray {
+    /// The newest superblock found.
+    pub fn newest(&self) -> &Superblock {
+        let newest = self.members.iter().max_by_key(|member| member.superblock.seq);
+        &newest.expect("an array is found by its members").superblock
+    }
+
+    /// The array's name, by the newest superblock.
+    pub fn name(&self) -> String {
+        self.newest().name.clone()
+    }
+
+    /// Whether a person means this array.
+    pub fn is_called(&self, wanted: &str) -> bool {
+        self.newest().name == wanted || self.id.to_string() == wanted
+    }
+
+    /// The members that the newest superblock lists: who they are, what they are, and the disk that
+    /// each was last.
+    fn listed(&self) -> Vec<(Id, String, &str)> {
+        let newest = self.newest();
+        let mut listed = Vec::new();
+        for (number, slot) in newest.slots.iter().enumerate() {
+            if let Some(id) = slot.member_id.filter(|_| slot.state != SlotState::Missing) {
+                listed.push((id, format!("slot {number}"), slot.disk_hint.as_str()));
+            }
+            if let Some(replacement) = &slot.replacement {
+                let what = format!("the replacement of slot {number}");
+                listed.push((replacement.member_id, what, &replacement.disk_hint));
+            }
+        }
+        for spare in &newest.spares {
+            listed.push((spare.member_id, "a spare".to_owned(), &spare.disk_hint));
+        }
+        listed
+    }
+
+    /// The members that should be there and were not found, in words.
+    pub fn missing(&self) -> Vec<String> {
+        let found: BTreeSet<Id> = self.members.iter().map(|m| m.superblock.self_id).collect();
+        let listed = self.listed().into_iter().filter(|(id, ..)| !found.contains(id));
+        listed.map(|(_, what, hint)| format!("{what} (last seen as {hint})")).collect()
+    }
+
+    /// Of several disks that say that they are the same member, all but one were copied by hand. The
+    /// right one is the newest, or among those as new the one where the member was last seen. If
+    /// that does not tell, all stay: the assembly then refuses, and says why.
+    fn leave_out_copies(&mut self) -> Vec<UnusedDisk> {
+        let mut copies = Vec::new();
+        for (id, what, hint) in self.listed() {
+            let same: Vec<&FoundMember> =
+                self.members.iter().filter(|m| m.superblock.self_id == id).collect();
+            let newest = same.iter().map(|m| m.superblock.seq).max().unwrap_or_default();
+            let latest = || same.iter().filter(|m| m.superblock.seq == newest);
+            let at_place = || latest().filter(|m| disk_hint(&m.place) == hint);
+            let right = match (latest().count(), at_place().count()) {
+                (1, _) => latest().next(),
+                (_, 1) => at_place().next(),
+                _ => None,
+            };
+            let Some(right) = right else { continue };
+            for copy in same.iter().filter(|m| m.place != right.place) {
+                let failure = Failure::new(format!("it is a copy of {}, {what}", right.place))
+                    .hint(format!("move it away, or erase it: `weft wipe {} --force`", copy.place));
+                copies.push(unused(&copy.place, &failure, true));
+            }
+        }
+        self.members.retain(|member| copies.iter().all(|copy| copy.disk != member.place));
+        copies
+    }
+}
+
+/// The superblock of the disk, if it is a member; else why not, and whether it is a damaged one.
+async fn look(opener: &Opener, place: &str) -> Result<Option<Superblock>, (Failure, bool)> {
+    let disk = opener.open(place, true).await.map_err(|error| (error.failure, false))?;
     read_superblock(&*disk).await.map_err(|e| {
-        let failure = Failure::new(format!("{place}: {e}"));
+        let failure = Failure::new(e.to_string());
         match e {
-            SuperblockError::Disk(_) => failure,
-            _ => failure.hint(format!(
-                "`weft examine {place}` shows what can be read of it; nothing was changed"
-            )),
+            SuperblockError::Disk(_) => (failure, false),
+            _ => {
+                let hint = format!("`weft examine {place}` shows what can be read of it");
+                (failure.hint(hint), true)
+            }
         }
     })
 }

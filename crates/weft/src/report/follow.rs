@@ -43,13 +43,22 @@ pub fn replacement(client: &mut Client, array: &str, silent: bool) -> Result<Sta
     let mut patience = 20;
     let kinds = [JobKind::Rebuild, JobKind::Replace];
     let end = follow(client, array, &kinds, silent, |status| {
+        if status.paused {
+            return false;
+        }
         if is_rebuilding(status) {
             return true;
         }
         patience -= 1;
         patience > 0 && may_start(status)
     })?;
+    let waits = is_rebuilding(&end) || may_start(&end);
     match &end.broken {
+        None if end.paused && waits => Err(Failure::new(format!(
+            "maintenance of {} is paused: nothing is rebuilt, and no spare is taken",
+            end.name
+        ))
+        .hint(format!("`weft rebuild {} resume` lets it go on", end.name))),
         Some(cause) => Err(Failure::new(format!("{} is broken: {cause}", end.name))
             .hint(format!("`weft status {}` says what can still be read", end.name))),
         None => Ok(end),

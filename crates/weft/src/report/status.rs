@@ -7,7 +7,7 @@ use weft_array::{
     ArrayState, JobKind, JobStatus, RebuildOrder, RebuildPolicy, RebuildStatus, Status,
 };
 
-use crate::control::protocol::{NotStarted, ServedArray, Snapshot};
+use crate::control::protocol::{DeadDevice, NotStarted, ServedArray, Snapshot, UnusedDisk};
 use crate::size;
 
 /// Hot zones shown to whoever watches.
@@ -19,12 +19,47 @@ pub fn snapshot(snapshot: &Snapshot, watched: bool) -> String {
     for served in &snapshot.arrays {
         text.push_str(&array(served, watched));
     }
-    for NotStarted { name, id, why } in &snapshot.not_started {
-        let _ = writeln!(text, "{name}: NOT STARTED\n  {why}\n  id {id}");
+    for NotStarted { name, id, why, hint, stopped } in &snapshot.not_started {
+        let state = if *stopped { "stopped" } else { "NOT STARTED" };
+        let _ = writeln!(text, "{name}: {state}\n  {why}");
+        write_hint(&mut text, hint.as_deref());
+        let _ = writeln!(text, "  id {id}");
+    }
+    for UnusedDisk { disk, why, hint, attention } in &snapshot.unused {
+        let state = if *attention { "NOT USED" } else { "not used" };
+        let _ = writeln!(text, "{disk}: {state}\n  {why}");
+        write_hint(&mut text, hint.as_deref());
+    }
+    for device in &snapshot.dead_devices {
+        text.push_str(&dead_device(device));
     }
     if text.is_empty() {
         text.push_str("no arrays\n");
     }
+    text
+}
+
+fn write_hint(text: &mut String, hint: Option<&str>) {
+    if let Some(hint) = hint {
+        let _ = writeln!(text, "  → {hint}");
+    }
+}
+
+/// A block device whose daemon has ended, and what to do about it.
+pub fn dead_device(dead: &DeadDevice) -> String {
+    let DeadDevice { array, device, user } = dead;
+    let device =
+        device.as_ref().map_or_else(|| "the block device".into(), |d| d.display().to_string());
+    let mut text =
+        format!("{array}: DEAD BLOCK DEVICE: {device} gives only errors, its daemon ended");
+    let first = match user {
+        Some(user) => {
+            let _ = write!(text, "; it is still {user}");
+            "unmount or close it, then "
+        }
+        None => "",
+    };
+    let _ = writeln!(text, "\n  → {first}`weft detach {array}`");
     text
 }
 
@@ -61,6 +96,19 @@ fn state(state: ArrayState) -> &'static str {
 fn array(served: &ServedArray, watched: bool) -> String {
     let status = &served.status;
     let mut text = format!("{}: {} · {}\n", status.name, redundancy(status), state(status.state));
+    if status.paused {
+        let spares = status.spares.len();
+        let what = match spares {
+            _ if status.state != ArrayState::Degraded => "no rebuild, resync or scrub goes on",
+            0 => "no rebuild starts",
+            _ => "NO SPARE IS TAKEN",
+        };
+        let _ = writeln!(
+            text,
+            "  MAINTENANCE IS PAUSED: {what} until `weft rebuild {} resume`",
+            status.name
+        );
+    }
     let hole = if status.write_hole_closed { "" } else { " (write hole open)" };
     let _ = writeln!(
         text,
@@ -95,12 +143,28 @@ fn array(served: &ServedArray, watched: bool) -> String {
                 notes.push_str(": resync waits");
             }
         }
-        let last = if slot.state == "missing" { " (was last)" } else { "" };
+        for vanished in served.vanished.iter().filter(|vanished| vanished.disk == slot.disk) {
+            let (name, number) = (&status.name, slot.slot);
+            let _ = write!(
+                notes,
+                "\n           GONE WHEN WEFT STOPS: {}; `weft replace {name} {number} NEWDISK`",
+                vanished.what
+            );
+        }
+        let last = match slot.state.as_str() {
+            "missing" if slot.disk.is_empty() => "no disk",
+            "missing" => " (was last)",
+            _ => "",
+        };
         let _ =
             writeln!(text, "  slot {:<3} {:<11} {}{last}{notes}", slot.slot, slot.state, slot.disk);
     }
     for spare in &status.spares {
-        let _ = writeln!(text, "  spare                {spare}");
+        let vanished = served.vanished.iter().find(|vanished| vanished.disk == *spare);
+        let note = vanished.map_or_else(String::new, |vanished| {
+            format!("  GONE WHEN WEFT STOPS: {}", vanished.what)
+        });
+        let _ = writeln!(text, "  spare                {spare}{note}");
     }
     if let Some(scrub) = status.scrub.as_ref().filter(|scrub| !scrub.running) {
         let _ = writeln!(text, "  last scrub: {}", self::scrub(scrub));

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use rustix::process::Signal;
 use weft_testkit::{Need, Process, Scratch, command, have, run, wait_until};
 
 /// A scratch folder with a runtime directory, and the daemon that was started last.
@@ -71,6 +72,22 @@ impl Bench {
     /// The daemon's process id.
     pub fn daemon_id(&self) -> u32 {
         self.daemon.as_ref().expect("a daemon runs").id()
+    }
+
+    /// Sends a signal to the daemon.
+    pub fn signal(&self, signal: Signal) {
+        self.daemon.as_ref().expect("a daemon runs").signal(signal);
+    }
+
+    /// Whether the daemon still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.daemon.as_mut().expect("a daemon runs").is_running()
+    }
+
+    /// Waits until the daemon has logged `what`.
+    #[track_caller]
+    pub fn wait_for_log(&self, what: &str) {
+        wait_until(&format!("`{what}` in the log"), || self.log().contains(what));
     }
 
     /// `kill -9`.

@@ -1,0 +1,39 @@
+//! Which processes use a mounted file system: by the links in `/proc`, which are read without
+//! touching the file system itself, as that may be dead.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Processes named at most.
+const SHOWN_MAX: usize = 3;
+
+/// Processes that have a file open, or work, below one of `targets`, in words; empty if none is
+/// seen.
+pub fn processes_in(targets: &[PathBuf]) -> String {
+    if targets.is_empty() {
+        return String::new();
+    }
+    let below = |link: &Path| {
+        fs::read_link(link).is_ok_and(|path| targets.iter().any(|target| path.starts_with(target)))
+    };
+    let uses = |process: &Path| {
+        let fixed = ["cwd", "root", "exe"].map(|name| process.join(name));
+        let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        fixed.into_iter().chain(open.map(|entry| entry.path())).any(|link| below(&link))
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut names = processes.filter_map(|entry| {
+        let number: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let path = entry.path();
+        if !uses(&path) {
+            return None;
+        }
+        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        Some(format!("{} ({number})", name.trim()))
+    });
+    let mut shown: Vec<String> = names.by_ref().take(SHOWN_MAX).collect();
+    if names.next().is_some() {
+        shown.push("others".into());
+    }
+    shown.join(", ")
+}

@@ -1,0 +1,111 @@
+//! `weft wipe`: erases what makes a disk a member; the daemon is not needed for it.
+//!
+//! A disk that is in use cannot be opened for writing, whoever uses it. Only remote disks know no
+//! owner: of those the daemon of this runtime directory is asked.
+
+use serde_json::json;
+use weft_array::{Contents, contents};
+
+use crate::cli::WipeArgs;
+use crate::control::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::members::{Opener, Place, absolute};
+use crate::runtime_dir::RuntimeDir;
+use crate::thread;
+
+/// What became of a disk.
+struct Wiped {
+    disk: String,
+    /// What it is, in words; `None` if there is nothing to erase.
+    what: Option<String>,
+}
+
+/// `weft wipe`. All disks are looked at before one is changed.
+pub fn wipe(
+    args: &WipeArgs,
+    dir: impl FnOnce() -> Result<RuntimeDir, Failure>,
+    json: bool,
+) -> Outcome {
+    let places: Vec<String> = args.disks.iter().map(|d| absolute(d)).collect::<Result<_, _>>()?;
+    if places.iter().any(|place| matches!(Place::of(place), Place::Uri(_))) {
+        refuse_served(&places, dir)?;
+    }
+    let (force, zero) = (args.force, args.zero);
+    let wiped = thread::run(move |opener: Opener| async move {
+        let mut disks = Vec::new();
+        for place in &places {
+            // Owning it, even to look: what is in use shall be refused, not judged.
+            let disk = opener.open(place, false).await?;
+            let what = look(&*disk, zero).await?;
+            disks.push((disk, Wiped { disk: place.clone(), what }));
+        }
+        for (disk, wiped) in &disks {
+            if force && wiped.what.is_some() {
+                weft_array::wipe(&**disk, zero).await.map_err(|e| Failure::new(e.to_string()))?;
+            }
+        }
+        Ok(disks.into_iter().map(|(_, wiped)| wiped).collect::<Vec<_>>())
+    })?;
+    let to_erase: Vec<&Wiped> = wiped.iter().filter(|wiped| wiped.what.is_some()).collect();
+    if json {
+        let disks = wiped.iter().map(|w| json!({ "disk": w.disk, "holds": w.what }));
+        let disks: Vec<_> = disks.collect();
+        if force || args.dry_run || to_erase.is_empty() {
+            println!("{}", json!({ "disks": disks, "done": force }));
+        }
+    } else {
+        for Wiped { disk, what } in &wiped {
+            match what {
+                None => println!("{disk}: nothing to erase"),
+                Some(what) if force => println!("{disk}: erased ({what})"),
+                Some(what) => println!("{disk}: {what}"),
+            }
+        }
+        if force && !zero && !to_erase.is_empty() {
+            println!(
+                "what was stored in their data areas is still there, so `weft create` and `weft add` \
+                 ask for --force; `weft wipe --zero --force` clears it"
+            );
+        }
+        if args.dry_run {
+            println!("nothing was changed");
+        }
+    }
+    if force || args.dry_run || to_erase.is_empty() {
+        return Ok(());
+    }
+    let disks: Vec<&str> = to_erase.iter().map(|wiped| wiped.disk.as_str()).collect();
+    Err(Failure::new(format!("not erased: {}", disks.join(", ")))
+        .hint("check that they are the right disks; --force erases them. Nothing was changed"))
+}
+
+/// What there is to erase on a disk.
+async fn look(disk: &dyn weft_disk::Disk, zero: bool) -> Result<Option<String>, Failure> {
+    let name = &disk.info().name;
+    match contents(disk).await.map_err(|e| Failure::new(e.to_string()))? {
+        None => Ok(None),
+        Some(what @ (Contents::Member { .. } | Contents::Damaged { .. })) => {
+            Ok(Some(what.to_string()))
+        }
+        Some(what @ Contents::Unrecognised { .. }) if zero => Ok(Some(what.to_string())),
+        // Only what was a member of an array has such data behind no label.
+        Some(Contents::Unrecognised { .. }) => Ok(None),
+        Some(what @ Contents::Foreign(_)) => {
+            Err(Failure::new(format!("{name} holds {what}, and is no member of a weft array"))
+                .hint(format!("`wipefs -a {name}` erases that; nothing was changed")))
+        }
+    }
+}
+
+fn refuse_served(places: &[String], dir: impl FnOnce() -> Result<RuntimeDir, Failure>) -> Outcome {
+    // Without a daemon there is nobody to ask.
+    let Ok(mut client) = dir().and_then(|dir| Client::connect(&dir)) else { return Ok(()) };
+    for array in client.snapshot(None)?.arrays {
+        let disks = array.status.disks();
+        if let Some(used) = places.iter().find(|place| disks.contains(place)) {
+            return Err(Failure::new(format!("{used} is in use by {}", array.status.name))
+                .hint("fail, replace or remove it first; nothing was changed"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Starting arrays by command, and remembering those that were stopped by one.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use weft_array::Id;
+
+use crate::control::protocol::{NotStarted, StartTarget};
+use crate::daemon::Daemon;
+use crate::daemon::scan::{FoundMember, Scan};
+use crate::daemon::served::Served;
+use crate::failure::Failure;
+use crate::members::{Place, absolute};
+
+impl Daemon {
+    /// `weft start`.
+    pub(in crate::daemon) async fn start_by_command(
+        &self,
+        targets: &[StartTarget],
+        force_degraded: bool,
+        dry_run: bool,
+    ) -> Result<Value, Failure> {
+        let is_disk = |place: &str| match Place::of(place) {
+            Place::Uri(_) => true,
+            Place::Path(path) => path.exists(),
+        };
+        let disks = targets.iter().map(|target| &target.place).filter(|place| is_disk(place));
+        let more: Vec<String> = disks.cloned().collect();
+        let mut scan = self.scan(&more).await?;
+        let _turn = self.starting.acquire(1).await;
+        let mut wanted = BTreeSet::new();
+        for target in targets {
+            wanted.insert(self.find_to_start(target, &scan)?);
+        }
+        scan.arrays.retain(|found| wanted.contains(&found.id));
+        if !dry_run {
+            self.pending.add_places(more);
+        }
+        let mut started = Vec::new();
+        for found in &scan.arrays {
+            let (name, missing) = (found.name(), found.missing());
+            if self.arrays.borrow().contains_key(&name) {
+                return Err(Failure::new(format!("another array called {name} is being served"))
+                    .hint(format!("`weft stop {name}` stops it")));
+            }
+            if !dry_run {
+                self.pending.stopped.borrow_mut().remove(&found.id);
+                let force = force_degraded || self.pending.force_degraded;
+                let mut unused = Vec::new();
+                self.start_one(found, force, &mut unused).await?;
+                let id = found.id.to_string();
+                self.pending.not_started.borrow_mut().retain(|array| array.id != id);
+                self.pending.unused.borrow_mut().extend(unused);
+            }
+            let uris = self.uris(&name);
+            let id = found.id.to_string();
+            started.push(json!({ "name": name, "id": id, "missing": missing, "nbd": uris }));
+        }
+        Ok(json!({ "arrays": started, "done": !dry_run }))
+    }
+
+    /// The array that a target of `weft start` means.
+    fn find_to_start(&self, target: &StartTarget, scan: &Scan) -> Result<Id, Failure> {
+        let StartTarget { text, place } = target;
+        let named = scan.arrays.iter().filter(|found| found.is_called(text));
+        let holding = scan.arrays.iter().filter(|found| {
+            let same = |m: &FoundMember| m.place == *place;
+            absolute(place).is_ok() && found.members.iter().any(same)
+        });
+        let (named, holding): (Vec<_>, Vec<_>) = (named.collect(), holding.collect());
+        let chosen = match (named.as_slice(), holding.as_slice()) {
+            ([], []) => {
+                let unused = scan.unused.iter().find(|disk| disk.disk == *place);
+                return Err(match unused {
+                    Some(disk) => Failure {
+                        hint: disk.hint.clone(),
+                        ..Failure::new(format!("{}: {}", disk.disk, disk.why))
+                    },
+                    None => Failure::new(format!("{text} is neither an array nor a member of one"))
+                        .hint("`weft status` lists what was found; `weft start` also takes disks"),
+                });
+            }
+            ([], found) | (found, _) if found.len() > 1 => {
+                let ids: Vec<String> = found.iter().map(|found| found.id.to_string()).collect();
+                return Err(Failure::new(format!("several arrays are called {text}"))
+                    .hint(format!("give the id of one: {}", ids.join(" or "))));
+            }
+            ([], [found]) | ([found], _) => found,
+            _ => unreachable!("several are handled above"),
+        };
+        if self.is_served(chosen) {
+            let name = chosen.name();
+            return Err(Failure::new(format!("{name} is being served already"))
+                .hint(format!("`weft status {name}` shows it")));
+        }
+        Ok(chosen.id)
+    }
+
+    /// Remembers an array that is stopped by command, and where its disks are.
+    pub(in crate::daemon) fn note_stopped(&self, served: &Served) {
+        let (id, _) = served.array.identities();
+        let status = served.array.status();
+        self.pending.add_places(status.disks());
+        self.pending.stopped.borrow_mut().insert(id);
+        self.pending.not_started.borrow_mut().push(NotStarted {
+            hint: Some(format!("`weft start {}` starts it again", status.name)),
+            name: status.name,
+            id: id.to_string(),
+            why: "stopped by command".to_owned(),
+            stopped: true,
+        });
+    }
+}

@@ -1,0 +1,122 @@
+//! Watches that members can be found again under the names they were opened by.
+//!
+//! A file that is deleted while it is open works on, and is gone when it is closed: the array would
+//! look healthy until its next start finds a member missing. Failing it at once would throw away
+//! redundancy that is still there, so a person is told, loudly, to replace it while it can be
+//! copied. The look goes by the names alone, on a thread of its own, so no disk that hangs and no
+//! request is in the way.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+use std::rc::Rc;
+
+use weft_rt::{Nanos, SECOND};
+
+use crate::control::protocol::VanishedDisk;
+use crate::daemon::{Daemon, log};
+use crate::members::Place;
+use crate::thread;
+
+const LOOK_EVERY: Nanos = 3 * SECOND;
+
+/// What a name stood for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// A file: file system and inode.
+    File(u64, u64),
+    /// A block device: its number.
+    Device(u64),
+}
+
+impl Identity {
+    /// What `place` stands for now; nothing if that is no path, or not there.
+    pub fn of(place: &str) -> Option<Self> {
+        match Place::of(place) {
+            Place::Path(path) => fs::metadata(path).ok().map(|data| Self::from(&data)),
+            Place::Uri(_) => None,
+        }
+    }
+
+    fn from(data: &Metadata) -> Self {
+        if data.file_type().is_block_device() {
+            Self::Device(data.rdev())
+        } else {
+            Self::File(data.dev(), data.ino())
+        }
+    }
+}
+
+/// What became of `disk`, which was `identity` when it was opened; nothing if it is still there.
+fn what_became(disk: &str, identity: Identity) -> Option<String> {
+    let there = match fs::metadata(disk) {
+        Ok(data) if Identity::from(&data) == identity => return None,
+        Ok(_) => true,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+        // That it cannot be looked at now says nothing about it.
+        Err(_) => return None,
+    };
+    if let Identity::Device(_) = identity {
+        return Some("its device node is gone: was it unplugged?".to_owned());
+    }
+    let opened = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let own = opened
+        .map(|entry| entry.path())
+        .find(|path| fs::metadata(path).is_ok_and(|data| Identity::from(&data) == identity));
+    let links = own.as_ref().and_then(|path| fs::metadata(path).ok()).map(|data| data.nlink());
+    let renamed = own.and_then(|path| fs::read_link(path).ok()).filter(|_| links != Some(0));
+    Some(match renamed {
+        Some(name) if name != Path::new(disk) => format!("it was renamed to {}", name.display()),
+        _ if there => "it was deleted, and another file has its name".to_owned(),
+        _ => "it was deleted".to_owned(),
+    })
+}
+
+impl Daemon {
+    /// Looks again and again, until the daemon stops.
+    pub(super) async fn watch_members(self: Rc<Self>) {
+        while !self.stopping.get() {
+            self.opener.rt.sleep(LOOK_EVERY).await;
+            let mut watched = Vec::new();
+            for (name, served) in &*self.arrays.borrow() {
+                let opened = self.opened.borrow();
+                for disk in served.array.status().disks() {
+                    watched.extend(opened.get(&disk).map(|id| (name.clone(), disk.clone(), *id)));
+                }
+            }
+            let look = move || -> Vec<(String, VanishedDisk)> {
+                let became = |(array, disk, id): (String, String, Identity)| {
+                    let what = what_became(&disk, id)?;
+                    Some((array, VanishedDisk { disk, what }))
+                };
+                watched.into_iter().filter_map(became).collect()
+            };
+            let Ok(vanished) = thread::elsewhere(look).await else { continue };
+            self.note_vanished(vanished);
+        }
+    }
+
+    fn note_vanished(&self, found: Vec<(String, VanishedDisk)>) {
+        let mut now: BTreeMap<String, Vec<VanishedDisk>> = BTreeMap::new();
+        for (array, disk) in found {
+            now.entry(array).or_default().push(disk);
+        }
+        let before = self.vanished.replace(now);
+        let known = |array: &str, disk: &VanishedDisk| {
+            before.get(array).is_some_and(|disks| disks.contains(disk))
+        };
+        for (array, disks) in &*self.vanished.borrow() {
+            for disk in disks.iter().filter(|disk| !known(array, disk)) {
+                let VanishedDisk { disk, what } = disk;
+                log::about(
+                    array,
+                    &format!(
+                        "ALERT: {disk}: {what}; it works until weft stops, and will be missing \
+                         then: replace it now with `weft replace {array} {disk} NEWDISK`"
+                    ),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Single arrays and disks are started, stopped, removed and erased while the daemon runs; a pause
+//! is seen.
+
+mod common;
+
+use common::Bench;
+
+fn served(name: &str) -> Bench {
+    let mut bench = Bench::new(name);
+    bench.weft(&["create", "t", "--code", "raid5", "--size", "8M", "d0", "d1", "d2"]);
+    bench.weft(&["create", "u", "--code", "raid1", "--size", "8M", "e0", "e1"]);
+    bench.serve(&["d0", "d1", "d2", "e0", "e1"]);
+    bench
+}
+
+#[test]
+fn an_array_is_stopped_and_started_alone() {
+    let mut bench = served("start-stop");
+    bench.weft(&["add", "t", "s0", "--size", "8M"]);
+    bench.weft(&["stop", "t"]);
+    let said = bench.refused(&["status", "t"], 1);
+    assert!(said.contains("stopped by command") && said.contains("weft start t"), "{said}");
+    // It is nobody's fault, and nothing starts it behind the administrator's back.
+    bench.weft(&["status", "--check"]);
+    bench.signal(rustix::process::Signal::HUP);
+    bench.wait_for_log("SIGHUP");
+    assert!(bench.weft(&["status"]).contains("t: stopped"));
+    let dry = bench.weft(&["start", "t", "--dry-run"]);
+    assert!(dry.contains("would be started; nothing was changed"), "{dry}");
+    assert!(bench.weft(&["status"]).contains("t: stopped"));
+    // Also the disk is found that a command added.
+    let started = bench.weft(&["start", "t", "--json"]);
+    let started: serde_json::Value = serde_json::from_str(&started).expect("JSON");
+    assert_eq!((&started["arrays"][0]["name"], &started["done"]), (&"t".into(), &true.into()));
+    let status = bench.status("t");
+    assert_eq!(
+        (&status["state"], status["spares"].as_array().map(Vec::len)),
+        (&"healthy".into(), Some(1))
+    );
+    let said = bench.refused(&["start", "t"], 1);
+    assert!(said.contains("served already"), "{said}");
+    let said = bench.refused(&["start", "nope"], 1);
+    assert!(said.contains("neither an array nor"), "{said}");
+    bench.terminate();
+}
+
+#[test]
+fn disks_that_the_daemon_was_not_told_of_are_started() {
+    let mut bench = served("start-disks");
+    bench.weft(&["create", "v", "--code", "raid1", "--size", "8M", "x0", "x1"]);
+    let dry = bench.weft(&["start", "x0", "--dry-run"]);
+    assert!(dry.contains("without slot 1"), "{dry}");
+    bench.weft(&["start", "x0", "x1"]);
+    assert_eq!(bench.status("v")["state"], "healthy");
+    // One disk of two may be the older half.
+    bench.weft(&["create", "w", "--code", "raid1", "--size", "8M", "y0", "y1"]);
+    let said = bench.refused(&["start", "y0"], 1);
+    assert!(said.contains("force"), "{said}");
+    bench.weft(&["start", "y0", "--force-degraded"]);
+    assert_eq!(bench.status("w")["state"], "degraded");
+    bench.terminate();
+}
+
+#[test]
+fn a_spare_is_removed_and_a_lost_member_forgotten() {
+    let mut bench = served("remove");
+    bench.weft(&["add", "t", "s0", "--size", "8M"]);
+    let said = bench.refused(&["remove", "t", "d1"], 1);
+    assert!(said.contains("weft replace") && said.contains("Nothing was changed"), "{said}");
+    bench.weft(&["remove", "t", "s0", "--dry-run"]);
+    assert_eq!(bench.status("t")["spares"].as_array().map(Vec::len), Some(1));
+    bench.weft(&["remove", "t", "s0"]);
+    assert_eq!(bench.status("t")["spares"].as_array().map(Vec::len), Some(0));
+    let said = bench.refused(&["examine", "s0"], 1);
+    assert!(said.contains("not a member"), "{said}");
+    // It is free for another array.
+    bench.weft(&["add", "u", "s0"]);
+    bench.weft(&["fail", "t", "d1"]);
+    bench.weft(&["remove", "t", "1"]);
+    assert_eq!(bench.status("t")["slots"][1]["disk"], "");
+    bench.terminate();
+    bench.serve(&["d0", "d1", "d2", "e0", "e1", "s0"]);
+    let status = bench.status("t");
+    assert_eq!((&status["state"], &status["slots"][1]["disk"]), (&"degraded".into(), &"".into()));
+    assert_eq!(bench.status("u")["spares"].as_array().map(Vec::len), Some(1));
+    bench.terminate();
+}
+
+#[test]
+fn a_disk_is_wiped_if_it_is_told_twice_and_not_in_use() {
+    let mut bench = served("wipe");
+    let said = bench.refused(&["wipe", "d0", "--force"], 1);
+    assert!(said.contains("in use"), "{said}");
+    bench.weft(&["fail", "t", "d1"]);
+    let before = std::fs::read(bench.path("d1")).expect("the disk");
+    let said = bench.refused(&["wipe", "d1"], 1);
+    assert!(said.contains("a member of array 't'") && said.contains("--force"), "{said}");
+    bench.weft(&["wipe", "d1", "--dry-run"]);
+    assert!(before == std::fs::read(bench.path("d1")).expect("the disk"), "it was changed");
+    bench.weft(&["wipe", "d1", "--force"]);
+    let said = bench.refused(&["examine", "d1"], 1);
+    assert!(said.contains("not a member"), "{said}");
+    assert!(bench.weft(&["wipe", "d1"]).contains("nothing to erase"));
+    bench.weft(&["wipe", "d1", "--zero", "--force"]);
+    assert!(std::fs::read(bench.path("d1")).expect("the disk").iter().all(|b| *b == 0));
+    // All of them are looked at before one is touched.
+    bench.refused(&["wipe", "--force", "d1", "d2"], 1);
+    bench.weft(&["add", "t", "d1"]);
+    bench.weft(&["rebuild", "t"]);
+    bench.terminate();
+    // Without a daemon, too. What another program has left is that one's to erase.
+    bench.weft(&["wipe", "e1", "--force"]);
+    let foreign = bench.scratch.file("f", 8 << 20);
+    std::fs::write(foreign, b"LUKS\xba\xbe and more").expect("a header");
+    std::fs::File::options()
+        .write(true)
+        .open(bench.path("f"))
+        .and_then(|f| f.set_len(8 << 20))
+        .expect("grow");
+    let said = bench.refused(&["wipe", "f", "--force"], 1);
+    assert!(said.contains("LUKS") && said.contains("wipefs"), "{said}");
+}
+
+#[test]
+fn a_pause_is_shown_and_explained() {
+    let mut bench = served("pause");
+    bench.weft(&["add", "t", "s0", "--size", "8M"]);
+    let said = bench.weft(&["rebuild", "t", "pause"]);
+    assert!(said.contains("resume"), "{said}");
+    let shown = bench.weft(&["status", "t"]);
+    assert!(
+        shown.lines().nth(1).is_some_and(|line| line.contains("MAINTENANCE IS PAUSED")),
+        "{shown}"
+    );
+    bench.weft(&["fail", "t", "d1"]);
+    bench.wait_for_log("maintenance is paused, so no spare is taken");
+    let shown = bench.weft(&["status", "t"]);
+    assert!(shown.lines().nth(1).is_some_and(|line| line.contains("NO SPARE IS TAKEN")), "{shown}");
+    assert_eq!(bench.status("t")["paused"], true);
+    let said = bench.refused(&["rebuild", "t"], 1);
+    assert!(said.contains("paused") && said.contains("weft rebuild t resume"), "{said}");
+    bench.weft(&["rebuild", "t", "resume"]);
+    bench.weft(&["rebuild", "t"]);
+    assert_eq!(bench.status("t")["state"], "healthy");
+    assert!(!bench.weft(&["status", "t"]).contains("PAUSED"));
+    bench.terminate();
+}

@@ -1,0 +1,171 @@
+//! A disk that is missing or bad stops no array that can do without it, and is used as soon as it
+//! can be.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+
+use common::Bench;
+use weft_testkit::{LoopDevice, Need, have, wait_until};
+
+fn arrays(name: &str) -> Bench {
+    let bench = Bench::new(name);
+    bench.weft(&["create", "t", "--code", "raid5", "--size", "8M", "d0", "d1", "d2"]);
+    bench.weft(&["create", "u", "--code", "raid6", "--size", "8M", "e0", "e1", "e2", "e3", "e4"]);
+    bench
+}
+
+/// The state of every array that is served, by name.
+fn states(bench: &Bench) -> Vec<String> {
+    let status = snapshot(bench);
+    let arrays = status["arrays"].as_array().expect("arrays").iter();
+    let text = |a: &serde_json::Value| {
+        format!("{} {}", a["status"]["name"], a["status"]["state"]).replace('"', "")
+    };
+    arrays.map(text).collect()
+}
+
+fn snapshot(bench: &Bench) -> serde_json::Value {
+    serde_json::from_str(&bench.weft(&["status", "--json"])).expect("JSON")
+}
+
+#[test]
+fn what_was_named_and_is_not_there_stops_nothing() {
+    let mut bench = arrays("named");
+    fs::rename(bench.path("e2"), bench.path("hidden")).expect("hide a member");
+    let file = fs::File::options().write(true).open(bench.path("e4")).expect("a member");
+    file.write_all_at(&[0x55; 64], 16).expect("damage a label");
+    let _ = bench.scratch.file("plain", 8 << 20);
+    bench.serve(&[
+        "d0",
+        "d1",
+        "d2",
+        "e0",
+        "e1",
+        "e2",
+        "e3",
+        "e4",
+        "plain",
+        "/dev/gone",
+        "nbd://127.0.0.1:1/x",
+    ]);
+    assert_eq!(states(&bench), ["t healthy", "u degraded"]);
+    for what in ["e2", "e4", "plain", "/dev/gone", "nbd://127.0.0.1:1/x"] {
+        let said = format!("{what} is not used");
+        assert!(bench.log().lines().any(|l| l.contains("ALERT") && l.contains(&said)), "{what}");
+        assert!(bench.weft(&["status"]).contains(&format!("{what}: NOT USED")), "{what}");
+    }
+    bench.refused(&["status", "--check"], 3);
+    // It comes back too late: its array says how to give it back.
+    fs::rename(bench.path("hidden"), bench.path("e2")).expect("bring it back");
+    bench.signal(rustix::process::Signal::HUP);
+    bench.wait_for_log("e2 is not used: u runs without it");
+    let hint = bench.weft(&["status"]);
+    assert!(hint.contains("weft add u") && hint.contains("--force"), "{hint}");
+    let e2 = common::text(&bench.path("e2"));
+    bench.weft(&["add", "u", &e2, "--force"]);
+    // The one with the damaged label is still missing.
+    let said = bench.refused(&["rebuild", "u"], 1);
+    assert!(said.contains("slot 4 of u is missing"), "{said}");
+    assert_eq!(bench.status("u")["slots"][2]["state"], "active");
+    bench.terminate();
+}
+
+#[test]
+fn an_array_whose_members_come_later_is_started_then() {
+    let mut bench = arrays("later");
+    for n in ["e0", "e1", "e2"] {
+        fs::rename(bench.path(n), bench.path(&format!("hidden-{n}"))).expect("hide a member");
+    }
+    bench.serve(&["d0", "d1", "d2", "e0", "e1", "e2", "e3", "e4"]);
+    assert_eq!(states(&bench), ["t healthy"]);
+    assert!(bench.weft(&["status"]).contains("u: NOT STARTED"));
+    bench.refused(&["status", "--check"], 4);
+    for n in ["e0", "e1", "e2"] {
+        fs::rename(bench.path(&format!("hidden-{n}")), bench.path(n)).expect("bring it back");
+    }
+    // By itself.
+    wait_until("the array to be started", || states(&bench) == ["t healthy", "u healthy"]);
+    bench.weft(&["status", "--check"]);
+    bench.terminate();
+}
+
+#[test]
+fn wait_gives_slow_disks_time() {
+    let mut bench = arrays("slow");
+    let (hidden, there) = (bench.path("away/e1"), bench.path("e1"));
+    fs::create_dir(bench.path("away")).expect("a folder");
+    fs::rename(&there, &hidden).expect("hide a member");
+    let mut look = bench.command(&["status"]);
+    let late = std::thread::spawn(move || {
+        // Not before the array that is complete is served.
+        wait_until("the other array", || {
+            let shown = look.output().expect("weft status").stdout;
+            let shown = String::from_utf8_lossy(&shown).into_owned();
+            shown.contains("t: can lose") && shown.contains("waiting for slot 1")
+        });
+        fs::rename(hidden, there).expect("bring it back");
+    });
+    bench.serve(&["--wait", "10m", "."]);
+    late.join().expect("the disk came");
+    assert_eq!(states(&bench), ["t healthy", "u healthy"]);
+    bench.terminate();
+    // Without it the array starts without the member, and when time is up, too.
+    fs::rename(bench.path("e1"), bench.path("away/e1")).expect("hide a member");
+    bench.serve(&["--wait", "1s", "."]);
+    assert_eq!(states(&bench), ["t healthy", "u degraded"]);
+    bench.terminate();
+}
+
+#[test]
+fn of_copies_the_member_at_its_place_is_used() {
+    let mut bench = arrays("copies");
+    fs::copy(bench.path("d1"), bench.path("d1.bak")).expect("copy a member");
+    bench.serve(&["."]);
+    assert_eq!(states(&bench), ["t healthy", "u healthy"]);
+    assert!(bench.log().contains("d1.bak is not used: it is a copy of"), "{}", bench.log());
+    bench.terminate();
+    // An older copy is left out wherever it stands.
+    fs::rename(bench.path("d1"), bench.path("elsewhere")).expect("rename");
+    fs::rename(bench.path("d1.bak"), bench.path("d1")).expect("rename");
+    bench.serve(&["."]);
+    assert_eq!(states(&bench), ["t healthy", "u healthy"]);
+    let slots = bench.status("t")["slots"].to_string();
+    assert!(slots.contains("elsewhere"), "{slots}");
+    bench.terminate();
+}
+
+#[test]
+fn a_member_that_cannot_be_written_costs_itself_only() {
+    if !have(&[Need::Root, Need::Loop]) {
+        return;
+    }
+    let mut bench = arrays("read-only");
+    let device = LoopDevice::read_only(&bench.path("e3"));
+    let path = common::text(device.path());
+    bench.serve(&["d0", "d1", "d2", "e0", "e1", "e2", "e4", &path]);
+    assert_eq!(states(&bench), ["t healthy", "u degraded"]);
+    assert!(bench.log().contains(&format!("{path} is not used")), "{}", bench.log());
+    bench.terminate();
+}
+
+#[test]
+fn two_arrays_of_one_name_do_not_stop_the_others() {
+    let mut bench = arrays("names");
+    bench.weft(&["create", "t", "--code", "raid1", "--size", "8M", "x0", "x1"]);
+    bench.serve(&["."]);
+    assert_eq!(states(&bench), ["u healthy"]);
+    let said = bench.refused(&["start", "t"], 1);
+    assert!(said.contains("several arrays are called t"), "{said}");
+    let status = snapshot(&bench);
+    let found = status["not_started"].as_array().expect("a list");
+    assert_eq!(found.len(), 2, "{status}");
+    let id = found[0]["id"].as_str().expect("an id");
+    bench.weft(&["start", id]);
+    assert_eq!(states(&bench), ["t healthy", "u healthy"]);
+    let other = found[1]["id"].as_str().expect("an id");
+    let said = bench.refused(&["start", other], 1);
+    assert!(said.contains("weft stop t"), "{said}");
+    bench.terminate();
+}
