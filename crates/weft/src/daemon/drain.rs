@@ -37,7 +37,11 @@ impl Daemon {
             }
             let dir = self.dir.clone();
             let look = thread::elsewhere(move || look(&dir, &attached)).await;
-            let Ok(Look { used, left }) = look else { return };
+            // What cannot be looked at may be in use.
+            let Look { used, left } = look.unwrap_or_else(|failure| Look {
+                used: vec![("weft".to_owned(), format!("not to be looked at: {failure}"))],
+                left: Vec::new(),
+            });
             for (name, why) in left {
                 log::about(
                     &name,
