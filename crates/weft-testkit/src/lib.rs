@@ -10,8 +10,7 @@
 //! - [`run`], [`command`], [`Process`]: commands whose failure shows their output, and daemons that
 //!   do not outlive their test, not even when the test runner is killed.
 //! - [`LoopDevice`], [`Mount`]: detached and unmounted on drop.
-//! - [`Uml`]: a shell script inside a real Linux kernel with MD, over files of this machine.
-//! - [`Vm`]: the same in a virtual machine over NBD, where times matter.
+//! - [`Guest`]: a shell script inside a real Linux kernel with MD, in a virtual machine.
 //! - [`Rng`], [`for_seeds`], [`pattern`]: seeded randomness that prints how to replay a failure,
 //!   and data in which every sector names itself.
 //!
@@ -19,18 +18,16 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod guest;
 mod need;
 pub mod pattern;
 mod process;
 mod scratch;
 mod seed;
-mod uml;
-mod vm;
 
 pub use block::{LoopDevice, Mount};
+pub use guest::{Guest, GuestOutcome};
 pub use need::{Need, have, skip};
 pub use process::{Process, command, run, wait_until};
 pub use scratch::Scratch;
 pub use seed::{Rng, for_seeds};
-pub use uml::{Uml, UmlOutcome};
-pub use vm::Vm;

@@ -15,13 +15,12 @@ mod common;
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::Bench;
 use serde_json::Value;
 use weft_bench::median;
-use weft_testkit::{Process, Vm, wait_until};
+use weft_testkit::{Guest, Process, wait_until};
 use weft_trace::{Op, ReadOptions};
 
 const MODEL: &str = "st3300831as";
@@ -101,13 +100,13 @@ fn main() {
         "-o",
         "load.csv",
     ]);
-    let vm = Vm::find();
+    let guest = Guest::find(bench.scratch.path());
     let mut names: Vec<String> = WAYS.iter().map(|(name, _)| (*name).to_owned()).collect();
-    names.extend(vm.as_ref().map(|vm| format!("Linux MD {}", vm.release())));
+    names.extend(guest.as_ref().map(|guest| format!("Linux MD {}", guest.release())));
     let mut turns: Vec<Vec<Turn>> = names.iter().map(|_| Vec::new()).collect();
     for round in 0..ROUNDS {
         for (number, name) in names.iter().enumerate() {
-            let turn = match (WAYS.get(number), &vm) {
+            let turn = match (WAYS.get(number), &guest) {
                 (Some((_, policy)), _) => weft(&mut bench, policy),
                 (None, Some(_)) => md(&bench),
                 (None, None) => unreachable!("there are no more names"),
@@ -264,14 +263,14 @@ fn latency_ms(found: &str, what: &str) -> f64 {
 /// Linux MD: the same disks, trace and generator, in a virtual machine.
 fn md(bench: &Bench) -> Turn {
     let (process, uris) = disks(bench);
-    let mut vm = Vm::find().expect("it was found before");
-    vm = vm.tool(Path::new(env!("CARGO_BIN_EXE_weft"))).file(&bench.path("load.csv"));
-    let vm = uris.iter().fold(vm, |vm, uri| vm.disk(uri));
+    let guest = Guest::find(bench.scratch.path()).expect("it was found before");
+    let guest = guest.program(env!("CARGO_BIN_EXE_weft")).patience(Duration::from_secs(600));
+    let guest = uris.iter().fold(guest, |guest, uri| guest.disk(uri));
     let script = MD
         .replace("@MIN@", &(BAND.0 / 1000).to_string())
         .replace("@MAX@", &(BAND.1 / 1000).to_string())
         .replace("@HEALTHY@", HEALTHY_S);
-    let output = vm.run(&script, Duration::from_secs(600)).success();
+    let output = guest.run(&script).success();
     assert!(process.terminate().success(), "the disks failed");
     let parts: Vec<&str> = output.split("=====\n").collect();
     let [log, healthy, found] = parts[..] else { panic!("{output}") };
@@ -321,6 +320,8 @@ fn reads_of_md(bench: &Bench, samples: &[(f64, u64)], start: f64, rebuild_s: f64
 }
 
 const MD: &str = "\
+cp load.csv /tmp
+cd /tmp
 mdadm --create /dev/md0 --run --level=5 -n3 --chunk=64 --assume-clean --bitmap=none /dev/vd[abc]
 echo @MIN@ >/proc/sys/dev/raid/speed_limit_min
 echo @MAX@ >/proc/sys/dev/raid/speed_limit_max

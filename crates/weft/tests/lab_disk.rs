@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use common::{Bench, have_fio_over_nbd};
 use serde_json::Value;
-use weft_testkit::{Need, Process, Uml, command, have, pattern, run, wait_until};
+use weft_testkit::{Guest, Need, Process, command, have, pattern, run, wait_until};
 
 struct Served {
     process: Process,
@@ -142,18 +142,21 @@ fn what_cannot_be_served_is_refused_with_a_way_out() {
 /// Linux's own RAID-5 runs on modelled disks; what it says that it wrote is what the disks counted.
 #[test]
 fn real_linux_md_runs_on_modelled_disks() {
-    if !have(&[Need::Root, Need::Fuse, Need::Tool("fio")]) || !Uml::available() {
+    if !have(&[Need::Root, Need::Fuse, Need::Tool("fio")]) {
         return;
     }
     let bench = Bench::new("lab-md");
+    let Some(guest) = Guest::find(bench.scratch.path()) else {
+        return;
+    };
     let mnt = bench.path("mnt").display().to_string();
     let args = ["--model", "st3146807fc", "--size", "64M", "--count", "3", "--mount", &mnt];
     let served = Served::start(&bench, &args);
     std::fs::write(bench.path("data"), pattern::bytes(9, 3 << 20)).expect("written");
-    let disk = |n: u32| bench.path(&format!("mnt/d{n}/disk"));
-    let kernel = Uml::new(bench.scratch.path()).disk(&disk(0)).disk(&disk(1)).disk(&disk(2));
-    let said = kernel.run(
-        "mdadm --create /dev/md0 --run --level=5 -n3 --assume-clean -c 64 /dev/ubd[a-c]
+    let disks = (0..3).map(|n| bench.path(&format!("mnt/d{n}/disk")).display().to_string());
+    let guest = disks.fold(guest, |guest, disk| guest.disk(&disk));
+    let said = guest.run(
+        "mdadm --create /dev/md0 --run --level=5 -n3 --assume-clean -c 64 /dev/vd[a-c]
          dd if=data of=/dev/md0 bs=64k oflag=direct
          dd if=/dev/md0 of=back bs=64k count=48 iflag=direct
          mdadm --stop /dev/md0
@@ -164,7 +167,7 @@ fn real_linux_md_runs_on_modelled_disks() {
         == std::fs::read(bench.path("data")).expect("read");
     assert!(same, "MD read what it had not written");
     let disks = served.end();
-    for (stats, name) in disks.iter().zip(["ubda", "ubdb", "ubdc"]) {
+    for (stats, name) in disks.iter().zip(["vda", "vdb", "vdc"]) {
         let line = said.lines().find(|line| line.split_whitespace().nth(2) == Some(name));
         let fields: Vec<&str> = line.expect("counted by the kernel").split_whitespace().collect();
         let kernel = |field: usize| fields[field].parse::<u64>().expect("a count");

@@ -7,9 +7,8 @@
 //! same size.
 
 use std::fmt::Write as _;
-use std::fs::File;
 
-use weft_testkit::{Scratch, Uml};
+use weft_testkit::{Guest, Scratch};
 
 mod engine;
 
@@ -84,7 +83,7 @@ fn difference(after: Counts, before: Counts) -> Counts {
 fn by_md(case: &Case, part: &str) -> Vec<Counts> {
     let (before, after) = part.split_once("after\n").expect("both counts");
     let names: Vec<String> =
-        ('a'..='z').take(case.slots + 1).map(|letter| format!("ubd{letter}")).collect();
+        ('a'..='z').take(case.slots + 1).map(|letter| format!("vd{letter}")).collect();
     let of = |name: &String| difference(counted(after, name), counted(before, name));
     let all: Vec<Counts> = names.iter().map(of).collect();
     let superblocks = all[1];
@@ -103,10 +102,10 @@ fn near(by_md: u64, by_us: u64) -> bool {
 
 #[test]
 fn the_baseline_asks_the_disks_for_what_md_asks_them() {
-    if !Uml::available() {
-        return;
-    }
     let host = Scratch::new("lab-md");
+    let Some(mut guest) = Guest::find(host.path()) else {
+        return;
+    };
     let ours: Vec<engine::Rebuilt> = CASES.iter().map(engine::rebuild).collect();
     let mut lines = String::new();
     for (case, ours) in CASES.iter().zip(&ours) {
@@ -116,13 +115,11 @@ fn the_baseline_asks_the_disks_for_what_md_asks_them() {
     }
     std::fs::write(host.join("cases"), lines).expect("written");
     let most = CASES.iter().map(|case| case.slots).max().expect("cases");
-    let mut kernel = Uml::new(host.path());
     for number in 0..=most {
-        let path = host.join(format!("disk{number}"));
-        File::create(&path).and_then(|file| file.set_len(DISK + 4 * MIB)).expect("a sparse file");
-        kernel = kernel.disk(&path);
+        let path = host.file(&format!("disk{number}"), DISK + 4 * MIB);
+        guest = guest.disk(&path.display().to_string());
     }
-    let said = kernel.run(include_str!("guest.sh")).success();
+    let said = guest.run(include_str!("guest.sh")).success();
     let parts: Vec<&str> = said.split("case ").skip(1).collect();
     assert_eq!(parts.len(), CASES.len(), "{said}");
     for ((case, ours), part) in CASES.iter().zip(&ours).zip(parts) {

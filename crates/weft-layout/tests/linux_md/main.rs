@@ -1,6 +1,6 @@
 //! Linux MD as the oracle: weft's placement and parity against those of a real kernel.
 //!
-//! One guest kernel is booted for all cases (`weft_testkit::Uml`). For each level, algorithm and
+//! One guest kernel is booted for all cases (`weft_testkit::Guest`). For each level, algorithm and
 //! arrangement, both ways are taken:
 //!
 //! - **md writes, weft reads.** mdadm creates an array, a pattern is written through `/dev/md0`, in
@@ -24,7 +24,7 @@ use std::path::Path;
 
 use cases::Case;
 use members::Members;
-use weft_testkit::{Scratch, Uml, pattern};
+use weft_testkit::{Guest, Scratch, pattern};
 
 /// Size of a member. Enough for every rotation to come round several times.
 const MEMBER_KIB: u64 = 1536;
@@ -40,10 +40,10 @@ const SECOND: u64 = 2;
 
 #[test]
 fn weft_and_md_read_each_others_members() {
-    if !Uml::available() {
-        return;
-    }
     let host = Scratch::in_memory("md");
+    let Some(guest) = Guest::find(host.path()) else {
+        return;
+    };
     let second = pattern::bytes(SECOND, PATTERN_BYTES);
     fs::write(host.join("first"), pattern::bytes(FIRST, PATTERN_BYTES)).expect("write");
     fs::write(host.join("second"), &second).expect("write");
@@ -61,7 +61,8 @@ fn weft_and_md_read_each_others_members() {
     let script = include_str!("guest.sh")
         .replace("@MEMBER_KIB@", &MEMBER_KIB.to_string())
         .replace("@REWRITTEN@", &rewritten);
-    let output = Uml::new(host.path()).tool("cmp").run(&script).success();
+    let output = guest.program("cmp").run(&script).success();
+    println!("{output}");
     assert!(output.lines().count() >= cases.len(), "a case was left out:\n{output}");
 
     let written = written_through_md();
