@@ -20,14 +20,16 @@ impl Scratch {
         Self::below(&std::env::temp_dir(), name)
     }
 
-    /// The same in memory (`/dev/shm`), for tests that move much data; on disk where there is none.
+    /// The same in memory (`$WEFT_TEST_MEMORY`, else `/dev/shm`), for tests that move much data; on
+    /// disk where there is none.
     ///
     /// O_DIRECT and io_uring behave differently on tmpfs: choose [`Scratch::new`] when the test is
     /// about them.
     #[must_use]
     pub fn in_memory(name: &str) -> Self {
-        let shm = Path::new("/dev/shm");
-        if shm.is_dir() { Self::below(shm, name) } else { Self::new(name) }
+        let memory = std::env::var_os("WEFT_TEST_MEMORY").unwrap_or_else(|| "/dev/shm".into());
+        let memory = Path::new(&memory);
+        if memory.is_dir() { Self::below(memory, name) } else { Self::new(name) }
     }
 
     fn below(parent: &Path, name: &str) -> Self {
