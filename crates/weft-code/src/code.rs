@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use crate::distance::{self, Tolerance};
 use crate::matrix::{full_rank, rank};
 use crate::plan::{Plan, Undecodable, plan};
 use crate::rows;
@@ -9,8 +10,8 @@ use crate::shuffle;
 use crate::spec::{CodeSpec, Shape, SpecError};
 use crate::units::UnitSet;
 
-/// Sets of losses that [`Code::margin`] and [`Code::tolerance`] try, over a whole period.
-const MARGIN_CHECKS_MAX: u64 = 20_000;
+/// Sets of losses that [`Code::margin`] tries, over a whole period.
+const MARGIN_CHECKS_MAX: u64 = 1_000_000;
 
 /// Lost data units up to which decodability is settled without allocation.
 const FEW: usize = 8;
@@ -26,7 +27,7 @@ pub struct Code {
     rows: Vec<u8>,
     /// Local group of each data unit: stripe of the period, then data. Empty without groups.
     groups: Vec<usize>,
-    tolerance: OnceLock<usize>,
+    tolerance: OnceLock<Tolerance>,
 }
 
 impl Code {
@@ -197,24 +198,31 @@ impl Code {
     }
 
     /// Any this many lost units (hence any this many failed slots) leave all data readable, in
-    /// every stripe. Exact unless the stripe is so wide that it cannot be enumerated; a proven
-    /// lower bound then.
+    /// every stripe. A proven lower bound if it is not [exact](Self::tolerance_is_exact).
     #[must_use]
     pub fn tolerance(&self) -> usize {
+        self.known_tolerance().losses
+    }
+
+    /// Whether [`Code::tolerance`] is exact. It is but for codes of many global parities over wide
+    /// stripes, where to find out takes too long.
+    #[must_use]
+    pub fn tolerance_is_exact(&self) -> bool {
+        self.known_tolerance().exact
+    }
+
+    fn known_tolerance(&self) -> Tolerance {
         *self.tolerance.get_or_init(|| match self.spec.groups() {
-            None => self.shape.p,
-            Some((_, _, r @ 0..=2)) => r + 1,
-            // two losses always survive; a unit with its local and all global parities never does
-            Some((_, _, r)) => {
-                let margins = (0..self.period)
-                    .map(|stripe| self.search_margin(stripe, UnitSet::EMPTY, 2, r + 1));
-                margins.min().expect("a period has a stripe")
+            None => Tolerance { losses: self.shape.p, exact: true },
+            Some((k, _, r)) => {
+                let groups: Vec<Vec<usize>> = self.groups.chunks(k).map(<[_]>::to_vec).collect();
+                distance::tolerance(&groups, r)
             }
         })
     }
 
     /// How many more units of `stripe` may be lost, whichever they are, when `lost` are lost; none
-    /// if data is lost already. Exact or a lower bound, as [`Code::tolerance`].
+    /// if data is lost already. Exact, or a lower bound for very wide stripes.
     #[must_use]
     pub fn margin(&self, stripe: u64, lost: UnitSet) -> Option<usize> {
         let lost = lost.intersection(&UnitSet::first(self.width()));
@@ -222,7 +230,13 @@ impl Code {
             return self.shape.p.checked_sub(lost.len());
         }
         let least = self.tolerance().saturating_sub(lost.len());
-        let most = self.shape.p.saturating_sub(lost.len());
+        // A data unit with all its parities is beyond repair.
+        let with_parities = |data: usize| {
+            let parities = self.parities_of(stripe, data).map(|(parity, _)| self.k() + parity);
+            parities.chain([data]).filter(|&unit| !lost.contains(unit)).count()
+        };
+        let beyond = (0..self.k()).map(with_parities).min().expect("a stripe has data");
+        let most = beyond.saturating_sub(1);
         self.decodable(stripe, lost).then(|| self.search_margin(stripe, lost, least, most))
     }
 
@@ -271,7 +285,7 @@ fn grouped_rows(groups: &[Vec<usize>], l: usize, r: usize) -> Vec<u8> {
     rows
 }
 
-fn binomial(n: usize, size: usize) -> u64 {
+pub(crate) fn binomial(n: usize, size: usize) -> u64 {
     if size > n {
         return 0;
     }

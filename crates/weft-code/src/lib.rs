@@ -35,6 +35,7 @@
 mod cache;
 mod code;
 pub mod degraded;
+mod distance;
 mod matrix;
 pub mod monte_carlo;
 mod plan;

@@ -6,6 +6,12 @@ fn code(name: &str, slots: usize) -> Code {
     Code::new(name.parse().unwrap(), slots).unwrap()
 }
 
+/// The most losses that every stripe survives, whichever they are, by trying all.
+fn enumerated(code: &Code) -> usize {
+    let survives = |lost: UnitSet| (0..code.period()).all(|stripe| code.decodable(stripe, lost));
+    (1..).find(|&f| !sets(code.width(), f).all(survives)).expect("all units are too many") - 1
+}
+
 #[test]
 fn tolerance_is_what_enumeration_says() {
     for (name, slots, tolerance) in [
@@ -22,21 +28,74 @@ fn tolerance_is_what_enumeration_says() {
         ("lrc:4,4,2", 10, 3),
         ("lrc:4,4,1", 9, 2),
         ("lrc:8,2,3", 13, 4),
+        ("drc:8,2,3", 13, 4),
         ("drc-oa:12,2,2", 16, 3),
+        ("lrc:12,4,3", 19, 4),
+        ("drc:12,3,3", 18, 4),
+        ("drc:12,4,3", 19, 4),
+        ("drc-g:12,4,3", 19, 4),
+        // Two units 85 apart in one group, with equal cubes; three of one group that sum to zero.
+        ("lrc:90,1,3", 94, 3),
+        ("lrc:56,2,3", 61, 3),
     ] {
         let code = code(name, slots);
-        let survives = |f| {
-            let mut all =
-                sets(code.width(), f).flat_map(|lost| (0..code.period()).map(move |s| (s, lost)));
-            all.all(|(stripe, lost)| code.decodable(stripe, lost))
-        };
-        assert_eq!(code.tolerance(), tolerance, "{name}");
-        assert!((0..=tolerance).all(survives), "{name}");
-        assert!(!survives(tolerance + 1), "{name}");
+        assert_eq!((code.tolerance(), code.tolerance_is_exact()), (tolerance, true), "{name}");
+        assert_eq!(enumerated(&code), tolerance, "{name}");
     }
-    // too wide to enumerate: what is proven
-    assert_eq!(code("lrc:100,4,2", 255).tolerance(), 3);
-    assert_eq!(code("lrc:200,10,4", 255).tolerance(), 2);
+}
+
+/// Every small code with local groups. Among them are some that survive less than r + 1.
+#[test]
+fn tolerance_of_every_small_code_is_what_enumeration_says() {
+    let mut weaker = 0;
+    for (k, l) in (2..=12_usize).flat_map(|k| (1..=k).map(move |l| (k, l))) {
+        for (kind, r) in
+            ["lrc", "drc", "drc-oa"].iter().flat_map(|kind| (3..=6).map(move |r| (kind, r)))
+        {
+            let name = format!("{kind}:{k},{l},{r}");
+            let built = name.parse().ok().map(|spec| Code::new(spec, k + l + r));
+            let Some(Ok(code)) = built else { continue };
+            if code.period() > 81 || code.width() > 17 {
+                continue;
+            }
+            assert!(code.tolerance_is_exact(), "{name}");
+            assert_eq!(code.tolerance(), enumerated(&code), "{name}");
+            weaker += u32::from(code.tolerance() < r + 1);
+        }
+    }
+    assert!(weaker > 10, "only {weaker} are weaker");
+}
+
+/// Codes too wide for enumeration: some set of one loss more is beyond repair, which is looked for
+/// in the groups.
+#[test]
+fn tolerance_of_wide_codes_is_exact_or_said_to_be_a_bound() {
+    for (name, tolerance) in [
+        ("lrc:100,4,2", 3),
+        ("lrc:200,10,3", 4),
+        ("lrc:200,10,4", 4),
+        ("drc-oa:64,8,3", 3),
+        ("drc:30,3,3", 3),
+    ] {
+        let code = code(name, 255);
+        assert_eq!((code.tolerance(), code.tolerance_is_exact()), (tolerance, true), "{name}");
+        let (k, width) = (code.k(), code.width());
+        let groups = (0..k).filter_map(|unit| code.group(0, unit)).max().unwrap() + 1;
+        let in_group = |stripe: u64, group: usize| -> Vec<usize> {
+            let data = (0..k).filter(|unit| code.group(stripe, *unit) == Some(group)).take(20);
+            data.chain([k + group]).chain(k + groups..width).collect()
+        };
+        let beyond = |stripe: u64, near: Vec<usize>| {
+            sets(near.len(), tolerance + 1)
+                .map(|set| set.iter().map(|at| near[at]).collect())
+                .any(|lost| !code.decodable(stripe, lost))
+        };
+        let mut places = (0..code.period()).flat_map(|s| (0..groups).map(move |g| (s, g)));
+        let found = places.any(|(stripe, group)| beyond(stripe, in_group(stripe, group)));
+        assert!(found, "{name} survives all of {} in one group", tolerance + 1);
+    }
+    let bound = code("lrc:60,3,12", 255);
+    assert!(!bound.tolerance_is_exact() && (3..13).contains(&bound.tolerance()));
 }
 
 /// The margin after any losses: all sets of so many further losses survive, some larger one does

@@ -39,6 +39,8 @@ pub struct CreatePlan {
     pub size_bytes: u64,
     /// How many lost members it always survives.
     pub tolerance: usize,
+    /// Whether some larger set of losses is known not to survive; `tolerance` is a bound if not.
+    pub tolerance_exact: bool,
     /// Bytes of a unit.
     pub unit_bytes: u64,
     /// Largest sector of the disks, in bytes.
@@ -152,6 +154,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
         algorithm,
         size_bytes: stripes * stripe_bytes,
         tolerance: code.tolerance(),
+        tolerance_exact: code.tolerance_is_exact(),
         unit_bytes,
         sector_bytes: infos.iter().map(|info| info.sector_bytes).max().unwrap_or(512),
         rows,
@@ -322,10 +325,11 @@ impl fmt::Display for CreatePlan {
         )?;
         writeln!(
             f,
-            "  unit {} bytes, {} stripes, consistency {}, can lose any {} member{}",
+            "  unit {} bytes, {} stripes, consistency {}, can lose {}any {} member{}",
             self.unit_bytes,
             self.stripes,
             self.consistency,
+            if self.tolerance_exact { "" } else { "at least " },
             self.tolerance,
             if self.tolerance == 1 { "" } else { "s" }
         )?;

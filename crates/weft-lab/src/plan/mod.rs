@@ -86,6 +86,8 @@ pub struct Row {
     pub efficiency: f64,
     /// Any so many disks may fail.
     pub tolerance: usize,
+    /// Whether `tolerance` is exact, not a lower bound.
+    pub tolerance_exact: bool,
     /// Sets of 1, 2, 3, 4 failed disks that it survives.
     pub survives: Vec<Survived>,
     /// Reads with one disk failed; none if data is lost then.

@@ -84,6 +84,7 @@ pub(super) fn rate(spec: CodeSpec, wish: &Wish) -> Result<Row, PlanError> {
         capacity_bytes: scaled(wish.size_bytes * disks as u64, efficiency),
         efficiency,
         tolerance: code.tolerance(),
+        tolerance_exact: code.tolerance_is_exact(),
         survives,
         degraded,
         rebuild,
@@ -163,6 +164,9 @@ fn misses(row: &Row, wish: &Wish) -> Vec<String> {
         misses.push(match row.tolerance {
             0 => format!("survives no loss, not any {}", wish.survive),
             1 => format!("survives any one loss, not any {}", wish.survive),
+            least if !row.tolerance_exact => {
+                format!("survives at least any {least} losses, maybe not any {}", wish.survive)
+            }
             most => format!("survives any {most} losses, not any {}", wish.survive),
         });
     }

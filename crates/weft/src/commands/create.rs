@@ -109,7 +109,8 @@ fn show(plan: &CreatePlan, dry_run: bool) {
     let survives = match plan.tolerance {
         0 => "survives no failure".to_owned(),
         1 => "survives the loss of any 1 disk".to_owned(),
-        n => format!("survives the loss of any {n} disks"),
+        n if plan.tolerance_exact => format!("survives the loss of any {n} disks"),
+        n => format!("survives the loss of at least any {n} disks"),
     };
     println!(
         "  {survives}; unit {}, consistency {}",
