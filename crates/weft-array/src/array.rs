@@ -157,7 +157,9 @@ impl Inner {
         }
     }
 
-    /// Takes a failed disk out, in memory; [`Inner::commit_members`] must follow.
+    /// Takes a failed disk out, in memory; [`Inner::commit_members`] must follow. What is under way
+    /// on it ends, however long the disk itself would take: who waits for it holds locks, log and
+    /// memory that others need.
     fn take_out(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) -> TakenOut {
         let name = disk.info().name.clone();
         let cause = cause.to_owned();
@@ -166,6 +168,7 @@ impl Inner {
             self.members.unswap_in(slot);
         }
         if let Some((_, lane)) = self.members.take_beside(slot, disk) {
+            disk.sever(&cause);
             if let Some(lane) = lane {
                 self.map.end_lane(lane);
                 self.events.emit(Event::ReplacementFailed { slot, disk: name, cause });
@@ -181,6 +184,7 @@ impl Inner {
             return TakenOut::Essential;
         }
         self.empty_slot(slot);
+        disk.sever(&cause);
         self.events.emit(Event::MemberFailed { slot, disk: name, cause });
         TakenOut::Now
     }

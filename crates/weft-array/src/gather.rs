@@ -356,7 +356,7 @@ impl Gather<'_> {
             self.unrepaired = lower.unrepaired.union(&upper.unrepaired);
             self.wanted = lower.units;
             for ((_, low), (_, high)) in self.wanted.iter_mut().zip(upper.units) {
-                low.join(high).expect("the halves are of one buffer, in order");
+                *low = Buf::rejoin(vec![std::mem::replace(low, Buf::new(0)), high]);
             }
             lower.result.and(upper.result)
         })

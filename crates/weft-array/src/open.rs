@@ -9,6 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, Rt};
@@ -55,13 +56,12 @@ impl Array {
         disks: Vec<Rc<dyn Disk>>,
         options: AssembleOptions,
     ) -> Result<Self, ArrayError> {
-        let mut found = Vec::new();
-        for disk in &disks {
-            found.push(Found {
-                superblock: read_superblock(&**disk).await,
-                disk: disk.info().clone(),
-            });
-        }
+        // All at once: of disks that do not answer, each takes its time limit.
+        let found = disks.iter().map(|disk| async move {
+            let superblock = read_superblock(&**disk).await;
+            Found { superblock, disk: disk.info().clone() }
+        });
+        let found = join_all(found).await;
         let assembly = decide(&found, options.force_degraded, &survives)?;
         let read_only = options.read_only || !assembly.survives;
         if read_only && assembly.needs_recovery && assembly.survives {

@@ -77,18 +77,13 @@ impl Inner {
             }
         }
         let done = join_all(stripes.into_iter().map(|pieces| self.read_stripe(pieces))).await;
-        let mut whole: Option<Buf> = None;
         let mut result = Ok(());
+        let mut parts = Vec::new();
         for (stripe_result, pieces) in done {
             result = result.and(stripe_result);
-            for (_, piece) in pieces {
-                match &mut whole {
-                    Some(whole) => whole.join(piece).expect("pieces are joined in order"),
-                    None => whole = Some(piece),
-                }
-            }
+            parts.extend(pieces.into_iter().map(|(_, piece)| piece));
         }
-        (result, whole.unwrap_or(buf))
+        (result, if parts.is_empty() { buf } else { Buf::rejoin(parts) })
     }
 
     async fn read_stripe(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
@@ -203,8 +198,11 @@ impl Inner {
                 parts[index].1.push(part);
             }
         }
-        let back = parts.into_iter().map(|(at, done, rest)| (at, rejoin(done, rest))).collect();
-        (result, back)
+        let back = parts.into_iter().map(|(at, mut done, rest)| {
+            done.push(rest);
+            (at, Buf::rejoin(done))
+        });
+        (result, back.collect())
     }
 
     /// The unit to read a data unit from: itself, or of a mirror the copy that is best placed.
@@ -234,12 +232,3 @@ impl Inner {
 
 /// Stripes of a mirror that prefer the same copy, in a row.
 const MIRROR_RUN_STRIPES: u64 = 16;
-
-fn rejoin(parts: Vec<Buf>, rest: Buf) -> Buf {
-    let mut parts = parts.into_iter().chain([rest]);
-    let mut whole = parts.next().unwrap_or_else(|| Buf::new(0));
-    for part in parts {
-        whole.join(part).expect("parts are joined in order");
-    }
-    whole
-}

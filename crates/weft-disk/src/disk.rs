@@ -112,4 +112,9 @@ pub trait Disk {
     fn next_data(&self, offset: u64) -> Option<u64> {
         (offset < self.info().size_bytes).then_some(offset)
     }
+
+    /// Its owner has given it up: requests under way end with an error as soon as can be, later
+    /// ones fail. What was begun may still be carried out. A disk that always answers need do
+    /// nothing.
+    fn sever(&self, _why: &str) {}
 }

@@ -39,8 +39,11 @@ pub enum DiskErrorKind {
     /// These sectors cannot be read; the rest of the disk works. The array repairs them from
     /// redundancy and writes them back.
     Medium,
-    /// The disk is gone or answers nothing any more.
+    /// The disk is gone, or was given up by whoever used it.
     Gone,
+    /// It did not answer within its time limit, and is not asked any more. What it was asked may
+    /// still be carried out.
+    TimedOut,
     /// There is no room left under the disk (a sparse file on a full file system).
     NoSpace,
     /// The request was malformed (alignment, range): a bug of the caller.

@@ -46,6 +46,11 @@ pub trait Layer {
     fn next_data(&self, offset: u64) -> Option<u64> {
         self.below().next_data(offset)
     }
+
+    /// See [`Disk::sever`].
+    fn sever(&self, why: &str) {
+        self.below().sever(why);
+    }
 }
 
 impl<L: Layer> Disk for L {
@@ -75,5 +80,9 @@ impl<L: Layer> Disk for L {
 
     fn next_data(&self, offset: u64) -> Option<u64> {
         Layer::next_data(self, offset)
+    }
+
+    fn sever(&self, why: &str) {
+        Layer::sever(self, why);
     }
 }

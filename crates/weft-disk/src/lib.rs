@@ -1,8 +1,9 @@
 //! Disks as the engine sees them: one trait, [`Disk`], and what stands behind it – files and
-//! block devices, memory, a queue with two classes, injected faults. Disks reached over the
+//! block devices, memory, a queue with two classes, a time limit, injected faults. Disks reached over the
 //! network (NBD) and modelled disks implement the same trait in the crates above.
 #![forbid(unsafe_code)]
 
+mod bounded;
 mod disk;
 mod error;
 mod fault;
@@ -11,6 +12,7 @@ mod layer;
 mod queue;
 mod ram;
 
+pub use bounded::{BoundedDisk, DISK_TIMEOUT, TICKS, ZEROES_BYTES_MAX};
 pub use disk::{Class, Disk, DiskInfo, DoneFuture, IoFuture, ReadFuture, WriteOpts};
 pub use error::{DiskError, DiskErrorKind, DiskOp};
 pub use fault::{Fault, FaultDisk, Faults, OpCounts, RateLimit};

@@ -17,6 +17,10 @@
 //!   carry out a write that was in flight, over a newer one. Neither can be seen from here, so
 //!   neither may be papered over: the array has redundancy for exactly this.
 //!
+//! A disk that its owner gives up ([`Disk::sever`](weft_disk::Disk::sever)) is cut off at once, so
+//! that nothing that waits to be sent is sent any more. What the server has received it may still
+//! carry out, at any time until it has noticed that the connection is gone.
+//!
 //! A gone disk answers [`DiskErrorKind::Gone`](weft_disk::DiskErrorKind::Gone) to everything; open
 //! it anew.
 //!
@@ -134,6 +138,8 @@ struct Shared {
     durability: Rc<Durability>,
     /// The disk was dropped.
     closing: Cell<bool>,
+    /// Its owner has given it up.
+    severed: Cell<bool>,
 }
 
 enum State {
@@ -171,6 +177,7 @@ impl NbdDisk {
             slots: Semaphore::new(options.requests_max.max(1)),
             durability: Rc::default(),
             closing: Cell::new(false),
+            severed: Cell::new(false),
         });
         rt.spawn(run_link(shared.clone(), link, inbox));
         rt.spawn(watch(rt.clone(), Rc::downgrade(&shared)));
@@ -273,6 +280,14 @@ async fn watch(rt: Rt, shared: Weak<Shared>) {
 }
 
 impl Shared {
+    /// Ends the connection, with all that was not sent yet, and makes no other.
+    fn sever(&self) {
+        self.severed.set(true);
+        if let State::Up(link) = &*self.state.borrow() {
+            link.cut("it was given up");
+        }
+    }
+
     fn set_state(&self, state: State) {
         let old = self.state.replace(state);
         drop(old);
@@ -304,6 +319,8 @@ impl Shared {
         }
         let why = if self.closing.get() {
             Some("it was closed".to_owned())
+        } else if self.severed.get() {
+            Some("it was given up".to_owned())
         } else if link.is_modifying() {
             Some(format!("{reason}, with writes in flight"))
         } else if self.durability.has_unflushed() {
@@ -326,7 +343,7 @@ impl Shared {
         for _ in 0..self.options.reconnect_attempts {
             self.rt.sleep(pause).await;
             pause = pause.saturating_mul(2);
-            if self.closing.get() {
+            if self.closing.get() || self.severed.get() {
                 break;
             }
             let (rt, ring) = (&self.rt, &self.ring);

@@ -181,6 +181,24 @@ impl Buf {
         Ok(())
     }
 
+    /// Puts parts behind each other: joined where each follows the one before it directly, else
+    /// copied. A part comes back as another buffer if the disk that was to fill it was given up.
+    pub fn rejoin(parts: Vec<Self>) -> Self {
+        let total = parts.iter().map(|part| part.len).sum();
+        let mut parts = parts.into_iter();
+        let Some(mut whole) = parts.next() else { return Self::new(0) };
+        while let Some(next) = parts.next() {
+            let Err(next) = whole.join(next) else { continue };
+            let (mut copy, mut done) = (Self::new(total), 0);
+            for part in [whole, next].into_iter().chain(parts) {
+                copy[done..done + part.len].copy_from_slice(&part);
+                done += part.len;
+            }
+            return copy;
+        }
+        whole
+    }
+
     /// Keeps the first `len` bytes.
     ///
     /// # Panics

@@ -127,6 +127,11 @@ impl Platter {
         self.0.borrow_mut().fast_zeroes = fast;
     }
 
+    /// Whether operations are under way.
+    pub fn is_busy(&self) -> bool {
+        self.0.borrow().depth > 0
+    }
+
     /// Operations so far.
     pub fn ops(&self) -> u64 {
         self.0.borrow().ops
@@ -277,7 +282,8 @@ impl SimDisk {
         let (world, state) = (self.world.clone(), self.state.clone());
         let task = started.map(|mut started| {
             let rt = world.rt().clone();
-            let until = rt.now() + started.delay;
+            let since = rt.now();
+            let until = since + started.delay;
             let shown = started.shown.map(|after| rt.now() + after);
             rt.clone().spawn(async move {
                 if let Some(shown) = shown {
@@ -290,6 +296,11 @@ impl SimDisk {
                 match started.service.take() {
                     Some(service) => drop(service.await),
                     None => rt.sleep_until(until).await,
+                }
+                loop {
+                    let hangs = state.borrow_mut().faults.hangs(since, rt.now());
+                    let Some(until) = hangs else { break };
+                    rt.sleep_until(until).await;
                 }
                 if !world.step() {
                     return std::future::pending().await;

@@ -32,6 +32,8 @@ pub(crate) struct Stage {
     pub rng: RefCell<Rng>,
     /// What rebuild policies are drawn from.
     pub policies: RefCell<Rng>,
+    /// What disks that hang are drawn from.
+    pub hangs: RefCell<Rng>,
     pub quiet: bool,
     pub gear: Gear,
 }
@@ -71,6 +73,9 @@ impl Stage {
                 return;
             }
             self.event(engine).await;
+            if self.hangs.borrow_mut().chance(8) {
+                self.hang(engine).await;
+            }
             if self.policies.borrow_mut().chance(40) {
                 self.change_policy(engine).await;
             }
@@ -122,6 +127,7 @@ impl Stage {
             disks[n].platter.faults(|f| {
                 f.gone
                     || f.full
+                    || f.hangs_until > self.rt.now()
                     || f.gone_after_ops.is_some()
                     || f.write_errors_percent > 0
                     || !f.unreadable.is_empty()
@@ -168,8 +174,34 @@ impl Stage {
         platter.faults(|f| f.gone_after_ops = Some(after));
     }
 
+    /// A disk answers nothing for a while, for less than the time limit or for longer. Sometimes it
+    /// is failed by command meanwhile.
+    async fn hang(&self, engine: &Engine) {
+        let Some((slot, platter)) = self.victim(engine) else { return };
+        let (hang, failed_after) = {
+            let rng = &mut *self.hangs.borrow_mut();
+            let hang = *rng.pick(&[5 * SECOND, 25 * SECOND, 60 * SECOND, 600 * SECOND]);
+            (hang, rng.chance(40).then(|| rng.below(hang.min(20 * SECOND))))
+        };
+        self.world.note(format!(
+            "slot {slot}: disk {} hangs for {} s",
+            platter.number(),
+            hang / SECOND
+        ));
+        platter.faults(|f| f.hangs_until = self.rt.now() + hang);
+        let Some(after) = failed_after else { return };
+        self.rt.sleep(after).await;
+        if self.world.is_on() && Slots::of(engine).disks[slot] == Some(platter.number()) {
+            self.fail(engine, slot, &platter).await;
+        }
+    }
+
     async fn fail_member(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
+        self.fail(engine, slot, &platter).await;
+    }
+
+    async fn fail(&self, engine: &Engine, slot: usize, platter: &Platter) {
         self.world.note(format!("slot {slot} is failed by command"));
         platter.faults(|f| f.failed = true);
         if let Err(error) = engine.0.fail(&slot.to_string()).await
@@ -226,7 +258,9 @@ impl Stage {
         let slots = Slots::of(engine);
         let spares = engine.0.status().spares;
         let used = |n: usize| slots.disks.contains(&Some(n)) || spares.contains(&format!("sim{n}"));
-        let old = self.disks.borrow().iter().map(|m| m.platter.number()).find(|n| !used(*n));
+        // One with requests under way stays claimed by whoever had it: they may yet be carried out.
+        let free = |n: &usize| !used(*n) && !self.disks.borrow()[*n].platter.is_busy();
+        let old = self.disks.borrow().iter().map(|m| m.platter.number()).find(free);
         match old {
             Some(number) if self.draw(|rng| rng.chance(50)) => {
                 let mut disks = self.disks.borrow_mut();

@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use weft_array::Area;
 use weft_code::UnitSet;
-use weft_disk::Disk;
+use weft_disk::{BoundedDisk, DISK_TIMEOUT, Disk};
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
 use crate::canary::{Canary, Forgotten};
@@ -74,13 +74,15 @@ pub(crate) struct Gear {
 impl Gear {
     pub(crate) fn open(&self, world: &World, platter: &Platter) -> Rc<dyn Disk> {
         let disk = SimDisk::open(world, platter);
-        match &self.canary {
+        let rt = world.rt().clone();
+        let disk: Rc<dyn Disk> = match &self.canary {
             None => disk,
             Some((canary, area)) => {
-                let (rt, area) = (world.rt().clone(), area.clone());
+                let (rt, area) = (rt.clone(), area.clone());
                 Rc::new(Forgotten { rt, disk, canary: *canary, area, works: Cell::new(false) })
             }
-        }
+        };
+        Rc::new(BoundedDisk::new(&rt, disk, DISK_TIMEOUT))
     }
 }
 
@@ -335,6 +337,7 @@ impl Run {
             report: self.report.clone(),
             rng: RefCell::new(self.rng.fork(1000 + self.report.borrow().lives)),
             policies: RefCell::new(self.world.rng(3000 + self.report.borrow().lives)),
+            hangs: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
             quiet: self.options.quiet,
             gear: self.gear.clone(),
         };

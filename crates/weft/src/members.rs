@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use weft_disk::{Disk, FileDisk, FileOptions};
+use weft_disk::{BoundedDisk, DISK_TIMEOUT, Disk, FileDisk, FileOptions};
 use weft_nbd::{NbdDisk, NbdOptions, NbdUri};
 use weft_rt::ring::Ring;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
@@ -84,11 +84,27 @@ pub struct Opener {
     pub rt: Rt,
     /// Its ring.
     pub ring: Ring,
+    /// How long a disk may take to answer a request before it is given up.
+    pub disk_timeout: Nanos,
 }
 
 impl Opener {
+    /// Opens disks for `rt` and its ring, with the usual time limit.
+    pub fn new(rt: &Rt, ring: Ring) -> Self {
+        Self { rt: rt.clone(), ring, disk_timeout: DISK_TIMEOUT }
+    }
+
     /// Opens a disk and becomes its owner; with `look_only` neither owns nor changes it.
     pub async fn open(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
+        let disk = self.open_unbounded(place, look_only).await?;
+        Ok(Rc::new(BoundedDisk::new(&self.rt, disk, self.disk_timeout)))
+    }
+
+    async fn open_unbounded(
+        &self,
+        place: &str,
+        look_only: bool,
+    ) -> Result<Rc<dyn Disk>, OpenError> {
         match Place::of(place) {
             Place::Path(path) => Ok(Rc::new(self.open_file(&path, look_only).await?)),
             Place::Uri(uri) => {
@@ -96,9 +112,13 @@ impl Opener {
                     Failure::new(format!("{uri}: {e}"))
                         .hint("write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH")
                 })?;
-                let mut options = NbdOptions { read_only: look_only, ..NbdOptions::default() };
+                let mut options = NbdOptions {
+                    read_only: look_only,
+                    request_timeout: self.disk_timeout,
+                    ..NbdOptions::default()
+                };
                 if look_only {
-                    options.request_timeout = LOOK_PATIENCE;
+                    options.request_timeout = LOOK_PATIENCE.min(self.disk_timeout);
                 }
                 let disk = NbdDisk::open(&self.rt, &self.ring, &parsed, options).await;
                 Ok(Rc::new(disk.map_err(|e| {

@@ -17,7 +17,7 @@ where
     F: Future<Output = Result<T, Failure>> + 'static,
 {
     let (rt, ring) = start(RingConfig::default())?;
-    let opener = Opener { rt: rt.clone(), ring };
+    let opener = Opener::new(&rt, ring);
     rt.block_on(work(opener))
 }
 

@@ -279,4 +279,8 @@ impl Disk for NbdDisk {
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(self.0.discard(offset, len))
     }
+
+    fn sever(&self, _why: &str) {
+        self.0.sever();
+    }
 }

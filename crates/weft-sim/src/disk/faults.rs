@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use weft_disk::DiskOp;
+use weft_disk::{DISK_TIMEOUT, DiskOp};
+use weft_rt::Nanos;
 
 use crate::rng::Rng;
 
@@ -23,6 +24,9 @@ pub struct Faults {
     pub full: bool,
     /// Overwriting needs new room, too.
     pub copies_on_write: bool,
+    /// It answers nothing until then, and then carries out what it was asked meanwhile, whoever
+    /// still waits for it.
+    pub hangs_until: Nanos,
     /// Percentage of writes that fail for no stated reason.
     pub write_errors_percent: u64,
     /// It has failed an operation for which a member is excluded, or was excluded by command.
@@ -59,6 +63,13 @@ impl Faults {
             }
         }
         !self.gone
+    }
+
+    /// When an operation that was started at `since` may go on; `None` if that is now. One that
+    /// takes longer than the time limit costs the disk its place.
+    pub(crate) fn hangs(&mut self, since: Nanos, now: Nanos) -> Option<Nanos> {
+        self.failed |= self.hangs_until.saturating_sub(since) >= DISK_TIMEOUT;
+        (now < self.hangs_until).then_some(self.hangs_until)
     }
 
     /// What becomes of a write to this range.

@@ -113,6 +113,7 @@ impl Run {
         for member in disks.iter_mut() {
             member.platter.faults(|f| {
                 f.gone_after_ops = None;
+                f.hangs_until = 0;
                 f.full = false;
                 f.write_errors_percent = 0;
                 f.failed = false;

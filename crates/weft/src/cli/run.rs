@@ -67,6 +67,15 @@ pub struct ServeArgs {
         value_parser = size::parse_duration
     )]
     pub stop_timeout: Duration,
+    /// A disk that answers a request for longer than this is given up: its member is failed, and
+    /// the array goes on without it (at least 1s)
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "30s",
+        value_parser = parse_disk_timeout
+    )]
+    pub disk_timeout: Duration,
     /// Refuse all writes; nothing on the members is changed
     #[arg(long)]
     pub read_only: bool,
@@ -74,6 +83,13 @@ pub struct ServeArgs {
     /// if its code does not survive that, only for reading what is left
     #[arg(long)]
     pub force_degraded: bool,
+}
+
+fn parse_disk_timeout(text: &str) -> Result<Duration, String> {
+    match size::parse_duration(text)? {
+        Duration::ZERO => Err("a disk needs some time to answer: give at least 1s".into()),
+        timeout => Ok(timeout),
+    }
 }
 
 /// `weft attach`.

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use weft_array::assemble::decide;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, ArrayError, AssembleOptions, Found, Id};
@@ -361,11 +362,12 @@ impl Daemon {
 
 /// Members that are left out, because they missed writes, are worth a word.
 async fn tell_unused(name: &str, disks: &[Rc<dyn Disk>], force_degraded: bool) {
-    let mut found = Vec::new();
-    for disk in disks {
+    // All at once: of disks that do not answer, each takes its time limit.
+    let found = disks.iter().map(|disk| async move {
         let superblock = read_superblock(&**disk).await;
-        found.push(Found { disk: disk.info().clone(), superblock });
-    }
+        Found { disk: disk.info().clone(), superblock }
+    });
+    let found = join_all(found).await;
     // Whether it survives what is missing is not the question here.
     if let Ok(assembly) = decide(&found, force_degraded, &|_, _| true) {
         for unused in &assembly.unused {

@@ -93,8 +93,12 @@ pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let (messages, inbox) = unbounded();
     listen_for_signals(messages.clone())?;
     start::pin_thread();
-    let (rt, ring) = crate::thread::start(RingConfig::default())?;
-    let opener = Opener { rt: rt.clone(), ring };
+    // A disk that hangs keeps its places in the ring: so there are enough for a dozen of them.
+    let usual = RingConfig::default();
+    let disk_ops_max = usual.disk_ops_max.max(14 * (u32::from(args.disk_depth) + 8));
+    let (rt, ring) = crate::thread::start(RingConfig { disk_ops_max, ..usual })?;
+    let disk_timeout = Nanos::try_from(args.disk_timeout.as_nanos()).unwrap_or(Nanos::MAX);
+    let opener = Opener { disk_timeout, ..Opener::new(&rt, ring) };
     let (args, dir) = (args.clone(), dir.clone());
     let outcome = rt.block_on({
         let dir = dir.clone();

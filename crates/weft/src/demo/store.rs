@@ -45,7 +45,7 @@ impl Store {
     /// Connects to the export at `uri`.
     pub fn open(uri: &str) -> Result<Self, Failure> {
         let (rt, ring) = thread::start(RingConfig::default())?;
-        let opener = Opener { rt: rt.clone(), ring };
+        let opener = Opener::new(&rt, ring);
         let uri = uri.to_owned();
         let disk = rt.block_on(async move { opener.open(&uri, false).await })?;
         Ok(Self { rt, disk })

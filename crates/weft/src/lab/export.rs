@@ -42,7 +42,10 @@ fn export_error(error: DiskError) -> ExportError {
     let errno = match error.kind {
         DiskErrorKind::Invalid => Errno::Invalid,
         DiskErrorKind::NoSpace => Errno::NoSpace,
-        DiskErrorKind::Medium | DiskErrorKind::Gone | DiskErrorKind::Other => Errno::Io,
+        DiskErrorKind::Medium
+        | DiskErrorKind::Gone
+        | DiskErrorKind::TimedOut
+        | DiskErrorKind::Other => Errno::Io,
     };
     ExportError::new(errno, error)
 }

@@ -1,0 +1,335 @@
+//! A disk that answers within a time limit, or is given up.
+//!
+//! A disk can stop answering without failing: a controller that resets for ever, a cable, a file
+//! system that hangs, a host that accepts and never replies. Whoever waits for it holds stripe
+//! locks, log space and memory, so one such disk would stop the whole array. [`BoundedDisk`] stands
+//! before a disk and gives it up
+//! * when a request has taken longer than the limit, or
+//! * when its owner says so ([`Disk::sever`]): the array does when it excludes a member.
+//!
+//! From that moment every request under way ends with an error, and every later one fails at once.
+//! A disk is given up for good: open it anew.
+//!
+//! **What a given-up request leaves.** Its future is dropped, which ends nobody's wait below but
+//! the waiter's: the driver keeps the buffer until the kernel (or the server) has ended the
+//! request, which may be much later, and a write may still be carried out then. So the memory of a
+//! request that was given up is never reused early; a read gets another buffer back. Nobody may
+//! write to such a disk by another way before those requests have ended: a file or block device
+//! stays claimed until then, because each request holds the descriptor that holds the claim.
+//!
+//! **Cost.** The limit is cut into [`TICKS`] ticks. A request only counts itself in the tick in
+//! which it begins, and out when it ends; one timer for each disk, which runs while there are
+//! requests, moves the tick and looks at the count that is now too old. No clock is read and
+//! nothing is compared for each request. A request is given up after the limit and before a
+//! further tick has passed. Because ticks are counted, and not compared with a clock, a machine
+//! that was suspended, or a process that was stopped, has lost one tick and not its disks.
+//!
+//! **Long requests.** Zeroing and discarding a whole disk is one call of the caller and may take
+//! minutes on a disk that works. Both are cut to [`ZEROES_BYTES_MAX`], and the limit is each
+//! piece's.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use weft_rt::sync::Semaphore;
+use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND};
+
+use crate::{
+    Class, Disk, DiskError, DiskErrorKind, DiskOp, DoneFuture, IoFuture, Layer, ReadFuture,
+    WriteOpts,
+};
+
+/// How long a request may take, unless something else was asked for: as long as the kernel's
+/// drivers wait for a SCSI or SATA disk.
+pub const DISK_TIMEOUT: Nanos = 30 * SECOND;
+
+/// Parts of the limit. A request is given up at most one part late.
+pub const TICKS: usize = 8;
+
+/// Bytes zeroed or discarded by one request to the disk, at most.
+pub const ZEROES_BYTES_MAX: u64 = 64 << 20;
+
+/// Flushes with the disk at most. The queue counts all else: so what a hung disk keeps of the
+/// driver's places, which other disks need, is bounded.
+const FLUSHES_MAX: usize = 8;
+
+/// A disk before which the time is watched.
+pub struct BoundedDisk {
+    disk: Rc<dyn Disk>,
+    rt: Rt,
+    limit: Nanos,
+    watch: Rc<Watch>,
+    flushes: Semaphore,
+}
+
+impl fmt::Debug for BoundedDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundedDisk")
+            .field("disk", &self.disk.info().name)
+            .field("limit_ns", &self.limit)
+            .field("under_way", &self.under_way())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a disk was given up.
+#[derive(Debug, Clone)]
+enum GivenUp {
+    TimedOut,
+    Severed(String),
+}
+
+/// What is known of a disk's requests.
+#[derive(Default)]
+struct Watch {
+    tick: Cell<usize>,
+    /// Whether the timer runs.
+    running: Cell<bool>,
+    /// Whether a request began in this tick.
+    begun: Cell<bool>,
+    /// Requests under way, by the tick in which they began. One more than the ticks of the limit,
+    /// since a request may begin at the end of its tick, and one for the tick that runs.
+    began_in: [Cell<usize>; TICKS + 2],
+    under_way: Cell<usize>,
+    waiting: RefCell<Waiting>,
+    given_up: RefCell<Option<GivenUp>>,
+}
+
+/// Those that wait for the disk, each in a place of its own.
+#[derive(Default)]
+struct Waiting {
+    places: Vec<Option<Waker>>,
+    free: Vec<usize>,
+}
+
+impl BoundedDisk {
+    /// Gives `disk` up once a request takes longer than `limit`.
+    pub fn new(rt: &Rt, disk: Rc<dyn Disk>, limit: Nanos) -> Self {
+        let (watch, flushes) = (Rc::default(), Semaphore::new(FLUSHES_MAX));
+        Self { disk, rt: rt.clone(), limit: limit.max(1), watch, flushes }
+    }
+
+    /// Requests that somebody waits for.
+    pub fn under_way(&self) -> usize {
+        self.watch.under_way.get()
+    }
+
+    /// Fails if the disk was given up.
+    fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
+        match &*self.watch.given_up.borrow() {
+            None => Ok(()),
+            Some(why) => Err(self.error(why, op, offset, len)),
+        }
+    }
+
+    fn error(&self, why: &GivenUp, op: DiskOp, offset: u64, len: u64) -> DiskError {
+        let (kind, source) = match why {
+            GivenUp::TimedOut => {
+                let text = format!("the disk gave no answer within {}", seconds(self.limit));
+                (DiskErrorKind::TimedOut, io::Error::new(io::ErrorKind::TimedOut, text))
+            }
+            GivenUp::Severed(why) => {
+                let text = format!("the disk is not used any more: {why}");
+                (DiskErrorKind::Gone, io::Error::new(io::ErrorKind::NotConnected, text))
+            }
+        };
+        let disk = self.disk.info().name.clone();
+        DiskError { disk, op, offset, len, kind, source }
+    }
+
+    /// Waits for a request to the disk; `None` if it was given up.
+    fn bound<'a, T>(&'a self, request: IoFuture<'a, T>) -> Bound<'a, T> {
+        let watch = &self.watch;
+        watch.begun.set(true);
+        if !watch.running.replace(true) {
+            let tick = (self.limit / TICKS as u64).max(1);
+            drop(self.rt.spawn(keep_time(self.rt.clone(), Rc::downgrade(watch), tick)));
+        }
+        let began_in = watch.tick.get() % watch.began_in.len();
+        watch.began_in[began_in].set(watch.began_in[began_in].get() + 1);
+        watch.under_way.set(watch.under_way.get() + 1);
+        Bound { watch, request: Some(request), began_in, place: None }
+    }
+
+    async fn done<'a>(
+        &'a self,
+        op: DiskOp,
+        offset: u64,
+        len: u64,
+        request: impl FnOnce() -> DoneFuture<'a>,
+    ) -> Result<(), DiskError> {
+        self.check(op, offset, len)?;
+        match self.bound(request()).await {
+            Some(result) => result,
+            None => self.check(op, offset, len),
+        }
+    }
+}
+
+fn seconds(limit: Nanos) -> String {
+    if limit.is_multiple_of(SECOND) {
+        format!("{} s", limit / SECOND)
+    } else {
+        format!("{} ms", limit / 1_000_000)
+    }
+}
+
+/// Moves the tick on for as long as there are requests.
+async fn keep_time(rt: Rt, watch: Weak<Watch>, tick: Nanos) {
+    loop {
+        rt.sleep(tick).await;
+        let Some(watch) = watch.upgrade() else { return };
+        if !watch.next_tick() {
+            watch.running.set(false);
+            return;
+        }
+    }
+}
+
+impl Watch {
+    /// Moves the tick on, and gives the disk up if a request is older than the limit. False if
+    /// there is nothing to watch.
+    fn next_tick(&self) -> bool {
+        let tick = self.tick.get() + 1;
+        self.tick.set(tick);
+        // What began at the end of its tick is as old as the limit only now.
+        let oldest = (tick + 1) % self.began_in.len();
+        if self.began_in[oldest].get() > 0 {
+            self.give_up(GivenUp::TimedOut);
+        }
+        let begun = self.begun.replace(false);
+        (begun || self.under_way.get() > 0) && self.given_up.borrow().is_none()
+    }
+
+    fn give_up(&self, why: GivenUp) {
+        if self.given_up.borrow().is_some() {
+            return;
+        }
+        *self.given_up.borrow_mut() = Some(why);
+        // Woken outside the borrow: a waker's drop may run code that asks the disk.
+        let waiting = std::mem::take(&mut self.waiting.borrow_mut().places);
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+/// A request under way; gives `None` if the disk was given up.
+struct Bound<'a, T> {
+    watch: &'a Watch,
+    request: Option<IoFuture<'a, T>>,
+    began_in: usize,
+    /// Where its waker is kept.
+    place: Option<usize>,
+}
+
+impl<T> Future for Bound<'_, T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        if self.watch.given_up.borrow().is_some() {
+            self.request = None;
+            return Poll::Ready(None);
+        }
+        let Some(request) = &mut self.request else { return Poll::Ready(None) };
+        if let Poll::Ready(value) = request.as_mut().poll(cx) {
+            return Poll::Ready(Some(value));
+        }
+        let waiting = &mut *self.watch.waiting.borrow_mut();
+        let place = self.place.unwrap_or_else(|| {
+            waiting.free.pop().unwrap_or_else(|| {
+                waiting.places.push(None);
+                waiting.places.len() - 1
+            })
+        });
+        match waiting.places.get_mut(place) {
+            Some(Some(waker)) => waker.clone_from(cx.waker()),
+            Some(empty) => *empty = Some(cx.waker().clone()),
+            None => {}
+        }
+        self.place = Some(place);
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Bound<'_, T> {
+    fn drop(&mut self) {
+        let count = &self.watch.began_in[self.began_in];
+        count.set(count.get() - 1);
+        self.watch.under_way.set(self.watch.under_way.get() - 1);
+        let Some(place) = self.place else { return };
+        let waker = {
+            let waiting = &mut *self.watch.waiting.borrow_mut();
+            waiting.free.push(place);
+            waiting.places.get_mut(place).and_then(Option::take)
+        };
+        drop(waker);
+    }
+}
+
+impl Layer for BoundedDisk {
+    fn below(&self) -> &dyn Disk {
+        self.disk.as_ref()
+    }
+
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
+        Box::pin(async move {
+            let len = buf.len();
+            if let Err(error) = self.check(DiskOp::Read, offset, len as u64) {
+                return (Err(error), buf);
+            }
+            match self.bound(self.disk.read(offset, buf, class)).await {
+                Some(done) => done,
+                None => (self.check(DiskOp::Read, offset, len as u64), Buf::new(len)),
+            }
+        })
+    }
+
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
+        Box::pin(async move {
+            let len = data.len() as u64;
+            self.done(DiskOp::Write, offset, len, || self.disk.write(offset, data, opts)).await
+        })
+    }
+
+    fn flush(&self) -> DoneFuture<'_> {
+        Box::pin(async move {
+            let _turn = self.flushes.acquire(1).await;
+            self.done(DiskOp::Flush, 0, 0, || self.disk.flush()).await
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
+        Box::pin(async move {
+            for (offset, len) in pieces(offset, len) {
+                let zeroes = || self.disk.write_zeroes(offset, len, opts);
+                self.done(DiskOp::WriteZeroes, offset, len, zeroes).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
+        Box::pin(async move {
+            for (offset, len) in pieces(offset, len) {
+                let discard = || self.disk.discard(offset, len);
+                self.done(DiskOp::Discard, offset, len, discard).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn sever(&self, why: &str) {
+        self.watch.give_up(GivenUp::Severed(why.to_owned()));
+        self.disk.sever(why);
+    }
+}
+
+/// The pieces of a range that are zeroed by one request each; at least one.
+fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+    let starts = (0..len.max(1)).step_by(usize::try_from(ZEROES_BYTES_MAX).unwrap_or(usize::MAX));
+    starts.map(move |start| (offset + start, ZEROES_BYTES_MAX.min(len - start)))
+}
