@@ -47,6 +47,7 @@
 
 mod clean;
 mod commit;
+mod finish;
 mod lanes;
 mod load;
 mod page;
@@ -62,6 +63,7 @@ use weft_rt::sync::{Notify, Semaphore};
 
 use crate::uuid::Id;
 use commit::Page;
+use finish::Finishing;
 use lanes::Rebuilt;
 pub use lanes::{PARTIAL_BYTES_MAX, PARTIAL_REGIONS_MIN};
 pub use load::LoadReport;
@@ -191,6 +193,8 @@ pub struct RegionMap {
     /// Lanes whose bit newly written regions get.
     joining: Cell<u8>,
     rebuilt: RefCell<BTreeMap<(u8, u64), Rebuilt>>,
+    /// Regions whose stale marks are being cleared, or nothing.
+    finishing: Finishing,
 }
 
 /// A write in flight; ends when dropped.
@@ -198,13 +202,18 @@ pub struct RegionMap {
 pub struct WriteGuard<'a> {
     map: &'a RegionMap,
     index: usize,
+    /// See [`Finishing::begin_write`].
+    began_in: u64,
 }
 
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
-        let entry = &mut self.map.entries.borrow_mut()[self.index];
-        entry.writers -= 1;
-        entry.flags |= TOUCHED;
+        {
+            let entry = &mut self.map.entries.borrow_mut()[self.index];
+            entry.writers -= 1;
+            entry.flags |= TOUCHED;
+        }
+        self.map.finishing.end_write(self.index as u64, self.began_in);
     }
 }
 
@@ -235,6 +244,7 @@ impl RegionMap {
             zeroed: Notify::default(),
             joining: Cell::new(0),
             rebuilt: RefCell::default(),
+            finishing: Finishing::default(),
         }
     }
 
@@ -338,13 +348,14 @@ impl RegionMap {
     ) -> Result<WriteGuard<'_>, MapError> {
         let index = to_index(region);
         let wanted = if self.config.track_dirty { WRITTEN | DIRTY } else { WRITTEN };
+        let began_in = self.finishing.begin_write(region).await;
         let flags = {
             let entry = &mut self.entries.borrow_mut()[index];
             entry.writers += 1;
             entry.flags = entry.flags & !UNWRITING | TOUCHED;
             entry.flags
         };
-        let guard = WriteGuard { map: self, index };
+        let guard = WriteGuard { map: self, index, began_in };
         if flags & (wanted | PENDING) != wanted {
             Box::pin(self.mark(store, region, wanted)).await?;
         }

@@ -209,7 +209,8 @@ impl Inner {
             None => None,
         };
         self.check_writable()?;
-        let write = self.write_units(stripe, &bands, writes, fua);
+        let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
+        let write = self.write_units(stripe, &bands, writes, durable);
         let whole = self.write_and_bring(stripe, &segments, write).await?;
         if let (true, Some(live)) = (fua && whole, &live)
             && !others

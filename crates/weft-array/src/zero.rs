@@ -135,7 +135,8 @@ impl Inner {
         let live = self.log_zero_stripe(stripe, lost, lost_later).await?;
         // Without its record nothing may be written: a lost unit would be neither old nor new.
         self.check_writable()?;
-        let opts = WriteOpts { class: Class::User, fua };
+        let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
+        let opts = WriteOpts { class: Class::User, fua: durable };
         let len = self.geometry.unit_bytes;
         // Also on a replacement that lacks the stripe so far: it may hold old bytes of it, which
         // nobody would look at again once the region is unwritten.

@@ -238,7 +238,7 @@ async fn rebuild(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
     if done {
         assert!(map.stripes_of(region).all(|stripe| !map.is_stale(LANE, stripe)));
         store.promise(region, |promise| promise.stale = false);
-        let _ = map.finish_regions(&*store, LANE, &[region]).await;
+        let _ = map.finish_regions(&*store, LANE, &[region], true, std::future::pending()).await;
     }
 }
 
@@ -540,7 +540,9 @@ fn rebuild_goes_through_all_stale_stripes_and_ends() {
         if map.mark_stripe_rebuilt(LANE, stripe) {
             let (map, store, region) = (map.clone(), store.clone(), map.region_of(stripe));
             run_one(Box::pin(async move {
-                map.finish_regions(&*store, LANE, &[region]).await.expect("nothing fails");
+                let (regions, patience) = ([region], std::future::pending());
+                let finished = map.finish_regions(&*store, LANE, &regions, true, patience);
+                finished.await.expect("nothing fails");
             }));
         }
         from = stripe + 1;

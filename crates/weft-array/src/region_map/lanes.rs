@@ -22,14 +22,16 @@ const PARTIAL_ENTRY_BYTES: u64 = 96;
 /// The stripes of a region that are rebuilt, in memory.
 #[derive(Debug)]
 pub(super) struct Rebuilt {
-    left: u64,
+    /// Told apart from another rebuild of the same region in the same lane.
+    pub(super) number: u64,
+    pub(super) left: u64,
     words: Vec<u64>,
 }
 
 impl Rebuilt {
-    fn new(stripes: u64) -> Self {
+    fn new(number: u64, stripes: u64) -> Self {
         let words = usize::try_from(stripes.div_ceil(64)).expect("a region fits in memory");
-        Self { left: stripes, words: vec![0; words] }
+        Self { number, left: stripes, words: vec![0; words] }
     }
 
     fn has(&self, stripe: u64) -> bool {
@@ -123,7 +125,7 @@ impl RegionMap {
             let least = partial.max_by_key(|(_, rebuilt)| rebuilt.left).map(|(key, _)| *key);
             least.map(|key| all.remove(&key));
         }
-        let fresh = || Rebuilt::new(stripes.end - stripes.start);
+        let fresh = || Rebuilt::new(self.finishing.next_number(), stripes.end - stripes.start);
         let rebuilt = all.entry((lane, region)).or_insert_with(fresh);
         let before = rebuilt.left;
         rebuilt.add(stripe - stripes.start);
@@ -173,32 +175,6 @@ impl RegionMap {
         self.change(region, |entry| entry.lanes |= 1 << lane);
         self.rebuilt.borrow_mut().remove(&(lane, region));
         self.persist_pages(store, Self::pages_of(&[region])).await
-    }
-
-    /// Ends the rebuild of regions whose stripes were all rebuilt: flushes, then clears their
-    /// marks, durably on return. Regions of which a stripe is stale stay.
-    ///
-    /// # Errors
-    /// If the members cannot be flushed or written.
-    pub async fn finish_regions(
-        &self,
-        store: &dyn MapStore,
-        lane: u8,
-        regions: &[u64],
-    ) -> Result<(), MapError> {
-        let mut done = regions.to_vec();
-        let is_done = |region: &u64| {
-            self.rebuilt.borrow().get(&(lane, *region)).is_some_and(|rebuilt| rebuilt.left == 0)
-        };
-        done.retain(is_done);
-        store.flush_data().await?;
-        // The lane may have ended meanwhile.
-        done.retain(is_done);
-        for region in &done {
-            self.change(*region, |entry| entry.lanes &= !(1 << lane));
-            self.rebuilt.borrow_mut().remove(&(lane, *region));
-        }
-        self.persist_pages(store, Self::pages_of(&done)).await
     }
 
     /// Returns when no region is being zeroed that was before `lane` began: those are stale in it

@@ -2,10 +2,9 @@
 //! without stale regions becomes active.
 //!
 //! A mark is cleared only after the replacement was flushed. Regions are finished some at a time,
-//! so that a flush is shared, and one batch after the other: a batch holds the locks of many
-//! stripes, and two could wait for each other.
+//! so that a flush is shared.
 
-use weft_rt::Task;
+use weft_rt::{Nanos, SECOND, Task};
 
 use super::order;
 use crate::array::Inner;
@@ -16,8 +15,11 @@ use crate::superblock::SlotState;
 /// those that are partly rebuilt.
 pub(super) const FINISH_REGIONS: usize = 16;
 
+/// New writes of a region that is being finished wait at most so long for those under way.
+const GATE_TIME_MAX: Nanos = SECOND;
+
 impl Inner {
-    /// Clears the marks of what is done, in a task of its own: it waits for stripe locks, and the
+    /// Clears the marks of what is done, in a task of its own: it waits for a flush, and the
     /// rebuild must go on meanwhile.
     pub(super) fn start_finishing(&self) -> Task<()> {
         let array = self.handle();
@@ -30,19 +32,15 @@ impl Inner {
         }
     }
 
-    /// Clears the stale marks of regions that are rebuilt. Nobody writes to them meanwhile: until
-    /// the mark is gone the log counts the replacement's units as lost, from then on as present,
-    /// and a record of the old kind must not be needed any more (the flush retires them).
+    /// Clears the stale marks of regions that are rebuilt (`region_map/finish.rs` says how, and why
+    /// users need not wait). If the map cannot be written, or users keep a region busy, it stays
+    /// stale on disk, and is finished later.
     async fn finish_regions(&self, lane: u8, regions: &[u64]) {
-        if !self.members.rebuilding().iter().any(|(_, used)| *used == lane) {
-            return;
+        if self.members.rebuilding().iter().any(|(_, used)| *used == lane) {
+            let patience = async { self.rt.sleep(GATE_TIME_MAX).await };
+            let logged = self.log.is_some();
+            let _ = self.map.finish_regions(self, lane, regions, logged, patience).await;
         }
-        let mut locks = Vec::new();
-        for stripe in regions.iter().flat_map(|region| self.geometry.stripes_of(*region)) {
-            locks.push(self.locks.exclusive(stripe).await);
-        }
-        // If the map cannot be written the regions stay stale on disk, and are finished later.
-        let _ = self.map.finish_regions(self, lane, regions).await;
     }
 
     /// Takes into service the slots of which nothing is stale any more.
