@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use weft_code::{Plan, PlanCache, Undecodable, UnitSet};
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::sync::Semaphore;
-use weft_rt::{Frozen, Rt};
+use weft_rt::{BUF_ALIGN, Frozen, Rt};
 
 use crate::error::ArrayError;
 use crate::events::{Event, Events};
@@ -22,9 +22,18 @@ use crate::region_map::{MapError, MapStore, MapStoreError, RegionMap, StoreFutur
 use crate::superblock::{SlotState, SuperblockError};
 use crate::write::Pending;
 
-/// Memory for the buffers of stripe operations under way (writes and reconstructions): what is
+/// Memory for the buffers of stripe operations under way (writes, reconstructions, jobs): what is
 /// beyond waits.
 pub(crate) const BUDGET_BYTES: usize = 96 << 20;
+
+/// What one operation may take of that. One that would take more is carried out in parts, each a
+/// run of offsets in the units: codes work offset by offset.
+const OPERATION_BYTES_MAX: usize = BUDGET_BYTES / 2;
+
+/// Buffers that an operation has of each unit, at most. A write: the new data aligned or joined,
+/// what was read of the stripe, new parity and its records. A scrub: what was read, parity as it
+/// should be.
+const BUFFERS_OF_UNIT: usize = 3;
 
 /// Plans kept per array.
 const PLANS: usize = 1024;
@@ -83,9 +92,23 @@ impl Inner {
         RefCell::new(PlanCache::new(PLANS))
     }
 
-    /// The memory that a stripe operation over `columns` bytes takes, at most.
-    pub fn memory_of(&self, columns: Option<usize>) -> usize {
-        (columns.unwrap_or(0) * 2 * self.geometry.code.width()).clamp(1, BUDGET_BYTES)
+    /// The memory that a stripe operation over a run of `len` offsets in the units takes, at most.
+    /// Buffers are powers of two.
+    pub fn memory_of(&self, len: usize) -> usize {
+        let buffer = len.min(self.run_max()).next_power_of_two().max(BUF_ALIGN);
+        BUFFERS_OF_UNIT * self.geometry.code.width() * buffer
+    }
+
+    /// The longest run of offsets in the units that a stripe operation may work on at a time.
+    pub fn run_max(&self) -> usize {
+        let most = OPERATION_BYTES_MAX / (BUFFERS_OF_UNIT * self.geometry.code.width());
+        (1 << most.ilog2()).min(self.geometry.unit_len())
+    }
+
+    /// The runs of offsets, with their lengths, in which an operation goes over whole units.
+    pub fn runs(&self) -> impl Iterator<Item = (u64, usize)> + use<> {
+        let (unit, most) = (self.geometry.unit_len(), self.run_max());
+        (0..unit).step_by(most).map(move |from| (from as u64, most.min(unit - from)))
     }
 
     pub fn check_range(&self, offset: u64, len: u64) -> Result<(), ArrayError> {

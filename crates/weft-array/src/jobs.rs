@@ -269,7 +269,7 @@ impl Inner {
     /// Waits for memory for one stripe's worth of work, in which nothing may be begun any more once
     /// the array is being stopped.
     async fn job_memory(&self) -> Result<Permit, ArrayError> {
-        let memory = self.budget.acquire(self.memory_of(Some(self.geometry.unit_len()))).await;
+        let memory = self.budget.acquire(self.memory_of(self.geometry.unit_len())).await;
         if self.stopped.get() { Err(ArrayError::Stopped) } else { Ok(memory) }
     }
 

@@ -158,10 +158,8 @@ impl Inner {
 
     /// Reads pieces of one stripe of which some are lost.
     async fn read_degraded(&self, pieces: StripePieces) -> ReadAnswer {
-        let _memory = self
-            .budget
-            .acquire(self.memory_of(pieces.iter().map(|(_, buf)| buf.len()).max()))
-            .await;
+        let longest = pieces.iter().map(|(_, buf)| buf.len()).max().unwrap_or(0);
+        let _memory = self.budget.acquire(self.memory_of(longest)).await;
         let _lock = self.locks.shared(pieces[0].0.stripe).await;
         self.read_locked(pieces).await
     }
@@ -171,9 +169,13 @@ impl Inner {
         let stripe = pieces[0].0.stripe;
         let mut result = Ok(());
         // Pieces of one stripe start or end at most once inside a unit: at most three ranges of
-        // columns, each wanted of a fixed set of units.
-        let mut cuts: Vec<u64> =
-            pieces.iter().flat_map(|(at, buf)| [at.column, at.column + buf.len() as u64]).collect();
+        // columns, each wanted of a fixed set of units. What is read beside them is bounded.
+        let most = self.run_max();
+        let ends = |(at, buf): &(Address, Buf)| {
+            let end = at.column + buf.len() as u64;
+            (at.column..end).step_by(most).chain([end])
+        };
+        let mut cuts: Vec<u64> = pieces.iter().flat_map(ends).collect();
         cuts.sort_unstable();
         cuts.dedup();
         let mut parts: Vec<(Address, Vec<Buf>, Buf)> =

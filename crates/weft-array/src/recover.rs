@@ -61,8 +61,11 @@ impl Inner {
         area: &Area,
     ) -> Result<Vec<LogBlock>, ArrayError> {
         let Logs { scans, torn, unread } = self.read_logs(id, area).await;
+        let most = self.run_max();
         for replay in newest_first(self.whole_sets(scans), self.geometry.code.k()) {
-            self.replay(replay).await?;
+            for skip in (0..replay.len).step_by(most) {
+                self.replay(replay.part(skip, most.min(replay.len - skip))).await?;
+            }
         }
         // Before this recovery is over: in the next log nothing would explain them.
         self.renew_log_blocks(torn).await;
@@ -253,26 +256,35 @@ impl Inner {
     /// [`ArrayError::NoSpace`] if there was no room for all that is to be written: the stripe is tried
     /// again by itself, and its region keeps its mark until then.
     pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<bool, ArrayError> {
-        let at = Columns::maintenance(stripe, 0);
-        let check = self.check_stripe(at).await?;
-        let written: UnitSet = check.wrong.iter().map(|(unit, _)| *unit).collect();
-        if !written.is_empty() {
-            self.write_back(at, check.wrong, WriteOpts::MAINTENANCE).await?;
+        let (mut was_wrong, mut unrepaired) = (false, UnitSet::new());
+        for (from, len) in self.runs() {
+            let at = Columns::maintenance(stripe, from);
+            let check = self.check_stripe(at, len).await?;
+            let written: UnitSet = check.wrong.iter().map(|(unit, _)| *unit).collect();
+            if !written.is_empty() {
+                self.write_back(at, check.wrong, WriteOpts::MAINTENANCE).await?;
+            }
+            was_wrong |= !written.is_empty();
+            unrepaired = unrepaired.union(&check.unrepaired.difference(&written));
         }
         // Also units whose member was lost meanwhile: whoever takes its place gets them anew.
         self.wanting.forget(stripe);
         self.check_writable()?;
-        self.await_repair(stripe, check.unrepaired.difference(&written))?;
-        Ok(!written.is_empty())
+        self.await_repair(stripe, unrepaired)?;
+        Ok(was_wrong)
     }
 
-    /// Reads a whole stripe and computes its parity anew. Unmatched parity is wrong, and not looked
-    /// at.
-    pub(crate) async fn check_stripe(&self, at: Columns) -> Result<Checked, ArrayError> {
+    /// Reads all units of a stripe over a run of offsets and computes their parity anew. Unmatched
+    /// parity is wrong, and not looked at.
+    pub(crate) async fn check_stripe(
+        &self,
+        at: Columns,
+        len: usize,
+    ) -> Result<Checked, ArrayError> {
         let (absent, unmatched) = (self.absent_units(at.stripe), self.wanting.unmatched(at.stripe));
         let (lost, unmatched) = (absent.union(&unmatched), unmatched.difference(&absent));
         let code = &self.geometry.code;
-        let (k, len) = (code.k(), self.geometry.unit_len());
+        let k = code.k();
         // A mirror whose first copy is lost takes the next: the planner finds it.
         let present = self.geometry.units().difference(&lost);
         let wanted = self.geometry.data_units().union(&present);

@@ -46,6 +46,15 @@ impl Segment {
     fn end(&self) -> u64 {
         self.column + self.data.len() as u64
     }
+
+    /// What of it lies between two offsets in the unit.
+    fn part(&self, from: u64, to: u64) -> Option<Self> {
+        let (from, to) = (from.max(self.column), to.min(self.end()));
+        (from < to).then(|| {
+            let data = self.data.slice(to_len(from - self.column), to_len(to - from));
+            Self { unit: self.unit, column: from, data }
+        })
+    }
 }
 
 /// A write that waits for its stripe.
@@ -102,15 +111,39 @@ impl Inner {
         join_all(writes).await.into_iter().collect()
     }
 
-    /// Writes one stripe's segments, alone or together with others that wait for the same stripe.
+    /// Writes one stripe's segments; units too large to be held at once in parts.
     pub(crate) async fn write_stripe(
         &self,
         stripe: u64,
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
-        let longest = segments.iter().map(|segment| segment.data.len()).max();
-        let _memory = self.budget.acquire(self.memory_of(longest)).await;
+        let most = self.run_max() as u64;
+        let first = segments.iter().map(|segment| segment.column).min().unwrap_or(0);
+        let end = segments.iter().map(Segment::end).max().unwrap_or(0);
+        if end - first <= most {
+            return self.write_part(stripe, segments, fua).await;
+        }
+        for from in (first / most * most..end).step_by(to_len(most)) {
+            let part = segments.iter().filter_map(|segment| segment.part(from, from + most));
+            let part: Vec<Segment> = part.collect();
+            if !part.is_empty() {
+                Box::pin(self.write_part(stripe, part, fua)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes segments of one stripe, alone or together with others that wait for the same stripe.
+    async fn write_part(
+        &self,
+        stripe: u64,
+        segments: Vec<Segment>,
+        fua: bool,
+    ) -> Result<(), ArrayError> {
+        // Of several units, together no more than a part of the stripe.
+        let len = segments.iter().map(|segment| segment.data.len()).sum();
+        let _memory = self.budget.acquire(self.memory_of(len)).await;
         // The array may have been stopped while this waited.
         self.check_writable()?;
         let _dirty = self.begin_write(self.map.region_of(stripe)).await?;

@@ -12,7 +12,7 @@
 //! unspecified, except from [`Buf::zeroed`].
 
 use std::alloc::Layout;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -60,6 +60,42 @@ thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
     /// What [`Frozen::zeros`] gives parts of, once anybody has asked.
     static ZEROS: RefCell<Option<Frozen>> = const { RefCell::new(None) };
+    static HELD: Cell<BufMemory> = const { Cell::new(BufMemory { now: 0, most: 0 }) };
+}
+
+/// Bytes of buffers that somebody holds. What is kept for reuse is not among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BufMemory {
+    /// Now.
+    pub now: usize,
+    /// At most, since [`BufMemory::start_anew`].
+    pub most: usize,
+}
+
+impl BufMemory {
+    /// What was allocated on this thread.
+    pub fn of_thread() -> Self {
+        HELD.get()
+    }
+
+    /// Forgets what there was at most.
+    pub fn start_anew() {
+        let held = HELD.get();
+        HELD.set(Self { most: held.now, ..held });
+    }
+
+    fn taken(size: usize) {
+        let held = HELD.get();
+        // A buffer may be given back on another thread than it was taken on.
+        let now = held.now.wrapping_add(size);
+        let most = if now > isize::MAX as usize { held.most } else { held.most.max(now) };
+        HELD.set(Self { now, most });
+    }
+
+    fn given_back(size: usize) {
+        let held = HELD.get();
+        HELD.set(Self { now: held.now.wrapping_sub(size), ..held });
+    }
 }
 
 /// Longest [`Frozen::zeros`], in bytes.
@@ -86,6 +122,7 @@ fn release(ptr: NonNull<u8>, size: usize) {
 impl Block {
     fn new(len: usize) -> Self {
         let size = len.max(1).next_multiple_of(BUF_ALIGN).next_power_of_two();
+        BufMemory::taken(size);
         let cached = CACHE.try_with(|cache| {
             let mut cache = cache.borrow_mut();
             let ptr = cache.classes.get_mut(class_of(size)).and_then(Vec::pop)?;
@@ -109,6 +146,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let (ptr, size) = (self.ptr, self.size);
+        BufMemory::given_back(size);
         let kept = size <= CACHED_SIZE_MAX
             && CACHE
                 .try_with(|cache| {

@@ -22,7 +22,7 @@ mod timer;
 mod virtual_time;
 mod waker;
 
-pub use buf::{BUF_ALIGN, Buf, Frozen, ZEROS_BYTES_MAX};
+pub use buf::{BUF_ALIGN, Buf, BufMemory, Frozen, ZEROS_BYTES_MAX};
 pub use cpu::{pin_to_cpu, usable_cpus};
 pub use executor::{Driver, Rt, Schedule, Task};
 pub use timer::Sleep;

@@ -133,6 +133,19 @@ impl ScrubState {
     }
 }
 
+/// What was seen of a stripe.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Runs of offsets that disagreed, and those of them that were corrected.
+    mismatches: u32,
+    repaired: u32,
+    /// The wrong unit, if one can be told.
+    unit: Option<usize>,
+    unreadable: bool,
+    /// Some of it could not be had.
+    failed: bool,
+}
+
 impl Inner {
     /// Scrubs the whole array.
     ///
@@ -263,40 +276,58 @@ impl Inner {
         self.pace().await;
         let Ok(_memory) = self.job_memory().await else { return Err(stripe) };
         let _lock = self.locks.exclusive(stripe).await;
-        let lost = self.lost_units(stripe);
-        let at = Columns::maintenance(stripe, 0);
-        let checked = self.check_stripe(at).await;
-        if checked.as_ref().is_ok_and(|checked| !checked.unrepaired.is_empty()) {
-            self.note(|report| report.unreadable += 1);
+        let mut seen = Seen::default();
+        for (from, len) in self.runs() {
+            let lost = self.lost_units(stripe);
+            let at = Columns::maintenance(stripe, from);
+            match self.check_stripe(at, len).await {
+                Ok(checked) => {
+                    seen.unreadable |= !checked.unrepaired.is_empty();
+                    if !checked.wrong.is_empty() {
+                        self.mismatch(at, lost, mode, checked, &mut seen).await;
+                    }
+                }
+                Err(_) => (seen.unreadable, seen.failed) = (true, true),
+            }
         }
-        match checked {
-            Ok(checked) if checked.wrong.is_empty() => self.note(|report| report.stripes += 1),
-            Ok(checked) => self.mismatch(at, lost, mode, checked).await,
-            Err(_) => self.note(|report| report.unreadable += 1),
-        }
+        let offset = self.geometry.offset(stripe, 0, 0);
+        let found = seen.mismatches > 0;
+        self.note(|report| {
+            report.stripes += u64::from(found || !seen.failed);
+            report.mismatches += u64::from(found);
+            report.repaired += u64::from(found && seen.repaired == seen.mismatches);
+            report.unreadable += u64::from(seen.unreadable);
+            if found && report.places.len() < PLACES_MAX {
+                let unit = seen.unit;
+                let slot = unit.map(|unit| self.geometry.slot(stripe, unit));
+                report.places.push(Mismatch { stripe, offset, unit, slot });
+            }
+        });
         Ok(())
     }
 
-    async fn mismatch(&self, at: Columns, lost: UnitSet, mode: ScrubMode, checked: Checked) {
+    /// Corrects what disagrees over a run of offsets, if that is asked for.
+    async fn mismatch(
+        &self,
+        at: Columns,
+        lost: UnitSet,
+        mode: ScrubMode,
+        checked: Checked,
+        seen: &mut Seen,
+    ) {
         let located = if lost.is_empty() { self.locate_wrong(at.stripe, &checked) } else { None };
         let unit = located.as_ref().map(|(unit, _)| *unit);
-        let slot = unit.map(|unit| self.geometry.slot(at.stripe, unit));
-        let offset = self.geometry.offset(at.stripe, 0, 0);
-        self.note(|report| {
-            report.stripes += 1;
-            report.mismatches += 1;
-            if report.places.len() < PLACES_MAX {
-                report.places.push(Mismatch { stripe: at.stripe, offset, unit, slot });
-            }
-        });
+        // Only if it is the same one all along.
+        seen.unit =
+            if seen.mismatches == 0 { unit } else { seen.unit.filter(|u| unit == Some(*u)) };
+        seen.mismatches += 1;
         if mode == ScrubMode::Repair && self.check_writable().is_ok() {
             let correct: Units = match located {
                 Some((unit, value)) => vec![(unit, value)],
                 None => checked.wrong,
             };
-            if self.write_back(at, correct, WriteOpts::MAINTENANCE).await.is_ok() {
-                self.note(|report| report.repaired += 1);
-            }
+            let written = self.write_back(at, correct, WriteOpts::MAINTENANCE).await;
+            seen.repaired += u32::from(written.is_ok());
         }
     }
 
@@ -314,7 +345,8 @@ impl Inner {
     /// What `unit` must be if all others are right; `None` if they disagree among themselves, or
     /// do not tell.
     fn correction(&self, stripe: u64, checked: &Checked, unit: usize) -> Option<Buf> {
-        let len = self.geometry.unit_len();
+        let (_, any) = checked.data.first()?;
+        let len = any.len();
         let value = |of: usize| {
             let mut all = checked.data.iter().chain(&checked.parity);
             all.find(|(held, _)| *held == of).map(|(_, buf)| &**buf)

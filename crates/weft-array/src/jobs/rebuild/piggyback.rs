@@ -65,6 +65,10 @@ impl Inner {
         if self.jobs.paused.get() || self.map.is_partial_full() || self.check_writable().is_err() {
             return Piggyback::Off;
         }
+        // Units too large to be held whole are brought by nobody.
+        if self.run_max() < self.geometry.unit_len() {
+            return Piggyback::Off;
+        }
         self.jobs.rebuild.with_policy(|policy| match policy.piggyback {
             Piggyback::Widen if self.geometry.unit_bytes > policy.widen_bytes_max => {
                 Piggyback::Covered
@@ -95,7 +99,7 @@ impl Inner {
     ) {
         let stripe = pieces[0].0.stripe;
         let len = self.geometry.unit_len();
-        let _memory = self.budget.acquire(self.memory_of(Some(len))).await;
+        let _memory = self.budget.acquire(self.memory_of(len)).await;
         let _lock = self.locks.exclusive(stripe).await;
         let lost = self.lost_units(stripe);
         let (targets, stale) = self.stale_targets(stripe);

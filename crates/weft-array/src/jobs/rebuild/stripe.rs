@@ -86,15 +86,18 @@ impl Inner {
         let wanted = self.stale_of(stripe, &targets);
         let mut failed = UnitSet::new();
         if !wanted.is_empty() {
-            let unit = self.geometry.unit_bytes;
-            let starts = (0..unit).step_by(to_len(requests.bytes));
-            let parts = starts.map(|from| {
-                let at = Columns { class: requests.class, ..Columns::maintenance(stripe, from) };
-                let len = to_len(requests.bytes.min(unit - from));
-                self.rebuild_columns(at, len, lost, wanted, &targets, requests)
-            });
-            for part in join_all(parts).await {
-                failed = failed.union(&part?);
+            for (from, len) in self.runs() {
+                let end = from + len as u64;
+                let starts = (from..end).step_by(to_len(requests.bytes));
+                let parts = starts.map(|from| {
+                    let at =
+                        Columns { class: requests.class, ..Columns::maintenance(stripe, from) };
+                    let len = to_len(requests.bytes.min(end - from));
+                    self.rebuild_columns(at, len, lost, wanted, &targets, requests)
+                });
+                for part in join_all(parts).await {
+                    failed = failed.union(&part?);
+                }
             }
         }
         if let Some(disk) = self.without_room(&targets, failed) {

@@ -62,6 +62,10 @@ impl DiskOriented {
     /// Reads without the lock, and uses what was read if nothing changed meanwhile. Says whether
     /// the stripe is done.
     async fn attempt(&self, array: &Inner, stripe: u64) -> bool {
+        if array.run_max() < array.geometry.unit_len() {
+            // Too much to be held whole.
+            return false;
+        }
         let Some(watch) = array.locks.watch(stripe) else { return false };
         let targets = array.targets(stripe);
         let lost = array.lost_units(stripe);
