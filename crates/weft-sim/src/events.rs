@@ -178,9 +178,13 @@ impl Stage {
     /// is failed by command meanwhile.
     async fn hang(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
+        if platter.faults(|f| f.hangs_until > self.rt.now()) {
+            // An earlier end would leave open whether requests took longer than the limit.
+            return;
+        }
         let (hang, failed_after) = {
             let rng = &mut *self.hangs.borrow_mut();
-            let hang = *rng.pick(&[5 * SECOND, 25 * SECOND, 60 * SECOND, 600 * SECOND]);
+            let hang = *rng.pick(&[5 * SECOND, 20 * SECOND, 60 * SECOND, 600 * SECOND]);
             (hang, rng.chance(40).then(|| rng.below(hang.min(20 * SECOND))))
         };
         self.world.note(format!(
