@@ -7,19 +7,18 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use weft_code::{Plan, PlanCache, Undecodable, UnitSet};
-use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_disk::WriteOpts;
 use weft_rt::sync::Semaphore;
 use weft_rt::{BUF_ALIGN, Frozen, Rt};
 
 use crate::error::ArrayError;
-use crate::events::{Event, Events};
+use crate::events::Events;
 use crate::geometry::Geometry;
 use crate::locks::StripeLocks;
 use crate::log::Log;
-use crate::members::{Members, Refusal};
+use crate::members::Members;
 use crate::no_room::Wanting;
 use crate::region_map::{MapError, MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
-use crate::superblock::{SlotState, SuperblockError};
 use crate::write::Pending;
 
 /// Memory for the buffers of stripe operations under way (writes, reconstructions, jobs): what is
@@ -66,16 +65,6 @@ pub(crate) struct Inner {
     pub remaining: Cell<Option<(UnitSet, Option<usize>)>>,
     pub plans: RefCell<PlanCache>,
     pub me: Weak<Inner>,
-}
-
-/// What became of a disk that failed.
-enum TakenOut {
-    /// It is out of its slot.
-    Now,
-    /// It was out already.
-    Before,
-    /// It is the one that was too many: the array is broken.
-    Essential,
 }
 
 impl Inner {
@@ -126,6 +115,11 @@ impl Inner {
         if self.read_only.get() {
             return Err(ArrayError::ReadOnly);
         }
+        self.check_whole()
+    }
+
+    /// Whether the array is not broken.
+    pub fn check_whole(&self) -> Result<(), ArrayError> {
         match &*self.broken.borrow() {
             Some(cause) => Err(ArrayError::Broken { cause: cause.clone() }),
             None => Ok(()),
@@ -155,135 +149,6 @@ impl Inner {
         plans.plan_avoiding(code, stripe, lost, wanted, UnitSet::new(), dear)
     }
 
-    /// A disk failed an operation. On return it is durably excluded – or, if it is a member that
-    /// the code cannot do without, the array has stopped taking writes and its metadata is left as
-    /// it was.
-    pub async fn member_failed(&self, slot: usize, disk: &Rc<dyn Disk>, error: &DiskError) {
-        self.exclude(slot, disk, &error.to_string()).await;
-    }
-
-    pub async fn exclude(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
-        match self.take_out(slot, disk, cause) {
-            TakenOut::Now => {
-                // In a task of its own: others rely on this commit, so it must go on if whoever met
-                // the failure is dropped.
-                let array = self.handle();
-                let commit = async move {
-                    array.commit_members().await;
-                    array.jobs.wake();
-                };
-                self.rt.spawn(commit).await;
-            }
-            // Somebody else saw it first; what relies on it must wait for their commit.
-            TakenOut::Before => drop(self.members.turn_to_commit().await),
-            TakenOut::Essential => {}
-        }
-    }
-
-    /// Takes a failed disk out, in memory; [`Inner::commit_members`] must follow. What is under way
-    /// on it ends, however long the disk itself would take: who waits for it holds locks, log and
-    /// memory that others need.
-    fn take_out(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) -> TakenOut {
-        let name = disk.info().name.clone();
-        let cause = cause.to_owned();
-        if self.members.holds(slot, disk) && self.members.copying(slot).is_none() {
-            // One that has just taken the place of another gives it back, if it is not too late.
-            self.members.unswap_in(slot);
-        }
-        if let Some((_, lane)) = self.members.take_beside(slot, disk) {
-            disk.sever(&cause);
-            if let Some(lane) = lane {
-                self.map.end_lane(lane);
-                self.events.emit(Event::ReplacementFailed { slot, disk: name, cause });
-            }
-            return TakenOut::Now;
-        }
-        if !self.members.holds(slot, disk) {
-            return TakenOut::Before;
-        }
-        // A broken array's metadata stays as it was when it broke.
-        if self.broken.borrow().is_some() || self.cannot_spare(slot) {
-            self.set_broken(UnitSet::one(slot), &cause);
-            return TakenOut::Essential;
-        }
-        self.empty_slot(slot);
-        disk.sever(&cause);
-        self.events.emit(Event::MemberFailed { slot, disk: name, cause });
-        TakenOut::Now
-    }
-
-    /// Writes the membership to all members, excluding those that fail to take it. A change that
-    /// would leave too few of the members that were active before does not take effect: those left
-    /// out could later be taken for the array ([`may_take_effect`]). The array is then broken.
-    pub async fn commit_members(&self) {
-        loop {
-            // Whoever had the turn before may have lost members, or found the array broken.
-            let turn = self.members.turn_to_commit().await;
-            if self.read_only.get() || self.broken.borrow().is_some() {
-                return;
-            }
-            if let Err(cause) = self.members.check_majority() {
-                // A member may be replaced some other time.
-                if self.members.unswap() {
-                    continue;
-                }
-                self.set_broken(UnitSet::new(), &cause);
-                return;
-            }
-            let failed = self.members.commit(turn).await;
-            let again = !failed.is_empty() || self.members.needs_two_majorities();
-            if !self.take_out_all(failed) || !again {
-                return;
-            }
-        }
-    }
-
-    /// Excludes, in memory, members that failed to take a superblock. False if the array is broken.
-    pub fn take_out_all(&self, failed: Vec<Refusal>) -> bool {
-        for (slot, disk, error) in failed {
-            let SuperblockError::Disk(error) = error else {
-                // No member's fault, and nothing was written: what stands on the members is good.
-                self.set_broken(UnitSet::new(), &error.to_string());
-                return false;
-            };
-            if let TakenOut::Essential = self.take_out(slot, &disk, &error.to_string()) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Empties a slot, or leaves it to its member's replacement, in memory;
-    /// [`Inner::commit_members`] must follow.
-    pub fn empty_slot(&self, slot: usize) {
-        if self.members.promote(slot) {
-            return;
-        }
-        if let Some(staged) = self.members.beside(slot)
-            && let Some((spare, Some(lane))) = self.members.take_beside(slot, &staged)
-        {
-            self.map.end_lane(lane);
-            self.members.spares.borrow_mut().push(spare);
-        }
-        if let SlotState::Rebuilding { lane } = self.members.state(slot) {
-            self.map.end_lane(lane);
-        }
-        if let Some(log) = &self.log {
-            log.forget_ring(slot);
-        }
-        self.members.set_missing(slot);
-    }
-
-    pub fn set_broken(&self, slots: UnitSet, cause: &str) {
-        self.broken_slots.set(self.broken_slots.get().union(&slots));
-        let mut broken = self.broken.borrow_mut();
-        if broken.is_none() {
-            *broken = Some(cause.to_owned());
-            drop(broken);
-            self.events.emit(Event::ArrayBroken { cause: cause.to_owned() });
-        }
-    }
-
     /// Marks a region as being written, durably, for as long as the guard lives.
     pub async fn begin_write(&self, region: u64) -> Result<WriteGuard<'_>, ArrayError> {
         self.map.begin_write(self, region).await.map_err(|error| match error {
@@ -299,10 +164,7 @@ impl Inner {
         }
         self.flush_members().await;
         self.retire_others().await;
-        match &*self.broken.borrow() {
-            Some(cause) => Err(ArrayError::Broken { cause: cause.clone() }),
-            None => Ok(()),
-        }
+        self.check_whole()
     }
 
     /// Waits until every record is retired that leaves out units written by others, as those are
@@ -331,7 +193,9 @@ impl Inner {
         }
     }
 
-    /// Flushes all members; one that fails to is excluded. Retires what the log holds.
+    /// Flushes all members; one that fails to is excluded. Retires what the log holds. On return
+    /// what was flushed is durable, unless the array is broken: those that were not asked are
+    /// excluded, too.
     pub async fn flush_members(&self) {
         let mark = self.log.as_ref().map(Log::mark);
         let flushes = self.members.all_disks().into_iter().map(|(slot, disk)| async move {
@@ -343,7 +207,10 @@ impl Inner {
                 self.member_failed(slot, &disk, &error).await;
             }
         }
-        if let (Some(log), Some(mark), true) = (&self.log, mark, self.broken.borrow().is_none()) {
+        let settled = self.settled().await;
+        if let (Some(log), Some(mark), Ok(())) =
+            (&self.log, mark, settled.and_then(|()| self.check_whole()))
+        {
             log.flushed(mark);
         }
     }
@@ -364,6 +231,8 @@ impl MapStore for Inner {
             for (slot, disk, error) in join_all(writes).await.into_iter().flatten() {
                 self.member_failed(slot, &disk, &error).await;
             }
+            // It is not on members that were taken out before, either.
+            let _ = self.settled().await;
             self.durable_or_broken()
         })
     }

@@ -104,6 +104,13 @@ pub enum Event {
         /// Why.
         cause: String,
     },
+    /// A spare failed, and is none any more.
+    SpareFailed {
+        /// The disk's name.
+        disk: String,
+        /// Why.
+        cause: String,
+    },
     /// A spare joined the array.
     SpareAdded {
         /// The disk's name.

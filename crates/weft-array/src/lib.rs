@@ -9,6 +9,7 @@
 pub mod area;
 mod array;
 pub mod assemble;
+mod commit;
 mod contents;
 pub mod create;
 mod error;

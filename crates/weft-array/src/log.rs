@@ -331,7 +331,8 @@ impl Log {
     }
 
     /// Begins a stripe write: makes its records durable. The returned guard lives until the write
-    /// itself has completed. A ring whose member fails is given up: its parity is lost with it.
+    /// itself has completed. A ring whose member fails is given up: its parity is lost with it. The
+    /// exclusion of those that lack a record is in effect on return, or the array is broken.
     ///
     /// # Errors
     /// [`ArrayError::NoSpace`] if a member has no room for a record; nothing may be written then.
@@ -361,7 +362,10 @@ impl Log {
             self.retire_in_background(array);
         }
         match join_all(waits).await.into_iter().flatten().flatten().next() {
-            None => Ok(op),
+            None => {
+                array.settled().await?;
+                Ok(op)
+            }
             Some(disk) => {
                 // What other rings hold of this write looks after a crash like a retired one whose
                 // siblings were overwritten; so it, and all before it, had better be.

@@ -1,28 +1,28 @@
 //! The members of an array: which disk is in which slot, in what state, and how that changes.
 //!
-//! A change of membership takes effect in memory at once (the next request works around a failed
-//! member), is then written to the superblocks of all members that are left, and only after that
-//! may a request be acknowledged that relied on it: otherwise a crash could bring the failed member
-//! back with old data. One change is written at a time; a member that fails to take it becomes part
-//! of it.
+//! A change of membership takes effect in memory at once: the next request works around a failed
+//! member. It is counted ([`Changes`]), and what relies on it waits until it is in effect on disk
+//! (`commit.rs`).
 //!
 //! A slot may have a second disk *beside* its member: the replacement of a working one
 //! (`jobs/replace.rs`).
 
+mod changes;
+mod round;
+mod spares;
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use futures_util::future::{join, join_all};
 use weft_code::UnitSet;
 use weft_disk::Disk;
-use weft_rt::sync::{Permit, Semaphore};
+use weft_rt::sync::Semaphore;
 
-use crate::assemble::{majorities_meet, may_take_effect};
-use crate::superblock::{
-    LANES, Predecessor, ReplacementMeta, Role, SlotState, SpareMeta, Superblock, SuperblockError,
-    disk_hint, write_superblock,
-};
-use crate::uuid::Id;
+use crate::superblock::{LANES, Predecessor, ReplacementMeta, SlotState, Superblock, disk_hint};
+use changes::Changes;
+pub(crate) use round::Refusal;
+pub(crate) use spares::Spare;
+use spares::Spares;
 
 /// A second disk of a slot.
 #[derive(Clone)]
@@ -55,34 +55,20 @@ pub(crate) struct Slot {
     no_space: Cell<bool>,
 }
 
-/// A disk that waits to replace a member.
-#[derive(Clone)]
-pub(crate) struct Spare {
-    pub id: Id,
-    pub disk: Rc<dyn Disk>,
-}
-
-impl Spare {
-    fn meta(&self) -> SpareMeta {
-        SpareMeta { member_id: self.id, disk_hint: disk_hint(&self.disk.info().name) }
-    }
-}
-
 pub(crate) struct Members {
     slots: Vec<Slot>,
-    pub spares: RefCell<Vec<Spare>>,
+    pub spares: Spares,
     /// The array's metadata as it is, or is about to be, on disk.
     pub superblock: RefCell<Superblock>,
-    commit: Semaphore,
+    pub changes: Changes,
+    /// One superblock is written at a time.
+    turn: Semaphore,
     all_active: Cell<bool>,
     /// The superblock that is in effect.
     in_effect: RefCell<Predecessor>,
     /// Whether a slot has a second disk.
     any_beside: Cell<bool>,
 }
-
-/// A member that failed to take a superblock.
-pub(crate) type Refusal = (usize, Rc<dyn Disk>, SuperblockError);
 
 /// A request under way on a member; ends when dropped.
 pub(crate) struct Busy<'a>(&'a Cell<u32>);
@@ -104,7 +90,7 @@ impl Members {
     ) -> Self {
         let replacements = superblock.slots.iter().zip(replacements).map(|(meta, disk)| {
             let (meta, disk) = meta.replacement.as_ref().zip(disk)?;
-            let spare = Spare { id: meta.member_id, disk };
+            let spare = Spare::new(meta.member_id, disk);
             Some(Beside { spare, lane: meta.lane, role: BesideRole::Copying })
         });
         let disks = superblock.slots.iter().zip(disks).zip(replacements);
@@ -120,9 +106,10 @@ impl Members {
         let members = Self {
             in_effect: RefCell::new(in_effect),
             slots: slots.collect(),
-            spares: RefCell::new(spares),
+            spares: Spares::new(spares),
             superblock: RefCell::new(superblock),
-            commit: Semaphore::new(1),
+            changes: Changes::default(),
+            turn: Semaphore::new(1),
             all_active: Cell::new(false),
             any_beside: Cell::new(false),
         };
@@ -259,7 +246,7 @@ impl Members {
         is_same(self.slots[slot].disk.borrow().as_ref(), disk)
     }
 
-    /// Empties a slot, in memory; [`Members::commit`] must follow.
+    /// Empties a slot.
     pub fn set_missing(&self, slot: usize) {
         *self.slots[slot].disk.borrow_mut() = None;
         self.slots[slot].no_space.set(false);
@@ -315,7 +302,7 @@ impl Members {
         self.set_beside(slot, Some(Beside { spare, lane, role: BesideRole::Staged }));
     }
 
-    /// Puts a staged replacement into the superblock; [`Members::commit`] must follow.
+    /// Puts a staged replacement into the superblock.
     pub fn publish_replacement(&self, slot: usize) {
         self.change_beside(slot, BesideRole::Copying);
     }
@@ -330,23 +317,28 @@ impl Members {
                 lane: beside.lane,
                 disk_hint: disk_hint(&beside.spare.disk.info().name),
             });
+        self.changes.note_membership();
     }
 
     /// Takes `disk` away if it is beside the member of `slot`: the disk with its lane if it was the
-    /// replacement. [`Members::commit`] must follow.
+    /// replacement.
     pub fn take_beside(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<u8>)> {
         let beside = self.slots[slot].beside.borrow().clone()?;
         if !is_same(Some(&beside.spare.disk), disk) {
             return None;
         }
         self.set_beside(slot, None);
-        self.superblock.borrow_mut().slots[slot].replacement = None;
+        // No superblock names one that is staged.
+        if beside.role != BesideRole::Staged {
+            self.superblock.borrow_mut().slots[slot].replacement = None;
+            self.changes.note_membership();
+        }
         let lane = (beside.role != BesideRole::Replaced).then_some(beside.lane);
         Some((beside.spare, lane))
     }
 
     /// The member of `slot` is lost: its replacement takes the slot as that of a lost one. False if
-    /// there is none. [`Members::commit`] must follow.
+    /// there is none.
     pub fn promote(&self, slot: usize) -> bool {
         if self.role_beside(slot) != Some(BesideRole::Copying) {
             return false;
@@ -358,7 +350,7 @@ impl Members {
     }
 
     /// Makes the replacement of `slot` its member; what it replaces stays beside it until that is
-    /// in effect. [`Members::commit`] must follow.
+    /// in effect.
     pub fn swap(&self, slot: usize) {
         self.exchange(slot, BesideRole::Replaced);
     }
@@ -382,7 +374,7 @@ impl Members {
             return;
         };
         let id = self.superblock.borrow().slots[slot].member_id;
-        let spare = Spare { id: id.expect("a slot with a disk has a member"), disk };
+        let spare = Spare::new(id.expect("a slot with a disk has a member"), disk);
         self.take_slot(slot, beside.spare, SlotState::Active);
         self.set_beside(slot, Some(Beside { spare, lane: beside.lane, role }));
         self.change_beside(slot, role);
@@ -422,16 +414,17 @@ impl Members {
         self.note_states();
     }
 
-    /// Puts a staged replacement into the superblock; [`Members::commit`] must follow.
+    /// Puts a staged replacement into the superblock.
     pub fn publish_rebuilding(&self, slot: usize, spare: &Spare) {
         let state = self.state(slot);
         let meta = &mut self.superblock.borrow_mut().slots[slot];
         meta.member_id = Some(spare.id);
         meta.disk_hint = disk_hint(&spare.disk.info().name);
         meta.state = state;
+        self.changes.note_membership();
     }
 
-    /// Ends a rebuild, in memory; [`Members::commit`] must follow.
+    /// Ends a rebuild.
     pub fn set_active(&self, slot: usize) {
         self.set_state(slot, SlotState::Active);
     }
@@ -440,108 +433,12 @@ impl Members {
         self.slots[slot].state.set(state);
         self.superblock.borrow_mut().slots[slot].state = state;
         self.note_states();
+        self.changes.note_membership();
     }
 
     fn note_states(&self) {
         let active = self.slots.iter().all(|slot| slot.state.get() == SlotState::Active);
         self.all_active.set(active);
-    }
-
-    /// Whether the membership as it is now may take effect after the one that is.
-    pub fn check_majority(&self) -> Result<(), String> {
-        let before = &self.in_effect.borrow().active;
-        let now = self.superblock.borrow().active_members();
-        let kept = before.iter().filter(|id| now.contains(id)).count();
-        if may_take_effect(before.len(), kept) {
-            return Ok(());
-        }
-        let lost = before.len() - kept;
-        Err(format!(
-            "{lost} of {} active members failed at once; assemble the array again with all of them, or force it degraded",
-            before.len()
-        ))
-    }
-
-    /// Waits for a commit that is under way; there is no other for as long as the permit lives.
-    /// What speaks against a commit must be looked at after this.
-    pub async fn turn_to_commit(&self) -> Permit {
-        self.commit.acquire(1).await
-    }
-
-    /// Writes the superblock as it is now, with the next sequence number, to every member and
-    /// spare. Returns the members that failed to take it: the caller must exclude them and commit
-    /// again. It must do so, too, while [`Members::needs_two_majorities`].
-    pub async fn commit(&self, _turn: Permit) -> Vec<Refusal> {
-        let superblock = self.next_superblock();
-        let failed = self.write_to_all(&superblock).await;
-        if failed.is_empty() {
-            let (seq, active) = (superblock.seq, superblock.active_members());
-            *self.in_effect.borrow_mut() = Predecessor { seq, active };
-            self.forget_replaced(&superblock);
-        }
-        failed
-    }
-
-    /// Whether the superblock on the members asks an assembly for a majority of those before, too.
-    pub fn needs_two_majorities(&self) -> bool {
-        self.superblock.borrow().succeeds.is_some()
-    }
-
-    fn next_superblock(&self) -> Superblock {
-        let in_effect = self.in_effect.borrow();
-        let mut superblock = self.superblock.borrow_mut();
-        superblock.seq += 1;
-        superblock.spares = self.spares.borrow().iter().map(Spare::meta).collect();
-        let meet = majorities_meet(&in_effect.active, &superblock.active_members());
-        superblock.succeeds = (!meet).then(|| in_effect.clone());
-        superblock.note_features();
-        superblock.clone()
-    }
-
-    /// Writes `newest`, which still lists those that were not found, as the superblock of a new
-    /// run. Gives what was written, who in a slot has it, and the members that failed to take it.
-    pub async fn affirm(
-        &self,
-        newest: Superblock,
-        _turn: Permit,
-    ) -> (Superblock, Vec<Id>, Vec<Refusal>) {
-        let superblock = {
-            let mut now = self.superblock.borrow_mut();
-            now.seq = newest.seq + 1;
-            let (seq, clean, log_epoch) = (now.seq, now.clean, now.log_epoch);
-            Superblock { seq, clean, log_epoch, ..newest }
-        };
-        let failed = self.write_to_all(&superblock).await;
-        let mut holders = self.disks();
-        holders.retain(|(_, disk)| failed.iter().all(|(_, other, _)| !Rc::ptr_eq(disk, other)));
-        let slots = &self.superblock.borrow().slots;
-        let ids = holders.into_iter().filter_map(|(slot, _)| slots[slot].member_id);
-        (superblock, ids.collect(), failed)
-    }
-
-    /// Writes a superblock to every member and spare that has a part in it.
-    async fn write_to_all(&self, superblock: &Superblock) -> Vec<Refusal> {
-        let now = self.superblock.borrow().clone();
-        let spares = self.spares.borrow().clone();
-        let to_spares =
-            spares.iter().map(|spare| write_superblock(&*spare.disk, superblock, spare.id));
-        let members = self.disks().into_iter().filter_map(|(slot, disk)| {
-            // A replacement that is staged and not published yet is no member so far.
-            let meta = Some(&now.slots[slot]).filter(|meta| meta.state != SlotState::Missing)?;
-            Some((slot, disk, meta.member_id?))
-        });
-        let replacements = now.slots.iter().enumerate().filter_map(|(slot, meta)| {
-            Some((slot, self.beside(slot)?, meta.replacement.as_ref()?.member_id))
-        });
-        let members: Vec<_> = members
-            .chain(replacements)
-            .filter(|(_, _, id)| superblock.role_of(*id) != Role::None)
-            .collect();
-        let to_members =
-            members.iter().map(|(_, disk, id)| write_superblock(&**disk, superblock, *id));
-        let (results, _) = join(join_all(to_members), join_all(to_spares)).await;
-        let failed = members.into_iter().zip(results);
-        failed.filter_map(|((slot, disk, _), result)| Some((slot, disk, result.err()?))).collect()
     }
 
     /// What `in_effect` does not name any more needs no writes.

@@ -100,7 +100,7 @@ async fn open(
     let mut waiting = Vec::new();
     for disk in spares {
         if let Some(own) = read_superblock(&*disk).await? {
-            waiting.push(Spare { id: own.self_id, disk });
+            waiting.push(Spare::new(own.self_id, disk));
         }
     }
     let trusted: Vec<_> = in_slots.iter().chain(&replacements).flatten().cloned().collect();
@@ -263,8 +263,8 @@ impl Inner {
             )));
         }
         let known = self.members.all_disks().into_iter().map(|(_, disk)| disk);
-        let spares =
-            self.members.spares.borrow().iter().map(|spare| spare.disk.clone()).collect::<Vec<_>>();
+        let spares: Vec<_> =
+            self.members.spares.all().iter().map(|spare| spare.disk.clone()).collect();
         if known.chain(spares).any(|member| member.info().name == info.name) {
             return Err(ArrayError::Refused(format!(
                 "{} is a member of this array already",
@@ -285,7 +285,7 @@ impl Inner {
         // The superblock first: a label without one would be a damaged member.
         write_superblock(&*disk, &superblock, id).await?;
         write_label(&*disk, superblock.array_id, id).await?;
-        Ok(Spare { id, disk })
+        Ok(Spare::new(id, disk))
     }
 
     /// Ends everything in order. See [`Array::stop`].
@@ -297,9 +297,7 @@ impl Inner {
         // Whoever changes a stripe holds some of the budget: all of it means that nobody does.
         let _quiet = self.budget.acquire(crate::array::BUDGET_BYTES).await;
         self.flush_members().await;
-        if let Some(cause) = &*self.broken.borrow() {
-            return Err(ArrayError::Broken { cause: cause.clone() });
-        }
+        self.check_whole()?;
         if self.read_only.get() {
             return Ok(());
         }
@@ -307,6 +305,7 @@ impl Inner {
         // What waits for resync is noted in the map itself and does not make the stop unclean.
         self.members.superblock.borrow_mut().clean = true;
         self.commit_members().await;
-        Ok(())
+        self.spares_told().await;
+        self.check_whole()
     }
 }

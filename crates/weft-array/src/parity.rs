@@ -78,7 +78,7 @@ pub(crate) struct Ready {
 impl Inner {
     /// Computes the parity of a stripe write and what the log must hold before it. When this
     /// returns, what it relied on is still so: which units are lost, and which others may be old
-    /// again after a crash.
+    /// again after a crash. If there is a log the losses are durable.
     pub(crate) async fn prepare(
         &self,
         stripe: u64,
@@ -86,6 +86,11 @@ impl Inner {
     ) -> Result<Vec<Ready>, ArrayError> {
         loop {
             self.settle_lost(stripe).await?;
+            if self.log.is_some() {
+                // A record takes a lost unit for one with its new value. If its member came back
+                // after a crash, with the old one, parity would be made to agree with neither.
+                self.settled().await?;
+            }
             let lost = self.lost_units(stripe);
             let later = lost.union(&self.lost_after_crash(stripe));
             let mut ready = Vec::new();
@@ -98,7 +103,8 @@ impl Inner {
             let same = |r: &Ready| self.live_beside(stripe, &r.band) == [r.live];
             let same_lost =
                 self.lost_units(stripe) == lost && self.lost_after_crash(stripe).is_subset(&later);
-            if same_lost && ready.iter().all(same) {
+            let settled = self.log.is_none() || self.members.changes.is_settled();
+            if same_lost && settled && ready.iter().all(same) {
                 return Ok(ready);
             }
         }

@@ -23,7 +23,7 @@ impl Array {
             let replacement = slot.replacement.as_ref().map(|replacement| replacement.member_id);
             [slot.member_id, replacement]
         });
-        let spares = self.0.members.spares.borrow();
+        let spares = self.0.members.spares.all();
         let ids = members.flatten().chain(spares.iter().map(|spare| spare.id)).collect();
         (superblock.array_id, ids)
     }
@@ -35,18 +35,16 @@ impl Array {
     /// out of the array all the same then.
     pub async fn remove_spare(&self, name: &str) -> Result<(), ArrayError> {
         self.0.check_writable()?;
-        let removed = {
-            let mut spares = self.0.members.spares.borrow_mut();
-            let index = spares.iter().position(|spare| spare.disk.info().name == name);
-            index.map(|index| spares.remove(index))
-        };
-        let Some(spare) = removed else {
+        let spares = &self.0.members.spares;
+        let named = spares.all().iter().find(|spare| spare.disk.info().name == name).cloned();
+        let Some(spare) = named.filter(|spare| spares.remove(spare)) else {
             return Err(ArrayError::Refused(format!("{name} is no spare of this array")));
         };
-        let array = self.0.clone();
-        self.0.rt.spawn(async move { array.commit_members().await }).await;
+        self.0.commit_members().await;
         // If that did not take effect, the members still list it.
         self.0.check_writable()?;
+        // A superblock that is under way must not land on a disk that has another use by then.
+        spares.left_alone(&spare).await;
         wipe(&*spare.disk, false).await.map_err(ArrayError::from)
     }
 
@@ -66,8 +64,7 @@ impl Array {
             meta.member_id = None;
             meta.disk_hint.clear();
         }
-        let array = self.0.clone();
-        self.0.rt.spawn(async move { array.commit_members().await }).await;
+        self.0.commit_members().await;
         self.0.check_writable()
     }
 }

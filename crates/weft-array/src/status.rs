@@ -146,13 +146,7 @@ impl Inner {
             consistency: superblock.consistency.to_string(),
             write_hole_closed: self.log.is_some() || self.geometry.code.p() == 0 || self.mirrored,
             slots: (0..self.members.len()).map(|slot| self.slot_status(slot)).collect(),
-            spares: self
-                .members
-                .spares
-                .borrow()
-                .iter()
-                .map(|s| s.disk.info().name.clone())
-                .collect(),
+            spares: self.members.spares.all().iter().map(|s| s.disk.info().name.clone()).collect(),
             paused: self.jobs.paused.get(),
             jobs: self.job_status(),
             rebuild: self.rebuild_status(),

@@ -148,15 +148,16 @@ impl Array {
     }
 
     /// Excludes a member, by its slot number or its name, as if its disk had failed. The
-    /// replacement of a working member can be given, too, by name: the member then stays.
+    /// replacement of a working member can be given, too, by name: the member then stays. Returns
+    /// when the exclusion is durable.
     ///
     /// # Errors
-    /// If there is no such member, or the code cannot do without it.
+    /// If there is no such member, the code cannot do without it, or the array breaks meanwhile.
     pub async fn fail(&self, member: &str) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
         if let Some((slot, disk)) = self.find_replacement(member) {
             self.0.exclude(slot, &disk, "failed by command").await;
-            return Ok(slot);
+            return self.0.check_whole().map(|()| slot);
         }
         let slot = self.find(member)?;
         let Some(disk) = self.0.members.disk(slot) else {
@@ -169,7 +170,7 @@ impl Array {
             )));
         }
         self.0.exclude(slot, &disk, "failed by command").await;
-        Ok(slot)
+        self.0.check_whole().map(|()| slot)
     }
 
     fn find_replacement(&self, name: &str) -> Option<(usize, Rc<dyn Disk>)> {
@@ -200,7 +201,7 @@ impl Array {
         let spare = self.0.prepare_spare(disk).await?;
         self.0.check_writable()?;
         let name = spare.disk.info().name.clone();
-        self.0.members.spares.borrow_mut().push(spare);
+        self.0.members.spares.push(spare);
         self.0.commit_members().await;
         self.0.events.emit(Event::SpareAdded { disk: name });
         self.0.jobs.wake();
@@ -225,10 +226,10 @@ impl Array {
             return self.0.rt.spawn(begun).await.map(|()| slot);
         }
         // Last in, first out: the disk that comes now is the one that is taken.
-        self.0.members.spares.borrow_mut().push(spare);
+        self.0.members.spares.push(spare.clone());
         if self.0.members.state(slot) != SlotState::Missing {
             if let Err(error) = self.fail(member).await {
-                self.0.members.spares.borrow_mut().pop();
+                self.0.members.spares.remove(&spare);
                 return Err(error);
             }
         } else {
@@ -294,8 +295,7 @@ impl Array {
         self.0.jobs.changed();
         if self.0.check_writable().is_ok() {
             self.0.members.superblock.borrow_mut().rebuild = kept;
-            let array = self.0.clone();
-            self.0.rt.spawn(async move { array.commit_members().await }).await;
+            self.0.commit_members().await;
         }
         Ok(())
     }

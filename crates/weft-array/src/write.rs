@@ -16,8 +16,9 @@
 //! regions, makes the stripe whole again without touching a byte that was not being written.
 //!
 //! A member that fails a write is excluded durably (superblock) *before* the request is
-//! acknowledged: it holds old data, and must not come back as if it held the new. One that finds no
-//! room works otherwise, and stays (`no_room.rs`).
+//! acknowledged: it holds old data, and must not come back as if it held the new. So does every
+//! other write wait that left the member out (`commit.rs`). One that finds no room works otherwise,
+//! and stays (`no_room.rs`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -245,6 +246,8 @@ impl Inner {
         let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
         let write = self.write_units(stripe, &bands, writes, durable);
         let whole = self.write_and_bring(stripe, &segments, write).await?;
+        // Others may have found a member failed, so that this write left it out without an error.
+        self.settled().await?;
         if let (true, Some(live)) = (fua && whole, &live)
             && !others
         {

@@ -129,6 +129,8 @@ impl Inner {
     async fn zero_stripe(&self, stripe: u64, fua: bool) -> Result<(), ArrayError> {
         let _lock = self.locks.exclusive(stripe).await;
         self.check_writable()?;
+        // The record counts on what is lost.
+        self.settled().await?;
         // Unmatched parity is zeroed like the rest, and matches then.
         let lost = self.absent_units(stripe);
         let lost_later = lost.union(&self.lost_after_crash(stripe));
@@ -149,15 +151,17 @@ impl Inner {
             })
         });
         let failed: Vec<_> = join_all(writes).await.into_iter().flatten().collect();
-        if let (true, Some(live)) = (fua && failed.is_empty(), &live) {
-            live.is_durable();
-        }
+        let whole = failed.is_empty();
         let (full, failed): (Vec<_>, Vec<_>) =
             failed.into_iter().partition(|f| f.error.is_no_space());
         for f in failed {
             self.member_failed(f.slot, &f.disk, &f.error).await;
         }
+        self.settled().await?;
         self.check_writable()?;
+        if let (true, Some(live)) = (fua && whole, &live) {
+            live.is_durable();
+        }
         let Some(first) = full.first() else {
             self.wanting.forget(stripe);
             return Ok(());

@@ -5,9 +5,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
+use weft_rt::sync::Notify;
 use weft_rt::{Buf, Frozen, Nanos, Rt};
 
 const CELL: u64 = 512;
@@ -48,6 +50,8 @@ impl Power {
 #[derive(Debug, Clone, Copy)]
 pub enum Leave {
     All,
+    /// Those that had completed: only the program died.
+    Completed,
     Nothing,
     /// For each sector any of its versions.
     Some(u64),
@@ -147,6 +151,10 @@ impl Cells {
     #[must_use]
     pub fn after_cut(&self, leave: Leave) -> Self {
         let mut cells = self.clone();
+        if matches!(leave, Leave::Completed) {
+            cells.in_flight.clear();
+            return cells;
+        }
         for (_, write) in std::mem::take(&mut cells.in_flight) {
             cells.order += 1;
             for (cell, bytes) in write {
@@ -155,7 +163,7 @@ impl Cells {
         }
         for (cell, versions) in std::mem::take(&mut cells.cached) {
             let kept = match leave {
-                Leave::All => versions.last(),
+                Leave::All | Leave::Completed => versions.last(),
                 Leave::Nothing => None,
                 Leave::Some(seed) => {
                     let choices = versions.len() as u64 + 1;
@@ -196,6 +204,40 @@ pub struct Faults {
     pub room: RefCell<Option<Room>>,
     /// Writes are begun and never end while this is set.
     pub stuck: Cell<bool>,
+    held: RefCell<Option<Held>>,
+    released: Notify,
+}
+
+/// Writes that do not end.
+struct Held {
+    /// Those that begin in this range of bytes.
+    range: Range<u64>,
+    /// So many of them pass before.
+    passes: u64,
+}
+
+impl Faults {
+    /// From now on writes that begin in `range` (bytes) are carried out and do not end, but for the
+    /// next so many.
+    pub fn hold(&self, range: Range<u64>, passes: u64) {
+        *self.held.borrow_mut() = Some(Held { range, passes });
+    }
+
+    /// All that are held end in one turn.
+    pub fn release(&self) {
+        *self.held.borrow_mut() = None;
+        self.released.notify_all();
+    }
+
+    fn is_held(&self, offset: u64) -> bool {
+        let mut held = self.held.borrow_mut();
+        let Some(held) = held.as_mut().filter(|held| held.range.contains(&offset)) else {
+            return false;
+        };
+        let passes = held.passes > 0;
+        held.passes = held.passes.saturating_sub(1);
+        !passes
+    }
 }
 
 pub struct TestDisk {
@@ -286,6 +328,11 @@ impl TestDisk {
             self.rt.sleep(100_000).await;
         }
         self.end(delay).await;
+        let mut released = self.faults.released.wait();
+        while self.faults.is_held(offset) {
+            released.await;
+            released = self.faults.released.wait();
+        }
         self.power.step();
         let mut cells = self.cells.borrow_mut();
         let is_new = op == DiskOp::Write && !cells.covers(offset, len);

@@ -76,6 +76,9 @@ pub fn event(array: &Array, event: &Event) {
             format!("scrub is done: {mismatches} mismatches, {repaired} repaired")
         }
         Event::JobStalled { job, cause } => format!("ALERT: {job} cannot go on: {cause}"),
+        Event::SpareFailed { disk, cause } => {
+            format!("ALERT: the spare {disk} failed ({cause}) and was removed; replace it")
+        }
         Event::SpareAdded { disk } => format!("{disk} is a spare"),
     };
     about(&status.name, &text);

@@ -20,10 +20,12 @@ impl Inner {
             // Records that had a sibling on the slot's last member are not needed any more, and
             // the new ring says so from its beginning.
             self.retire_all().await;
+            let Some(spare) = self.take_ready_spare().await else { break };
             // Meanwhile somebody else may have taken the lane for a replacement.
-            let Some(lane) = self.members.free_lane() else { break };
-            let spare = self.members.spares.borrow_mut().pop();
-            let Some(spare) = spare else { break };
+            let Some(lane) = self.members.free_lane() else {
+                self.members.spares.push(spare);
+                break;
+            };
             self.replace_missing(slot, lane, spare).await;
             taken = true;
         }
@@ -32,7 +34,7 @@ impl Inner {
 
     /// Whether a spare waits for a slot that is missing.
     pub(super) fn can_take_spare(&self) -> bool {
-        !self.members.spares.borrow().is_empty() && !self.members.missing().is_empty()
+        self.members.spares.any_ready() && !self.members.missing().is_empty()
     }
 
     async fn replace_missing(&self, slot: usize, lane: u8, spare: Spare) {
@@ -48,7 +50,7 @@ impl Inner {
             let job = format!("rebuild of slot {slot}");
             self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
             self.empty_slot(slot);
-            self.members.spares.borrow_mut().push(spare);
+            self.members.spares.push(spare);
             self.jobs.stalled.set(true);
             return;
         }

@@ -1,0 +1,125 @@
+//! Writing a superblock to all members: one round of a commit (`commit.rs`).
+
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use weft_disk::Disk;
+use weft_rt::sync::Permit;
+
+use super::Members;
+use crate::assemble::{majorities_meet, may_take_effect};
+use crate::superblock::{
+    Predecessor, Role, SlotState, Superblock, SuperblockError, write_superblock,
+};
+use crate::uuid::Id;
+
+/// A member that failed to take a superblock.
+pub(crate) type Refusal = (usize, Rc<dyn Disk>, SuperblockError);
+
+/// What became of a round.
+pub(crate) struct Round {
+    /// The superblock that was written.
+    pub superblock: Rc<Superblock>,
+    /// The newest change that it contains.
+    pub change: u64,
+    /// The members that failed to take it: they must be excluded, and another round follows.
+    pub refusals: Vec<Refusal>,
+}
+
+impl Round {
+    /// Whether the changes that it contains are in effect, and need no further round: every member
+    /// that the superblock lists has it, and an assembly need not ask those before, too.
+    pub fn is_complete(&self) -> bool {
+        self.refusals.is_empty() && self.superblock.succeeds.is_none()
+    }
+}
+
+impl Members {
+    /// Whether the membership as it is now may take effect after the one that is.
+    pub fn check_majority(&self) -> Result<(), String> {
+        let before = &self.in_effect.borrow().active;
+        let now = self.superblock.borrow().active_members();
+        let kept = before.iter().filter(|id| now.contains(id)).count();
+        if may_take_effect(before.len(), kept) {
+            return Ok(());
+        }
+        let lost = before.len() - kept;
+        Err(format!(
+            "{lost} of {} active members failed at once; assemble the array again with all of them, or force it degraded",
+            before.len()
+        ))
+    }
+
+    /// Waits for a superblock that is being written; no other is for as long as the permit lives.
+    /// What speaks against a round must be looked at after this.
+    pub async fn turn_to_commit(&self) -> Permit {
+        self.turn.acquire(1).await
+    }
+
+    /// Writes the superblock as it is now, with the next sequence number, to every member.
+    pub async fn commit(&self, _turn: Permit) -> Round {
+        let change = self.changes.made();
+        let superblock = Rc::new(self.next_superblock());
+        let refusals = self.write_to_all(&superblock).await;
+        if refusals.is_empty() {
+            let (seq, active) = (superblock.seq, superblock.active_members());
+            *self.in_effect.borrow_mut() = Predecessor { seq, active };
+            self.forget_replaced(&superblock);
+        }
+        Round { superblock, change, refusals }
+    }
+
+    fn next_superblock(&self) -> Superblock {
+        let in_effect = self.in_effect.borrow();
+        let mut superblock = self.superblock.borrow_mut();
+        superblock.seq += 1;
+        superblock.spares = self.spares.metas();
+        let meet = majorities_meet(&in_effect.active, &superblock.active_members());
+        superblock.succeeds = (!meet).then(|| in_effect.clone());
+        superblock.note_features();
+        superblock.clone()
+    }
+
+    /// Writes `newest`, which still lists those that were not found, as the superblock of a new
+    /// run. Gives what was written, who in a slot has it, and the members that failed to take it.
+    pub async fn affirm(
+        &self,
+        newest: Superblock,
+        _turn: Permit,
+    ) -> (Superblock, Vec<Id>, Vec<Refusal>) {
+        let superblock = {
+            let mut now = self.superblock.borrow_mut();
+            // A member may have been excluded during recovery, by a superblock of its own.
+            now.seq += 1;
+            let (seq, clean, log_epoch) = (now.seq, now.clean, now.log_epoch);
+            Superblock { seq, clean, log_epoch, ..newest }
+        };
+        let failed = self.write_to_all(&superblock).await;
+        let mut holders = self.disks();
+        holders.retain(|(_, disk)| failed.iter().all(|(_, other, _)| !Rc::ptr_eq(disk, other)));
+        let slots = &self.superblock.borrow().slots;
+        let ids = holders.into_iter().filter_map(|(slot, _)| slots[slot].member_id);
+        (superblock, ids.collect(), failed)
+    }
+
+    /// Writes a superblock to every member that has a part in it.
+    async fn write_to_all(&self, superblock: &Superblock) -> Vec<Refusal> {
+        let now = self.superblock.borrow().clone();
+        let members = self.disks().into_iter().filter_map(|(slot, disk)| {
+            // A replacement that is staged and not published yet is no member so far.
+            let meta = Some(&now.slots[slot]).filter(|meta| meta.state != SlotState::Missing)?;
+            Some((slot, disk, meta.member_id?))
+        });
+        let replacements = now.slots.iter().enumerate().filter_map(|(slot, meta)| {
+            Some((slot, self.beside(slot)?, meta.replacement.as_ref()?.member_id))
+        });
+        let members: Vec<_> = members
+            .chain(replacements)
+            .filter(|(_, _, id)| superblock.role_of(*id) != Role::None)
+            .collect();
+        let writes = members.iter().map(|(_, disk, id)| write_superblock(&**disk, superblock, *id));
+        let results = join_all(writes).await;
+        let failed = members.into_iter().zip(results);
+        failed.filter_map(|((slot, disk, _), result)| Some((slot, disk, result.err()?))).collect()
+    }
+}
