@@ -16,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::region_map;
-use crate::superblock::{BYTES_MAX, Consistency};
+use crate::superblock::Consistency;
 
 /// Bytes of the label, at offset 0.
 pub const LABEL_BYTES: u64 = 4096;
@@ -32,6 +32,8 @@ pub const DATA_ALIGN: u64 = 1 << 20;
 const MIB: u64 = 1 << 20;
 const LOG_BYTES_DEFAULT: u64 = 16 * MIB;
 const LOG_BYTES_MIN: u64 = MIB;
+/// The largest log: more gains nothing, and recovery reads all of it.
+pub const LOG_BYTES_MAX: u64 = 1 << 30;
 /// On small members the log takes at most this part of the member.
 const LOG_SHARE: u64 = 64;
 
@@ -64,6 +66,12 @@ pub enum AreaError {
         /// The least size that would do.
         least_bytes: u64,
     },
+    /// A log that no recovery could read in reasonable time.
+    #[error("a log of {log_bytes} bytes is too large: at most {LOG_BYTES_MAX} bytes are possible")]
+    LogTooLarge {
+        /// Bytes asked for.
+        log_bytes: u64,
+    },
     /// So many regions that the map would not be bounded.
     #[error(
         "the region map would have {regions} regions, more than {} : choose larger regions",
@@ -81,7 +89,8 @@ impl Area {
     /// to be another than the default.
     ///
     /// # Errors
-    /// If the member is too small (with the size that would do) or the regions are too many.
+    /// If the member is too small (with the size that would do), the regions are too many or the log
+    /// is too large.
     pub fn plan(
         member_bytes: u64,
         unit_bytes: u64,
@@ -92,6 +101,9 @@ impl Area {
     ) -> Result<Self, AreaError> {
         if regions > region_map::REGIONS_MAX {
             return Err(AreaError::TooManyRegions { regions });
+        }
+        if let Some(log_bytes) = log_bytes.filter(|bytes| *bytes > LOG_BYTES_MAX) {
+            return Err(AreaError::LogTooLarge { log_bytes });
         }
         let map_bytes = region_map::area_bytes(regions);
         let log_offset = MAP_OFFSET + map_bytes;
@@ -114,7 +126,9 @@ impl Area {
         member_bytes.saturating_sub(self.data_offset) / unit_bytes
     }
 
-    /// Whether the parts are in order, aligned and apart: what is checked of an area that was read.
+    /// Whether the parts are in order, aligned, apart and bounded: what is checked of an area that
+    /// was read. That the disk is large enough for `data_offset` and the rows is checked when it is
+    /// to be used.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let aligned = [self.map_offset, self.map_bytes, self.log_offset, self.log_bytes];
@@ -123,18 +137,22 @@ impl Area {
             && self.data_offset.is_multiple_of(DATA_ALIGN)
             && self.map_offset >= SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES
             && self.map_bytes <= region_map::area_bytes(region_map::REGIONS_MAX)
+            && self.log_bytes <= LOG_BYTES_MAX
             && after(self.map_offset, self.map_bytes).is_some_and(|end| end <= self.log_offset)
             && after(self.log_offset, self.log_bytes).is_some_and(|end| end <= self.data_offset)
     }
 }
 
-/// Bytes of the log: 16 MiB, less on small members, but always room for the records of two whole
-/// units, since the partial parity of one write is up to a unit.
+/// Bytes of the log: 16 MiB, less on small members, but never less than [`log_bytes_min`].
 fn log_size(member_bytes: u64, unit_bytes: u64, asked: Option<u64>) -> u64 {
     let scaled = (member_bytes / LOG_SHARE).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT);
-    let least = (2 * (unit_bytes + 4096)).next_multiple_of(MIB);
-    // More than any disk has is too much, too, and does not overflow.
-    asked.unwrap_or(scaled).min(BYTES_MAX / 2).next_multiple_of(4096).max(least)
+    asked.unwrap_or(scaled).next_multiple_of(4096).max(log_bytes_min(unit_bytes))
+}
+
+/// The smallest log: room for the records of two whole units, since the partial parity of one write
+/// is up to a unit.
+pub(crate) fn log_bytes_min(unit_bytes: u64) -> u64 {
+    (2 * (unit_bytes + 4096)).next_multiple_of(MIB)
 }
 
 #[cfg(test)]
@@ -186,11 +204,12 @@ mod tests {
     #[test]
     fn unsound_areas_are_seen() {
         let good = Area::plan(GIB, MIB, Consistency::Ppl, 1, 4, None).expect("large enough");
-        let breaks: [fn(&mut Area); 6] = [
+        let breaks: [fn(&mut Area); 7] = [
             |area| area.map_offset = 4096,
             |area| area.map_bytes = u64::MAX - 4095,
             |area| area.log_offset += 1,
             |area| area.log_bytes = area.data_offset,
+            |area| (area.log_bytes, area.data_offset) = (LOG_BYTES_MAX + 4096, 2 * LOG_BYTES_MAX),
             |area| area.data_offset += 4096,
             |area| area.data_offset = 0,
         ];

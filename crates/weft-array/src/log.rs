@@ -65,7 +65,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
 
-pub(crate) use format::{BATCH_ALIGN, BatchHeader, Entry, FoundRecord, LogId, Scan, parse};
+pub(crate) use format::{BATCH_ALIGN, BatchHeader, Entry, FoundRecord, LogId, Scan, pieces};
 use ring::Ring;
 
 /// Longest payload of one record; longer bands become several records.

@@ -14,7 +14,6 @@ use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, Rt};
 
-use crate::area::Area;
 use crate::array::Inner;
 use crate::assemble::{Assembly, Found, decide};
 use crate::create::{map_config, prepare_member};
@@ -25,7 +24,7 @@ use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::members::{Members, Spare};
 use crate::no_room::Wanting;
-use crate::region_map::RegionMap;
+use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
 use crate::salvage::salvage;
 use crate::superblock::{
     Consistency, Predecessor, Superblock, read_superblock, write_label, write_superblock,
@@ -161,18 +160,28 @@ fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
     })
 }
 
+/// Pages of the map that are read at once from all members.
+const PAGES_AT_ONCE: usize = 64;
+
 /// The region map, from all members in slots: the newest valid copy of each page.
 async fn load_map(superblock: &Superblock, disks: &[Rc<dyn Disk>]) -> RegionMap {
-    let mut areas: Vec<Frozen> = Vec::new();
-    for disk in disks {
-        // What cannot be read the others have too.
-        let Area { map_offset, map_bytes, .. } = superblock.area;
-        let salvaged = salvage(&**disk, map_offset, map_bytes).await;
-        let area = salvaged.map_or_else(|_| Buf::zeroed(to_len(map_bytes)), |found| found.area);
-        areas.push(area.freeze());
+    let map = RegionMap::new(map_config(superblock));
+    let mut report = LoadReport::default();
+    for from in (0..map.page_count()).step_by(PAGES_AT_ONCE) {
+        let pages = from..(from + PAGES_AT_ONCE).min(map.page_count());
+        let offset = superblock.area.map_offset + 2 * (pages.start * PAGE_BYTES) as u64;
+        let len = 2 * (pages.len() * PAGE_BYTES) as u64;
+        let mut parts: Vec<Frozen> = Vec::new();
+        for disk in disks {
+            // What cannot be read the others have too.
+            let salvaged = salvage(&**disk, offset, len).await;
+            let part = salvaged.map_or_else(|_| Buf::zeroed(to_len(len)), |found| found.area);
+            parts.push(part.freeze());
+        }
+        let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+        map.load_pages(pages, &parts, &mut report);
     }
-    let areas: Vec<&[u8]> = areas.iter().map(|area| &**area).collect();
-    RegionMap::load(map_config(superblock), &areas).0
+    map
 }
 
 impl Inner {

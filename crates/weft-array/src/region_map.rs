@@ -67,6 +67,7 @@ use finish::Finishing;
 use lanes::Rebuilt;
 pub use lanes::{PARTIAL_BYTES_MAX, PARTIAL_REGIONS_MIN};
 pub use load::LoadReport;
+pub(crate) use page::PAGE_BYTES;
 pub use page::{REGIONS_MAX, area_bytes};
 
 const WRITTEN: u8 = 1;

@@ -16,14 +16,13 @@
 //! `features` names what a program must know to use this one array. Both are refused, clearly,
 //! when unknown. There are no optional features: unknown JSON fields are refused too.
 
+mod check;
 pub(crate) mod checksum;
 mod codec;
 mod foreign;
 mod io;
 mod label;
 mod signatures;
-
-use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use weft_code::CodeSpec;
@@ -32,9 +31,11 @@ use weft_layout::Algorithm;
 
 use crate::area::Area;
 use crate::jobs::RebuildPolicy;
-use crate::region_map;
 use crate::uuid::Id;
 
+pub use check::check_name;
+use check::impossible;
+pub(crate) use check::{BYTES_MAX, REGION_STRIPES_MAX, check_consistency};
 pub use foreign::{Foreign, find_foreign};
 pub(crate) use io::read_copies;
 pub use io::{erase_label, read_superblock, write_label, write_superblock};
@@ -329,71 +330,6 @@ impl Superblock {
     pub fn says_the_same(&self, other: &Self) -> bool {
         *self == Self { self_id: self.self_id, ..other.clone() }
     }
-
-    /// Checks what the rest of the program relies on.
-    pub(crate) fn check(&self) -> Result<(), SuperblockError> {
-        let fail = |what: &str| Err(impossible(what.to_owned()));
-        if !self.unit_bytes.is_power_of_two() || !UNIT_BYTES.contains(&self.unit_bytes) {
-            return fail("the unit is not a power of two from 4096 bytes to 16 MiB");
-        }
-        if !matches!(self.sector_bytes, 512 | 4096) {
-            return fail("the sector is neither 512 nor 4096 bytes");
-        }
-        if !self.area.is_sound() {
-            return fail("its areas overlap or are not aligned");
-        }
-        let member =
-            u128::from(self.rows) * u128::from(self.unit_bytes) + u128::from(self.area.data_offset);
-        if self.rows == 0 || member * self.slots.len() as u128 > u128::from(BYTES_MAX) {
-            return fail("its size is out of range");
-        }
-        if self.name.len() > NAME_BYTES_MAX || self.spares.len() > SPARES_MAX {
-            return fail("its name is too long or its spares are too many");
-        }
-        if self.rebuild.as_ref().is_some_and(|policy| policy.check().is_err()) {
-            return fail("a parameter of its rebuilds is out of range");
-        }
-        if self.succeeds.as_ref().is_some_and(|p| p.seq >= self.seq || p.active.is_empty()) {
-            return fail("what it succeeds is no predecessor");
-        }
-        self.check_members()?;
-        let stripes = self.stripes()?;
-        if stripes == 0 || self.region_stripes == 0 {
-            return fail("it has no stripes");
-        }
-        let regions = stripes.div_ceil(self.region_stripes);
-        if regions > region_map::REGIONS_MAX
-            || region_map::area_bytes(regions) > self.area.map_bytes
-        {
-            return fail("its region map has no room for all regions");
-        }
-        Ok(())
-    }
-
-    fn check_members(&self) -> Result<(), SuperblockError> {
-        let mut members = BTreeSet::new();
-        if !self.members().all(|id| members.insert(id)) {
-            return Err(impossible("a member is listed twice".into()));
-        }
-        let mut lanes = BTreeSet::new();
-        for slot in &self.slots {
-            let sound = match slot.state {
-                SlotState::Missing => true,
-                SlotState::Active => slot.member_id.is_some(),
-                SlotState::Rebuilding { lane } => {
-                    slot.member_id.is_some() && lane < LANES && lanes.insert(lane)
-                }
-            };
-            let replaced = slot.replacement.as_ref().is_none_or(|replacement| {
-                let lane = replacement.lane;
-                slot.state == SlotState::Active && lane < LANES && lanes.insert(lane)
-            });
-            if !sound || !replaced {
-                return Err(impossible("a slot has no member or a wrong lane".into()));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The array and the member that a disk's first 4 KiB name; none if they are no label.
@@ -404,18 +340,12 @@ pub fn peek_label(bytes: &[u8]) -> Result<Option<(Id, Id)>, SuperblockError> {
     Ok(label::Label::decode(bytes)?.map(|label| (label.array_id, label.member_id)))
 }
 
-/// The end of a disk's path or URI, short enough for a superblock.
+/// The end of a disk's path or URI, short enough for a superblock and fit to be printed.
 #[must_use]
 pub fn disk_hint(name: &str) -> String {
     let skip = name.chars().count().saturating_sub(HINT_CHARS_MAX);
-    name.chars().skip(skip).collect()
-}
-
-/// Bytes of all members of an array together, at most: what NBD and the kernel can count.
-pub(crate) const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
-
-fn impossible(what: String) -> SuperblockError {
-    SuperblockError::Impossible { what }
+    let shown = |c| if check::is_control(c) { char::REPLACEMENT_CHARACTER } else { c };
+    name.chars().skip(skip).map(shown).collect()
 }
 
 /// Why a superblock cannot be had, or not be used.

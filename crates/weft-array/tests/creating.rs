@@ -74,7 +74,7 @@ fn impossible_wishes_are_refused_with_the_reason() {
     says(wish(|o| o.unit_bytes = 32 << 20), "power of two");
     says(wish(|o| o.spares = 3), "leave none");
     says(wish(|o| o.name = String::new()), "name");
-    says(wish(|o| o.name = "a\nb".into()), "control");
+    says(wish(|o| o.name = "a\nb".into()), "letters");
     says(wish(|o| o.code = "raid1".parse().expect("a code")), "use 'bitmap'");
     says(wish(|o| o.unit_bytes = 16 << 20), "too small");
     let tiny: Vec<Rc<dyn Disk>> =

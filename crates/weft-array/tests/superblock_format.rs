@@ -9,9 +9,12 @@ use crc_fast::{CrcAlgorithm, checksum};
 use members::{MIB, made, now, options};
 use weft_array::area::SUPERBLOCK_OFFSETS;
 use weft_array::region_map::{MapConfig, RegionMap};
-use weft_array::superblock::{ReplacementMeta, Role, SlotState};
+use weft_array::superblock::{
+    Predecessor, ReplacementMeta, Role, ScrubMode, ScrubProgress, SlotState, disk_hint,
+};
 use weft_array::superblock::{peek_label, read_superblock, write_label, write_superblock};
-use weft_array::{Id, Superblock, SuperblockError};
+use weft_array::{Consistency, Id, Superblock, SuperblockError};
+use weft_code::CodeSpec;
 use weft_disk::{Disk, RamDisk, WriteOpts};
 use weft_rt::Frozen;
 use weft_testkit::{Rng, for_seeds};
@@ -181,7 +184,7 @@ fn the_unknown_is_refused_even_beside_a_known_copy() {
 #[test]
 fn an_impossible_array_is_refused() {
     let good = sample();
-    let breaks: [fn(&mut Superblock); 12] = [
+    let breaks: &[fn(&mut Superblock)] = &[
         |s| s.unit_bytes = 5000,
         |s| s.unit_bytes = 0,
         |s| s.rows = u64::MAX,
@@ -194,8 +197,34 @@ fn an_impossible_array_is_refused() {
         |s| s.slots[1].member_id = s.slots[0].member_id,
         |s| s.slots[0].member_id = None,
         |s| s.spares[0].member_id = s.slots[0].member_id.expect("a member"),
+        |s| s.area.log_bytes = 0,
+        |s| s.area.log_bytes = 4096,
+        |s| (s.area.log_bytes, s.area.data_offset) = (1 << 40, 1 << 41),
+        |s| s.consistency = Consistency::Bitmap,
+        |s| (s.code, s.slots[2].state) = (CodeSpec::Raid0, SlotState::Active),
+        |s| s.region_stripes = 1 << 46,
+        |s| s.region_stripes = 1 << 27,
+        |s| s.seq = 0,
+        |s| s.seq = u64::MAX,
+        |s| s.members_made = u64::MAX,
+        |s| s.name = String::new(),
+        |s| s.name = "..".into(),
+        |s| s.name = "../../etc/cron.d".into(),
+        |s| s.name = "a\u{1b}[2J".into(),
+        |s| s.name = "right\u{202e}tfel".into(),
+        |s| s.name = "n".repeat(256),
+        |s| s.software = "\u{7}".into(),
+        |s| s.slots[0].disk_hint = "d0\n".into(),
+        |s| s.spares[0].disk_hint = "d".repeat(129),
+        |s| s.succeeds = Some(Predecessor { seq: 0, active: Vec::new() }),
+        |s| s.succeeds = Some(Predecessor { seq: 0, active: vec![s.self_id; 256] }),
+        |s| {
+            let mode = ScrubMode::Check;
+            let (next_stripe, mismatches, repaired, unreadable) = (0, u64::MAX, 0, 0);
+            s.scrub = Some(ScrubProgress { mode, next_stripe, mismatches, repaired, unreadable });
+        },
     ];
-    for (n, broken) in breaks.into_iter().enumerate() {
+    for (n, broken) in breaks.iter().enumerate() {
         let mut superblock = good.clone();
         broken(&mut superblock);
         let bytes = with_payload(&superblock, json(&superblock).as_bytes());
@@ -205,6 +234,18 @@ fn an_impossible_array_is_refused() {
     let unknown = json(&good).replacen('{', r#"{"more":1,"#, 1);
     let refused = Superblock::decode(&with_payload(&good, unknown.as_bytes()));
     assert!(matches!(refused, Err(SuperblockError::Damaged { .. })), "{refused:?}");
+}
+
+#[test]
+fn create_refuses_the_names_that_are_refused_on_disk() {
+    for name in ["", ".", "..", "a/b", "-a", "a b", "a\nb", "\u{e9}", &"n".repeat(256)] {
+        let options = weft_array::CreateOptions { name: name.into(), ..options("raid1", 1) };
+        let refused = now(weft_array::create(&members::disks(2, 16), &options));
+        let refused = refused.expect_err("no name").to_string();
+        assert!(refused.contains("the array's name must"), "{name:?}: {refused}");
+    }
+    // Disks may be called anything; what is kept of that can be printed.
+    assert_eq!(disk_hint("d\n0\u{1b}"), "d\u{fffd}0\u{fffd}");
 }
 
 #[test]

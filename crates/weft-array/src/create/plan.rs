@@ -14,8 +14,8 @@ use super::{CreateError, CreateOptions};
 use crate::area::Area;
 use crate::contents::{Contents, contents, recognised};
 use crate::superblock::{
-    BYTES_MAX, Consistency, FORMAT_VERSION, NAME_BYTES_MAX, SPARES_MAX, SlotMeta, SlotState,
-    SpareMeta, Superblock, UNIT_BYTES, disk_hint,
+    BYTES_MAX, Consistency, FORMAT_VERSION, REGION_STRIPES_MAX, SPARES_MAX, SlotMeta, SlotState,
+    SpareMeta, Superblock, UNIT_BYTES, check_consistency, check_name, disk_hint,
 };
 use crate::uuid::Id;
 
@@ -116,7 +116,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
     let algorithm = options.algorithm.unwrap_or_default();
     let unit_bytes = u64::from(options.unit_bytes);
     let code = code_for(options.code, algorithm, slots)?;
-    check_consistency(options.code, options.consistency)?;
+    check_consistency(options.code, options.consistency).map_err(CreateError::Option)?;
     let stripe_bytes = code.k() as u64 * unit_bytes;
     let smallest = infos.iter().min_by_key(|info| info.size_bytes).expect("some disks");
     let stripes_of = |rows| for_code(options.code, algorithm, slots, rows).map(|l| l.stripes(rows));
@@ -124,6 +124,11 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
     // The map must be placed before the rows are known; it gets room for all of the disk.
     let most = stripes_of(smallest.size_bytes / unit_bytes)?;
     let region_stripes = region_stripes(options.region_bytes, most, stripe_bytes);
+    if region_stripes > REGION_STRIPES_MAX {
+        return Err(CreateError::Option(format!(
+            "regions of {region_stripes} stripes are too large, at most {REGION_STRIPES_MAX} are possible: use smaller regions, or larger units"
+        )));
+    }
     let mut rows_min = 1;
     while stripes_of(rows_min)? == 0 {
         rows_min *= 2;
@@ -171,11 +176,8 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
 fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), CreateError> {
     let refuse = |why: String| Err(CreateError::Option(why));
     let unit_bytes = u64::from(options.unit_bytes);
-    if options.name.is_empty() || options.name.len() > NAME_BYTES_MAX {
-        return refuse(format!("the array's name must have 1 to {NAME_BYTES_MAX} bytes"));
-    }
-    if options.name.chars().any(char::is_control) {
-        return refuse("the array's name must not hold control characters".into());
+    if let Err(why) = check_name(&options.name) {
+        return refuse(format!("the array's name {why}"));
     }
     if !unit_bytes.is_power_of_two() || !UNIT_BYTES.contains(&unit_bytes) {
         return refuse(format!(
@@ -211,25 +213,11 @@ fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), Cre
     }
 }
 
-fn check_consistency(code: CodeSpec, consistency: Consistency) -> Result<(), CreateError> {
-    let fits = match consistency {
-        Consistency::Ppl => code != CodeSpec::Raid0 && !code.is_mirror(),
-        Consistency::Bitmap => code != CodeSpec::Raid0,
-        Consistency::None => true,
-    };
-    let better = Consistency::default_for(code);
-    if fits {
-        return Ok(());
-    }
-    Err(CreateError::Option(format!(
-        "consistency '{consistency}' makes no sense with {code}: use '{better}'"
-    )))
-}
-
 /// Stripes of a region: as asked, or a power of two that gives neither tiny regions nor too many.
 fn region_stripes(asked: Option<u64>, stripes: u64, stripe_bytes: u64) -> u64 {
     if let Some(bytes) = asked {
-        return (bytes / stripe_bytes).max(1);
+        // One larger than the array says the same as one as large.
+        return (bytes / stripe_bytes).min(stripes.next_power_of_two()).max(1);
     }
     let least = REGION_BYTES_DEFAULT.div_ceil(stripe_bytes);
     least.max(stripes.div_ceil(REGIONS_DEFAULT_MAX)).next_power_of_two()

@@ -181,22 +181,49 @@ impl Scan {
     }
 }
 
-/// Reads a log area.
-pub(crate) fn parse(area: &Frozen, id: LogId) -> Scan {
-    let mut scan = Scan::default();
-    for at in (0..area.len() / BATCH_ALIGN).map(|block| block * BATCH_ALIGN) {
-        let Some((header, entries)) = parse_header(&area[at..at + BATCH_ALIGN], id) else {
-            continue;
-        };
-        scan.retired_below = scan.retired_below.max(header.retired_below.get());
-        let from = entries.iter().map(Entry::seq).min().unwrap_or(0);
-        if from >= scan.newest_batch_from {
-            scan.newest_batch_from = from;
-            scan.newest_batch = at..at + to_len(u64::from(header.len.get()));
+/// Bytes of a log area that are looked at in one piece: the disk says how large its log is, and that
+/// must not decide how much memory is taken.
+const PIECE: usize = 4 << 20;
+
+/// A piece of a log area to be scanned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Where the batches begin that are taken from it.
+    pub heads: Range<usize>,
+    /// What is to be read for them: also the rest of a batch that begins at the end.
+    pub bytes: Range<usize>,
+}
+
+/// Cuts a log area of `area_len` bytes into pieces.
+pub(crate) fn pieces(area_len: usize) -> impl Iterator<Item = Piece> {
+    (0..area_len).step_by(PIECE).map(move |from| {
+        let end = (from + PIECE).min(area_len);
+        Piece { heads: from..end, bytes: from..(end + batch_max(area_len)).min(area_len) }
+    })
+}
+
+impl Scan {
+    /// Adds what a piece holds; `bytes` are those that it asks for.
+    pub fn add(&mut self, piece: &Piece, bytes: &Frozen, id: LogId) {
+        let blocks = piece.heads.len() / BATCH_ALIGN;
+        let mut found = Vec::new();
+        for at in (0..blocks).map(|block| block * BATCH_ALIGN) {
+            let Some((header, entries)) = parse_header(&bytes[at..at + BATCH_ALIGN], id) else {
+                continue;
+            };
+            self.retired_below = self.retired_below.max(header.retired_below.get());
+            let from = entries.iter().map(Entry::seq).min().unwrap_or(0);
+            if from >= self.newest_batch_from {
+                self.newest_batch_from = from;
+                let start = piece.heads.start + at;
+                self.newest_batch = start..start + to_len(u64::from(header.len.get()));
+            }
+            found.extend(entries.iter().filter_map(|entry| parse_entry(bytes, at, entry)));
         }
-        scan.records.extend(entries.iter().filter_map(|entry| parse_entry(area, at, entry)));
+        self.records.extend(found);
+        // Most of a log is retired.
+        self.records.retain(|record| record.seq >= self.retired_below);
     }
-    scan
 }
 
 fn parse_header(block: &[u8], id: LogId) -> Option<(BatchHeader, Vec<Entry>)> {
@@ -216,20 +243,21 @@ fn parse_header(block: &[u8], id: LogId) -> Option<(BatchHeader, Vec<Entry>)> {
     Some((header, entries))
 }
 
-fn parse_entry(area: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRecord> {
+fn parse_entry(bytes: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRecord> {
     let len = to_len(u64::from(entry.len.get()));
     let payload = match to_len(u64::from(entry.payload_at.get())) {
         0 => None,
         at => {
             let start = batch_at.checked_add(at)?;
-            if start.checked_add(len)? > area.len() {
+            if start.checked_add(len)? > bytes.len() {
                 return None;
             }
-            let payload = area.slice(start, len);
-            if crc(&payload) != entry.payload_crc.get() {
+            let payload = &bytes[start..start + len];
+            if crc(payload) != entry.payload_crc.get() {
                 return None;
             }
-            Some(payload)
+            // A copy, so that it does not keep the whole piece in memory.
+            Some(Frozen::copy_from(payload))
         }
     };
     Some(FoundRecord {
@@ -249,6 +277,14 @@ mod tests {
 
     const ID: LogId = LogId { array: [7; 16], epoch: 3 };
 
+    fn parse(area: &[u8], id: LogId) -> Scan {
+        let mut scan = Scan::default();
+        for piece in pieces(area.len()) {
+            scan.add(&piece, &Frozen::copy_from(&area[piece.bytes.clone()]), id);
+        }
+        scan
+    }
+
     fn batch() -> Vec<u8> {
         let payload = vec![0xa5u8; 4096];
         let written = UnitSet::one(0).with(5);
@@ -266,7 +302,7 @@ mod tests {
         let mut area = vec![0u8; 4096];
         area.extend(batch());
         let Scan { records: found, retired_below, newest_batch_from, newest_batch } =
-            parse(&Frozen::copy_from(&area), ID);
+            parse(&area, ID);
         assert_eq!((found.len(), retired_below, newest_batch_from), (2, 40, 41));
         assert_eq!(newest_batch, 4096..12288);
         let (a, b) = (&found[0], &found[1]);
@@ -282,7 +318,7 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            let found = parse(&Frozen::copy_from(&bad), ID).records;
+            let found = parse(&bad, ID).records;
             let expected = if at < BATCH_ALIGN { 0 } else { 1 };
             assert_eq!(found.len(), expected, "byte {at}");
         }
@@ -293,7 +329,7 @@ mod tests {
         let len = 4 << 20;
         let mut area = vec![0u8; len];
         let torn = |area: &[u8]| {
-            let scan = parse(&Frozen::copy_from(area), ID);
+            let scan = parse(area, ID);
             let blocks = (0..len).step_by(BATCH_ALIGN);
             blocks.filter(|at| scan.may_be_torn(*at, len)).collect::<Vec<_>>()
         };
@@ -309,8 +345,19 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_across_the_end_of_a_piece_is_found_once() {
+        let batch = batch();
+        for at in [PIECE - batch.len(), PIECE - BATCH_ALIGN, PIECE] {
+            let mut area = vec![0u8; 2 * PIECE];
+            area[at..at + batch.len()].copy_from_slice(&batch);
+            let scan = parse(&area, ID);
+            assert_eq!((scan.records.len(), scan.newest_batch.start), (2, at));
+        }
+    }
+
+    #[test]
     fn another_epoch_or_array_is_void() {
-        let area = Frozen::copy_from(&batch());
+        let area = batch();
         for id in [LogId { epoch: 2, ..ID }, LogId { array: [8; 16], ..ID }] {
             let scan = parse(&area, id);
             assert_eq!((scan.records.len(), scan.retired_below), (0, 0));

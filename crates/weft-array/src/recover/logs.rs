@@ -11,13 +11,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weft_code::UnitSet;
-use weft_disk::{Disk, WriteOpts};
+use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 
 use crate::area::Area;
 use crate::array::Inner;
-use crate::log::{FoundRecord, LogId, Scan, parse};
-use crate::salvage::{BLOCK, Salvaged, salvage};
+use crate::geometry::to_len;
+use crate::log::{FoundRecord, LogId, Scan, pieces};
+use crate::salvage::{BLOCK, salvage};
 
 /// A block of a member's log that cannot be read.
 pub(crate) struct LogBlock {
@@ -40,18 +41,15 @@ impl Inner {
     /// Reads the logs of the assembly `id`. A member whose log cannot be done without is excluded.
     pub(super) async fn read_logs(&self, id: LogId, area: &Area) -> Logs {
         let mut logs = Logs { scans: BTreeMap::new(), torn: Vec::new(), unread: Vec::new() };
+        let len = to_len(area.log_bytes);
         for (slot, disk) in self.members.disks() {
-            let salvaged = salvage(&*disk, area.log_offset, area.log_bytes).await;
-            let Salvaged { area: bytes, bad, error } = match salvaged {
-                Ok(salvaged) => salvaged,
+            let (scan, bad, error) = match self.read_log(id, area, slot, &disk).await {
+                Ok(read) => read,
                 Err(error) => {
                     self.member_failed(slot, &disk, &error).await;
                     continue;
                 }
             };
-            let len = bytes.len();
-            let mut scan = parse(&bytes.freeze(), id);
-            scan.records.retain(|record| self.is_sane(slot, record));
             let Some(error) = error else {
                 logs.scans.insert(slot, scan);
                 continue;
@@ -71,6 +69,28 @@ impl Inner {
             }
         }
         logs
+    }
+
+    /// The sane records in a member's log, the blocks that cannot be read, and what the disk said of
+    /// the first of these.
+    async fn read_log(
+        &self,
+        id: LogId,
+        area: &Area,
+        slot: usize,
+        disk: &Rc<dyn Disk>,
+    ) -> Result<(Scan, Vec<usize>, Option<DiskError>), DiskError> {
+        let (mut scan, mut bad, mut error) = (Scan::default(), Vec::new(), None);
+        for piece in pieces(to_len(area.log_bytes)) {
+            let (from, len) = (piece.bytes.start, piece.bytes.len());
+            let read = salvage(&**disk, area.log_offset + from as u64, len as u64).await?;
+            let blocks = read.bad.into_iter().map(|at| from + at);
+            bad.extend(blocks.filter(|at| piece.heads.contains(at)));
+            error = error.or(read.error);
+            scan.add(&piece, &read.area.freeze(), id);
+            scan.records.retain(|record| self.is_sane(slot, record));
+        }
+        Ok((scan, bad, error))
     }
 
     /// Writes blocks of logs that could not be read, so that they can.
@@ -127,7 +147,8 @@ impl Inner {
         whole
     }
 
-    /// A record must name a parity unit of the slot that held it and columns that exist.
+    /// A record must name a parity unit of the slot that held it, and whole sectors of columns that
+    /// exist.
     fn is_sane(&self, slot: usize, record: &FoundRecord) -> bool {
         let (k, width) = (self.geometry.code.k(), self.geometry.code.width());
         record.stripe < self.geometry.stripes
@@ -135,6 +156,8 @@ impl Inner {
             && self.geometry.slot(record.stripe, record.unit) == slot
             && record.len > 0
             && record.from + record.len as u64 <= self.geometry.unit_bytes
+            && record.from.is_multiple_of(self.geometry.sector_bytes)
+            && (record.len as u64).is_multiple_of(self.geometry.sector_bytes)
             && record.named.is_subset(&self.geometry.units())
             && record.named.contains(record.unit)
     }

@@ -36,35 +36,58 @@ impl RegionMap {
     pub fn load(config: MapConfig, areas: &[&[u8]]) -> (Self, LoadReport) {
         let map = Self::new(config);
         let mut report = LoadReport::default();
-        let regions = map.entries.borrow().len();
-        let count = map.pages.borrow().len();
-        for page in 0..count {
-            let first = page * PER_PAGE;
-            let len = PER_PAGE.min(regions - first);
-            let found: Vec<Option<Decoded>> =
-                areas.iter().map(|area| map.newest_of(area, page, len)).collect();
-            let seqs = || found.iter().map(|found| found.as_ref().map(|found| found.seq));
-            let Some(newest) = found.iter().flatten().max_by_key(|found| found.seq) else {
-                map.assume_the_worst(page, first..first + len);
-                report.pages_lost.push(page as u64);
-                continue;
-            };
-            map.take(first, &newest.entries);
-            map.pages.borrow_mut()[page].loaded(newest.seq);
-            if seqs().any(|seq| seq != Some(newest.seq)) {
-                report.pages_uneven += 1;
-                let (_, bytes) = map.page_bytes(page, newest.seq);
-                map.pages.borrow_mut()[page].uneven = Some(bytes);
-                map.distrust(page, first..first + len);
-            }
-        }
+        map.load_pages(0..map.page_count(), areas, &mut report);
         (map, report)
     }
 
-    fn newest_of(&self, area: &[u8], page: usize, regions: usize) -> Option<Decoded> {
+    /// Pages of the map.
+    pub(crate) fn page_count(&self) -> usize {
+        self.pages.borrow().len()
+    }
+
+    /// Takes `pages` from these parts of the members' map areas, which begin with the first of
+    /// them: a large map of many members need not be in memory at once.
+    pub(crate) fn load_pages(
+        &self,
+        pages: std::ops::Range<usize>,
+        parts: &[&[u8]],
+        report: &mut LoadReport,
+    ) {
+        let regions = self.entries.borrow().len();
+        let first_page = pages.start;
+        for page in pages {
+            let first = page * PER_PAGE;
+            let len = PER_PAGE.min(regions - first);
+            let found: Vec<Option<Decoded>> =
+                parts.iter().map(|part| self.newest_of(part, first_page, page, len)).collect();
+            let seqs = || found.iter().map(|found| found.as_ref().map(|found| found.seq));
+            let Some(newest) = found.iter().flatten().max_by_key(|found| found.seq) else {
+                self.assume_the_worst(page, first..first + len);
+                report.pages_lost.push(page as u64);
+                continue;
+            };
+            self.take(first, &newest.entries);
+            self.pages.borrow_mut()[page].loaded(newest.seq);
+            if seqs().any(|seq| seq != Some(newest.seq)) {
+                report.pages_uneven += 1;
+                let (_, bytes) = self.page_bytes(page, newest.seq);
+                self.pages.borrow_mut()[page].uneven = Some(bytes);
+                self.distrust(page, first..first + len);
+            }
+        }
+    }
+
+    /// The newest copy of a page in a part of an area that begins with page `first_page`.
+    fn newest_of(
+        &self,
+        part: &[u8],
+        first_page: usize,
+        page: usize,
+        regions: usize,
+    ) -> Option<Decoded> {
         let copies = (0..2).filter_map(|parity| {
-            let start = usize::try_from(page::place(page, parity)).ok()?;
-            let bytes = area.get(start..start + PAGE_BYTES)?;
+            let start = usize::try_from(page::place(page - first_page, parity)).ok()?;
+            let bytes = part.get(start..start + PAGE_BYTES)?;
             let copy = page::decode(bytes, self.config.array_id, page, regions)?;
             (copy.seq % 2 == parity).then_some(copy)
         });

@@ -17,6 +17,11 @@ pub(super) const PER_PAGE: usize = (PAGE_BYTES - size_of::<Header>()) / 2;
 /// Most regions of an array: the map then takes 33 MiB of each member, and of memory.
 pub const REGIONS_MAX: u64 = 4 << 20;
 
+/// Largest sequence number that is accepted. Numbers grow by one with each write, or begin at half
+/// of the range where a page was lost, so only a page that no program wrote has a larger one; and
+/// from here on there is room to count.
+const SEQ_MAX: u64 = u64::MAX / 4 * 3;
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {
@@ -96,6 +101,7 @@ pub(super) fn decode(bytes: &[u8], array_id: Id, page: usize, regions: usize) ->
         && header.array_id == array_id.0
         && header.page.get() == page as u64
         && usize::try_from(header.regions.get()).ok()? == regions
+        && header.seq.get() <= SEQ_MAX
         && header.crc32c.get() == crc32c_around(bytes, CRC_AT);
     if !right || regions > PER_PAGE {
         return None;

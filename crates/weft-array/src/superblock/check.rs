@@ -1,0 +1,181 @@
+//! What a superblock may say.
+//!
+//! A superblock comes from a disk, and its checksum only says that nothing damaged it: a disk from
+//! elsewhere, or a member file that another user wrote, can hold any numbers under a right
+//! checksum. The rest of the program computes sizes, offsets and indices from these numbers and
+//! makes paths from the names, so everything it relies on is checked here, in one place, each time
+//! a superblock is read and before one is written.
+//!
+//! The rules:
+//!
+//! * What is bounded by [`Superblock::check`] needs no checked arithmetic later: `rows` ×
+//!   `unit_bytes` × slots and `region_stripes` × stripe fit [`BYTES_MAX`], every counter is at most
+//!   [`COUNT_MAX`] and has room to grow.
+//! * Nothing on disk decides how much memory is taken at once: log and map have upper bounds
+//!   ([`LOG_BYTES_MAX`], [`region_map::REGIONS_MAX`]) and are read in pieces.
+//! * Create allows exactly what is accepted here; names go through [`check_name`] on both ways.
+
+use std::collections::BTreeSet;
+
+use weft_code::{CodeSpec, SLOTS_MAX};
+
+use super::{
+    Consistency, HINT_CHARS_MAX, LANES, NAME_BYTES_MAX, ScrubProgress, SlotState, Superblock,
+    SuperblockError, UNIT_BYTES,
+};
+use crate::area::log_bytes_min;
+use crate::region_map;
+
+/// Bytes of all members of an array together, at most: what NBD and the kernel can count.
+pub(crate) const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
+/// Most stripes of a region: a rebuild keeps one bit for each in memory.
+pub(crate) const REGION_STRIPES_MAX: u64 = 1 << 26;
+/// Largest value of anything that is counted: more than a change every microsecond for eight years,
+/// and far from an overflow.
+const COUNT_MAX: u64 = 1 << 48;
+/// Longest name of the program that wrote a superblock, in bytes.
+const SOFTWARE_BYTES_MAX: usize = 128;
+
+/// Whether an array may have this name: it becomes the name of a folder when the array is attached,
+/// and part of URIs, log lines and terminals, so it is made of ASCII letters, digits and `-_.` only.
+///
+/// # Errors
+/// With what is wrong, to follow "the array's name".
+pub fn check_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(format!("must have 1 to {NAME_BYTES_MAX} characters"));
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if !name.chars().all(plain) || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Err("must be made of letters, digits and `-_.`, a letter or digit first".into());
+    }
+    Ok(())
+}
+
+/// Characters that change what a terminal shows instead of being shown: controls, line separators,
+/// and those that reverse the direction of text.
+pub(super) fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Whether a policy suits a code; if not, with the reason.
+pub(crate) fn check_consistency(code: CodeSpec, consistency: Consistency) -> Result<(), String> {
+    let fits = match consistency {
+        Consistency::Ppl => code != CodeSpec::Raid0 && !code.is_mirror(),
+        Consistency::Bitmap => code != CodeSpec::Raid0,
+        Consistency::None => true,
+    };
+    let better = Consistency::default_for(code);
+    if fits {
+        return Ok(());
+    }
+    Err(format!("consistency '{consistency}' makes no sense with {code}: use '{better}'"))
+}
+
+pub(super) fn impossible(what: impl Into<String>) -> SuperblockError {
+    SuperblockError::Impossible { what: what.into() }
+}
+
+/// `Ok` if it holds, else an impossible superblock for this reason.
+fn require(holds: bool, what: &str) -> Result<(), SuperblockError> {
+    if holds { Ok(()) } else { Err(impossible(what)) }
+}
+
+impl Superblock {
+    /// Checks what the rest of the program relies on.
+    pub(crate) fn check(&self) -> Result<(), SuperblockError> {
+        self.check_text()?;
+        self.check_counters()?;
+        self.check_shape()?;
+        self.check_members()
+    }
+
+    fn check_text(&self) -> Result<(), SuperblockError> {
+        check_name(&self.name).map_err(|why| impossible(format!("its name {why}")))?;
+        let software = self.software.len() <= SOFTWARE_BYTES_MAX;
+        let software = software && !self.software.chars().any(is_control);
+        require(software, "the name of the program that made it is too long or not plain text")?;
+        let replacements = self.slots.iter().filter_map(|slot| slot.replacement.as_ref());
+        let hints = (self.slots.iter().map(|slot| &slot.disk_hint))
+            .chain(replacements.map(|replacement| &replacement.disk_hint))
+            .chain(self.spares.iter().map(|spare| &spare.disk_hint));
+        let is_sound =
+            |hint: &String| hint.chars().take(HINT_CHARS_MAX + 1).count() <= HINT_CHARS_MAX;
+        let mut hints = hints.map(|hint| is_sound(hint) && !hint.chars().any(is_control));
+        require(hints.all(|sound| sound), "a disk's name in it is too long or not plain text")
+    }
+
+    fn check_counters(&self) -> Result<(), SuperblockError> {
+        require((1..=COUNT_MAX).contains(&self.seq), "its sequence number is out of range")?;
+        require(self.members_made <= COUNT_MAX, "it counts too many members made")?;
+        if let Some(ScrubProgress { next_stripe, mismatches, repaired, unreadable, .. }) =
+            self.scrub
+        {
+            let counts = [next_stripe, mismatches, repaired, unreadable];
+            let sound = counts.iter().all(|count| *count <= COUNT_MAX);
+            require(sound, "the counts of its scrub are out of range")?;
+        }
+        let policy = self.rebuild.as_ref().is_none_or(|policy| policy.check().is_ok());
+        require(policy, "a parameter of its rebuilds is out of range")
+    }
+
+    /// Sizes and places.
+    fn check_shape(&self) -> Result<(), SuperblockError> {
+        let unit = self.unit_bytes.is_power_of_two() && UNIT_BYTES.contains(&self.unit_bytes);
+        require(unit, "the unit is not a power of two from 4096 bytes to 16 MiB")?;
+        let sector = matches!(self.sector_bytes, 512 | 4096);
+        require(sector, "the sector is neither 512 nor 4096 bytes")?;
+        require((1..=SLOTS_MAX).contains(&self.slots.len()), "its slots are none or too many")?;
+        require(self.area.is_sound(), "its areas overlap, are not aligned or too large")?;
+        let member =
+            u128::from(self.rows) * u128::from(self.unit_bytes) + u128::from(self.area.data_offset);
+        let fits = member * self.slots.len() as u128 <= u128::from(BYTES_MAX);
+        require(self.rows > 0 && fits, "its size is out of range")?;
+        check_consistency(self.code, self.consistency).map_err(impossible)?;
+        let log = match self.consistency {
+            Consistency::Ppl => self.area.log_bytes >= log_bytes_min(self.unit_bytes),
+            Consistency::Bitmap | Consistency::None => self.area.log_bytes == 0,
+        };
+        require(log, "its log is too small, or there is one that nothing uses")?;
+        let shape = self.code.shape(self.slots.len());
+        let shape = shape.map_err(|error| impossible(error.to_string()))?;
+        let stripes = self.stripes()?;
+        require(stripes > 0, "it has no stripes")?;
+        let stripe_bytes = u128::from(self.unit_bytes) * shape.k as u128;
+        let region_bytes = u128::from(self.region_stripes) * stripe_bytes;
+        let region = (1..=REGION_STRIPES_MAX).contains(&self.region_stripes)
+            && region_bytes <= u128::from(BYTES_MAX);
+        require(region, "the size of its regions is out of range")?;
+        let regions = stripes.div_ceil(self.region_stripes);
+        let map = regions <= region_map::REGIONS_MAX
+            && region_map::area_bytes(regions) <= self.area.map_bytes;
+        require(map, "its region map has no room for all regions")
+    }
+
+    fn check_members(&self) -> Result<(), SuperblockError> {
+        require(self.spares.len() <= super::SPARES_MAX, "its spares are too many")?;
+        let predecessor = self.succeeds.as_ref().is_none_or(|before| {
+            before.seq < self.seq && (1..=SLOTS_MAX).contains(&before.active.len())
+        });
+        require(predecessor, "what it succeeds is no predecessor")?;
+        let mut members = BTreeSet::new();
+        let distinct = self.members().all(|id| members.insert(id));
+        require(distinct, "a member is listed twice")?;
+        let mut lanes = BTreeSet::new();
+        for slot in &self.slots {
+            let sound = match slot.state {
+                SlotState::Missing => true,
+                SlotState::Active => slot.member_id.is_some(),
+                SlotState::Rebuilding { lane } => {
+                    slot.member_id.is_some() && lane < LANES && lanes.insert(lane)
+                }
+            };
+            let replaced = slot.replacement.as_ref().is_none_or(|replacement| {
+                let lane = replacement.lane;
+                slot.state == SlotState::Active && lane < LANES && lanes.insert(lane)
+            });
+            require(sound && replaced, "a slot has no member or a wrong lane")?;
+        }
+        Ok(())
+    }
+}

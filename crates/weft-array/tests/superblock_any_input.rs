@@ -1,0 +1,32 @@
+//! Whatever members say of themselves under right checksums, they are refused with a reason, or
+//! they are an array that can be used: the body of the fuzz target `assemble`, from seeds.
+
+#[allow(dead_code, reason = "only the sealing is used here")]
+mod exercise;
+mod hostile;
+
+use std::cell::Cell;
+
+use hostile::{Fate, exercise};
+use weft_testkit::for_seeds;
+
+#[test]
+fn crafted_members_are_refused_or_used_without_harm() {
+    let (refused, used, unfinished) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    for_seeds(0..120, |rng| {
+        let count = |counter: &Cell<u32>| counter.set(counter.get() + 1);
+        match exercise(&mut |bound| rng.index(bound)) {
+            Fate::Refused(why) => {
+                assert!(!why.is_empty());
+                count(&refused);
+            }
+            Fate::Used => count(&used),
+            Fate::Unfinished => count(&unfinished),
+        }
+    });
+    let (refused, used, unfinished) = (refused.get(), used.get(), unfinished.get());
+    assert!(
+        refused > 15 && used > 30 && unfinished < 50,
+        "{refused} refused, {used} used, {unfinished} unfinished: too wild or too tame"
+    );
+}
