@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::Nanos;
+use crate::domain::{Domain, contain};
 use crate::pool::Keeping;
 use crate::timer::{Sleep, Timers};
 use crate::waker::{ReadyQueue, TASKS_MAX, TaskId};
@@ -47,9 +48,10 @@ pub enum Schedule {
     Seeded(u64),
 }
 
-/// Handle of an executor; clones are handles of the same one.
+/// Handle of an executor; clones are handles of the same one, and of the same domain of failure if
+/// it has one ([`Rt::domain`]).
 #[derive(Clone)]
-pub struct Rt(Rc<Core>);
+pub struct Rt(Rc<Core>, Option<Rc<Domain>>);
 
 impl std::fmt::Debug for Rt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -72,8 +74,17 @@ struct Core {
 
 enum Slot {
     Free,
-    Running,
-    Idle(Pin<Box<dyn Future<Output = ()>>>, Waker),
+    Running(Option<Rc<Domain>>),
+    Idle(Pin<Box<dyn Future<Output = ()>>>, Waker, Option<Rc<Domain>>),
+}
+
+impl Slot {
+    fn domain(&self) -> Option<&Rc<Domain>> {
+        match self {
+            Slot::Free => None,
+            Slot::Running(domain) | Slot::Idle(_, _, domain) => domain.as_ref(),
+        }
+    }
 }
 
 impl Rt {
@@ -84,7 +95,7 @@ impl Rt {
             Schedule::Fifo => None,
             Schedule::Seeded(seed) => Some(seed),
         };
-        Rt(Rc::new(Core {
+        let core = Core {
             driver,
             tasks: RefCell::default(),
             free: RefCell::default(),
@@ -93,7 +104,39 @@ impl Rt {
             seed: Cell::new(seed),
             polls: Cell::new(0),
             _keeping: Keeping::start(),
-        }))
+        };
+        Rt(Rc::new(core), None)
+    }
+
+    /// A handle whose tasks fail together: when one of them panics, all of them are dropped where
+    /// they stand, as [`Rt::kill_all`] does, and `failed` is called, once. Others go on. Whoever
+    /// awaits a task of a failed domain waits for ever, and what is spawned in it later never runs.
+    #[must_use]
+    pub fn domain(&self, failed: impl FnOnce() + 'static) -> Self {
+        Rt(self.0.clone(), Some(Rc::new(Domain::new(failed))))
+    }
+
+    /// Ends the domain of this handle as a panic in one of its tasks does.
+    pub fn fail_domain(&self) {
+        if let Some(domain) = &self.1 {
+            self.end_domain(domain);
+        }
+    }
+
+    fn end_domain(&self, domain: &Rc<Domain>) {
+        let Some(failed) = domain.fail() else { return };
+        // What is dropped may panic as well: its state is that of a task that did.
+        let slots = 0..self.0.tasks.borrow().len();
+        for slot in slots {
+            let is_its = || {
+                let tasks = self.0.tasks.borrow();
+                tasks.get(slot).and_then(Slot::domain).is_some_and(|its| Rc::ptr_eq(its, domain))
+            };
+            if is_its() {
+                contain(|| self.kill(slot));
+            }
+        }
+        failed();
     }
 
     /// The time now, from the driver.
@@ -143,6 +186,12 @@ impl Rt {
     /// Takes a task into the table.
     fn admit(&self, future: Pin<Box<dyn Future<Output = ()>>>) -> TaskId {
         let core = &self.0;
+        let domain = self.1.clone();
+        // Of a failed domain nothing runs any more.
+        let future = match &domain {
+            Some(domain) if domain.has_failed() => Box::pin(async {}),
+            _ => future,
+        };
         let slot = core.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut tasks = core.tasks.borrow_mut();
             assert!(tasks.len() < TASKS_MAX, "more than {TASKS_MAX} tasks at the same time");
@@ -150,7 +199,7 @@ impl Rt {
             tasks.len() - 1
         });
         let (task, waker) = core.ready.admit(slot);
-        core.tasks.borrow_mut()[slot] = Slot::Idle(future, waker);
+        core.tasks.borrow_mut()[slot] = Slot::Idle(future, waker, domain);
         task
     }
 
@@ -250,15 +299,38 @@ impl Rt {
         }
         core.polls.set(core.polls.get() + 1);
         let slot = task.slot;
-        let running = std::mem::replace(&mut core.tasks.borrow_mut()[slot], Slot::Running);
-        // A task whose poll panicked stays where it was, and is never polled again.
-        let Slot::Idle(mut future, waker) = running else { return };
-        let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
-        // kill_all inside the poll has freed the slot.
+        let (mut future, waker, domain) = {
+            let place = &mut core.tasks.borrow_mut()[slot];
+            match std::mem::replace(place, Slot::Free) {
+                Slot::Idle(future, waker, domain) => {
+                    *place = Slot::Running(domain.clone());
+                    (future, waker, domain)
+                }
+                // A task whose poll panicked outside of any domain stays where it was, and is never
+                // polled again.
+                other => {
+                    *place = other;
+                    return;
+                }
+            }
+        };
+        let mut cx = Context::from_waker(&waker);
+        let polled = match &domain {
+            None => Some(future.as_mut().poll(&mut cx)),
+            Some(_) => contain(|| future.as_mut().poll(&mut cx)),
+        };
+        let Some(polled) = polled else {
+            contain(|| drop(future));
+            domain.iter().for_each(|domain| self.end_domain(domain));
+            return;
+        };
+        let done = polled.is_ready();
+        // kill_all inside the poll, or the end of its domain, has freed the slot.
         if !core.ready.is_current(task) {
+            contain(|| drop(future));
             return;
         }
-        let idle = if done { Slot::Free } else { Slot::Idle(future, waker) };
+        let idle = if done { Slot::Free } else { Slot::Idle(future, waker, domain) };
         core.tasks.borrow_mut()[slot] = idle;
         if done {
             core.ready.retire(slot);
@@ -322,12 +394,12 @@ impl<T> Task<T> {
 impl<T> Future for Task<T> {
     type Output = T;
 
-    /// # Panics
-    /// If the task was dropped before it ended ([`Rt::kill_all`]).
+    /// A task that was dropped before it ended never gives its output ([`Rt::kill_all`],
+    /// [`Rt::domain`]).
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        Pin::new(&mut self.0).poll(cx).map(|value| match value {
-            Some(value) => value,
-            None => panic!("a task was awaited after its executor had dropped it"),
-        })
+        match Pin::new(&mut self.0).poll(cx) {
+            Poll::Ready(Some(value)) => Poll::Ready(value),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
     }
 }

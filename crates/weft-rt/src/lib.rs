@@ -14,6 +14,7 @@
 mod arena;
 mod buf;
 mod cpu;
+mod domain;
 mod executor;
 pub mod pool;
 pub mod ring;

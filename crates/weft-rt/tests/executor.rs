@@ -120,3 +120,48 @@ fn killing_drops_every_task_where_it_stands() {
     rt.kill_all();
     assert_eq!(Rc::strong_count(&alive), 1);
 }
+
+#[test]
+fn a_panic_ends_its_domain_and_no_other() {
+    let rt = virtual_rt(Schedule::Fifo);
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let (main, seen) = (rt.clone(), log.clone());
+    rt.block_on(async move {
+        let (rt, log) = (main, seen);
+        let note = |what: &'static str| log.borrow_mut().push(what);
+        let failed = log.clone();
+        let domain = rt.domain(move || failed.borrow_mut().push("failed"));
+        /// Panics when it is dropped.
+        struct Bad;
+        impl Drop for Bad {
+            fn drop(&mut self) {
+                panic!("in a destructor");
+            }
+        }
+        let (clock, sleepers) = (rt.clone(), log.clone());
+        let sleeper = domain.spawn(async move {
+            let _bad = Bad;
+            clock.sleep(50).await;
+            sleepers.borrow_mut().push("a task of a failed domain ran on");
+        });
+        let (clock, others) = (rt.clone(), log.clone());
+        let other = rt.spawn(async move {
+            clock.sleep(100).await;
+            others.borrow_mut().push("another task");
+        });
+        let clock = rt.clone();
+        drop(domain.spawn(async move {
+            clock.sleep(10).await;
+            panic!("injected");
+        }));
+        other.await;
+        assert!(!sleeper.is_finished());
+        let late = log.clone();
+        drop(domain.spawn(async move { late.borrow_mut().push("started in a failed domain") }));
+        rt.sleep(10).await;
+        domain.fail_domain();
+        note("the end");
+    });
+    assert_eq!(*log.borrow(), ["failed", "another task", "the end"]);
+    assert_eq!(rt.live_tasks(), 0);
+}
