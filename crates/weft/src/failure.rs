@@ -8,7 +8,10 @@
 //! | 3 | it works, but needs attention: `status --check` found redundancy reduced, `scrub` found mismatches |
 //! | 4 | `status --check`: an array has failed or did not start, not all of its data can be read |
 //! | 5 | no daemon answers in this runtime directory |
+//! | 70 | an internal error, also of the daemon when all of it had to end; please report it |
+//! | 141 | the reader of standard output has gone (`weft examine … \| head`); what was asked was done |
 
+use crate::output::{errln, outln};
 use std::fmt;
 use std::process::ExitCode;
 
@@ -33,6 +36,8 @@ pub const ATTENTION: u8 = 3;
 pub const DATA_UNAVAILABLE: u8 = 4;
 /// No daemon answers.
 pub const NO_DAEMON: u8 = 5;
+/// A panic (`EX_SOFTWARE` of sysexits.h).
+pub const INTERNAL_ERROR: u8 = 70;
 
 impl Failure {
     /// The operation failed because of `message`.
@@ -69,9 +74,9 @@ impl Failure {
             let error = serde_json::json!({
                 "error": { "code": self.code, "message": self.message, "hint": self.hint }
             });
-            println!("{error}");
+            outln!("{error}");
         } else {
-            eprintln!("weft: {self}");
+            errln!("weft: {self}");
         }
         ExitCode::from(self.code)
     }

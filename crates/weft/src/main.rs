@@ -5,6 +5,8 @@
 //! driver. What engine, network and disks do is in the crates below; what people read is in
 //! [`report`].
 #![forbid(unsafe_code)]
+// They panic when they cannot write: see output.rs.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod block;
 mod cli;
@@ -17,6 +19,7 @@ mod fuse;
 mod group;
 mod lab;
 mod members;
+mod output;
 mod report;
 mod runtime_dir;
 mod size;
@@ -35,10 +38,7 @@ static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(cli.json),
-    }
+    output::run(cli.json, || run(&cli))
 }
 
 fn run(cli: &Cli) -> Outcome {

@@ -40,7 +40,9 @@ Exit codes:  0 done
              2 the command line was not understood
              3 needs attention (status --check: redundancy reduced; scrub: mismatches found)
              4 data unavailable (status --check: an array failed, or did not start)
-             5 no daemon answers"
+             5 no daemon answers
+            70 an internal error (please report it)
+           141 nobody read the output to its end (weft examine … | head)"
 )]
 pub struct Cli {
     /// What to do.

@@ -5,6 +5,7 @@ use weft_array::MemberReport;
 use crate::cli::ExamineArgs;
 use crate::failure::{Failure, Outcome};
 use crate::members::{Opener, absolute};
+use crate::output::{out, outln};
 use crate::report;
 use crate::thread;
 
@@ -22,10 +23,10 @@ pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
     })?;
     if json {
         let text = serde_json::to_string_pretty(&reports);
-        println!("{}", text.map_err(|e| Failure::new(e.to_string()))?);
+        outln!("{}", text.map_err(|e| Failure::new(e.to_string()))?);
     } else {
         for report in &reports {
-            print!("{}", report::member::show(report));
+            out!("{}", report::member::show(report));
         }
     }
     let fault = reports.iter().find_map(|r| report::member::fault(r).map(|what| (&r.disk, what)));

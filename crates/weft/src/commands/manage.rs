@@ -14,6 +14,7 @@ use crate::control::client::Client;
 use crate::control::protocol::{NewDisk, Request, StartTarget};
 use crate::failure::{ATTENTION, Failure, Outcome};
 use crate::members::{Place, absolute};
+use crate::output::outln;
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
 use crate::size;
@@ -21,9 +22,9 @@ use crate::size;
 /// Says what was done: a line for people, or the daemon's answer for programs.
 fn done(json: bool, line: &str, answer: &Value) -> Outcome {
     if json {
-        println!("{answer}");
+        outln!("{answer}");
     } else {
-        println!("{line}");
+        outln!("{line}");
     }
     Ok(())
 }
@@ -186,19 +187,19 @@ fn scrub_result(client: &mut Client, array: &str, json: bool) -> Outcome {
         .hint(format!("`weft scrub {}` does it", status.name)));
     };
     if json {
-        println!("{}", serde_json::to_string(scrub).map_err(|e| Failure::new(e.to_string()))?);
+        outln!("{}", serde_json::to_string(scrub).map_err(|e| Failure::new(e.to_string()))?);
     } else if scrub.running {
         let job = status.jobs.iter().find(|job| job.kind == weft_array::JobKind::Scrub);
-        println!("{}", job.map_or_else(|| "scrub is running".into(), report::status::job));
+        outln!("{}", job.map_or_else(|| "scrub is running".into(), report::status::job));
     } else {
-        println!("{}: {}", status.name, report::status::scrub(scrub));
+        outln!("{}: {}", status.name, report::status::scrub(scrub));
     }
     for place in scrub.places.iter().filter(|_| !json) {
         let where_ = match place.slot {
             Some(slot) => format!("slot {slot} disagrees with the others"),
             None => "data and redundancy disagree".into(),
         };
-        println!("  stripe {} (byte {}): {where_}", place.stripe, place.offset);
+        outln!("  stripe {} (byte {}): {where_}", place.stripe, place.offset);
     }
     if scrub.running {
         return Ok(());

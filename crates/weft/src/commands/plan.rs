@@ -8,6 +8,7 @@ use weft_lab::plan::{Emphasis, HOURS_PER_YEAR, Plan, PlanError, Row, Wish, plan 
 use crate::cli::PlanArgs;
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::members::{Opener, Place};
+use crate::output::outln;
 use crate::report::progress::Progress;
 use crate::size;
 use crate::thread;
@@ -23,7 +24,7 @@ pub fn plan(args: &PlanArgs, json: bool) -> Outcome {
     let plan = compare(&wish, &codes, told).map_err(explain)?;
     drop(progress);
     if json {
-        println!("{}", serde_json::to_string(&plan).map_err(anyhow::Error::from)?);
+        outln!("{}", serde_json::to_string(&plan).map_err(anyhow::Error::from)?);
     } else {
         show(&plan, args);
     }
@@ -109,7 +110,7 @@ fn chosen<'a>(plan: &'a Plan, args: &PlanArgs) -> Vec<&'a Row> {
 
 fn show(plan: &Plan, args: &PlanArgs) {
     let wish = &plan.wish;
-    println!(
+    outln!(
         "{} disks of {}, {}, {:.0} % of it for a rebuild; MTTF of a disk {:.1e} hours",
         wish.disks,
         size::show(wish.size_bytes),
@@ -117,33 +118,33 @@ fn show(plan: &Plan, args: &PlanArgs) {
         wish.rebuild_share * 100.0,
         wish.mttf_h,
     );
-    println!("goals: {}\n", goals(wish));
+    outln!("goals: {}\n", goals(wish));
     let rows = chosen(plan, args);
     let mut table = vec![HEAD.map(str::to_owned).to_vec()];
     table.extend(rows.iter().map(|row| line(row, plan.recommended == Some(row.code))));
     print_table(&table);
-    println!(
+    outln!(
         "\nsurvives: share of all sets of 1, 2, 3, 4 failed disks; degraded: read speed left with the \
          worst disk\nlost; reads: bytes read per byte rebuilt; write: disk operations of a small \
          write (reads+writes)"
     );
     if rows.iter().any(|row| row.survives.iter().any(|s| !s.exact)) {
-        println!("~ estimated from a sample of the sets (seed {})", wish.seed);
+        outln!("~ estimated from a sample of the sets (seed {})", wish.seed);
     }
     for row in rows.iter().filter(|row| !row.fits()) {
-        println!("{} does not do: {}", row.code, row.misses.join(", "));
+        outln!("{} does not do: {}", row.code, row.misses.join(", "));
     }
     let hidden = plan.codes.len() - rows.len();
     if hidden > 0 {
-        println!("{hidden} more codes are beaten in everything or miss a goal: --all shows them");
+        outln!("{hidden} more codes are beaten in everything or miss a goal: --all shows them");
     }
     show_simulated(&rows);
     match plan.recommended {
         Some(code) => {
-            println!("\nTake {code}: {}.", plan.reason);
-            println!("  weft create NAME --code {code} MEMBER…");
+            outln!("\nTake {code}: {}.", plan.reason);
+            outln!("  weft create NAME --code {code} MEMBER…");
         }
-        None => println!("\n{}.\nAsk for less, or add disks.", plan.reason),
+        None => outln!("\n{}.\nAsk for less, or add disks.", plan.reason),
     }
 }
 
@@ -223,14 +224,14 @@ fn print_table(table: &[Vec<String>]) {
             // Numbers to the right, names to the left.
             if matches!(column, 3 | 4 | 6 | 7 | 8) { pad + cell } else { cell.clone() + &pad }
         });
-        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        outln!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
 }
 
 fn show_simulated(rows: &[&Row]) {
     for row in rows {
         if let Some(simulated) = row.simulated {
-            println!(
+            outln!(
                 "{}: MTTDL by simulation {:.2e} ± {:.0e} years (99 %), by the chain {:.2e}",
                 row.code,
                 simulated.mttdl_years,

@@ -22,6 +22,7 @@ use crate::commands::trace::{Told, explain, find, survey, workload};
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::lab::replay::Modelled;
 use crate::members::{Opener, Place};
+use crate::output::{out, outln};
 use crate::report;
 use crate::report::progress::Progress;
 use crate::size;
@@ -166,20 +167,20 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
             "target": { "name": target, "size_bytes": size_bytes },
             "fit": fit, "fold": fold, "outcome": found,
         });
-        println!("{}", serde_json::to_string_pretty(&answer).map_err(anyhow::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(&answer).map_err(anyhow::Error::from)?);
     } else {
-        println!("{} on {target} ({})", load.told.name, size::show(size_bytes));
-        load.told.generated.iter().for_each(|generated| println!("  {generated}"));
+        outln!("{} on {target} ({})", load.told.name, size::show(size_bytes));
+        load.told.generated.iter().for_each(|generated| outln!("  {generated}"));
         let source = size::show(load.volumes.total_bytes());
         match fit {
             "exact" => {}
-            _ => println!("  addresses of {source} fitted by {fit}, {fold} over each other"),
+            _ => outln!("  addresses of {source} fitted by {fit}, {fold} over each other"),
         }
         let mut shown = found.clone();
         if args.interval.is_none() {
             shown.series.clear();
         }
-        print!("{}", report::trace::show_outcome(&shown));
+        out!("{}", report::trace::show_outcome(&shown));
     }
     let wrong = found.verified.map_or(0, |verified| verified.blocks_wrong);
     if wrong > 0 {

@@ -4,6 +4,7 @@ use weft_sim::{Simulation, simulate as run};
 
 use crate::cli::SimulateArgs;
 use crate::failure::{Failure, Outcome};
+use crate::output::outln;
 use crate::report::progress::Progress;
 
 /// `weft simulate`: fails with the seeds that fail.
@@ -26,18 +27,18 @@ pub fn simulate(args: &SimulateArgs, json: bool) -> Outcome {
     drop(progress);
     let seeds: Vec<u64> = failures.iter().map(|failure| failure.seed).collect();
     if json {
-        println!(
+        outln!(
             "{}",
             serde_json::json!({ "runs": args.runs, "requests": requests, "power_cuts": cuts, "failed_seeds": seeds })
         );
     } else {
-        println!(
+        outln!(
             "{} runs, {requests} requests, {cuts} power cuts, {} failures",
             args.runs,
             seeds.len()
         );
         for failure in &failures {
-            println!("{failure}");
+            outln!("{failure}");
         }
     }
     match seeds.first() {

@@ -1,6 +1,6 @@
 //! `weft status`.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use weft_array::ArrayState;
@@ -10,6 +10,7 @@ use crate::cli::StatusArgs;
 use crate::control::client::Client;
 use crate::control::protocol::{DeadDevice, ServedArray, Snapshot};
 use crate::failure::{ATTENTION, DATA_UNAVAILABLE, Failure, Outcome};
+use crate::output::{Answer, out};
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
 
@@ -72,12 +73,9 @@ fn show(snapshot: &Snapshot, json: bool, again: bool) -> Outcome {
     } else {
         report::status::snapshot(snapshot, again)
     };
-    let mut out = std::io::stdout().lock();
-    let clear = if again && !json && out.is_terminal() { "\x1b[H\x1b[J" } else { "" };
-    // A reader that has seen enough (`head`) is no failure.
-    if write!(out, "{clear}{text}").and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
-    }
+    let clear = if again && !json && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
+    out!("{clear}{text}");
+    Answer.flush().map_err(|e| Failure::new(e.to_string()))?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use weft_trace::{
 
 use crate::cli::{ConvertArgs, GenerateArgs, InfoArgs, TraceArgs, TraceCommand, TraceFile};
 use crate::failure::{Failure, Outcome};
+use crate::output::{Answer, out, outln};
 use crate::report;
 use crate::report::progress::Progress;
 use crate::size;
@@ -34,13 +35,13 @@ fn list(json: bool) -> Outcome {
         let named = |name: &str, about: &str| serde_json::json!({ "name": name, "about": about });
         let formats: Vec<_> = Format::all().map(|(_, name, about)| named(name, about)).collect();
         let workloads: Vec<_> = generate::names().map(|(name, about)| named(name, about)).collect();
-        println!("{}", serde_json::json!({ "formats": formats, "workloads": workloads }));
+        outln!("{}", serde_json::json!({ "formats": formats, "workloads": workloads }));
         return Ok(());
     }
-    println!("Formats (compressed with gzip, xz or zstd as well):");
-    Format::all().for_each(|(_, name, about)| println!("  {name:<14} {about}"));
-    println!("Workloads (generated; a fit says what it is fitted to and what is assumed):");
-    generate::names().for_each(|(name, about)| println!("  {name:<14} {about}"));
+    outln!("Formats (compressed with gzip, xz or zstd as well):");
+    Format::all().for_each(|(_, name, about)| outln!("  {name:<14} {about}"));
+    outln!("Workloads (generated; a fit says what it is fitted to and what is assumed):");
+    generate::names().for_each(|(name, about)| outln!("  {name:<14} {about}"));
     Ok(())
 }
 
@@ -62,9 +63,9 @@ pub struct Told {
 fn info(args: &InfoArgs, json: bool) -> Outcome {
     let told = survey(&find(&args.file), &args.how, None, json)?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&told).map_err(anyhow::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(&told).map_err(anyhow::Error::from)?);
     } else {
-        print!("{}", report::trace::show(&told));
+        out!("{}", report::trace::show(&told));
     }
     Ok(())
 }
@@ -219,12 +220,12 @@ fn said(written: u64, output: &Option<PathBuf>, read: Option<&ReadStats>, json: 
     let Some(output) = output else { return Ok(()) };
     if json {
         let read = read.map(serde_json::to_value).transpose().map_err(anyhow::Error::from)?;
-        println!("{}", serde_json::json!({ "file": output, "requests": written, "read": read }));
+        outln!("{}", serde_json::json!({ "file": output, "requests": written, "read": read }));
         return Ok(());
     }
-    println!("{written} requests written to {}", output.display());
+    outln!("{written} requests written to {}", output.display());
     if let Some(read) = read {
-        print!("{}", report::trace::show_read(read));
+        out!("{}", report::trace::show_read(read));
     }
     Ok(())
 }
@@ -242,7 +243,7 @@ impl Sink {
         let failed = |e: io::Error| Failure::new(format!("{name}: {e}"));
         let out: Box<dyn Write> = match output {
             Some(path) => Box::new(File::create(path).map_err(failed)?),
-            None => Box::new(io::stdout()),
+            None => Box::new(Answer),
         };
         let comments: Vec<&str> = comments.iter().map(String::as_str).collect();
         let writer = Writer::new(BufWriter::with_capacity(1 << 16, out), &comments);

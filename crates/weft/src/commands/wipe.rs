@@ -10,6 +10,7 @@ use crate::cli::WipeArgs;
 use crate::control::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::members::{Opener, Place, absolute};
+use crate::output::outln;
 use crate::runtime_dir::RuntimeDir;
 use crate::thread;
 
@@ -51,24 +52,24 @@ pub fn wipe(
         let disks = wiped.iter().map(|w| json!({ "disk": w.disk, "holds": w.what }));
         let disks: Vec<_> = disks.collect();
         if force || args.dry_run || to_erase.is_empty() {
-            println!("{}", json!({ "disks": disks, "done": force }));
+            outln!("{}", json!({ "disks": disks, "done": force }));
         }
     } else {
         for Wiped { disk, what } in &wiped {
             match what {
-                None => println!("{disk}: nothing to erase"),
-                Some(what) if force => println!("{disk}: erased ({what})"),
-                Some(what) => println!("{disk}: {what}"),
+                None => outln!("{disk}: nothing to erase"),
+                Some(what) if force => outln!("{disk}: erased ({what})"),
+                Some(what) => outln!("{disk}: {what}"),
             }
         }
         if force && !zero && !to_erase.is_empty() {
-            println!(
+            outln!(
                 "what was stored in their data areas is still there, so `weft create` and `weft add` \
                  ask for --force; `weft wipe --zero --force` clears it"
             );
         }
         if args.dry_run {
-            println!("nothing was changed");
+            outln!("nothing was changed");
         }
     }
     if force || args.dry_run || to_erase.is_empty() {

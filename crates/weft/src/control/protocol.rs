@@ -122,6 +122,26 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The one array that it is about.
+    pub fn array(&self) -> Option<&str> {
+        match self {
+            Self::Status { array } | Self::Stop { array } => array.as_deref(),
+            Self::Fail { array, .. }
+            | Self::Add { array, .. }
+            | Self::Replace { array, .. }
+            | Self::PauseRebuild { array, .. }
+            | Self::StartScrub { array, .. }
+            | Self::CancelScrub { array }
+            | Self::Throttle { array, .. }
+            | Self::RebuildPolicy { array, .. }
+            | Self::Remove { array, .. }
+            | Self::Attach { array } => Some(array),
+            Self::Start { .. } => None,
+        }
+    }
+}
+
 /// A change of a [`weft_array::RebuildPolicy`]: `None` leaves what is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -58,6 +58,8 @@ pub struct Pending {
     pub unused: RefCell<Vec<UnusedDisk>>,
     /// Stopped by command.
     stopped: RefCell<BTreeSet<Id>>,
+    /// Taken out of service after an internal error, which nothing but a new daemon mends.
+    failed: RefCell<BTreeMap<Id, Failure>>,
     /// The members found by the last look, for each array that was not started.
     last_seen: RefCell<BTreeMap<Id, Vec<String>>>,
     /// The first look is over.
@@ -86,6 +88,7 @@ impl Pending {
             not_started: RefCell::default(),
             unused: RefCell::default(),
             stopped: RefCell::default(),
+            failed: RefCell::default(),
             last_seen: RefCell::default(),
             is_up: Cell::new(false),
         }
@@ -111,6 +114,14 @@ impl Pending {
         let (name, id) = (found.name(), found.id);
         let stopped = self.stopped.borrow().contains(&id);
         NotStarted { name, id: id.to_string(), why: why.to_owned(), hint, stopped }
+    }
+
+    /// Notes that an array was taken out of service after an internal error.
+    pub fn note_failed(&self, id: Id, name: String, failure: Failure) {
+        let Failure { message: why, hint, .. } = failure.clone();
+        self.failed.borrow_mut().insert(id, failure);
+        let array = NotStarted { name, id: id.to_string(), why, hint, stopped: false };
+        self.not_started.borrow_mut().push(array);
     }
 
     /// Replaces what is known by what the last look found; news go to the log.
@@ -277,6 +288,9 @@ impl Daemon {
         if !pending.only.is_empty() && !pending.only.iter().any(|wanted| found.is_called(wanted)) {
             return Some(None);
         }
+        if let Some(Failure { message, hint, .. }) = pending.failed.borrow().get(&found.id) {
+            return Some(Some(pending.note_not_started(found, message, hint.clone())));
+        }
         if pending.stopped.borrow().contains(&found.id) {
             let hint = Some(format!("`weft start {name}` starts it again"));
             return Some(Some(pending.note_not_started(found, "stopped by command", hint)));
@@ -312,6 +326,9 @@ impl Daemon {
         force_degraded: bool,
         unused: &mut Vec<UnusedDisk>,
     ) -> Outcome {
+        if let Some(failure) = self.pending.failed.borrow().get(&found.id) {
+            return Err(failure.clone());
+        }
         let name = found.name();
         let read_only = self.pending.read_only;
         let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
@@ -328,8 +345,10 @@ impl Daemon {
             read_only,
             nonce: u64::from_le_bytes(thread::random()?),
         };
-        let array = Array::assemble(&self.opener.rt, disks, options).await.map_err(explain)?;
-        let served = Served::new(&self.opener.rt, array, read_only);
+        let isolation = self.isolate(found.id, &name);
+        let assembling = Array::assemble(isolation.rt(), disks, options);
+        let array = isolation.guard(assembling).await?.map_err(explain)?;
+        let served = Served::new(&isolation, array, read_only);
         let added = self.server.add_export(&name, served.export.clone());
         added.map_err(|e| Failure::new(e.to_string()))?;
         self.arrays.borrow_mut().insert(name.clone(), served);

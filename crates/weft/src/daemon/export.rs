@@ -1,26 +1,46 @@
 //! An array as NBD clients and the FUSE file see it.
 
+use std::rc::Rc;
+
 use weft_array::{Array, ArrayError};
 use weft_disk::{DoneFuture, ReadFuture};
 use weft_nbd::proto::{BlockSizes, Errno};
 use weft_nbd::{Export, ExportError, Extent};
 use weft_rt::{Buf, Frozen};
 
+use crate::daemon::isolation::{Isolated, Isolation};
+
 /// An array to serve.
-#[derive(Debug)]
 pub struct ArrayExport {
     array: Array,
+    isolation: Rc<Isolation>,
+    size_bytes: u64,
     description: String,
     read_only: bool,
 }
 
 impl ArrayExport {
-    /// Serves `array`.
-    pub fn new(array: Array, read_only: bool) -> Self {
+    /// Serves `array`, which is behind `isolation`.
+    pub fn new(array: Array, isolation: Rc<Isolation>, read_only: bool) -> Self {
         let status = array.status();
         let description = format!("weft array {} ({})", status.name, status.code);
-        Self { array, description, read_only }
+        let size_bytes = array.size_bytes();
+        Self { array, isolation, size_bytes, description, read_only }
     }
+
+    /// Carries out a request, unless the array has failed.
+    fn done<'a>(
+        &'a self,
+        work: impl Future<Output = Result<(), ArrayError>> + 'a,
+    ) -> DoneFuture<'a, ExportError> {
+        Box::pin(async move {
+            self.isolation.guard(work).await.map_err(isolated)?.map_err(export_error)
+        })
+    }
+}
+
+fn isolated(error: Isolated) -> ExportError {
+    ExportError::new(Errno::Io, error)
 }
 
 fn export_error(error: ArrayError) -> ExportError {
@@ -36,7 +56,7 @@ fn export_error(error: ArrayError) -> ExportError {
 
 impl Export for ArrayExport {
     fn size_bytes(&self) -> u64 {
-        self.array.size_bytes()
+        self.size_bytes
     }
 
     fn block_sizes(&self) -> BlockSizes {
@@ -59,21 +79,25 @@ impl Export for ArrayExport {
 
     fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, ExportError> {
         Box::pin(async move {
-            let (result, buf) = self.array.read(offset, buf).await;
-            (result.map_err(export_error), buf)
+            let len = buf.len();
+            match self.isolation.guard(self.array.read(offset, buf)).await {
+                Ok((result, buf)) => (result.map_err(export_error), buf),
+                // The buffer is with the request, which may still be under way.
+                Err(error) => (Err(isolated(error)), Buf::zeroed(len)),
+            }
         })
     }
 
     fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, ExportError> {
-        Box::pin(async move { self.array.write(offset, data, fua).await.map_err(export_error) })
+        self.done(self.array.write(offset, data, fua))
     }
 
     fn flush(&self) -> DoneFuture<'_, ExportError> {
-        Box::pin(async move { self.array.flush().await.map_err(export_error) })
+        self.done(self.array.flush())
     }
 
     fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError> {
-        Box::pin(async move { self.array.discard(offset, len).await.map_err(export_error) })
+        self.done(self.array.discard(offset, len))
     }
 
     fn write_zeroes(
@@ -83,13 +107,12 @@ impl Export for ArrayExport {
         fua: bool,
         may_trim: bool,
     ) -> DoneFuture<'_, ExportError> {
-        Box::pin(async move {
-            self.array.write_zeroes(offset, len, fua, may_trim).await.map_err(export_error)
-        })
+        self.done(self.array.write_zeroes(offset, len, fua, may_trim))
     }
 
     fn block_status(&self, offset: u64, len: u64) -> Vec<Extent> {
-        let extents = self.array.allocation(offset, len).unwrap_or_default();
+        let extents = self.isolation.call(|| self.array.allocation(offset, len));
+        let extents = extents.ok().and_then(Result::ok).unwrap_or_default();
         let extent = |e: &weft_array::Extent| Extent { len: e.len, hole: e.hole, zero: e.hole };
         let extents: Vec<Extent> = extents.iter().map(extent).collect();
         if extents.is_empty() { vec![Extent::data(len)] } else { extents }

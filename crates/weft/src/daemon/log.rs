@@ -2,12 +2,13 @@
 
 use weft_array::{Array, ArrayState, Event};
 
+use crate::output::errln;
 use crate::report::status::redundancy;
 use crate::size;
 
 /// Writes a line.
 pub fn line(text: &str) {
-    eprintln!("weft: {text}");
+    errln!("weft: {text}");
 }
 
 /// Writes a line about an array.

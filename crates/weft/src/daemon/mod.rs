@@ -10,6 +10,7 @@ mod bring_up;
 mod clients;
 mod drain;
 mod export;
+mod isolation;
 pub mod log;
 mod notify;
 mod requests;
@@ -22,12 +23,13 @@ mod watch;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use signal_hook::consts::signal::SIGHUP;
+use weft_array::Id;
 use weft_disk::{Disk, QueueConfig, QueuedDisk};
 use weft_nbd::{Server, ServerConfig};
 use weft_rt::ring::RingConfig;
@@ -40,8 +42,10 @@ use crate::control::protocol::{Request, VanishedDisk};
 use crate::control::server::Call;
 use crate::failure::{Failure, Outcome};
 use crate::members::{OpenError, Opener};
+use crate::output::announce;
 use crate::runtime_dir::RuntimeDir;
 use bring_up::Pending;
+use isolation::Isolation;
 use served::Served;
 pub use start::refuse_remote;
 use watch::Identity;
@@ -61,6 +65,7 @@ enum Message {
 
 /// Everything the engine's thread holds.
 struct Daemon {
+    me: Weak<Self>,
     opener: Opener,
     dir: RuntimeDir,
     /// The queue before each member.
@@ -100,10 +105,12 @@ pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let disk_timeout = Nanos::try_from(args.disk_timeout.as_nanos()).unwrap_or(Nanos::MAX);
     let opener = Opener { disk_timeout, ..Opener::new(&rt, ring) };
     let (args, dir) = (args.clone(), dir.clone());
-    let outcome = rt.block_on({
+    isolation::log_panics();
+    let work = {
         let dir = dir.clone();
         async move { run(&args, &dir, opener, messages, inbox, json).await }
-    });
+    };
+    let outcome = isolation::end_on_panic(|| rt.block_on(work));
     dir.clear_sockets();
     outcome
 }
@@ -119,7 +126,8 @@ async fn run(
     let server = Server::new(&opener.rt, &opener.ring, ServerConfig::default());
     clients::log_events(&server);
     let endpoints = start::endpoints(args, dir, &server)?;
-    let daemon = Rc::new(Daemon {
+    let daemon = Rc::new_cyclic(|me| Daemon {
+        me: me.clone(),
         opener,
         dir: dir.clone(),
         queue: QueueConfig::of_depth(args.disk_depth.into()),
@@ -255,6 +263,23 @@ impl Daemon {
         drop(self.opener.rt.spawn(self.clone().watch_members()));
     }
 
+    /// The boundary around an array that is to be started. If it fails behind it, the array counts
+    /// as not started; its clients keep their connections, and get errors.
+    fn isolate(&self, id: Id, name: &str) -> Rc<Isolation> {
+        let (me, rt, name) = (self.me.clone(), self.opener.rt.clone(), name.to_owned());
+        Isolation::new(&self.opener.rt, move |isolated| {
+            // In a turn of its own: whoever called the array may be looking at the list.
+            drop(rt.spawn(async move {
+                let failure = Failure::from(isolated);
+                log::about(&name, &format!("ALERT: {failure}"));
+                if let Some(daemon) = me.upgrade() {
+                    daemon.arrays.borrow_mut().remove(&name);
+                    daemon.pending.note_failed(id, name, failure);
+                }
+            }));
+        })
+    }
+
     /// Names of the arrays that are block devices now.
     fn attached(&self) -> Vec<String> {
         let arrays = self.arrays.borrow();
@@ -287,9 +312,9 @@ impl Daemon {
     fn announce(&self, name: &str) {
         let uris = self.uris(name);
         if self.json {
-            println!("{}", serde_json::json!({ "serving": name, "nbd": uris }));
+            announce(&serde_json::json!({ "serving": name, "nbd": uris }).to_string());
         } else {
-            println!("serving {name} at {}", uris.join(" and "));
+            announce(&format!("serving {name} at {}", uris.join(" and ")));
         }
     }
 

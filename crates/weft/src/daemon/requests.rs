@@ -1,5 +1,6 @@
 //! The commands, carried out on the engine's thread.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -26,7 +27,21 @@ impl Daemon {
     /// Carries out a command and answers it.
     pub(super) async fn carry_out(&self, mut call: Call) {
         let descriptor = call.descriptor.take();
-        let outcome = match call.request.clone() {
+        let array = call.request.array().and_then(|array| self.find(array).ok());
+        let work = self.outcome(call.request.clone(), descriptor);
+        let outcome = match array {
+            Some(served) => served.isolation.guard(work).await.unwrap_or_else(|e| Err(e.into())),
+            None => work.await,
+        };
+        call.answer(outcome);
+    }
+
+    async fn outcome(
+        &self,
+        request: Request,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<Value, Failure> {
+        match request {
             Request::Status { array } => self.snapshot(array.as_deref()).and_then(value),
             Request::Fail { array, member, dry_run } => self.fail(&array, &member, dry_run).await,
             Request::Add { array, disk } => self.add(&array, &disk).await,
@@ -58,8 +73,7 @@ impl Daemon {
                 self.remove(&array, &member, dry_run).await
             }
             Request::Stop { array } => self.stop(array.as_deref().unwrap_or_default()).await,
-        };
-        call.answer(outcome);
+        }
     }
 
     /// The array of this name or id.
@@ -87,12 +101,13 @@ impl Daemon {
             Some(wanted) => vec![self.find(wanted)?],
             None => self.arrays.borrow().values().cloned().collect(),
         };
-        let arrays = chosen.iter().map(|served| {
-            let status = served.array.status();
+        // One that fails just now is among those not started the next time.
+        let arrays = chosen.iter().filter_map(|served| {
+            let status = served.isolation.call(|| served.array.status()).ok()?;
             let nbd_uris = self.uris(&status.name);
             let (attached, read_only) = (served.attached.get(), served.read_only);
             let vanished = self.vanished.borrow().get(&status.name).cloned().unwrap_or_default();
-            ServedArray { status, nbd_uris, attached, read_only, vanished }
+            Some(ServedArray { status, nbd_uris, attached, read_only, vanished })
         });
         let arrays: Vec<ServedArray> = arrays.collect();
         let in_use = |disk: &str| arrays.iter().any(|a| a.status.disks().iter().any(|d| d == disk));
@@ -215,7 +230,8 @@ impl Daemon {
         }
         let mode = if repair { ScrubMode::Repair } else { ScrubMode::Check };
         let scrubbed = served.array.clone();
-        let task = self.opener.rt.spawn(async move { scrubbed.scrub(mode).await.map(drop) });
+        let rt = served.isolation.rt();
+        let task = rt.spawn(async move { scrubbed.scrub(mode).await.map(drop) });
         while !is_running() && !task.is_finished() {
             self.opener.rt.yield_now().await;
         }

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use futures_util::future::{Either, select};
 use weft_array::Array;
 use weft_nbd::Export;
-use weft_rt::Rt;
 use weft_rt::sync::Notify;
 
 use crate::daemon::export::ArrayExport;
+use crate::daemon::isolation::Isolation;
 use crate::daemon::log;
 use crate::failure::{Failure, Outcome};
 
@@ -17,6 +17,8 @@ use crate::failure::{Failure, Outcome};
 pub struct Served {
     /// The array.
     pub array: Array,
+    /// What keeps its faults from the others.
+    pub isolation: Rc<Isolation>,
     /// The array for clients.
     pub export: Rc<dyn Export>,
     /// Whether writes are refused.
@@ -28,12 +30,14 @@ pub struct Served {
 
 impl Served {
     /// Takes `array` into service: from now on its events are logged.
-    pub fn new(rt: &Rt, array: Array, read_only: bool) -> Rc<Self> {
+    pub fn new(isolation: &Rc<Isolation>, array: Array, read_only: bool) -> Rc<Self> {
         log::started(&array);
-        let export: Rc<dyn Export> = Rc::new(ArrayExport::new(array.clone(), read_only));
+        let isolation = isolation.clone();
+        let export: Rc<dyn Export> =
+            Rc::new(ArrayExport::new(array.clone(), isolation.clone(), read_only));
         let (attached, stopped) = (Cell::new(false), Notify::default());
-        let served = Rc::new(Self { array, export, read_only, attached, stopped });
-        drop(rt.spawn(served.clone().log_events()));
+        let served = Rc::new(Self { array, isolation, export, read_only, attached, stopped });
+        drop(served.isolation.rt().spawn(served.clone().log_events()));
         served
     }
 
@@ -54,8 +58,8 @@ impl Served {
 
     /// Stops the array cleanly.
     pub async fn stop(&self) -> Outcome {
-        let name = self.array.status().name;
-        let stopped = self.array.stop().await;
+        let name = self.isolation.call(|| self.array.status().name)?;
+        let stopped = self.isolation.guard(self.array.stop()).await?;
         self.stopped.notify_all();
         stopped.map_err(|e| {
             log::about(&name, &format!("ALERT: not stopped cleanly: {e}"));

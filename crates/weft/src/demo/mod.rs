@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::cli::DemoArgs;
 use crate::failure::{Failure, Outcome};
+use crate::output::outln;
 use crate::report::progress::Progress;
 use crate::size;
 use scene::Scene;
@@ -85,7 +86,7 @@ pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
 
     let seconds = start.elapsed();
     if json {
-        println!(
+        outln!(
             "{}",
             json!({ "files": stored.len(), "bytes": bytes, "wrong": 0, "seconds": seconds.as_secs_f64() })
         );

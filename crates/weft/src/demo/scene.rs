@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 
 use crate::cli::DemoArgs;
 use crate::failure::{Failure, Outcome};
+use crate::output::{Answer, outln};
 use crate::size;
 
 /// Where the demo happens.
@@ -83,14 +84,14 @@ impl Scene {
     /// Begins a step, in plain words.
     pub fn say(&self, words: &str) {
         if !self.silent {
-            println!("\n{words}");
+            outln!("\n{words}");
         }
     }
 
     /// A result, in plain words.
     pub fn tell(&self, words: &str) {
         if !self.silent {
-            println!("  {words}");
+            outln!("  {words}");
         }
     }
 
@@ -109,8 +110,8 @@ impl Scene {
 
     fn show(&self, args: &[&str]) {
         if !self.silent {
-            println!("  $ weft {}", args.join(" "));
-            let _ = std::io::stdout().flush();
+            outln!("  $ weft {}", args.join(" "));
+            let _ = Answer.flush();
         }
     }
 

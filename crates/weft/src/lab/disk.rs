@@ -21,6 +21,7 @@ use crate::fuse::mount::Mount;
 use crate::fuse::session::{self, FILE_NAME};
 use crate::lab::export::DiskExport;
 use crate::members::Opener;
+use crate::output::{self, outln};
 use crate::{size, thread};
 
 /// `weft lab disk`: returns when it has been stopped.
@@ -165,9 +166,9 @@ fn announce(disks: &[Rc<ModelDisk>], endpoints: &[(String, String)], json: bool)
         let uris: Vec<String> =
             endpoints.iter().map(|(head, tail)| format!("{head}/{name}{tail}")).collect();
         if json {
-            println!("{}", json!({ "serving": name, "nbd": uris }));
+            output::announce(&json!({ "serving": name, "nbd": uris }).to_string());
         } else {
-            println!("serving {name} at {}", uris.join(" and "));
+            output::announce(&format!("serving {name} at {}", uris.join(" and ")));
         }
     }
 }
@@ -178,12 +179,12 @@ fn tell(model: &Model, disks: &[Rc<ModelDisk>], json: bool) {
         disks.iter().map(|disk| (disk.info().name.as_str(), disk.stats())).collect();
     if json {
         let disks: Vec<Value> = all.iter().map(|(name, stats)| as_json(name, stats)).collect();
-        println!("{}", json!({ "model": model.name, "disks": disks }));
+        outln!("{}", json!({ "model": model.name, "disks": disks }));
         return;
     }
-    println!("disk   reads  read      mean ms   writes  written   mean ms  busy %  depth  late µs");
+    outln!("disk   reads  read      mean ms   writes  written   mean ms  busy %  depth  late µs");
     for (name, stats) in all {
-        println!(
+        outln!(
             "{name:<4} {:>7}  {:<9} {:>7.3}  {:>7}  {:<9} {:>7.3}  {:>6.1}  {:>5.2}  {:>7.1}",
             stats.reads,
             size::show(stats.read_bytes),
@@ -215,23 +216,23 @@ fn as_json(name: &str, stats: &DiskStats) -> Value {
 fn list(json: bool) {
     if json {
         let models: Vec<Value> = MODELS.iter().map(model_json).collect();
-        println!("{}", json!({ "models": models }));
+        outln!("{}", json!({ "models": models }));
         return;
     }
     for model in &MODELS {
-        println!("{}: {}", model.name, model.title);
-        println!("  {} in sectors of {} B", size::show(model.capacity_bytes), model.sector_bytes);
-        println!("  from:     {}", model.source);
-        println!("  inferred: {}", model.inferred);
+        outln!("{}: {}", model.name, model.title);
+        outln!("  {} in sectors of {} B", size::show(model.capacity_bytes), model.sector_bytes);
+        outln!("  from:     {}", model.source);
+        outln!("  inferred: {}", model.inferred);
         for line in validate(model) {
             let beside = line.sheet.map_or_else(String::new, |sheet| {
                 let by = if sheet.stated { "data sheet" } else { "expected" };
                 format!("{by} {:.1}", sheet.value)
             });
             let measure = line.measure.to_string();
-            println!("  {measure:<38}{:>12.1}   {beside}", line.measured);
+            outln!("  {measure:<38}{:>12.1}   {beside}", line.measured);
         }
-        println!();
+        outln!();
     }
 }
 

@@ -11,6 +11,7 @@ use weft_lab::{Experiment, Figure, RunOptions, run};
 use crate::cli::{LabReportArgs, LabRunArgs, LabRuns};
 use crate::failure::{Failure, Outcome};
 use crate::lab::watch::{Pace, shown, watched};
+use crate::output::{out, outln};
 
 /// Curves with more points than this are printed only where the paper has a number.
 const CURVE_LONG: usize = 20;
@@ -28,21 +29,21 @@ pub fn list(json: bool) -> Outcome {
                 })
             })
             .collect();
-        println!("{}", serde_json::Value::from(list));
+        outln!("{}", serde_json::Value::from(list));
         return Ok(());
     }
     let threads = RunOptions::default().threads;
     let pace = Pace::new(threads, 1);
-    println!("experiment    takes about  shows");
+    outln!("experiment    takes about  shows");
     for experiment in all {
         let takes = match pace.seconds(&experiment) {
             seconds if seconds < 1.0 => "a moment".to_owned(),
             seconds if seconds < 60.0 => shown(seconds),
             seconds => format!("{:.0} min", seconds / 60.0),
         };
-        println!("{:<13} {takes:>11}  {}", experiment.name, experiment.title);
+        outln!("{:<13} {takes:>11}  {}", experiment.name, experiment.title);
     }
-    println!("(with {threads} threads; --divide 10 takes a tenth, and is coarser)");
+    outln!("(with {threads} threads; --divide 10 takes a tenth, and is coarser)");
     Ok(())
 }
 
@@ -50,10 +51,10 @@ pub fn list(json: bool) -> Outcome {
 pub fn run_named(args: &LabRunArgs, json: bool) -> Outcome {
     let figures = figures(&args.names, &args.runs, json)?;
     if json {
-        println!("{}", serde_json::to_string(&figures).map_err(anyhow::Error::from)?);
+        outln!("{}", serde_json::to_string(&figures).map_err(anyhow::Error::from)?);
     } else if args.csv {
-        println!("{CSV_HEADER}");
-        figures.iter().for_each(|figure| print!("{}", figure.csv_lines()));
+        outln!("{CSV_HEADER}");
+        figures.iter().for_each(|figure| out!("{}", figure.csv_lines()));
     } else {
         figures.iter().for_each(show);
     }
@@ -74,12 +75,12 @@ pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
     }
     if json {
         let said = serde_json::json!({ "page": out, "figures": figures.len(), "plots": plots });
-        println!("{said}");
+        outln!("{said}");
         return Ok(());
     }
-    println!("{}: {plots} plots; open it in any browser", out.display());
+    outln!("{}: {plots} plots; open it in any browser", out.display());
     if let Some(dir) = &args.png {
-        println!("{}: each plot as a picture", dir.display());
+        outln!("{}: each plot as a picture", dir.display());
     }
     Ok(())
 }
@@ -139,21 +140,21 @@ fn options(runs: &LabRuns) -> RunOptions {
 }
 
 fn show(figure: &Figure) {
-    println!("{}", figure.title);
-    println!("  {}", figure.source);
-    println!("  {}", facts(figure));
+    outln!("{}", figure.title);
+    outln!("  {}", figure.source);
+    outln!("  {}", facts(figure));
     for error in &figure.errors {
-        println!("  the paper errs: {error}");
+        outln!("  the paper errs: {error}");
     }
     for note in &figure.notes {
-        println!("  note: {note}");
+        outln!("  note: {note}");
     }
     figure.panels.iter().for_each(show_panel);
-    println!();
+    outln!();
 }
 
 fn show_panel(panel: &Panel) {
-    println!("\n  {} ({})", panel.title, panel.y_label);
+    outln!("\n  {} ({})", panel.title, panel.y_label);
     for series in &panel.series {
         let long = series.points.len() > CURVE_LONG;
         for point in series.points.iter().filter(|p| !long || p.paper.is_some()) {
@@ -164,7 +165,7 @@ fn show_panel(panel: &Panel) {
                 let part = beside(point).map(|part| format!(", ours/paper {part}"));
                 format!("  paper {}{}", number(paper), part.unwrap_or_default())
             });
-            println!(
+            outln!(
                 "    {:<34} {:<12} {:>9}{range}{paper}",
                 series.name,
                 point.x,
@@ -172,7 +173,7 @@ fn show_panel(panel: &Panel) {
             );
         }
         if long {
-            println!("    {:<34} a curve of {} points", series.name, series.points.len());
+            outln!("    {:<34} a curve of {} points", series.name, series.points.len());
         }
     }
 }

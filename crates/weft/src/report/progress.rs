@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::output::errln;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A task takes this long before anything is shown of it.
@@ -45,7 +46,7 @@ impl Progress {
             self.bar.set_position(done.min(total));
             self.bar.set_message(message.to_owned());
         } else if self.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
-            eprintln!("{}: {message}", self.what);
+            errln!("{}: {message}", self.what);
             self.last_line = Some(Instant::now());
         }
     }
@@ -56,7 +57,7 @@ impl Progress {
             return;
         }
         if self.plain {
-            eprintln!("{line}");
+            errln!("{line}");
         } else {
             self.bar.println(line);
         }

@@ -1,0 +1,101 @@
+//! What the program prints: the one place that writes to standard output and standard error.
+//!
+//! The macros of the standard library panic when such a write fails, and a panic must not come from
+//! a full disk below a log file, or from `head` having read enough. So `main.rs` forbids them, and
+//! everything goes through these:
+//!
+//! * [`outln!`] and [`out!`]: a command's answer, on standard output. If nobody can read it, the
+//!   command ends there, and what it holds is dropped in order: quietly with 141 if the reader has
+//!   gone, as a shell reports a program that ended by SIGPIPE; with a message and 1 if the write
+//!   failed for another reason (`/dev/full`).
+//! * [`announce`]: a line on standard output of a daemon, which serves on if nobody reads it.
+//! * [`errln!`]: messages and logs, on standard error. There is no other place to say that this
+//!   failed, so nothing is said.
+
+use std::fmt::Arguments;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::process::ExitCode;
+
+use crate::failure::{Failure, INTERNAL_ERROR, Outcome};
+
+/// Standard output was closed by its reader: 128 and the number of SIGPIPE.
+const READER_GONE: u8 = 128 + 13;
+
+/// Prints a line of a command's answer.
+macro_rules! outln {
+    () => { $crate::output::write_out(format_args!("\n")) };
+    ($($arg:tt)*) => { $crate::output::write_out(format_args!("{}\n", format_args!($($arg)*))) };
+}
+
+/// Prints a part of a command's answer.
+macro_rules! out {
+    ($($arg:tt)*) => { $crate::output::write_out(format_args!($($arg)*)) };
+}
+
+/// Prints a line for people, on standard error.
+macro_rules! errln {
+    ($($arg:tt)*) => { $crate::output::write_err(format_args!("{}\n", format_args!($($arg)*))) };
+}
+
+pub(crate) use {errln, out, outln};
+
+/// What unwinds the main thread when the answer cannot be written.
+struct Unwritten(io::Error);
+
+/// Writes a part of the answer, or ends the command.
+pub fn write_out(text: Arguments<'_>) {
+    io::stdout().lock().write_fmt(text).unwrap_or_else(|error| give_up(error));
+}
+
+/// Writes to standard error, if that can be written.
+pub fn write_err(text: Arguments<'_>) {
+    // In one write, so that lines of several processes in one log stay whole.
+    let _ = io::stderr().lock().write_all(text.to_string().as_bytes());
+}
+
+/// Prints a line on standard output if that can be written.
+pub fn announce(line: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
+}
+
+/// Standard output, for what writes a stream itself. It ends the command as [`outln!`] does.
+#[derive(Debug)]
+pub struct Answer;
+
+impl Write for Answer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(io::stdout().lock().write(bytes).unwrap_or_else(|error| give_up(error)))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().lock().flush().unwrap_or_else(|error| give_up(error));
+        Ok(())
+    }
+}
+
+/// Not a panic: the hook is not called, nothing is printed, but all that is held is dropped.
+fn give_up(error: io::Error) -> ! {
+    resume_unwind(Box::new(Unwritten(error)))
+}
+
+/// Carries out a command, and gives its exit code also if its answer could not be written, or if it
+/// panicked.
+pub fn run(json: bool, command: impl FnOnce() -> Outcome) -> ExitCode {
+    // Whatever the command held is gone when this returns; nothing half-changed is seen.
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let code = match command() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(json),
+        };
+        let _ = Answer.flush();
+        code
+    }));
+    ended.unwrap_or_else(|payload| match payload.downcast::<Unwritten>() {
+        Ok(unwritten) if unwritten.0.kind() == io::ErrorKind::BrokenPipe => READER_GONE.into(),
+        Ok(unwritten) => Failure::new(format!("standard output: {}", unwritten.0)).report(false),
+        // The hook has said what happened.
+        Err(_) => INTERNAL_ERROR.into(),
+    })
+}
