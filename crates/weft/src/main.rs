@@ -20,6 +20,7 @@ mod group;
 mod lab;
 mod members;
 mod output;
+mod owned_folder;
 mod report;
 mod runtime_dir;
 mod size;

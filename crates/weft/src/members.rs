@@ -1,7 +1,8 @@
 //! Members as people name them: paths and NBD URIs.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -158,6 +159,9 @@ impl Opener {
     }
 }
 
+/// A member holds what users wrote: only its owner reads it.
+const MEMBER_MODE: u32 = 0o600;
+
 /// Files made for members; removed again on drop unless kept.
 #[derive(Debug, Default)]
 pub struct NewFiles(Vec<PathBuf>);
@@ -169,9 +173,11 @@ impl NewFiles {
             let size = size::show(bytes);
             Failure::new(format!("cannot create {} of {size}: {e}", path.display()))
         };
-        match OpenOptions::new().write(true).create_new(true).open(path) {
+        match OpenOptions::new().write(true).create_new(true).mode(MEMBER_MODE).open(path) {
             Ok(file) => {
                 self.0.push(path.to_owned());
+                // Whatever the umask is.
+                file.set_permissions(Permissions::from_mode(MEMBER_MODE)).map_err(failed)?;
                 file.set_len(bytes).map_err(failed)
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),

@@ -6,12 +6,17 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::process::{Uid, geteuid};
 
 use crate::failure::{Failure, Outcome};
+use crate::owned_folder;
+
+/// Below this, arrays are mounted whose daemon's runtime folder is not root's.
+const ATTACHED_FOR_OTHERS: &str = "/run/weft-attach";
 
 /// The folder where a daemon and the commands meet.
 #[derive(Debug, Clone)]
@@ -51,9 +56,21 @@ impl RuntimeDir {
         self.0.join("nbd.sock")
     }
 
-    /// Where an array named `array` is mounted while it is attached.
+    /// Where an array named `array` is mounted while it is attached. Root mounts only below folders
+    /// that nobody else can change: a runtime folder of another user has its place in `/run`.
     pub fn mount_point(&self, array: &str) -> PathBuf {
-        self.0.join("attach").join(array)
+        let is_roots = fs::symlink_metadata(&self.0).map_or(true, |folder| folder.uid() == 0);
+        if is_roots {
+            return self.0.join("attach").join(array);
+        }
+        let escape = |c| match c {
+            '/' => "-".to_owned(),
+            '-' | '\\' => format!("\\x{:02x}", u32::from(c)),
+            c => c.to_string(),
+        };
+        let path = self.0.to_string_lossy();
+        let name: String = path.trim_matches('/').chars().map(escape).collect();
+        Path::new(ATTACHED_FOR_OTHERS).join(name).join(array)
     }
 
     /// Makes the folder, for this user only, and takes its lock; the lock ends with the file.
@@ -63,7 +80,12 @@ impl RuntimeDir {
                 .hint("choose another with --runtime-dir or WEFT_RUNTIME_DIR")
         };
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(failed)?;
-        let lock = File::create(self.0.join("daemon.lock")).map_err(failed)?;
+        let folder = owned_folder::open(&self.0, geteuid())?;
+        // By the descriptor: what was checked is what is used.
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        let lock = openat(&folder, "daemon.lock", flags, mode).map_err(|e| failed(e.into()))?;
+        let lock = File::from(lock);
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(lock),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::new(format!(
@@ -91,6 +113,27 @@ impl RuntimeDir {
         std::os::unix::fs::chown(&self.0, None, Some(group)).map_err(failed)?;
         let permissions = fs::Permissions::from_mode(mode & 0o7700 | 0o010);
         fs::set_permissions(&self.0, permissions).map_err(failed)
+    }
+
+    /// Refuses to speak, as root, with a daemon that another user may have put there. That user
+    /// would choose what root is told, and what `weft attach` mounts. A daemon of another user is
+    /// accepted if root gave it its folder (`User=` and `RuntimeDirectory=` of systemd), or if it
+    /// is that user who called `sudo`.
+    pub fn check_for_client(&self) -> Outcome {
+        if !geteuid().is_root() {
+            return Ok(());
+        }
+        // That there is none is told when nothing answers.
+        let Ok(folder) = fs::symlink_metadata(&self.0) else { return Ok(()) };
+        let by_root = || self.0.parent().is_some_and(owned_folder::is_roots);
+        let by_caller = || {
+            let caller = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse::<u32>().ok());
+            caller.is_some_and(|caller| caller == folder.uid())
+        };
+        if by_caller() || (folder.uid() != 0 && by_root()) {
+            return Ok(());
+        }
+        owned_folder::open(&self.0, Uid::ROOT).map(drop)
     }
 
     /// Removes the sockets of a daemon that is gone; only for the holder of the lock.

@@ -77,7 +77,7 @@ impl Attachment {
 }
 
 fn unmount(mount_point: &Path) -> Outcome {
-    rustix::mount::unmount(mount_point, UnmountFlags::empty()).map_err(|e| {
+    rustix::mount::unmount(mount_point, UnmountFlags::NOFOLLOW).map_err(|e| {
         let place = mount_point.display();
         Failure::new(format!("{place}: {e}")).hint(format!("`fuser -m {place}` shows who uses it"))
     })

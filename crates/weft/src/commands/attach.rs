@@ -11,6 +11,8 @@
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
+use weft_array::superblock::check_name;
+
 use crate::block::attachment::Attachment;
 use crate::block::loop_device::LoopDevice;
 use crate::cli::{AttachArgs, DetachArgs};
@@ -19,6 +21,7 @@ use crate::control::protocol::{Attached, Request};
 use crate::failure::{Failure, Outcome};
 use crate::fuse::mount::Mount;
 use crate::fuse::session::FILE_NAME;
+use crate::output::outln;
 use crate::runtime_dir::RuntimeDir;
 
 /// `weft attach`: prints the device.
@@ -38,6 +41,12 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mount = Mount::new(&name, &mount_point)?;
     let request = Request::Attach { array: name.clone() };
     let attached: Attached = client.ask_with(request, Some(mount.fuse.as_fd()))?;
+    if ![512, 4096].contains(&attached.block_bytes) {
+        return Err(Failure::new(format!(
+            "the daemon says that the array has blocks of {} bytes, which cannot be",
+            attached.block_bytes
+        )));
+    }
     let block_bytes = args.block_size.unwrap_or(attached.block_bytes);
     if block_bytes < attached.block_bytes {
         return Err(Failure::usage(format!(
@@ -49,12 +58,12 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     mount.keep();
     let path = device.path();
     if json {
-        println!(
+        outln!(
             "{}",
             serde_json::json!({ "array": name, "device": path, "block_bytes": block_bytes })
         );
     } else {
-        println!("{}", path.display());
+        outln!("{}", path.display());
     }
     Ok(())
 }
@@ -65,6 +74,7 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     // A daemon that is gone cannot tell the name that belongs to an id.
     let asked = Client::connect(dir).and_then(|mut client| client.array_name(&args.array));
     let name = asked.unwrap_or_else(|_| args.array.clone());
+    check_name(&name).map_err(|why| Failure::usage(format!("the name of an array {why}")))?;
     let Some(attachment) = Attachment::of(dir, &name) else {
         return Err(Failure::new(format!("{name} is not attached"))
             .hint("`weft status` shows what is; is --runtime-dir that of its daemon?"));
@@ -77,7 +87,7 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     attachment.remove()?;
     if json {
         let paths: Vec<PathBuf> = attachment.devices.iter().map(LoopDevice::path).collect();
-        println!("{}", serde_json::json!({ "array": name, "devices": paths }));
+        outln!("{}", serde_json::json!({ "array": name, "devices": paths }));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use weft_array::create::{CreatePlan, PlannedRole, plan};
+use weft_array::superblock::check_name;
 use weft_array::{Consistency, CreateError, CreateOptions, create as write_array};
 use weft_code::CodeSpec;
 use weft_disk::Disk;
@@ -11,6 +12,7 @@ use weft_disk::Disk;
 use crate::cli::{self, CreateArgs};
 use crate::failure::{Failure, Outcome};
 use crate::members::{NewFiles, Opener, Place, absolute};
+use crate::output::outln;
 use crate::size;
 use crate::thread;
 
@@ -43,7 +45,7 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
     }
     if json {
         let created = !dry_run;
-        println!("{}", serde_json::json!({ "created": created, "array": plan }));
+        outln!("{}", serde_json::json!({ "created": created, "array": plan }));
     } else {
         show(&plan, dry_run);
     }
@@ -52,11 +54,10 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
 
 fn options_of(args: &CreateArgs) -> Result<CreateOptions, Failure> {
     let name = &args.name;
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if !name.chars().all(plain) || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-        return Err(Failure::usage(format!("`{name}` cannot be the name of an array"))
-            .hint("use letters, digits, `-`, `_` and `.`, beginning with a letter or digit"));
-    }
+    check_name(name).map_err(|why| {
+        Failure::usage(format!("{name:?} cannot be the name of an array: it {why}"))
+            .hint("choose another name")
+    })?;
     let code: CodeSpec = args.code.parse().map_err(|e| {
         Failure::usage(format!("--code {}: {e}", args.code))
             .hint("`weft create --help` lists the codes, for example raid6 or drc-g:4,2,1")
@@ -105,32 +106,28 @@ fn explain(error: CreateError) -> Failure {
 
 fn show(plan: &CreatePlan, dry_run: bool) {
     let verb = if dry_run { "would create" } else { "created" };
-    println!("{verb} {}: {} of {}", plan.name, size::show(plan.size_bytes), plan.code);
+    outln!("{verb} {}: {} of {}", plan.name, size::show(plan.size_bytes), plan.code);
     let survives = match plan.tolerance {
         0 => "survives no failure".to_owned(),
         1 => "survives the loss of any 1 disk".to_owned(),
         n if plan.tolerance_exact => format!("survives the loss of any {n} disks"),
         n => format!("survives the loss of at least any {n} disks"),
     };
-    println!(
-        "  {survives}; unit {}, consistency {}",
-        size::show(plan.unit_bytes),
-        plan.consistency
-    );
+    outln!("  {survives}; unit {}, consistency {}", size::show(plan.unit_bytes), plan.consistency);
     for member in &plan.members {
         let role = match member.role {
             PlannedRole::Slot(slot) => format!("slot {slot}"),
             PlannedRole::Spare => "spare".to_owned(),
         };
         let lost = member.overwrites.as_ref().map(|what| format!("  (loses {what})"));
-        println!("  {role:<8} {}{}", member.disk, lost.unwrap_or_default());
+        outln!("  {role:<8} {}{}", member.disk, lost.unwrap_or_default());
     }
     for note in &plan.notes {
-        println!("  note: {note}");
+        outln!("  note: {note}");
     }
     if dry_run {
-        println!("nothing was changed");
+        outln!("nothing was changed");
     } else {
-        println!("serve it with `weft serve` and the names of its members, or their folder");
+        outln!("serve it with `weft serve` and the names of its members, or their folder");
     }
 }

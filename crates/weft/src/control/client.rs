@@ -1,15 +1,19 @@
 //! The commands' end of the control socket.
 
-use std::io::{self, BufRead as _, BufReader, IoSlice};
+use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::de::DeserializeOwned;
+use weft_array::superblock::check_name;
 
 use crate::control::protocol::{Answer, Envelope, Request, ServedArray, Snapshot, VERSION};
 use crate::failure::{Failure, NO_DAEMON};
 use crate::runtime_dir::RuntimeDir;
+
+/// The longest answer: far more than the status of as many arrays as a daemon can serve.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// A connection to the daemon.
 #[derive(Debug)]
@@ -22,8 +26,9 @@ impl Client {
     /// Connects to the daemon of `dir`.
     ///
     /// # Errors
-    /// With exit code 5 if none answers.
+    /// With exit code 5 if none answers; if this is root, and another user may have put it there.
     pub fn connect(dir: &RuntimeDir) -> Result<Self, Failure> {
+        dir.check_for_client()?;
         let path = dir.control_socket();
         let place = path.display().to_string();
         let stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
@@ -56,9 +61,19 @@ impl Client {
         snapshot.arrays.pop().ok_or_else(|| Failure::new(format!("{array} is not being served")))
     }
 
-    /// The name of an array that may be given by its id.
+    /// The name of an array that may be given by its id. It is checked: paths are made from it, and
+    /// the daemon may have been told it by a disk, or be another user's.
     pub fn array_name(&mut self, array: &str) -> Result<String, Failure> {
-        Ok(self.status_of(array)?.status.name)
+        let status = self.status_of(array)?.status;
+        let wrong = |why: String| {
+            Failure::new(format!("the daemon at {} is not to be trusted: {why}", self.place))
+                .hint("is --runtime-dir that of your daemon? nothing was changed")
+        };
+        check_name(&status.name).map_err(|why| wrong(format!("the name of its array {why}")))?;
+        if status.name != array && status.id != array {
+            return Err(wrong("it answers for another array than was asked for".into()));
+        }
+        Ok(status.name)
     }
 
     /// Asks, and hands the daemon a descriptor along with it.
@@ -79,7 +94,8 @@ impl Client {
         // A daemon that refuses us says so, and hangs up, before it looks at any request.
         let sent = send_all(self.stream.get_ref(), &line, descriptor);
         let mut answer = String::new();
-        if self.stream.read_line(&mut answer).map_err(lost)? == 0 {
+        let mut stream = (&mut self.stream).take(ANSWER_BYTES_MAX);
+        if stream.read_line(&mut answer).map_err(lost)? == 0 {
             return Err(lost(sent.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())));
         }
         let answer: Answer = serde_json::from_str(&answer)

@@ -1,14 +1,22 @@
 //! Mounting the FUSE file system: what needs root.
+//!
+//! Root makes a folder and mounts there, under a name that comes from the daemon and in the end from
+//! a disk. So the name is checked ([`weft_array::superblock::check_name`]), the folders below the
+//! base are made and opened one by one, by descriptor and without following links, in folders that
+//! only root can change ([`crate::owned_folder`]), and the mount goes to the descriptor.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::IFlags;
+use rustix::fs::{IFlags, Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::Uid;
+use weft_array::superblock::check_name;
 
 use crate::failure::Failure;
+use crate::owned_folder;
 
 /// A mounted FUSE file system; unmounted on drop unless kept.
 #[derive(Debug)]
@@ -32,14 +40,14 @@ impl Mount {
         })?;
         let place = mount_point.display();
         let failed = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
-        fs::create_dir_all(mount_point).map_err(failed)?;
+        let folder = make_mount_point(name, mount_point)?;
         // Whatever goes wrong, nobody shall write into the folder beneath, taking it for the array.
-        set_immutable(mount_point, true);
+        set_immutable(&folder, true);
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", fuse.as_raw_fd());
         let options = std::ffi::CString::new(options).map_err(|e| failed(e.into()))?;
         rustix::mount::mount(
             format!("weft:{name}"),
-            mount_point,
+            format!("/proc/self/fd/{}", folder.as_raw_fd()),
             "fuse.weft",
             MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
             Some(options.as_c_str()),
@@ -60,25 +68,46 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Some(mount_point) = self.mount_point.take() {
-            let _ = rustix::mount::unmount(&mount_point, UnmountFlags::DETACH);
+            let _ =
+                rustix::mount::unmount(&mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
             remove_mount_point(&mount_point);
         }
     }
 }
 
+/// Makes and opens `BASE/FOLDER/NAME`, each only root's; the base must be there or in `/run`.
+fn make_mount_point(name: &str, mount_point: &Path) -> Result<OwnedFd, Failure> {
+    check_name(name).map_err(|why| Failure::new(format!("the array's name {why}")))?;
+    let parent = mount_point.parent().filter(|_| mount_point.ends_with(name));
+    let base = parent.and_then(Path::parent).zip(parent.and_then(Path::file_name));
+    let Some((base, last)) = base.and_then(|(base, last)| Some((base, last.to_str()?))) else {
+        return Err(Failure::new(format!("{} is no mount point", mount_point.display())));
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(base)
+        .map_err(|e| Failure::new(format!("{}: {e}", base.display())))?;
+    let folder = owned_folder::open(base, Uid::ROOT)?;
+    let folder = owned_folder::make_below(&folder, last, &base.join(last), Uid::ROOT)?;
+    owned_folder::make_below(&folder, name, mount_point, Uid::ROOT)
+}
+
 /// Removes the folder that something was mounted on.
 pub fn remove_mount_point(mount_point: &Path) {
-    set_immutable(mount_point, false);
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if let Ok(folder) = rustix::fs::open(mount_point, flags, Mode::empty()) {
+        set_immutable(&folder, false);
+    }
     let _ = fs::remove_dir(mount_point);
 }
 
 /// A safeguard that some file systems (tmpfs before Linux 6.6) do not have; then it goes without.
-fn set_immutable(folder: &Path, immutable: bool) {
-    let Ok(folder) = File::open(folder) else { return };
-    let Ok(flags) = rustix::fs::ioctl_getflags(&folder) else { return };
+fn set_immutable(folder: &OwnedFd, immutable: bool) {
+    let Ok(flags) = rustix::fs::ioctl_getflags(folder) else { return };
     let mut wanted = flags;
     wanted.set(IFlags::IMMUTABLE, immutable);
     if wanted != flags {
-        let _ = rustix::fs::ioctl_setflags(&folder, wanted);
+        let _ = rustix::fs::ioctl_setflags(folder, wanted);
     }
 }
