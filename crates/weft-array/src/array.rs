@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use weft_code::{Plan, PlanCache, Undecodable, UnitSet};
 use weft_disk::WriteOpts;
 use weft_rt::sync::Semaphore;
-use weft_rt::{BUF_ALIGN, Frozen, Rt};
+use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
 
 use crate::error::ArrayError;
 use crate::events::Events;
@@ -37,8 +37,24 @@ const BUFFERS_OF_UNIT: usize = 3;
 /// Plans kept per array.
 const PLANS: usize = 1024;
 
+/// Turns the engine's time into dates.
+pub(crate) struct WallClock {
+    /// When the array was assembled.
+    pub assembled: Nanos,
+    /// The same, in seconds since 1970, as the caller gave it.
+    pub unix_s: u64,
+}
+
+impl WallClock {
+    /// A moment in seconds since 1970.
+    pub fn unix_s(&self, at: Nanos) -> u64 {
+        self.unix_s + at.saturating_sub(self.assembled) / SECOND
+    }
+}
+
 pub(crate) struct Inner {
     pub rt: Rt,
+    pub clock: WallClock,
     pub geometry: Geometry,
     pub members: Members,
     pub map: RegionMap,

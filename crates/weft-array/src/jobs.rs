@@ -292,7 +292,7 @@ impl Inner {
         let bytes = self.geometry.unit_bytes * width / slots.max(1);
         let paused = self.jobs.paused.get();
         let current = self.jobs.current.borrow().clone().or_else(|| self.resting_rebuild());
-        let scrub = self.jobs.scrub.progress();
+        let scrub = self.scrub_job();
         current.iter().chain(&scrub).map(|progress| progress.status(now, bytes, paused)).collect()
     }
 }

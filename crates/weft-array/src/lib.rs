@@ -51,6 +51,6 @@ pub use jobs::{
 pub use open::AssembleOptions;
 pub use remove::wipe;
 pub use status::{ArrayState, RegionCounts, SlotStatus, Status};
-pub use superblock::{Consistency, ScrubMode, Superblock, SuperblockError};
+pub use superblock::{Consistency, LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};
 pub use uuid::Id;
 pub use volume::{Array, Extent};

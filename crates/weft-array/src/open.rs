@@ -14,7 +14,7 @@ use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, Rt};
 
-use crate::array::Inner;
+use crate::array::{Inner, WallClock};
 use crate::assemble::{Assembly, Found, decide};
 use crate::create::{map_config, prepare_member};
 use crate::error::ArrayError;
@@ -39,6 +39,8 @@ pub struct AssembleOptions {
     pub force_degraded: bool,
     /// Change nothing on the members and take no writes.
     pub read_only: bool,
+    /// The time now, in seconds since 1970: what dates in the status count from.
+    pub now_unix_s: u64,
     /// A random number, new for each assembly: what tells this assembly's log records from any
     /// other bytes.
     pub nonce: u64,
@@ -68,7 +70,7 @@ impl Array {
                 "the array was not stopped cleanly and must be recovered first: assemble it for writing".into(),
             ));
         }
-        let array = open(rt, &disks, &assembly, read_only, options.nonce).await?;
+        let array = open(rt, &disks, &assembly, read_only, &options).await?;
         if !read_only {
             array.recover(&disks, &assembly, options.nonce).await?;
             array.start_jobs();
@@ -87,7 +89,7 @@ async fn open(
     disks: &[Rc<dyn Disk>],
     assembly: &Assembly,
     read_only: bool,
-    nonce: u64,
+    options: &AssembleOptions,
 ) -> Result<Rc<Inner>, ArrayError> {
     let superblock = assembly.superblock.clone();
     let geometry = geometry_of(&superblock)?;
@@ -105,7 +107,7 @@ async fn open(
     let trusted: Vec<_> = in_slots.iter().chain(&replacements).flatten().cloned().collect();
     let map = load_map(&superblock, &trusted).await;
     let slots = superblock.slots.len();
-    let id = LogId { array: superblock.array_id.0, epoch: nonce };
+    let id = LogId { array: superblock.array_id.0, epoch: options.nonce };
     let log = (superblock.consistency == Consistency::Ppl)
         .then(|| Log::new(id, slots, superblock.area.log_offset, superblock.area.log_bytes));
     let mirrored = geometry.code.k() == 1 && geometry.code.p() > 0;
@@ -117,6 +119,7 @@ async fn open(
     let members = Members::new(superblock, in_effect, in_slots, replacements, waiting);
     Ok(Rc::new_cyclic(|me| Inner {
         rt: rt.clone(),
+        clock: WallClock { assembled: rt.now(), unix_s: options.now_unix_s },
         geometry,
         members,
         map,

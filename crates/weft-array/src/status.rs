@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Inner;
 use crate::jobs::{JobStatus, RebuildStatus, ScrubReport};
-use crate::superblock::SlotState;
+use crate::superblock::{LastRebuild, SlotState};
 
 /// The state of an array. All sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +49,8 @@ pub struct Status {
     pub rebuild: Option<RebuildStatus>,
     /// The last scrub, or the running one.
     pub scrub: Option<ScrubReport>,
+    /// When the last rebuild ended, and how long it took.
+    pub last_rebuild: Option<LastRebuild>,
     /// Bounds of the jobs' rate per member and second: minimum, and maximum if there is one.
     pub throttle: (u64, Option<u64>),
     /// Regions of the region map: all, written, dirty, waiting for resync.
@@ -150,7 +152,8 @@ impl Inner {
             paused: self.jobs.paused.get(),
             jobs: self.job_status(),
             rebuild: self.rebuild_status(),
-            scrub: self.jobs.scrub.report(),
+            scrub: self.scrub_report(),
+            last_rebuild: superblock.last_rebuild,
             throttle: self.jobs.throttle.get(),
             regions: RegionCounts {
                 bytes: geometry.region_stripes * geometry.stripe_bytes(),

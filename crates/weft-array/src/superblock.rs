@@ -166,6 +166,9 @@ pub struct ScrubProgress {
     pub mode: ScrubMode,
     /// The next stripe to look at.
     pub next_stripe: u64,
+    /// Stripes looked at so far.
+    #[serde(default)]
+    pub stripes: u64,
     /// Stripes that did not match so far.
     pub mismatches: u64,
     /// Stripes corrected so far.
@@ -173,6 +176,36 @@ pub struct ScrubProgress {
     /// Stripes that could not be read so far.
     #[serde(default)]
     pub unreadable: u64,
+}
+
+/// How the last scrub ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LastScrub {
+    /// When, in seconds since 1970.
+    pub ended_unix_s: u64,
+    /// What it did with a mismatch.
+    pub mode: ScrubMode,
+    /// Whether it came to its end; false if it was cancelled.
+    pub complete: bool,
+    /// Stripes looked at.
+    pub stripes: u64,
+    /// Stripes that did not match.
+    pub mismatches: u64,
+    /// Stripes corrected.
+    pub repaired: u64,
+    /// Stripes that could not be read.
+    pub unreadable: u64,
+}
+
+/// How the last rebuild, or replacement of a working member, ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LastRebuild {
+    /// When, in seconds since 1970.
+    pub ended_unix_s: u64,
+    /// How long it took since it was started or the array was last assembled, in seconds.
+    pub took_s: u64,
 }
 
 /// An array's description, as one member holds it.
@@ -221,6 +254,12 @@ pub struct Superblock {
     pub log_epoch: u64,
     /// The scrub under way, if any.
     pub scrub: Option<ScrubProgress>,
+    /// How the last scrub ended, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_scrub: Option<LastScrub>,
+    /// How the last rebuild ended, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_rebuild: Option<LastRebuild>,
     /// While a change is not known to be in effect, and a majority of the members before it need
     /// not share one with a majority of those after it: an assembly needs both.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,8 @@
 //! Sizes, rates and durations as people write and read them.
 //!
-//! Input takes a number with an optional binary suffix: `4096`, `64K`, `1M`, `1.5G`, `10T`
-//! (`KiB`, `MiB`, … mean the same). K is 1024, as everywhere in storage tools of this kind.
+//! A number takes an optional suffix. `K`, `M`, `G`, `T`, `P` and `KiB`, `MiB`, … are powers of
+//! 1024, as in `mdadm` and `zpool`. `KB`, `MB`, `GB`, `TB`, `PB` are powers of 1000, as disks are
+//! sold: a "20 TB" disk has `20TB`, not `20T`. A rate may end in `/s`.
 
 use std::time::Duration;
 
@@ -10,31 +11,51 @@ const SUFFIXES: [(char, u64); 5] =
 
 /// Parses a size in bytes; the error is a message for a person.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let what = || format!("`{text}` is not a size: write a number such as 4096, 64K, 1M or 1.5G");
-    let trimmed = text.trim();
-    let bare = trimmed.strip_suffix("iB").or_else(|| trimmed.strip_suffix('B')).unwrap_or(trimmed);
-    let (number, factor) = match bare.chars().last() {
-        Some(last) => match SUFFIXES.iter().find(|(c, _)| c.eq_ignore_ascii_case(&last)) {
-            Some((_, factor)) => (&bare[..bare.len() - last.len_utf8()], *factor),
-            None => (bare, 1),
-        },
-        None => return Err(what()),
+    let wrong = || {
+        format!("`{text}` is not a size: write a number such as 4096, 64K, 1.5G, 20TB or 20TiB")
     };
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || !(whole.chars().chain(fraction.chars())).all(|c| c.is_ascii_digit()) {
-        return Err(what());
-    }
     let too_big = || format!("`{text}` is more than this program can count");
+    let trimmed = text.trim();
+    let number_ends = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, suffix) = trimmed.split_at(number_ends.unwrap_or(trimmed.len()));
+    let factor = factor_of(suffix.trim_start()).ok_or_else(wrong)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || !fraction.chars().all(|c| c.is_ascii_digit()) {
+        return Err(wrong());
+    }
     let whole: u64 = whole.parse().map_err(|_| too_big())?;
     let mut bytes = whole.checked_mul(factor).ok_or_else(too_big)?;
     if !fraction.is_empty() {
         // Nine digits are finer than a byte of a petabyte needs to be written by hand.
         let digits = &fraction[..fraction.len().min(9)];
         let scale = 10_u128.pow(u32::try_from(digits.len()).unwrap_or(9));
-        let part = digits.parse::<u128>().map_err(|_| what())? * u128::from(factor) / scale;
+        let part = digits.parse::<u128>().map_err(|_| wrong())? * u128::from(factor) / scale;
         bytes = bytes.checked_add(u64::try_from(part).unwrap_or(0)).ok_or_else(too_big)?;
     }
     Ok(bytes)
+}
+
+/// The bytes that a suffix stands for; `None` if there is no such suffix.
+fn factor_of(suffix: &str) -> Option<u64> {
+    let mut chars = suffix.chars();
+    let Some(first) = chars.next() else { return Some(1) };
+    if suffix.eq_ignore_ascii_case("B") {
+        return Some(1);
+    }
+    let power = SUFFIXES.iter().position(|(c, _)| c.eq_ignore_ascii_case(&first))?;
+    match chars.as_str() {
+        "" | "iB" | "ib" => Some(SUFFIXES[power].1),
+        "B" | "b" => Some(1000_u64.pow(u32::try_from(power).ok()? + 1)),
+        _ => None,
+    }
+}
+
+/// Parses a rate in bytes per second: a size, with or without `/s`.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    parse(trimmed.strip_suffix("/s").unwrap_or(trimmed)).map_err(|_| {
+        format!("`{text}` is not a rate: write bytes per second, such as 50M, 50MB/s or 1.5G")
+    })
 }
 
 /// Parses the length of a unit: a size that fits 32 bits (how long it may be the engine says).
@@ -103,7 +124,12 @@ mod tests {
             ("64K", 65536),
             ("64k", 65536),
             ("64KiB", 65536),
+            ("64 KiB", 65536),
             ("512B", 512),
+            ("64KB", 64_000),
+            ("20TB", 20_000_000_000_000),
+            ("20TiB", 20 << 40),
+            ("1.5gb", 1_500_000_000),
             ("1M", 1 << 20),
             ("1.5G", 3 << 29),
             ("10T", 10 << 40),
@@ -112,10 +138,12 @@ mod tests {
         for (text, bytes) in cases {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for text in ["", "K", "-1", "1X", "1..2", "0x10", "1 000", ".5G", "many", "B", "é", "1é"]
+        for text in ["", "K", "-1", "1X", "1..2", "0x10", "1 000", ".5G", "many", "B", "é", "1é", "1KK", "1iB"]
         {
             assert!(parse(text).is_err(), "{text} was taken for a size");
         }
+        assert_eq!((parse_rate("50MB/s"), parse_rate("50M")), (Ok(50_000_000), Ok(50 << 20)));
+        assert!(parse_rate("50M/min").is_err() && parse_rate("/s").is_err());
         assert!(parse("16384P").is_err() && parse("99999999999999999999").is_err());
     }
 

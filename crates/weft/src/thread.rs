@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::time::SystemTime;
 
 use futures_channel::oneshot;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
@@ -59,6 +60,11 @@ pub fn on_signals(pass: impl Fn(i32, usize) + Send + 'static) -> Outcome {
     };
     let thread = std::thread::Builder::new().name("weft-signals".into());
     thread.spawn(listen).map(drop).map_err(failed)
+}
+
+/// The wall clock, in seconds since 1970.
+pub fn unix_s() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
 }
 
 /// Random bytes from the kernel.

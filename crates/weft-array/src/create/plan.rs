@@ -295,6 +295,8 @@ impl CreatePlan {
             clean: true,
             log_epoch: 0,
             scrub: None,
+            last_scrub: None,
+            last_rebuild: None,
             succeeds: None,
             rebuild: None,
             created_unix_s: options.now_unix_s,

@@ -7,8 +7,11 @@
 //! there is only one such unit. Read errors met on the way are repaired in either mode, as on any
 //! read.
 //!
+//! Regions that were never written have nothing to compare, and those that await a resync get their
+//! parity from it: a scrub passes over both, and neither counts in what it has done or has left.
+//!
 //! How far it has come is noted in the superblock now and then, and at a stop: the next assembly
-//! goes on from there. After a crash it repeats what was done since the last note, at most half a
+//! goes on from there. The result of the last scrub stays in the superblock, with its date. After a crash it repeats what was done since the last note, at most half a
 //! minute's work. For a note it waits until no stripe is in flight, so that what was counted is
 //! exactly what lies before.
 
@@ -30,7 +33,7 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::gather::{Columns, Units};
 use crate::recover::Checked;
-use crate::superblock::{ScrubMode, ScrubProgress};
+use crate::superblock::{LastScrub, ScrubMode, ScrubProgress};
 
 /// How far a scrub has come is made durable this often.
 const NOTE_PERIOD: Nanos = 30 * SECOND;
@@ -69,23 +72,43 @@ pub struct ScrubReport {
     /// Stripes that could not be read, or that have sectors that could be reconstructed only and
     /// not be written back.
     pub unreadable: u64,
-    /// The first mismatches' places.
+    /// The first mismatches' places; known for as long as the array is served.
     pub places: Vec<Mismatch>,
+    /// When it ended, in seconds since 1970.
+    pub ended_unix_s: Option<u64>,
+}
+
+impl From<LastScrub> for ScrubReport {
+    fn from(last: LastScrub) -> Self {
+        let LastScrub { ended_unix_s, mode, complete, stripes, mismatches, repaired, unreadable } =
+            last;
+        Self {
+            mode,
+            running: false,
+            complete,
+            stripes,
+            mismatches,
+            repaired,
+            unreadable,
+            places: Vec::new(),
+            ended_unix_s: Some(ended_unix_s),
+        }
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct ScrubState {
     report: RefCell<Option<ScrubReport>>,
     progress: RefCell<Option<Progress>>,
+    /// The next stripe to look at.
+    next: Cell<u64>,
+    /// Stripes begun, with those of earlier assemblies.
+    begun: Cell<u64>,
     cancel: Cell<bool>,
     ended: Notify,
 }
 
 impl ScrubState {
-    pub fn progress(&self) -> Option<Progress> {
-        self.progress.borrow().clone()
-    }
-
     pub fn report(&self) -> Option<ScrubReport> {
         self.report.borrow().clone()
     }
@@ -106,28 +129,33 @@ impl ScrubState {
         }
     }
 
-    fn begin(&self, from: ScrubProgress, total: u64, now: Nanos) {
-        let ScrubProgress { mode, next_stripe: done, mismatches, repaired, unreadable } = from;
-        let (kind, meter) = (JobKind::Scrub, Meter::from(now, done));
+    fn begin(&self, from: ScrubProgress, now: Nanos) {
+        let ScrubProgress { mode, next_stripe, stripes, mismatches, repaired, unreadable } = from;
+        let (kind, meter) = (JobKind::Scrub, Meter::from(now, stripes));
+        let (total, done) = (stripes, stripes);
         *self.progress.borrow_mut() = Some(Progress { kind, total, done, meter });
+        self.next.set(next_stripe);
+        self.begun.set(stripes);
         *self.report.borrow_mut() = Some(ScrubReport {
             mode,
             running: true,
             complete: false,
-            stripes: done,
+            stripes,
             mismatches,
             repaired,
             unreadable,
             places: Vec::new(),
+            ended_unix_s: None,
         });
         self.cancel.set(false);
     }
 
-    fn end(&self, complete: bool) -> ScrubReport {
+    fn end(&self, complete: bool, ended_unix_s: u64) -> ScrubReport {
         *self.progress.borrow_mut() = None;
         let mut report = self.report.borrow_mut();
         let report = report.as_mut().expect("made when it began");
         (report.running, report.complete) = (false, complete);
+        report.ended_unix_s = Some(ended_unix_s);
         self.ended.notify_all();
         report.clone()
     }
@@ -158,9 +186,15 @@ impl Inner {
         if mode == ScrubMode::Repair {
             self.check_writable()?;
         }
-        let from =
-            ScrubProgress { mode, next_stripe: 0, mismatches: 0, repaired: 0, unreadable: 0 };
-        self.begin_scrub(from);
+        let from = ScrubProgress {
+            mode,
+            next_stripe: 0,
+            stripes: 0,
+            mismatches: 0,
+            repaired: 0,
+            unreadable: 0,
+        };
+        self.jobs.scrub.begin(from, self.rt.now());
         Ok(self.scrub_from(from).await)
     }
 
@@ -168,14 +202,10 @@ impl Inner {
     pub(super) fn resume_scrub(self: &Rc<Self>) {
         let from = self.members.superblock.borrow().scrub;
         if let Some(from) = from {
-            self.begin_scrub(from);
+            self.jobs.scrub.begin(from, self.rt.now());
             let array = self.clone();
             drop(self.rt.spawn(async move { array.scrub_from(from).await }));
         }
-    }
-
-    fn begin_scrub(&self, from: ScrubProgress) {
-        self.jobs.scrub.begin(from, self.geometry.stripes, self.rt.now());
     }
 
     /// Carries out a scrub that was begun.
@@ -184,14 +214,25 @@ impl Inner {
         self.note_scrub(Some(from)).await;
         let next_stripe = self.scrub_stripes(from).await;
         let complete = next_stripe >= self.geometry.stripes;
+        let ended = self.clock.unix_s(self.rt.now());
         if self.must_end() && !complete && !state.cancel.get() {
             // The stop that ends it makes this durable, or it goes on a little further back.
             let progress = self.scrub_progress(from.mode, next_stripe);
             self.members.superblock.borrow_mut().scrub = progress;
-            return state.end(false);
+            return state.end(false, ended);
         }
+        let report = state.report().expect("made when it began");
+        self.members.superblock.borrow_mut().last_scrub = Some(LastScrub {
+            ended_unix_s: ended,
+            mode: from.mode,
+            complete,
+            stripes: report.stripes,
+            mismatches: report.mismatches,
+            repaired: report.repaired,
+            unreadable: report.unreadable,
+        });
         self.note_scrub(None).await;
-        let report = state.end(complete);
+        let report = state.end(complete, ended);
         let (mismatches, repaired) = (report.mismatches, report.repaired);
         self.events.emit(Event::ScrubFinished { mismatches, repaired });
         report
@@ -204,8 +245,46 @@ impl Inner {
 
     fn scrub_progress(&self, mode: ScrubMode, next_stripe: u64) -> Option<ScrubProgress> {
         let report = self.jobs.scrub.report()?;
-        let ScrubReport { mismatches, repaired, unreadable, .. } = report;
-        Some(ScrubProgress { mode, next_stripe, mismatches, repaired, unreadable })
+        let ScrubReport { stripes, mismatches, repaired, unreadable, .. } = report;
+        Some(ScrubProgress { mode, next_stripe, stripes, mismatches, repaired, unreadable })
+    }
+
+    /// The last scrub, or the running one.
+    pub(crate) fn scrub_report(&self) -> Option<ScrubReport> {
+        let last = || self.members.superblock.borrow().last_scrub.map(ScrubReport::from);
+        self.jobs.scrub.report().or_else(last)
+    }
+
+    /// How far the running scrub is.
+    pub(super) fn scrub_job(&self) -> Option<Progress> {
+        let state = &self.jobs.scrub;
+        let mut progress = state.progress.borrow().clone()?;
+        progress.total = state.begun.get() + self.stripes_to_scrub(state.next.get());
+        Some(progress)
+    }
+
+    /// Whether a region has redundancy to compare.
+    fn is_scrubbed(&self, region: u64) -> bool {
+        self.map.is_written(region) && !self.map.needs_resync(region)
+    }
+
+    /// Stripes from `from` on that a scrub would look at.
+    fn stripes_to_scrub(&self, from: u64) -> u64 {
+        if from >= self.geometry.stripes {
+            return 0;
+        }
+        let left = (self.map.region_of(from)..self.geometry.regions())
+            .filter(|region| self.is_scrubbed(*region))
+            .map(|region| self.map.stripes_of(region));
+        left.map(|stripes| stripes.end - stripes.start.max(from)).sum()
+    }
+
+    /// The first stripe from `from` on that a scrub looks at.
+    fn next_to_scrub(&self, mut from: u64) -> u64 {
+        while from < self.geometry.stripes && !self.is_scrubbed(self.map.region_of(from)) {
+            from = self.map.stripes_of(self.map.region_of(from)).end;
+        }
+        from
     }
 
     /// Makes durable how far a scrub has come.
@@ -228,6 +307,8 @@ impl Inner {
         let mut note_at = self.rt.now() + NOTE_PERIOD;
         let mut undone: Option<u64> = None;
         loop {
+            next = self.next_to_scrub(next);
+            state.next.set(next);
             let ending = self.must_end() || state.cancel.get();
             if in_flight.is_empty() && !ending {
                 // Nothing is in flight: all stripes before this one were looked at.
@@ -249,6 +330,7 @@ impl Inner {
             if open && flying < window && next < self.geometry.stripes {
                 pace.count(self.geometry.unit_bytes);
                 in_flight.push(self.scrub_stripe(next, from.mode));
+                state.begun.set(state.begun.get() + 1);
                 next += 1;
                 continue;
             }
@@ -267,15 +349,12 @@ impl Inner {
 
     /// Gives the stripe back if it was not looked at.
     async fn scrub_stripe(&self, stripe: u64, mode: ScrubMode) -> Result<(), u64> {
-        let region = self.map.region_of(stripe);
-        // What was never written has no redundancy to compare; what waits for resync will get it.
-        if !self.map.is_written(region) || self.map.needs_resync(region) {
-            self.note(|report| report.stripes += 1);
-            return Ok(());
-        }
         self.pace().await;
         let Ok(_memory) = self.job_memory().await else { return Err(stripe) };
         let _lock = self.locks.exclusive(stripe).await;
+        if !self.is_scrubbed(self.map.region_of(stripe)) {
+            return Ok(());
+        }
         let mut seen = Seen::default();
         for (from, len) in self.runs() {
             let lost = self.lost_units(stripe);

@@ -273,14 +273,14 @@ go on in batches of 2.5 MiB of each disk, between which it is the users' turn, a
 than --max. Rates are bytes per second on each member. Takes effect at once.
 
 Examples:
-  weft throttle tank --max 50M
+  weft throttle tank --max 50MB/s
   weft throttle tank --min 10M --max 200M
   weft throttle tank --max unlimited")]
 pub struct ThrottleArgs {
     /// Name or id of the array
     pub array: String,
     /// Lowest rate, bytes per second
-    #[arg(long, value_parser = size::parse, value_name = "RATE")]
+    #[arg(long, value_parser = size::parse_rate, value_name = "RATE")]
     pub min: Option<u64>,
     /// Highest rate, bytes per second, or `unlimited`
     #[arg(long, value_parser = parse_max, value_name = "RATE")]
@@ -288,7 +288,13 @@ pub struct ThrottleArgs {
 }
 
 fn parse_max(text: &str) -> Result<u64, String> {
-    if text == "unlimited" { Ok(u64::MAX) } else { size::parse(text) }
+    match text {
+        "unlimited" => Ok(u64::MAX),
+        _ => match size::parse_rate(text)? {
+            0 => Err("a highest rate of 0 would never end: `weft rebuild ARRAY pause` pauses".into()),
+            rate => Ok(rate),
+        },
+    }
 }
 
 /// `weft stop`.

@@ -1,7 +1,6 @@
 //! `weft create`: makes an array; the daemon is not needed for it.
 
 use std::rc::Rc;
-use std::time::SystemTime;
 
 use weft_array::create::{CreatePlan, PlannedRole, plan};
 use weft_array::superblock::check_name;
@@ -85,7 +84,7 @@ fn options_of(args: &CreateArgs) -> Result<CreateOptions, Failure> {
         spares: args.spares,
         force: args.force,
         id: thread::random()?,
-        now_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+        now_unix_s: thread::unix_s(),
     })
 }
 

@@ -343,6 +343,7 @@ impl Daemon {
         let options = AssembleOptions {
             force_degraded,
             read_only,
+            now_unix_s: thread::unix_s(),
             nonce: u64::from_le_bytes(thread::random()?),
         };
         let isolation = self.isolate(found.id, &name);

@@ -232,10 +232,10 @@ impl Channel {
             op::OPENDIR => self.answer(head, Ok(OpenOut::default().as_bytes())),
             op::READDIR => self.answer(head, Ok(&directory(body))),
             op::STATFS => {
-                let blocks = self.export.size_bytes() / 4096;
-                // The loop driver takes `bsize` for the granularity of discards.
+                // No blocks: `df` leaves out file systems without any, as it should this one, which
+                // nothing can be stored in. The loop driver takes `bsize` for the granularity of
+                // discards.
                 let out = StatfsOut {
-                    blocks,
                     bsize: 4096,
                     frsize: 4096,
                     namelen: 255,

@@ -9,7 +9,7 @@ use weft_rt::{Nanos, SECOND, Task};
 use super::order;
 use crate::array::Inner;
 use crate::events::Event;
-use crate::superblock::SlotState;
+use crate::superblock::{LastRebuild, SlotState};
 
 /// Regions whose marks are cleared together, at most: what a crash makes rebuild again, beside
 /// those that are partly rebuilt.
@@ -66,7 +66,14 @@ impl Inner {
     /// A slot is rebuilt, or replaced.
     pub(in crate::jobs) fn note_rebuild_ended(&self) {
         if self.members.rebuilding().is_empty() {
-            self.jobs.rebuild.counts.ended(self.rt.now());
+            let now = self.rt.now();
+            self.jobs.rebuild.counts.ended(now);
+            let started = self.jobs.rebuild.counts.get().started_ns.unwrap_or(self.clock.assembled);
+            // Durable with the next change of the superblock, at the latest a clean stop.
+            self.members.superblock.borrow_mut().last_rebuild = Some(LastRebuild {
+                ended_unix_s: self.clock.unix_s(now),
+                took_s: (now - started) / SECOND,
+            });
             self.jobs.rebuild.monitor.borrow_mut().clear();
         }
     }
