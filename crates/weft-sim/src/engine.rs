@@ -60,7 +60,8 @@ impl Engine {
                 members.push(disk);
             }
         }
-        let options = AssembleOptions { force_degraded, read_only, nonce, ..AssembleOptions::default() };
+        let options =
+            AssembleOptions { force_degraded, read_only, nonce, ..AssembleOptions::default() };
         text(Array::assemble(rt, members, options).await).map(Self)
     }
 }

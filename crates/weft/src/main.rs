@@ -31,15 +31,30 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use cli::{Cli, Command};
-use failure::Outcome;
+use failure::{Failure, Outcome};
 use runtime_dir::RuntimeDir;
 
 #[global_allocator]
 static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    output::run(cli.json, || run(&cli))
+    match Cli::try_parse() {
+        Ok(cli) => output::run(cli.json, || run(&cli)),
+        Err(error) => not_understood(&error),
+    }
+}
+
+/// The command line could not be parsed, or asks for help or the version only. A program that asked
+/// for JSON gets the error as JSON.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if !json || !error.use_stderr() {
+        error.exit();
+    }
+    let text = error.render().to_string();
+    let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let message = message.trim().trim_start_matches("error: ");
+    output::run(true, || Err(Failure::usage(message).hint(hint.trim())))
 }
 
 fn run(cli: &Cli) -> Outcome {

@@ -11,9 +11,8 @@ const SUFFIXES: [(char, u64); 5] =
 
 /// Parses a size in bytes; the error is a message for a person.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || {
-        format!("`{text}` is not a size: write a number such as 4096, 64K, 1.5G, 20TB or 20TiB")
-    };
+    let wrong =
+        || format!("`{text}` is not a size: write a number such as 4096, 64K, 1.5G, 20TB or 20TiB");
     let too_big = || format!("`{text}` is more than this program can count");
     let trimmed = text.trim();
     let number_ends = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -138,8 +137,10 @@ mod tests {
         for (text, bytes) in cases {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for text in ["", "K", "-1", "1X", "1..2", "0x10", "1 000", ".5G", "many", "B", "é", "1é", "1KK", "1iB"]
-        {
+        for text in [
+            "", "K", "-1", "1X", "1..2", "0x10", "1 000", ".5G", "many", "B", "é", "1é", "1KK",
+            "1iB",
+        ] {
             assert!(parse(text).is_err(), "{text} was taken for a size");
         }
         assert_eq!((parse_rate("50MB/s"), parse_rate("50M")), (Ok(50_000_000), Ok(50 << 20)));

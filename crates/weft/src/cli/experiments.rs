@@ -32,8 +32,8 @@ pub struct LabRuns {
 /// `weft lab run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every number stands beside the paper's, with the seed, the modelled disks, the traces and whether they
-were generated, and where the paper errs.
+Every number stands beside the paper's, with the seed, the modelled disks, the traces and whether \
+they were generated, and where the paper errs.
 
 Examples:
   weft lab run drc-table1 drc-fig9

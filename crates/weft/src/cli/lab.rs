@@ -41,10 +41,11 @@ pub enum LabCommand {
 #[command(
     group = ArgGroup::new("what").args(["model", "list"]).required(true).multiple(false),
     after_help = "\
-Every request takes, in real time, what the model says that the product would take with all that is asked of
-it; docs/disk-models.md tells how, and how well it agrees with data sheets. Contents live in memory, and only
-what was written takes any, unless --file is given. Runs until SIGTERM or Ctrl-C, then prints what each
-disk did, by the model's clock, and how much later the answers were than the model's.
+Every request takes, in real time, what the model says that the product would take with all that \
+is asked of it; docs/disk-models.md tells how, and how well it agrees with data sheets. Contents \
+live in memory, and only what was written takes any, unless --file is given. Runs until SIGTERM \
+or Ctrl-C, then prints what each disk did, by the model's clock, and how much later the answers \
+were than the model's.
 
 Examples:
   weft lab disk --list
@@ -53,8 +54,9 @@ Examples:
     nbdinfo 'nbd+unix:///d0?socket=disk.sock'
   Seven SSDs, and an array of weft over them:
     weft lab disk --model 850pro-256g --size 5G --count 7 --socket ssds.sock &
-    weft create tank --code drc-g:4,2,1 nbd+unix:///d{0..6}?socket=$PWD/ssds.sock
-  Files /mnt/d0/disk, /mnt/d1/disk, … for Linux in a virtual machine (with direct I/O):
+    weft create tank --code drc-g:4,2,1 \\
+      nbd+unix:///d{0..6}?socket=$PWD/ssds.sock
+  Files /mnt/d0/disk, /mnt/d1/disk, … for Linux in a virtual machine:
     weft lab disk --model wd10eals --size 4G --count 4 --mount /mnt"
 )]
 pub struct LabDiskArgs {

@@ -1,5 +1,7 @@
 //! Commands that speak with the daemon about an array.
 
+use std::time::Duration;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace};
@@ -12,15 +14,22 @@ use crate::size;
 #[command(after_help = "\
 Examples:
   weft status
-  weft status tank --watch
+  weft status tank --watch=5
   weft status --json
   weft status --check || mail -s 'an array needs a disk' root < /dev/null")]
 pub struct StatusArgs {
     /// Only this array, by name or id
     pub array: Option<String>,
-    /// Show it again every SECONDS
-    #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS")]
-    pub watch: Option<f64>,
+    /// Show it again every SECONDS (1 if not given)
+    #[arg(
+        long,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_parser = parse_period,
+        value_name = "SECONDS"
+    )]
+    pub watch: Option<Duration>,
     /// Exit with 3 if redundancy is reduced, with 4 if an array has failed or did not start
     #[arg(long, conflicts_with = "watch")]
     pub check: bool,
@@ -79,10 +88,10 @@ pub struct AddArgs {
 /// `weft replace`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A member that works stays in the array while it is copied to the new disk: the array can lose as
-many disks as before. What cannot be read from the member is reconstructed from the others. If the
-new disk fails, or is given to `weft fail`, everything is as it was. A member that is missing is
-rebuilt onto the new disk.
+A member that works stays in the array while it is copied to the new disk: the array can lose as \
+many disks as before. What cannot be read from the member is reconstructed from the others. If \
+the new disk fails, or is given to `weft fail`, everything is as it was. A member that is missing \
+is rebuilt onto the new disk.
 
 Examples:
   weft replace tank d2 /dev/sdx
@@ -106,19 +115,19 @@ pub struct ReplaceArgs {
 /// `weft rebuild`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A rebuild starts by itself as soon as there is a disk to rebuild on (`weft add`, `weft replace`). How
-it goes about its work can be changed at any time, also while it runs: nothing is done twice. The
-array keeps the choice.
+A rebuild starts by itself as soon as there is a disk to rebuild on (`weft add`, `weft replace`). \
+How it goes about its work can be changed at any time, also while it runs: nothing is done twice. \
+The array keeps the choice.
 
-A pause lasts until `resume`, or until the array is stopped; `weft status` shows it. While it lasts
-no spare is taken: after a failure the array stays degraded.
+A pause lasts until `resume`, or until the array is stopped; `weft status` shows it. While it \
+lasts no spare is taken: after a failure the array stays degraded.
 
-Orders: `popularity` rebuilds first what users ask for most, `redundancy` the stripes that have lost
-most units, `ascending` goes from the first stripe to the last. `auto` is popularity, and redundancy
-while more than one disk is being rebuilt or missing.
+Orders: `popularity` rebuilds first what users ask for most, `redundancy` the stripes that have \
+lost most units, `ascending` goes from the first stripe to the last. `auto` is popularity, and \
+redundancy while more than one disk is being rebuilt or missing.
 
-Executors: `stripe` (several whole stripes in flight, one beside users), `pipelined` (4 KiB requests,
-as Linux MD), `disk` (a process for each surviving disk, and a writer).
+Executors: `stripe` (several whole stripes in flight, one beside users), `pipelined` (4 KiB \
+requests, as Linux MD), `disk` (a process for each surviving disk, and a writer).
 
 Examples:
   weft rebuild tank              (follows it to its end)
@@ -203,10 +212,20 @@ fn named<T: Copy + Send + Sync + 'static>(
     })
 }
 
+/// Time between two looks: long enough not to keep the daemon busy.
+fn parse_period(text: &str) -> Result<Duration, String> {
+    let wrong = || "give seconds from 0.1 to 86400, such as 0.5 or 10".to_owned();
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    if !(0.1..=86_400.0).contains(&seconds) {
+        return Err(wrong());
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
 /// Seconds as milliseconds.
 fn parse_seconds(text: &str) -> Result<u64, String> {
     let seconds: f64 = text.parse().map_err(|_| "give seconds, such as 10 or 0.5".to_owned())?;
-    let duration = std::time::Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?;
     u64::try_from(duration.as_millis()).map_err(|e| e.to_string())
 }
 
@@ -224,11 +243,11 @@ pub enum RebuildAction {
 /// `weft scrub`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Reads the whole array and verifies that parity and copies match the data. Exits with 3 if they do
+Reads the whole array and verifies that parity and copies match the data. Exits with 3 if they do \
 not. With --repair, what does not match is made to match again.
 
-A scrub that is interrupted (the array is stopped, or crashes) goes on by itself, from about where
-it was, when the array is served again.
+A scrub that is interrupted (the array is stopped, or crashes) goes on by itself, from about \
+where it was, when the array is served again.
 
 Examples:
   weft scrub tank
@@ -268,9 +287,9 @@ pub enum ScrubAction {
 /// `weft throttle`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Applies to rebuild, resync and scrub. Between the two rates they give way to users; below --min they
-go on in batches of 2.5 MiB of each disk, between which it is the users' turn, and they never go faster
-than --max. Rates are bytes per second on each member. Takes effect at once.
+Applies to rebuild, resync and scrub. Between the two rates they give way to users; below --min \
+they go on in batches of 2.5 MiB of each disk, between which it is the users' turn, and they \
+never go faster than --max. Rates are bytes per second on each member. Takes effect at once.
 
 Examples:
   weft throttle tank --max 50MB/s
@@ -291,7 +310,9 @@ fn parse_max(text: &str) -> Result<u64, String> {
     match text {
         "unlimited" => Ok(u64::MAX),
         _ => match size::parse_rate(text)? {
-            0 => Err("a highest rate of 0 would never end: `weft rebuild ARRAY pause` pauses".into()),
+            0 => {
+                Err("a highest rate of 0 would never end: `weft rebuild ARRAY pause` pauses".into())
+            }
             rate => Ok(rate),
         },
     }
@@ -300,9 +321,9 @@ fn parse_max(text: &str) -> Result<u64, String> {
 /// `weft stop`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Requests in flight are finished, everything is flushed and marked clean. Refuses while an array is
-attached as a block device. An array that was stopped stays so until `weft start`, or until the
-daemon is started again.
+Requests in flight are finished, everything is flushed and marked clean. Refuses while an array \
+is attached as a block device. An array that was stopped stays so until `weft start`, or until \
+the daemon is started again.
 
 Examples:
   weft stop

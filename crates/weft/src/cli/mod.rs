@@ -38,8 +38,10 @@ Begin with:  weft demo
 Exit codes:  0 done
              1 failed; unless the message says otherwise nothing was changed
              2 the command line was not understood
-             3 needs attention (status --check: redundancy reduced; scrub: mismatches found)
-             4 data unavailable (status --check: an array failed, or did not start)
+             3 needs attention (status --check: redundancy reduced;
+               scrub: mismatches found)
+             4 data unavailable (status --check: an array failed,
+               or did not start)
              5 no daemon answers
             70 an internal error (please report it)
            141 nobody read the output to its end (weft examine … | head)"
@@ -118,6 +120,25 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    /// A paragraph is one line, which is wrapped to the terminal; what must not be wrapped, such as
+    /// an example, fits into 80 columns.
+    #[test]
+    fn footers_fit_a_terminal_of_80_columns() {
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = help.lines().collect();
+            for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
+                let is_text = |line: &str| line.starts_with(|c: char| !c.is_whitespace());
+                let name = command.get_name();
+                assert!(is_text(line) || line.chars().count() <= 80, "{name}: {line}");
+                let heads = line.ends_with(':') || line.contains(":  ");
+                assert!(heads || !is_text(line) || !is_text(next), "{name}: {line}");
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
     }
 
     #[test]

@@ -8,10 +8,10 @@ use crate::size;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Codes:
-  raid0  raid1  raid10  raid10:near=2  raid4  raid5  raid6
+  raid0  raid1  raid10  raid10:n2  raid4  raid5  raid6
   rs:K+R       Reed-Solomon: K data, R parity; survives any R losses
   lrc:K,L,R    K data in L local groups of one parity each, R global parities
-  drc:K,L,R    the same with groups shuffled from stripe to stripe: faster while degraded
+  drc:K,L,R    as lrc, groups shuffled from stripe to stripe: faster degraded
   drc-g:K,L,R  drc with every unit rotated over all disks
   drc-oa:K,L,R drc with a shorter period
 The code needs at least as many members as its stripe is wide, not counting spares.
@@ -115,9 +115,9 @@ pub struct WipeArgs {
 /// `weft simulate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A run is an array under a random workload with power cuts, disk failures, read errors and slow
-disks, in virtual time; every byte read is compared with a model of what may be read. The same seed
-always gives the same run. If runs fail, their seeds are listed, and the exit code is 1.
+A run is an array under a random workload with power cuts, disk failures, read errors and slow \
+disks, in virtual time; every byte read is compared with a model of what may be read. The same \
+seed always gives the same run. If runs fail, their seeds are listed, and the exit code is 1.
 
 Examples:
   weft simulate --seed 1 --runs 1000

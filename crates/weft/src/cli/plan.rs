@@ -10,21 +10,22 @@ use crate::size;
     group = ArgGroup::new("what").args(["members", "disks"]).required(true).multiple(false),
     group = ArgGroup::new("emphasis").args(["read", "write", "most"]).multiple(false),
     after_help = "\
-Every figure is counted with the layouts and the repair planner that run arrays; docs/plan.md says how.
-Nothing is written anywhere. Without --survive, codes that survive any 2 failures are looked for (any 1
-with fewer than 5 disks).
+Every figure is counted with the layouts and the repair planner that run arrays; docs/plan.md \
+says how. Nothing is written anywhere. Without --survive, codes that survive any 2 failures are \
+looked for (any 1 with fewer than 5 disks).
 
 Stripes are drawn as D data, L local parity, G global parity, P Q R parity, C copy.
 
 Examples:
-  Eight disks of 20 TiB, any two may fail:
-    weft plan --disks 8 --size 20T --survive 2
+  Eight disks of 20 TB, any two may fail:
+    weft plan --disks 8 --size 20TB --survive 2
   Slow disks, a life of a million years, reads matter most:
     weft plan --disks 12 --size 18T --bandwidth 150M --mttdl 1e6y --read
   These disks (only their sizes are looked at), at least 10 TiB usable:
     weft plan --capacity 10T /dev/sd[b-h]
   Two codes side by side, MTTDL checked by simulation:
-    weft plan --disks 7 --size 4T --code lrc:4,2,1 --code drc-g:4,2,1 --monte-carlo"
+    weft plan --disks 7 --size 4TB --code lrc:4,2,1 --code drc-g:4,2,1 \\
+      --monte-carlo"
 )]
 pub struct PlanArgs {
     /// Files, block devices or nbd:// URIs that the array would be made of

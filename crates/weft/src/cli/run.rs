@@ -1,6 +1,6 @@
 //! Commands that bring an array into use: serve, attach, detach, demo.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::{group, size};
 /// `weft serve`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Members are recognised by their labels, in any order. A folder is searched for members, its
-subfolders are not. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its
+Members are recognised by their labels, in any order. A folder is searched for members, its \
+subfolders are not. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its \
 name, on a Unix socket in the runtime directory and, with --listen, over TCP.
 
 A disk that is missing or bad stops no array that can do without it: the log says ALERT, `weft
@@ -34,7 +34,13 @@ pub struct ServeArgs {
     #[arg(long = "array", value_name = "ARRAY")]
     pub arrays: Vec<String>,
     /// Also listen on TCP; every local user can then read and write every array, also on loopback
-    #[arg(long, num_args = 0..=1, default_missing_value = "127.0.0.1:10809", value_name = "ADDR")]
+    #[arg(
+        long,
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1",
+        value_parser = parse_listen,
+        value_name = "ADDR[:PORT]"
+    )]
     pub listen: Option<SocketAddr>,
     /// Let --listen take an address that other machines reach; NBD has no passwords
     #[arg(long, requires = "listen")]
@@ -92,11 +98,34 @@ fn parse_disk_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The port that IANA has assigned to NBD.
+const NBD_PORT: u16 = 10809;
+
+/// Reads an address to listen on: `127.0.0.1`, `[::1]:10810`, `localhost`.
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let wrong = || {
+        "give an IP address of this machine, with or without a port, such as 127.0.0.1:10809 or [::1]"
+            .to_owned()
+    };
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+            (host, port.parse().map_err(|_| wrong())?)
+        }
+        _ => (text, NBD_PORT),
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let ip = match bare {
+        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        _ => bare.parse().map_err(|_| wrong())?,
+    };
+    Ok(SocketAddr::new(ip, port))
+}
+
 /// `weft attach`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Needs root: the array appears as one file of a FUSE file system, and a loop device over it. Put any
-file system on the device, mount it, and unmount it before `weft detach`.
+Needs root: the array appears as one file of a FUSE file system, and a loop device over it. Put \
+any file system on the device, mount it, and unmount it before `weft detach`.
 
 Examples:
   dev=$(weft attach tank) && mkfs.ext4 $dev && mount $dev /mnt
@@ -112,8 +141,8 @@ pub struct AttachArgs {
 /// `weft detach`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Refuses while the device is mounted or open. Works without a daemon too, to clean up after one that
-has died.
+Refuses while the device is mounted or open. Works without a daemon too, to clean up after one \
+that has died.
 
 Examples:
   umount /mnt && weft detach tank")]
@@ -125,8 +154,8 @@ pub struct DetachArgs {
 /// `weft demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Needs no root, less than 2 GB of disk space and less than a minute. Everything happens in a scratch
-folder, which is removed at the end.
+Needs no root, less than 2 GB of disk space and less than a minute. Everything happens in a \
+scratch folder, which is removed at the end.
 
 Examples:
   weft demo
@@ -147,4 +176,29 @@ pub struct DemoArgs {
     /// Change one byte of what is read back: the demo must notice
     #[arg(long, hide = true)]
     pub corrupt: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_listen;
+
+    #[test]
+    fn addresses_are_read_as_people_write_them() {
+        let cases = [
+            ("127.0.0.1", "127.0.0.1:10809"),
+            ("127.0.0.1:1", "127.0.0.1:1"),
+            ("0.0.0.0", "0.0.0.0:10809"),
+            ("localhost", "127.0.0.1:10809"),
+            ("localhost:7000", "127.0.0.1:7000"),
+            ("::1", "[::1]:10809"),
+            ("[::1]", "[::1]:10809"),
+            ("[::1]:7000", "[::1]:7000"),
+        ];
+        for (text, address) in cases {
+            assert_eq!(parse_listen(text).map(|a| a.to_string()), Ok(address.to_owned()), "{text}");
+        }
+        for text in ["", "here", "127.0.0.1:", "127.0.0.1:99999", "[::1", "1.2.3"] {
+            assert!(parse_listen(text).is_err(), "{text} was taken for an address");
+        }
+    }
 }

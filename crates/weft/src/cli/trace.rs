@@ -52,9 +52,9 @@ pub struct TraceFile {
 /// `weft trace info`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The trace is read once, in memory that does not grow with it: at most 256 MiB for the map of blocks
-touched, from which footprint and reuse are counted. A trace that would need more is counted in
-larger blocks, and the answer names their length. FILE may be a pipe.
+The trace is read once, in memory that does not grow with it: at most 256 MiB for the map of \
+blocks touched, from which footprint and reuse are counted. A trace that would need more is \
+counted in larger blocks, and the answer names their length. FILE may be a pipe.
 
 Examples:
   weft trace info web_3.csv.xz
@@ -96,7 +96,7 @@ The same workload, options and seed give the same bytes, on every machine.
 Examples:
   weft trace generate zipf --requests 10000
   weft trace generate financial1 --seed 7 --requests 200000 -o fin.csv
-  weft trace generate sequential --rate 1000 --volume 1G --reads 0 --requests 5000")]
+  weft trace generate sequential --rate 1000 --volume 1G --requests 5000")]
 pub struct GenerateArgs {
     /// The workload (`weft trace list`)
     pub workload: String,
@@ -127,24 +127,26 @@ pub struct GenerateArgs {
     group = clap::ArgGroup::new("source").required(true).args(["trace", "workload"]),
     group = clap::ArgGroup::new("writes").args(["overwrite", "reads_only"]),
     after_help = "\
-TARGET is an array's NBD URI (`weft status` prints it), any other nbd:// export, a block device or a
-file. With --model it is a modelled disk, or with --code an array of weft on such disks, in virtual
-time: the requests meet the real engine, and the report says how busy each disk was.
+TARGET is an array's NBD URI (`weft status` prints it), any other nbd:// export, a block device \
+or a file. With --model it is a modelled disk, or with --code an array of weft on such disks, in \
+virtual time: the requests meet the real engine, and the report says how busy each disk was.
 
-Writes destroy what TARGET holds: they need --overwrite. Response times count from when a request
+Writes destroy what TARGET holds: they need --overwrite. Response times count from when a request \
 was due (open loop) or issued (--closed), so a target that falls behind cannot hide it.
 
-On Ctrl-C or SIGTERM nothing more is issued, what is in flight ends, and the figures so far are
-printed (of a real target; a modelled one ends at once). Exit code 1 if requests failed or verified blocks were wrong.
+On Ctrl-C or SIGTERM nothing more is issued, what is in flight ends, and the figures so far are \
+printed (of a real target; a modelled one ends at once). Exit code 1 if requests failed or \
+verified blocks were wrong.
 
 Examples:
   weft replay --trace websearch1.spc.gz --reads-only /dev/sdx
   weft replay --workload financial1 --requests 20000 --speed 10 --overwrite \\
       'nbd+unix:///tank?socket=/run/weft/nbd.sock'
-  weft replay --workload zipf --closed 32 --duration 60 --warm-up-time 10 --reads-only disk.img
-  weft replay --trace web.csv --overwrite --verify --interval 1 --csv series.csv scratch.img
+  weft replay --workload zipf --closed 32 --duration 60 --reads-only disk.img
+  weft replay --trace web.csv --overwrite --verify --csv series.csv scratch.img
   An array that does not exist, with a disk lost and being rebuilt:
-    weft replay --workload websearch1 --model 850pro-256g --code drc-g:4,2,1 --disks 7 --failed 0 --rebuild 100M"
+    weft replay --workload websearch1 --model 850pro-256g \\
+      --code drc-g:4,2,1 --disks 7 --failed 0 --rebuild 100M"
 )]
 pub struct ReplayArgs {
     /// Where the requests go: an NBD URI, a block device, a file

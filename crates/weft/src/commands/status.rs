@@ -1,7 +1,6 @@
 //! `weft status`.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::time::Duration;
 
 use weft_array::ArrayState;
 
@@ -16,12 +15,6 @@ use crate::runtime_dir::RuntimeDir;
 
 /// `weft status`.
 pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
-    let pause = match args.watch {
-        Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|e| {
-            Failure::usage(format!("--watch {seconds}: {e}")).hint("write seconds, such as 0.5")
-        })?),
-        None => None,
-    };
     loop {
         // A connection for each look: between two of them it would only take up a place.
         let mut client = Client::connect(dir).map_err(|failure| tell_dead(failure, dir))?;
@@ -31,9 +24,9 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         if let Some(wanted) = &args.array {
             snapshot.dead_devices.retain(|device| device.array == *wanted);
         }
-        show(&snapshot, json, pause.is_some())?;
-        match pause {
-            Some(pause) => std::thread::sleep(pause.max(Duration::from_millis(50))),
+        show(&snapshot, json, args.watch.is_some())?;
+        match args.watch {
+            Some(pause) => std::thread::sleep(pause),
             None if args.check => return check(&snapshot),
             None => return Ok(()),
         }

@@ -235,12 +235,8 @@ impl Channel {
                 // No blocks: `df` leaves out file systems without any, as it should this one, which
                 // nothing can be stored in. The loop driver takes `bsize` for the granularity of
                 // discards.
-                let out = StatfsOut {
-                    bsize: 4096,
-                    frsize: 4096,
-                    namelen: 255,
-                    ..StatfsOut::default()
-                };
+                let out =
+                    StatfsOut { bsize: 4096, frsize: 4096, namelen: 255, ..StatfsOut::default() };
                 self.answer(head, Ok(out.as_bytes()));
             }
             op::RELEASE | op::RELEASEDIR | op::DESTROY => self.answer(head, Ok(&[])),
