@@ -1,13 +1,13 @@
 //! What a single member says, offline: for people who must find out what happened.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use crate::create::map_config;
 use crate::region_map::RegionMap;
 use crate::superblock::{
-    Foreign, LANES, Role, Superblock, SuperblockError, find_foreign, read_copies,
+    Foreign, LANES, Role, SlotState, Superblock, SuperblockError, find_foreign, read_copies,
 };
 use crate::uuid::Id;
 
@@ -25,8 +25,9 @@ pub struct MemberReport {
     /// The superblock copies, if it is a member.
     pub copies: Vec<CopyReport>,
     /// What it is to its array, by its newest superblock.
+    #[serde(serialize_with = "in_words")]
     pub role: Option<Role>,
-    /// Its newest superblock.
+    /// Its newest superblock, as it is on disk.
     pub superblock: Option<Superblock>,
     /// Why there is none, if it is a member.
     pub fault: Option<String>,
@@ -36,7 +37,7 @@ pub struct MemberReport {
 
 /// The label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(tag = "state", rename_all = "kebab-case")]
 pub enum LabelReport {
     /// A member.
     Whole {
@@ -59,11 +60,45 @@ pub enum LabelReport {
 
 /// A superblock copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CopyReport {
-    /// Its sequence number, if it is whole.
-    pub seq: Option<u64>,
-    /// What is wrong with it, if something is.
-    pub fault: Option<String>,
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum CopyReport {
+    /// It can be used.
+    Whole {
+        /// Its sequence number.
+        seq: u64,
+    },
+    /// Nothing was written to its place yet: a new array has one copy only.
+    Unwritten,
+    /// It cannot be used.
+    Faulty {
+        /// Why not.
+        what: String,
+    },
+}
+
+/// A role as an object of words and numbers.
+#[derive(Serialize)]
+struct RoleReport {
+    kind: &'static str,
+    slot: Option<usize>,
+    state: Option<&'static str>,
+}
+
+fn in_words<S: Serializer>(role: &Option<Role>, serializer: S) -> Result<S::Ok, S::Error> {
+    let report = role.map(|role| {
+        let (kind, slot, state) = match role {
+            Role::Slot(slot, SlotState::Active) => ("slot", Some(slot), Some("active")),
+            Role::Slot(slot, SlotState::Missing) => ("slot", Some(slot), Some("missing")),
+            Role::Slot(slot, SlotState::Rebuilding { .. }) => {
+                ("slot", Some(slot), Some("rebuilding"))
+            }
+            Role::Replacement(slot) => ("replacement", Some(slot), None),
+            Role::Spare => ("spare", None, None),
+            Role::None => ("former-member", None, None),
+        };
+        RoleReport { kind, slot, state }
+    });
+    report.serialize(serializer)
 }
 
 /// The region map in figures.
@@ -128,8 +163,9 @@ pub async fn examine(disk: &dyn Disk) -> Result<MemberReport, DiskError> {
 
 fn copy_report(copy: &Result<Superblock, SuperblockError>) -> CopyReport {
     match copy {
-        Ok(copy) => CopyReport { seq: Some(copy.seq), fault: None },
-        Err(error) => CopyReport { seq: None, fault: Some(error.to_string()) },
+        Ok(copy) => CopyReport::Whole { seq: copy.seq },
+        Err(SuperblockError::NotThere) => CopyReport::Unwritten,
+        Err(error) => CopyReport::Faulty { what: error.to_string() },
     }
 }
 

@@ -401,6 +401,9 @@ pub enum SuperblockError {
         /// What is wrong.
         what: String,
     },
+    /// Nothing was ever written to this place of a superblock copy.
+    #[error("there is no superblock")]
+    NotThere,
     /// It is a member, but no superblock copy is whole.
     #[error(
         "the superblock of this member is damaged: {what}; the array can do without it and rebuild it"

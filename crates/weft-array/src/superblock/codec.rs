@@ -74,13 +74,15 @@ impl Superblock {
     /// Reads one copy.
     ///
     /// # Errors
-    /// If it is damaged, of another version, needs features that are not known, or describes an
+    /// If it was never written or is damaged, of another version, needs features that are not known, or describes an
     /// array that cannot be.
     pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockError> {
         let damaged = |what: &str| SuperblockError::Damaged { what: what.to_owned() };
         let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| damaged("it is cut short"))?;
         if header.magic != MAGIC {
-            return Err(damaged("there is no superblock"));
+            let blank = bytes.iter().all(|byte| *byte == 0);
+            let damaged = damaged("it does not begin as one does");
+            return Err(if blank { SuperblockError::NotThere } else { damaged });
         }
         let size = |value: U32| usize::try_from(value.get()).unwrap_or(usize::MAX);
         let (start, len) = (size(header.header_bytes), size(header.payload_bytes));

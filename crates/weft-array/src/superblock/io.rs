@@ -36,6 +36,7 @@ impl Copies {
                 }
                 Ok(_) => {}
                 Err(SuperblockError::Damaged { what }) => faults.push(what),
+                Err(error @ SuperblockError::NotThere) => faults.push(error.to_string()),
                 Err(error) => return Err(error),
             }
         }

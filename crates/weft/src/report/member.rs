@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use weft_array::MemberReport;
-use weft_array::examine::LabelReport;
+use weft_array::examine::{CopyReport, LabelReport};
 use weft_array::superblock::{Role, SlotState};
 
 use crate::size;
@@ -14,15 +14,10 @@ pub fn show(report: &MemberReport) -> String {
     let (size, sector) = (size::show(report.size_bytes), report.sector_bytes);
     let _ = writeln!(text, "  disk of {size}, sectors of {sector} bytes");
     for (n, copy) in report.copies.iter().enumerate() {
-        let _ = match (&copy.seq, &copy.fault) {
-            (Some(seq), _) => writeln!(text, "  superblock {n}: sequence number {seq}"),
-            // Of a new array the second copy is still to come.
-            (None, Some(fault)) if fault.contains("there is no superblock") => {
-                writeln!(text, "  superblock {n}: not written yet")
-            }
-            (None, fault) => {
-                writeln!(text, "  superblock {n}: {}", fault.as_deref().unwrap_or("?"))
-            }
+        let _ = match copy {
+            CopyReport::Whole { seq } => writeln!(text, "  superblock {n}: sequence number {seq}"),
+            CopyReport::Unwritten => writeln!(text, "  superblock {n}: not written yet"),
+            CopyReport::Faulty { what } => writeln!(text, "  superblock {n}: {what}"),
         };
     }
     let Some(superblock) = &report.superblock else { return text };
