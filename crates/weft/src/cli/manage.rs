@@ -336,14 +336,15 @@ pub struct StopArgs {
 /// `weft start`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Starts an array that the running daemon found and does not serve: it was stopped, members were
-missing, or another array has its name. Given a disk, its array is started, also if the daemon was
-not told of it before; the other members are looked for where the daemon looks, and among the disks
-given. It is started with what is there, even if members are missing, unless that could lose data.
+Starts an array that the running daemon found and does not serve: it was stopped, members were \
+missing, or another array has its name. Given a disk, its array is started, also if the daemon \
+was not told of it before; the other members are looked for where the daemon looks, and among the \
+disks given. It is started with what is there, even if members are missing, unless that could \
+lose data.
 
 Examples:
   weft start tank
-  weft start 3f0c2a7e9b5d41d8a6c4e2f01b7d9c35      (by id, as `weft status` shows it)
+  weft start 3f0c2a7e9b5d41d8a6c4e2f01b7d9c35    (by id)
   weft start /dev/sdb /dev/sdc /dev/sdd
   weft start tank --dry-run")]
 pub struct StartArgs {
@@ -361,8 +362,8 @@ pub struct StartArgs {
 /// `weft remove`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A spare leaves the array, and its label is erased: the disk is free for something else. Of a slot
-that is missing, the array forgets which disk was last in it. A member that works is not removed:
+A spare leaves the array, and its label is erased: the disk is free for something else. Of a slot \
+that is missing, the array forgets which disk was last in it. A member that works is not removed: \
 replace it, or fail it.
 
 Examples:

@@ -16,8 +16,8 @@ Codes:
   drc-oa:K,L,R drc with a shorter period
 The code needs at least as many members as its stripe is wide, not counting spares.
 
-A disk that is not zero at its start, its end and samples between is refused without --force, also
-if what it holds is not recognised.
+A disk that is not zero at its start, its end and samples between is refused without --force, \
+also if what it holds is not recognised.
 
 Examples:
   Seven new files of 1 GiB, two of any seven may be lost:
@@ -89,9 +89,10 @@ pub struct ExamineArgs {
 /// `weft wipe`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Erases the label and the superblocks of members of weft arrays; with --zero everything on the disk.
-Says what the disk is, and changes nothing without --force. Needs no daemon, and refuses disks that
-one uses, or another program. What other programs have left is not touched: `wipefs -a` does that.
+Erases the label and the superblocks of members of weft arrays; with --zero everything on the \
+disk. Says what the disk is, and changes nothing without --force. Needs no daemon, and refuses \
+disks that one uses, or another program. What other programs have left is not touched: `wipefs \
+-a` does that.
 
 Examples:
   weft wipe d1                  (only says what would be erased)

@@ -16,7 +16,7 @@ Members are recognised by their labels, in any order. A folder is searched for m
 subfolders are not. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its \
 name, on a Unix socket in the runtime directory and, with --listen, over TCP.
 
-A disk that is missing or bad stops no array that can do without it: the log says ALERT, `weft
+A disk that is missing or bad stops no array that can do without it: the log says ALERT, `weft \
 status` why, and it is looked for again every few seconds (SIGHUP: at once).
 
 Examples:

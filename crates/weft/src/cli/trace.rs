@@ -70,7 +70,8 @@ pub struct InfoArgs {
 /// `weft trace convert`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --requests and a trace that has fewer, the trace is repeated with shifted time (and says so).
+With --requests and a trace that has fewer, the trace is repeated with shifted time (and says \
+so).
 
 Examples:
   weft trace convert web_3.csv.xz > web_3.weft.csv
