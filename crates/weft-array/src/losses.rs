@@ -130,6 +130,12 @@ impl Inner {
         regions.flat_map(|region| self.geometry.stripes_of(region)).any(breaks)
     }
 
+    /// The number of further members that could fail if that of `slot` had.
+    pub fn redundancy_without(&self, slot: usize) -> Option<usize> {
+        let gone = self.incomplete_slots().union(&self.broken_slots.get());
+        self.geometry.margin(gone.with(slot))
+    }
+
     /// The number of further members that may fail, whichever they are.
     pub fn redundancy_remaining(&self) -> Option<usize> {
         let gone = self.incomplete_slots().union(&self.broken_slots.get());

@@ -305,6 +305,12 @@ impl Array {
         self.0.jobs.rebuild.counts.get()
     }
 
+    /// How many more members could fail, whichever they are, once the member of `slot` had. `None`
+    /// if data would be lost.
+    pub fn redundancy_without(&self, slot: usize) -> Option<usize> {
+        self.0.redundancy_without(slot)
+    }
+
     /// Slots whose loss now would lose data, beside those already lost.
     pub fn essential_slots(&self) -> Vec<usize> {
         let gone = self.0.incomplete_slots();

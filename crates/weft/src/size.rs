@@ -107,7 +107,8 @@ pub fn show_duration(duration: Duration) -> String {
         0..10 => format!("{}.{} s", s, duration.subsec_millis() / 100),
         10..60 => format!("{s} s"),
         60..3600 => format!("{} min {} s", s / 60, s % 60),
-        _ => format!("{} h {} min", s / 3600, s / 60 % 60),
+        3600..172_800 => format!("{} h {} min", s / 3600, s / 60 % 60),
+        _ => format!("{} days", s / 86_400),
     }
 }
 

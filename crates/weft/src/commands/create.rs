@@ -1,5 +1,7 @@
 //! `weft create`: makes an array; the daemon is not needed for it.
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::rc::Rc;
 
 use weft_array::create::{CreatePlan, PlannedRole, plan};
@@ -27,6 +29,7 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
         }
     }
     let places: Vec<String> = args.members.iter().map(|m| absolute(m)).collect::<Result<_, _>>()?;
+    refuse_twice(&args.members, &places)?;
     let dry_run = args.dry_run;
     let plan = thread::run(move |opener: Opener| async move {
         let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
@@ -47,6 +50,27 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
         outln!("{}", serde_json::json!({ "created": created, "array": plan }));
     } else {
         show(&plan, dry_run);
+    }
+    Ok(())
+}
+
+/// No disk is given twice, under whatever name: opened once, it would look in use.
+fn refuse_twice(members: &[String], places: &[String]) -> Outcome {
+    let mut seen: BTreeMap<(u64, u64, String), &str> = BTreeMap::new();
+    for (member, place) in members.iter().zip(places) {
+        let identity = match Place::of(place) {
+            Place::Path(path) => std::fs::metadata(path).ok().map(|meta| match meta.rdev() {
+                0 => (meta.dev(), meta.ino(), String::new()),
+                device => (device, 0, String::new()),
+            }),
+            Place::Uri(_) => None,
+        };
+        let identity = identity.unwrap_or_else(|| (0, 0, place.clone()));
+        if let Some(first) = seen.insert(identity, member) {
+            let same = if first == member { String::new() } else { format!(" (as {first}, too)") };
+            return Err(Failure::usage(format!("{member} is given twice{same}"))
+                .hint("give each member once; nothing was changed"));
+        }
     }
     Ok(())
 }

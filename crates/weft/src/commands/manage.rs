@@ -43,7 +43,13 @@ pub fn fail(args: &FailArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let answer: Value = client.ask(Request::Fail { array, member, dry_run })?;
     let disk = answer["disk"].as_str().unwrap_or("?");
     let line = if dry_run {
-        format!("{disk} can be failed; nothing was changed")
+        let left = match answer["redundancy_remaining"].as_u64() {
+            Some(0) => "the array could then lose no other disk".to_owned(),
+            Some(1) => "the array could then lose 1 more disk".to_owned(),
+            Some(n) => format!("the array could then lose {n} more disks"),
+            None => "the array would lose data".to_owned(),
+        };
+        format!("{disk} can be failed: {left}; nothing was changed")
     } else {
         format!("{disk} is failed; {}", now(&mut client, &args.array)?)
     };

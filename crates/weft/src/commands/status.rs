@@ -7,7 +7,7 @@ use weft_array::ArrayState;
 use crate::block::attachment::Attachment;
 use crate::cli::StatusArgs;
 use crate::control::client::Client;
-use crate::control::protocol::{DeadDevice, ServedArray, Snapshot};
+use crate::control::protocol::{BlockDevice, DeadDevice, ServedArray, Snapshot};
 use crate::failure::{ATTENTION, DATA_UNAVAILABLE, Failure, Outcome};
 use crate::output::{Answer, out};
 use crate::report;
@@ -21,6 +21,11 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         let mut snapshot = client.snapshot(args.array.as_deref())?;
         drop(client);
         snapshot.dead_devices = dead_devices(dir, &snapshot.arrays);
+        for served in snapshot.arrays.iter_mut().filter(|served| served.attached) {
+            served.block_device = Attachment::of(dir, &served.status.name).map(|attachment| {
+                BlockDevice { path: attachment.device(), user: attachment.user() }
+            });
+        }
         if let Some(wanted) = &args.array {
             snapshot.dead_devices.retain(|device| device.array == *wanted);
         }
@@ -88,6 +93,11 @@ fn check(snapshot: &Snapshot) -> Outcome {
         return Err(
             Failure::new(format!("failed: {}", failed.join(", "))).with_code(DATA_UNAVAILABLE)
         );
+    }
+    if snapshot.arrays.is_empty() && snapshot.not_started.is_empty() {
+        return Err(Failure::new("no array is being served")
+            .with_code(ATTENTION)
+            .hint("`weft start DISK` starts the array of a disk"));
     }
     let reduced = names(&|state, _| matches!(state, ArrayState::Degraded | ArrayState::Rebuilding));
     if !reduced.is_empty() {

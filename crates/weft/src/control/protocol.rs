@@ -304,6 +304,15 @@ pub struct VanishedDisk {
     pub what: String,
 }
 
+/// The block device of an attached array.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BlockDevice {
+    /// Its path; not known if `weft attach` is still at work.
+    pub path: Option<PathBuf>,
+    /// Who uses it, in words: where it is mounted, and by which processes.
+    pub user: Option<String>,
+}
+
 /// An array that the daemon serves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServedArray {
@@ -313,6 +322,9 @@ pub struct ServedArray {
     pub nbd_uris: Vec<String>,
     /// Whether it is attached as a block device.
     pub attached: bool,
+    /// That device; filled in by the command.
+    #[serde(default)]
+    pub block_device: Option<BlockDevice>,
     /// Whether writes are refused.
     pub read_only: bool,
     /// Members whose file or device node has gone while they are in use.

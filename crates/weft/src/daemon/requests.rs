@@ -107,7 +107,8 @@ impl Daemon {
             let nbd_uris = self.uris(&status.name);
             let (attached, read_only) = (served.attached.get(), served.read_only);
             let vanished = self.vanished.borrow().get(&status.name).cloned().unwrap_or_default();
-            Some(ServedArray { status, nbd_uris, attached, read_only, vanished })
+            let block_device = None;
+            Some(ServedArray { status, nbd_uris, attached, block_device, read_only, vanished })
         });
         let arrays: Vec<ServedArray> = arrays.collect();
         let in_use = |disk: &str| arrays.iter().any(|a| a.status.disks().iter().any(|d| d == disk));
@@ -132,7 +133,13 @@ impl Daemon {
             if !dry_run {
                 served.array.fail(&disk).await.map_err(refused)?;
             }
-            return Ok(json!({ "slot": slot, "disk": disk, "done": !dry_run }));
+            let redundancy_remaining = served.array.status().redundancy_remaining;
+            return Ok(json!({
+                "slot": slot,
+                "disk": disk,
+                "done": !dry_run,
+                "redundancy_remaining": redundancy_remaining,
+            }));
         }
         let slot = find_member(&served, member)?;
         if slot.state == "missing" {
@@ -146,10 +153,16 @@ impl Daemon {
             ))
             .hint("add a disk and let it be rebuilt first; nothing was changed"));
         }
+        let redundancy_remaining = served.array.redundancy_without(slot.slot);
         if !dry_run {
             served.array.fail(&slot.slot.to_string()).await.map_err(refused)?;
         }
-        Ok(json!({ "slot": slot.slot, "disk": slot.disk, "done": !dry_run }))
+        Ok(json!({
+            "slot": slot.slot,
+            "disk": slot.disk,
+            "done": !dry_run,
+            "redundancy_remaining": redundancy_remaining,
+        }))
     }
 
     /// Opens a disk that is to join an array; refuses one that holds something, and whatever is

@@ -8,7 +8,7 @@ use weft_array::{
 };
 
 use crate::control::protocol::{DeadDevice, NotStarted, ServedArray, Snapshot, UnusedDisk};
-use crate::size;
+use crate::{size, thread};
 
 /// Hot zones shown to whoever watches.
 const ZONES_SHOWN: usize = 5;
@@ -167,15 +167,32 @@ fn array(served: &ServedArray, watched: bool) -> String {
         let _ = writeln!(text, "  spare                {spare}{note}");
     }
     if let Some(scrub) = status.scrub.as_ref().filter(|scrub| !scrub.running) {
-        let _ = writeln!(text, "  last scrub: {}", self::scrub(scrub));
+        let when = ago(scrub.ended_unix_s);
+        let _ = writeln!(text, "  last scrub{when}: {}", self::scrub(scrub));
+    }
+    if let Some(rebuild) = status.last_rebuild.filter(|_| status.rebuild.is_none()) {
+        let (when, took) = (ago(Some(rebuild.ended_unix_s)), Duration::from_secs(rebuild.took_s));
+        let _ = writeln!(text, "  last rebuild{when}: took {}", size::show_duration(took));
     }
     for uri in &served.nbd_uris {
         let _ = writeln!(text, "  {uri}");
     }
     if served.attached {
-        let _ = writeln!(text, "  attached as a block device");
+        let device = served.block_device.as_ref();
+        let path = device.and_then(|device| device.path.as_ref());
+        let path = path.map_or_else(|| "a block device".into(), |path| path.display().to_string());
+        let user = device.and_then(|device| device.user.as_ref());
+        let user = user.map_or_else(String::new, |user| format!(", {user}"));
+        let _ = writeln!(text, "  attached as {path}{user}");
     }
     text
+}
+
+/// How long ago something ended, in brackets; nothing if it is not known.
+fn ago(ended_unix_s: Option<u64>) -> String {
+    let since = ended_unix_s.filter(|at| *at > 0).map(|at| thread::unix_s().saturating_sub(at));
+    let words = |s| format!(" ({} ago)", size::show_duration(Duration::from_secs(s)));
+    since.map_or_else(String::new, words)
 }
 
 /// How a rebuild goes about its work, and what users have of it.
