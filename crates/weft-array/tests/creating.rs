@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use members::{MIB, disks, now, options, read};
 use weft_array::create::{PlannedRole, plan};
-use weft_array::examine::LabelReport;
+use weft_array::examine::{CopyReport, LabelReport};
 use weft_array::superblock::{Role, SlotState, read_superblock};
 use weft_array::{Consistency, CreateError, CreateOptions, create, examine};
 use weft_disk::{Disk, DiskError, DiskInfo, DiskOp, DoneFuture, Layer, RamDisk, WriteOpts};
@@ -32,7 +32,7 @@ fn members_know_their_array_and_their_place() {
         assert_eq!(report.role, Some(role));
         let map = report.region_map.expect("whole");
         assert_eq!((map.written, map.dirty, map.pages_lost.len()), (0, 0, 0));
-        assert!(report.copies[0].seq.is_none() && report.copies[1].seq == Some(1));
+        assert_eq!(report.copies, [CopyReport::Unwritten, CopyReport::Whole { seq: 1 }]);
     }
 }
 

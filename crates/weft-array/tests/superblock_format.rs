@@ -10,7 +10,7 @@ use members::{MIB, made, now, options};
 use weft_array::area::SUPERBLOCK_OFFSETS;
 use weft_array::region_map::{MapConfig, RegionMap};
 use weft_array::superblock::{
-    Predecessor, ReplacementMeta, Role, ScrubMode, ScrubProgress, SlotState, disk_hint,
+    LastRebuild, Predecessor, ReplacementMeta, Role, ScrubMode, ScrubProgress, SlotState, disk_hint,
 };
 use weft_array::superblock::{peek_label, read_superblock, write_label, write_superblock};
 use weft_array::{Consistency, Id, Superblock, SuperblockError};
@@ -220,8 +220,18 @@ fn an_impossible_array_is_refused() {
         |s| s.succeeds = Some(Predecessor { seq: 0, active: vec![s.self_id; 256] }),
         |s| {
             let mode = ScrubMode::Check;
-            let (next_stripe, mismatches, repaired, unreadable) = (0, u64::MAX, 0, 0);
-            s.scrub = Some(ScrubProgress { mode, next_stripe, mismatches, repaired, unreadable });
+            let (next_stripe, stripes, mismatches, repaired, unreadable) = (0, 0, u64::MAX, 0, 0);
+            s.scrub = Some(ScrubProgress {
+                mode,
+                next_stripe,
+                stripes,
+                mismatches,
+                repaired,
+                unreadable,
+            });
+        },
+        |s| {
+            s.last_rebuild = Some(LastRebuild { ended_unix_s: 0, took_s: u64::MAX });
         },
     ];
     for (n, broken) in breaks.iter().enumerate() {

@@ -20,8 +20,8 @@ use std::collections::BTreeSet;
 use weft_code::{CodeSpec, SLOTS_MAX};
 
 use super::{
-    Consistency, HINT_CHARS_MAX, LANES, NAME_BYTES_MAX, ScrubProgress, SlotState, Superblock,
-    SuperblockError, UNIT_BYTES,
+    Consistency, HINT_CHARS_MAX, LANES, LastScrub, NAME_BYTES_MAX, ScrubProgress, SlotState,
+    Superblock, SuperblockError, UNIT_BYTES,
 };
 use crate::area::log_bytes_min;
 use crate::region_map;
@@ -108,13 +108,18 @@ impl Superblock {
     fn check_counters(&self) -> Result<(), SuperblockError> {
         require((1..=COUNT_MAX).contains(&self.seq), "its sequence number is out of range")?;
         require(self.members_made <= COUNT_MAX, "it counts too many members made")?;
-        if let Some(ScrubProgress { next_stripe, mismatches, repaired, unreadable, .. }) =
-            self.scrub
-        {
-            let counts = [next_stripe, mismatches, repaired, unreadable];
-            let sound = counts.iter().all(|count| *count <= COUNT_MAX);
-            require(sound, "the counts of its scrub are out of range")?;
-        }
+        let scrub = self.scrub.iter().flat_map(|scrub| {
+            let ScrubProgress { next_stripe, stripes, mismatches, repaired, unreadable, .. } =
+                *scrub;
+            [next_stripe, stripes, mismatches, repaired, unreadable]
+        });
+        let last = self.last_scrub.iter().flat_map(|last| {
+            let LastScrub { ended_unix_s, stripes, mismatches, repaired, unreadable, .. } = *last;
+            [ended_unix_s, stripes, mismatches, repaired, unreadable]
+        });
+        let rebuild = self.last_rebuild.iter().flat_map(|last| [last.ended_unix_s, last.took_s]);
+        let sound = scrub.chain(last).chain(rebuild).all(|count| count <= COUNT_MAX);
+        require(sound, "the counts of a scrub or rebuild in it are out of range")?;
         let policy = self.rebuild.as_ref().is_none_or(|policy| policy.check().is_ok());
         require(policy, "a parameter of its rebuilds is out of range")
     }

@@ -38,8 +38,8 @@ pub struct StatusArgs {
 /// `weft fail`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Refuses if the array would lose data. A spare, if there is one, takes its place at once. What waits
-for a disk that does not answer goes on without it at once.
+Refuses if the array would lose data. A spare, if there is one, takes its place at once. What \
+waits for a disk that does not answer goes on without it at once.
 
 Examples:
   weft fail tank d2
