@@ -273,7 +273,7 @@ async fn use_it(rt: &Rt, array: &Array, mut fresh: Vec<Rc<dyn Disk>>, words: &[u
                 assert!(extents.iter().all(|extent| extent.len > 0));
             }
             12 => drop(array.fail(&(word / 16 % 8).to_string()).await),
-            13 if size < 1 << 30 => {
+            13 => {
                 let mode = if word / 16 % 2 == 0 { ScrubMode::Check } else { ScrubMode::Repair };
                 drop(array.scrub(mode).await);
             }
