@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use weft_code::{Plan, PlanCache, Undecodable, UnitSet};
 use weft_disk::WriteOpts;
-use weft_rt::sync::Semaphore;
+use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
 
 use crate::error::ArrayError;
@@ -17,8 +17,8 @@ use crate::geometry::Geometry;
 use crate::locks::StripeLocks;
 use crate::log::Log;
 use crate::members::Members;
-use crate::no_room::Wanting;
-use crate::region_map::{MapError, MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
+use crate::region_map::{MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
+use crate::room::Room;
 use crate::write::Pending;
 
 /// Memory for the buffers of stripe operations under way (writes, reconstructions, jobs): what is
@@ -33,6 +33,10 @@ const OPERATION_BYTES_MAX: usize = BUDGET_BYTES / 2;
 /// what was read of the stripe, new parity and its records. A scrub: what was read, parity as it
 /// should be.
 const BUFFERS_OF_UNIT: usize = 3;
+
+/// What writes may take of the budget together. They may wait for room for a long time, and reads
+/// of what is lost must not wait with them.
+const WRITE_BUDGET_BYTES: usize = BUDGET_BYTES / 2;
 
 /// Plans kept per array.
 const PLANS: usize = 1024;
@@ -61,8 +65,10 @@ pub(crate) struct Inner {
     pub locks: StripeLocks,
     pub pending: RefCell<BTreeMap<u64, Vec<Pending>>>,
     pub log: Option<Log>,
-    pub wanting: Wanting,
+    pub room: Room,
     pub budget: Semaphore,
+    /// What writes may take of it.
+    pub write_budget: Semaphore,
     pub events: Events,
     pub jobs: crate::jobs::Jobs,
     /// All data units are copies of one.
@@ -93,6 +99,10 @@ impl Inner {
         Semaphore::new(BUDGET_BYTES)
     }
 
+    pub fn new_write_budget() -> Semaphore {
+        Semaphore::new(WRITE_BUDGET_BYTES)
+    }
+
     pub fn new_plans() -> RefCell<PlanCache> {
         RefCell::new(PlanCache::new(PLANS))
     }
@@ -114,6 +124,13 @@ impl Inner {
     pub fn runs(&self) -> impl Iterator<Item = (u64, usize)> + use<> {
         let (unit, most) = (self.geometry.unit_len(), self.run_max());
         (0..unit).step_by(most).map(move |from| (from as u64, most.min(unit - from)))
+    }
+
+    /// Waits for memory for a write over a run of `len` offsets.
+    pub async fn write_memory(&self, len: usize) -> (Permit, Permit) {
+        let bytes = self.memory_of(len);
+        let of_writes = self.write_budget.acquire(bytes.min(WRITE_BUDGET_BYTES)).await;
+        (of_writes, self.budget.acquire(bytes).await)
     }
 
     pub fn check_range(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
@@ -167,10 +184,7 @@ impl Inner {
 
     /// Marks a region as being written, durably, for as long as the guard lives.
     pub async fn begin_write(&self, region: u64) -> Result<WriteGuard<'_>, ArrayError> {
-        self.map.begin_write(self, region).await.map_err(|error| match error {
-            MapError::Store(MapStoreError::NoSpace { disk }) => ArrayError::NoSpace { disk },
-            error => error.into(),
-        })
+        Ok(self.map.begin_write(self, region).await?)
     }
 
     /// Makes every write durable that was acknowledged before this call.

@@ -36,7 +36,7 @@ pub enum ArrayError {
     },
     /// So many members are lost that the array no longer takes writes.
     #[error(
-        "the array has stopped taking writes, because more members failed than its code survives: {cause}; what is still readable is in its status"
+        "the array has stopped taking writes: {cause}; what is still readable is in its status"
     )]
     Broken {
         /// The failure that was one too many.
@@ -48,9 +48,17 @@ pub enum ArrayError {
     /// The array has been stopped.
     #[error("the array is stopped")]
     Stopped,
-    /// A member's file has no room left below it.
-    #[error("no space is left under a member ({disk}): free some, then write again")]
+    /// There is no room under a member for what recovery or a job has to write there.
+    #[error("no space is left under {disk}: free some, then try again")]
     NoSpace {
+        /// The member's name.
+        disk: String,
+    },
+    /// The array was stopped while writes waited for room.
+    #[error(
+        "writes were waiting for space under {disk}: they may be found or not, and the next start recovers their stripes"
+    )]
+    Unclean {
         /// The member's name.
         disk: String,
     },

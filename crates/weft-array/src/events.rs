@@ -40,8 +40,8 @@ pub enum Event {
         /// Bytes.
         len: u64,
     },
-    /// A member found no room for a write: its file system is full. Writes that need room there
-    /// fail; what waits for room is tried again every few seconds.
+    /// There is no room under a member: its file system is full. Writes that need some wait until
+    /// there is, or the member is failed.
     NoSpace {
         /// Its slot.
         slot: usize,

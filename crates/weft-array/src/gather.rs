@@ -17,7 +17,7 @@
 //! each in other columns, the whole is beyond the code while every single sector is not; the range
 //! is then halved until the errors fall apart. It is halved down to the bad sectors, too, where
 //! parity may be wrong (dirty at a crash): the others beside them are as they should be, and what
-//! such parity gives may not be.
+//! such parity gives may not be. A repair that finds no room leaves the sectors as they are.
 //!
 //! The caller holds the stripe's lock, so that all units are of one moment.
 
@@ -316,7 +316,7 @@ impl Gather<'_> {
                     self.array.events.emit(Event::ReadErrorRepaired { slot, offset, len });
                 }
                 // The sectors stay as they are.
-                Err(error) if error.is_no_space() => self.array.note_no_space(slot, &*disk),
+                Err(error) if error.is_no_space() => {}
                 Err(error) => {
                     self.unrepaired.remove(unit);
                     self.array.member_failed(slot, &disk, &error).await;

@@ -24,6 +24,7 @@ use weft_rt::{Nanos, SECOND, Task};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::room::JOB_PERIOD;
 pub use crate::superblock::ScrubMode;
 pub(crate) use rebuild::RebuildState;
 pub use rebuild::{
@@ -35,9 +36,6 @@ pub(crate) use throttle::Throttle;
 
 /// A region's dirty mark is cleared one to two of these after its last write.
 const CLEAN_PERIOD: Nanos = 3 * SECOND;
-
-/// What waits for room under a member is tried again after this time.
-const SPACE_PERIOD: Nanos = 10 * SECOND;
 
 /// Memory that the stripes of a job in flight take together, at most.
 const WINDOW_BYTES: usize = 32 << 20;
@@ -161,6 +159,11 @@ impl Jobs {
         self.bell.notify_all();
     }
 
+    /// Completes at the next change.
+    pub fn bell(&self) -> impl Future<Output = ()> + '_ {
+        self.bell.wait()
+    }
+
     /// A job of `total` stripes begins, or goes on with those that are `left` of them.
     fn begin(&self, kind: JobKind, total: u64, left: u64, now: Nanos) {
         let done = total.saturating_sub(left);
@@ -209,16 +212,16 @@ impl Inner {
             if self.has_work().await {
                 continue;
             }
-            if !self.waits_for_space() {
+            if self.room.short().is_empty() {
                 try_at = None;
                 bell.await;
                 continue;
             }
-            let deadline = *try_at.get_or_insert_with(|| self.rt.now() + SPACE_PERIOD);
+            let deadline = *try_at.get_or_insert_with(|| self.rt.now() + JOB_PERIOD);
             select(std::pin::pin!(bell), std::pin::pin!(self.rt.sleep_until(deadline))).await;
             if self.rt.now() >= deadline {
                 try_at = None;
-                self.try_space().await;
+                self.try_room();
             }
         }
     }
@@ -231,7 +234,7 @@ impl Inner {
         if self.take_spares().await {
             return true;
         }
-        if !self.jobs.resync_stalled.get() && !self.regions_to_resync().is_empty() {
+        if !self.jobs.resync_stalled.get() && self.map.resync_count() > 0 {
             self.resync().await;
             return true;
         }

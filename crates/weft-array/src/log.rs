@@ -332,10 +332,10 @@ impl Log {
 
     /// Begins a stripe write: makes its records durable. The returned guard lives until the write
     /// itself has completed. A ring whose member fails is given up: its parity is lost with it. The
-    /// exclusion of those that lack a record is in effect on return, or the array is broken.
+    /// exclusion of those that lack a record is in effect on return.
     ///
     /// # Errors
-    /// [`ArrayError::NoSpace`] if a member has no room for a record; nothing may be written then.
+    /// If the array takes no more writes: the records may not be durable.
     pub async fn append(
         &self,
         array: &Inner,
@@ -361,19 +361,10 @@ impl Log {
         if self.records.borrow().len() > STRIPES_MAX {
             self.retire_in_background(array);
         }
-        match join_all(waits).await.into_iter().flatten().flatten().next() {
-            None => {
-                array.settled().await?;
-                Ok(op)
-            }
-            Some(disk) => {
-                // What other rings hold of this write looks after a crash like a retired one whose
-                // siblings were overwritten; so it, and all before it, had better be.
-                drop(op);
-                array.retire_all().await;
-                Err(ArrayError::NoSpace { disk })
-            }
-        }
+        join_all(waits).await;
+        array.settled().await?;
+        array.check_writable()?;
+        Ok(op)
     }
 
     fn remember(&self, seq: u64, stripe: u64, records: &[Record]) {

@@ -19,12 +19,6 @@ const RANGES_MAX: usize = 64;
 const STRIPES_MAX: u64 = 1 << 18;
 
 impl Inner {
-    /// The units of `stripe` that nobody may read: those that are on no disk, and parity that could
-    /// not be written for want of room (`no_room.rs`).
-    pub fn lost_units(&self, stripe: u64) -> UnitSet {
-        self.absent_units(stripe).union(&self.wanting.unmatched(stripe))
-    }
-
     /// The units of `stripe` that reads of users go around: those that are lost, and without
     /// redirection ([`crate::RebuildPolicy::redirect`]) all that replacements hold, as long as the
     /// code allows.
@@ -40,11 +34,11 @@ impl Inner {
 
     /// The units of `stripe` that are not on any disk: their member is missing, or not rebuilt
     /// here.
-    pub fn absent_units(&self, stripe: u64) -> UnitSet {
+    pub fn lost_units(&self, stripe: u64) -> UnitSet {
         self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe))
     }
 
-    /// The units of `stripe` that would be absent after a crash now: those that are, and those on
+    /// The units of `stripe` that would be lost after a crash now: those that are, and those on
     /// a replacement whose region is still marked stale.
     pub fn lost_after_crash(&self, stripe: u64) -> UnitSet {
         let region = self.map.region_of(stripe);
@@ -138,7 +132,8 @@ impl Inner {
 
     /// The number of further members that may fail, whichever they are.
     pub fn redundancy_remaining(&self) -> Option<usize> {
-        let gone = self.incomplete_slots().union(&self.broken_slots.get());
+        let gone =
+            self.incomplete_slots().union(&self.broken_slots.get()).union(&self.room.short());
         if let Some((known, remaining)) = self.remaining.get()
             && known == gone
         {

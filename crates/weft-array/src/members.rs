@@ -14,7 +14,6 @@ mod spares;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 
@@ -51,8 +50,6 @@ pub(crate) struct Slot {
     in_flight: Cell<u32>,
     read_errors: Cell<u64>,
     repairs: Cell<u64>,
-    /// Found no room for a write, lately.
-    no_space: Cell<bool>,
 }
 
 pub(crate) struct Members {
@@ -101,7 +98,6 @@ impl Members {
             in_flight: Cell::new(0),
             read_errors: Cell::new(0),
             repairs: Cell::new(0),
-            no_space: Cell::new(false),
         });
         let members = Self {
             in_effect: RefCell::new(in_effect),
@@ -216,23 +212,6 @@ impl Members {
         (self.slots[slot].read_errors.get(), self.slots[slot].repairs.get())
     }
 
-    /// Notes that a write to `slot` found no room. False if that was known.
-    pub fn set_no_space(&self, slot: usize) -> bool {
-        !self.slots[slot].no_space.replace(true)
-    }
-
-    /// Slots to which a write found no room, where it is not known that there is some again.
-    pub fn without_space(&self) -> UnitSet {
-        (0..self.len()).filter(|slot| self.slots[*slot].no_space.get()).collect()
-    }
-
-    /// Supposes that there is room everywhere else.
-    pub fn suppose_space_but_in(&self, full: UnitSet) {
-        for (slot, place) in self.slots.iter().enumerate() {
-            place.no_space.set(full.contains(slot));
-        }
-    }
-
     /// The name of the disk in `slot`; of a missing one the last known.
     pub fn name(&self, slot: usize) -> String {
         match self.disk(slot) {
@@ -249,7 +228,6 @@ impl Members {
     /// Empties a slot.
     pub fn set_missing(&self, slot: usize) {
         *self.slots[slot].disk.borrow_mut() = None;
-        self.slots[slot].no_space.set(false);
         self.set_state(slot, SlotState::Missing);
     }
 
@@ -389,7 +367,6 @@ impl Members {
         }
         let place = &self.slots[slot];
         *place.disk.borrow_mut() = Some(spare.disk);
-        place.no_space.set(false);
         place.read_errors.set(0);
         place.repairs.set(0);
         self.set_state(slot, state);
@@ -409,7 +386,6 @@ impl Members {
         *place.disk.borrow_mut() = Some(disk);
         place.read_errors.set(0);
         place.repairs.set(0);
-        place.no_space.set(false);
         place.state.set(SlotState::Rebuilding { lane });
         self.note_states();
     }

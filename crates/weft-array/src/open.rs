@@ -23,8 +23,8 @@ use crate::jobs::Jobs;
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::members::{Members, Spare};
-use crate::no_room::Wanting;
 use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
+use crate::room::Room;
 use crate::salvage::salvage;
 use crate::superblock::{
     Consistency, Predecessor, Superblock, read_superblock, write_label, write_superblock,
@@ -126,8 +126,9 @@ async fn open(
         locks: StripeLocks::default(),
         pending: RefCell::default(),
         log,
-        wanting: Wanting::default(),
+        room: Room::new(slots),
         budget: Inner::new_budget(),
+        write_budget: Inner::new_write_budget(),
         events: crate::events::Events::default(),
         jobs,
         mirrored,
@@ -309,6 +310,9 @@ impl Inner {
         // Whoever changes a stripe holds some of the budget: all of it means that nobody does.
         let _quiet = self.budget.acquire(crate::array::BUDGET_BYTES).await;
         self.flush_members().await;
+        if let Some(disk) = self.room.abandoned() {
+            return Err(ArrayError::Unclean { disk });
+        }
         self.check_whole()?;
         if self.read_only.get() {
             return Ok(());

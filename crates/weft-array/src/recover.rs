@@ -13,6 +13,9 @@
 //! writes are not logged. Reads of a stripe that is whole need not wait for it; writes encode
 //! parity from data there instead of folding deltas into parity that may be wrong.
 //!
+//! *No room* for what the log says: its record is needed until there is, and would be void in the
+//! next run. So the array is not started; nothing is lost by that.
+//!
 //! *A unit that was being written, on a disk that is lost*: nobody knows whether it was old or new.
 //! Any value will do for itself. But a row that the write did not touch covers it too, and with it
 //! perhaps lost units that nobody was writing: these must come out right, so the value is chosen to
@@ -107,9 +110,8 @@ impl Inner {
             let sum = |row: &Row| (row.parity, self.sum(at.stripe, len, row, &values));
             fresh.extend(rows.iter().map(sum));
             self.check_writable()?;
-            // Where there is no room the region's resync makes it right, when there is.
-            let _ = self.write_back(at, fresh, WriteOpts::USER).await;
-            return Ok(());
+            // Without room this recovery cannot end: its records are still needed.
+            return self.write_back(at, fresh).await;
         }
     }
 
@@ -217,72 +219,58 @@ impl Inner {
     /// Writes units to their members, where there are such; a member that fails is excluded.
     ///
     /// # Errors
-    /// [`ArrayError::NoSpace`] if there was no room for all of them; such parity is not trusted until there is.
-    pub(crate) async fn write_back(
-        &self,
-        at: Columns,
-        units: Units,
-        opts: WriteOpts,
-    ) -> Result<(), ArrayError> {
+    /// [`ArrayError::NoSpace`] if there was no room for all of them.
+    pub(crate) async fn write_back(&self, at: Columns, units: Units) -> Result<(), ArrayError> {
         let writes = units.into_iter().filter_map(|(unit, buf)| {
             let (slot, offset) = self.geometry.locate(at.stripe, unit, at.from);
             let disk = self.members.disk(slot)?;
             Some(async move {
-                let data = buf.freeze();
+                let (data, opts) = (buf.freeze(), WriteOpts::MAINTENANCE);
                 let result = self.write_both(at.stripe, slot, &disk, offset, data, opts).await;
-                result.err().map(|error| (unit, slot, disk, error))
+                result.err().map(|error| (slot, disk, error))
             })
         });
         let failed = futures_util::future::join_all(writes).await;
-        let mut full = UnitSet::new();
         let mut result = Ok(());
-        for (unit, slot, disk, error) in failed.into_iter().flatten() {
-            if error.is_no_space() {
-                self.note_no_space(slot, &*disk);
-                full.insert(unit);
-                result = Err(ArrayError::NoSpace { disk: disk.info().name.clone() });
+        for (slot, disk, error) in failed.into_iter().flatten() {
+            if error.is_no_space() && self.members.holds(slot, &disk) {
+                result = Err(self.note_no_space(slot));
             } else {
                 self.member_failed(slot, &disk, &error).await;
             }
         }
-        self.distrust(at.stripe, full.difference(&self.geometry.data_units())).await;
         result
     }
 
     /// Makes the parity of a stripe agree with its data. Lost units keep the value that the code
-    /// gives for them now. The caller holds the stripe's lock. Returns whether anything was wrong.
+    /// gives for them now. The caller holds the stripe's lock.
     ///
     /// # Errors
-    /// [`ArrayError::NoSpace`] if there was no room for all that is to be written: the stripe is tried
-    /// again by itself, and its region keeps its mark until then.
-    pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<bool, ArrayError> {
-        let (mut was_wrong, mut unrepaired) = (false, UnitSet::new());
+    /// [`ArrayError::NoSpace`] if there was no room for all that is to be written, or for the
+    /// repair of sectors that cannot be read.
+    pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<(), ArrayError> {
+        let mut unrepaired = UnitSet::new();
         for (from, len) in self.runs() {
             let at = Columns::maintenance(stripe, from);
             let check = self.check_stripe(at, len).await?;
-            let written: UnitSet = check.wrong.iter().map(|(unit, _)| *unit).collect();
-            if !written.is_empty() {
-                self.write_back(at, check.wrong, WriteOpts::MAINTENANCE).await?;
-            }
-            was_wrong |= !written.is_empty();
-            unrepaired = unrepaired.union(&check.unrepaired.difference(&written));
+            let wrong: UnitSet = check.wrong.iter().map(|(unit, _)| *unit).collect();
+            self.write_back(at, check.wrong).await?;
+            unrepaired = unrepaired.union(&check.unrepaired.difference(&wrong));
         }
-        // Also units whose member was lost meanwhile: whoever takes its place gets them anew.
-        self.wanting.forget(stripe);
         self.check_writable()?;
-        self.await_repair(stripe, unrepaired)?;
-        Ok(was_wrong)
+        match unrepaired.iter().next() {
+            Some(unit) => Err(self.note_no_space(self.geometry.slot(stripe, unit))),
+            None => Ok(()),
+        }
     }
 
-    /// Reads all units of a stripe over a run of offsets and computes their parity anew. Unmatched
-    /// parity is wrong, and not looked at.
+    /// Reads all units of a stripe over a run of offsets and computes their parity anew.
     pub(crate) async fn check_stripe(
         &self,
         at: Columns,
         len: usize,
     ) -> Result<Checked, ArrayError> {
-        let (absent, unmatched) = (self.absent_units(at.stripe), self.wanting.unmatched(at.stripe));
-        let (lost, unmatched) = (absent.union(&unmatched), unmatched.difference(&absent));
+        let lost = self.lost_units(at.stripe);
         let code = &self.geometry.code;
         let k = code.k();
         // A mirror whose first copy is lost takes the next: the planner finds it.
@@ -299,27 +287,22 @@ impl Inner {
         let mut fresh: Vec<Buf> = parity.iter().map(|_| Buf::new(len)).collect();
         let mut outputs: Vec<&mut [u8]> = fresh.iter_mut().map(|buf| &mut **buf).collect();
         weft_gf::encode(&rows, &sources, &mut outputs);
-        let mut wrong: Units = parity
+        let wrong = parity
             .iter()
             .zip(fresh)
             .filter(|((_, found), fresh)| **found != **fresh)
             .map(|((unit, _), fresh)| (*unit, fresh))
             .collect();
-        for unit in unmatched.iter() {
-            let mut fresh = Buf::new(len);
-            weft_gf::encode(&[code.row(at.stripe, unit - k)], &sources, &mut [&mut fresh]);
-            wrong.push((unit, fresh));
-        }
         Ok(Checked { data, parity, wrong, unrepaired })
     }
 }
 
 /// Units with their coefficients in an equation.
-pub(crate) type Coefs = Vec<(usize, u8)>;
+type Coefs = Vec<(usize, u8)>;
 
 /// Solves Σ coef·value = right-hand side; units that stay undetermined count as zeros and are left
 /// out.
-pub(crate) fn solve(mut equations: Vec<(Coefs, Buf)>) -> Units {
+fn solve(mut equations: Vec<(Coefs, Buf)>) -> Units {
     let mut pivots: Vec<(usize, Coefs, Buf)> = Vec::new();
     while let Some((coefs, rest)) = equations.pop() {
         let Some((unit, pivot)) = coefs.first().copied() else { continue };

@@ -91,12 +91,6 @@ pub enum MapStoreError {
     /// A disk failed, and it was one too many.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// A member has no room to have a region zeroed that is written for the first time.
-    #[error("no space is left under a member ({disk})")]
-    NoSpace {
-        /// The member's name.
-        disk: String,
-    },
     /// The engine takes no writes any more.
     #[error("{0}")]
     Refused(String),

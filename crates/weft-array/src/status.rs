@@ -111,8 +111,8 @@ pub struct SlotStatus {
     pub stale_regions: u64,
     /// The disk that it is being copied to, to be replaced by it.
     pub replacement: Option<String>,
-    /// A write found no room on it, lately.
-    pub no_space: bool,
+    /// Bytes that wait until there is room under its disk; 0 if none do.
+    pub wants_room_bytes: u64,
 }
 
 impl Status {
@@ -169,8 +169,7 @@ impl Inner {
     fn slot_status(&self, slot: usize) -> SlotStatus {
         let state = self.members.state(slot);
         let (read_errors, repaired) = self.members.error_counts(slot);
-        let (disk, no_space) =
-            (self.members.name(slot), self.members.without_space().contains(slot));
+        let (disk, wants_room_bytes) = (self.members.name(slot), self.wants_bytes(slot));
         let copying = self.members.copying(slot);
         let replacement =
             copying.and_then(|_| Some(self.members.beside(slot)?.info().name.clone()));
@@ -189,7 +188,7 @@ impl Inner {
             repaired,
             stale_regions,
             replacement,
-            no_space,
+            wants_room_bytes,
         }
     }
 

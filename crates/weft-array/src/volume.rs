@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen};
 
@@ -164,7 +163,8 @@ impl Array {
             return Err(ArrayError::Refused(format!("slot {slot} is missing already")));
         };
         let gone = self.0.incomplete_slots();
-        if !gone.contains(slot) && !self.0.survives(gone.with(slot)) {
+        let unsound = gone.union(&self.0.room.short()).with(slot);
+        if !gone.contains(slot) && !self.0.survives(unsound) {
             return Err(ArrayError::Refused(format!(
                 "slot {slot} cannot be failed: the array would lose data; wait for the rebuild, or add a spare first"
             )));
@@ -314,9 +314,9 @@ impl Array {
     /// Slots whose loss now would lose data, beside those already lost.
     pub fn essential_slots(&self) -> Vec<usize> {
         let gone = self.0.incomplete_slots();
-        let essential = |slot: &usize| {
-            !gone.contains(*slot) && !self.0.survives(gone.union(&UnitSet::one(*slot)))
-        };
+        let unsound = gone.union(&self.0.room.short());
+        let essential =
+            |slot: &usize| !gone.contains(*slot) && !self.0.survives(unsound.with(*slot));
         (0..self.0.members.len()).filter(essential).collect()
     }
 

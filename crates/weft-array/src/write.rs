@@ -17,8 +17,8 @@
 //!
 //! A member that fails a write is excluded durably (superblock) *before* the request is
 //! acknowledged: it holds old data, and must not come back as if it held the new. So does every
-//! other write wait that left the member out (`commit.rs`). One that finds no room works otherwise,
-//! and stays (`no_room.rs`).
+//! other write wait that left the member out (`commit.rs`). One that finds no room waits, too
+//! (`room.rs`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::error::ArrayError;
 use crate::gather::Columns;
 use crate::geometry::{Piece, to_len};
 use crate::log::Record;
-use crate::parity::{Band, Ready};
+use crate::parity::Ready;
 
 /// New bytes for a run of columns of one data unit.
 #[derive(Debug, Clone)]
@@ -67,16 +67,14 @@ pub(crate) struct Pending {
 }
 
 /// One I/O of a stripe write.
-pub(crate) struct UnitWrite {
-    pub unit: usize,
-    pub column: u64,
-    pub data: Frozen,
+struct UnitWrite {
+    unit: usize,
+    column: u64,
+    data: Frozen,
 }
 
-/// A unit whose write failed.
+/// A disk that failed a write.
 pub(crate) struct FailedWrite {
-    pub unit: usize,
-    pub column: u64,
     pub slot: usize,
     pub disk: Rc<dyn Disk>,
     pub error: DiskError,
@@ -144,7 +142,7 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         // Of several units, together no more than a part of the stripe.
         let len = segments.iter().map(|segment| segment.data.len()).sum();
-        let _memory = self.budget.acquire(self.memory_of(len)).await;
+        let _memory = self.write_memory(len).await;
         // The array may have been stopped while this waited.
         self.check_writable()?;
         let _dirty = self.begin_write(self.map.region_of(stripe)).await?;
@@ -221,12 +219,10 @@ impl Inner {
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
-        self.match_stripe(stripe).await?;
         let segments = joined(self.align_segments(stripe, segments).await?);
         self.check_writable()?;
         let mut writes = Vec::new();
         let mut records = Vec::new();
-        let mut bands = Vec::new();
         for Ready { band, parity, record, .. } in self.prepare(stripe, &segments).await? {
             for (unit, data) in &band.data {
                 writes.push(UnitWrite { unit: *unit, column: band.from, data: data.clone() });
@@ -235,16 +231,14 @@ impl Inner {
                 writes.push(UnitWrite { unit, column: band.from, data: data.freeze() });
             }
             records.extend(record);
-            bands.push(band);
         }
         let others = records.iter().any(Record::leaves_out_others);
         let live = match &self.log {
             Some(log) => Some(log.append(self, stripe, records).await?),
             None => None,
         };
-        self.check_writable()?;
         let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
-        let write = self.write_units(stripe, &bands, writes, durable);
+        let write = self.write_units(stripe, writes, durable);
         let whole = self.write_and_bring(stripe, &segments, write).await?;
         // Others may have found a member failed, so that this write left it out without an error.
         self.settled().await?;
@@ -263,10 +257,9 @@ impl Inner {
     }
 
     /// Writes all units; says whether all of them could be.
-    pub(crate) async fn write_units(
+    async fn write_units(
         &self,
         stripe: u64,
-        bands: &[Band],
         writes: Vec<UnitWrite>,
         fua: bool,
     ) -> Result<bool, ArrayError> {
@@ -274,50 +267,29 @@ impl Inner {
         if failed.is_empty() {
             return Ok(true);
         }
-        Box::pin(self.write_failed(stripe, bands, writes, failed)).await
+        Box::pin(self.write_failed(failed)).await.map(|()| false)
     }
 
-    /// After writes that failed: their members are excluded or, for lack of room, the write is
-    /// undone.
-    async fn write_failed(
-        &self,
-        stripe: u64,
-        bands: &[Band],
-        writes: Vec<UnitWrite>,
-        failed: Vec<FailedWrite>,
-    ) -> Result<bool, ArrayError> {
-        let is_full = |f: &FailedWrite| f.error.is_no_space();
-        let (full, failed): (Vec<_>, Vec<_>) = failed.into_iter().partition(is_full);
-        for FailedWrite { slot, disk, error, .. } in failed {
-            self.member_failed(slot, &disk, &error).await;
-        }
-        if let Some(first) = full.first() {
-            let disk = first.disk.info().name.clone();
-            self.check_writable()?;
-            self.settle_no_space(stripe, bands, &writes, &full).await;
-            return Err(ArrayError::NoSpace { disk });
+    /// After writes that failed: their members are excluded.
+    pub(crate) async fn write_failed(&self, failed: Vec<FailedWrite>) -> Result<(), ArrayError> {
+        for FailedWrite { slot, disk, error } in failed {
+            self.data_write_failed(slot, &disk, &error).await;
         }
         // The units that failed are now lost ones, and decodable as long as the array is whole
         // enough.
-        self.check_writable()?;
-        Ok(false)
+        self.check_writable()
     }
 
     /// Issues all writes at once to the members that are there; returns those that failed.
-    pub(crate) async fn issue(
-        &self,
-        stripe: u64,
-        writes: &[UnitWrite],
-        opts: WriteOpts,
-    ) -> Vec<FailedWrite> {
+    async fn issue(&self, stripe: u64, writes: &[UnitWrite], opts: WriteOpts) -> Vec<FailedWrite> {
         let lost = self.lost_units(stripe);
         let issued = writes.iter().filter(|write| !lost.contains(write.unit)).filter_map(|write| {
             let (slot, offset) = self.geometry.locate(stripe, write.unit, write.column);
             let disk = self.members.disk(slot)?;
-            let (unit, column, data) = (write.unit, write.column, write.data.clone());
+            let data = write.data.clone();
             Some(async move {
                 let result = self.write_both(stripe, slot, &disk, offset, data, opts).await;
-                result.err().map(|error| FailedWrite { unit, column, slot, disk, error })
+                result.err().map(|error| FailedWrite { slot, disk, error })
             })
         });
         join_all(issued).await.into_iter().flatten().collect()

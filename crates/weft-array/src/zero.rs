@@ -12,15 +12,14 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
-use weft_rt::{Buf, Frozen, ZEROS_BYTES_MAX};
+use weft_rt::{Frozen, ZEROS_BYTES_MAX};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
 use crate::log::{Record, RowRecord};
-use crate::parity::Band;
 use crate::region_map::MapStoreError;
-use crate::write::{FailedWrite, UnitWrite};
+use crate::write::FailedWrite;
 
 /// Stripes zeroed at the same time.
 const STRIPES_AT_ONCE: u64 = 32;
@@ -131,8 +130,7 @@ impl Inner {
         self.check_writable()?;
         // The record counts on what is lost.
         self.settled().await?;
-        // Unmatched parity is zeroed like the rest, and matches then.
-        let lost = self.absent_units(stripe);
+        let lost = self.lost_units(stripe);
         let lost_later = lost.union(&self.lost_after_crash(stripe));
         let live = self.log_zero_stripe(stripe, lost, lost_later).await?;
         // Without its record nothing may be written: a lost unit would be neither old nor new.
@@ -147,40 +145,17 @@ impl Inner {
             let disk = self.members.disk(slot)?;
             Some(async move {
                 let result = self.zero_both(stripe, slot, &disk, offset, len, opts).await;
-                result.err().map(|error| FailedWrite { unit, column: 0, slot, disk, error })
+                result.err().map(|error| FailedWrite { slot, disk, error })
             })
         });
         let failed: Vec<_> = join_all(writes).await.into_iter().flatten().collect();
         let whole = failed.is_empty();
-        let (full, failed): (Vec<_>, Vec<_>) =
-            failed.into_iter().partition(|f| f.error.is_no_space());
-        for f in failed {
-            self.member_failed(f.slot, &f.disk, &f.error).await;
-        }
+        self.write_failed(failed).await?;
         self.settled().await?;
-        self.check_writable()?;
         if let (true, Some(live)) = (fua && whole, &live) {
             live.is_durable();
         }
-        let Some(first) = full.first() else {
-            self.wanting.forget(stripe);
-            return Ok(());
-        };
-        let disk = first.disk.info().name.clone();
-        self.settle_zeroes(stripe, &full).await;
-        Err(ArrayError::NoSpace { disk })
-    }
-
-    /// After zeroing a stripe of which some units found no room for zeros.
-    async fn settle_zeroes(&self, stripe: u64, full: &[FailedWrite]) {
-        let zeros = Buf::zeroed(self.geometry.unit_len()).freeze();
-        let units = self.geometry.units();
-        let write = |unit| UnitWrite { unit, column: 0, data: zeros.clone() };
-        let writes: Vec<UnitWrite> = units.iter().map(write).collect();
-        let units = self.geometry.data_units();
-        let data = units.iter().map(|unit| (unit, zeros.clone())).collect();
-        let band = Band { from: 0, len: zeros.len(), units, data };
-        self.settle_no_space(stripe, &[band], &writes, full).await;
+        Ok(())
     }
 
     /// While degraded the lost units' new value (zero) is logged, and records on disk are
@@ -214,7 +189,7 @@ impl Inner {
     /// Zeroes all units of some stripes on all members, durably.
     ///
     /// # Errors
-    /// If a member has no room for zeros.
+    /// If the array takes no writes any more.
     pub(crate) async fn zero_units(
         &self,
         stripes: std::ops::Range<u64>,
@@ -230,23 +205,19 @@ impl Inner {
             let disk = self.members.disk(slot)?;
             Some(async move {
                 let twin = self.members.beside(slot);
-                let result = disk.write_zeroes(offset, len, WriteOpts::USER).await;
+                let result = self.zero_with_room(slot, &disk, offset, len, WriteOpts::USER).await;
                 if let Some(twin) = twin
                     && let Err(error) = twin.write_zeroes(offset, len, WriteOpts::USER).await
                 {
                     self.member_failed(slot, &twin, &error).await;
                 }
-                result.err().map(|error| (slot, disk, error))
+                result.err().map(|error| FailedWrite { slot, disk, error })
             })
         });
-        let failed = join_all(zeroes).await;
-        for (slot, disk, error) in failed.into_iter().flatten() {
-            if error.is_no_space() {
-                self.note_no_space(slot, &*disk);
-                return Err(MapStoreError::NoSpace { disk: disk.info().name.clone() });
-            }
-            self.member_failed(slot, &disk, &error).await;
-        }
+        let failed = join_all(zeroes).await.into_iter().flatten().collect();
+        self.write_failed(failed)
+            .await
+            .map_err(|error| MapStoreError::Refused(error.to_string()))?;
         self.flush_members().await;
         Ok(())
     }

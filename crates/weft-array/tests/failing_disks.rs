@@ -151,55 +151,6 @@ fn one_failure_too_many_stops_writes_and_leaves_the_metadata_alone() {
 }
 
 #[test]
-fn a_full_disk_fails_the_write_and_leaves_every_stripe_of_one_piece() {
-    run(|rt| async move {
-        for code in ["raid1", "raid5", "raid6", "rs:3+2", "lrc:4,2,1"] {
-            let slots = match code {
-                "lrc:4,2,1" => 7,
-                "raid1" => 3,
-                _ => 5,
-            };
-            for full in 0..slots {
-                let bench = Bench::new(&rt, code, slots).await;
-                let (k, stripe) = (bench.k() as u64, bench.stripe_bytes());
-                // The rest of the stripe holds something on the other disks.
-                let bytes = pattern(0, stripe as usize, 1);
-                bench.disks[full].faults.full.set(true);
-                let mut shadow = vec![0; stripe as usize];
-                let mut failed = 0;
-                for unit in (0..k).rev() {
-                    let range = (unit * UNIT) as usize..((unit + 1) * UNIT) as usize - 512;
-                    let data = Frozen::copy_from(&bytes[range.clone()]);
-                    match bench.array.write(unit * UNIT, data, false).await {
-                        Ok(()) => shadow[range.clone()].copy_from_slice(&bytes[range]),
-                        Err(error) => {
-                            let full = matches!(error.root(), ArrayError::NoSpace { .. });
-                            assert!(full, "{code}: {error}");
-                            failed += 1;
-                        }
-                    }
-                }
-                let data = Frozen::copy_from(&bytes);
-                failed += usize::from(bench.array.write(0, data, false).await.is_err());
-                assert!(failed > 0, "{code}, {full}");
-                let now = read(&bench.array, 0, stripe as usize).await;
-                for (sector, found) in now.chunks(512).enumerate() {
-                    let range = sector * 512..(sector + 1) * 512;
-                    let old_or_new = *found == shadow[range.clone()] || *found == bytes[range];
-                    assert!(old_or_new, "{code}, disk {full} full: sector {sector}");
-                }
-                let report = bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
-                assert_eq!(report.mismatches, 0, "{code}, disk {full} full");
-                bench.disks[full].faults.full.set(false);
-                write(&bench.array, 0, &bytes).await;
-                assert!(read(&bench.array, 0, stripe as usize).await == bytes, "{code}");
-                bench.array.stop().await.expect("stopped");
-            }
-        }
-    });
-}
-
-#[test]
 fn a_reader_that_is_dropped_while_it_repairs_does_not_undo_a_later_write() {
     run(|rt| async move {
         let bench = Bench::new(&rt, "raid5", 3).await;

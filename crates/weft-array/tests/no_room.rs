@@ -1,6 +1,6 @@
-//! Members without room: whichever write finds none, wholly or in part, the client is told, no
-//! member is given up, nothing is damaged that was not being written, and when there is room again
-//! everything is as it should be.
+//! Members without room: writes that find none wait, whichever they are, and all others go on.
+//! They end when there is room, or when the member is failed. A crash or a stop meanwhile loses
+//! nothing that was acknowledged, and the redundancy that the status then states is there.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -12,35 +12,51 @@ mod common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, options, run};
+use common::bench::{Bench, UNIT, disk, members, options, run};
+use common::disk::{Leave, Power, TestDisk};
 use common::*;
-use weft_array::{Array, ArrayError, Consistency, ScrubMode};
-use weft_rt::{Buf, Frozen, SECOND};
+use weft_array::{Array, ArrayError, Consistency, Event, ScrubMode};
+use weft_disk::Disk;
+use weft_rt::{Buf, Frozen, Rt, SECOND, Task};
 
 const SECTOR: usize = 512;
+const STRIPES: usize = 12;
 
+/// Which writes to the full disk find no room.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lack {
-    /// One write fails, and stores nothing.
-    Once,
-    /// One write fails half-way.
+    /// Those that go where nothing was so far.
+    New,
+    /// All of data, after half of each was stored.
     Half,
-    /// From one write on all that go where nothing was so far fail, on one disk.
-    Full,
-    /// From one write on all fail on one disk that are not metadata, as on a copy-on-write file
-    /// system.
-    All,
+    /// All of data and of the log, as on a copy-on-write file system.
+    CopyOnWrite,
 }
 
-#[derive(Clone, Copy)]
-struct Setup {
+/// What ends the waiting.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum End {
+    Room,
+    Fail,
+    Stop,
+    /// The program dies, and its disks keep all that they were given.
+    Kill,
+    /// The power goes.
+    Cut,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
     code: &'static str,
     slots: usize,
     consistency: Consistency,
     failed: &'static [usize],
+    full: usize,
+    lack: Lack,
 }
 
-/// What each sector may hold, the newest last; and where writes failed.
+/// What each sector may hold.
+#[derive(Clone)]
 struct Shadow(Vec<Vec<Vec<u8>>>);
 
 impl Shadow {
@@ -48,23 +64,32 @@ impl Shadow {
         Self(bytes.chunks(SECTOR).map(|sector| vec![sector.to_vec()]).collect())
     }
 
-    fn wrote(&mut self, offset: usize, bytes: &[u8], result: &Result<(), ArrayError>, what: &str) {
+    fn add(&mut self, offset: usize, bytes: &[u8]) {
         for (number, sector) in (offset / SECTOR..).zip(bytes.chunks(SECTOR)) {
-            let versions = &mut self.0[number];
-            match result {
-                Ok(()) => *versions = vec![sector.to_vec()],
-                Err(error) => {
-                    let full = matches!(error.root(), ArrayError::NoSpace { .. });
-                    assert!(full, "{what}: {error}");
-                    versions.push(sector.to_vec());
-                }
-            }
+            self.0[number].push(sector.to_vec());
         }
     }
 
-    /// Each sector is what it may be; one that may be more than one thing can be excused.
-    fn check(&self, first: usize, found: &[u8], excused: impl Fn(usize) -> bool, what: &str) {
-        for (number, sector) in (first..).zip(found.chunks(SECTOR)) {
+    fn set(&mut self, offset: usize, bytes: &[u8]) {
+        for (number, sector) in (offset / SECTOR..).zip(bytes.chunks(SECTOR)) {
+            self.0[number] = vec![sector.to_vec()];
+        }
+    }
+
+    /// Holds all of the array against it; one that may be more than one thing can be excused.
+    async fn check(&self, array: &Array, excused: impl Fn(usize) -> bool, what: &str) {
+        self.check_part(array, 0..self.0.len(), excused, what).await;
+    }
+
+    async fn check_part(
+        &self,
+        array: &Array,
+        sectors: std::ops::Range<usize>,
+        excused: impl Fn(usize) -> bool,
+        what: &str,
+    ) {
+        let found = read(array, (sectors.start * SECTOR) as u64, sectors.len() * SECTOR).await;
+        for (number, sector) in sectors.zip(found.chunks(SECTOR)) {
             let versions = &self.0[number];
             let fits = versions.iter().any(|version| version == sector);
             let open = versions.len() > 1 && excused(number);
@@ -73,162 +98,400 @@ impl Shadow {
     }
 }
 
-/// Sectors, from the array's beginning: parts of units, several units, whole stripes, beside and
-/// over each other.
-fn writes(stripe: usize) -> Vec<(usize, usize, bool)> {
-    let unit = UNIT as usize;
+/// A request to each of some stripes: part of a sector's unit, two units, a whole stripe, nearly
+/// one; where something was, and where nothing was. The last writes zeros.
+fn requests(stripe: usize) -> Vec<(usize, usize)> {
+    let unit = (UNIT as usize).min(stripe);
+    let in_stripe = |n: usize, from: usize, len: usize| (n * stripe + from, len);
     vec![
-        (2 * SECTOR, 3 * SECTOR, false),
-        (unit - SECTOR, 2 * SECTOR, true),
-        (stripe, stripe, false),
-        (stripe + unit, unit, false),
-        (2 * stripe - unit - SECTOR, unit + 2 * SECTOR, false),
-        (3 * stripe, stripe - unit, true),
-        (0, 2 * stripe, false),
-        (4 * stripe + unit / 2, stripe, false),
+        in_stripe(0, 2 * SECTOR, 3 * SECTOR),
+        in_stripe(1, 2 * SECTOR, 3 * SECTOR),
+        in_stripe(2, unit - SECTOR, (2 * SECTOR).min(stripe - unit + SECTOR)),
+        in_stripe(3, unit - SECTOR, (2 * SECTOR).min(stripe - unit + SECTOR)),
+        in_stripe(4, 0, stripe),
+        in_stripe(5, 0, stripe),
+        in_stripe(6, SECTOR, stripe - SECTOR),
+        in_stripe(7, 0, stripe - SECTOR),
+        in_stripe(9, 0, stripe),
+        in_stripe(10, 0, stripe),
     ]
 }
 
-/// Does the run with the `n`th data or log write lacking room. False if there were fewer writes.
-async fn lack(rt: weft_rt::Rt, setup: Setup, lack: Lack, n: u64) -> bool {
-    let what = format!("{} {} {lack:?} {n}", setup.code, setup.consistency);
-    let what = &what;
-    let mut options = options(setup.code);
-    options.consistency = setup.consistency;
-    let disks: Vec<_> = (0..setup.slots).map(|n| disk(&rt, n, 512)).collect();
-    let bench = Bench::on(&rt, &options, disks).await;
-    let stripe = bench.stripe_bytes() as usize;
-    // Something lies in every other stripe already.
-    let mut bytes = vec![0; 6 * stripe];
-    for at in (0..6).step_by(2).map(|n| n * stripe) {
-        bytes[at..at + stripe - 700].copy_from_slice(&pattern(at as u64, stripe - 700, 1));
-        write(&bench.array, at as u64, &bytes[at..at + stripe - 700]).await;
+/// Where a request writes, what, and its answer.
+type Request = (usize, Vec<u8>, Task<Result<(), ArrayError>>);
+
+struct Story {
+    case: Case,
+    bench: Bench,
+    open: Rc<Cell<bool>>,
+    shadow: Shadow,
+    tasks: Vec<Request>,
+}
+
+fn fill_up(disk: &TestDisk, case: Case, log: u64, data: u64, open: &Rc<Cell<bool>>) {
+    let open = open.clone();
+    let from = if case.lack == Lack::CopyOnWrite { log } else { data };
+    *disk.faults.room.borrow_mut() = Some(Box::new(move |offset, len, covered| {
+        let refused = offset >= from && !open.get() && !(covered && case.lack == Lack::New);
+        let half = case.lack == Lack::Half;
+        refused.then_some(if half { len / 2 / SECTOR as u64 * SECTOR as u64 } else { 0 })
+    }));
+}
+
+impl Story {
+    /// An array with something in every other stripe, and requests of which some wait.
+    async fn begin(rt: &Rt, case: Case) -> Self {
+        let mut options = options(case.code);
+        options.consistency = case.consistency;
+        let disks: Vec<_> = (0..case.slots).map(|n| disk(rt, n, 512)).collect();
+        let bench = Bench::on(rt, &options, disks).await;
+        let stripe = bench.stripe_bytes() as usize;
+        let mut bytes = vec![0; STRIPES * stripe];
+        for at in (0..STRIPES).step_by(2).map(|n| n * stripe) {
+            bytes[at..at + stripe].copy_from_slice(&pattern(at as u64, stripe, 1));
+            write(&bench.array, at as u64, &bytes[at..at + stripe]).await;
+        }
+        for slot in case.failed {
+            bench.array.fail(&slot.to_string()).await.expect("failed");
+        }
+        bench.array.flush().await.expect("flushed");
+        let open = Rc::new(Cell::new(false));
+        let area = &bench.superblock.area;
+        fill_up(&bench.disks[case.full], case, area.log_offset, area.data_offset, &open);
+        let mut story = Self { case, bench, open, shadow: Shadow::new(&bytes), tasks: Vec::new() };
+        story.send(rt, stripe);
+        rt.sleep(7 * SECOND).await;
+        story.note_ended().await;
+        story
     }
-    for slot in setup.failed {
-        bench.array.fail(&slot.to_string()).await.expect("failed");
+
+    fn send(&mut self, rt: &Rt, stripe: usize) {
+        let all = requests(stripe);
+        for (number, (offset, len)) in all.iter().copied().enumerate() {
+            let zeroes = number + 1 == all.len();
+            let new = if zeroes { vec![0; len] } else { pattern(offset as u64, len, 2) };
+            self.shadow.add(offset, &new);
+            let (array, data) = (self.bench.array.clone(), Frozen::copy_from(&new));
+            let task = rt.spawn(async move {
+                match zeroes {
+                    true => array.write_zeroes(offset as u64, len as u64, false, false).await,
+                    false => array.write(offset as u64, data, number % 3 == 0).await,
+                }
+            });
+            self.tasks.push((offset, new, task));
+        }
     }
-    let mut shadow = Shadow::new(&bytes);
-    let (count, open) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-    let metadata = bench.superblock.area.log_offset;
-    for disk in &bench.disks {
-        let (count, open, begun) = (count.clone(), open.clone(), Cell::new(false));
-        let room = move |offset: u64, len: u64, covered: bool| {
-            if offset < metadata || open.get() {
-                return None;
+
+    /// What was acknowledged holds from now on.
+    async fn note_ended(&mut self) {
+        for (offset, new, task) in std::mem::take(&mut self.tasks) {
+            if task.is_finished() {
+                task.await.expect("not refused");
+                self.shadow.set(offset, &new);
+            } else {
+                self.tasks.push((offset, new, task));
             }
-            count.set(count.get() + 1);
-            let now = count.get() == n + 1;
-            begun.set(begun.get() || now);
-            match lack {
-                Lack::Once => now.then_some(0),
-                Lack::Half => now.then_some(len / 2 / 512 * 512),
-                Lack::Full => (begun.get() && !covered).then_some(0),
-                Lack::All => begun.get().then_some(len / 1024 % 2 * 512),
+        }
+    }
+
+    fn status_is_true(&self, what: &str) {
+        let status = self.bench.array.status();
+        for slot in &status.slots {
+            let wants = slot.slot == self.case.full && !self.tasks.is_empty();
+            assert_eq!(slot.wants_room_bytes > 0, wants, "{what}: {slot:?}");
+            let state = if self.case.failed.contains(&slot.slot) { "missing" } else { "active" };
+            assert_eq!(slot.state, state, "{what}: {slot:?}");
+        }
+        assert!(status.broken.is_none(), "{what}");
+    }
+
+    /// Holds the array against the shadow while writes wait. What was on a missing member cannot be
+    /// had of their stripes until they have ended.
+    async fn check_waiting(&self, what: &str) {
+        let sectors = self.bench.stripe_bytes() as usize / SECTOR;
+        for stripe in 0..STRIPES {
+            let range = stripe * sectors..(stripe + 1) * sectors;
+            let waits = |(at, ..): &Request| range.contains(&(at / SECTOR));
+            if self.case.failed.is_empty() || !self.tasks.iter().any(waits) {
+                self.shadow.check_part(&self.bench.array, range, |_| false, what).await;
+            }
+        }
+    }
+
+    /// Sectors of the array that lie on this slot.
+    fn lies_on(&self, slot: usize) -> impl Fn(usize) -> bool {
+        let (stripe, k) = (self.bench.stripe_bytes(), self.bench.k());
+        move |sector| {
+            let at = (sector * SECTOR) as u64;
+            k > 1 && self.bench.place(at / stripe, (at % stripe / UNIT) as usize).0 == slot
+        }
+    }
+
+    /// Disks with what a crash leaves, and as full as they were.
+    fn reopen(&self, rt: &Rt, leave: impl Fn(usize) -> Leave) -> Vec<Rc<TestDisk>> {
+        let power = Power::new();
+        let disks = self.bench.disks.iter().enumerate().map(|(n, disk)| {
+            let cells = disk.cells.borrow().after_cut(leave(n));
+            TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, cells)
+        });
+        let disks: Vec<_> = disks.collect();
+        let area = &self.bench.superblock.area;
+        let (full, open) = (&disks[self.case.full], &self.open);
+        fill_up(full, self.case, area.log_offset, area.data_offset, open);
+        disks
+    }
+}
+
+async fn scrub_is_clean(array: &Array, what: &str) {
+    let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+    assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
+}
+
+async fn tell(rt: Rt, case: Case, end: End) -> bool {
+    let what = &format!("{case:?} {end:?}");
+    let mut story = Story::begin(&rt, case).await;
+    let waited = !story.tasks.is_empty();
+    story.status_is_true(what);
+    story.check_waiting(what).await;
+    let array = story.bench.array.clone();
+    match end {
+        End::Room => story.open.set(true),
+        End::Fail if case.failed.is_empty() => {
+            array.fail(&case.full.to_string()).await.expect("it can be failed at any time");
+        }
+        End::Fail => return waited,
+        End::Stop => {
+            let unclean = array.stop().await;
+            assert_eq!(unclean.is_err(), waited, "{what}: {unclean:?}");
+            for (.., task) in std::mem::take(&mut story.tasks) {
+                assert!(task.is_finished(), "{what}: its client waits for ever");
+                task.await.expect_err("it was not carried out");
+            }
+            recovered(&rt, &story, |_| Leave::All, what).await;
+            return waited;
+        }
+        End::Kill => {
+            recovered(&rt, &story, |_| Leave::All, what).await;
+            return waited;
+        }
+        End::Cut => {
+            // Nothing was flushed since the array was filled.
+            story.shadow = story.cut();
+            recovered(&rt, &story, |n| Leave::Some(n as u64), what).await;
+            return waited;
+        }
+    }
+    rt.sleep(60 * SECOND).await;
+    story.note_ended().await;
+    assert!(story.tasks.is_empty(), "{what}: a write still waits");
+    story.shadow.check(&array, |_| false, what).await;
+    let status = array.status();
+    assert!(status.slots.iter().all(|slot| slot.wants_room_bytes == 0), "{what}: {status:?}");
+    scrub_is_clean(&array, what).await;
+    array.stop().await.expect("stopped");
+    waited
+}
+
+impl Story {
+    /// After a power cut: of all requests, acknowledged or not, any sector is old or new.
+    fn cut(&self) -> Shadow {
+        let stripe = self.bench.stripe_bytes() as usize;
+        let mut bytes = vec![0; STRIPES * stripe];
+        for at in (0..STRIPES).step_by(2).map(|n| n * stripe) {
+            bytes[at..at + stripe].copy_from_slice(&pattern(at as u64, stripe, 1));
+        }
+        let mut shadow = Shadow::new(&bytes);
+        let all = requests(stripe);
+        for (number, (offset, len)) in all.iter().copied().enumerate() {
+            let zeroes = number + 1 == all.len();
+            let new = if zeroes { vec![0; len] } else { pattern(offset as u64, len, 2) };
+            // With FUA it is durable once it is acknowledged.
+            let waits = self.tasks.iter().any(|(at, ..)| *at == offset);
+            match number % 3 == 0 && !zeroes && !waits {
+                true => shadow.set(offset, &new),
+                false => shadow.add(offset, &new),
+            }
+        }
+        shadow
+    }
+}
+
+/// After a crash: everything is as it may be, with all disks and with each of them lost, before
+/// there is room and after.
+async fn recovered(rt: &Rt, story: &Story, leave: impl Fn(usize) -> Leave, what: &str) {
+    let Case { code, slots, failed, full, consistency, .. } = story.case;
+    for lost in std::iter::once(None).chain((0..slots).map(Some)) {
+        let what = &format!("{what}, {lost:?} lost");
+        if lost.is_some_and(|slot| failed.contains(&slot)) {
+            continue;
+        }
+        story.open.set(false);
+        let disks = story.reopen(rt, &leave);
+        let mut there = members(&disks);
+        if let Some(slot) = lost {
+            there.remove(slot);
+        }
+        let options = weft_array::AssembleOptions { nonce: rt.now() + 1, ..Default::default() };
+        let mut array = Array::assemble(rt, there.clone(), options).await;
+        if let Err(ArrayError::NoSpace { .. }) = &array {
+            // Nothing was changed that it needs: it starts as soon as there is room.
+            story.open.set(true);
+            array = Array::assemble(rt, there, options).await;
+        }
+        let array = match array {
+            Ok(array) => array,
+            Err(error) => {
+                let too_many = lost.is_some() && (!failed.is_empty() || code == "raid0");
+                assert!(too_many, "{what}: {error}");
+                continue;
             }
         };
-        *disk.faults.room.borrow_mut() = Some(Box::new(room));
-    }
-    for (number, (offset, len, flush)) in writes(stripe).into_iter().enumerate() {
-        let new = pattern(offset as u64, len, 10 + number as u8);
-        let result = bench.array.write(offset as u64, Frozen::copy_from(&new), flush).await;
-        shadow.wrote(offset, &new, &result, what);
-        if flush {
-            bench.array.flush().await.expect("flushed");
+        // What was being written to a disk that is lost in the same moment may be garbage, and
+        // without a log what lies beside it, too.
+        let holed = consistency != Consistency::Ppl;
+        let on_lost = lost.map(|slot| story.lies_on(slot));
+        if holed && (lost.is_some() || !failed.is_empty()) {
+            continue;
         }
-    }
-    let zeroed = bench.array.write_zeroes(2 * stripe as u64, stripe as u64, false, false).await;
-    shadow.wrote(2 * stripe, &vec![0; stripe], &zeroed, what);
-    let missing =
-        |array: &Array| array.status().slots.iter().filter(|slot| slot.state == "missing").count();
-    assert_eq!(missing(&bench.array), setup.failed.len(), "{what}: a member was given up");
-    // With a member missing what was being written may be given up for what was not.
-    let degraded = !setup.failed.is_empty();
-    let found = read(&bench.array, 0, 6 * stripe).await;
-    shadow.check(0, &found, |_| degraded, what);
-    // One more member is lost while there is no room: what can be read is right.
-    if setup.failed.is_empty() && n.is_multiple_of(2) {
-        let slot = n as usize / 2 % setup.slots;
-        bench.array.fail(&slot.to_string()).await.expect("can lose one");
-        for sector in 0..6 * stripe / SECTOR {
-            let offset = (sector * SECTOR) as u64;
-            let (result, buf) = bench.array.read(offset, Buf::new(SECTOR)).await;
-            match result {
-                Ok(()) => shadow.check(sector, &buf, |_| false, &format!("{what}, {slot} lost")),
-                Err(error) => {
-                    assert!(matches!(error, ArrayError::Unreadable { .. }), "{what}: {error}")
-                }
-            }
+        let excused = |sector| on_lost.as_ref().is_some_and(|lies| lies(sector));
+        story.shadow.check(&array, excused, what).await;
+        if lost.is_none() {
+            redundancy_is_there(rt, story, &array, full, what).await;
         }
-        let _ = bench.array.stop().await;
-        return count.get() > n;
+        drop(array);
     }
-    open.set(true);
+}
+
+/// Another member is lost, if the array says that it can be.
+async fn redundancy_is_there(rt: &Rt, story: &Story, array: &Array, full: usize, what: &str) {
     rt.sleep(25 * SECOND).await;
-    let status = bench.array.status();
+    let status = array.status();
+    let found = read(array, 0, story.shadow.0.len() * SECTOR).await;
+    let next = (1..).map(|n| (full + n) % story.case.slots);
+    let victim = next.into_iter().find(|slot| !story.case.failed.contains(slot)).expect("a slot");
+    let mut known = Shadow::new(&found);
+    if status.redundancy_remaining.unwrap_or(0) > 0 {
+        let what = &format!("{what}, then {victim} failed");
+        array.fail(&victim.to_string()).await.expect(what);
+        // Before the resync has ended it takes what was being written to it.
+        if status.regions.resync > 0 {
+            for (now, then) in known.0.iter_mut().zip(&story.shadow.0) {
+                now.extend_from_slice(&then[1..]);
+            }
+        }
+        known.check(array, story.lies_on(victim), what).await;
+    } else if story.case.failed.is_empty() && story.case.code != "raid0" {
+        let short = status.slots[full].wants_room_bytes > 0;
+        assert!(short, "{what}: no redundancy, and no reason: {status:?}");
+        array.fail(&victim.to_string()).await.expect_err("it would lose data");
+    }
+    story.open.set(true);
+    rt.sleep(60 * SECOND).await;
+    let status = array.status();
     assert_eq!(status.regions.resync, 0, "{what}: {status:?}");
-    assert!(status.slots.iter().all(|slot| !slot.no_space), "{what}");
-    assert!(read(&bench.array, 0, 6 * stripe).await == found, "{what}: changed by the resync");
-    let report = bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
-    assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
-    let new = pattern(0, 6 * stripe, 99);
-    write(&bench.array, 0, &new).await;
-    assert!(read(&bench.array, 0, 6 * stripe).await == new, "{what}");
-    let report = bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
-    assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
-    bench.array.stop().await.expect("stopped");
-    count.get() > n
+    assert!(status.slots.iter().all(|slot| slot.wants_room_bytes == 0), "{what}: {status:?}");
+    known.check(array, story.lies_on(victim), what).await;
+    scrub_is_clean(array, what).await;
+    array.stop().await.expect("stopped");
 }
 
-/// Every write of the run, in each of the ways; some where one lasts, or comes half-way.
-fn everywhere(setup: Setup) {
-    for (kind, step) in [(Lack::Once, 1), (Lack::Half, 3), (Lack::Full, 5), (Lack::All, 5)] {
-        for n in (0..).step_by(step) {
-            let more = Rc::new(Cell::new(false));
-            let more2 = more.clone();
-            run(move |rt| async move { more2.set(lack(rt, setup, kind, n).await) });
-            if !more.get() {
-                assert!(n > 20, "only {n} writes");
-                break;
+/// Every slot full in turn, in each of the ways.
+fn everywhere(
+    code: &'static str,
+    slots: usize,
+    consistency: Consistency,
+    failed: &'static [usize],
+) {
+    for lack in [Lack::New, Lack::Half, Lack::CopyOnWrite] {
+        for end in [End::Room, End::Fail, End::Stop, End::Kill, End::Cut] {
+            let waited = Rc::new(Cell::new(false));
+            for full in (0..slots).filter(|slot| !failed.contains(slot)) {
+                let case = Case { code, slots, consistency, failed, full, lack };
+                let waited = waited.clone();
+                run(move |rt| async move {
+                    let now = tell(rt, case, end).await;
+                    waited.set(waited.get() || now);
+                });
             }
+            assert!(waited.get(), "{code} {lack:?} {end:?}: nothing ever waited");
         }
     }
 }
 
-const fn setup(code: &'static str, slots: usize, consistency: Consistency) -> Setup {
-    Setup { code, slots, consistency, failed: &[] }
-}
-
 #[test]
-fn raid5() {
-    everywhere(setup("raid5", 4, Consistency::Ppl));
-}
-
-#[test]
-fn raid5_degraded() {
-    everywhere(Setup { failed: &[1], ..setup("raid5", 4, Consistency::Ppl) });
-}
-
-#[test]
-fn raid6() {
-    everywhere(setup("raid6", 5, Consistency::Bitmap));
-}
-
-#[test]
-fn raid6_degraded() {
-    everywhere(Setup { failed: &[0, 3], ..setup("raid6", 5, Consistency::Ppl) });
-}
-
-#[test]
-fn drc() {
-    everywhere(setup("drc-g:4,2,1", 7, Consistency::Ppl));
-}
-
-#[test]
-fn drc_degraded() {
-    everywhere(Setup { failed: &[2], ..setup("drc-g:4,2,1", 7, Consistency::None) });
+fn raid0() {
+    for lack in [Lack::New, Lack::Half] {
+        for end in [End::Room, End::Stop] {
+            let consistency = Consistency::None;
+            let case = Case { code: "raid0", slots: 3, consistency, failed: &[], full: 1, lack };
+            run(move |rt| async move { assert!(tell(rt, case, end).await) });
+        }
+    }
 }
 
 #[test]
 fn mirror() {
-    everywhere(setup("raid1", 3, Consistency::Bitmap));
+    everywhere("raid1", 3, Consistency::Bitmap, &[]);
+}
+
+#[test]
+fn raid5() {
+    everywhere("raid5", 4, Consistency::Ppl, &[]);
+    everywhere("raid5", 4, Consistency::Ppl, &[1]);
+}
+
+#[test]
+fn raid6() {
+    everywhere("raid6", 5, Consistency::Ppl, &[]);
+    everywhere("raid6", 5, Consistency::Ppl, &[3]);
+    everywhere("raid6", 5, Consistency::Bitmap, &[]);
+}
+
+#[test]
+fn wide_codes() {
+    everywhere("rs:4+3", 7, Consistency::Ppl, &[]);
+    everywhere("lrc:4,2,1", 7, Consistency::Ppl, &[]);
+    everywhere("drc-g:4,2,1", 7, Consistency::Ppl, &[2]);
+}
+
+/// Reads of units that are there, and of what is lost elsewhere, do not wait with writes that have
+/// used up their memory; nor does failing the member.
+#[test]
+fn nothing_else_waits() {
+    run(|rt| async move {
+        let disks: Vec<_> =
+            (0..4).map(|n| common::bench::sized_disk(&rt, n, 512, 64 << 20)).collect();
+        let bench = Bench::on(&rt, &options("raid6"), disks).await;
+        let (array, stripe) = (bench.array.clone(), bench.stripe_bytes() as usize);
+        let old = pattern(0, 64 * stripe, 1);
+        write(&array, 0, &old).await;
+        array.flush().await.expect("flushed");
+        array.fail("1").await.expect("failed");
+        let data = bench.superblock.area.data_offset;
+        *bench.disks[0].faults.room.borrow_mut() =
+            Some(Box::new(move |offset, _, covered| (offset >= data && !covered).then_some(0)));
+        let events = array.subscribe();
+        // More than the memory for writes holds.
+        let tasks: Vec<_> = (64..4096)
+            .map(|n| {
+                let (array, at) = (array.clone(), (n * stripe) as u64);
+                let new = Frozen::copy_from(&pattern(at, stripe, 2));
+                rt.spawn(async move { array.write(at, new, false).await })
+            })
+            .collect();
+        rt.sleep(10 * SECOND).await;
+        assert!(tasks.iter().filter(|task| !task.is_finished()).count() > 2000, "they wait");
+        assert!(matches!(events.next().await, Event::NoSpace { slot: 0, .. }));
+        assert!(events.try_next().is_none(), "it is told once");
+        let (result, buf) = array.read(0, Buf::new(old.len())).await;
+        result.expect("read");
+        assert!(*buf == old[..], "wrong bytes");
+        array.fail("0").await.expect("it can be failed at any time");
+        rt.sleep(10 * SECOND).await;
+        for task in tasks {
+            assert!(task.is_finished(), "it still waits");
+            task.await.expect("written");
+        }
+        array.stop().await.expect("stopped");
+    });
 }

@@ -30,6 +30,8 @@ pub(crate) struct Stage {
     pub disks: Rc<RefCell<Vec<Member>>>,
     pub report: Rc<RefCell<Report>>,
     pub rng: RefCell<Rng>,
+    /// What it is drawn from how long disks stay full.
+    pub rooms: RefCell<Rng>,
     /// What rebuild policies are drawn from.
     pub policies: RefCell<Rng>,
     /// What disks that hang are drawn from.
@@ -133,7 +135,11 @@ impl Stage {
                     || !f.unreadable.is_empty()
             })
         };
-        slots.incomplete().union(&slots.holding(troubled))
+        // What lacked room is tried again only now and then.
+        let status = engine.0.status();
+        let waiting = status.slots.iter().filter(|slot| slot.wants_room_bytes > 0);
+        let waiting = waiting.map(|slot| slot.slot).collect();
+        slots.incomplete().union(&slots.holding(troubled)).union(&waiting)
     }
 
     /// A slot that may get into trouble, with its disk: the code survives it.
@@ -339,22 +345,38 @@ impl Stage {
         disks[number].platter.set_latency(Box::new(Uniform { factor, ..Uniform::default() }));
     }
 
-    /// The file system under one disk is full for a while. Writes may then be refused.
+    /// The file system under one disk is full, until it has room again, or the member is failed by
+    /// command. Writes wait meanwhile.
     async fn fill_up(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         self.world.note(format!("there is no space left under slot {slot}"));
-        self.desk.errors_allowed.set(true);
-        self.desk.room_is_short.set(true);
         // One run in five is on file systems that copy on write.
         let copies_on_write = self.world.rng(5000).chance(20);
         platter.faults(|f| (f.full, f.copies_on_write) = (true, copies_on_write));
+        self.make_room_later();
+        let fails = self.rooms.borrow_mut().chance(30);
         self.rt.sleep(self.draw(|rng| rng.below(200 * MILLISECOND))).await;
-        platter.faults(|f| f.full = false);
-        self.world.note("there is space again");
-        // Requests that met the full disk are answered by then.
-        self.rt.sleep(30 * SECOND).await;
-        self.desk.errors_allowed.set(false);
-        self.desk.room_is_short.set(false);
+        if fails {
+            self.fail(engine, slot, &platter).await;
+        }
+    }
+
+    /// Disks that are full have room again some time later.
+    pub(crate) fn make_room_later(&self) {
+        for member in self.disks.borrow().iter().filter(|m| m.platter.faults(|f| f.full)) {
+            let (rt, world, platter) =
+                (self.rt.clone(), self.world.clone(), member.platter.clone());
+            let pause = {
+                let rng = &mut *self.rooms.borrow_mut();
+                let most = *rng.pick(&[200 * MILLISECOND, 5 * SECOND, 60 * SECOND]);
+                rng.below(most)
+            };
+            drop(self.rt.spawn(async move {
+                rt.sleep(pause).await;
+                platter.faults(|f| f.full = false);
+                world.note(format!("there is space again under disk {}", platter.number()));
+            }));
+        }
     }
 
     /// The end of a life in order; of the last one with everything settled and checked.
@@ -367,15 +389,22 @@ impl Stage {
             return self.world.cut();
         }
         let flushing = self.desk.oracle.borrow_mut().begin_flush();
+        let wants_room = || {
+            let is_full = |m: &Member| m.platter.faults(|f| f.full);
+            self.disks.borrow().iter().any(is_full)
+                || engine.0.status().slots.iter().any(|slot| slot.wants_room_bytes > 0)
+        };
+        let wanted_room = wants_room();
         match engine.0.stop().await {
             Ok(()) if self.world.is_on() => {
                 self.desk.forget_vanished();
                 let oracle = &mut *self.desk.oracle.borrow_mut();
                 oracle.end_flush(flushing);
-                oracle.program_ended();
             }
             Ok(()) => {}
             Err(_) if self.desk.has_to_stop() => self.world.cut(),
+            // Writes were waiting: to the next life it is a crash.
+            Err(ArrayError::Unclean { .. }) if wanted_room || wants_room() => self.world.cut(),
             Err(error) => self.desk.fail(format!("a clean stop failed: {error}"), None),
         }
     }
@@ -387,6 +416,7 @@ impl Stage {
                 f.unreadable.clear();
                 f.write_errors_percent = 0;
                 f.gone_after_ops = None;
+                f.full = false;
             });
             member.platter.set_latency(Box::new(Uniform { spike_every: 0, ..Uniform::default() }));
         }

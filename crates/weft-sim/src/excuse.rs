@@ -6,8 +6,6 @@
 //! * `bitmap`, `none`: in the stripes and columns that were being written, all data of the lost
 //!   disks may be garbage (the write hole), also of disks lost long before.
 //! * Mirrors: any copy may be the one that is left.
-//! * Where a write was refused for want of room and its stripe not made consistent since: as under
-//!   `bitmap`, whatever the policy, and whether the program ended by a crash or in order.
 //!
 //! What is lost after the crash, before the volume has made itself consistent, counts like what is
 //! lost with it.
@@ -86,7 +84,7 @@ impl Lost {
         cut: Cut,
     ) -> Vec<std::ops::Range<u64>> {
         match policy {
-            Policy::Ppl if !cut.short_of_room => {
+            Policy::Ppl => {
                 let counted_on =
                     self.0.get(&piece.slot).is_some_and(|lost_at| cut.began <= *lost_at);
                 if counted_on { vec![piece.bytes.clone()] } else { Vec::new() }

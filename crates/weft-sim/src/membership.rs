@@ -153,6 +153,7 @@ pub(crate) fn assemble(
     let rt = rt.clone();
     async move {
         let is_gone = |member: &Member| member.platter.faults(|f| f.gone);
+        let is_full = |left: &[Member]| left.iter().any(|m| m.platter.faults(|f| f.full));
         let gone = || attached.iter().filter(|member| is_gone(member)).count();
         loop {
             let (left, disks): (Vec<Member>, Vec<Rc<dyn Disk>>) = attached
@@ -166,6 +167,10 @@ pub(crate) fn assemble(
                 return Err("not refused, although these disks may be stale".into());
             }
             match Engine::assemble(&rt, disks, force, false, nonce).await {
+                // What the log says found no room: whoever runs it makes some.
+                Err(error) if is_full(&left) && error.contains("no space") => {
+                    left.iter().for_each(|member| member.platter.faults(|f| f.full = false));
+                }
                 // A disk went meanwhile: whoever runs it tries again without.
                 Err(_) if gone() > before && !must_have_stopped(&left) => {}
                 result => return result,

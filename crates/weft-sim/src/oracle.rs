@@ -111,9 +111,6 @@ pub struct Oracle {
     /// What was being written at the last crashes, until [`Oracle::consistent_again`]: the cells
     /// for which a disk lost later may still take promises with it.
     cut: BTreeMap<usize, crash::CutCell>,
-    /// Cells whose write was refused for want of room, with what they could have been then, until
-    /// [`Oracle::consistent_again`].
-    short: BTreeMap<usize, Vec<Candidate>>,
     /// Excused cells whose contents may still change: see [`Oracle::excuse`].
     loose: BTreeSet<usize>,
     /// Cells with a lost copy, and when it was lost, until [`Oracle::consistent_again`].
@@ -140,7 +137,6 @@ impl Oracle {
             cells: BTreeMap::new(),
             open: BTreeSet::new(),
             cut: BTreeMap::new(),
-            short: BTreeMap::new(),
             loose: BTreeSet::new(),
             doubted: BTreeMap::new(),
             reads: BTreeSet::new(),

@@ -326,7 +326,6 @@ impl Run {
         let desk = self.desk_of_run();
         desk.quiesce.set(false);
         desk.errors_allowed.set(false);
-        desk.room_is_short.set(false);
         let stage = events::Stage {
             rt: rt.clone(),
             world: world.clone(),
@@ -336,6 +335,7 @@ impl Run {
             disks: self.disks.clone(),
             report: self.report.clone(),
             rng: RefCell::new(self.rng.fork(1000 + self.report.borrow().lives)),
+            rooms: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
             policies: RefCell::new(self.world.rng(3000 + self.report.borrow().lives)),
             hangs: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
             quiet: self.options.quiet,
@@ -362,6 +362,7 @@ impl Run {
             };
             world.note(format!("assembled: {}", events::summary(&engine)));
             watch_losses(&rt, &engine, &desk, &stage.map, &lost_at);
+            stage.make_room_later();
             *holder.borrow_mut() = Some(engine.clone());
             if !stage.quiet {
                 stage.change_policy(&engine).await;

@@ -56,7 +56,7 @@ impl Torn {
                     continue;
                 }
                 let exposed = match policy {
-                    Policy::Ppl if !cut.short_of_room => vec![piece.bytes.clone()],
+                    Policy::Ppl => vec![piece.bytes.clone()],
                     _ => map.beside(&piece, self.slots()),
                 };
                 for bytes in exposed {

@@ -67,8 +67,6 @@ pub struct Desk {
     /// Requests may fail (the array has lost more than it survives): an error is then no
     /// failure, a wrong byte still is.
     pub errors_allowed: Cell<bool>,
-    /// A write that fails may have failed for want of room.
-    pub(crate) room_is_short: Cell<bool>,
     /// Writes must fail from now on.
     pub writes_must_fail: Cell<bool>,
     /// Bytes of a stripe, if a discard zeroes the whole stripes in its range and leaves the rest
@@ -102,7 +100,6 @@ impl Desk {
             broken: RefCell::new(None),
             quiesce: Cell::new(false),
             errors_allowed: Cell::new(false),
-            room_is_short: Cell::new(false),
             writes_must_fail: Cell::new(false),
             discard_zeroes: Cell::new(None),
             vanish_percent: Cell::new(0),
@@ -257,12 +254,7 @@ impl Desk {
         self.world.client(client, outcome, place.start, len, version);
         self.settle("write", &place, &result);
         let fua = fua && kind != Kind::Anything;
-        let oracle = &mut *self.oracle.borrow_mut();
-        let cells = writing.cells();
-        oracle.end_write(writing, result.is_ok(), fua);
-        if result.is_err() && self.room_is_short.get() {
-            oracle.short_of_room(cells);
-        }
+        self.oracle.borrow_mut().end_write(writing, result.is_ok(), fua);
     }
 
     fn begin_write(&self, cells: Range<usize>, kind: Kind) -> Writing {

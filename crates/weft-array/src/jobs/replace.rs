@@ -25,7 +25,8 @@
 //!   replacement before anything is served. If the member does not come back the replacement takes
 //!   its slot.
 //!
-//! A write that found no room on the member, but on the replacement, makes the region stale there.
+//! Where a resync found room on the replacement and not on the member, the region becomes stale on
+//! the replacement.
 
 use std::rc::Rc;
 
@@ -132,7 +133,7 @@ impl Inner {
     }
 
     /// Writes to the member of `slot`, and to the disk beside it if that is to hold the stripe. The
-    /// result is the member's.
+    /// result is the member's. A user's write waits for room there, and for none on the other disk.
     pub(crate) async fn write_both(
         &self,
         stripe: u64,
@@ -143,10 +144,10 @@ impl Inner {
         opts: WriteOpts,
     ) -> Result<(), DiskError> {
         let Some(twin) = self.members.twin(slot, |lane| self.map.is_stale(lane, stripe)) else {
-            return disk.write(offset, data, opts).await;
+            return self.write_with_room(slot, disk, offset, data, opts).await;
         };
-        let writes = join(disk.write(offset, data.clone(), opts), twin.write(offset, data, opts));
-        let (result, beside) = writes.await;
+        let own = self.write_with_room(slot, disk, offset, data.clone(), opts);
+        let (result, beside) = join(own, twin.write(offset, data, opts)).await;
         self.after_both(stripe, slot, &result, twin, beside).await;
         result
     }
@@ -163,11 +164,10 @@ impl Inner {
         opts: WriteOpts,
     ) -> Result<(), DiskError> {
         let Some(twin) = self.members.beside(slot) else {
-            return disk.write_zeroes(offset, len, opts).await;
+            return self.zero_with_room(slot, disk, offset, len, opts).await;
         };
-        let writes =
-            join(disk.write_zeroes(offset, len, opts), twin.write_zeroes(offset, len, opts));
-        let (result, beside) = writes.await;
+        let own = self.zero_with_room(slot, disk, offset, len, opts);
+        let (result, beside) = join(own, twin.write_zeroes(offset, len, opts)).await;
         self.after_both(stripe, slot, &result, twin, beside).await;
         result
     }

@@ -1,7 +1,7 @@
-//! Resync: making parity agree with the data again, in the regions that were dirty at a crash, and
-//! where there was no room to write parity (`no_room.rs`).
-
-use std::collections::BTreeSet;
+//! Resync: making parity agree with the data again, in the regions that were dirty at a crash.
+//!
+//! A region in which a stripe finds no room keeps its mark, and the others go on. Once a while that
+//! stripe is tried again, and when it has room all that is left.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -18,20 +18,29 @@ impl Inner {
         self.map.needs_resync(self.map.region_of(stripe))
     }
 
-    /// The regions that need a resync, but for those that wait for room under a member.
-    pub(super) fn regions_to_resync(&self) -> Vec<u64> {
-        if self.map.resync_count() == 0 || self.check_wanting().is_err() {
-            return Vec::new();
+    fn regions_to_resync(&self) -> Vec<u64> {
+        (0..self.geometry.regions()).filter(|region| self.map.needs_resync(*region)).collect()
+    }
+
+    /// Whether the stripe that last found no room finds none again.
+    async fn resync_lacks_room(&self) -> bool {
+        let Some(stripe) = self.room.resync.get().filter(|stripe| self.awaits_resync(*stripe))
+        else {
+            return false;
+        };
+        let lacks = matches!(self.resync_paced(stripe).await, Err(ArrayError::NoSpace { .. }));
+        if !lacks {
+            self.room.resync.set(None);
         }
-        let waiting: BTreeSet<u64> =
-            self.wanting.stripes().into_iter().map(|stripe| self.map.region_of(stripe)).collect();
-        (0..self.geometry.regions())
-            .filter(|region| self.map.needs_resync(*region) && !waiting.contains(region))
-            .collect()
+        lacks
     }
 
     /// Resyncs every region that needs it and can be resynced.
     pub(crate) async fn resync(&self) {
+        if self.resync_lacks_room().await {
+            self.jobs.resync_stalled.set(true);
+            return;
+        }
         let regions = self.regions_to_resync();
         let stripes: u64 = regions
             .iter()
@@ -50,8 +59,8 @@ impl Inner {
                 // A failure to write the map leaves the mark: the region is resynced once more.
                 Ok(()) if !self.must_yield() => drop(self.map.clear_resync(self, &[region]).await),
                 Ok(()) => {}
-                // It waits, and is tried again by itself.
-                Err(ArrayError::NoSpace { .. }) => {}
+                // Lack of room is not told again, but any other cause.
+                Err(ArrayError::NoSpace { .. }) if failed.is_some() => {}
                 Err(error) => failed = Some(error),
             }
         }
@@ -60,9 +69,13 @@ impl Inner {
             return;
         }
         if let Some(error) = failed {
+            self.jobs.resync_stalled.set(true);
+            // It is tried again by itself.
+            if matches!(error, ArrayError::NoSpace { .. }) {
+                return;
+            }
             let job = "resync".to_owned();
             self.events.emit(Event::JobStalled { job, cause: error.to_string() });
-            self.jobs.resync_stalled.set(true);
         } else if self.map.resync_count() == 0 {
             self.events.emit(Event::ResyncFinished);
         }
@@ -76,10 +89,7 @@ impl Inner {
         loop {
             let (now, flying) = (self.rt.now(), in_flight.len());
             let window = pace.window(&self.jobs.throttle, now, flying, self.window());
-            // With no place to note another stripe that finds no room, none is begun.
-            let may_begin = self.check_wanting();
-            if may_begin.is_ok()
-                && !self.must_yield()
+            if !self.must_yield()
                 && flying < window
                 && let Some(stripe) = stripes.next()
             {
@@ -87,16 +97,20 @@ impl Inner {
                 in_flight.push(self.resync_paced(stripe));
                 continue;
             }
-            let Some(done) = in_flight.next().await else { return result.and(may_begin) };
+            let Some(done) = in_flight.next().await else { return result };
             self.jobs.step(self.rt.now());
             result = result.and(done);
         }
     }
 
-    pub(crate) async fn resync_paced(&self, stripe: u64) -> Result<(), ArrayError> {
+    async fn resync_paced(&self, stripe: u64) -> Result<(), ArrayError> {
         self.pace().await;
         let _memory = self.job_memory().await?;
         let _lock = self.locks.exclusive(stripe).await;
-        self.resync_stripe(stripe).await.map(drop)
+        let result = self.resync_stripe(stripe).await;
+        if matches!(result, Err(ArrayError::NoSpace { .. })) {
+            self.room.resync.set(Some(stripe));
+        }
+        result
     }
 }

@@ -22,7 +22,6 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 use weft_code::UnitSet;
-use weft_disk::WriteOpts;
 use weft_rt::sync::Notify;
 use weft_rt::{Buf, Nanos, SECOND};
 
@@ -405,7 +404,7 @@ impl Inner {
                 Some((unit, value)) => vec![(unit, value)],
                 None => checked.wrong,
             };
-            let written = self.write_back(at, correct, WriteOpts::MAINTENANCE).await;
+            let written = self.write_back(at, correct).await;
             seen.repaired += u32::from(written.is_ok());
         }
     }

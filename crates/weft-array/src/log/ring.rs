@@ -30,7 +30,7 @@ fn payload_max(ring_bytes: usize) -> usize {
 struct Queued {
     entry: Entry,
     payload: Option<Frozen>,
-    done: Sender<Option<String>>,
+    done: Sender<()>,
 }
 
 /// A batch on disk whose records may still be needed.
@@ -76,9 +76,9 @@ impl Ring {
         self.batches.borrow_mut().clear();
     }
 
-    /// Puts a record in line. The receiver gives a value once it is durable, or once its member
-    /// has failed; the name of the member if that has no room.
-    pub fn enqueue(&self, entry: Entry, payload: Option<Frozen>) -> Receiver<Option<String>> {
+    /// Puts a record in line. The receiver gives a value once it is durable, once its member has
+    /// failed, or once the array takes no more writes.
+    pub fn enqueue(&self, entry: Entry, payload: Option<Frozen>) -> Receiver<()> {
         let (done, wait) = oneshot();
         self.queue.borrow_mut().push_back(Queued { entry, payload, done });
         wait
@@ -137,14 +137,13 @@ impl Ring {
         let len = BatchHeader::batch_len(payload_bytes);
         let seq_max = batch.iter().map(|queued| queued.entry.seq()).max().unwrap_or(0);
         let Some(at) = self.reserve(array, len as u64).await else {
-            batch.into_iter().for_each(|queued| queued.done.send(None));
+            batch.into_iter().for_each(|queued| queued.done.send(()));
             return;
         };
         self.batches.borrow_mut().push_back(Batch { at, seq_max });
         // Read after the room was made: the flush for it may just have retired much.
         let retired_below = log.retired_below.get();
         let data = assemble(log.id, retired_below, len, &batch);
-        let mut full = None;
         if let Some(disk) = array.members.disk(slot) {
             let offset = self.area_offset + at % self.bytes;
             let twin = array.members.beside(slot);
@@ -153,22 +152,18 @@ impl Ring {
                 let error = twin.write(offset, data.clone(), WriteOpts::USER_FUA).await.err()?;
                 Some((twin, error))
             };
-            let own = disk.write(offset, data.clone(), WriteOpts::USER_FUA);
+            let own = array.write_with_room(slot, &disk, offset, data.clone(), WriteOpts::USER_FUA);
             let (result, failed) = join(own, beside).await;
             if let Some((twin, error)) = failed {
                 array.member_failed(slot, &twin, &error).await;
             }
             match result {
                 Ok(()) => self.note_durable(retired_below),
-                Err(error) if error.is_no_space() => {
-                    array.note_no_space(slot, &*disk);
-                    full = Some(disk.info().name.clone());
-                }
-                Err(error) => array.member_failed(slot, &disk, &error).await,
+                Err(error) => array.data_write_failed(slot, &disk, &error).await,
             }
         }
         for queued in batch {
-            queued.done.send(full.clone());
+            queued.done.send(());
         }
     }
 

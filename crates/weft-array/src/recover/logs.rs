@@ -101,7 +101,6 @@ impl Inner {
             }
             match disk.write(offset, Buf::zeroed(BLOCK).freeze(), WriteOpts::USER).await {
                 Ok(()) => self.members.count_repair(slot),
-                Err(error) if error.is_no_space() => self.note_no_space(slot, &*disk),
                 Err(error) => self.member_failed(slot, &disk, &error).await,
             }
         }

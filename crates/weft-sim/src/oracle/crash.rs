@@ -5,12 +5,6 @@
 //! volume has made itself consistent – takes more with it than what lay on it; what exactly is for
 //! the caller to say ([`Oracle::excuse`], [`Oracle::doubt`]), from what `docs/consistency.md`
 //! promises.
-//!
-//! A write that was refused for want of room leaves more: parity of its stripe may wait for room,
-//! and which does is known to the program only. No flush ends that, the volume's making itself
-//! consistent does. Until then such cells are cut by every end of the program, a clean stop too.
-
-use std::ops::Range;
 
 use super::{Candidate, Oracle, Tick, Version};
 
@@ -21,8 +15,6 @@ pub(super) struct CutCell {
     at: Tick,
     /// All that it could have been at these crashes.
     known: Vec<Candidate>,
-    /// Parity beside it was waiting for room.
-    short: bool,
 }
 
 impl CutCell {
@@ -45,9 +37,6 @@ pub struct Cut {
     pub at: Tick,
     /// When the first of the writes began that were not known to be durable.
     pub began: Tick,
-    /// A write to it was refused for want of room, and nothing has made the stripe consistent
-    /// since.
-    pub short_of_room: bool,
 }
 
 impl Oracle {
@@ -107,33 +96,12 @@ impl Oracle {
             cut.at = now;
             cut.learn(before);
         }
-        self.program_ended();
-    }
-
-    /// A write to these cells was refused for want of room: their stripe's parity may wait for it.
-    pub fn short_of_room(&mut self, cells: Range<usize>) {
-        for cell in cells {
-            let candidates = self.candidates(cell).clone();
-            let known = self.short.entry(cell).or_default();
-            known.extend(candidates);
-        }
-    }
-
-    /// The program has ended, in order or not: which parity waits for room is forgotten.
-    pub fn program_ended(&mut self) {
-        let now = self.tick();
-        for (cell, candidates) in std::mem::take(&mut self.short) {
-            let cut = self.cut.entry(cell).or_default();
-            (cut.at, cut.short) = (now, true);
-            cut.learn(candidates);
-        }
     }
 
     /// The volume has made itself consistent since the last crash: from now on a lost disk takes
     /// nothing with it that was at risk then.
     pub fn consistent_again(&mut self) {
         self.cut.clear();
-        self.short.clear();
         self.doubted.clear();
         for cell in std::mem::take(&mut self.loose) {
             for candidate in self.candidates(cell).iter_mut().filter(|c| c.version.is_any()) {
@@ -148,12 +116,8 @@ impl Oracle {
             let at_risk = cut.known.iter().filter(|c| c.at_risk);
             at_risk.map(|c| c.began).min().unwrap_or(cut.at)
         };
-        let cut = |(cell, cut): (&usize, &CutCell)| Cut {
-            cell: *cell,
-            at: cut.at,
-            began: began(cut),
-            short_of_room: cut.short,
-        };
+        let cut =
+            |(cell, cut): (&usize, &CutCell)| Cut { cell: *cell, at: cut.at, began: began(cut) };
         self.cut.iter().map(cut).collect()
     }
 

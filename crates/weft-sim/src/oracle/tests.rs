@@ -250,23 +250,3 @@ fn a_mixture_of_old_and_new_may_become_old_again_until_a_flush() {
     flushed.power_cut();
     assert!(!reads(&mut flushed, &[0; 1024]));
 }
-
-#[test]
-fn a_write_without_room_counts_as_being_written_until_the_volume_is_consistent() {
-    let ends: [fn(&mut Oracle); 3] =
-        [Oracle::power_cut, Oracle::program_killed, Oracle::program_ended];
-    for end in ends {
-        let mut oracle = oracle();
-        let write = oracle.begin_write(3..4, Kind::Data);
-        oracle.end_write(write, false, false);
-        oracle.short_of_room(3..4);
-        flush(&mut oracle);
-        let mut matched = oracle.clone();
-        assert!(oracle.cuts().is_empty(), "the program knows");
-        end(&mut oracle);
-        assert!(oracle.cuts()[0].short_of_room);
-        matched.consistent_again();
-        end(&mut matched);
-        assert!(matched.cuts().is_empty());
-    }
-}

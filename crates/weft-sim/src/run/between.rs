@@ -110,11 +110,14 @@ impl Run {
         let Some(slots) = self.last.clone() else { return };
         let Some(map) = self.map.clone() else { return };
         let mut disks = self.disks.borrow_mut();
+        let mut rooms = self.world.rng(7000 + self.report.borrow().lives);
         for member in disks.iter_mut() {
+            if rooms.chance(50) {
+                member.platter.faults(|f| f.full = false);
+            }
             member.platter.faults(|f| {
                 f.gone_after_ops = None;
                 f.hangs_until = 0;
-                f.full = false;
                 f.write_errors_percent = 0;
                 f.failed = false;
                 f.denied.clear();

@@ -47,8 +47,7 @@ fn export_error(error: ArrayError) -> ExportError {
     let errno = match error.root() {
         ArrayError::OutOfRange { .. } => Errno::Invalid,
         ArrayError::ReadOnly => Errno::Perm,
-        ArrayError::NoSpace { .. } => Errno::NoSpace,
-        ArrayError::Stopped => Errno::Shutdown,
+        ArrayError::Stopped | ArrayError::Unclean { .. } => Errno::Shutdown,
         _ => Errno::Io,
     };
     ExportError::new(errno, error)

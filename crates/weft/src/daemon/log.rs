@@ -54,7 +54,8 @@ pub fn event(array: &Array, event: &Event) {
             format!("slot {slot}: {len} unreadable bytes at {offset} repaired from redundancy")
         }
         Event::NoSpace { slot, disk } => format!(
-            "ALERT: slot {slot} ({disk}) has no space left: writes that need some fail; what waits for space is tried again every few seconds"
+            "ALERT: slot {slot} ({disk}) has no space left, and writes wait for it: free some, or `weft fail {} {slot}`",
+            status.name
         ),
         Event::RebuildStarted { slot, disk } => format!("rebuilding slot {slot} onto {disk}"),
         Event::ReplaceStarted { slot, disk } => {

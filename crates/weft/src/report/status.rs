@@ -137,11 +137,8 @@ fn array(served: &ServedArray, watched: bool) -> String {
         if let Some(disk) = &slot.replacement {
             let _ = write!(notes, "  being replaced by {disk}");
         }
-        if slot.no_space {
-            notes.push_str("  NO SPACE LEFT");
-            if status.regions.resync > 0 {
-                notes.push_str(": resync waits");
-            }
+        if slot.wants_room_bytes > 0 {
+            let _ = write!(notes, "  NO SPACE: waits for {}", size::show(slot.wants_room_bytes));
         }
         for vanished in served.vanished.iter().filter(|vanished| vanished.disk == slot.disk) {
             let (name, number) = (&status.name, slot.slot);
@@ -158,6 +155,13 @@ fn array(served: &ServedArray, watched: bool) -> String {
         };
         let _ =
             writeln!(text, "  slot {:<3} {:<11} {}{last}{notes}", slot.slot, slot.state, slot.disk);
+    }
+    if let Some(slot) = status.slots.iter().find(|slot| slot.wants_room_bytes > 0) {
+        let _ = writeln!(
+            text,
+            "  what finds no space waits: free some under {}, or `weft fail {} {}`",
+            slot.disk, status.name, slot.slot
+        );
     }
     for spare in &status.spares {
         let vanished = served.vanished.iter().find(|vanished| vanished.disk == *spare);

@@ -145,7 +145,7 @@ impl Inner {
             let error = target.disk.write(offset, data.freeze(), opts).await.err()?;
             // The replacement of a working member is not waited for.
             if error.is_no_space() && self.members.holds(target.slot, &target.disk) {
-                self.note_no_space(target.slot, &*target.disk);
+                let _ = self.note_no_space(target.slot);
             } else {
                 self.member_failed(target.slot, &target.disk, &error).await;
             }
