@@ -1,17 +1,20 @@
 //! Members as people name them: paths and NBD URIs.
 
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use weft_disk::{BoundedDisk, DISK_TIMEOUT, Disk, FileDisk, FileOptions};
 use weft_nbd::{NbdDisk, NbdOptions, NbdUri};
 use weft_rt::ring::Ring;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::size;
 
 /// Where a disk is.
@@ -162,12 +165,54 @@ impl Opener {
 /// A member holds what users wrote: only its owner reads it.
 const MEMBER_MODE: u32 = 0o600;
 
+/// Reserves the space of member files, as far as they are files and their file system can. Their
+/// contents stay. With `dry_run` only looks whether there is enough.
+pub fn reserve<'a>(paths: impl Iterator<Item = &'a Path> + Clone, dry_run: bool) -> Outcome {
+    let mut wanted: BTreeMap<u64, (&Path, u64)> = BTreeMap::new();
+    for path in paths.clone() {
+        // One that cannot be looked at is told of when it is opened.
+        let Ok(file) = fs::metadata(path) else { continue };
+        let holes = file.len().saturating_sub(file.blocks().saturating_mul(512));
+        if file.is_file() && holes > 0 {
+            wanted.entry(file.dev()).or_insert((path, 0)).1 += holes;
+        }
+    }
+    for (path, bytes) in wanted.into_values() {
+        let space = rustix::fs::statvfs(path).map_err(|e| cannot_reserve(path, &e.into()))?;
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        if bytes > free {
+            let (missing, bytes) = (size::show(bytes - free), size::show(bytes));
+            return Err(Failure::new(format!(
+                "the file system of {} has too little space: the members need {bytes}, {missing} more than is free",
+                path.display()
+            ))
+            .hint("free some, make them smaller, or add --sparse: their writes wait whenever it is full"));
+        }
+    }
+    for path in paths.filter(|path| !dry_run && path.is_file()) {
+        let failed = |e: io::Error| cannot_reserve(path, &e);
+        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        match rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len) {
+            // Not every file system can.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+    }
+    Ok(())
+}
+
+fn cannot_reserve(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("the space of {} cannot be reserved: {error}", path.display()))
+        .hint("free some, or add --sparse: its writes wait whenever its file system is full")
+}
+
 /// Files made for members; removed again on drop unless kept.
 #[derive(Debug, Default)]
 pub struct NewFiles(Vec<PathBuf>);
 
 impl NewFiles {
-    /// Makes a sparse file of `size` bytes if there is nothing of that name.
+    /// Makes a sparse file of `bytes` if there is nothing of that name.
     pub fn create_if_missing(&mut self, path: &Path, bytes: u64) -> Result<(), Failure> {
         let failed = |e: io::Error| {
             let size = size::show(bytes);

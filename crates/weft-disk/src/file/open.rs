@@ -54,7 +54,7 @@ pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Resul
         fd: Fd::from(fd),
         io_mode: options.io_mode.unwrap_or(default_mode),
         direct,
-        zeroing: Cell::new(Way::Punch),
+        zeroing: Cell::new(Way::Unknown),
         can_discard: Cell::new(true),
     })
 }

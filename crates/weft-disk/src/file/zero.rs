@@ -4,10 +4,13 @@
 //! writing, ZERO_RANGE one that the kernel carries out somehow. On a file PUNCH_HOLE gives the
 //! space back (and a member file stays sparse), ZERO_RANGE reserves it. Both are durable only after
 //! a flush.
+//!
+//! A file whose space is all reserved keeps it: what was zeroed there can be written again, however
+//! full the file system is. Where ZERO_RANGE is not known (tmpfs) it is punched and reserved anew.
 
 use std::io;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FileType};
 use weft_rt::{Frozen, ZEROS_BYTES_MAX};
 
 use super::{FileDisk, IoMode};
@@ -15,6 +18,11 @@ use super::{FileDisk, IoMode};
 /// How zeros are written: the best way that the target has not refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
+    /// To be found out.
+    Unknown,
+    /// Zeros that keep their space.
+    Keep,
+    Refill,
     Punch,
     ZeroRange,
     Write,
@@ -22,6 +30,7 @@ pub(super) enum Way {
 
 pub(super) const PUNCH: FallocateFlags =
     FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+const RESERVE: FallocateFlags = FallocateFlags::KEEP_SIZE;
 const ZERO_RANGE: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
 
 /// Whether the target cannot do this at all, as opposed to having failed at it.
@@ -51,6 +60,15 @@ impl FileDisk {
         loop {
             let way = self.zeroing.get();
             let (mode, next) = match way {
+                Way::Unknown => {
+                    self.zeroing.set(if self.is_reserved()? { Way::Keep } else { Way::Punch });
+                    continue;
+                }
+                Way::Keep => (ZERO_RANGE, Way::Refill),
+                Way::Refill => {
+                    self.punch(offset, len).await?;
+                    (RESERVE, Way::Write)
+                }
                 Way::Punch => (PUNCH, Way::ZeroRange),
                 Way::ZeroRange => (ZERO_RANGE, Way::Write),
                 Way::Write => return self.write_zeros(offset, len, fua).await,
@@ -62,6 +80,13 @@ impl FileDisk {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether it is a file without holes.
+    fn is_reserved(&self) -> io::Result<bool> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        Ok(is_file && stat.st_blocks.saturating_mul(512) >= stat.st_size)
     }
 
     async fn write_zeros(&self, offset: u64, len: u64, fua: bool) -> io::Result<()> {

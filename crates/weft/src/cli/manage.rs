@@ -60,9 +60,12 @@ pub struct FailArgs {
 pub struct NewDiskArgs {
     /// File, block device or nbd:// URI
     pub disk: String,
-    /// Create the file if it does not exist, sparse, of this size
+    /// Create the file if it does not exist, of this size, and reserve its space
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub size: Option<u64>,
+    /// Do not reserve the file's space: writes wait whenever its file system is full
+    #[arg(long)]
+    pub sparse: bool,
     /// Take a disk that belongs to an array or holds data of any kind (it is lost)
     #[arg(long)]
     pub force: bool,

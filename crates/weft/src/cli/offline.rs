@@ -49,9 +49,12 @@ pub struct CreateArgs {
     /// How many of the members, from the end, are hot spares
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub spares: usize,
-    /// Create member files that do not exist, sparse, of this size
+    /// Create member files that do not exist, of this size
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub size: Option<u64>,
+    /// Do not reserve the space of member files: writes wait whenever their file system is full
+    #[arg(long)]
+    pub sparse: bool,
     /// Bytes of the array that share one entry in the map of what needs resync or rebuild
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub region: Option<u64>,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::rc::Rc;
 
 use weft_array::create::{CreatePlan, PlannedRole, plan};
@@ -12,7 +13,7 @@ use weft_disk::Disk;
 
 use crate::cli::{self, CreateArgs};
 use crate::failure::{Failure, Outcome};
-use crate::members::{NewFiles, Opener, Place, absolute};
+use crate::members::{NewFiles, Opener, Place, absolute, reserve};
 use crate::output::outln;
 use crate::size;
 use crate::thread;
@@ -30,13 +31,20 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
     }
     let places: Vec<String> = args.members.iter().map(|m| absolute(m)).collect::<Result<_, _>>()?;
     refuse_twice(&args.members, &places)?;
-    let dry_run = args.dry_run;
+    let (dry_run, sparse) = (args.dry_run, args.sparse);
     let plan = thread::run(move |opener: Opener| async move {
         let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
         for place in &places {
             disks.push(opener.open(place, dry_run).await?);
         }
         let plan = plan(&disks, &options).await.map_err(explain)?;
+        if !sparse {
+            let paths = places.iter().filter_map(|place| match Place::of(place) {
+                Place::Path(_) => Some(Path::new(place)),
+                Place::Uri(_) => None,
+            });
+            reserve(paths, dry_run)?;
+        }
         if !dry_run {
             write_array(&disks, &options).await.map_err(explain)?;
         }

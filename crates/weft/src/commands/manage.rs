@@ -111,6 +111,9 @@ fn bring(new: &NewDiskArgs, dry_run: bool) -> Result<(NewDisk, crate::members::N
                 .hint("with --dry-run nothing is created; leave out --size, or create the file"));
         }
         new_files.create_if_missing(&path, size)?;
+        if !new.sparse {
+            crate::members::reserve(std::iter::once(path.as_path()), dry_run)?;
+        }
     }
     Ok((NewDisk { place: absolute(disk)?, force: new.force, dry_run }, new_files))
 }
