@@ -240,3 +240,27 @@ fn a_mounted_device_is_in_use() {
     });
     mount.unmount();
 }
+
+/// Zeroing gives the space of a sparse file back, and that of a file without holes never.
+#[test]
+fn a_file_whose_space_is_reserved_keeps_it() {
+    use std::os::unix::fs::MetadataExt as _;
+    let scratch = Scratch::new("reserved");
+    for directory in [scratch.path(), Path::new("/dev/shm")] {
+        for reserved in [false, true] {
+            let file = Temp::new(directory.to_str().expect("text"), "reserved", 8 * MIB);
+            if reserved {
+                run(command("fallocate").args(["-l", "8M"]).arg(&file.0));
+            }
+            let path = file.0.clone();
+            with_ring(async move |ring| {
+                let disk = FileDisk::open(&ring, &path, &FileOptions::default()).expect("opens");
+                disk.write(0, pattern(1 << 20, 1), WriteOpts::USER).await.expect("write");
+                disk.write_zeroes(0, 8 * MIB, WriteOpts::USER).await.expect("zero");
+                assert!(read(&disk, 0, 1 << 20).await.iter().all(|byte| *byte == 0));
+            });
+            let kept = std::fs::metadata(&file.0).expect("a file").blocks() * 512 >= 8 * MIB;
+            assert_eq!(kept, reserved, "{}", file.0.display());
+        }
+    }
+}
