@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -50,9 +51,9 @@ fn must(bench: &Bench, commands: &[&str]) {
     assert!(!text.contains("failed") && output.status.success(), "{text}\n{}", bench.log());
 }
 
-/// Starts a write that finds no space under `d0`.
-fn write_that_waits(bench: &Bench) -> Process {
-    let mut qemu = client(bench, &["write -P 2 4M 24M"]);
+/// Starts a write of so much that finds no space under `d0`.
+fn write_that_waits(bench: &Bench, len: &str) -> Process {
+    let mut qemu = client(bench, &[&format!("write -P 2 4M {len}")]);
     let process = Process::spawn(qemu.stdout(Stdio::null()).stderr(Stdio::null()));
     wait_until("status to say that a disk wants space", || {
         bench.status("t")["slots"][0]["wants_room_bytes"].as_u64() > Some(0)
@@ -69,7 +70,8 @@ fn full_array(small: &Small) -> (Bench, String, PathBuf) {
     bench.serve(&[&d0, "d1", "d2"]);
     must(&bench, &["write -P 1 0 2M", "flush"]);
     // Until nothing more fits; but what the array needs to start is there already.
-    let _ = fs::write(&filler, vec![1; 48 << 20]);
+    let mut file = File::create(&filler).expect("a file");
+    while file.write_all(&[1; 64 << 10]).and_then(|()| file.sync_all()).is_ok() {}
     (bench, d0, filler)
 }
 
@@ -77,7 +79,7 @@ fn full_array(small: &Small) -> (Bench, String, PathBuf) {
 fn writes_wait_for_space_and_for_nothing_else() {
     let Some(small) = small() else { return };
     let (mut bench, _, filler) = full_array(&small);
-    let mut waiting = write_that_waits(&bench);
+    let mut waiting = write_that_waits(&bench, "1M");
     let status = bench.status("t");
     assert_eq!(status["redundancy_remaining"], 1, "{status}");
     assert_eq!(status["slots"][0]["state"], "active", "{status}");
@@ -87,7 +89,7 @@ fn writes_wait_for_space_and_for_nothing_else() {
     assert!(waiting.is_running(), "{}", bench.log());
     fs::remove_file(&filler).expect("make room");
     wait_until("the write to end", || !waiting.is_running());
-    must(&bench, &["flush", "read -P 2 4M 24M", "read -P 1 64k 1984k"]);
+    must(&bench, &["flush", "read -P 2 4M 1M", "read -P 1 64k 1984k"]);
     assert_eq!(bench.status("t")["slots"][0]["wants_room_bytes"], 0);
     bench.weft(&["scrub", "t"]);
     bench.terminate();
@@ -98,7 +100,7 @@ fn writes_wait_for_space_and_for_nothing_else() {
 fn a_member_without_space_can_be_failed() {
     let Some(small) = small() else { return };
     let (mut bench, ..) = full_array(&small);
-    let mut waiting = write_that_waits(&bench);
+    let mut waiting = write_that_waits(&bench, "24M");
     bench.weft(&["fail", "t", "0"]);
     wait_until("the write to end", || !waiting.is_running());
     must(&bench, &["flush", "read -P 2 4M 24M", "read -P 1 0 2M"]);
@@ -111,7 +113,7 @@ fn after_a_kill_or_a_stop_everything_is_there_and_so_is_the_redundancy() {
     for kill in [true, false] {
         let Some(small) = small() else { return };
         let (mut bench, d0, filler) = full_array(&small);
-        let waiting = write_that_waits(&bench);
+        let waiting = write_that_waits(&bench, "24M");
         if kill {
             bench.kill9();
         } else {
