@@ -2,9 +2,9 @@
 //!
 //! Turn by turn it polls what is runnable, fires due timers, and lets the driver reap
 //! completions; when nothing is runnable it parks in the driver until the next deadline.
-//! Runnable tasks are taken first-in-first-out, or – under [`Schedule::Seeded`] – in an order
-//! drawn from a seed, so that the simulator explores interleavings that a busy ring would
-//! produce and can replay each exactly.
+//! Runnable tasks are taken first-in-first-out, or in an order drawn from a seed (`schedule.rs`), so
+//! that the simulator explores interleavings that a busy ring would produce and can replay each
+//! exactly.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker};
 use crate::Nanos;
 use crate::domain::{Domain, contain};
 use crate::pool::Keeping;
+use crate::schedule::{Drawn, Next, Schedule};
 use crate::timer::{Sleep, Timers};
 use crate::waker::{ReadyQueue, TASKS_MAX, TaskId};
 
@@ -33,19 +34,11 @@ pub trait Driver {
     fn poll(&self);
     /// Nothing is runnable: waits until something completes, `deadline` passes, or the doorbell
     /// rings. `None` means that no timer is set. Virtual time moves to `deadline` at once, and
-    /// panics on `None`, because then nothing could ever happen again.
+    /// panics on `None`, because then nothing could ever happen again. A racing schedule also calls
+    /// it while tasks are runnable, to let time pass.
     fn park(&self, deadline: Option<Nanos>);
     /// What a wake from another thread calls to end [`Driver::park`].
     fn doorbell(&self) -> Arc<dyn Fn() + Send + Sync>;
-}
-
-/// How the next runnable task is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Schedule {
-    /// First in, first out.
-    Fifo,
-    /// Any runnable task, drawn from this seed.
-    Seeded(u64),
 }
 
 /// Handle of an executor; clones are handles of the same one, and of the same domain of failure if
@@ -65,7 +58,8 @@ struct Core {
     free: RefCell<Vec<usize>>,
     ready: ReadyQueue,
     pub(crate) timers: RefCell<Timers>,
-    seed: Cell<Option<u64>>,
+    /// How runnable tasks are chosen, unless first in, first out.
+    drawn: Option<Drawn>,
     /// Polls since the start: lets a simulation bound a livelock.
     polls: Cell<u64>,
     /// Last, since the tasks' own memory is kept too.
@@ -91,17 +85,13 @@ impl Rt {
     /// An executor for the calling thread.
     pub fn new(driver: Rc<dyn Driver>, schedule: Schedule) -> Self {
         let ready = ReadyQueue::new(driver.doorbell());
-        let seed = match schedule {
-            Schedule::Fifo => None,
-            Schedule::Seeded(seed) => Some(seed),
-        };
         let core = Core {
             driver,
             tasks: RefCell::default(),
             free: RefCell::default(),
             ready,
             timers: RefCell::default(),
-            seed: Cell::new(seed),
+            drawn: Drawn::new(schedule),
             polls: Cell::new(0),
             _keeping: Keeping::start(),
         };
@@ -283,12 +273,30 @@ impl Rt {
     }
 
     fn next_ready(&self) -> Option<TaskId> {
-        self.0.ready.pop(|len| {
-            let Some(state) = self.0.seed.get() else { return 0 };
-            let (state, random) = split_mix(state);
-            self.0.seed.set(Some(state));
-            usize::try_from(random % len as u64).unwrap_or(0)
-        })
+        match &self.0.drawn {
+            None => self.0.ready.pop(),
+            Some(drawn) => self.next_drawn(drawn),
+        }
+    }
+
+    /// The next task of a drawn schedule, after time has passed if it is to.
+    fn next_drawn(&self, drawn: &Drawn) -> Option<TaskId> {
+        loop {
+            let (now, deadline) = (self.now(), self.0.timers.borrow().next_deadline());
+            let mut passes = false;
+            let task = self.0.ready.pop_chosen(|tasks| match drawn.next(tasks, now, deadline) {
+                Next::Poll(place) => Some(place),
+                Next::PassTime => {
+                    passes = true;
+                    None
+                }
+            });
+            if !passes {
+                return task;
+            }
+            self.0.driver.park(deadline);
+            self.fire_timers();
+        }
     }
 
     fn poll_task(&self, task: TaskId) {
@@ -341,15 +349,6 @@ impl Rt {
     pub(crate) fn with_timers<T>(&self, f: impl FnOnce(&mut Timers) -> T) -> T {
         f(&mut self.0.timers.borrow_mut())
     }
-}
-
-/// One step of SplitMix64: the next state and a random number.
-fn split_mix(state: u64) -> (u64, u64) {
-    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (state, z ^ (z >> 31))
 }
 
 /// A task's future, and where its result goes. Not an async block: that would hold the future

@@ -18,6 +18,7 @@ mod domain;
 mod executor;
 pub mod pool;
 pub mod ring;
+mod schedule;
 pub mod sync;
 mod timer;
 mod virtual_time;
@@ -25,7 +26,8 @@ mod waker;
 
 pub use buf::{BUF_ALIGN, Buf, BufMemory, Frozen, ZEROS_BYTES_MAX};
 pub use cpu::{pin_to_cpu, usable_cpus};
-pub use executor::{Driver, Rt, Schedule, Task};
+pub use executor::{Driver, Rt, Task};
+pub use schedule::Schedule;
 pub use timer::Sleep;
 pub use virtual_time::{VirtualTime, virtual_rt};
 

@@ -70,7 +70,7 @@ impl Driver for VirtualTime {
 pub fn virtual_rt(schedule: Schedule) -> Rt {
     let seed = match schedule {
         Schedule::Fifo => 0,
-        Schedule::Seeded(seed) => seed,
+        Schedule::Seeded(seed) | Schedule::Racing(seed) => seed,
     };
     Rt::new(Rc::new(VirtualTime::new(seed, u64::MAX)), schedule)
 }

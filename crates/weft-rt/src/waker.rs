@@ -74,6 +74,15 @@ impl Ready {
             _ => {}
         }
     }
+
+    /// A task was taken from the queue.
+    fn unmark(&mut self, task: TaskId) {
+        if let Some(mark) = self.marks.get_mut(task.slot)
+            && mark.generation == task.generation
+        {
+            mark.queued = false;
+        }
+    }
 }
 
 /// Wakes from other threads.
@@ -156,20 +165,28 @@ impl ReadyQueue {
         self.ready.borrow().queue.is_empty()
     }
 
-    /// Takes the next runnable task; `choose` gives its place in a queue of a certain length.
-    pub(crate) fn pop(&self, choose: impl FnOnce(usize) -> usize) -> Option<TaskId> {
+    /// Takes the task that has waited longest.
+    pub(crate) fn pop(&self) -> Option<TaskId> {
         self.read_inbox();
         let mut ready = self.ready.borrow_mut();
-        let len = ready.queue.len();
-        let task = match if len < 2 { 0 } else { choose(len) } {
-            0 => ready.queue.pop_front()?,
-            place => ready.queue.remove(place)?,
-        };
-        if let Some(mark) = ready.marks.get_mut(task.slot)
-            && mark.generation == task.generation
-        {
-            mark.queued = false;
+        let task = ready.queue.pop_front()?;
+        ready.unmark(task);
+        Some(task)
+    }
+
+    /// Takes the runnable task at the place that `choose` gives, or none.
+    pub(crate) fn pop_chosen(
+        &self,
+        choose: impl FnOnce(&VecDeque<TaskId>) -> Option<usize>,
+    ) -> Option<TaskId> {
+        self.read_inbox();
+        let mut ready = self.ready.borrow_mut();
+        if ready.queue.is_empty() {
+            return None;
         }
+        let place = choose(&ready.queue)?;
+        let task = ready.queue.remove(place)?;
+        ready.unmark(task);
         Some(task)
     }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use weft_rt::sync::{Notify, Semaphore};
-use weft_rt::{Schedule, virtual_rt};
+use weft_rt::{SECOND, Schedule, virtual_rt};
 
 #[test]
 fn sleepers_wake_in_the_order_of_their_deadlines() {
@@ -60,6 +60,63 @@ fn a_seed_decides_the_interleaving_and_repeats_it() {
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
+}
+
+/// A task that is runnable all the time, beside one that sleeps again and again. Gives the time at
+/// which the first ended, and how often the second had woken until then.
+fn busy_beside_a_sleeper(schedule: Schedule) -> (u64, u64) {
+    let rt = virtual_rt(schedule);
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let woken = Rc::new(RefCell::new(0));
+        let (rt3, woken2) = (rt2.clone(), woken.clone());
+        drop(rt2.spawn(async move {
+            loop {
+                rt3.sleep(100).await;
+                *woken2.borrow_mut() += 1;
+            }
+        }));
+        for _ in 0..500 {
+            rt2.yield_now().await;
+        }
+        let woken = *woken.borrow();
+        (rt2.now(), woken)
+    })
+}
+
+#[test]
+fn time_passes_while_tasks_are_runnable_only_under_a_racing_schedule() {
+    assert_eq!(busy_beside_a_sleeper(Schedule::Fifo), (0, 0));
+    assert_eq!(busy_beside_a_sleeper(Schedule::Seeded(1)), (0, 0));
+    let runs: Vec<_> = (0..50).map(|seed| busy_beside_a_sleeper(Schedule::Racing(seed))).collect();
+    assert_eq!(runs[7], busy_beside_a_sleeper(Schedule::Racing(7)), "a seed repeats itself");
+    // Some runs are slow by the clock, some fast; timers that came due fired meanwhile.
+    assert!(runs.iter().any(|(at, _)| *at < 1000), "{runs:?}");
+    assert!(runs.iter().any(|(at, woken)| *at > 100_000 && *woken > 500), "{runs:?}");
+}
+
+#[test]
+fn a_racing_schedule_starves_tasks_and_polls_them_in_the_end() {
+    let mut longest = 0;
+    for seed in 0..200 {
+        let rt = virtual_rt(Schedule::Racing(seed));
+        let rt2 = rt.clone();
+        let waited = rt.block_on(async move {
+            let rt3 = rt2.clone();
+            drop(rt2.spawn(async move {
+                loop {
+                    rt3.sleep(100).await;
+                }
+            }));
+            let (rt3, began) = (rt2.clone(), rt2.now());
+            rt2.spawn(async move { rt3.now() - began }).await
+        });
+        // A phase is 4.3 s long at most, and a task may starve in one after the other.
+        assert!(waited < 60 * SECOND, "seed {seed}: {waited} ns");
+        longest = longest.max(waited);
+    }
+    // That is more than a thousand times the pause of the sleeper.
+    assert!(longest > 100_000, "{longest} ns");
 }
 
 #[test]
