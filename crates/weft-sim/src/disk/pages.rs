@@ -6,11 +6,24 @@ use std::rc::Rc;
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
 const PAGE_LEN: usize = 4096;
+/// Pages of a chunk.
+const CHUNK: u64 = 256;
+const CHUNK_LEN: usize = 256;
 
-/// Contents of a disk; what was never written reads as zeros. A clone costs a map of
-/// pointers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Pages(BTreeMap<u64, Rc<[u8; PAGE_LEN]>>);
+type Page = Rc<[u8; PAGE_LEN]>;
+
+/// Contents of a disk; what was never written reads as zeros. Pages lie in chunks of neighbours, so
+/// that a small disk is a few pointers away from its bytes, and a clone costs a pointer a chunk.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pages {
+    chunks: BTreeMap<u64, Rc<[Option<Page>; CHUNK_LEN]>>,
+    count: u64,
+}
+
+/// The place of a page in its chunk.
+fn place(page: u64) -> usize {
+    usize::try_from(page % CHUNK).unwrap_or(0)
+}
 
 impl Pages {
     /// Calls `visit` with (page, start in page, part of the range) for each page of a range.
@@ -25,11 +38,35 @@ impl Pages {
         }
     }
 
+    fn page(&self, page: u64) -> Option<&Page> {
+        self.chunks.get(&(page / CHUNK))?[place(page)].as_ref()
+    }
+
+    /// The page, of zeros if it was not there.
+    fn page_mut(&mut self, page: u64) -> &mut [u8; PAGE_LEN] {
+        let none = || Rc::new([const { None }; CHUNK_LEN]);
+        let chunk = self.chunks.entry(page / CHUNK).or_insert_with(none);
+        let entry = &mut Rc::make_mut(chunk)[place(page)];
+        Rc::make_mut(entry.get_or_insert_with(|| {
+            self.count += 1;
+            Rc::new([0; PAGE_LEN])
+        }))
+    }
+
+    fn forget(&mut self, page: u64) {
+        if self.page(page).is_some()
+            && let Some(chunk) = self.chunks.get_mut(&(page / CHUNK))
+        {
+            Rc::make_mut(chunk)[place(page)] = None;
+            self.count -= 1;
+        }
+    }
+
     /// Fills `out` from `offset`.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
         Self::parts(offset, out.len(), |page, start, part| {
             let len = part.len();
-            match self.0.get(&page) {
+            match self.page(page) {
                 Some(bytes) => out[part].copy_from_slice(&bytes[start..start + len]),
                 None => out[part].fill(0),
             }
@@ -40,8 +77,7 @@ impl Pages {
     /// then on: that is how members of an array reserve it.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         Self::parts(offset, data.len(), |page, start, part| {
-            let bytes = self.0.entry(page).or_insert_with(|| Rc::new([0; PAGE_LEN]));
-            Rc::make_mut(bytes)[start..start + part.len()].copy_from_slice(&data[part]);
+            self.page_mut(page)[start..start + part.len()].copy_from_slice(&data[part]);
         });
     }
 
@@ -50,10 +86,9 @@ impl Pages {
         Self::parts(offset, data.len(), |page, start, part| {
             let data = &data[part];
             if data.len() == PAGE_LEN && data == [0; PAGE_LEN] {
-                self.0.remove(&page);
+                self.forget(page);
             } else {
-                let bytes = self.0.entry(page).or_insert_with(|| Rc::new([0; PAGE_LEN]));
-                Rc::make_mut(bytes)[start..start + data.len()].copy_from_slice(data);
+                self.page_mut(page)[start..start + data.len()].copy_from_slice(data);
             }
         });
     }
@@ -63,16 +98,16 @@ impl Pages {
         let len = usize::try_from(len).expect("a modelled range fits the address space");
         Self::parts(offset, len, |page, start, part| {
             if part.len() == PAGE_LEN {
-                self.0.remove(&page);
-            } else if let Some(bytes) = self.0.get_mut(&page) {
-                Rc::make_mut(bytes)[start..start + part.len()].fill(0);
+                self.forget(page);
+            } else if self.page(page).is_some() {
+                self.page_mut(page)[start..start + part.len()].fill(0);
             }
         });
     }
 
     /// Pages that hold something.
     pub(crate) fn count(&self) -> u64 {
-        self.0.len() as u64
+        self.count
     }
 
     /// Bytes of memory that they take, about.
@@ -82,7 +117,7 @@ impl Pages {
 
     /// Whether every page of the range exists already.
     pub(crate) fn covers(&self, offset: u64, len: u64) -> bool {
-        (offset / PAGE..(offset + len).div_ceil(PAGE)).all(|page| self.0.contains_key(&page))
+        (offset / PAGE..(offset + len).div_ceil(PAGE)).all(|page| self.page(page).is_some())
     }
 }
 
