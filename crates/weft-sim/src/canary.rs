@@ -11,14 +11,19 @@ use std::rc::Rc;
 
 use weft_array::Area;
 use weft_disk::{Class, Disk, DiskError, DiskOp, DoneFuture, Layer, ReadFuture, WriteOpts};
-use weft_rt::{Buf, Frozen, Rt};
+use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt};
 
-/// Where the superblocks lie.
-const SUPERBLOCKS: std::ops::Range<u64> = 128 << 10..384 << 10;
+use crate::membership::SUPERBLOCKS;
+use crate::rng::mix;
+use crate::violation::Violation;
+
 /// In a page of the region map: the checksum, and the first region's flags.
 const MAP_CRC_AT: usize = 8;
 const MAP_FLAGS_AT: usize = 64;
 const MAP_DIRTY: u8 = 2;
+
+/// How late a superblock lands for which the engine did not wait.
+const LATE_MAX: Nanos = 200 * MILLISECOND;
 
 /// What the engine seems to have forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub enum Canary {
     DirtyMark,
     /// To tell the superblocks of those that are left who was excluded.
     Exclusion,
+    /// To wait until they have it before it acknowledges what relies on that.
+    WaitForExclusion,
     /// To write what it has reconstructed before it counts as rebuilt.
     Rebuild,
     /// To zero what is to read as zeros.
@@ -48,7 +55,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Flush,
         Self::Fua,
         Self::WaitForWrites,
@@ -56,10 +63,19 @@ impl Canary {
         Self::Replay,
         Self::DirtyMark,
         Self::Exclusion,
+        Self::WaitForExclusion,
         Self::Rebuild,
         Self::Zeroes,
         Self::GoOn,
     ];
+
+    /// What it makes the engine do wrong. Anything else that a run finds is not this canary.
+    pub fn violations(self) -> &'static [Violation] {
+        match self {
+            Self::GoOn => &[Violation::RequestFailed, Violation::CommandFailed],
+            _ => &[Violation::WrongRead],
+        }
+    }
 }
 
 /// A disk that the engine forgets something about.
@@ -71,6 +87,8 @@ pub(crate) struct Forgotten<D> {
     pub area: Area,
     /// The array works: data was written.
     pub works: Cell<bool>,
+    /// When the last superblock lands for which the engine does not wait.
+    pub late: Cell<Nanos>,
 }
 
 impl<D> Forgotten<D> {
@@ -114,12 +132,27 @@ fn without_dirty_marks(page: &Frozen) -> Frozen {
     page.freeze()
 }
 
-/// CRC32C, bit by bit.
+/// CRC32C of each byte.
+const CRC_OF: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut crc, mut bit) = (byte as u32, 0);
+        while bit < 8 {
+            crc = crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// CRC32C.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 }
-        })
+        let [low, ..] = crc.to_le_bytes();
+        crc >> 8 ^ CRC_OF[usize::from(low ^ byte)]
     })
 }
 
@@ -150,6 +183,18 @@ impl<D: Disk + 'static> Layer for Forgotten<D> {
             Canary::WaitForWrites if self.is_data(offset) => {
                 let disk = self.disk.clone();
                 drop(self.rt.spawn(async move { disk.write(offset, data, opts).await }));
+                done()
+            }
+            // It lands late.
+            Canary::WaitForExclusion if self.works.get() && SUPERBLOCKS.contains(&offset) => {
+                let (rt, disk) = (self.rt.clone(), self.disk.clone());
+                let now = rt.now();
+                let until = (now + mix(now) % LATE_MAX).max(self.late.get() + MILLISECOND);
+                self.late.set(until);
+                drop(self.rt.spawn(async move {
+                    rt.sleep_until(until).await;
+                    disk.write(offset, data, opts).await
+                }));
                 done()
             }
             Canary::DirtyMark if self.is_map(offset) && data.len() == 4096 => {

@@ -7,6 +7,7 @@
 //! a task of its own, also when the future is dropped, as with a real disk.
 
 mod faults;
+mod hangs;
 mod latency;
 mod media;
 mod pages;
@@ -17,12 +18,15 @@ use std::rc::Rc;
 
 pub use faults::Faults;
 use faults::{Errno, Fate};
+use hangs::Hang;
+pub(crate) use hangs::Hangs;
 pub use latency::{Latency, Request, Uniform};
 use media::{Media, Payload};
 pub(crate) use pages::Pages;
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, Nanos};
 
+use crate::membership::SUPERBLOCKS;
 use crate::model::{Command, Model, Service, Station, Verb};
 use crate::rng::Rng;
 use crate::world::World;
@@ -39,6 +43,7 @@ struct State {
     media: Media,
     faults: Faults,
     latency: Box<dyn Latency>,
+    hangs: Hangs,
     model: Option<Model>,
     rng: Rng,
     ops: u64,
@@ -60,6 +65,7 @@ impl Platter {
             media: Media::new(size, sector_bytes),
             faults: Faults::default(),
             latency: Box::new(Uniform::default()),
+            hangs: Hangs::default(),
             model: None,
             rng,
             ops: 0,
@@ -81,6 +87,7 @@ impl Platter {
             media: state.media.clone(),
             faults,
             latency: Box::new(Uniform { spike_every: 0, ..Uniform::default() }),
+            hangs: Hangs::default(),
             model: None,
             rng: state.rng.clone(),
             ops: 0,
@@ -114,6 +121,11 @@ impl Platter {
     /// Gives it another speed.
     pub fn set_latency(&self, latency: Box<dyn Latency>) {
         self.0.borrow_mut().latency = latency;
+    }
+
+    /// Lets some of its operations hang.
+    pub(crate) fn set_hangs(&self, hangs: Hangs) {
+        self.0.borrow_mut().hangs = hangs;
     }
 
     /// Gives it the times of a product instead, from its next opening on: then requests are served
@@ -207,11 +219,14 @@ pub struct SimDisk {
 /// An operation that has started.
 struct Started {
     op: u64,
-    delay: Nanos,
+    /// When it ends, if the disk is no modelled product; never, if it hangs for good.
+    until: Option<Nanos>,
     /// What serves it, if the disk is a modelled product.
     service: Option<Service>,
     /// When part of a write becomes visible, for some.
     shown: Option<Nanos>,
+    /// Nothing of it reaches the disk before its end.
+    held: bool,
 }
 
 impl SimDisk {
@@ -263,13 +278,30 @@ impl SimDisk {
         let Command { verb, offset, len, .. } = command;
         let is_read = verb == Verb::Read;
         let request = Request { offset, len, is_read, depth: state.depth };
-        let delay = state.latency.delay(request, &mut state.rng);
+        let mut delay = state.latency.delay(request, &mut state.rng);
+        let hang = state.hangs.draw_one(offset, verb == Verb::Write, &mut state.rng);
+        if let Some(Hang::For(longer)) = hang {
+            delay += longer;
+        }
         let service = self.station.as_ref().map(|station| station.serve(command));
         let hidden = state.calm || service.is_some();
-        let shown = (!is_read && !hidden && state.rng.chance(10)).then(|| state.rng.below(delay));
+        let held = hang.is_some() && state.hangs.holds();
+        let shown =
+            (!is_read && !hidden && !held && state.rng.chance(10)).then(|| state.rng.below(delay));
         state.depth += 1;
         self.world.disk(state.number, what, offset, len, op);
-        Some(Started { op, delay, service, shown })
+        if verb == Verb::Write && SUPERBLOCKS.contains(&offset) {
+            self.world.superblock_write_began();
+        }
+        let until = match hang {
+            Some(Hang::UntilCut(patience)) => {
+                self.world.disk(state.number, "hangs until the power is cut", offset, len, op);
+                self.world.cut_after(patience);
+                None
+            }
+            _ => Some(state.hangs.rounded(self.world.rt().now() + delay)),
+        };
+        Some(Started { op, until, service, shown, held })
     }
 
     /// Runs `body` as a task that nobody can cancel but the end of the world; what it returns is
@@ -283,7 +315,6 @@ impl SimDisk {
         let task = started.map(|mut started| {
             let rt = world.rt().clone();
             let since = rt.now();
-            let until = since + started.delay;
             let shown = started.shown.map(|after| rt.now() + after);
             rt.clone().spawn(async move {
                 if let Some(shown) = shown {
@@ -293,9 +324,10 @@ impl SimDisk {
                         state.media.show_part(started.op, &mut state.rng);
                     }
                 }
-                match started.service.take() {
-                    Some(service) => drop(service.await),
-                    None => rt.sleep_until(until).await,
+                match (started.service.take(), started.until) {
+                    (Some(service), _) => drop(service.await),
+                    (None, Some(until)) => rt.sleep_until(until).await,
+                    (None, None) => return std::future::pending().await,
                 }
                 loop {
                     let hangs = state.borrow_mut().faults.hangs(since, rt.now());
@@ -361,7 +393,11 @@ impl SimDisk {
         };
         let started = self.start(what, Command { verb, offset, len, fua });
         if let Some(started) = &started {
-            self.state.borrow_mut().media.begin(started.op, offset, len, payload);
+            let media = &mut self.state.borrow_mut().media;
+            media.begin(started.op, offset, len, payload);
+            if started.held {
+                media.hold_up(started.op);
+            }
         }
         let info = self.info.clone();
         self.run(started, move |state, world, started| {

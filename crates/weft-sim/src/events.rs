@@ -3,19 +3,20 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use weft_array::{ArrayError, ScrubMode};
+use weft_array::{ArrayError, Event, ScrubMode};
 use weft_code::UnitSet;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
-use crate::disk::{Platter, Uniform};
+use crate::disk::{Hangs, Platter, Uniform};
 use crate::engine::Engine;
 use crate::excuse::Lost;
 use crate::membership::must_have_stopped;
 use crate::rng::Rng;
 use crate::run::{Gear, Member, Report, Slots, wait_for};
 use crate::setup::{Map, Policy, Setup};
+use crate::violation::Violation;
 use crate::workload::Desk;
-use crate::world::World;
+use crate::world::{Ambush, World};
 
 /// Disks that a run may bring in beside those it began with.
 const DISKS_MORE: usize = 3;
@@ -38,6 +39,7 @@ pub(crate) struct Stage {
     pub hangs: RefCell<Rng>,
     pub quiet: bool,
     pub gear: Gear,
+    pub hangs_of_more: Rc<RefCell<Hangs>>,
 }
 
 /// The state of an array in a line.
@@ -84,6 +86,46 @@ impl Stage {
         }
     }
 
+    /// A change of the members while clients press, and a power cut in the middle of it.
+    pub(crate) async fn besiege(&self, engine: &Engine) {
+        let (begin, new_disk) = self.draw(|rng| (rng.below(5 * MILLISECOND), rng.chance(30)));
+        self.rt.sleep(begin).await;
+        let disks = self.disks.borrow().clone();
+        let hangs = self.draw(|rng| Hangs::draw_siege(rng, disks.len() + 1));
+        for (member, hangs) in disks.iter().zip(&hangs) {
+            member.platter.set_hangs(hangs.clone());
+        }
+        *self.hangs_of_more.borrow_mut() = hangs.last().cloned().unwrap_or_default();
+        let steps_max = self.draw(|rng| *rng.pick(&[30, 150, 600]));
+        if self.draw(|rng| rng.chance(30)) {
+            let (one_in, rng) = self.draw(|rng| (*rng.pick(&[1, 4, 12]), rng.fork(0)));
+            self.world.set_ambush(Some(Ambush { one_in, steps_max, rng }));
+        } else {
+            // From the moment that a member is out for the program, and not yet on disk.
+            let (events, world) = (engine.0.subscribe(), self.world.clone());
+            let steps = self.draw(|rng| rng.below(steps_max));
+            drop(self.rt.spawn(async move {
+                while !matches!(events.next().await, Event::MemberFailed { .. }) {}
+                world.cut_at(Some(world.steps() + 1 + steps));
+            }));
+        }
+        let adding = async {
+            if new_disk {
+                self.add_disk(engine).await;
+            }
+        };
+        let changing = async {
+            self.rt.sleep(self.draw(|rng| rng.below(3 * MILLISECOND))).await;
+            match self.draw(|rng| rng.below(8)) {
+                0..=2 => self.lose_disk(engine),
+                3..=5 => self.fail_member(engine).await,
+                6 => self.refuse_writes(engine),
+                _ => self.replace(engine).await,
+            }
+        };
+        futures_util::future::join(adding, changing).await;
+    }
+
     /// From now on rebuilds go about their work in another way.
     pub(crate) async fn change_policy(&self, engine: &Engine) {
         let policy = crate::policy::draw(&mut self.policies.borrow_mut());
@@ -97,7 +139,8 @@ impl Stage {
             policy.zone_stripes
         ));
         if let Err(error) = engine.0.set_rebuild_policy(policy).await {
-            self.desk.fail(format!("a rebuild policy was refused: {error}"), None);
+            let text = format!("a rebuild policy was refused: {error}");
+            self.desk.fail(Violation::CommandFailed, text, None);
         }
     }
 
@@ -105,17 +148,17 @@ impl Stage {
         if engine.0.status().regions.resync == 0 {
             self.desk.oracle.borrow_mut().consistent_again();
         }
-        match self.draw(|rng| rng.below(18)) {
+        match self.draw(|rng| rng.below(20)) {
             0..=2 => self.lose_disk(engine),
-            3 => self.fail_member(engine).await,
-            4..=6 => self.add_disk(engine).await,
-            7 | 8 => self.spoil_sectors(engine),
-            9 | 10 => self.scrub(engine, ScrubMode::Check).await,
-            11 => self.throttle(engine).await,
-            12 => self.slow_down(),
-            13 => self.fill_up(engine).await,
-            14 => self.refuse_writes(engine),
-            15 | 16 => self.replace(engine).await,
+            3..=5 => self.fail_member(engine).await,
+            6..=8 => self.add_disk(engine).await,
+            9 | 10 => self.spoil_sectors(engine),
+            11 | 12 => self.scrub(engine, ScrubMode::Check).await,
+            13 => self.throttle(engine).await,
+            14 => self.slow_down(),
+            15 => self.fill_up(engine).await,
+            16 => self.refuse_writes(engine),
+            17 | 18 => self.replace(engine).await,
             _ => self.desk.read_all(engine, 92).await,
         }
     }
@@ -219,7 +262,8 @@ impl Stage {
             && Slots::of(engine).disks[slot].is_some()
             && !self.desk.has_to_stop()
         {
-            self.desk.fail(format!("slot {slot} could not be failed: {error}"), None);
+            let text = format!("slot {slot} could not be failed: {error}");
+            self.desk.fail(Violation::CommandFailed, text, None);
         }
     }
 
@@ -285,6 +329,7 @@ impl Stage {
                 let sector = self.setup.disks[0].sector_bytes.min(model.sector_bytes);
                 let rng = self.world.rng(100 + number as u64);
                 let platter = Platter::new(number, model.size_bytes, sector, rng);
+                platter.set_hangs(self.hangs_of_more.borrow().clone());
                 disks.push(Member { platter: platter.clone(), absent: false });
                 Some(platter)
             }
@@ -309,7 +354,8 @@ impl Stage {
             Ok(report) if report.mismatches > 0 => {
                 // What the last crash left is found by a scrub too, until it is resynced.
                 if engine.0.status().regions.resync == 0 && !self.resync_meanwhile(&report) {
-                    self.desk.fail(format!("a scrub found mismatches: {report:?}"), None);
+                    let text = format!("a scrub found mismatches: {report:?}");
+                    self.desk.fail(Violation::Scrub, text, None);
                 }
             }
             Ok(report) => self.world.note(format!("scrub: {} stripes", report.stripes)),
@@ -405,7 +451,10 @@ impl Stage {
             Err(_) if self.desk.has_to_stop() => self.world.cut(),
             // Writes were waiting: to the next life it is a crash.
             Err(ArrayError::Unclean { .. }) if wanted_room || wants_room() => self.world.cut(),
-            Err(error) => self.desk.fail(format!("a clean stop failed: {error}"), None),
+            Err(error) => {
+                let text = format!("a clean stop failed: {error}");
+                self.desk.fail(Violation::CommandFailed, text, None);
+            }
         }
     }
 
@@ -419,6 +468,7 @@ impl Stage {
                 f.full = false;
             });
             member.platter.set_latency(Box::new(Uniform { spike_every: 0, ..Uniform::default() }));
+            member.platter.set_hangs(Hangs::default());
         }
         engine.0.set_throttle(0, None);
         engine.0.set_paused(false);
@@ -437,7 +487,8 @@ impl Stage {
                 && status.slots.iter().all(|s| s.state != "rebuilding")
         });
         if !settled.await {
-            self.desk.fail(format!("the jobs never end: {:?}", engine.0.status()), None);
+            let text = format!("the jobs never end: {:?}", engine.0.status());
+            self.desk.fail(Violation::NeverSettles, text, None);
             return;
         }
         // What clients left behind is carried to its end by now.
@@ -448,8 +499,14 @@ impl Stage {
         self.desk.read_all(engine, 94).await;
         match engine.0.scrub(ScrubMode::Check).await {
             Ok(report) if report.mismatches == 0 && report.unreadable == 0 => {}
-            Ok(report) => self.desk.fail(format!("the last scrub is not clean: {report:?}"), None),
-            Err(error) => self.desk.fail(format!("the last scrub failed: {error}"), None),
+            Ok(report) => {
+                let text = format!("the last scrub is not clean: {report:?}");
+                self.desk.fail(Violation::Scrub, text, None);
+            }
+            Err(error) => {
+                let text = format!("the last scrub failed: {error}");
+                self.desk.fail(Violation::CommandFailed, text, None);
+            }
         }
         self.desk.read_all(engine, 94).await;
     }

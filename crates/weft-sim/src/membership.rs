@@ -16,7 +16,10 @@ use weft_rt::Rt;
 use crate::disk::{Faults, Platter};
 use crate::engine::Engine;
 use crate::run::Member;
+use crate::violation::{Broken, Violation};
 
+/// Where superblocks are written.
+pub(crate) const SUPERBLOCKS: std::ops::Range<u64> = 128 << 10..384 << 10;
 /// Where the copies of the superblock lie, and how much of each is looked at.
 const COPIES: [u64; 2] = [128 << 10, 256 << 10];
 const COPY_BYTES: usize = 16 << 10;
@@ -148,7 +151,7 @@ pub(crate) fn assemble(
     members: &[Member],
     disks: Vec<Rc<dyn Disk>>,
     nonce: u64,
-) -> impl Future<Output = Result<Engine, String>> + 'static + use<> {
+) -> impl Future<Output = Result<Engine, Broken>> + 'static + use<> {
     let attached: Vec<Member> = members.iter().filter(|member| !member.absent).cloned().collect();
     let rt = rt.clone();
     async move {
@@ -164,7 +167,8 @@ pub(crate) fn assemble(
                 .unzip();
             let (before, force) = (gone(), may_be_stale(&left));
             if force && Engine::assemble(&rt, disks.clone(), false, false, nonce).await.is_ok() {
-                return Err("not refused, although these disks may be stale".into());
+                let text = "disks were started that may be stale";
+                return Err(Broken::new(Violation::StaleAssembly, text));
             }
             match Engine::assemble(&rt, disks, force, false, nonce).await {
                 // What the log says found no room: whoever runs it makes some.
@@ -173,7 +177,11 @@ pub(crate) fn assemble(
                 }
                 // A disk went meanwhile: whoever runs it tries again without.
                 Err(_) if gone() > before && !must_have_stopped(&left) => {}
-                result => return result,
+                Err(error) => {
+                    let text = format!("assembly was refused: {error}");
+                    return Err(Broken::new(Violation::AssemblyRefused, text));
+                }
+                Ok(engine) => return Ok(engine),
             }
         }
     }

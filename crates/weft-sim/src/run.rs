@@ -21,7 +21,7 @@ use weft_rt::{MILLISECOND, Rt, SECOND};
 
 use crate::canary::{Canary, Forgotten};
 use crate::clock::sim_rt;
-use crate::disk::{Faults, Platter, SimDisk, Uniform};
+use crate::disk::{Faults, Hangs, Platter, SimDisk, Uniform};
 use crate::engine::Engine;
 use crate::events;
 use crate::excuse::watch_losses;
@@ -29,8 +29,9 @@ use crate::membership::{self, superblock_of};
 use crate::oracle::{Oracle, Tick};
 use crate::rng::Rng;
 use crate::setup::{Map, Setup};
+use crate::violation::{Broken, Violation};
 use crate::volume::Volume;
-use crate::workload::{Broken, Desk};
+use crate::workload::Desk;
 use crate::world::{What, World};
 pub(crate) use between::Slots;
 pub use report::{Failure, Options, Report, Story};
@@ -79,7 +80,8 @@ impl Gear {
             None => disk,
             Some((canary, area)) => {
                 let (rt, area) = (rt.clone(), area.clone());
-                Rc::new(Forgotten { rt, disk, canary: *canary, area, works: Cell::new(false) })
+                let (works, late) = (Cell::new(false), Cell::new(0));
+                Rc::new(Forgotten { rt, disk, canary: *canary, area, works, late })
             }
         };
         Rc::new(BoundedDisk::new(&rt, disk, DISK_TIMEOUT))
@@ -105,6 +107,10 @@ pub(crate) struct Run {
     pub gear: Gear,
     /// The slots as the last life left them.
     pub last: Option<Slots>,
+    /// In the present life, or the last, the power cut waited for a change of the members.
+    pub besieged: bool,
+    /// What hangs on disks that come in the middle of the present life.
+    pub hangs_of_more: Rc<RefCell<Hangs>>,
 }
 
 /// Carries out the run of `seed`.
@@ -128,6 +134,8 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         lost_at: Rc::default(),
         gear: Gear::default(),
         last: None,
+        besieged: false,
+        hangs_of_more: Rc::default(),
         world,
         setup,
     };
@@ -147,20 +155,18 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
             }
             Ok(report)
         }
-        Ok(Err(broken)) => Err(run.failure(broken.text, broken.place, hash)),
-        Err(panic) => Err(run.failure(format!("panic: {panic}"), None, hash)),
+        Ok(Err(broken)) => Err(run.failure(broken, hash)),
+        Err(panic) => {
+            let broken = Broken::new(Violation::Panic, format!("panic: {panic}"));
+            Err(run.failure(broken, hash))
+        }
     }
 }
 
 impl Run {
-    fn failure(
-        &self,
-        text: String,
-        place: Option<std::ops::Range<u64>>,
-        trace_hash: u64,
-    ) -> Box<Failure> {
+    fn failure(&self, broken: Broken, trace_hash: u64) -> Box<Failure> {
         let shown = |events: Vec<crate::Event>| events.iter().map(ToString::to_string).collect();
-        let mut text = text;
+        let Broken { kind, mut text, place } = broken;
         if let (Some(place), Some(map)) = (&place, &self.map) {
             let (stripe, slot) = map.of(place.start);
             text = format!("{text}(stripe {stripe}, slot {slot})");
@@ -179,6 +185,7 @@ impl Run {
         Box::new(Failure {
             seed: self.world.seed(),
             setup: self.setup.to_string(),
+            kind,
             text,
             tail: shown(self.world.events(shown_max, |_| true)),
             place: near.map(shown).unwrap_or_default(),
@@ -268,11 +275,14 @@ impl Run {
                     self.world.cut_at(None);
                     return Ok(());
                 }
-                Some(Err(error)) => return Err(broken(format!("creation failed: {error}"))),
+                Some(Err(error)) => {
+                    let text = format!("creation failed: {error}");
+                    return Err(Broken::new(Violation::CommandFailed, text));
+                }
                 None => self.cut_power(),
             }
         }
-        Err(broken("creation never came to an end".into()))
+        Err(Broken::new(Violation::NeverSettles, "creation never came to an end"))
     }
 
     fn cut_power(&mut self) {
@@ -293,9 +303,12 @@ impl Run {
             self.lose_and_return();
         }
         let crash = !last && self.rng.chance(85) || (number == 1 && self.options.cut_at.is_some());
+        let may_besiege = crash && !self.options.quiet && self.options.cut_at.is_none();
+        self.besieged = may_besiege && self.rng.chance(40);
         if crash {
             let steps = match self.options.cut_at {
                 Some(step) if number == 1 => step,
+                _ if self.besieged => self.rng.within(1000, 6000),
                 _ => match self.rng.below(4) {
                     0 => self.rng.within(1, 300),
                     _ => self.rng.within(100, 6000),
@@ -303,6 +316,7 @@ impl Run {
             };
             self.world.cut_at(Some(self.world.steps() + steps));
         }
+        self.draw_hangs(crash && self.options.cut_at.is_none());
         let body = self.body(last);
         let start = self.world.steps();
         let done = self.drive(body);
@@ -310,6 +324,7 @@ impl Run {
             self.report.borrow_mut().steps_first = self.world.steps() - start;
         }
         self.world.cut_at(None);
+        self.world.set_ambush(None);
         self.remember_slots();
         // A life that ends by giving up ends without a stop, too.
         if done?.is_none() || !self.world.is_on() {
@@ -318,6 +333,20 @@ impl Run {
         self.rt.kill_all();
         self.world.restore();
         Ok(())
+    }
+
+    /// Which operations hang in this life; a siege begins with hangs of its own.
+    fn draw_hangs(&mut self, crash: bool) {
+        let mut rng = self.world.rng(7000 + self.report.borrow().lives);
+        let disks = self.disks.borrow();
+        let mut hangs = Hangs::draw(&mut rng, disks.len() + 1, crash);
+        if self.options.quiet || self.besieged {
+            hangs.fill(Hangs::default());
+        }
+        for (member, hangs) in disks.iter().zip(&hangs) {
+            member.platter.set_hangs(hangs.clone());
+        }
+        *self.hangs_of_more.borrow_mut() = hangs.last().cloned().unwrap_or_default();
     }
 
     /// A life, as a future.
@@ -340,9 +369,15 @@ impl Run {
             hangs: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
             quiet: self.options.quiet,
             gear: self.gear.clone(),
+            hangs_of_more: self.hangs_of_more.clone(),
         };
-        let (holder, load) = (self.engine.clone(), self.setup.load.clone());
         let clients = self.world.rng(50 + self.report.borrow().lives);
+        let (holder, besieged) = (self.engine.clone(), self.besieged);
+        let durable = clients.clone().chance(60);
+        let load = match besieged {
+            true => self.setup.load.pressing(durable),
+            false => self.setup.load.clone(),
+        };
         let lost_at = self.lost_at.clone();
         let nonce = self.rng.next_u64();
         let check_first = self.rng.chance(50);
@@ -355,10 +390,7 @@ impl Run {
                 Ok(engine) => engine,
                 // Whoever runs it tries again.
                 Err(_) if desk.has_to_stop() => return world.cut(),
-                Err(error) => {
-                    desk.fail(format!("assembly was refused: {error}"), None);
-                    return;
-                }
+                Err(broken) => return desk.broke(broken),
             };
             world.note(format!("assembled: {}", events::summary(&engine)));
             watch_losses(&rt, &engine, &desk, &stage.map, &lost_at);
@@ -373,6 +405,9 @@ impl Run {
             }
             let tasks = desk.start(&volume, &load, &clients);
             let trouble = async {
+                if besieged {
+                    stage.besiege(&engine).await;
+                }
                 stage.trouble(&engine).await;
                 if stop_early {
                     // In the middle of everything: whoever comes too late is told so.
@@ -448,7 +483,8 @@ impl Run {
                 match Engine::assemble(&rt, copies, true, true, 1).await {
                     Ok(engine) => desk.read_all(&engine, 95).await,
                     Err(error) => {
-                        desk.fail(format!("degraded assembly was refused: {error}"), None);
+                        let text = format!("degraded assembly was refused: {error}");
+                        desk.fail(Violation::AssemblyRefused, text, None);
                     }
                 }
             })?;
@@ -456,10 +492,6 @@ impl Run {
         }
         Ok(())
     }
-}
-
-pub(crate) fn broken(text: String) -> Broken {
-    Broken { text, place: None }
 }
 
 /// Waits until `done` or for a bounded virtual time; says whether it came.

@@ -202,7 +202,7 @@ impl Setup {
             requests: requests.min(wishes.requests_max.unwrap_or(u64::MAX)),
             reads_percent: *rng.pick(&[10, 30, 60]),
             flushes_percent: *rng.pick(&[0, 2, 10]),
-            fua_percent: *rng.pick(&[0, 5, 30]),
+            fua_percent: *rng.pick(&[0, 5, 30, 100]),
             zeroes_percent: *rng.pick(&[0, 5, 20]),
             cells_max: (rng.within(1, 3) * stripe_cells / 2).clamp(1, 256 * 1024 / cell_bytes),
             stripe_cells,

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::run::{Failure, Options, Report, run};
+use crate::violation::Violation;
 
 /// What to run.
 #[derive(Debug, Clone, Default)]
@@ -86,6 +87,7 @@ fn one(seed: u64, simulation: &Simulation) -> Outcome {
             return Err(Box::new(Failure {
                 seed,
                 setup: String::new(),
+                kind: Violation::NotRepeatable,
                 text: "two runs of this seed went differently: something in them is not drawn \
                        from the seed"
                     .into(),

@@ -15,8 +15,8 @@ use crate::membership;
 use crate::oracle::Kind;
 use crate::run::{Member, Run, Slots};
 use crate::setup::Policy;
+use crate::violation::{Broken, Violation};
 use crate::volume::Volume;
-use crate::workload::Broken;
 
 /// Where the engine's data area begins at the earliest.
 const FIRST_DATA: u64 = 1 << 20;
@@ -33,7 +33,7 @@ enum Lie {
 }
 
 impl Run {
-    fn assemble_all(&mut self) -> impl Future<Output = Result<Engine, String>> + 'static {
+    fn assemble_all(&mut self) -> impl Future<Output = Result<Engine, Broken>> + 'static {
         let (disks, nonce) = (self.open(), self.rng.next_u64());
         membership::assemble(&self.rt, &self.disks.borrow(), disks, nonce)
     }
@@ -57,7 +57,7 @@ impl Run {
         self.drive(async move {
             let engine = match opening.await {
                 Ok(engine) => engine,
-                Err(error) => return desk2.fail(format!("assembly was refused: {error}"), None),
+                Err(broken) => return desk2.broke(broken),
             };
             let slots = Slots::of(&engine);
             slots_out.set((slots.incomplete(), slots.incomplete()));
@@ -118,7 +118,8 @@ impl Run {
             let readable = map.readable(bytes.start, lost) && map.readable(bytes.end - 1, lost);
             let read = desk.read(engine, 84, cell..cell + 1).await;
             if readable && !read {
-                desk.fail("bytes that are still there cannot be read", Some(bytes));
+                let text = "bytes that are still there cannot be read";
+                desk.fail(Violation::RequestFailed, text, Some(bytes));
             }
         }
     }
@@ -151,12 +152,11 @@ impl Run {
                     desk2.read_all(&engine, 85).await;
                     *holder.borrow_mut() = Some(engine.clone());
                     if let Err(error) = engine.0.stop().await {
-                        desk2.fail(format!("a clean stop failed: {error}"), None);
+                        let text = format!("a clean stop failed: {error}");
+                        desk2.fail(Violation::CommandFailed, text, None);
                     }
                 }
-                Err(error) => {
-                    desk2.fail(format!("with all disks back, assembly is refused: {error}"), None);
-                }
+                Err(broken) => desk2.broke(broken),
             }
         })?;
         self.last = self.engine.take().map(|engine| Slots::of(&engine));
@@ -186,26 +186,31 @@ impl Run {
         self.drive(async move {
             let engine = match opening.await {
                 Ok(engine) => engine,
-                Err(error) => return desk2.fail(format!("assembly was refused: {error}"), None),
+                Err(broken) => return desk2.broke(broken),
             };
             let found = engine.0.scrub(ScrubMode::Check).await;
-            let Ok(found) = found else { return desk2.fail("a scrub failed", None) };
+            let Ok(found) = found else {
+                return desk2.fail(Violation::CommandFailed, "a scrub failed", None);
+            };
             report.borrow_mut().mismatches += found.mismatches;
             if found.mismatches == 0 {
-                return desk2.fail("a scrub did not find what a disk had changed", None);
+                let text = "a scrub did not find what a disk had changed";
+                return desk2.fail(Violation::Scrub, text, None);
             }
             let claims = found.places.iter().any(|place| place.unit.is_some());
             if tolerance < 2 && claims {
-                desk2.fail(format!("a scrub claims to know more than it can: {found:?}"), None);
+                let text = format!("a scrub claims to know more than it can: {found:?}");
+                desk2.fail(Violation::Scrub, text, None);
             }
             let repaired = engine.0.scrub(ScrubMode::Repair).await;
             let again = engine.0.scrub(ScrubMode::Check).await;
             match (repaired, again) {
                 (Ok(_), Ok(again)) if again.mismatches == 0 => {}
-                (repaired, again) => desk2.fail(
-                    format!("after a repair mismatches are left: {repaired:?}, {again:?}"),
-                    None,
-                ),
+                (repaired, again) => {
+                    let text =
+                        format!("after a repair mismatches are left: {repaired:?}, {again:?}");
+                    desk2.fail(Violation::Scrub, text, None);
+                }
             }
             if !locates {
                 let oracle = &mut *desk2.oracle.borrow_mut();
@@ -219,7 +224,8 @@ impl Run {
                 desk2.read_all(&engine, 86).await;
             }
             if let Err(error) = engine.0.stop().await {
-                desk2.fail(format!("a clean stop failed: {error}"), None);
+                let text = format!("a clean stop failed: {error}");
+                desk2.fail(Violation::CommandFailed, text, None);
             }
         })?;
         self.rt.kill_all();
@@ -245,7 +251,7 @@ impl Run {
         self.drive(async move {
             let engine = match opening.await {
                 Ok(engine) => engine,
-                Err(error) => return desk2.fail(format!("assembly was refused: {error}"), None),
+                Err(broken) => return desk2.broke(broken),
             };
             let whole =
                 |engine: &Engine| engine.0.status().slots.iter().all(|s| s.state == "active");
@@ -263,7 +269,8 @@ impl Run {
                 return;
             }
             let Some((platter, at)) = find(&disks.borrow(), &image) else {
-                return desk2.fail("a block that was written is on no disk", None);
+                let text = "a block that was written is on no disk";
+                return desk2.fail(Violation::RequestFailed, text, None);
             };
             world.note(format!("disk {}: {lie:?} of {block} bytes at {at}", platter.number()));
             match lie {

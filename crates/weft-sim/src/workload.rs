@@ -14,6 +14,7 @@ use weft_rt::{Buf, MILLISECOND, Task};
 
 use crate::oracle::{Kind, Oracle, Writing};
 use crate::rng::{Rng, mix};
+use crate::violation::{Broken, Violation};
 use crate::volume::Volume;
 use crate::world::World;
 
@@ -42,17 +43,23 @@ pub struct Load {
     pub vanish_percent: u64,
 }
 
+impl Load {
+    /// At least four clients that hardly read or pause; what is acknowledged is durable, if
+    /// `durable`.
+    pub(crate) fn pressing(&self, durable: bool) -> Self {
+        Self {
+            clients: self.clients.max(4),
+            requests: self.requests.max(60),
+            reads_percent: 10,
+            fua_percent: if durable { 100 } else { self.fua_percent },
+            pause_max: 0,
+            ..self.clone()
+        }
+    }
+}
+
 /// Clients with this number or a greater one check the volume, and wait for every answer.
 const STEADY: usize = 80;
-
-/// A failed expectation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken {
-    /// What was expected and what happened.
-    pub text: String,
-    /// Byte range of the volume that it is about.
-    pub place: Option<Range<u64>>,
-}
 
 /// What the clients of one incarnation share.
 pub struct Desk {
@@ -123,23 +130,31 @@ impl Desk {
     }
 
     /// An expectation has failed: the run ends here.
-    pub fn fail(&self, text: impl Into<String>, place: Option<Range<u64>>) {
-        let text = text.into();
-        self.world.note(format!("BROKEN: {text}"));
-        self.broken.borrow_mut().get_or_insert(Broken { text, place });
+    pub(crate) fn fail(&self, kind: Violation, text: impl Into<String>, place: Option<Range<u64>>) {
+        self.broke(Broken { kind, text: text.into(), place });
+    }
+
+    /// As [`Desk::fail`].
+    pub(crate) fn broke(&self, broken: Broken) {
+        self.world.note(format!("BROKEN: {}", broken.text));
+        self.broken.borrow_mut().get_or_insert(broken);
         self.world.cut();
     }
 
     fn settle<E: std::fmt::Display>(&self, what: &str, place: &Range<u64>, result: &Result<(), E>) {
         match result {
             Ok(()) if self.writes_must_fail.get() && what == "write" => {
-                self.fail("a write was acknowledged by an array that is lost", Some(place.clone()));
+                let text = "a write was acknowledged by an array that is lost";
+                self.fail(Violation::FalseAcknowledgement, text, Some(place.clone()));
             }
             Ok(()) => {}
             Err(_) if self.errors_allowed.get() || self.has_to_stop() => {
                 self.errors.set(self.errors.get() + 1);
             }
-            Err(error) => self.fail(format!("{what} failed: {error}"), Some(place.clone())),
+            Err(error) => {
+                let text = format!("{what} failed: {error}");
+                self.fail(Violation::RequestFailed, text, Some(place.clone()));
+            }
         }
     }
 
@@ -200,10 +215,8 @@ impl Desk {
         if let Err(mismatch) = checked {
             let size = self.oracle.borrow().cell_bytes() as u64;
             let cell = mismatch.offset..mismatch.offset + size;
-            self.fail(
-                format!("client {client} read what must not be: {}", mismatch.text),
-                Some(cell),
-            );
+            let text = format!("client {client} read what must not be: {}", mismatch.text);
+            self.fail(Violation::WrongRead, text, Some(cell));
         }
         true
     }
@@ -323,12 +336,20 @@ impl Desk {
     }
 }
 
+/// A hash of bytes, in four lanes that do not wait for each other.
 fn fold_bytes(bytes: &[u8]) -> u64 {
-    bytes.chunks(8).fold(bytes.len() as u64, |hash, chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95)
-    })
+    let fold =
+        |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let mut lanes = [bytes.len() as u64, 1, 2, 3];
+    let mut blocks = bytes.chunks_exact(32);
+    for block in &mut blocks {
+        let words = block.as_chunks::<8>().0;
+        for (lane, word) in lanes.iter_mut().zip(words) {
+            *lane = fold(*lane, u64::from_le_bytes(*word));
+        }
+    }
+    let rest = blocks.remainder().iter().map(|byte| u64::from(*byte));
+    lanes.into_iter().chain(rest).fold(0, fold)
 }
 
 struct Client {

@@ -4,7 +4,8 @@
 //! **Steps.** Every start and every completion of a disk operation is a step. A power cut can be
 //! set for step k, so that a small run can be repeated with a cut at each of its steps. From the
 //! moment the power is off no disk operation makes progress; what the engine still does
-//! in that turn reaches nothing.
+//! in that turn reaches nothing. The power may also go at an instant, and in *ambush*: shortly after
+//! the beginning of a superblock write, when a change of the members is half made.
 //!
 //! **Trace.** Events are kept as plain numbers (text is made only when a run has failed), and
 //! folded into a hash: two runs of one seed must give the same.
@@ -93,8 +94,20 @@ struct Inner {
     dark: Notify,
     step: Cell<u64>,
     cut_at: Cell<Option<u64>>,
+    ambush: RefCell<Option<Ambush>>,
     events: RefCell<VecDeque<Event>>,
     hash: Cell<u64>,
+}
+
+/// A power cut that waits for a superblock write.
+#[derive(Debug)]
+pub(crate) struct Ambush {
+    /// One superblock write in this many calls it.
+    pub one_in: u64,
+    /// Steps from the beginning of that write to the cut, at most.
+    pub steps_max: u64,
+    /// Draws both.
+    pub rng: Rng,
 }
 
 impl fmt::Debug for World {
@@ -117,6 +130,7 @@ impl World {
             dark: Notify::default(),
             step: Cell::new(0),
             cut_at: Cell::new(None),
+            ambush: RefCell::default(),
             events: RefCell::default(),
             hash: Cell::new(mix(seed)),
         }))
@@ -158,6 +172,35 @@ impl World {
     /// Sets the step at which the power goes (counted from the start of the run).
     pub fn cut_at(&self, step: Option<u64>) {
         self.0.cut_at.set(step);
+    }
+
+    /// Sets an ambush, or lifts it.
+    pub(crate) fn set_ambush(&self, ambush: Option<Ambush>) {
+        *self.0.ambush.borrow_mut() = ambush;
+    }
+
+    /// A superblock is being written.
+    pub(crate) fn superblock_write_began(&self) {
+        let steps = self.0.ambush.borrow_mut().as_mut().and_then(|ambush| {
+            let called = ambush.rng.below(ambush.one_in) == 0;
+            called.then(|| ambush.rng.below(ambush.steps_max))
+        });
+        if let Some(steps) = steps {
+            self.set_ambush(None);
+            let at = self.steps() + 1 + steps;
+            self.cut_at(Some(self.0.cut_at.get().map_or(at, |earlier| earlier.min(at))));
+        }
+    }
+
+    /// Cuts the power after a time, unless it goes before or this life ends.
+    pub(crate) fn cut_after(&self, time: Nanos) {
+        let world = self.clone();
+        drop(self.rt().spawn(async move {
+            world.rt().sleep(time).await;
+            if world.is_on() {
+                world.cut();
+            }
+        }));
     }
 
     /// Cuts the power now.

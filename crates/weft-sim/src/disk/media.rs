@@ -9,7 +9,6 @@
 //! in time, or each sector for itself.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use weft_rt::Frozen;
 
@@ -20,7 +19,7 @@ use crate::rng::{Rng, mix};
 #[derive(Debug, Clone)]
 enum Data {
     Zero,
-    Bytes(Rc<[u8]>, usize),
+    Bytes(Frozen, usize),
 }
 
 #[derive(Debug, Clone)]
@@ -46,6 +45,8 @@ struct InFlight {
     offset: u64,
     len: u64,
     payload: Payload,
+    /// It is held up on its way: nothing of it has reached the disk.
+    held: bool,
 }
 
 /// Stored contents of a disk.
@@ -76,12 +77,13 @@ enum Pick {
     Sectors(u64),
 }
 
-fn bytes_of(payload: &Payload, len: u64) -> Option<Rc<[u8]>> {
+fn bytes_of(payload: &Payload, len: u64) -> Option<Frozen> {
     match payload {
-        Payload::Data(data) => Some(Rc::from(&data[..])),
+        Payload::Data(data) => Some(data.clone()),
         Payload::Zero => None,
         Payload::Noise(seed) => {
-            Some((0..len).map(|i| mix(seed ^ (i / 8)).to_le_bytes()[index(i % 8)]).collect())
+            let byte = |i: u64| mix(seed ^ (i / 8)).to_le_bytes()[index(i % 8)];
+            Some(Frozen::copy_from(&(0..len).map(byte).collect::<Vec<_>>()))
         }
     }
 }
@@ -109,7 +111,20 @@ impl Media {
 
     /// A write starts; from now on a power cut may leave any part of it.
     pub(crate) fn begin(&mut self, op: u64, offset: u64, len: u64, payload: Payload) {
-        self.in_flight.insert(op, InFlight { offset, len, payload });
+        self.in_flight.insert(op, InFlight { offset, len, payload, held: false });
+    }
+
+    /// A write in flight is held up: until it completes nothing of it reaches the disk.
+    pub(crate) fn hold_up(&mut self, op: u64) {
+        if let Some(write) = self.in_flight.get_mut(&op) {
+            write.held = true;
+        }
+    }
+
+    /// The writes in flight that a crash may leave parts of.
+    fn take_in_flight(&mut self) -> impl Iterator<Item = InFlight> + use<> {
+        let in_flight = std::mem::take(&mut self.in_flight);
+        in_flight.into_values().filter(|write| !write.held)
     }
 
     /// A write in flight is given up, with no trace (`kept` = false) or with a part stored.
@@ -213,7 +228,7 @@ impl Media {
     /// The program dies, the machine goes on: what had completed stays in the cache (and at
     /// risk); what was in flight is stored or not.
     pub(crate) fn program_killed(&mut self, rng: &mut Rng) {
-        for (_, write) in std::mem::take(&mut self.in_flight) {
+        for write in self.take_in_flight() {
             match rng.below(3) {
                 0 => {}
                 1 => self.store(&write, 0, write.len),
@@ -231,7 +246,7 @@ impl Media {
     /// sectors.
     pub(crate) fn power_cut(&mut self, rng: &mut Rng) -> Vec<u64> {
         let in_flight_first = self.seq + 1;
-        for (_, write) in std::mem::take(&mut self.in_flight) {
+        for write in self.take_in_flight() {
             self.store(&write, 0, write.len);
         }
         let pick = match rng.below(10) {

@@ -81,7 +81,7 @@ impl Run {
 
     pub(super) fn crash(&mut self) {
         self.rt.kill_all();
-        let kill = self.rng.chance(20);
+        let kill = self.rng.chance(if self.besieged { 40 } else { 20 });
         let note = if kill { "the program was killed" } else { "the power was cut" };
         self.world.note(note);
         for member in self.disks.borrow().iter() {
@@ -109,6 +109,8 @@ impl Run {
     pub(super) fn lose_and_return(&mut self) {
         let Some(slots) = self.last.clone() else { return };
         let Some(map) = self.map.clone() else { return };
+        // After a short cut of the power, or a cable that was pulled, all are there again.
+        let all_return = self.rng.chance(if self.besieged { 70 } else { 20 });
         let mut disks = self.disks.borrow_mut();
         let mut rooms = self.world.rng(7000 + self.report.borrow().lives);
         for member in disks.iter_mut() {
@@ -124,11 +126,12 @@ impl Run {
                 f.unreadable.clear();
             });
             let gone = member.platter.faults(|f| f.gone) || member.absent;
-            let back = gone && self.rng.chance(40);
+            let back = gone && (all_return || self.rng.chance(40));
             member.platter.faults(|f| f.gone = false);
             member.absent = gone && !back;
         }
-        let lose = if self.options.quiet { 0 } else { *self.rng.pick(&[0, 0, 0, 1, 1, 2]) };
+        let lose =
+            if self.options.quiet || all_return { 0 } else { *self.rng.pick(&[0, 0, 0, 1, 1, 2]) };
         for _ in 0..lose {
             let number = self.rng.index(disks.len());
             let lost = slots.incomplete().union(&slots.holding(|n| disks[n].absent || n == number));

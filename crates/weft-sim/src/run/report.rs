@@ -2,6 +2,7 @@
 
 use crate::canary::Canary;
 use crate::setup::Wishes;
+use crate::violation::Violation;
 
 /// What kind of trouble a run is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,6 +79,8 @@ pub struct Failure {
     pub seed: u64,
     /// The array, in words.
     pub setup: String,
+    /// What kind of expectation failed.
+    pub kind: Violation,
     /// What was expected, and what happened.
     pub text: String,
     /// The last events.

@@ -1,0 +1,107 @@
+//! Operations that take far longer than others while all else goes on.
+//!
+//! An engine is at its most fragile between a change and the moment that the change is durable. On a
+//! disk of even speed that is a millisecond. So superblock writes of one disk, or of all, may hang
+//! for long, and so may single operations of any kind; some do not end before the power is cut.
+//! Other disks end their operations at the same instants, as they do behind one controller.
+
+use weft_rt::{MICROSECOND, MILLISECOND, Nanos, SECOND};
+
+use crate::membership::SUPERBLOCKS;
+use crate::rng::Rng;
+
+/// The longest time until the power is cut on an operation that does not end by itself.
+const PATIENCE: Nanos = 4 * SECOND;
+
+/// Which operations of a disk hang, and for how long.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hangs {
+    /// Percentage of superblock writes that hang.
+    superblocks_percent: u64,
+    /// One operation in this many hangs; 0 for none.
+    one_in: u64,
+    /// For how long at most; `None` until the power is cut.
+    most: Option<Nanos>,
+    /// A write that hangs has not reached the disk: a crash takes all of it.
+    held: bool,
+    /// Operations end at multiples of this.
+    quantum: Nanos,
+}
+
+/// What a hang means for an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hang {
+    /// It takes so much longer.
+    For(Nanos),
+    /// It never ends; the power is cut after this time.
+    UntilCut(Nanos),
+}
+
+impl Hangs {
+    /// Draws what hangs on each of `count` disks in one life. `crash`: the life ends by a crash, so
+    /// an operation need not end.
+    pub(crate) fn draw(rng: &mut Rng, count: usize, crash: bool) -> Vec<Self> {
+        let long = *rng.pick(&[10 * MILLISECOND, 100 * MILLISECOND, 3 * SECOND]);
+        let most = (!crash || rng.chance(70)).then_some(long);
+        let mut hangs = Self::none(rng, count);
+        let one = rng.index(count);
+        match rng.below(24) {
+            0..=4 => {
+                let most = Some(long);
+                hangs.iter_mut().for_each(|h| (h.superblocks_percent, h.most) = (100, most));
+            }
+            5..=7 => (hangs[one].superblocks_percent, hangs[one].most) = (100, most),
+            8 => (hangs[one].superblocks_percent, hangs[one].most) = (30, most),
+            9 => hangs.iter_mut().for_each(|h| (h.one_in, h.most) = (300, Some(long))),
+            10 => (hangs[one].one_in, hangs[one].most) = (300, most),
+            _ => {}
+        }
+        hangs
+    }
+
+    /// Draws what hangs on each of `count` disks in a change of the members that the power cut
+    /// interrupts: superblock writes of all, of one, or of the last, which is a new disk.
+    pub(crate) fn draw_siege(rng: &mut Rng, count: usize) -> Vec<Self> {
+        let long = *rng.pick(&[100 * MILLISECOND, 3 * SECOND]);
+        let most = rng.chance(50).then_some(long);
+        let mut hangs = Self::none(rng, count);
+        let which = match rng.below(8) {
+            0..=4 => 0..count,
+            5 => count - 1..count,
+            6 => {
+                let one = rng.index(count);
+                one..one + 1
+            }
+            _ => 0..0,
+        };
+        hangs[which].iter_mut().for_each(|h| (h.superblocks_percent, h.most) = (100, most));
+        hangs
+    }
+
+    /// Nothing hangs; all disks end their operations at the same instants.
+    fn none(rng: &mut Rng, count: usize) -> Vec<Self> {
+        let quantum = *rng.pick(&[1, 1, 1, 50 * MICROSECOND, MILLISECOND]);
+        vec![Self { quantum, held: rng.chance(80), ..Self::default() }; count]
+    }
+
+    /// Whether an operation hangs.
+    pub(crate) fn draw_one(&self, offset: u64, is_write: bool, rng: &mut Rng) -> Option<Hang> {
+        let superblock = is_write && SUPERBLOCKS.contains(&offset);
+        let hangs = superblock && rng.chance(self.superblocks_percent)
+            || self.one_in > 0 && rng.below(self.one_in) == 0;
+        hangs.then(|| match self.most {
+            Some(most) => Hang::For(rng.within(most / 10, most)),
+            None => Hang::UntilCut(rng.below(PATIENCE)),
+        })
+    }
+
+    /// Whether a write that hangs has not reached the disk.
+    pub(crate) fn holds(&self) -> bool {
+        self.held
+    }
+
+    /// The instant at which an operation ends that would end at `at`.
+    pub(crate) fn rounded(&self, at: Nanos) -> Nanos {
+        at.next_multiple_of(self.quantum.max(1))
+    }
+}
