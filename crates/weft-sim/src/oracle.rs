@@ -105,7 +105,7 @@ pub struct Mismatch {
 pub struct Oracle {
     contents: Contents,
     /// Candidates of each cell in the order of their beginning; none means: never written.
-    cells: BTreeMap<usize, Vec<Candidate>>,
+    cells: Vec<Vec<Candidate>>,
     /// Cells with more than one candidate.
     open: BTreeSet<usize>,
     /// What was being written at the last crashes, until [`Oracle::consistent_again`]: the cells
@@ -132,15 +132,16 @@ impl Oracle {
     /// A reference for `size_bytes` of zeros in cells of `cell_bytes` (16 to 4096); a rest that
     /// fills no cell is left alone.
     pub fn new(seed: u64, size_bytes: u64, cell_bytes: usize) -> Self {
+        let count = usize::try_from(size_bytes).unwrap_or(usize::MAX) / cell_bytes;
         Self {
             contents: Contents::new(seed, cell_bytes),
-            cells: BTreeMap::new(),
+            cells: vec![Vec::new(); count],
             open: BTreeSet::new(),
             cut: BTreeMap::new(),
             loose: BTreeSet::new(),
             doubted: BTreeMap::new(),
             reads: BTreeSet::new(),
-            count: usize::try_from(size_bytes).unwrap_or(usize::MAX) / cell_bytes,
+            count,
             tick: 1,
             next_version: 1,
         }
@@ -184,12 +185,18 @@ impl Oracle {
 
     /// Whether a cell may hold anything at all.
     pub fn is_lost(&self, cell: usize) -> bool {
-        self.cells.get(&cell).is_some_and(|list| list.iter().any(|c| c.version.is_any()))
+        self.known(cell).is_some_and(|list| list.iter().any(|c| c.version.is_any()))
+    }
+
+    /// The candidates of a cell that was ever written.
+    fn known(&self, cell: usize) -> Option<&Vec<Candidate>> {
+        self.cells.get(cell).filter(|list| !list.is_empty())
     }
 
     fn candidates(&mut self, cell: usize) -> &mut Vec<Candidate> {
-        self.cells.entry(cell).or_insert_with(|| {
-            vec![Candidate {
+        let list = &mut self.cells[cell];
+        if list.is_empty() {
+            list.push(Candidate {
                 version: Version::BLANK,
                 began: 0,
                 ended: Some(0),
@@ -198,8 +205,9 @@ impl Oracle {
                 buried: false,
                 settled: true,
                 at_risk: false,
-            }]
-        })
+            });
+        }
+        list
     }
 
     fn next_number(&mut self) -> u32 {
@@ -333,7 +341,7 @@ impl Oracle {
     }
 
     fn check(&mut self, cell: usize, began: Tick, now: Tick, found: &[u8]) -> Result<(), Mismatch> {
-        let Some(list) = self.cells.get(&cell) else {
+        let Some(list) = self.known(cell) else {
             return match self.contents.is(cell, Version::BLANK, found) {
                 true => Ok(()),
                 false => Err(self.mismatch(cell, began, found)),
@@ -413,7 +421,7 @@ impl Oracle {
 
     fn mismatch(&self, cell: usize, began: Tick, found: &[u8]) -> Mismatch {
         let blank = "  never written\n".to_owned();
-        let allowed = self.cells.get(&cell).map_or(blank, |list| {
+        let allowed = self.known(cell).map_or(blank, |list| {
             let line = |c: &Candidate| {
                 let state = match (c.visible_to(began), c.ended.is_some(), c.acknowledged) {
                     (false, ..) => "superseded",

@@ -7,6 +7,7 @@
 pub struct Rng(u64);
 
 /// One mixing step: a bijection of 64 bits in which every input bit moves every output bit.
+#[inline]
 pub(crate) const fn mix(z: u64) -> u64 {
     let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -6,7 +6,7 @@ use weft_code::CodeSpec;
 use weft_sim::{Canary, Options, Policy, run};
 
 /// Seeds within which each must be found.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 120;
 
 /// Arrays on which the guarantee is needed at all.
 fn options(canary: Canary) -> Options {

@@ -105,3 +105,41 @@ impl Hangs {
         at.next_multiple_of(self.quantum.max(1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use weft_disk::{Disk, WriteOpts};
+    use weft_rt::Frozen;
+
+    use super::*;
+    use crate::clock::sim_rt;
+    use crate::disk::{Platter, SimDisk};
+    use crate::world::World;
+
+    #[test]
+    fn a_superblock_that_hangs_for_good_is_lost_in_the_cut_that_it_brings_and_others_are_not() {
+        for seed in 0..50 {
+            let rt = sim_rt(seed, 100_000);
+            let world = World::new(&rt, seed);
+            let platter = Platter::new(0, 1 << 20, 512, world.rng(1));
+            let hangs = Hangs { superblocks_percent: 100, held: true, ..Hangs::default() };
+            platter.set_hangs(hangs);
+            let disk = SimDisk::open(&world, &platter);
+            let write = |offset: u64| {
+                let (world, disk) = (world.clone(), disk.clone());
+                let data = Frozen::copy_from(&[7; 512]);
+                let write = async move { disk.write(offset, data, WriteOpts::USER_FUA).await };
+                rt.spawn(async move { world.while_on(write).await })
+            };
+            let (superblock, data) = (write(SUPERBLOCKS.start), write(0));
+            let (superblock, data) = rt.block_on(async { (superblock.await, data.await) });
+            assert!(superblock.is_none() && !world.is_on() && rt.now() < PATIENCE + SECOND);
+            assert!(data.is_none_or(|written| written.is_ok()));
+            rt.kill_all();
+            platter.power_cut();
+            let mut found = [0; 512];
+            platter.peek(SUPERBLOCKS.start, &mut found);
+            assert_eq!(found, [0; 512], "seed {seed}");
+        }
+    }
+}

@@ -123,7 +123,7 @@ impl Oracle {
 
     /// Whether a write to the cell that began after `since` was acknowledged.
     fn is_rewritten(&self, cell: usize, since: Tick) -> bool {
-        let list = self.cells.get(&cell).into_iter().flatten();
+        let list = self.known(cell).into_iter().flatten();
         list.into_iter().any(|c| c.acknowledged && c.began > since)
     }
 
