@@ -16,7 +16,6 @@ use std::rc::Rc;
 
 use weft_array::Event;
 use weft_code::UnitSet;
-use weft_rt::Rt;
 
 use crate::engine::Engine;
 use crate::oracle::{Cut, Oracle, Tick};
@@ -94,27 +93,24 @@ impl Lost {
     }
 }
 
-/// Notes when the engine loses members.
+/// Lets the desk note when the engine loses members: before it judges an answer, and at the end of
+/// a life. A task that waits for the events might be starved until after a crash.
 pub(crate) fn watch_losses(
-    rt: &Rt,
     engine: &Engine,
     desk: &Rc<Desk>,
     map: &Rc<Map>,
     lost_at: &Rc<RefCell<BTreeMap<usize, Tick>>>,
 ) {
-    let (events, desk, lost_at) = (engine.0.subscribe(), desk.clone(), lost_at.clone());
-    let map = map.clone();
-    drop(rt.spawn(async move {
-        loop {
-            if let Event::MemberFailed { slot, .. } = events.next().await {
-                let now = desk.oracle.borrow().now();
-                lost_at.borrow_mut().insert(slot, now);
-                if map.is_mirror() {
-                    // Only now is it sure that no read takes the lost copy any more.
-                    let lost = Lost::now(UnitSet::one(slot));
-                    lost.excuse(&mut desk.oracle.borrow_mut(), &map, Policy::Bitmap);
-                }
+    let (events, map, lost_at) = (engine.0.subscribe(), map.clone(), lost_at.clone());
+    let note = move |oracle: &mut Oracle| {
+        while let Some(event) = events.try_next() {
+            let Event::MemberFailed { slot, .. } = event else { continue };
+            lost_at.borrow_mut().insert(slot, oracle.now());
+            if map.is_mirror() {
+                // Only now is it sure that no read takes the lost copy any more.
+                Lost::now(UnitSet::one(slot)).excuse(oracle, &map, Policy::Bitmap);
             }
         }
-    }));
+    };
+    *desk.losses.borrow_mut() = Some(Box::new(note));
 }

@@ -393,7 +393,7 @@ impl Run {
                 Err(broken) => return desk.broke(broken),
             };
             world.note(format!("assembled: {}", events::summary(&engine)));
-            watch_losses(&rt, &engine, &desk, &stage.map, &lost_at);
+            watch_losses(&engine, &desk, &stage.map, &lost_at);
             stage.make_room_later();
             *holder.borrow_mut() = Some(engine.clone());
             if !stage.quiet {

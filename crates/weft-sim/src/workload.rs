@@ -83,6 +83,8 @@ pub struct Desk {
     pub vanish_percent: Cell<u64>,
     /// Whether the array has to stop by what has failed so far.
     pub(crate) may_stop: RefCell<Option<Box<dyn Fn() -> bool>>>,
+    /// Notes the members that the engine has lost.
+    pub(crate) losses: RefCell<Option<Box<dyn Fn(&mut Oracle)>>>,
     /// The array had to stop.
     pub(crate) gave_up: Cell<bool>,
     /// Writes whose clients have gone.
@@ -111,6 +113,7 @@ impl Desk {
             discard_zeroes: Cell::new(None),
             vanish_percent: Cell::new(0),
             may_stop: RefCell::default(),
+            losses: RefCell::default(),
             gave_up: Cell::new(false),
             vanished: RefCell::default(),
             rng: RefCell::new(world.rng(60)),
@@ -169,6 +172,13 @@ impl Desk {
         stops
     }
 
+    /// Notes the members that the engine has lost.
+    pub(crate) fn note_losses(&self) {
+        if let Some(note) = &*self.losses.borrow() {
+            note(&mut self.oracle.borrow_mut());
+        }
+    }
+
     /// The writes whose clients have gone have ended by now, one way or the other.
     pub(crate) fn forget_vanished(&self) {
         for writing in self.vanished.take() {
@@ -211,6 +221,7 @@ impl Desk {
             return false;
         }
         self.world.fold(fold_bytes(&buf));
+        self.note_losses();
         let checked = self.oracle.borrow_mut().end_read(reading, &buf);
         if let Err(mismatch) = checked {
             let size = self.oracle.borrow().cell_bytes() as u64;

@@ -65,6 +65,9 @@ impl Hangs {
         let long = *rng.pick(&[100 * MILLISECOND, 3 * SECOND]);
         let most = rng.chance(50).then_some(long);
         let mut hangs = Self::none(rng, count);
+        // Requests that meet the same failure should meet it at once.
+        let quantum = *rng.pick(&[1, 200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND]);
+        hangs.iter_mut().for_each(|h| h.quantum = quantum);
         let which = match rng.below(8) {
             0..=4 => 0..count,
             5 => count - 1..count,

@@ -55,6 +55,10 @@ impl Slots {
 
 impl Run {
     pub(super) fn remember_slots(&mut self) {
+        if let Some(desk) = &self.desk {
+            desk.note_losses();
+            *desk.losses.borrow_mut() = None;
+        }
         match self.engine.take() {
             Some(engine) => {
                 let mut slots = Slots::of(&engine);
