@@ -135,15 +135,15 @@ fn without_dirty_marks(page: &Frozen) -> Frozen {
 /// CRC32C of each byte.
 const CRC_OF: [u32; 256] = {
     let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let (mut crc, mut bit) = (byte as u32, 0);
+    let (mut byte, mut at) = (0_u32, 0);
+    while at < table.len() {
+        let (mut crc, mut bit) = (byte, 0);
         while bit < 8 {
             crc = crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
             bit += 1;
         }
-        table[byte] = crc;
-        byte += 1;
+        table[at] = crc;
+        (byte, at) = (byte + 1, at + 1);
     }
     table
 };

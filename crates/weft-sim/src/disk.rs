@@ -430,6 +430,10 @@ impl SimDisk {
             world.disk(state.number, verb_done(op), offset, len, started.op);
             if let Some(place) = place {
                 state.faults.is_stored(place..place + len, u64::from(info.sector_bytes));
+                // It was given up already: who asked was told that this failed.
+                if state.faults.failed {
+                    state.faults.denied.push(place..place + len);
+                }
             }
             Ok(())
         })

@@ -302,7 +302,10 @@ impl Stage {
 
     fn note_taken(&self, platter: &Platter, taken: Result<(), ArrayError>) {
         match taken {
-            Ok(()) => platter.faults(|f| f.failed = false),
+            Ok(()) => platter.faults(|f| {
+                f.failed = false;
+                f.denied.clear();
+            }),
             Err(error) => self.world.note(format!("refused: {error}")),
         }
     }

@@ -61,6 +61,9 @@ impl Load {
 /// Clients with this number or a greater one check the volume, and wait for every answer.
 const STEADY: usize = 80;
 
+/// Ends the promises that end with the members that the engine has lost.
+type NoteLosses = Box<dyn Fn(&mut Oracle)>;
+
 /// What the clients of one incarnation share.
 pub struct Desk {
     /// Power, trace, time.
@@ -84,7 +87,7 @@ pub struct Desk {
     /// Whether the array has to stop by what has failed so far.
     pub(crate) may_stop: RefCell<Option<Box<dyn Fn() -> bool>>>,
     /// Notes the members that the engine has lost.
-    pub(crate) losses: RefCell<Option<Box<dyn Fn(&mut Oracle)>>>,
+    pub(crate) losses: RefCell<Option<NoteLosses>>,
     /// The array had to stop.
     pub(crate) gave_up: Cell<bool>,
     /// Writes whose clients have gone.
