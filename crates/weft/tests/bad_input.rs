@@ -43,8 +43,8 @@ fn create_refuses_what_makes_no_array() {
         ("drc-g:5,2,1", &["d0", "d1", "d2", "d3"], 2, "drc-g:5,2,1"),
         ("raid5", &["d0", "d1", "dsmall"], 1, "dsmall"),
         ("raid5", &["d0", "d1", "none"], 1, "none"),
-        ("raid5", &["d0", "d1", "d1"], 1, "d1"),
-        ("raid5", &["d0", "d1", "./d1"], 1, "d1"),
+        ("raid5", &["d0", "d1", "d1"], 2, "d1 is given twice"),
+        ("raid5", &["d0", "d1", "./d1"], 2, "./d1 is given twice (as d1, too)"),
         ("raid5", &["d0", "d1", "/dev/null"], 1, "/dev/null"),
         ("raid5", &["d0", "d1", "nbd://127.0.0.1:1/x"], 1, "nbd://127.0.0.1:1/x"),
         ("raid5", &["d0", "d1", "nbd:nonsense"], 1, "nbd:nonsense"),
@@ -135,7 +135,7 @@ fn the_daemon_refuses_what_would_lose_data() {
     refused(&["rebuild", "t", "--order", "random"], 2, "popularity");
     refused(&["rebuild", "t", "--half-life", "soon"], 2, "give seconds");
     refused(&["throttle", "t", "--min", "2M", "--max", "1M"], 2, "--min");
-    refused(&["throttle", "t", "--max", "0"], 1, "0");
+    refused(&["throttle", "t", "--max", "0"], 2, "pauses");
     refused(&["attach", "nope"], 1, "");
     refused(&["detach", "t"], 1, "");
     let second = bench.refused(&["serve", "x0", "x1"], 1);
