@@ -66,7 +66,7 @@ fn idle_control_connections_make_room_for_commands() {
     bench.weft(&["create", "t", "--code", "raid1", "d0", "d1"]);
     bench.serve(&["d0", "d1"]);
     let path = bench.path("run/control.sock");
-    let mut watch = bench.command(&["status", "t", "--json", "--watch", "0.2"]);
+    let mut watch = bench.command(&["status", "t", "--json", "--watch=0.2"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().expect("start weft");
     let mut looks = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
     let mut look = || looks.next().expect("it goes on").expect("a line");
