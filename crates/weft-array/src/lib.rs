@@ -50,7 +50,7 @@ pub use jobs::{
 };
 pub use open::AssembleOptions;
 pub use remove::wipe;
-pub use status::{ArrayState, RegionCounts, SlotStatus, Status};
+pub use status::{ArrayState, MemberState, RegionCounts, SlotStatus, Status};
 pub use superblock::{Consistency, LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};
 pub use uuid::Id;
 pub use volume::{Array, Extent};

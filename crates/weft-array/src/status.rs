@@ -1,10 +1,13 @@
 //! What an array tells about itself.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+use weft_layout::Algorithm;
 
 use crate::array::Inner;
 use crate::jobs::{JobStatus, RebuildStatus, ScrubReport};
-use crate::superblock::{LastRebuild, SlotState};
+use crate::superblock::{Consistency, LastRebuild, SlotState};
 
 /// The state of an array. All sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -16,7 +19,7 @@ pub struct Status {
     /// Its code, as given at creation.
     pub code: String,
     /// The placement of units, as given at creation.
-    pub layout: String,
+    pub layout: Algorithm,
     /// How many more members may fail, whichever they are, without loss of data. `None` when data
     /// is lost already.
     pub redundancy_remaining: Option<usize>,
@@ -33,7 +36,7 @@ pub struct Status {
     /// Logical sector.
     pub sector_bytes: u64,
     /// Consistency policy.
-    pub consistency: String,
+    pub consistency: Consistency,
     /// Whether the write hole is closed: a crash together with the loss of a disk damages
     /// nothing that was not being written.
     pub write_hole_closed: bool,
@@ -94,13 +97,38 @@ pub enum ArrayState {
     Stopped,
 }
 
+/// What the member of a slot does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberState {
+    /// It holds everything that was written.
+    Active,
+    /// It failed when the array could not do without it: the array is broken.
+    Failed,
+    /// There is none.
+    Missing,
+    /// It is being rebuilt.
+    Rebuilding,
+}
+
+impl fmt::Display for MemberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Active => "active",
+            Self::Failed => "failed",
+            Self::Missing => "missing",
+            Self::Rebuilding => "rebuilding",
+        })
+    }
+}
+
 /// One slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotStatus {
     /// Its number.
     pub slot: usize,
-    /// `active`, `missing` or `rebuilding`.
-    pub state: String,
+    /// What its member does.
+    pub state: MemberState,
     /// The disk's name; for a missing member the last known one.
     pub disk: String,
     /// Read errors met.
@@ -119,7 +147,7 @@ impl Status {
     /// The names of all disks that the array uses: members, replacements, spares.
     #[must_use]
     pub fn disks(&self) -> Vec<String> {
-        let present = self.slots.iter().filter(|slot| slot.state != "missing");
+        let present = self.slots.iter().filter(|slot| slot.state != MemberState::Missing);
         let members = present.flat_map(|slot| [Some(&slot.disk), slot.replacement.as_ref()]);
         members.flatten().chain(&self.spares).cloned().collect()
     }
@@ -137,7 +165,7 @@ impl Inner {
             name: superblock.name.clone(),
             id: superblock.array_id.to_string(),
             code: superblock.code.to_string(),
-            layout: superblock.algorithm.to_string(),
+            layout: superblock.algorithm,
             redundancy_remaining,
             state: self.state(),
             broken,
@@ -145,7 +173,7 @@ impl Inner {
             size_bytes: geometry.size_bytes(),
             unit_bytes: geometry.unit_bytes,
             sector_bytes: geometry.sector_bytes,
-            consistency: superblock.consistency.to_string(),
+            consistency: superblock.consistency,
             write_hole_closed: self.log.is_some() || self.geometry.code.p() == 0 || self.mirrored,
             slots: (0..self.members.len()).map(|slot| self.slot_status(slot)).collect(),
             spares: self.members.spares.all().iter().map(|s| s.disk.info().name.clone()).collect(),
@@ -174,12 +202,13 @@ impl Inner {
         let replacement =
             copying.and_then(|_| Some(self.members.beside(slot)?.info().name.clone()));
         let (state, stale_regions) = match state {
-            SlotState::Active if self.broken_slots.get().contains(slot) => ("failed", 0),
-            SlotState::Active => ("active", copying.map_or(0, |lane| self.map.stale_count(lane))),
-            SlotState::Missing => ("missing", 0),
-            SlotState::Rebuilding { lane } => ("rebuilding", self.map.stale_count(lane)),
+            SlotState::Active if self.broken_slots.get().contains(slot) => (MemberState::Failed, 0),
+            SlotState::Active => {
+                (MemberState::Active, copying.map_or(0, |lane| self.map.stale_count(lane)))
+            }
+            SlotState::Missing => (MemberState::Missing, 0),
+            SlotState::Rebuilding { lane } => (MemberState::Rebuilding, self.map.stale_count(lane)),
         };
-        let state = state.to_owned();
         SlotStatus {
             slot,
             state,
@@ -207,6 +236,25 @@ impl Inner {
             ArrayState::Replacing
         } else {
             ArrayState::Healthy
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_state_is_one_word_everywhere() {
+        let states = [
+            (MemberState::Active, "active"),
+            (MemberState::Failed, "failed"),
+            (MemberState::Missing, "missing"),
+            (MemberState::Rebuilding, "rebuilding"),
+        ];
+        for (state, word) in states {
+            assert_eq!(state.to_string(), word);
+            assert_eq!(serde_json::to_value(state).expect("a word"), word);
         }
     }
 }

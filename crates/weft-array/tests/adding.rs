@@ -11,7 +11,7 @@ use common::bench::{UNIT, members, options, run};
 use common::disk::{Cells, Leave, Power, TestDisk};
 use common::*;
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, AssembleOptions};
+use weft_array::{Array, AssembleOptions, MemberState};
 use weft_disk::Disk;
 use weft_rt::Rt;
 
@@ -76,7 +76,10 @@ fn after_cut(moment: &Moment, leave: Leave, is_there: bool, what: &str) {
         array.stop().await.expect("stopped");
         all.push(another);
         let array = assembled(&rt, &all, 3, &what).await;
-        assert!(array.status().slots.iter().all(|slot| slot.state == "active"), "{what}");
+        assert!(
+            array.status().slots.iter().all(|slot| slot.state == MemberState::Active),
+            "{what}"
+        );
         assert!(read(&array, 0, LEN).await == pattern(0, LEN, 1), "{what}");
         array.stop().await.expect("stopped");
     });

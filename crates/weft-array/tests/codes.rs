@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use weft_array::{ArrayState, ScrubMode};
+use weft_array::{ArrayState, MemberState, ScrubMode};
 
 /// Codes with a number of slots, and one with more slots than the stripe is wide.
 const CODES: &[(&str, usize)] = &[
@@ -101,7 +101,7 @@ fn every_code_survives_what_it_promises_and_comes_back() {
                         .status()
                         .slots
                         .iter()
-                        .filter(|slot| slot.state == "active")
+                        .filter(|slot| slot.state == MemberState::Active)
                         .map(|slot| slot.slot)
                         .collect();
                     let victim = active[usize::try_from(dice.roll(active.len() as u64)).unwrap()];

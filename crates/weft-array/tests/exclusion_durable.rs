@@ -17,7 +17,7 @@ use common::bench::{Bench, UNIT, disk, members, run};
 use common::disk::{Leave, Power, TestDisk};
 use common::*;
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, ArrayError, ArrayState, Event, ScrubMode};
+use weft_array::{Array, ArrayError, ArrayState, Event, MemberState, ScrubMode};
 use weft_disk::Disk;
 use weft_rt::{Frozen, MILLISECOND, Rt, Task};
 
@@ -336,8 +336,14 @@ fn a_change_that_takes_two_rounds_is_waited_for_to_the_end_of_the_last() {
             story.bench.disks[other].faults.gone.set(true);
             story.begin_fail(VICTIM);
             story.pause().await;
-            let missing =
-                story.bench.array.status().slots.iter().filter(|s| s.state == "missing").count();
+            let missing = story
+                .bench
+                .array
+                .status()
+                .slots
+                .iter()
+                .filter(|s| s.state == MemberState::Missing)
+                .count();
             if code == "raid1" {
                 // Two of three at once are too many: it stops, and acknowledges nothing.
                 assert_eq!(story.bench.array.status().state, ArrayState::Broken);

@@ -13,7 +13,9 @@ use std::rc::Rc;
 use common::bench::{Bench, UNIT, disk, members, run};
 use common::*;
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, ArrayError, ArrayState, AssembleOptions, RebuildPolicy, ScrubMode};
+use weft_array::{
+    Array, ArrayError, ArrayState, AssembleOptions, MemberState, RebuildPolicy, ScrubMode,
+};
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, MILLISECOND};
 
@@ -94,7 +96,7 @@ fn a_member_that_goes_at_any_write_costs_nothing() {
                     bench.array.flush().await.expect("flushed");
                 }
                 assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{code}, {after}");
-                let gone = bench.array.status().slots[victim].state == "missing";
+                let gone = bench.array.status().slots[victim].state == MemberState::Missing;
                 assert_eq!(gone, bench.disks[victim].faults.gone.get(), "{code}, {after}");
                 // The others say so: it does not come back with its old data.
                 bench.disks[victim].faults.gone_after_writes.set(None);
@@ -102,7 +104,7 @@ fn a_member_that_goes_at_any_write_costs_nothing() {
                 bench.array.stop().await.expect("stopped");
                 let array = Array::assemble(&rt, members(&bench.disks), SOME).await.expect("again");
                 assert!(read(&array, 0, bytes.len()).await == bytes, "{code}, {after}, again");
-                assert_eq!(array.status().slots[victim].state == "missing", gone);
+                assert_eq!(array.status().slots[victim].state == MemberState::Missing, gone);
                 array.stop().await.expect("stopped");
             }
         }
@@ -216,7 +218,7 @@ fn what_is_missing_decides_how_an_array_starts() {
         // The excluded member is stale, and named; the array starts without it.
         let array = Array::assemble(&rt, members(&bench.disks), SOME).await.expect("assembled");
         assert!(read(&array, 100, 3000).await == new);
-        assert_eq!(array.status().slots[3].state, "missing");
+        assert_eq!(array.status().slots[3].state, MemberState::Missing);
         array.stop().await.expect("stopped");
         // Two missing are too many; forced, what is left can be read.
         let some: Vec<Rc<dyn Disk>> = members(&bench.disks[..2]);

@@ -8,7 +8,7 @@ mod common;
 use std::rc::Rc;
 
 use common::{assemble, make, options, pattern, read, rt, write};
-use weft_array::{Array, AssembleOptions, create};
+use weft_array::{Array, AssembleOptions, MemberState, create};
 use weft_disk::{
     BoundedDisk, Disk, Fault, FaultDisk, Faults, QueueConfig, QueuedDisk, RamDisk, TICKS,
 };
@@ -60,7 +60,7 @@ fn load(rt: &Rt, array: &Array, count: u64) -> Vec<Task<()>> {
 
 fn missing(array: &Array) -> Vec<usize> {
     let slots = array.status().slots.into_iter();
-    slots.filter(|slot| slot.state == "missing").map(|slot| slot.slot).collect()
+    slots.filter(|slot| slot.state == MemberState::Missing).map(|slot| slot.slot).collect()
 }
 
 #[test]

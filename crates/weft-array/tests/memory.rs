@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use common::{assemble, options, pattern, read, rt, write};
-use weft_array::{Array, CreateOptions, RebuildExecutor, RebuildPolicy, ScrubMode, create};
+use weft_array::{
+    Array, CreateOptions, MemberState, RebuildExecutor, RebuildPolicy, ScrubMode, create,
+};
 use weft_disk::{Class, Disk, DiskInfo, DoneFuture, RamDisk, ReadFuture, WriteOpts};
 use weft_rt::{Buf, BufMemory, Frozen, Rt, SECOND};
 
@@ -120,7 +122,7 @@ async fn write_zeros(array: &Array, offset: u64, data: &Frozen) {
 }
 
 async fn rebuilt(rt: &Rt, array: &Array) {
-    while array.status().slots.iter().any(|slot| slot.state != "active") {
+    while array.status().slots.iter().any(|slot| slot.state != MemberState::Active) {
         rt.sleep(SECOND).await;
     }
 }

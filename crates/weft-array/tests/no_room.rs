@@ -15,7 +15,7 @@ use std::rc::Rc;
 use common::bench::{Bench, UNIT, disk, members, options, run};
 use common::disk::{Leave, Power, TestDisk};
 use common::*;
-use weft_array::{Array, ArrayError, Consistency, Event, ScrubMode};
+use weft_array::{Array, ArrayError, Consistency, Event, MemberState, ScrubMode};
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, Rt, SECOND, Task};
 
@@ -199,7 +199,11 @@ impl Story {
         for slot in &status.slots {
             let wants = slot.slot == self.case.full && !self.tasks.is_empty();
             assert_eq!(slot.wants_room_bytes > 0, wants, "{what}: {slot:?}");
-            let state = if self.case.failed.contains(&slot.slot) { "missing" } else { "active" };
+            let state = if self.case.failed.contains(&slot.slot) {
+                MemberState::Missing
+            } else {
+                MemberState::Active
+            };
             assert_eq!(slot.state, state, "{what}: {slot:?}");
         }
         assert!(status.broken.is_none(), "{what}");

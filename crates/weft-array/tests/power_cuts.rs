@@ -16,7 +16,7 @@ use std::rc::Rc;
 use common::disk::{Cells, Leave, Power, TestDisk, mix};
 use common::*;
 use futures_util::future::join_all;
-use weft_array::{Array, ArrayState, AssembleOptions, ScrubMode, Superblock, create};
+use weft_array::{Array, ArrayState, AssembleOptions, MemberState, ScrubMode, Superblock, create};
 use weft_disk::Disk;
 use weft_layout::for_code;
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
@@ -273,7 +273,7 @@ fn check(
         let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
         assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
         let state = array.status().state;
-        let healthy = array.status().slots.iter().all(|slot| slot.state == "active");
+        let healthy = array.status().slots.iter().all(|slot| slot.state == MemberState::Active);
         assert_eq!(state == ArrayState::Healthy, healthy, "{what}");
         // It works on.
         let bytes = pattern(700, 3000, 1);

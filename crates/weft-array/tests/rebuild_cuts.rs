@@ -19,8 +19,8 @@ use common::*;
 use futures_util::future::select;
 use weft_array::superblock::{SlotState, read_superblock};
 use weft_array::{
-    Array, ArrayState, AssembleOptions, Piggyback, RebuildExecutor, RebuildOrder, RebuildPolicy,
-    ScrubMode, Superblock, create,
+    Array, ArrayState, AssembleOptions, MemberState, Piggyback, RebuildExecutor, RebuildOrder,
+    RebuildPolicy, ScrubMode, Superblock, create,
 };
 use weft_layout::{code_for, for_code};
 use weft_rt::sync::{Sender, oneshot};
@@ -310,7 +310,7 @@ async fn heals(rt: &Rt, array: &Array, mut fresh: usize, what: &str) {
     };
     for _ in 0..5000 {
         let status = array.status();
-        let missing = status.slots.iter().filter(|slot| slot.state == "missing").count();
+        let missing = status.slots.iter().filter(|slot| slot.state == MemberState::Missing).count();
         if is_whole() || status.broken.is_some() {
             break;
         }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use common::{assemble, options, pattern, read, rt};
-use weft_array::{Array, CreateOptions, ScrubMode, create};
+use weft_array::{Array, CreateOptions, MemberState, ScrubMode, create};
 use weft_disk::{Class, Disk, DoneFuture, Layer, RamDisk, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, MICROSECOND, MILLISECOND, Nanos, Rt, SECOND};
 
@@ -68,7 +68,7 @@ async fn users(rt: &Rt, array: &Array, model: &mut [u8], slot: usize) -> Nanos {
     let size = array.size_bytes();
     let mut longest = 0;
     let mut version = 10_u8;
-    while array.status().slots[slot].state != "active" {
+    while array.status().slots[slot].state != MemberState::Active {
         version = version.wrapping_add(1);
         for offset in (0..size - LEN as u64).step_by(200 << 10) {
             rt.sleep(20 * MILLISECOND).await;
@@ -113,7 +113,8 @@ fn requests_to_regions_that_are_being_finished_wait_for_no_flush() {
             }
             array.flush().await.expect("flushed");
             array.add_spare(all[slots].clone()).await.expect("added");
-            let rebuilding = |slot: &&usize| array.status().slots[**slot].state == "rebuilding";
+            let rebuilding =
+                |slot: &&usize| array.status().slots[**slot].state == MemberState::Rebuilding;
             let slot = loop {
                 if let Some(slot) = lost.iter().find(rebuilding) {
                     break *slot;

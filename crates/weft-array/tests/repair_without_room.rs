@@ -15,7 +15,7 @@ use std::rc::Rc;
 use common::bench::{Bench, UNIT, disk, members, options, run};
 use common::disk::{Leave, Power, TestDisk};
 use common::*;
-use weft_array::{Array, ArrayError, AssembleOptions, Consistency, ScrubMode};
+use weft_array::{Array, ArrayError, AssembleOptions, Consistency, MemberState, ScrubMode};
 use weft_disk::Disk;
 use weft_rt::{Frozen, Rt, SECOND};
 
@@ -116,7 +116,10 @@ async fn resynced_at_last(rt: Rt, code: &'static str, slots: usize, unit: usize,
         status.slots[story.slot].wants_room_bytes > 0 && status.jobs.is_empty(),
         "{what}: {status:?}"
     );
-    assert!(status.slots.iter().all(|slot| slot.state == "active"), "{what}: {status:?}");
+    assert!(
+        status.slots.iter().all(|slot| slot.state == MemberState::Active),
+        "{what}: {status:?}"
+    );
     // It is tried again, and not all the time.
     let tries = story.refused.get();
     assert!((2..20).contains(&tries), "{what}: {tries} tries");

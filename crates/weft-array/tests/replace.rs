@@ -16,7 +16,8 @@ use common::disk::{Cells, Leave, Power, TestDisk, mix};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{
-    Array, ArrayState, AssembleOptions, Consistency, Event, ScrubMode, Status, Superblock,
+    Array, ArrayState, AssembleOptions, Consistency, Event, MemberState, ScrubMode, Status,
+    Superblock,
 };
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
@@ -61,7 +62,7 @@ fn the_new_disk_takes_over_and_nothing_is_missing_meanwhile() {
                 let status = bench.array.status();
                 assert_eq!(status.state, ArrayState::Replacing, "{code}");
                 assert_eq!(status.redundancy_remaining, redundancy, "{code}");
-                assert_eq!(status.slots[1].state, "active", "{code}");
+                assert_eq!(status.slots[1].state, MemberState::Active, "{code}");
                 // Users go on, everywhere.
                 let at = (mix(n) % (bytes.len() as u64 - 3000)) as usize;
                 let part = pattern(n, 3000, 7);
@@ -154,9 +155,11 @@ fn any_disk_may_go_at_any_write() {
                     let gone = victim.faults.gone.get();
                     match goes {
                         _ if !gone => {}
-                        Goes::Other => assert_eq!(status.slots[0].state, "missing", "{what}"),
+                        Goes::Other => {
+                            assert_eq!(status.slots[0].state, MemberState::Missing, "{what}")
+                        }
                         // It may have been the member already.
-                        Goes::Replacement if status.slots[1].state == "missing" => {
+                        Goes::Replacement if status.slots[1].state == MemberState::Missing => {
                             assert_eq!(status.slots[1].disk, "test9", "{what}");
                             assert_eq!(status.state, ArrayState::Degraded, "{what}");
                         }
@@ -398,7 +401,10 @@ fn after_cut(moment: &Moment, size: u64, leave: Leave, lost: &[usize], survives:
             assert!(fits, "{what}: sector {number}");
         }
         let is_busy = |status: &Status| {
-            status.slots.iter().any(|slot| slot.state == "rebuilding" || slot.replacement.is_some())
+            status
+                .slots
+                .iter()
+                .any(|slot| slot.state == MemberState::Rebuilding || slot.replacement.is_some())
                 || status.regions.resync > 0
         };
         for _ in 0..5000 {

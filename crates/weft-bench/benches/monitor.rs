@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-use weft_array::{Array, Consistency, Piggyback, RebuildPolicy};
+use weft_array::{Array, Consistency, MemberState, Piggyback, RebuildPolicy};
 use weft_bench::{
     Contestant, Load, Race, Row, Table, TrivialDriver, fill, make, ram_disk, ram_disks, run,
 };
@@ -78,7 +78,7 @@ fn turn(kind: &Kind) -> f64 {
             array.set_throttle(0, Some(1));
             array.fail("0").await.expect("failed");
             array.add_spare(ram_disk("new", MEMBER_MIB)).await.expect("a replacement");
-            while array.status().slots[0].state != "rebuilding" {
+            while array.status().slots[0].state != MemberState::Rebuilding {
                 rt2.sleep(weft_rt::MILLISECOND).await;
             }
             array.set_paused(true);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, create};
+use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, MemberState, create};
 use weft_disk::{Disk, RamDisk, WriteOpts};
 use weft_rt::{Buf, Frozen, Rt};
 
@@ -102,7 +102,7 @@ pub async fn fill(array: &Array) {
 pub async fn rebuilt(rt: &Rt, array: &Array) {
     loop {
         let status = array.status();
-        if status.slots.iter().all(|slot| slot.state == "active") {
+        if status.slots.iter().all(|slot| slot.state == MemberState::Active) {
             return;
         }
         assert!(status.broken.is_none(), "the array broke: {:?}", status.broken);

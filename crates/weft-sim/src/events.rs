@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use weft_array::{ArrayError, Event, ScrubMode};
+use weft_array::{ArrayError, Event, MemberState, ScrubMode};
 use weft_code::UnitSet;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
@@ -482,12 +482,12 @@ impl Stage {
         }
         let settled = wait_for(&self.rt, || {
             let status = engine.0.status();
-            let waits =
-                !status.spares.is_empty() && status.slots.iter().any(|s| s.state == "missing");
+            let waits = !status.spares.is_empty()
+                && status.slots.iter().any(|s| s.state == MemberState::Missing);
             status.jobs.is_empty()
                 && status.regions.resync == 0
                 && !waits
-                && status.slots.iter().all(|s| s.state != "rebuilding")
+                && status.slots.iter().all(|s| s.state != MemberState::Rebuilding)
         });
         if !settled.await {
             let text = format!("the jobs never end: {:?}", engine.0.status());

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use weft_array::ScrubMode;
+use weft_array::{MemberState, ScrubMode};
 use weft_code::UnitSet;
 use weft_disk::Disk;
 
@@ -253,8 +253,9 @@ impl Run {
                 Ok(engine) => engine,
                 Err(broken) => return desk2.broke(broken),
             };
-            let whole =
-                |engine: &Engine| engine.0.status().slots.iter().all(|s| s.state == "active");
+            let whole = |engine: &Engine| {
+                engine.0.status().slots.iter().all(|s| s.state == MemberState::Active)
+            };
             if !whole(&engine) {
                 let _ = engine.0.stop().await;
                 return;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use weft_array::MemberState;
 use weft_code::UnitSet;
 
 use super::Run;
@@ -26,17 +27,17 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn of(engine: &Engine) -> Self {
         let status = engine.0.status();
-        let with = |state: &str| {
+        let with = |state: MemberState| {
             status.slots.iter().filter(|s| s.state == state).map(|s| s.slot).collect::<UnitSet>()
         };
         let number = |name: &str| name.strip_prefix("sim").and_then(|n| n.parse().ok());
-        let disks = status.slots.iter().map(|s| match s.state.as_str() {
-            "missing" => None,
+        let disks = status.slots.iter().map(|s| match s.state {
+            MemberState::Missing => None,
             _ => number(&s.disk),
         });
         Self {
-            missing: with("missing"),
-            rebuilding: with("rebuilding"),
+            missing: with(MemberState::Missing),
+            rebuilding: with(MemberState::Rebuilding),
             disks: disks.collect(),
             lost_at: BTreeMap::new(),
         }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use weft_array::RebuildPolicy;
+use weft_array::{MemberState, RebuildPolicy};
 
 use crate::cli::{
     AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
@@ -91,7 +91,7 @@ pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let number = slot.as_u64().and_then(|slot| usize::try_from(slot).ok());
     let unchanged = |slot: usize| {
         let (old, new) = (&before.slots[slot], &end.slots[slot]);
-        old.state == "active" && (&old.disk, &old.state) == (&new.disk, &new.state)
+        old.state == MemberState::Active && (&old.disk, &old.state) == (&new.disk, &new.state)
     };
     if number.is_some_and(unchanged) {
         return Err(Failure::new(format!("{} could not replace slot {slot}", args.new.disk))
@@ -135,7 +135,7 @@ pub fn rebuild(args: &RebuildArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         RebuildAction::Wait => {
             let before = client.status_of(&array)?.status;
             let end = report::follow::rebuild(&mut client, &array, json)?;
-            let whole = |slot: &weft_array::SlotStatus| slot.state == "active";
+            let whole = |slot: &weft_array::SlotStatus| slot.state == MemberState::Active;
             let what =
                 if before.slots.iter().all(whole) { "nothing to rebuild" } else { "rebuilt" };
             let line = format!("{what}; {array} {}", report::status::redundancy(&end));

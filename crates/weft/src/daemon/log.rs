@@ -1,6 +1,6 @@
 //! The daemon's log: one line a fact, on standard error, where systemd and shells look for it.
 
-use weft_array::{Array, ArrayState, Event};
+use weft_array::{Array, ArrayState, Event, MemberState};
 
 use crate::output::errln;
 use crate::report::status::redundancy;
@@ -22,7 +22,7 @@ pub fn started(array: &Array) {
     let name = &status.name;
     let (size, code) = (size::show(status.size_bytes), &status.code);
     about(name, &format!("{size} of {code}, {}", redundancy(&status)));
-    for slot in status.slots.iter().filter(|slot| slot.state != "active") {
+    for slot in status.slots.iter().filter(|slot| slot.state != MemberState::Active) {
         let (number, state, disk) = (slot.slot, &slot.state, &slot.disk);
         about(name, &format!("ALERT: slot {number} is {state} ({disk})"));
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 use weft_array::superblock::{Role, ScrubMode, read_superblock};
-use weft_array::{ArrayError, SlotStatus, contents};
+use weft_array::{ArrayError, MemberState, SlotStatus, contents};
 use weft_disk::Disk;
 
 use crate::control::protocol::{Attached, NewDisk, PolicyChange, Request, ServedArray, Snapshot};
@@ -142,7 +142,7 @@ impl Daemon {
             }));
         }
         let slot = find_member(&served, member)?;
-        if slot.state == "missing" {
+        if slot.state == MemberState::Missing {
             return Err(Failure::new(format!("slot {} is missing already", slot.slot))
                 .hint("`weft status` shows the members"));
         }
@@ -213,7 +213,9 @@ impl Daemon {
     async fn replace(&self, array: &str, member: &str, new: &NewDisk) -> Result<Value, Failure> {
         let served = self.find(array)?;
         let slot = find_member(&served, member)?;
-        if slot.state == "rebuilding" && served.array.essential_slots().contains(&slot.slot) {
+        if slot.state == MemberState::Rebuilding
+            && served.array.essential_slots().contains(&slot.slot)
+        {
             return Err(Failure::new(format!(
                 "{} cannot be replaced now: the array would lose data while it is rebuilt",
                 slot.disk
@@ -316,7 +318,7 @@ impl Daemon {
             return Ok(json!({ "disk": spare, "spare": true, "done": !dry_run }));
         }
         let slot = find_member(&served, member)?;
-        if slot.state != "missing" {
+        if slot.state != MemberState::Missing {
             return Err(Failure::new(format!(
                 "{} is in slot {} and in use; only spares and missing members are removed",
                 slot.disk, slot.slot

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weft_array::{JobKind, Status};
+use weft_array::{JobKind, MemberState, Status};
 
 use crate::control::client::Client;
 use crate::failure::Failure;
@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(150);
 /// If a member is missing still, and nothing is going to change that.
 pub fn rebuild(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
     let end = replacement(client, array, silent)?;
-    match end.slots.iter().find(|slot| slot.state == "missing") {
+    match end.slots.iter().find(|slot| slot.state == MemberState::Missing) {
         Some(slot) => {
             let (number, name) = (slot.slot, &end.name);
             Err(Failure::new(format!("slot {number} of {name} is missing, and no spare is there"))
@@ -34,11 +34,15 @@ pub fn rebuild(client: &mut Client, array: &str, silent: bool) -> Result<Status,
 /// If the array is broken.
 pub fn replacement(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
     let is_rebuilding = |status: &Status| {
-        status.slots.iter().any(|slot| slot.state == "rebuilding" || slot.replacement.is_some())
+        status
+            .slots
+            .iter()
+            .any(|slot| slot.state == MemberState::Rebuilding || slot.replacement.is_some())
     };
     // A spare was accepted a moment ago: its rebuild is about to start.
     let may_start = |status: &Status| {
-        !status.spares.is_empty() && status.slots.iter().any(|slot| slot.state == "missing")
+        !status.spares.is_empty()
+            && status.slots.iter().any(|slot| slot.state == MemberState::Missing)
     };
     let mut patience = 20;
     let kinds = [JobKind::Rebuild, JobKind::Replace];

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use weft_array::{
-    ArrayState, JobKind, JobStatus, RebuildOrder, RebuildPolicy, RebuildStatus, Status,
+    ArrayState, JobKind, JobStatus, MemberState, RebuildOrder, RebuildPolicy, RebuildStatus, Status,
 };
 
 use crate::control::protocol::{DeadDevice, NotStarted, ServedArray, Snapshot, UnusedDisk};
@@ -148,9 +148,9 @@ fn array(served: &ServedArray, watched: bool) -> String {
                 vanished.what
             );
         }
-        let last = match slot.state.as_str() {
-            "missing" if slot.disk.is_empty() => "no disk",
-            "missing" => " (was last)",
+        let last = match slot.state {
+            MemberState::Missing if slot.disk.is_empty() => "no disk",
+            MemberState::Missing => " (was last)",
             _ => "",
         };
         let _ =
