@@ -302,12 +302,6 @@ impl RegionMap {
         self.dirty.borrow().len()
     }
 
-    /// The dirty regions, in no useful order.
-    #[must_use]
-    pub fn dirty_regions(&self) -> Vec<u64> {
-        self.dirty.borrow().iter().copied().collect()
-    }
-
     /// Regions that need a resync.
     #[must_use]
     pub fn resync_count(&self) -> u64 {

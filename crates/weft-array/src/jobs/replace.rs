@@ -22,8 +22,8 @@
 //!   swap is taken back, and tried again after their exclusion.
 //! - *A crash*: both disks are taken up as they were. What was being written may be new on one and
 //!   old on the other; the member counts, and the regions that were dirty are stale on the
-//!   replacement before anything is served. If the member does not come back the replacement takes
-//!   its slot.
+//!   replacement before anything is served. So are those that awaited a resync, which writes to both
+//!   disks, too. If the member does not come back the replacement takes its slot.
 //!
 //! Where a resync found room on the replacement and not on the member, the region becomes stale on
 //! the replacement.

@@ -114,20 +114,25 @@ impl RegionMap {
         Ok(regions)
     }
 
-    /// Turns every dirty region into one that needs a resync, and is stale in the lanes of `stale`
-    /// (one bit each): after a crash, before the first write. Durable on return.
+    /// Turns every dirty region into one that needs a resync: after a crash, before the first
+    /// write. All that need one are stale in the lanes of `stale` (one bit each), also if they did
+    /// before: a resync writes without making its region dirty. Durable on return.
     ///
     /// # Errors
     /// If the members cannot be written.
     pub async fn resync_dirty(&self, store: &dyn MapStore, stale: u8) -> Result<(), MapError> {
-        let dirty = self.dirty_regions();
-        for region in &dirty {
+        let is_open = |region: &u64| {
+            let entry = self.entry(*region);
+            entry.has(DIRTY) || stale != 0 && entry.has(NEEDS_RESYNC)
+        };
+        let open: Vec<u64> = (0..self.config.regions()).filter(is_open).collect();
+        for region in &open {
             self.change(*region, |entry| {
                 entry.flags = entry.flags & !DIRTY | NEEDS_RESYNC;
                 entry.lanes |= stale;
             });
         }
-        self.persist_pages(store, Self::pages_of(&dirty)).await
+        self.persist_pages(store, Self::pages_of(&open)).await
     }
 
     /// Turns every written region into one that needs a resync, and is stale in the lanes of
