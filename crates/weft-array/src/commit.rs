@@ -38,6 +38,18 @@
 //! then broken, and what waits fails instead of being acknowledged. A broken array's metadata stays
 //! as it was when it broke.
 //!
+//! **Failures meanwhile.** So it matters in which order changes come into effect. A mirror whose last
+//! member but one was just rebuilt can lose either, once the superblock says that both are active;
+//! until it is durable that the second one is, the first is the only one that may go on as the
+//! array, and cannot be left out. Therefore the taking out of a member, from which too few of those
+//! in effect, or about to be, would be left, waits until the changes before it are in effect
+//! ([`Inner::exclude`]). Meanwhile the member stays, and whoever met its failure waits, as it would
+//! for the exclusion. That is no deadlock: the commit waits for none of them. It ends well if the
+//! member can still take a superblock – one sector that cannot be written is no reason to stop –
+//! and else with the array broken, as before: then no order would have helped. A command is refused
+//! instead ([`Inner::sparable_soon`]). Members that others can go on without are taken out at once,
+//! so nothing waits for a disk that hangs and is not needed.
+//!
 //! [`may_take_effect`]: crate::assemble::may_take_effect
 
 use std::rc::Rc;
@@ -52,6 +64,9 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::members::{Refusal, Spare};
 use crate::superblock::{SlotState, SuperblockError, write_superblock};
+
+/// A command waits this long for changes that have to come before its own.
+const COMMAND_PATIENCE: Nanos = 5 * SECOND;
 
 /// A spare may take this long to be told of a change before another one is preferred.
 const SPARE_PATIENCE: Nanos = SECOND;
@@ -191,9 +206,57 @@ impl Inner {
 
     /// As [`Inner::member_failed`], for any cause.
     pub async fn exclude(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
+        while self.must_wait_before_losing(slot, disk) {
+            let progress = self.members.changes.progress();
+            self.start_commit();
+            progress.await;
+        }
         self.take_out(slot, disk, cause);
         // Whoever relies on it asks for himself whether the array is broken.
         let _ = self.settled().await;
+    }
+
+    /// Whether changes that are being made must be in effect before `disk` is taken out of `slot`:
+    /// otherwise too few of the members that are active on disk would be left.
+    fn must_wait_before_losing(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+        !self.members.changes.is_settled()
+            && !self.read_only.get()
+            && self.broken.borrow().is_none()
+            && self.members.uses(slot, disk)
+            && !self.members.may_lose(slot, disk)
+            && !self.cannot_spare(slot)
+    }
+
+    /// Returns when `disk` can be taken out of `slot` without waiting for other changes. That is
+    /// at once unless too few of the members that are active on disk would be left.
+    ///
+    /// # Errors
+    /// If that takes too long: a superblock is being written to a disk that does not answer, which
+    /// may be this one.
+    pub async fn sparable_soon(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
+        if self.changed_soon(|| !self.must_wait_before_losing(slot, disk)).await {
+            return Ok(());
+        }
+        Err(ArrayError::Refused(format!(
+            "slot {slot} cannot be failed now: the members that would be left are not active on disk yet, because a superblock is still being written; try again in a while"
+        )))
+    }
+
+    /// Waits until changes that are being made are in effect, as far as `done` asks for them. False
+    /// if a command should not wait any longer.
+    pub async fn changed_soon(&self, done: impl Fn() -> bool) -> bool {
+        let deadline = self.rt.now() + COMMAND_PATIENCE;
+        loop {
+            let progress = std::pin::pin!(self.members.changes.progress());
+            if done() || self.broken.borrow().is_some() {
+                return true;
+            }
+            if self.rt.now() >= deadline {
+                return false;
+            }
+            self.start_commit();
+            select(progress, std::pin::pin!(self.rt.sleep_until(deadline))).await;
+        }
     }
 
     /// Takes a failed disk out, in memory, if it is not out already. If it is the one that is too

@@ -63,6 +63,8 @@ pub(crate) struct Members {
     all_active: Cell<bool>,
     /// The superblock that is in effect.
     in_effect: RefCell<Predecessor>,
+    /// The one that is being written.
+    writing: RefCell<Option<Predecessor>>,
     /// Whether a slot has a second disk.
     any_beside: Cell<bool>,
 }
@@ -101,6 +103,7 @@ impl Members {
         });
         let members = Self {
             in_effect: RefCell::new(in_effect),
+            writing: RefCell::new(None),
             slots: slots.collect(),
             spares: Spares::new(spares),
             superblock: RefCell::new(superblock),
@@ -220,6 +223,11 @@ impl Members {
         }
     }
 
+    /// Whether `disk` is the member of `slot`, or beside it.
+    pub fn uses(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+        self.holds(slot, disk) || is_same(self.beside(slot).as_ref(), disk)
+    }
+
     /// Whether `disk` is still what `slot` holds.
     pub fn holds(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
         is_same(self.slots[slot].disk.borrow().as_ref(), disk)
@@ -254,6 +262,13 @@ impl Members {
             return None;
         }
         self.slots[slot].beside.borrow().as_ref().map(|beside| beside.spare.disk.clone())
+    }
+
+    /// The member of `slot` that was replaced, until that is in effect.
+    fn replaced(&self, slot: usize) -> Option<Spare> {
+        let beside = self.slots[slot].beside.borrow();
+        let replaced = beside.as_ref().filter(|beside| beside.role == BesideRole::Replaced);
+        replaced.map(|beside| beside.spare.clone())
     }
 
     /// The lane in which the member of `slot` is being copied.

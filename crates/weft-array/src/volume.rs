@@ -151,26 +151,39 @@ impl Array {
     /// when the exclusion is durable.
     ///
     /// # Errors
-    /// If there is no such member, the code cannot do without it, or the array breaks meanwhile.
+    /// If there is no such member, the code cannot do without it, members that could take its place
+    /// are not active on disk yet, or the array breaks meanwhile.
     pub async fn fail(&self, member: &str) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
-        if let Some((slot, disk)) = self.find_replacement(member) {
-            self.0.exclude(slot, &disk, "failed by command").await;
-            return self.0.check_whole().map(|()| slot);
-        }
-        let slot = self.find(member)?;
-        let Some(disk) = self.0.members.disk(slot) else {
-            return Err(ArrayError::Refused(format!("slot {slot} is missing already")));
+        let (slot, disk) = match self.find_replacement(member) {
+            Some(replacement) => replacement,
+            None => {
+                let slot = self.find(member)?;
+                let disk = self.0.members.disk(slot);
+                let missing = || ArrayError::Refused(format!("slot {slot} is missing already"));
+                (slot, disk.ok_or_else(missing)?)
+            }
         };
+        self.check_can_spare(slot, &disk)?;
+        self.0.sparable_soon(slot, &disk).await?;
+        // Members may have failed meanwhile, also this one.
+        self.0.check_writable()?;
+        self.check_can_spare(slot, &disk)?;
+        self.0.exclude(slot, &disk, "failed by command").await;
+        self.0.check_whole().map(|()| slot)
+    }
+
+    /// Whether the code can do without the disk; it can without a replacement.
+    fn check_can_spare(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
         let gone = self.0.incomplete_slots();
         let unsound = gone.union(&self.0.room.short()).with(slot);
-        if !gone.contains(slot) && !self.0.survives(unsound) {
+        let is_whole_member = self.0.members.holds(slot, disk) && !gone.contains(slot);
+        if is_whole_member && !self.0.survives(unsound) {
             return Err(ArrayError::Refused(format!(
                 "slot {slot} cannot be failed: the array would lose data; wait for the rebuild, or add a spare first"
             )));
         }
-        self.0.exclude(slot, &disk, "failed by command").await;
-        self.0.check_whole().map(|()| slot)
+        Ok(())
     }
 
     fn find_replacement(&self, name: &str) -> Option<(usize, Rc<dyn Disk>)> {
@@ -218,6 +231,10 @@ impl Array {
     pub async fn replace(&self, member: &str, disk: Rc<dyn Disk>) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
         let slot = self.find(member)?;
+        // Another member may be about to become active.
+        let members = &self.0.members;
+        let known = || members.changes.is_settled() || !members.is_only_active(slot);
+        self.0.changed_soon(known).await;
         self.0.check_replaceable(slot)?;
         let spare = self.0.prepare_spare(disk).await?;
         if self.0.members.state(slot) == SlotState::Active {

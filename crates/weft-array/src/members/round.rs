@@ -50,6 +50,31 @@ impl Members {
         ))
     }
 
+    /// Whether the membership without `disk` in `slot` may take effect after the one that is, and
+    /// after the one that is being written. If not, it may once the changes made so far have.
+    pub fn may_lose(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+        let left = self.active_without(slot, disk);
+        let keeps_enough = |before: &Predecessor| {
+            let kept = before.active.iter().filter(|id| left.contains(id)).count();
+            may_take_effect(before.active.len(), kept)
+        };
+        keeps_enough(&self.in_effect.borrow()) && self.writing.borrow().iter().all(keeps_enough)
+    }
+
+    /// Who could be active once `disk` is taken out of `slot`; a swap that is not in effect can be
+    /// taken back.
+    fn active_without(&self, lost: usize, disk: &Rc<dyn Disk>) -> Vec<Id> {
+        let superblock = self.superblock.borrow();
+        let members =
+            superblock.active_slots().filter(|slot| *slot != lost || !self.holds(lost, disk));
+        let members = members.filter_map(|slot| superblock.slots[slot].member_id);
+        let replaced = (0..self.len()).filter_map(|slot| {
+            let old = self.replaced(slot)?;
+            (slot != lost || !Rc::ptr_eq(&old.disk, disk)).then_some(old.id)
+        });
+        members.chain(replaced).collect()
+    }
+
     /// Waits for a superblock that is being written; no other is for as long as the permit lives.
     /// What speaks against a round must be looked at after this.
     pub async fn turn_to_commit(&self) -> Permit {
@@ -60,10 +85,13 @@ impl Members {
     pub async fn commit(&self, _turn: Permit) -> Round {
         let change = self.changes.made();
         let superblock = Rc::new(self.next_superblock());
+        let (seq, active) = (superblock.seq, superblock.active_members());
+        let of_round = Predecessor { seq, active };
+        *self.writing.borrow_mut() = Some(of_round.clone());
         let refusals = self.write_to_all(&superblock).await;
+        *self.writing.borrow_mut() = None;
         if refusals.is_empty() {
-            let (seq, active) = (superblock.seq, superblock.active_members());
-            *self.in_effect.borrow_mut() = Predecessor { seq, active };
+            *self.in_effect.borrow_mut() = of_round;
             self.forget_replaced(&superblock);
         }
         Round { superblock, change, refusals }

@@ -197,6 +197,8 @@ pub struct Faults {
     pub gone_after_writes: Cell<Option<u64>>,
     /// Sectors that cannot be read until they are written, by number.
     pub unreadable: RefCell<BTreeSet<u64>>,
+    /// Writes that begin in this range (bytes) fail.
+    pub unwritable: RefCell<Range<u64>>,
     /// Writes to sectors never written before find no room.
     pub full: Cell<bool>,
     /// Asked for each write, with offset, length and whether all of it was written before: how many
@@ -346,9 +348,14 @@ impl TestDisk {
             cells.complete(number, fua);
             return Err(self.error(op, offset, len, ENOSPC));
         }
-        if self.faults.gone.get() || full {
+        let errno = match (self.faults.gone.get(), full) {
+            (true, _) => Some(ENODEV),
+            (_, true) => Some(ENOSPC),
+            _ => self.faults.unwritable.borrow().contains(&offset).then_some(EIO),
+        };
+        if let Some(errno) = errno {
             cells.in_flight.remove(&number);
-            return Err(self.error(op, offset, len, if full { ENOSPC } else { ENODEV }));
+            return Err(self.error(op, offset, len, errno));
         }
         cells.complete(number, fua);
         let mut unreadable = self.faults.unreadable.borrow_mut();
