@@ -491,6 +491,11 @@ impl Disk for SimDisk {
         Box::pin(self.do_write(DiskOp::WriteZeroes, offset, len, Payload::Zero, opts.fua))
     }
 
+    fn sever(&self, _: &str) {
+        let faults = &mut self.state.borrow_mut().faults;
+        faults.failed |= faults.condemned;
+    }
+
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         self.check(DiskOp::Discard, offset, len, true);
         let payload = {

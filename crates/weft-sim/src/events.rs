@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use weft_array::{ArrayError, Event, MemberState, ScrubMode};
 use weft_code::UnitSet;
-use weft_rt::{MILLISECOND, Rt, SECOND};
+use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::disk::{Hangs, Platter, Uniform};
 use crate::engine::Engine;
 use crate::excuse::Lost;
-use crate::membership::must_have_stopped;
+use crate::membership::{is_only_active, must_have_stopped, must_have_stopped_without};
 use crate::rng::Rng;
 use crate::run::{Gear, Member, Report, Slots, wait_for};
 use crate::setup::{Map, Policy, Setup};
@@ -20,6 +20,10 @@ use crate::world::{Ambush, World};
 
 /// Disks that a run may bring in beside those it began with.
 const DISKS_MORE: usize = 3;
+
+/// How often it is looked whether a member has become active, and how many times.
+const PROMOTION_STEP: Nanos = 2 * MILLISECOND;
+const PROMOTION_STEPS: u64 = 2000;
 
 /// What an event may touch.
 pub(crate) struct Stage {
@@ -37,6 +41,8 @@ pub(crate) struct Stage {
     pub policies: RefCell<Rng>,
     /// What disks that hang are drawn from.
     pub hangs: RefCell<Rng>,
+    /// What it is drawn from whether a member is failed when another becomes active.
+    pub promotions: RefCell<Rng>,
     pub quiet: bool,
     pub gear: Gear,
     pub hangs_of_more: Rc<RefCell<Hangs>>,
@@ -79,6 +85,9 @@ impl Stage {
             self.event(engine).await;
             if self.hangs.borrow_mut().chance(8) {
                 self.hang(engine).await;
+            }
+            if self.promotions.borrow_mut().chance(15) {
+                self.fail_at_promotion(engine).await;
             }
             if self.policies.borrow_mut().chance(40) {
                 self.change_policy(engine).await;
@@ -249,6 +258,26 @@ impl Stage {
         }
     }
 
+    /// A member is failed while the superblock is being written that makes another one active, if
+    /// one is being rebuilt.
+    async fn fail_at_promotion(&self, engine: &Engine) {
+        let before = Slots::of(engine).incomplete().len();
+        if before == 0 {
+            return;
+        }
+        self.disks.borrow().iter().for_each(|m| m.platter.set_hangs(Hangs::of_superblocks()));
+        for _ in 0..PROMOTION_STEPS {
+            self.rt.sleep(PROMOTION_STEP).await;
+            if !self.world.is_on() || self.desk.gave_up.get() {
+                return;
+            }
+            if Slots::of(engine).incomplete().len() < before {
+                self.world.note("a member has just become active");
+                return self.fail_member(engine).await;
+            }
+        }
+    }
+
     async fn fail_member(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         self.fail(engine, slot, &platter).await;
@@ -256,8 +285,23 @@ impl Stage {
 
     async fn fail(&self, engine: &Engine, slot: usize, platter: &Platter) {
         self.world.note(format!("slot {slot} is failed by command"));
-        platter.faults(|f| f.failed = true);
-        if let Err(error) = engine.0.fail(&slot.to_string()).await
+        let is_well = platter.faults(|f| {
+            f.condemned = true;
+            !f.failed && !f.gone && f.gone_after_ops.is_none() && f.write_errors_percent == 0
+        });
+        let result = engine.0.fail(&slot.to_string()).await;
+        platter.faults(|f| f.condemned = false);
+        let Err(error) = result else { return };
+        self.world.note(format!("refused: {error}"));
+        // The member that others cannot go on without yet stays: no command costs the array.
+        let is_broken = matches!(error.root(), ArrayError::Broken { .. });
+        if is_broken && is_well && is_only_active(&self.disks.borrow(), platter) {
+            let text = format!("failing slot {slot} cost the array: {error}");
+            return self.desk.fail(Violation::CommandFailed, text, None);
+        }
+        let is_too_early =
+            || !is_broken && must_have_stopped_without(&self.disks.borrow(), platter);
+        if !is_too_early()
             && self.map.survives(self.in_trouble(engine).with(slot))
             && Slots::of(engine).disks[slot].is_some()
             && !self.desk.has_to_stop()

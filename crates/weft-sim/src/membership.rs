@@ -85,22 +85,55 @@ fn in_slots(
 /// Whether so many of the members that are active in the superblock in effect have failed that the
 /// array has to stop.
 pub(crate) fn must_have_stopped(disks: &[Member]) -> bool {
+    lacks_majority(disks, None)
+}
+
+/// Whether it has to stop, or would, if this disk failed, too.
+pub(crate) fn must_have_stopped_without(disks: &[Member], platter: &Platter) -> bool {
+    lacks_majority(disks, Some(platter))
+}
+
+fn lacks_majority(disks: &[Member], lost: Option<&Platter>) -> bool {
+    let lost = lost.and_then(acknowledged_superblock_of).map(|own| own.self_id);
     let known = in_slots(disks, acknowledged_superblock_of);
-    let on = |superblock: &Superblock, slot: usize| {
-        let id = superblock.slots[slot].member_id;
-        known.iter().find(|(own, _)| Some(own.self_id) == id)
-    };
-    let in_effect = known.iter().find(|(candidate, _)| {
-        let listed = |slot: &usize| candidate.slots[*slot].state != SlotState::Missing;
-        let holds = |slot| on(candidate, slot).is_some_and(|(own, _)| own.seq >= candidate.seq);
-        (0..candidate.slots.len()).filter(listed).all(holds)
-    });
-    in_effect.is_some_and(|(superblock, _)| {
+    in_effect(&known).is_some_and(|superblock| {
+        let is_kept = |(own, failed): &(Superblock, bool)| !failed && Some(own.self_id) != lost;
         let kept = superblock
             .active_slots()
-            .filter(|slot| on(superblock, *slot).is_some_and(|(_, failed)| !failed));
+            .filter(|slot| on(&known, superblock, *slot).is_some_and(is_kept));
         2 * kept.count() < superblock.active_slots().count()
     })
+}
+
+/// Whether this disk is the only one that is active in the superblock in effect: a command that
+/// excluded it would cost the array.
+pub(crate) fn is_only_active(disks: &[Member], platter: &Platter) -> bool {
+    let id = acknowledged_superblock_of(platter).map(|own| own.self_id);
+    let known = in_slots(disks, acknowledged_superblock_of);
+    in_effect(&known).is_some_and(|superblock| {
+        superblock.active_members().into_iter().all(|active| Some(active) == id)
+    })
+}
+
+/// What a member's disk says that is in a slot of `superblock`.
+fn on<'a>(
+    known: &'a [(Superblock, bool)],
+    superblock: &Superblock,
+    slot: usize,
+) -> Option<&'a (Superblock, bool)> {
+    let id = superblock.slots[slot].member_id;
+    known.iter().find(|(own, _)| Some(own.self_id) == id)
+}
+
+/// The superblock in effect: the newest that all have which it lists.
+fn in_effect(known: &[(Superblock, bool)]) -> Option<&Superblock> {
+    let all_have = |candidate: &Superblock| {
+        let listed = |slot: &usize| candidate.slots[*slot].state != SlotState::Missing;
+        let holds =
+            |slot| on(known, candidate, slot).is_some_and(|(own, _)| own.seq >= candidate.seq);
+        (0..candidate.slots.len()).filter(listed).all(holds)
+    };
+    known.iter().map(|(own, _)| own).find(|candidate| all_have(candidate))
 }
 
 /// The slots whose disks the newest superblock does not call active. The engine may have taken one

@@ -31,6 +31,8 @@ pub struct Faults {
     pub write_errors_percent: u64,
     /// It has failed an operation for which a member is excluded, or was excluded by command.
     pub failed: bool,
+    /// A command says that it is to be excluded; it is when the engine cuts it off.
+    pub condemned: bool,
     /// Where writes failed, though parts of them may be stored: who was told so does not count on
     /// it.
     pub denied: Vec<std::ops::Range<u64>>,

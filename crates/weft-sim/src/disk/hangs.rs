@@ -81,6 +81,11 @@ impl Hangs {
         hangs
     }
 
+    /// Every superblock write takes long.
+    pub(crate) fn of_superblocks() -> Self {
+        Self { superblocks_percent: 100, most: Some(SECOND), quantum: 1, ..Self::default() }
+    }
+
     /// Nothing hangs; all disks end their operations at the same instants.
     fn none(rng: &mut Rng, count: usize) -> Vec<Self> {
         let quantum = *rng.pick(&[1, 1, 1, 50 * MICROSECOND, MILLISECOND]);
