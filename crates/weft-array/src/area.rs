@@ -13,7 +13,7 @@
 //! 512-byte sectors, so that a member can move to a 4 KiB disk. What lies between the parts is
 //! zeros. Nothing is kept at the end of a member: its file or volume may grow.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::region_map;
 use crate::superblock::Consistency;
@@ -53,6 +53,16 @@ pub struct Area {
     pub data_offset: u64,
 }
 
+/// [`Area`] as people's programs read it: on the disk the names are shorter.
+#[derive(Serialize)]
+struct InBytes {
+    map_offset_bytes: u64,
+    map_bytes: u64,
+    log_offset_bytes: u64,
+    log_bytes: u64,
+    data_offset_bytes: u64,
+}
+
 /// The member cannot hold an array of this kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AreaError {
@@ -84,6 +94,19 @@ pub enum AreaError {
 }
 
 impl Area {
+    /// Serialises it with the unit in each name.
+    pub(crate) fn in_bytes<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { map_offset, map_bytes, log_offset, log_bytes, data_offset } = *self;
+        let names = InBytes {
+            map_offset_bytes: map_offset,
+            map_bytes,
+            log_offset_bytes: log_offset,
+            log_bytes,
+            data_offset_bytes: data_offset,
+        };
+        names.serialize(serializer)
+    }
+
     /// Places the parts on members of `member_bytes` or more, with room in the map for `regions`
     /// regions and at least `rows_min` rows of data. `log_bytes` is the size of the log if it is
     /// to be another than the default.

@@ -1,11 +1,14 @@
 //! What a single member says, offline: for people who must find out what happened.
 
+use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
+use serde_json::json;
 use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use crate::create::map_config;
 use crate::region_map::RegionMap;
+use crate::status::MemberState;
 use crate::superblock::{
     Foreign, LANES, Role, SlotState, Superblock, SuperblockError, find_foreign, read_copies,
 };
@@ -27,7 +30,8 @@ pub struct MemberReport {
     /// What it is to its array, by its newest superblock.
     #[serde(serialize_with = "in_words")]
     pub role: Option<Role>,
-    /// Its newest superblock, as it is on disk.
+    /// Its newest superblock.
+    #[serde(serialize_with = "in_plain_words")]
     pub superblock: Option<Superblock>,
     /// Why there is none, if it is a member.
     pub fault: Option<String>,
@@ -81,16 +85,18 @@ pub enum CopyReport {
 struct RoleReport {
     kind: &'static str,
     slot: Option<usize>,
-    state: Option<&'static str>,
+    state: Option<MemberState>,
 }
 
 fn in_words<S: Serializer>(role: &Option<Role>, serializer: S) -> Result<S::Ok, S::Error> {
     let report = role.map(|role| {
         let (kind, slot, state) = match role {
-            Role::Slot(slot, SlotState::Active) => ("slot", Some(slot), Some("active")),
-            Role::Slot(slot, SlotState::Missing) => ("slot", Some(slot), Some("missing")),
+            Role::Slot(slot, SlotState::Active) => ("slot", Some(slot), Some(MemberState::Active)),
+            Role::Slot(slot, SlotState::Missing) => {
+                ("slot", Some(slot), Some(MemberState::Missing))
+            }
             Role::Slot(slot, SlotState::Rebuilding { .. }) => {
-                ("slot", Some(slot), Some("rebuilding"))
+                ("slot", Some(slot), Some(MemberState::Rebuilding))
             }
             Role::Replacement(slot) => ("replacement", Some(slot), None),
             Role::Spare => ("spare", None, None),
@@ -99,6 +105,27 @@ fn in_words<S: Serializer>(role: &Option<Role>, serializer: S) -> Result<S::Ok, 
         RoleReport { kind, slot, state }
     });
     report.serialize(serializer)
+}
+
+/// A superblock as it is on disk, but for names without a unit and a state that is no word.
+fn in_plain_words<S: Serializer>(
+    superblock: &Option<Superblock>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let Some(superblock) = superblock else { return serializer.serialize_none() };
+    let mut fields = serde_json::to_value(superblock).map_err(S::Error::custom)?;
+    let area = superblock.area.in_bytes(serde_json::value::Serializer);
+    fields["area"] = area.map_err(S::Error::custom)?;
+    for (slot, meta) in superblock.slots.iter().enumerate() {
+        let (state, lane) = match meta.state {
+            SlotState::Active => (MemberState::Active, None),
+            SlotState::Missing => (MemberState::Missing, None),
+            SlotState::Rebuilding { lane } => (MemberState::Rebuilding, Some(lane)),
+        };
+        fields["slots"][slot]["state"] = json!(state);
+        fields["slots"][slot]["lane"] = json!(lane);
+    }
+    fields.serialize(serializer)
 }
 
 /// The region map in figures.

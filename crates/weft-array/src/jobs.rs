@@ -32,6 +32,7 @@ pub use rebuild::{
     RebuildStatus, ZONES_MAX,
 };
 pub use scrub::{Mismatch, ScrubReport};
+pub use throttle::Bounds;
 pub(crate) use throttle::Throttle;
 
 /// A region's dirty mark is cleared one to two of these after its last write.

@@ -45,12 +45,12 @@ pub use error::ArrayError;
 pub use events::{Event, Subscription};
 pub use examine::{MemberReport, examine};
 pub use jobs::{
-    HotZone, JobKind, JobStatus, Mismatch, Piggyback, RebuildCounts, RebuildExecutor, RebuildOrder,
-    RebuildPace, RebuildPolicy, RebuildStatus, ScrubReport, ZONES_MAX,
+    Bounds, HotZone, JobKind, JobStatus, Mismatch, Piggyback, RebuildCounts, RebuildExecutor,
+    RebuildOrder, RebuildPace, RebuildPolicy, RebuildStatus, ScrubReport, ZONES_MAX,
 };
 pub use open::AssembleOptions;
 pub use remove::wipe;
-pub use status::{ArrayState, MemberState, RegionCounts, SlotStatus, Status};
+pub use status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
 pub use superblock::{Consistency, LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};
 pub use uuid::Id;
 pub use volume::{Array, Extent};

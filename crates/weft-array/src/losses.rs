@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use weft_code::UnitSet;
 
 use crate::array::Inner;
+use crate::status::ByteRange;
 use crate::superblock::SlotState;
 
 /// Unreadable ranges listed at most.
@@ -145,8 +146,8 @@ impl Inner {
     }
 
     /// Ranges of the array whose data cannot be had, joined; the first of them.
-    pub fn unreadable_ranges(&self) -> Vec<(u64, u64)> {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
+    pub fn unreadable_ranges(&self) -> Vec<ByteRange> {
+        let mut ranges: Vec<ByteRange> = Vec::new();
         let geometry = &self.geometry;
         let broken = self.broken_slots.get();
         let regions = self.regions_at_risk(broken);
@@ -162,9 +163,14 @@ impl Inner {
                 let offset = geometry.offset(stripe, unit, 0);
                 let full = ranges.len() == RANGES_MAX;
                 match ranges.last_mut() {
-                    Some((start, len)) if *start + *len == offset => *len += geometry.unit_bytes,
+                    Some(last) if last.offset_bytes + last.length_bytes == offset => {
+                        last.length_bytes += geometry.unit_bytes;
+                    }
                     _ if full => return ranges,
-                    _ => ranges.push((offset, geometry.unit_bytes)),
+                    _ => ranges.push(ByteRange {
+                        offset_bytes: offset,
+                        length_bytes: geometry.unit_bytes,
+                    }),
                 }
             }
         }

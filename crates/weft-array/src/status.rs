@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use weft_layout::Algorithm;
 
 use crate::array::Inner;
-use crate::jobs::{JobStatus, RebuildStatus, ScrubReport};
+use crate::jobs::{Bounds, JobStatus, RebuildStatus, ScrubReport};
 use crate::superblock::{Consistency, LastRebuild, SlotState};
 
 /// The state of an array. All sizes in bytes.
@@ -27,8 +27,8 @@ pub struct Status {
     pub state: ArrayState,
     /// Why the array takes no more writes.
     pub broken: Option<String>,
-    /// Ranges (offset, length) that cannot be read; the first of them, if there are many.
-    pub unreadable: Vec<(u64, u64)>,
+    /// What cannot be read; the first ranges, if there are many.
+    pub unreadable: Vec<ByteRange>,
     /// Capacity.
     pub size_bytes: u64,
     /// Size of a unit.
@@ -54,19 +54,28 @@ pub struct Status {
     pub scrub: Option<ScrubReport>,
     /// When the last rebuild ended, and how long it took.
     pub last_rebuild: Option<LastRebuild>,
-    /// Bounds of the jobs' rate per member and second: minimum, and maximum if there is one.
-    pub throttle: (u64, Option<u64>),
+    /// Bounds of the jobs' rate.
+    pub throttle: Bounds,
     /// Regions of the region map: all, written, dirty, waiting for resync.
     pub regions: RegionCounts,
     /// The metadata's sequence number.
     pub seq: u64,
 }
 
+/// A range of the array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByteRange {
+    /// Where it begins.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub length_bytes: u64,
+}
+
 /// Counts of regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionCounts {
     /// Bytes of the array that share a region.
-    pub bytes: u64,
+    pub region_bytes: u64,
     /// All regions.
     pub total: u64,
     /// Regions ever written: only these are rebuilt.
@@ -184,7 +193,7 @@ impl Inner {
             last_rebuild: superblock.last_rebuild,
             throttle: self.jobs.throttle.get(),
             regions: RegionCounts {
-                bytes: geometry.region_stripes * geometry.stripe_bytes(),
+                region_bytes: geometry.region_stripes * geometry.stripe_bytes(),
                 total: geometry.regions(),
                 written: self.map.written_count(),
                 dirty: self.map.dirty_count() as u64,

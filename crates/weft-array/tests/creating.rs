@@ -46,7 +46,7 @@ fn the_plan_says_what_is_made_and_changes_nothing() {
     assert_eq!(before, after);
     assert_eq!((plan.tolerance, plan.sector_bytes), (2, 4096));
     assert_eq!(plan.size_bytes, plan.stripes * 2 * (64 << 10));
-    assert_eq!(plan.members[3].role, PlannedRole::Slot(3));
+    assert_eq!(plan.members[3].role, PlannedRole::Slot { slot: 3 });
     assert!(plan.members[3].unused_bytes >= 36 * MIB);
     assert_eq!(plan.notes.len(), 2, "{:?}", plan.notes);
     assert!(plan.to_string().contains("can lose any 2 members"), "{plan}");

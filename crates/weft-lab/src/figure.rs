@@ -1,7 +1,7 @@
 //! What an experiment found, beside what the paper says: the one form that text, JSON, CSV and
 //! plots are made from.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::experiment::Numbers;
 
@@ -60,7 +60,7 @@ pub struct Panel {
 
 /// How a panel is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Shape {
     /// A bar a point, side by side by label.
     Bars,
@@ -89,9 +89,23 @@ pub struct Point {
     /// What we found.
     pub ours: f64,
     /// The least and the greatest, where `ours` is a mean.
+    #[serde(serialize_with = "least_and_greatest")]
     pub range: Option<(f64, f64)>,
     /// What the paper says.
     pub paper: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Range {
+    low: f64,
+    high: f64,
+}
+
+fn least_and_greatest<S: Serializer>(
+    range: &Option<(f64, f64)>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    range.map(|(low, high)| Range { low, high }).serialize(serializer)
 }
 
 impl Point {

@@ -53,6 +53,7 @@ pub struct DeviceInfo {
     /// Of these, reads.
     pub reads: u64,
     /// Bytes read and written.
+    #[serde(rename = "transferred_bytes")]
     pub bytes: u64,
     /// Bytes touched by reads and writes, in whole blocks.
     pub footprint_bytes: u64,
@@ -81,10 +82,13 @@ pub struct Info {
     /// Bytes written.
     pub written_bytes: u64,
     /// Lengths of reads and writes.
+    #[serde(rename = "sizes_bytes")]
     pub sizes: Sizes,
     /// Lengths of reads.
+    #[serde(rename = "read_sizes_bytes")]
     pub read_sizes: Sizes,
     /// Lengths of writes.
+    #[serde(rename = "write_sizes_bytes")]
     pub write_sizes: Sizes,
     /// From the first request to the last, in nanoseconds.
     pub span_ns: u64,

@@ -11,7 +11,7 @@
 //! | 70 | an internal error, also of the daemon when all of it had to end; please report it |
 //! | 141 | the reader of standard output has gone (`weft examine … \| head`); what was asked was done |
 
-use crate::output::{errln, outln};
+use crate::output::{answer, errln};
 use std::fmt;
 use std::process::ExitCode;
 
@@ -74,7 +74,8 @@ impl Failure {
             let error = serde_json::json!({
                 "error": { "code": self.code, "message": self.message, "hint": self.hint }
             });
-            outln!("{error}");
+            // Where this fails there is no other place to say so.
+            let _ = answer(&error);
         } else {
             errln!("weft: {self}");
         }

@@ -4,11 +4,12 @@
 //! a full disk below a log file, or from `head` having read enough. So `main.rs` forbids them, and
 //! everything goes through these:
 //!
-//! * [`outln!`] and [`out!`]: a command's answer, on standard output. If nobody can read it, the
+//! * [`outln!`] and [`out!`]: a command's answer, on standard output; [`answer`]: the same for
+//!   programs. If nobody can read it, the
 //!   command ends there, and what it holds is dropped in order: quietly with 141 if the reader has
 //!   gone, as a shell reports a program that ended by SIGPIPE; with a message and 1 if the write
 //!   failed for another reason (`/dev/full`).
-//! * [`announce`]: a line on standard output of a daemon, which serves on if nobody reads it.
+//! * [`announce`], [`announce_answer`]: a line on standard output of a daemon, which serves on if nobody reads it.
 //! * [`errln!`]: messages and logs, on standard error. There is no other place to say that this
 //!   failed, so nothing is said.
 
@@ -17,7 +18,21 @@ use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
+use serde::Serialize;
+
 use crate::failure::{Failure, INTERNAL_ERROR, Outcome};
+
+/// Version of what `--json` prints, as docs/json.md describes it. What is added does not change it;
+/// what is renamed, removed, or comes to mean something else does.
+const JSON_VERSION: u32 = 1;
+
+/// A line of JSON: an object that begins with the version.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    weft_json: u32,
+    #[serde(flatten)]
+    answer: &'a T,
+}
 
 /// Standard output was closed by its reader: 128 and the number of SIGPIPE.
 const READER_GONE: u8 = 128 + 13;
@@ -46,6 +61,24 @@ struct Unwritten(io::Error);
 /// Writes a part of the answer, or ends the command.
 pub fn write_out(text: Arguments<'_>) {
     io::stdout().lock().write_fmt(text).unwrap_or_else(|error| give_up(error));
+}
+
+/// Prints an answer for programs, on a line of its own. It must be a struct or a map.
+pub fn answer(answer: &impl Serialize) -> Outcome {
+    outln!("{}", json_line(answer)?);
+    Answer.flush().map_err(|e| Failure::new(e.to_string()))
+}
+
+/// Prints an answer for programs on standard output of a daemon, if that can be written.
+pub fn announce_answer(answer: &impl Serialize) {
+    if let Ok(line) = json_line(answer) {
+        announce(&line);
+    }
+}
+
+fn json_line(answer: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string(&Versioned { weft_json: JSON_VERSION, answer })
+        .map_err(|e| Failure::new(format!("the answer cannot be written as JSON: {e}")))
 }
 
 /// Writes to standard error, if that can be written.

@@ -24,7 +24,7 @@ fn experiments_are_listed_and_run() {
     let json = bench.weft(&["lab", "run", "drc-table1", "--json"]);
     assert_eq!(json, bench.weft(&["lab", "run", "drc-table1", "--json"]), "the same bytes");
     let figures: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!(figures[0]["panels"][0]["series"][0]["points"][1]["paper"], 1.5);
+    assert_eq!(figures["figures"][0]["panels"][0]["series"][0]["points"][1]["paper"], 1.5);
     let csv = bench.weft(&["lab", "run", "drc-table1", "--csv"]);
     assert!(csv.starts_with("figure,panel,series,x,ours,low,high,paper,seed\n"), "{csv}");
     assert!(csv.lines().count() > 20, "{csv}");

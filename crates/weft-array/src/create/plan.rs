@@ -56,6 +56,7 @@ pub struct CreatePlan {
     /// Whether the data areas will be zeroed.
     pub members_zeroed: bool,
     /// Where things lie on each member.
+    #[serde(serialize_with = "Area::in_bytes")]
     pub area: Area,
     /// The disks, slots first.
     pub members: Vec<PlannedMember>,
@@ -65,10 +66,13 @@ pub struct CreatePlan {
 
 /// What a disk would become.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(tag = "role", rename_all = "lowercase")]
 pub enum PlannedRole {
-    /// The member in this slot.
-    Slot(usize),
+    /// A member.
+    Slot {
+        /// Its slot.
+        slot: usize,
+    },
     /// A spare.
     Spare,
 }
@@ -79,6 +83,7 @@ pub struct PlannedMember {
     /// The disk.
     pub disk: String,
     /// What it becomes.
+    #[serde(flatten)]
     pub role: PlannedRole,
     /// Its size in bytes.
     pub size_bytes: u64,
@@ -147,7 +152,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
     let used = area.data_offset + rows * unit_bytes;
     let member = |(n, info): (usize, &&DiskInfo)| PlannedMember {
         disk: info.name.clone(),
-        role: if n < slots { PlannedRole::Slot(n) } else { PlannedRole::Spare },
+        role: if n < slots { PlannedRole::Slot { slot: n } } else { PlannedRole::Spare },
         size_bytes: info.size_bytes,
         unused_bytes: info.size_bytes - used,
         overwrites: None,
@@ -264,7 +269,7 @@ impl CreatePlan {
             let member_id = self.id.member(0, n as u64);
             let disk_hint = disk_hint(&member.disk);
             match member.role {
-                PlannedRole::Slot(_) => slots.push(SlotMeta {
+                PlannedRole::Slot { .. } => slots.push(SlotMeta {
                     member_id: Some(member_id),
                     state: SlotState::Active,
                     disk_hint,
@@ -325,7 +330,7 @@ impl fmt::Display for CreatePlan {
         )?;
         for member in &self.members {
             match member.role {
-                PlannedRole::Slot(slot) => write!(f, "  slot {slot}: ")?,
+                PlannedRole::Slot { slot } => write!(f, "  slot {slot}: ")?,
                 PlannedRole::Spare => write!(f, "  spare: ")?,
             }
             writeln!(f, "{}, {} bytes", member.disk, member.size_bytes)?;

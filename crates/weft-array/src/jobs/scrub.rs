@@ -46,7 +46,7 @@ pub struct Mismatch {
     /// The stripe.
     pub stripe: u64,
     /// Byte offset of its data on the array.
-    pub offset: u64,
+    pub offset_bytes: u64,
     /// The unit known to be wrong; `None` if the code cannot tell.
     pub unit: Option<usize>,
     /// The slot that holds that unit.
@@ -368,7 +368,7 @@ impl Inner {
                 Err(_) => (seen.unreadable, seen.failed) = (true, true),
             }
         }
-        let offset = self.geometry.offset(stripe, 0, 0);
+        let offset_bytes = self.geometry.offset(stripe, 0, 0);
         let found = seen.mismatches > 0;
         self.note(|report| {
             report.stripes += u64::from(found || !seen.failed);
@@ -378,7 +378,7 @@ impl Inner {
             if found && report.places.len() < PLACES_MAX {
                 let unit = seen.unit;
                 let slot = unit.map(|unit| self.geometry.slot(stripe, unit));
-                report.places.push(Mismatch { stripe, offset, unit, slot });
+                report.places.push(Mismatch { stripe, offset_bytes, unit, slot });
             }
         });
         Ok(())

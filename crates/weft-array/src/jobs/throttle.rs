@@ -12,6 +12,7 @@ pub(crate) mod md;
 
 use std::cell::Cell;
 
+use serde::{Deserialize, Serialize};
 use weft_rt::{MILLISECOND, Nanos, SECOND};
 
 /// Users count as active this long after their last request.
@@ -25,6 +26,15 @@ const BATCH_BYTES: u64 = 5 << 19;
 
 /// A stripe that begins late by less than this (timers are) does not shift those after it.
 const SLACK: Nanos = 20 * MILLISECOND;
+
+/// The bounds of the jobs' rate, in bytes per second and member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Lowest rate.
+    pub min_bytes_s: u64,
+    /// Highest rate; `None` if there is no bound.
+    pub max_bytes_s: Option<u64>,
+}
 
 /// The bounds of the jobs' rate, and what is known of users. Bytes are counted per member.
 #[derive(Debug, Default)]
@@ -74,8 +84,8 @@ impl Throttle {
     }
 
     /// The bounds.
-    pub fn get(&self) -> (u64, Option<u64>) {
-        (self.min_bytes_s.get(), self.max_bytes_s.get())
+    pub fn get(&self) -> Bounds {
+        Bounds { min_bytes_s: self.min_bytes_s.get(), max_bytes_s: self.max_bytes_s.get() }
     }
 
     /// A user's request of so many bytes came.

@@ -13,7 +13,7 @@ pub struct Foreign {
     /// What it is, for people: "an ext2/3/4 file system".
     pub what: &'static str,
     /// Where its signature begins, in bytes.
-    pub offset: u64,
+    pub offset_bytes: u64,
 }
 
 const ZFS: &str = "a member of a ZFS pool";
@@ -59,7 +59,8 @@ fn find_in(size: u64, parts: &[(u64, Buf)]) -> Option<Foreign> {
             Place::Start(offset) => offset,
             Place::End(place) => place(size)?,
         };
-        stands(offset, signature.magic).then_some(Foreign { what: signature.what, offset })
+        stands(offset, signature.magic)
+            .then_some(Foreign { what: signature.what, offset_bytes: offset })
     });
     let head = &parts.first()?.1;
     found.or_else(|| zfs_uberblocks(head)).or_else(|| mbr(head))
@@ -71,7 +72,7 @@ fn zfs_uberblocks(head: &[u8]) -> Option<Foreign> {
         let bytes = head.get(*at..at + 8);
         bytes == Some(UBERBLOCK) || bytes == Some(UBERBLOCK_BIG_ENDIAN)
     })?;
-    Some(Foreign { what: ZFS, offset: index as u64 })
+    Some(Foreign { what: ZFS, offset_bytes: index as u64 })
 }
 
 /// A boot sector with at least one plausible partition (the mark alone is on FAT disks too).
@@ -82,7 +83,7 @@ fn mbr(head: &[u8]) -> Option<Foreign> {
     let entries: Vec<&[u8]> = head[446..510].chunks(16).collect();
     let sane = entries.iter().all(|entry| matches!(entry[0], 0 | 0x80));
     let used = entries.iter().any(|entry| entry[4] != 0 && entry[12..16] != [0; 4]);
-    (sane && used).then_some(Foreign { what: "an MBR partition table", offset: 446 })
+    (sane && used).then_some(Foreign { what: "an MBR partition table", offset_bytes: 446 })
 }
 
 async fn read_part(disk: &dyn Disk, offset: u64, len: u64) -> Result<Buf, DiskError> {
@@ -121,7 +122,7 @@ mod tests {
             let at = usize::try_from(offset).expect("small");
             disk[at..at + signature.magic.len()].copy_from_slice(signature.magic);
             let found = look(&disk).expect("found");
-            assert_eq!((found.what, found.offset), (signature.what, offset));
+            assert_eq!((found.what, found.offset_bytes), (signature.what, offset));
         }
     }
 

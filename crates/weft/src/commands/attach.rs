@@ -11,6 +11,7 @@
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
+use serde_json::json;
 use weft_array::superblock::check_name;
 
 use crate::block::attachment::Attachment;
@@ -21,7 +22,7 @@ use crate::control::protocol::{Attached, Request};
 use crate::failure::{Failure, Outcome};
 use crate::fuse::mount::Mount;
 use crate::fuse::session::FILE_NAME;
-use crate::output::outln;
+use crate::output::{answer, outln};
 use crate::runtime_dir::RuntimeDir;
 
 /// `weft attach`: prints the device.
@@ -58,13 +59,9 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     mount.keep();
     let path = device.path();
     if json {
-        outln!(
-            "{}",
-            serde_json::json!({ "array": name, "device": path, "block_bytes": block_bytes })
-        );
-    } else {
-        outln!("{}", path.display());
+        return answer(&json!({ "array": name, "device": path, "block_bytes": block_bytes }));
     }
+    outln!("{}", path.display());
     Ok(())
 }
 
@@ -87,7 +84,7 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     attachment.remove()?;
     if json {
         let paths: Vec<PathBuf> = attachment.devices.iter().map(LoopDevice::path).collect();
-        outln!("{}", serde_json::json!({ "array": name, "devices": paths }));
+        answer(&json!({ "array": name, "devices": paths }))?;
     }
     Ok(())
 }

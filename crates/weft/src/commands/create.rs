@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
+use serde_json::json;
 use weft_array::create::{CreatePlan, PlannedRole, plan};
 use weft_array::superblock::check_name;
 use weft_array::{Consistency, CreateError, CreateOptions, create as write_array};
@@ -14,7 +15,7 @@ use weft_disk::Disk;
 use crate::cli::{self, CreateArgs};
 use crate::failure::{Failure, Outcome};
 use crate::members::{NewFiles, Opener, Place, absolute, reserve};
-use crate::output::outln;
+use crate::output::{answer, outln};
 use crate::size;
 use crate::thread;
 
@@ -55,7 +56,7 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
     }
     if json {
         let created = !dry_run;
-        outln!("{}", serde_json::json!({ "created": created, "array": plan }));
+        answer(&json!({ "created": created, "array": plan }))?;
     } else {
         show(&plan, dry_run);
     }
@@ -147,7 +148,7 @@ fn show(plan: &CreatePlan, dry_run: bool) {
     outln!("  {survives}; unit {}, consistency {}", size::show(plan.unit_bytes), plan.consistency);
     for member in &plan.members {
         let role = match member.role {
-            PlannedRole::Slot(slot) => format!("slot {slot}"),
+            PlannedRole::Slot { slot } => format!("slot {slot}"),
             PlannedRole::Spare => "spare".to_owned(),
         };
         let lost = member.overwrites.as_ref().map(|what| format!("  (loses {what})"));

@@ -1,11 +1,12 @@
 //! `weft examine`: what a disk says of itself.
 
+use serde_json::json;
 use weft_array::MemberReport;
 
 use crate::cli::ExamineArgs;
 use crate::failure::{Failure, Outcome};
 use crate::members::{Opener, absolute};
-use crate::output::{out, outln};
+use crate::output::{answer, out};
 use crate::report;
 use crate::thread;
 
@@ -22,8 +23,7 @@ pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
         Ok(reports)
     })?;
     if json {
-        let text = serde_json::to_string_pretty(&reports);
-        outln!("{}", text.map_err(|e| Failure::new(e.to_string()))?);
+        answer(&json!({ "disks": reports }))?;
     } else {
         for report in &reports {
             out!("{}", report::member::show(report));

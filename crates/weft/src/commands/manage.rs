@@ -14,7 +14,7 @@ use crate::control::client::Client;
 use crate::control::protocol::{NewDisk, Request, StartTarget};
 use crate::failure::{ATTENTION, Failure, Outcome};
 use crate::members::{Place, absolute};
-use crate::output::outln;
+use crate::output::{self, outln};
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
 use crate::size;
@@ -22,10 +22,9 @@ use crate::size;
 /// Says what was done: a line for people, or the daemon's answer for programs.
 fn done(json: bool, line: &str, answer: &Value) -> Outcome {
     if json {
-        outln!("{answer}");
-    } else {
-        outln!("{line}");
+        return output::answer(answer);
     }
+    outln!("{line}");
     Ok(())
 }
 
@@ -179,7 +178,11 @@ pub fn scrub(args: &ScrubArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         }
         ScrubAction::Cancel => {
             let answer: Value = client.ask(Request::CancelScrub { array })?;
-            done(json, "scrub cancelled", &answer)
+            let line = match answer["cancelled"].as_bool() {
+                Some(true) => "scrub cancelled",
+                _ => "no scrub was running",
+            };
+            done(json, line, &answer)
         }
         ScrubAction::Status => scrub_result(&mut client, &array, json),
     }
@@ -196,7 +199,7 @@ fn scrub_result(client: &mut Client, array: &str, json: bool) -> Outcome {
         .hint(format!("`weft scrub {}` does it", status.name)));
     };
     if json {
-        outln!("{}", serde_json::to_string(scrub).map_err(|e| Failure::new(e.to_string()))?);
+        output::answer(scrub)?;
     } else if scrub.running {
         let job = status.jobs.iter().find(|job| job.kind == weft_array::JobKind::Scrub);
         outln!("{}", job.map_or_else(|| "scrub is running".into(), report::status::job));
@@ -208,7 +211,7 @@ fn scrub_result(client: &mut Client, array: &str, json: bool) -> Outcome {
             Some(slot) => format!("slot {slot} disagrees with the others"),
             None => "data and redundancy disagree".into(),
         };
-        outln!("  stripe {} (byte {}): {where_}", place.stripe, place.offset);
+        outln!("  stripe {} (byte {}): {where_}", place.stripe, place.offset_bytes);
     }
     if scrub.running {
         return Ok(());

@@ -8,7 +8,7 @@ use weft_lab::plan::{Emphasis, HOURS_PER_YEAR, Plan, PlanError, Row, Wish, plan 
 use crate::cli::PlanArgs;
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::members::{Opener, Place};
-use crate::output::outln;
+use crate::output::{answer, outln};
 use crate::report::progress::Progress;
 use crate::size;
 use crate::thread;
@@ -24,7 +24,7 @@ pub fn plan(args: &PlanArgs, json: bool) -> Outcome {
     let plan = compare(&wish, &codes, told).map_err(explain)?;
     drop(progress);
     if json {
-        outln!("{}", serde_json::to_string(&plan).map_err(anyhow::Error::from)?);
+        answer(&plan)?;
     } else {
         show(&plan, args);
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
+use serde_json::json;
 use weft_array::examine::LabelReport;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
@@ -22,7 +23,7 @@ use crate::commands::trace::{Told, explain, find, survey, workload};
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::lab::replay::Modelled;
 use crate::members::{Opener, Place};
-use crate::output::{out, outln};
+use crate::output::{self, out, outln};
 use crate::report;
 use crate::report::progress::Progress;
 use crate::size;
@@ -162,12 +163,12 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
     };
     if json {
         let told = &load.told;
-        let answer = serde_json::json!({
+        let answer = json!({
             "trace": { "name": told.name, "format": told.format, "generated": told.generated, "read": told.read },
             "target": { "name": target, "size_bytes": size_bytes },
             "fit": fit, "fold": fold, "outcome": found,
         });
-        outln!("{}", serde_json::to_string_pretty(&answer).map_err(anyhow::Error::from)?);
+        output::answer(&answer)?;
     } else {
         outln!("{} on {target} ({})", load.told.name, size::show(size_bytes));
         load.told.generated.iter().for_each(|generated| outln!("  {generated}"));

@@ -1,10 +1,11 @@
 //! `weft simulate`: the engine against simulated crashes and faults.
 
+use serde_json::json;
 use weft_sim::{Simulation, simulate as run};
 
 use crate::cli::SimulateArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::outln;
+use crate::output::{answer, outln};
 use crate::report::progress::Progress;
 
 /// `weft simulate`: fails with the seeds that fail.
@@ -27,10 +28,9 @@ pub fn simulate(args: &SimulateArgs, json: bool) -> Outcome {
     drop(progress);
     let seeds: Vec<u64> = failures.iter().map(|failure| failure.seed).collect();
     if json {
-        outln!(
-            "{}",
-            serde_json::json!({ "runs": args.runs, "requests": requests, "power_cuts": cuts, "failed_seeds": seeds })
-        );
+        answer(&json!({
+            "runs": args.runs, "requests": requests, "power_cuts": cuts, "failed_seeds": seeds
+        }))?;
     } else {
         outln!(
             "{} runs, {requests} requests, {cuts} power cuts, {} failures",

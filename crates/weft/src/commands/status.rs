@@ -9,7 +9,7 @@ use crate::cli::StatusArgs;
 use crate::control::client::Client;
 use crate::control::protocol::{BlockDevice, DeadDevice, ServedArray, Snapshot};
 use crate::failure::{ATTENTION, DATA_UNAVAILABLE, Failure, Outcome};
-use crate::output::{Answer, out};
+use crate::output::{Answer, answer, out};
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
 
@@ -61,17 +61,11 @@ fn tell_dead(failure: Failure, dir: &RuntimeDir) -> Failure {
 }
 
 fn show(snapshot: &Snapshot, json: bool, again: bool) -> Outcome {
-    let text = if json {
-        let text = if again {
-            serde_json::to_string(snapshot)
-        } else {
-            serde_json::to_string_pretty(snapshot)
-        };
-        text.map_err(|e| Failure::new(e.to_string()))? + "\n"
-    } else {
-        report::status::snapshot(snapshot, again)
-    };
-    let clear = if again && !json && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
+    if json {
+        return answer(snapshot);
+    }
+    let text = report::status::snapshot(snapshot, again);
+    let clear = if again && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
     out!("{clear}{text}");
     Answer.flush().map_err(|e| Failure::new(e.to_string()))?;
     Ok(())

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde_json::json;
 use weft_trace::generate::{self, Looped, Workload};
 use weft_trace::{
     Format, Info, ReadOptions, ReadStats, Reader, Record, Survey, TraceError, Writer,
@@ -12,7 +13,7 @@ use weft_trace::{
 
 use crate::cli::{ConvertArgs, GenerateArgs, InfoArgs, TraceArgs, TraceCommand, TraceFile};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Answer, out, outln};
+use crate::output::{Answer, answer, out, outln};
 use crate::report;
 use crate::report::progress::Progress;
 use crate::size;
@@ -32,11 +33,10 @@ pub fn trace(args: &TraceArgs, json: bool) -> Outcome {
 
 fn list(json: bool) -> Outcome {
     if json {
-        let named = |name: &str, about: &str| serde_json::json!({ "name": name, "about": about });
+        let named = |name: &str, about: &str| json!({ "name": name, "about": about });
         let formats: Vec<_> = Format::all().map(|(_, name, about)| named(name, about)).collect();
         let workloads: Vec<_> = generate::names().map(|(name, about)| named(name, about)).collect();
-        outln!("{}", serde_json::json!({ "formats": formats, "workloads": workloads }));
-        return Ok(());
+        return answer(&json!({ "formats": formats, "workloads": workloads }));
     }
     outln!("Formats (compressed with gzip, xz or zstd as well):");
     Format::all().for_each(|(_, name, about)| outln!("  {name:<14} {about}"));
@@ -63,7 +63,7 @@ pub struct Told {
 fn info(args: &InfoArgs, json: bool) -> Outcome {
     let told = survey(&find(&args.file), &args.how, None, json)?;
     if json {
-        outln!("{}", serde_json::to_string_pretty(&told).map_err(anyhow::Error::from)?);
+        answer(&told)?;
     } else {
         out!("{}", report::trace::show(&told));
     }
@@ -220,8 +220,7 @@ fn said(written: u64, output: &Option<PathBuf>, read: Option<&ReadStats>, json: 
     let Some(output) = output else { return Ok(()) };
     if json {
         let read = read.map(serde_json::to_value).transpose().map_err(anyhow::Error::from)?;
-        outln!("{}", serde_json::json!({ "file": output, "requests": written, "read": read }));
-        return Ok(());
+        return answer(&json!({ "file": output, "requests": written, "read": read }));
     }
     outln!("{written} requests written to {}", output.display());
     if let Some(read) = read {

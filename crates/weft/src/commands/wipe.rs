@@ -10,7 +10,7 @@ use crate::cli::WipeArgs;
 use crate::control::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::members::{Opener, Place, absolute};
-use crate::output::outln;
+use crate::output::{answer, outln};
 use crate::runtime_dir::RuntimeDir;
 use crate::thread;
 
@@ -52,7 +52,7 @@ pub fn wipe(
         let disks = wiped.iter().map(|w| json!({ "disk": w.disk, "holds": w.what }));
         let disks: Vec<_> = disks.collect();
         if force || args.dry_run || to_erase.is_empty() {
-            outln!("{}", json!({ "disks": disks, "done": force }));
+            answer(&json!({ "disks": disks, "done": force }))?;
         }
     } else {
         for Wiped { disk, what } in &wiped {

@@ -28,6 +28,7 @@ use std::rc::{Rc, Weak};
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use serde_json::json;
 use signal_hook::consts::signal::SIGHUP;
 use weft_array::Id;
 use weft_disk::{Disk, QueueConfig, QueuedDisk};
@@ -42,7 +43,7 @@ use crate::control::protocol::{Request, VanishedDisk};
 use crate::control::server::Call;
 use crate::failure::{Failure, Outcome};
 use crate::members::{OpenError, Opener};
-use crate::output::announce;
+use crate::output::{announce, announce_answer};
 use crate::runtime_dir::RuntimeDir;
 use bring_up::Pending;
 use isolation::Isolation;
@@ -153,7 +154,8 @@ async fn run(
     let stopped = daemon.stop_all().await;
     match ended {
         Ended::Asked(call) => {
-            call.answer(stopped.as_ref().map(|()| serde_json::json!({})).map_err(Clone::clone));
+            let answer = stopped.as_ref().map(|names| json!({ "stopped": names }));
+            call.answer(answer.map_err(Clone::clone));
             connections.wait_answered(&daemon.opener.rt, 2000 * MILLISECOND).await;
         }
         Ended::Signal => {}
@@ -161,7 +163,7 @@ async fn run(
         Ended::NotStarted(failure) => return Err(failure),
     }
     log::line("stopped");
-    stopped
+    stopped.map(drop)
 }
 
 /// Why the daemon ends.
@@ -295,8 +297,8 @@ impl Daemon {
             .hint(format!("unmount it, `weft detach {name}`, then stop; nothing was changed")))
     }
 
-    /// Ends service, then stops every array cleanly.
-    async fn stop_all(&self) -> Outcome {
+    /// Ends service, then stops every array cleanly; gives their names.
+    async fn stop_all(&self) -> Result<Vec<String>, Failure> {
         // An array that is just being started is stopped like the others.
         let _turn = self.starting.acquire(1).await;
         let cut = self.server.shutdown().await;
@@ -305,14 +307,15 @@ impl Daemon {
         }
         let arrays = std::mem::take(&mut *self.arrays.borrow_mut());
         let stopped = join_all(arrays.values().map(|served| served.stop())).await;
-        stopped.into_iter().collect()
+        stopped.into_iter().collect::<Outcome>()?;
+        Ok(arrays.into_keys().collect())
     }
 
     /// Tells on standard output that clients of an array may come.
     fn announce(&self, name: &str) {
         let uris = self.uris(name);
         if self.json {
-            announce(&serde_json::json!({ "serving": name, "nbd": uris }).to_string());
+            announce_answer(&json!({ "serving": name, "nbd_uris": uris }));
         } else {
             announce(&format!("serving {name} at {}", uris.join(" and ")));
         }

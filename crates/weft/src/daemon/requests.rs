@@ -231,8 +231,9 @@ impl Daemon {
 
     async fn cancel_scrub(&self, array: &str) -> Result<Value, Failure> {
         let served = self.find(array)?;
+        let was_running = served.array.status().scrub.is_some_and(|scrub| scrub.running);
         served.array.cancel_scrub().await;
-        Ok(json!({}))
+        Ok(json!({ "cancelled": was_running }))
     }
 
     async fn start_scrub(&self, array: &str, repair: bool) -> Result<Value, Failure> {
@@ -259,12 +260,12 @@ impl Daemon {
 
     fn throttle(&self, array: &str, min: Option<u64>, max: Option<u64>) -> Result<Value, Failure> {
         let served = self.find(array)?;
-        let (min_now, max_now) = served.array.status().throttle;
-        let min = min.unwrap_or(min_now);
+        let now = served.array.status().throttle;
+        let min = min.unwrap_or(now.min_bytes_s);
         let max = match max {
             Some(u64::MAX) => None,
             Some(max) => Some(max),
-            None => max_now,
+            None => now.max_bytes_s,
         };
         if let Some(max) = max.filter(|max| *max < min || *max == 0) {
             return Err(Failure::new(format!(
@@ -301,7 +302,7 @@ impl Daemon {
         self.server.remove_export(&name).await;
         served.stop().await?;
         log::about(&name, "stopped by command");
-        Ok(json!({ "stopped": name }))
+        Ok(json!({ "stopped": [name] }))
     }
 
     async fn remove(&self, array: &str, member: &str, dry_run: bool) -> Result<Value, Failure> {

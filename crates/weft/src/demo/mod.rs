@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::cli::DemoArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::outln;
+use crate::output::answer;
 use crate::report::progress::Progress;
 use crate::size;
 use scene::Scene;
@@ -86,10 +86,10 @@ pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
 
     let seconds = start.elapsed();
     if json {
-        outln!(
-            "{}",
-            json!({ "files": stored.len(), "bytes": bytes, "wrong": 0, "seconds": seconds.as_secs_f64() })
-        );
+        let took_s = seconds.as_secs_f64();
+        answer(&json!({
+            "files": stored.len(), "stored_bytes": bytes, "wrong_files": 0, "took_s": took_s
+        }))?;
     }
     scene.say(&format!(
         "Two disks were lost and no byte: {} files, {}, all as they were. ({})",

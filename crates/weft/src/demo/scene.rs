@@ -156,7 +156,7 @@ impl Scene {
         if let Some(error) = told["error"]["message"].as_str() {
             return Err(Failure::new(error));
         }
-        let uris = told["nbd"].as_array().into_iter().flatten().filter_map(|uri| uri.as_str());
+        let uris = told["nbd_uris"].as_array().into_iter().flatten().filter_map(|uri| uri.as_str());
         let uri = uris.into_iter().find(|uri| uri.starts_with("nbd://")).map(str::to_owned);
         let uri = uri.ok_or_else(|| Failure::new("the daemon did not start"))?;
         self.tell(&format!("serving demo at {uri}"));

@@ -27,8 +27,7 @@ use crate::{size, thread};
 /// `weft lab disk`: returns when it has been stopped.
 pub fn disk(args: &LabDiskArgs, json: bool) -> Outcome {
     let Some(name) = &args.model else {
-        list(json);
-        return Ok(());
+        return list(json);
     };
     let model = Model::find(name).map_err(|e: UnknownModel| {
         Failure::usage(e.to_string()).hint("`weft lab disk --list` says what they are")
@@ -93,8 +92,7 @@ async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json:
     inbox.next().await;
     drop(mounts);
     server.shutdown().await;
-    tell(model, &disks, json);
-    Ok(())
+    tell(model, &disks, json)
 }
 
 /// Makes the disk a file below `place`.
@@ -166,7 +164,7 @@ fn announce(disks: &[Rc<ModelDisk>], endpoints: &[(String, String)], json: bool)
         let uris: Vec<String> =
             endpoints.iter().map(|(head, tail)| format!("{head}/{name}{tail}")).collect();
         if json {
-            output::announce(&json!({ "serving": name, "nbd": uris }).to_string());
+            output::announce_answer(&json!({ "serving": name, "nbd_uris": uris }));
         } else {
             output::announce(&format!("serving {name} at {}", uris.join(" and ")));
         }
@@ -174,13 +172,12 @@ fn announce(disks: &[Rc<ModelDisk>], endpoints: &[(String, String)], json: bool)
 }
 
 /// Tells what the disks did.
-fn tell(model: &Model, disks: &[Rc<ModelDisk>], json: bool) {
+fn tell(model: &Model, disks: &[Rc<ModelDisk>], json: bool) -> Outcome {
     let all: Vec<(&str, DiskStats)> =
         disks.iter().map(|disk| (disk.info().name.as_str(), disk.stats())).collect();
     if json {
         let disks: Vec<Value> = all.iter().map(|(name, stats)| as_json(name, stats)).collect();
-        outln!("{}", json!({ "model": model.name, "disks": disks }));
-        return;
+        return output::answer(&json!({ "model": model.name, "disks": disks }));
     }
     outln!("disk   reads  read      mean ms   writes  written   mean ms  busy %  depth  late µs");
     for (name, stats) in all {
@@ -197,6 +194,7 @@ fn tell(model: &Model, disks: &[Rc<ModelDisk>], json: bool) {
             stats.mean_late_ns() / 1e3,
         );
     }
+    Ok(())
 }
 
 fn as_json(name: &str, stats: &DiskStats) -> Value {
@@ -213,11 +211,10 @@ fn as_json(name: &str, stats: &DiskStats) -> Value {
 }
 
 /// The products, measured.
-fn list(json: bool) {
+fn list(json: bool) -> Outcome {
     if json {
         let models: Vec<Value> = MODELS.iter().map(model_json).collect();
-        outln!("{}", json!({ "models": models }));
-        return;
+        return output::answer(&json!({ "models": models }));
     }
     for model in &MODELS {
         outln!("{}: {}", model.name, model.title);
@@ -234,6 +231,7 @@ fn list(json: bool) {
         }
         outln!();
     }
+    Ok(())
 }
 
 fn model_json(model: &Model) -> Value {

@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::path::Path;
 use std::time::Instant;
 
+use serde_json::json;
 use weft_lab::figure::{CSV_HEADER, Panel};
 use weft_lab::report::{beside, facts, html, number, png};
 use weft_lab::{Experiment, Figure, RunOptions, run};
@@ -11,7 +12,7 @@ use weft_lab::{Experiment, Figure, RunOptions, run};
 use crate::cli::{LabReportArgs, LabRunArgs, LabRuns};
 use crate::failure::{Failure, Outcome};
 use crate::lab::watch::{Pace, shown, watched};
-use crate::output::{out, outln};
+use crate::output::{answer, out, outln};
 
 /// Curves with more points than this are printed only where the paper has a number.
 const CURVE_LONG: usize = 20;
@@ -23,14 +24,13 @@ pub fn list(json: bool) -> Outcome {
         let list: Vec<_> = all
             .iter()
             .map(|e| {
-                serde_json::json!({
+                json!({
                     "name": e.name, "title": e.title, "source": e.source,
                     "processor_s": e.processor_s,
                 })
             })
             .collect();
-        outln!("{}", serde_json::Value::from(list));
-        return Ok(());
+        return answer(&json!({ "experiments": list }));
     }
     let threads = RunOptions::default().threads;
     let pace = Pace::new(threads, 1);
@@ -51,7 +51,7 @@ pub fn list(json: bool) -> Outcome {
 pub fn run_named(args: &LabRunArgs, json: bool) -> Outcome {
     let figures = figures(&args.names, &args.runs, json)?;
     if json {
-        outln!("{}", serde_json::to_string(&figures).map_err(anyhow::Error::from)?);
+        answer(&json!({ "figures": figures }))?;
     } else if args.csv {
         outln!("{CSV_HEADER}");
         figures.iter().for_each(|figure| out!("{}", figure.csv_lines()));
@@ -74,9 +74,7 @@ pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
         pictures(dir, &figures)?;
     }
     if json {
-        let said = serde_json::json!({ "page": out, "figures": figures.len(), "plots": plots });
-        outln!("{said}");
-        return Ok(());
+        return answer(&json!({ "page": out, "figures": figures.len(), "plots": plots }));
     }
     outln!("{}: {plots} plots; open it in any browser", out.display());
     if let Some(dir) = &args.png {

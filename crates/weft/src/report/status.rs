@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use weft_array::{
-    ArrayState, JobKind, JobStatus, MemberState, RebuildOrder, RebuildPolicy, RebuildStatus, Status,
+    ArrayState, ByteRange, JobKind, JobStatus, MemberState, RebuildOrder, RebuildPolicy,
+    RebuildStatus, Status,
 };
 
 use crate::control::protocol::{DeadDevice, NotStarted, ServedArray, Snapshot, UnusedDisk};
@@ -226,8 +227,8 @@ fn rebuild(text: &mut String, rebuild: &RebuildStatus, watched: bool) {
             let _ = writeln!(
                 text,
                 "    {} at {}: {:.1} recent accesses",
-                size::show(zone.len),
-                size::show(zone.offset),
+                size::show(zone.length_bytes),
+                size::show(zone.offset_bytes),
                 zone.popularity
             );
         }
@@ -250,12 +251,13 @@ pub fn policy(policy: &RebuildPolicy) -> String {
     )
 }
 
-fn unreadable(text: &mut String, ranges: &[(u64, u64)]) {
+fn unreadable(text: &mut String, ranges: &[ByteRange]) {
     if ranges.is_empty() {
         text.push_str("  everything written can still be read\n");
     }
-    for (offset, len) in ranges.iter().take(8) {
-        let _ = writeln!(text, "  unreadable: {} from byte {offset}", size::show(*len));
+    for ByteRange { offset_bytes, length_bytes } in ranges.iter().take(8) {
+        let length = size::show(*length_bytes);
+        let _ = writeln!(text, "  unreadable: {length} from byte {offset_bytes}");
     }
     if ranges.len() > 8 {
         let _ = writeln!(text, "  … and at least {} more ranges (see --json)", ranges.len() - 8);

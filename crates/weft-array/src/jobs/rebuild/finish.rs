@@ -91,8 +91,11 @@ impl Inner {
         let hot = zones.into_iter().take(super::ZONES_SHOWN).map(|(stripes, popularity)| {
             let end = stripes.end.min(self.geometry.stripes);
             let bytes = self.geometry.stripe_bytes();
-            let (offset, len) = (stripes.start * bytes, (end - stripes.start) * bytes);
-            super::HotZone { offset, len, popularity }
+            super::HotZone {
+                offset_bytes: stripes.start * bytes,
+                length_bytes: (end - stripes.start) * bytes,
+                popularity,
+            }
         });
         Some(super::RebuildStatus {
             order: order::in_effect(&policy, self.incomplete_slots().len()),

@@ -51,9 +51,9 @@ pub struct RebuildCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HotZone {
     /// First byte on the array.
-    pub offset: u64,
+    pub offset_bytes: u64,
     /// Bytes on the array.
-    pub len: u64,
+    pub length_bytes: u64,
     /// Recent accesses, each counting half after a half-life.
     pub popularity: f64,
 }

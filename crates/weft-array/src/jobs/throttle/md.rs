@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use weft_rt::{MILLISECOND, Nanos, SECOND};
 
-use super::{Admission, Pace, Throttle};
+use super::{Admission, Bounds, Pace, Throttle};
 
 /// Bytes of each member between two looks (`window` of `md_do_sync`: 32 pages).
 const LOOK_EVERY_BYTES: u64 = 128 << 10;
@@ -98,7 +98,7 @@ impl Pace for Funnel {
         if self.bytes - self.looked_at < LOOK_EVERY_BYTES {
             return Admission::Now;
         }
-        let (min, max) = throttle.get();
+        let Bounds { min_bytes_s: min, max_bytes_s: max } = throttle.get();
         let speed = self.speed(now);
         let too_fast = max.is_some_and(|max| speed > max);
         let flying = in_flight as u64 * self.last_bytes;

@@ -54,7 +54,7 @@ impl Daemon {
             }
             let uris = self.uris(&name);
             let id = found.id.to_string();
-            started.push(json!({ "name": name, "id": id, "missing": missing, "nbd": uris }));
+            started.push(json!({ "name": name, "id": id, "missing": missing, "nbd_uris": uris }));
         }
         Ok(json!({ "arrays": started, "done": !dry_run }))
     }
