@@ -24,6 +24,10 @@
 //! further tick has passed. Because ticks are counted, and not compared with a clock, a machine
 //! that was suspended, or a process that was stopped, has lost one tick and not its disks.
 //!
+//! **Counts.** This is the layer through which every member goes, so what ends here is counted
+//! ([`Counters`]): a copy of some words for each request, no lock and no allocation. What the owner
+//! ended, and what fails at once because the disk was given up, is not counted.
+//!
 //! **Long requests.** Zeroing and discarding a whole disk is one call of the caller and may take
 //! minutes on a disk that works. Both are cut to [`ZEROES_BYTES_MAX`], and the limit is each
 //! piece's.
@@ -40,8 +44,8 @@ use weft_rt::sync::Semaphore;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND};
 
 use crate::{
-    Class, Disk, DiskError, DiskErrorKind, DiskOp, DoneFuture, IoFuture, Layer, ReadFuture,
-    WriteOpts,
+    Class, Counters, Disk, DiskError, DiskErrorKind, DiskOp, DoneFuture, IoFuture, Layer,
+    ReadFuture, WriteOpts,
 };
 
 /// How long a request may take, unless something else was asked for: as long as the kernel's
@@ -64,6 +68,7 @@ pub struct BoundedDisk {
     rt: Rt,
     limit: Nanos,
     watch: Rc<Watch>,
+    counters: Counters,
     flushes: Semaphore,
 }
 
@@ -110,8 +115,9 @@ struct Waiting {
 impl BoundedDisk {
     /// Gives `disk` up once a request takes longer than `limit`.
     pub fn new(rt: &Rt, disk: Rc<dyn Disk>, limit: Nanos) -> Self {
-        let (watch, flushes) = (Rc::default(), Semaphore::new(FLUSHES_MAX));
-        Self { disk, rt: rt.clone(), limit: limit.max(1), watch, flushes }
+        let (watch, counters) = (Rc::default(), Counters::default());
+        let flushes = Semaphore::new(FLUSHES_MAX);
+        Self { disk, rt: rt.clone(), limit: limit.max(1), watch, counters, flushes }
     }
 
     /// Requests that somebody waits for.
@@ -153,7 +159,8 @@ impl BoundedDisk {
         let began_in = watch.tick.get() % watch.began_in.len();
         watch.began_in[began_in].set(watch.began_in[began_in].get() + 1);
         watch.under_way.set(watch.under_way.get() + 1);
-        Bound { watch, request: Some(request), began_in, place: None }
+        self.counters.begin();
+        Bound { watch, counters: &self.counters, request: Some(request), began_in, place: None }
     }
 
     async fn done<'a>(
@@ -164,9 +171,18 @@ impl BoundedDisk {
         request: impl FnOnce() -> DoneFuture<'a>,
     ) -> Result<(), DiskError> {
         self.check(op, offset, len)?;
-        match self.bound(request()).await {
+        let result = match self.bound(request()).await {
             Some(result) => result,
             None => self.check(op, offset, len),
+        };
+        self.count(op, len, &result);
+        result
+    }
+
+    /// Counts a request that has ended, unless its owner has ended it.
+    fn count(&self, op: DiskOp, len: u64, result: &Result<(), DiskError>) {
+        if !matches!(*self.watch.given_up.borrow(), Some(GivenUp::Severed(_))) {
+            self.counters.ended(op, len, result.as_ref().map(|()| ()));
         }
     }
 }
@@ -220,6 +236,7 @@ impl Watch {
 /// A request under way; gives `None` if the disk was given up.
 struct Bound<'a, T> {
     watch: &'a Watch,
+    counters: &'a Counters,
     request: Option<IoFuture<'a, T>>,
     began_in: usize,
     /// Where its waker is kept.
@@ -260,6 +277,7 @@ impl<T> Drop for Bound<'_, T> {
         let count = &self.watch.began_in[self.began_in];
         count.set(count.get() - 1);
         self.watch.under_way.set(self.watch.under_way.get() - 1);
+        self.counters.end();
         let Some(place) = self.place else { return };
         let waker = {
             let waiting = &mut *self.watch.waiting.borrow_mut();
@@ -281,10 +299,12 @@ impl Layer for BoundedDisk {
             if let Err(error) = self.check(DiskOp::Read, offset, len as u64) {
                 return (Err(error), buf);
             }
-            match self.bound(self.disk.read(offset, buf, class)).await {
+            let (result, buf) = match self.bound(self.disk.read(offset, buf, class)).await {
                 Some(done) => done,
                 None => (self.check(DiskOp::Read, offset, len as u64), Buf::new(len)),
-            }
+            };
+            self.count(DiskOp::Read, len as u64, &result);
+            (result, buf)
         })
     }
 
@@ -320,6 +340,10 @@ impl Layer for BoundedDisk {
             }
             Ok(())
         })
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        Some(self.counters.clone())
     }
 
     fn sever(&self, why: &str) {

@@ -13,7 +13,7 @@ use std::pin::Pin;
 
 use weft_rt::{Buf, Frozen};
 
-use crate::{DiskError, DiskOp};
+use crate::{Counters, DiskError, DiskOp};
 
 /// Future of a disk operation. Boxed, because disks of all kinds stand side by side in an array.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -111,6 +111,11 @@ pub trait Disk {
     /// written, and reads as zeros. A disk that cannot tell holds data everywhere.
     fn next_data(&self, offset: u64) -> Option<u64> {
         (offset < self.info().size_bytes).then_some(offset)
+    }
+
+    /// What went through it; `None` if it does not count.
+    fn counters(&self) -> Option<Counters> {
+        None
     }
 
     /// Its owner has given it up: requests under way end with an error as soon as can be, later

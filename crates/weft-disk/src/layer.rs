@@ -2,7 +2,7 @@
 
 use weft_rt::{Buf, Frozen};
 
-use crate::{Class, Disk, DiskInfo, DoneFuture, ReadFuture, WriteOpts};
+use crate::{Class, Counters, Disk, DiskInfo, DoneFuture, ReadFuture, WriteOpts};
 
 /// A [`Disk`] made of another. What a layer does not define itself goes straight to the disk below.
 ///
@@ -47,6 +47,11 @@ pub trait Layer {
         self.below().next_data(offset)
     }
 
+    /// See [`Disk::counters`].
+    fn counters(&self) -> Option<Counters> {
+        self.below().counters()
+    }
+
     /// See [`Disk::sever`].
     fn sever(&self, why: &str) {
         self.below().sever(why);
@@ -80,6 +85,10 @@ impl<L: Layer> Disk for L {
 
     fn next_data(&self, offset: u64) -> Option<u64> {
         Layer::next_data(self, offset)
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        Layer::counters(self)
     }
 
     fn sever(&self, why: &str) {

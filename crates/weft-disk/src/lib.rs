@@ -4,19 +4,25 @@
 #![forbid(unsafe_code)]
 
 mod bounded;
+mod bytes;
+mod counters;
 mod disk;
 mod error;
 mod fault;
 mod file;
+mod hardware;
 mod layer;
 mod queue;
 mod ram;
 
 pub use bounded::{BoundedDisk, DISK_TIMEOUT, TICKS, ZEROES_BYTES_MAX};
+pub use bytes::Bytes;
+pub use counters::{Counters, IoCounts};
 pub use disk::{Class, Disk, DiskInfo, DoneFuture, IoFuture, ReadFuture, WriteOpts};
 pub use error::{DiskError, DiskErrorKind, DiskOp};
 pub use fault::{Fault, FaultDisk, Faults, OpCounts, RateLimit};
 pub use file::{FileDisk, FileOptions, IoMode};
+pub use hardware::Hardware;
 pub use layer::Layer;
 pub use queue::{QUEUE_DEPTH, QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;

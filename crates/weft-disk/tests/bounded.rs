@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use common::run;
 use weft_disk::{
-    BoundedDisk, Class, Disk, DiskErrorKind, DoneFuture, Fault, FaultDisk, Faults, Layer,
+    BoundedDisk, Class, Disk, DiskErrorKind, DoneFuture, Fault, FaultDisk, Faults, IoCounts, Layer,
     QueueConfig, QueueLoad, QueuedDisk, RamDisk, TICKS, WriteOpts, ZEROES_BYTES_MAX,
 };
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND};
@@ -112,6 +112,65 @@ fn a_severed_disk_ends_what_is_under_way_at_once() {
             assert!(error.to_string().contains("failed by command"), "{error}");
         }
         assert_eq!((rt.now(), bounded.under_way()), (began, 0));
+    });
+}
+
+#[test]
+fn what_ends_is_counted_and_what_the_owner_ends_is_not() {
+    run(async |rt| {
+        let (disk, faults) = bounded(&rt);
+        // Counts are read through whatever stands before.
+        let disk: Rc<dyn Disk> = Rc::new(QueuedDisk::new(disk, QueueConfig::default()));
+        let counters = disk.counters().expect("it counts");
+        disk.write(0, Buf::zeroed(4096).freeze(), WriteOpts::USER).await.expect("it works");
+        disk.write(0, block(), WriteOpts::USER).await.expect("it works");
+        disk.read(0, Buf::new(512), Class::User).await.0.expect("it works");
+        disk.write_zeroes(0, 1 << 20, WriteOpts::USER).await.expect("it works");
+        disk.discard(0, 512).await.expect("it works");
+        disk.flush().await.expect("it works");
+        let sound = IoCounts {
+            reads: 1,
+            read_bytes: 512,
+            writes: 2,
+            written_bytes: 4608,
+            flushes: 1,
+            zeroes: 2,
+            zeroed_bytes: (1 << 20) + 512,
+            ..IoCounts::default()
+        };
+        assert_eq!(counters.get(), sound);
+
+        faults.inject(Fault::Medium(0..512));
+        faults.inject(Fault::FailWrites(0..u64::MAX));
+        faults.inject(Fault::FailFlushes(true));
+        disk.read(0, Buf::new(512), Class::User).await.0.expect_err("fails");
+        disk.write(0, block(), WriteOpts::USER).await.expect_err("fails");
+        disk.write(512, block(), WriteOpts::USER).await.expect_err("fails");
+        disk.flush().await.expect_err("fails");
+        faults.clear();
+        let failed = IoCounts { read_errors: 1, write_errors: 2, flush_errors: 1, ..sound };
+        assert_eq!(counters.get(), failed);
+
+        faults.inject(Fault::Delay(3600 * SECOND));
+        let reading = disk.clone();
+        let task = rt.spawn(async move { reading.read(0, Buf::new(512), Class::User).await.0 });
+        rt.sleep(SECOND).await;
+        assert_eq!(counters.get(), IoCounts { in_flight: 1, ..failed });
+        task.await.expect_err("no answer");
+        assert_eq!(counters.get(), IoCounts { timeouts: 1, ..failed });
+        disk.flush().await.expect_err("given up");
+        assert_eq!(counters.get(), IoCounts { timeouts: 1, ..failed }, "it was not asked");
+
+        let (disk, faults) = bounded(&rt);
+        let counters = disk.counters().expect("it counts");
+        faults.inject(Fault::Delay(3600 * SECOND));
+        let writing = disk.clone();
+        let task = rt.spawn(async move { writing.write(0, block(), WriteOpts::USER).await });
+        rt.sleep(SECOND).await;
+        disk.sever("failed by command");
+        task.await.expect_err("severed");
+        drop(disk);
+        assert_eq!(counters.get(), IoCounts::default(), "the disk has done nothing wrong");
     });
 }
 
