@@ -14,6 +14,7 @@
 //! zeros. Nothing is kept at the end of a member: its file or volume may grow.
 
 use serde::{Deserialize, Serialize, Serializer};
+use weft_disk::Bytes;
 
 use crate::region_map;
 use crate::superblock::Consistency;
@@ -68,7 +69,9 @@ struct InBytes {
 pub enum AreaError {
     /// It is too small.
     #[error(
-        "a member of {member_bytes} bytes is too small: at least {least_bytes} bytes are needed"
+        "a member of {:#} is too small: at least {:#} are needed",
+        Bytes(*member_bytes),
+        Bytes(*least_bytes)
     )]
     TooSmall {
         /// The member's size.
@@ -77,7 +80,11 @@ pub enum AreaError {
         least_bytes: u64,
     },
     /// A log that no recovery could read in reasonable time.
-    #[error("a log of {log_bytes} bytes is too large: at most {LOG_BYTES_MAX} bytes are possible")]
+    #[error(
+        "a log of {:#} is too large: at most {} are possible",
+        Bytes(*log_bytes),
+        Bytes(LOG_BYTES_MAX)
+    )]
     LogTooLarge {
         /// Bytes asked for.
         log_bytes: u64,

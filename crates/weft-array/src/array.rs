@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use weft_code::{Plan, PlanCache, Undecodable, UnitSet};
+use weft_code::{Margin, Plan, PlanCache, Undecodable, UnitSet};
 use weft_disk::WriteOpts;
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
@@ -84,7 +84,7 @@ pub(crate) struct Inner {
     /// The slots whose loss broke it.
     pub broken_slots: Cell<UnitSet>,
     /// Redundancy remaining, with the incomplete slots that it was computed for.
-    pub remaining: Cell<Option<(UnitSet, Option<usize>)>>,
+    pub remaining: Cell<Option<(UnitSet, Option<Margin>)>>,
     pub plans: RefCell<PlanCache>,
     pub me: Weak<Inner>,
 }

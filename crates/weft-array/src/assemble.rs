@@ -62,7 +62,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use weft_disk::DiskInfo;
+use weft_disk::{Bytes, DiskInfo};
 
 use crate::superblock::{Predecessor, Role, SlotState, Superblock, SuperblockError};
 use crate::uuid::Id;
@@ -408,7 +408,8 @@ fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role,
             Err("stale: the array went on without it; add it anew".to_owned())
         }
         _ if disk.size_bytes < needed => {
-            Err(format!("it has shrunk to {} bytes; {needed} are needed", disk.size_bytes))
+            let (left, needed) = (Bytes(disk.size_bytes), Bytes(needed));
+            Err(format!("it has shrunk to {left:#}; {needed:#} are needed"))
         }
         _ if disk.sector_bytes > newest.sector_bytes => Err(format!(
             "its sectors of {} bytes are larger than the array's of {}",

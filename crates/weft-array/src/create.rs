@@ -99,7 +99,7 @@ pub enum CreateError {
         source: AreaError,
     },
     /// A disk is a member already.
-    #[error("{disk} is a member of array '{name}' ({id}): use force to overwrite it")]
+    #[error("{disk} is a member of array '{name}' ({id})")]
     AlreadyMember {
         /// The disk.
         disk: String,
@@ -109,7 +109,7 @@ pub enum CreateError {
         id: Id,
     },
     /// A disk holds something that would be lost.
-    #[error("{disk} holds {what}: use force to overwrite it")]
+    #[error("{disk} holds {what}")]
     InUse {
         /// The disk.
         disk: String,

@@ -1,7 +1,7 @@
 //! Where the bytes of an array lie: offsets of the array to stripes, units and columns, and these
 //! to bytes of a member. A *column* is a byte offset within a unit; codes work column by column.
 
-use weft_code::{Code, Survival, UnitSet};
+use weft_code::{Code, Margin, Survival, UnitSet};
 use weft_layout::Layout;
 
 /// The shape of an array. All sizes are in bytes unless named otherwise.
@@ -103,7 +103,7 @@ impl Geometry {
     }
 
     /// How many more slots may be lost, whichever they are; `None` if data is lost with `gone`.
-    pub fn margin(&self, gone: UnitSet) -> Option<usize> {
+    pub fn margin(&self, gone: UnitSet) -> Option<Margin> {
         self.survival().margin(gone)
     }
 

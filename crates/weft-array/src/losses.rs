@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_code::UnitSet;
+use weft_code::{Margin, UnitSet};
 
 use crate::array::Inner;
 use crate::status::ByteRange;
@@ -126,13 +126,13 @@ impl Inner {
     }
 
     /// The number of further members that could fail if that of `slot` had.
-    pub fn redundancy_without(&self, slot: usize) -> Option<usize> {
+    pub fn redundancy_without(&self, slot: usize) -> Option<Margin> {
         let gone = self.incomplete_slots().union(&self.broken_slots.get());
         self.geometry.margin(gone.with(slot))
     }
 
     /// The number of further members that may fail, whichever they are.
-    pub fn redundancy_remaining(&self) -> Option<usize> {
+    pub fn redundancy_remaining(&self) -> Option<Margin> {
         let gone =
             self.incomplete_slots().union(&self.broken_slots.get()).union(&self.room.short());
         if let Some((known, remaining)) = self.remaining.get()

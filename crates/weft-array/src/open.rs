@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_code::UnitSet;
-use weft_disk::Disk;
+use weft_disk::{Bytes, Disk};
 use weft_rt::{Buf, Frozen, Rt};
 
 use crate::array::{Inner, WallClock};
@@ -265,8 +265,10 @@ impl Inner {
         let needed = self.geometry.data_offset + self.geometry.rows * self.geometry.unit_bytes;
         if info.size_bytes < needed {
             return Err(ArrayError::Refused(format!(
-                "{} is too small: it has {} bytes, and the array's members need {needed}",
-                info.name, info.size_bytes
+                "{} is too small: it has {:#}, and the array's members need {:#}",
+                info.name,
+                Bytes(info.size_bytes),
+                Bytes(needed)
             )));
         }
         if u64::from(info.sector_bytes) > self.geometry.sector_bytes {

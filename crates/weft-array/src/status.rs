@@ -23,6 +23,8 @@ pub struct Status {
     /// How many more members may fail, whichever they are, without loss of data. `None` when data
     /// is lost already.
     pub redundancy_remaining: Option<usize>,
+    /// Whether some set of one more member would lose data; if not, it is a lower bound.
+    pub redundancy_exact: bool,
     /// What is going on.
     pub state: ArrayState,
     /// Why the array takes no more writes.
@@ -69,6 +71,14 @@ pub struct ByteRange {
     pub offset_bytes: u64,
     /// Its length.
     pub length_bytes: u64,
+}
+
+impl ByteRange {
+    /// Whether the byte at `offset` is in it.
+    #[must_use]
+    pub fn contains(&self, offset: u64) -> bool {
+        offset.checked_sub(self.offset_bytes).is_some_and(|within| within < self.length_bytes)
+    }
 }
 
 /// Counts of regions.
@@ -166,8 +176,8 @@ impl Inner {
     pub(crate) fn status(&self) -> Status {
         let superblock = self.members.superblock.borrow();
         let broken = self.broken.borrow().clone();
-        let redundancy_remaining = self.redundancy_remaining();
-        let lossy = broken.is_some() || redundancy_remaining.is_none();
+        let margin = self.redundancy_remaining();
+        let lossy = broken.is_some() || margin.is_none();
         let unreadable = if lossy { self.unreadable_ranges() } else { Vec::new() };
         let geometry = &self.geometry;
         Status {
@@ -175,7 +185,8 @@ impl Inner {
             id: superblock.array_id.to_string(),
             code: superblock.code.to_string(),
             layout: superblock.algorithm,
-            redundancy_remaining,
+            redundancy_remaining: margin.map(|margin| margin.losses),
+            redundancy_exact: margin.is_none_or(|margin| margin.exact),
             state: self.state(),
             broken,
             unreadable,

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use weft_code::Margin;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen};
 
@@ -324,7 +325,7 @@ impl Array {
 
     /// How many more members could fail, whichever they are, once the member of `slot` had. `None`
     /// if data would be lost.
-    pub fn redundancy_without(&self, slot: usize) -> Option<usize> {
+    pub fn redundancy_without(&self, slot: usize) -> Option<Margin> {
         self.0.redundancy_without(slot)
     }
 

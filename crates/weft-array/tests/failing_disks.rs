@@ -128,9 +128,7 @@ fn one_failure_too_many_stops_writes_and_leaves_the_metadata_alone() {
         assert_eq!((status.state, status.seq), (ArrayState::Broken, seq));
         assert_eq!(status.redundancy_remaining, None);
         assert!(!status.unreadable.is_empty());
-        let lost = |offset: u64| {
-            status.unreadable.iter().any(|(start, len)| (*start..start + len).contains(&offset))
-        };
+        let lost = |offset: u64| status.unreadable.iter().any(|range| range.contains(offset));
         bench.disks[2].faults.gone.set(false);
         let status = bench.array.status();
         for unit in 0..bytes.len() as u64 / UNIT {
@@ -230,10 +228,7 @@ fn what_is_missing_decides_how_an_array_starts() {
         assert!(!status.unreadable.is_empty());
         for unit in 1..4 * 3u64 {
             let (result, buf) = array.read(unit * UNIT, Buf::new(UNIT as usize)).await;
-            let listed = status
-                .unreadable
-                .iter()
-                .any(|(start, len)| (*start..start + len).contains(&(unit * UNIT)));
+            let listed = status.unreadable.iter().any(|range| range.contains(unit * UNIT));
             assert_eq!(result.is_err(), listed, "unit {unit}: {result:?}");
             if result.is_ok() {
                 let range = (unit * UNIT) as usize..((unit + 1) * UNIT) as usize;

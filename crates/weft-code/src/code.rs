@@ -8,6 +8,7 @@ use crate::plan::{Plan, Undecodable, plan};
 use crate::rows;
 use crate::shuffle;
 use crate::spec::{CodeSpec, Shape, SpecError};
+use crate::survival::Margin;
 use crate::units::UnitSet;
 
 /// Sets of losses that [`Code::margin`] tries, over a whole period.
@@ -222,12 +223,13 @@ impl Code {
     }
 
     /// How many more units of `stripe` may be lost, whichever they are, when `lost` are lost; none
-    /// if data is lost already. Exact, or a lower bound for very wide stripes.
+    /// if data is lost already.
     #[must_use]
-    pub fn margin(&self, stripe: u64, lost: UnitSet) -> Option<usize> {
+    pub fn margin(&self, stripe: u64, lost: UnitSet) -> Option<Margin> {
         let lost = lost.intersection(&UnitSet::first(self.width()));
         if self.is_mds() {
-            return self.shape.p.checked_sub(lost.len());
+            let left = self.shape.p.checked_sub(lost.len());
+            return left.map(|losses| Margin { losses, exact: true });
         }
         let least = self.tolerance().saturating_sub(lost.len());
         // A data unit with all its parities is beyond repair.
@@ -241,16 +243,22 @@ impl Code {
     }
 
     /// As [`Code::margin`], which is known to be at least `least` and at most `most`.
-    fn search_margin(&self, stripe: u64, lost: UnitSet, least: usize, most: usize) -> usize {
+    fn search_margin(&self, stripe: u64, lost: UnitSet, least: usize, most: usize) -> Margin {
         let left: Vec<_> = (0..self.width()).filter(|&unit| !lost.contains(unit)).collect();
-        let all_survive = |more: usize| {
-            let survives = |set: UnitSet| {
-                self.decodable(stripe, set.iter().map(|i| left[i]).chain(lost).collect())
-            };
-            let checks = binomial(left.len(), more).saturating_mul(self.period);
-            checks <= MARGIN_CHECKS_MAX && sets(left.len(), more).all(survives)
+        let survives = |set: UnitSet| {
+            self.decodable(stripe, set.iter().map(|i| left[i]).chain(lost).collect())
         };
-        (least + 1..=most).take_while(|&more| all_survive(more)).last().unwrap_or(least)
+        for more in least + 1..=most {
+            let checks = binomial(left.len(), more).saturating_mul(self.period);
+            if checks > MARGIN_CHECKS_MAX {
+                return Margin { losses: more - 1, exact: false };
+            }
+            if !sets(left.len(), more).all(survives) {
+                return Margin { losses: more - 1, exact: true };
+            }
+        }
+        // `most` and one more are a data unit with all its parities.
+        Margin { losses: most.max(least), exact: true }
     }
 
     fn slot_of_pattern(&self, stripe: u64) -> usize {

@@ -53,6 +53,6 @@ pub use code::{Code, sets};
 pub use plan::{Plan, Undecodable};
 pub use reliability::{Fleet, HOURS_PER_YEAR};
 pub use spec::{CodeSpec, Copies, KNOWN, PERIOD_MAX, SLOTS_MAX, Shape, SpecError};
-pub use survival::{Share, Survival};
+pub use survival::{Margin, Share, Survival};
 pub use traffic::{SmallWrite, Traffic};
 pub use units::{UnitSet, Units};

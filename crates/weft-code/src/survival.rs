@@ -19,6 +19,16 @@ pub struct Survival<'a, F> {
     slot: F,
 }
 
+/// How many more losses are survived, whichever they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Margin {
+    /// So many.
+    pub losses: usize,
+    /// Some set of one more is known that is not survived; if not, `losses` is a lower bound, for
+    /// very wide stripes.
+    pub exact: bool,
+}
+
 /// How many of the failure sets of one size an array survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -57,16 +67,20 @@ impl<'a, F: Fn(u64, usize) -> usize> Survival<'a, F> {
     }
 
     /// How many more slots may fail, whichever they are, when `failed` are gone; none if data is
-    /// lost already. Exact, or a lower bound for very wide stripes (see [`Code::margin`]).
+    /// lost already.
     #[must_use]
-    pub fn margin(&self, failed: UnitSet) -> Option<usize> {
+    pub fn margin(&self, failed: UnitSet) -> Option<Margin> {
         let mut known = BTreeMap::new();
-        let mut least = self.slots.saturating_sub(failed.len());
+        let mut least = Margin { losses: self.slots.saturating_sub(failed.len()), exact: true };
         for stripe in 0..self.stripes {
             let lost = self.lost(stripe, failed);
             let margin = || self.code.margin(stripe, lost);
-            least = (*known.entry((self.code.pattern(stripe), lost)).or_insert_with(margin))?
-                .min(least);
+            let margin = *known.entry((self.code.pattern(stripe), lost)).or_insert_with(margin);
+            // Of two equal ones, the exact one shows what does not survive.
+            let margin = margin?;
+            if (margin.losses, !margin.exact) < (least.losses, !least.exact) {
+                least = margin;
+            }
         }
         Some(least)
     }

@@ -182,7 +182,7 @@ impl BoundedDisk {
     /// Counts a request that has ended, unless its owner has ended it.
     fn count(&self, op: DiskOp, len: u64, result: &Result<(), DiskError>) {
         if !matches!(*self.watch.given_up.borrow(), Some(GivenUp::Severed(_))) {
-            self.counters.ended(op, len, result.as_ref().map(|()| ()));
+            self.counters.ended(op, len, result.as_ref().copied());
         }
     }
 }

@@ -14,6 +14,7 @@ mod commands;
 mod control;
 mod daemon;
 mod demo;
+mod device;
 mod failure;
 mod fuse;
 mod group;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use futures_util::future::join_all;
 use serde::Serialize;
 use weft_code::CodeSpec;
-use weft_disk::{Disk, DiskInfo};
+use weft_disk::{Bytes, Disk, DiskInfo};
 use weft_layout::{Algorithm, code_for, for_code};
 
 use super::{CreateError, CreateOptions};
@@ -186,7 +186,8 @@ fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), Cre
     }
     if !unit_bytes.is_power_of_two() || !UNIT_BYTES.contains(&unit_bytes) {
         return refuse(format!(
-            "a unit of {unit_bytes} bytes is not possible: it must be a power of two from 4096 bytes to 16 MiB"
+            "a unit of {:#} is not possible: it must be a power of two from 4 KiB to 16 MiB",
+            Bytes(unit_bytes)
         ));
     }
     if options.spares > SPARES_MAX {
@@ -202,7 +203,8 @@ fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), Cre
     let total: u128 = infos.iter().map(|info| u128::from(info.size_bytes)).sum();
     if total > u128::from(BYTES_MAX) {
         return refuse(format!(
-            "the disks have {total} bytes together; more than {BYTES_MAX} cannot be counted: use fewer or smaller ones"
+            "the disks together are larger than {}, which is more than can be counted: use fewer or smaller ones",
+            Bytes(BYTES_MAX)
         ));
     }
     let mut names = BTreeSet::new();
@@ -233,8 +235,9 @@ fn notes(infos: &[&DiskInfo], smallest: &DiskInfo) -> Vec<String> {
     let unused: u64 = infos.iter().map(|info| info.size_bytes - smallest.size_bytes).sum();
     if unused > 0 {
         notes.push(format!(
-            "the disks differ in size: the smallest, {}, counts, and {unused} bytes of the others stay unused",
-            smallest.name
+            "the disks differ in size: the smallest, {}, counts, and {} of the others stay unused",
+            smallest.name,
+            Bytes(unused)
         ));
     }
     if infos.iter().any(|info| info.sector_bytes != infos[0].sector_bytes) {
@@ -315,13 +318,16 @@ impl fmt::Display for CreatePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "array '{}' ({}): {}, {} bytes",
-            self.name, self.id, self.code, self.size_bytes
+            "array '{}' ({}): {}, {}",
+            self.name,
+            self.id,
+            self.code,
+            Bytes(self.size_bytes)
         )?;
         writeln!(
             f,
-            "  unit {} bytes, {} stripes, consistency {}, can lose {}any {} member{}",
-            self.unit_bytes,
+            "  unit {}, {} stripes, consistency {}, can lose {}any {} member{}",
+            Bytes(self.unit_bytes),
             self.stripes,
             self.consistency,
             if self.tolerance_exact { "" } else { "at least " },
@@ -333,7 +339,7 @@ impl fmt::Display for CreatePlan {
                 PlannedRole::Slot { slot } => write!(f, "  slot {slot}: ")?,
                 PlannedRole::Spare => write!(f, "  spare: ")?,
             }
-            writeln!(f, "{}, {} bytes", member.disk, member.size_bytes)?;
+            writeln!(f, "{}, {}", member.disk, Bytes(member.size_bytes))?;
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "  note: {note}"))
     }

@@ -28,6 +28,7 @@ pub struct Degraded {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rebuild {
     /// Hours it takes, for the worst disk.
+    #[serde(rename = "took_h")]
     pub hours: f64,
     /// Bytes read from all disks for each byte rebuilt, in the mean over the disks.
     pub reads: f64,

@@ -15,6 +15,7 @@ use crate::size;
 Examples:
   weft status
   weft status tank --watch=5
+  weft status tank --io --watch
   weft status --json
   weft status --check || mail -s 'an array needs a disk' root < /dev/null")]
 pub struct StatusArgs {
@@ -30,6 +31,9 @@ pub struct StatusArgs {
         value_name = "SECONDS"
     )]
     pub watch: Option<Duration>,
+    /// Show what went through each disk: in all, or with --watch per second since the last look
+    #[arg(long)]
+    pub io: bool,
     /// Exit with 3 if redundancy is reduced, with 4 if an array has failed or did not start
     #[arg(long, conflicts_with = "watch")]
     pub check: bool,

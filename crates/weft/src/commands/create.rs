@@ -129,8 +129,9 @@ fn explain(error: CreateError) -> Failure {
             failure.hint("`weft create --help` says how many members a code needs")
         }
         CreateError::Area { .. } => failure.hint("use larger disks, or a smaller --unit"),
-        CreateError::AlreadyMember { .. } | CreateError::InUse { .. } => failure
-            .hint("check that it is the right disk; --force overwrites it. Nothing was changed"),
+        CreateError::AlreadyMember { .. } | CreateError::InUse { .. } => {
+            failure.hint("if it is the right disk, --force overwrites it; nothing was changed")
+        }
         CreateError::SameDisk { .. } => failure.hint("give each member once"),
         _ => failure,
     }

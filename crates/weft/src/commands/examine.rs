@@ -1,14 +1,30 @@
 //! `weft examine`: what a disk says of itself.
 
+use serde::Serialize;
 use serde_json::json;
 use weft_array::MemberReport;
 
 use crate::cli::ExamineArgs;
+use crate::device::Device;
 use crate::failure::{Failure, Outcome};
 use crate::members::{Opener, absolute};
 use crate::output::{answer, out};
 use crate::report;
 use crate::thread;
+
+/// A report, with what the disk is.
+#[derive(Serialize)]
+struct Examined<'a> {
+    hardware: Device,
+    #[serde(flatten)]
+    report: &'a MemberReport,
+}
+
+impl<'a> Examined<'a> {
+    fn of(report: &'a MemberReport) -> Self {
+        Self { hardware: Device::at(&report.disk), report }
+    }
+}
 
 /// `weft examine`. Fails if one of the disks is no member, or a damaged one.
 pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
@@ -23,10 +39,11 @@ pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
         Ok(reports)
     })?;
     if json {
-        answer(&json!({ "disks": reports }))?;
+        let disks: Vec<Examined<'_>> = reports.iter().map(Examined::of).collect();
+        answer(&json!({ "disks": disks }))?;
     } else {
         for report in &reports {
-            out!("{}", report::member::show(report));
+            out!("{}", report::member::show(report, &Device::at(&report.disk)));
         }
     }
     let fault = reports.iter().find_map(|r| report::member::fault(r).map(|what| (&r.disk, what)));

@@ -42,11 +42,13 @@ pub fn fail(args: &FailArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let answer: Value = client.ask(Request::Fail { array, member, dry_run })?;
     let disk = answer["disk"].as_str().unwrap_or("?");
     let line = if dry_run {
-        let left = match answer["redundancy_remaining"].as_u64() {
-            Some(0) => "the array could then lose no other disk".to_owned(),
-            Some(1) => "the array could then lose 1 more disk".to_owned(),
-            Some(n) => format!("the array could then lose {n} more disks"),
-            None => "the array would lose data".to_owned(),
+        let left = answer["redundancy_remaining"].as_u64().and_then(|n| usize::try_from(n).ok());
+        let left = match (left, answer["redundancy_exact"] != false) {
+            (Some(0), true) => "the array could then lose no other disk".to_owned(),
+            (Some(n), exact) => {
+                format!("the array could then lose {}", report::status::more_disks(n, exact))
+            }
+            (None, _) => "the array would lose data".to_owned(),
         };
         format!("{disk} can be failed: {left}; nothing was changed")
     } else {
@@ -138,7 +140,14 @@ pub fn rebuild(args: &RebuildArgs, dir: &RuntimeDir, json: bool) -> Outcome {
             let what =
                 if before.slots.iter().all(whole) { "nothing to rebuild" } else { "rebuilt" };
             let line = format!("{what}; {array} {}", report::status::redundancy(&end));
-            return done(json, &line, &json!({ "redundancy_remaining": end.redundancy_remaining }));
+            return done(
+                json,
+                &line,
+                &json!({
+                    "redundancy_remaining": end.redundancy_remaining,
+                    "redundancy_exact": end.redundancy_exact,
+                }),
+            );
         }
         RebuildAction::Pause => true,
         RebuildAction::Resume => false,

@@ -1,6 +1,7 @@
 //! `weft status`.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Instant;
 
 use weft_array::ArrayState;
 
@@ -15,6 +16,7 @@ use crate::runtime_dir::RuntimeDir;
 
 /// `weft status`.
 pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let mut before: Option<(Snapshot, Instant)> = None;
     loop {
         // A connection for each look: between two of them it would only take up a place.
         let mut client = Client::connect(dir).map_err(|failure| tell_dead(failure, dir))?;
@@ -29,9 +31,18 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         if let Some(wanted) = &args.array {
             snapshot.dead_devices.retain(|device| device.array == *wanted);
         }
-        show(&snapshot, json, args.watch.is_some())?;
+        let looked = Instant::now();
+        let details = report::status::Details {
+            watched: args.watch.is_some(),
+            io: args.io,
+            before: before.as_ref().map(|(then, at)| (then, looked - *at)),
+        };
+        show(&snapshot, json, details)?;
         match args.watch {
-            Some(pause) => std::thread::sleep(pause),
+            Some(pause) => {
+                before = Some((snapshot, looked));
+                std::thread::sleep(pause);
+            }
             None if args.check => return check(&snapshot),
             None => return Ok(()),
         }
@@ -60,12 +71,12 @@ fn tell_dead(failure: Failure, dir: &RuntimeDir) -> Failure {
     Failure { message: format!("{}\n{}", failure.message, lines.trim_end()), ..failure }
 }
 
-fn show(snapshot: &Snapshot, json: bool, again: bool) -> Outcome {
+fn show(snapshot: &Snapshot, json: bool, details: report::status::Details<'_>) -> Outcome {
     if json {
         return answer(snapshot);
     }
-    let text = report::status::snapshot(snapshot, again);
-    let clear = if again && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
+    let text = report::status::snapshot(snapshot, details);
+    let clear = if details.watched && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
     out!("{clear}{text}");
     Answer.flush().map_err(|e| Failure::new(e.to_string()))?;
     Ok(())

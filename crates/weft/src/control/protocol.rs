@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
+use weft_disk::IoCounts;
 
+use crate::device::Device;
 use crate::failure::Failure;
 
 /// Version of the protocol.
@@ -313,11 +315,40 @@ pub struct BlockDevice {
     pub user: Option<String>,
 }
 
+/// A disk of an array that is served, or that was when it failed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DiskStatus {
+    /// The path or URI by which it was opened.
+    pub disk: String,
+    /// What it is to the array.
+    pub role: DiskRole,
+    /// The slot that it holds, held last, or is to take.
+    pub slot: Option<usize>,
+    /// Which piece of hardware it is.
+    pub hardware: Device,
+    /// What went through it since it was opened.
+    pub io: Option<IoCounts>,
+}
+
+/// What a disk is to its array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskRole {
+    /// It holds a slot, or was the last to do so.
+    Member,
+    /// It is to take the place of a member that works.
+    Replacement,
+    /// It waits.
+    Spare,
+}
+
 /// An array that the daemon serves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServedArray {
     /// What the engine tells.
     pub status: weft_array::Status,
+    /// Its disks.
+    pub disks: Vec<DiskStatus>,
     /// Where NBD clients find it.
     pub nbd_uris: Vec<String>,
     /// Whether it is attached as a block device.

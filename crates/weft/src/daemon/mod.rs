@@ -8,6 +8,7 @@
 mod attached;
 mod bring_up;
 mod clients;
+mod disks;
 mod drain;
 mod export;
 mod isolation;
@@ -46,10 +47,10 @@ use crate::members::{OpenError, Opener};
 use crate::output::{announce, announce_answer};
 use crate::runtime_dir::RuntimeDir;
 use bring_up::Pending;
+use disks::Opened;
 use isolation::Isolation;
 use served::Served;
 pub use start::refuse_remote;
-use watch::Identity;
 
 /// What reaches the engine's thread from the others.
 #[derive(Debug)]
@@ -77,8 +78,8 @@ struct Daemon {
     pending: Pending,
     /// One array is started at a time.
     starting: Semaphore,
-    /// What the names of members stood for when they were opened.
-    opened: RefCell<BTreeMap<String, Identity>>,
+    /// Disks of arrays, by the names that they were opened by.
+    opened: RefCell<BTreeMap<String, Opened>>,
     /// Members whose names stand for nothing any more, by array.
     vanished: RefCell<BTreeMap<String, Vec<VanishedDisk>>>,
     /// NBD endpoints, as a prefix and a suffix around an export's name.
@@ -204,9 +205,7 @@ impl Daemon {
     /// Opens a member, or a disk that is to be one, with a queue before it.
     async fn open_member(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
         let disk = self.opener.open(place, look_only).await?;
-        if let Some(identity) = Identity::of(place) {
-            self.opened.borrow_mut().insert(place.to_owned(), identity);
-        }
+        self.opened.borrow_mut().insert(place.to_owned(), Opened::new(place, &*disk));
         Ok(Rc::new(QueuedDisk::new(disk, self.queue)))
     }
 

@@ -14,6 +14,7 @@ use crate::control::server::Call;
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, attached, log};
 use crate::failure::{Failure, Outcome};
+use crate::size;
 
 fn refused(error: ArrayError) -> Failure {
     Failure::new(error.to_string())
@@ -107,8 +108,16 @@ impl Daemon {
             let nbd_uris = self.uris(&status.name);
             let (attached, read_only) = (served.attached.get(), served.read_only);
             let vanished = self.vanished.borrow().get(&status.name).cloned().unwrap_or_default();
-            let block_device = None;
-            Some(ServedArray { status, nbd_uris, attached, block_device, read_only, vanished })
+            let (disks, block_device) = (self.disks_of(&status), None);
+            Some(ServedArray {
+                status,
+                disks,
+                nbd_uris,
+                attached,
+                block_device,
+                read_only,
+                vanished,
+            })
         });
         let arrays: Vec<ServedArray> = arrays.collect();
         let in_use = |disk: &str| arrays.iter().any(|a| a.status.disks().iter().any(|d| d == disk));
@@ -133,12 +142,13 @@ impl Daemon {
             if !dry_run {
                 served.array.fail(&disk).await.map_err(refused)?;
             }
-            let redundancy_remaining = served.array.status().redundancy_remaining;
+            let status = served.array.status();
             return Ok(json!({
                 "slot": slot,
                 "disk": disk,
                 "done": !dry_run,
-                "redundancy_remaining": redundancy_remaining,
+                "redundancy_remaining": status.redundancy_remaining,
+                "redundancy_exact": status.redundancy_exact,
             }));
         }
         let slot = find_member(&served, member)?;
@@ -153,7 +163,7 @@ impl Daemon {
             ))
             .hint("add a disk and let it be rebuilt first; nothing was changed"));
         }
-        let redundancy_remaining = served.array.redundancy_without(slot.slot);
+        let left = served.array.redundancy_without(slot.slot);
         if !dry_run {
             served.array.fail(&slot.slot.to_string()).await.map_err(refused)?;
         }
@@ -161,7 +171,8 @@ impl Daemon {
             "slot": slot.slot,
             "disk": slot.disk,
             "done": !dry_run,
-            "redundancy_remaining": redundancy_remaining,
+            "redundancy_remaining": left.map(|left| left.losses),
+            "redundancy_exact": left.is_none_or(|left| left.exact),
         }))
     }
 
@@ -174,9 +185,8 @@ impl Daemon {
         let opened = self.open_member(place, disk.dry_run).await?;
         let holds = contents(&*opened).await.map_err(|e| Failure::new(e.to_string()))?;
         match holds {
-            Some(what) if !disk.force => Err(Failure::new(format!("{place} holds {what}")).hint(
-                "check that it is the right disk; --force overwrites it. Nothing was changed",
-            )),
+            Some(what) if !disk.force => Err(Failure::new(format!("{place} holds {what}"))
+                .hint("if it is the right disk, --force overwrites it; nothing was changed")),
             _ => Ok(opened),
         }
     }
@@ -268,6 +278,7 @@ impl Daemon {
             None => now.max_bytes_s,
         };
         if let Some(max) = max.filter(|max| *max < min || *max == 0) {
+            let (max, min) = (size::show_rate(max), size::show_rate(min));
             return Err(Failure::new(format!(
                 "a highest rate of {max} is below the lowest, {min}"
             ))

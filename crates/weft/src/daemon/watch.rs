@@ -82,7 +82,8 @@ impl Daemon {
             for (name, served) in &*self.arrays.borrow() {
                 let opened = self.opened.borrow();
                 for disk in served.array.status().disks() {
-                    watched.extend(opened.get(&disk).map(|id| (name.clone(), disk.clone(), *id)));
+                    let identity = opened.get(&disk).and_then(|opened| opened.identity);
+                    watched.extend(identity.map(|id| (name.clone(), disk.clone(), id)));
                 }
             }
             let look = move || -> Vec<(String, VanishedDisk)> {

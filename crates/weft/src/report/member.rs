@@ -6,13 +6,15 @@ use weft_array::MemberReport;
 use weft_array::examine::{CopyReport, LabelReport};
 use weft_array::superblock::{Role, SlotState};
 
+use crate::device::Device;
 use crate::size;
 
 /// The report for a terminal.
-pub fn show(report: &MemberReport) -> String {
+pub fn show(report: &MemberReport, device: &Device) -> String {
     let mut text = format!("{}: {}\n", report.disk, headline(report));
     let (size, sector) = (size::show(report.size_bytes), report.sector_bytes);
-    let _ = writeln!(text, "  disk of {size}, sectors of {sector} bytes");
+    let label = device.label().map_or_else(String::new, |label| format!(": {label}"));
+    let _ = writeln!(text, "  disk of {size}, sectors of {sector} bytes{label}");
     for (n, copy) in report.copies.iter().enumerate() {
         let _ = match copy {
             CopyReport::Whole { seq } => writeln!(text, "  superblock {n}: sequence number {seq}"),

@@ -1,6 +1,7 @@
 //! What people see: the state of arrays in words, and progress.
 
 pub mod follow;
+pub mod io;
 pub mod member;
 pub mod progress;
 pub mod status;

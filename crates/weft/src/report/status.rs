@@ -9,16 +9,35 @@ use weft_array::{
 };
 
 use crate::control::protocol::{DeadDevice, NotStarted, ServedArray, Snapshot, UnusedDisk};
+use crate::report::io;
 use crate::{size, thread};
 
 /// Hot zones shown to whoever watches.
 const ZONES_SHOWN: usize = 5;
 
-/// Everything the daemon serves, for a terminal; in more detail for whoever watches.
-pub fn snapshot(snapshot: &Snapshot, watched: bool) -> String {
+/// What is shown of the arrays beside their state.
+#[derive(Clone, Copy, Default)]
+pub struct Details<'a> {
+    /// It is shown again and again: what changes soon is of interest.
+    pub watched: bool,
+    /// What went through the disks.
+    pub io: bool,
+    /// The look before, and how long ago it was.
+    pub before: Option<(&'a Snapshot, Duration)>,
+}
+
+/// Everything the daemon serves, for a terminal.
+pub fn snapshot(snapshot: &Snapshot, details: Details<'_>) -> String {
     let mut text = String::new();
     for served in &snapshot.arrays {
-        text.push_str(&array(served, watched));
+        text.push_str(&array(served, details.watched));
+        if details.io {
+            let before = details.before.and_then(|(before, since)| {
+                let is_it = |other: &&ServedArray| other.status.id == served.status.id;
+                Some((before.arrays.iter().find(is_it)?.disks.as_slice(), since))
+            });
+            text.push_str(&io::table(&served.disks, before));
+        }
     }
     for NotStarted { name, id, why, hint, stopped } in &snapshot.not_started {
         let state = if *stopped { "stopped" } else { "NOT STARTED" };
@@ -73,13 +92,19 @@ pub fn redundancy(status: &Status) -> String {
         return "STOPPED: a disk failed that was one too many".into();
     }
     match spare_failures {
+        0 if !status.redundancy_exact => "MAY NOT SURVIVE THE LOSS OF ANOTHER DISK".into(),
         0 if matches!(status.state, ArrayState::Healthy | ArrayState::Replacing) => {
             "cannot lose any disk".into()
         }
         0 => "CANNOT LOSE ANOTHER DISK".into(),
-        1 => "can lose 1 more disk".into(),
-        n => format!("can lose {n} more disks"),
+        n => format!("can lose {}", more_disks(n, status.redundancy_exact)),
     }
+}
+
+/// So many more disks, or at least so many: `at least 2 more disks`.
+pub fn more_disks(n: usize, exact: bool) -> String {
+    let bound = if exact { "" } else { "at least " };
+    format!("{bound}{n} more disk{}", if n == 1 { "" } else { "s" })
 }
 
 fn state(state: ArrayState) -> &'static str {
@@ -149,13 +174,21 @@ fn array(served: &ServedArray, watched: bool) -> String {
                 vanished.what
             );
         }
+        let hardware = served.disks.iter().find(|disk| disk.disk == slot.disk);
+        let label = hardware.and_then(|disk| disk.hardware.label());
+        // Where somebody may have to find the disk.
+        let trouble = slot.state != MemberState::Active || !notes.is_empty();
+        let label = label.filter(|_| trouble).map_or_else(String::new, |l| format!(" [{l}]"));
         let last = match slot.state {
             MemberState::Missing if slot.disk.is_empty() => "no disk",
             MemberState::Missing => " (was last)",
             _ => "",
         };
-        let _ =
-            writeln!(text, "  slot {:<3} {:<11} {}{last}{notes}", slot.slot, slot.state, slot.disk);
+        let _ = writeln!(
+            text,
+            "  slot {:<3} {:<11} {}{label}{last}{notes}",
+            slot.slot, slot.state, slot.disk
+        );
     }
     if let Some(slot) = status.slots.iter().find(|slot| slot.wants_room_bytes > 0) {
         let _ = writeln!(
