@@ -11,15 +11,17 @@
 mod common;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
 use common::disk::{Cells, Leave, Power, TestDisk, mix};
 use common::*;
 use futures_util::future::select;
+use weft_array::region_map::{MapConfig, RegionMap};
 use weft_array::superblock::{SlotState, read_superblock};
 use weft_array::{
-    Array, ArrayState, AssembleOptions, MemberState, Piggyback, RebuildExecutor, RebuildOrder,
+    Array, ArrayState, AssembleOptions, Id, MemberState, Piggyback, RebuildExecutor, RebuildOrder,
     RebuildPolicy, ScrubMode, Superblock, create,
 };
 use weft_layout::{code_for, for_code};
@@ -114,8 +116,8 @@ struct Moment {
     step: u64,
     cells: Vec<Cells>,
     history: History,
-    /// Slots that lost an active member before, and at which step.
-    taken: Vec<(usize, u64)>,
+    /// What was lost before.
+    taken: Vec<Taken>,
 }
 
 /// What is to happen to a rebuild.
@@ -138,10 +140,7 @@ struct Watch {
     done: Cell<bool>,
     history: RefCell<History>,
     moments: RefCell<Vec<Moment>>,
-    /// Slots that the lost disk held, as an active member, and when the others knew that it is
-    /// lost.
-    taken: RefCell<Vec<usize>>,
-    known: Cell<Option<u64>>,
+    taken: RefCell<Vec<Taken>>,
     off: RefCell<Option<Sender<()>>>,
 }
 
@@ -154,21 +153,15 @@ impl Watch {
         self.step.set(step + 1);
         if let Some((_, victim)) = self.trouble.lose.filter(|(at, _)| *at == step) {
             disks[victim].faults.gone.set(true);
-            *self.taken.borrow_mut() = active_slots(&disks[victim].cells.borrow());
+            *self.taken.borrow_mut() = Taken::with(disks, victim);
         }
-        let taken = self.taken.borrow();
-        if self.known.get().is_none()
-            && let Some(slot) = taken.first()
-            && disks.iter().any(|disk| excludes(&disk.cells.borrow(), *slot))
-        {
-            self.known.set(Some(step));
+        for taken in &mut *self.taken.borrow_mut() {
+            taken.see(disks, step);
         }
         let cut = self.trouble.cut == Some(step);
         if self.trouble.record || cut {
             let cells = disks.iter().map(|disk| disk.cells.borrow().clone()).collect();
-            let history = self.history.borrow().clone();
-            let at = self.known.get().unwrap_or(step);
-            let taken = taken.iter().map(|slot| (*slot, at)).collect();
+            let (history, taken) = (self.history.borrow().clone(), self.taken.borrow().clone());
             self.moments.borrow_mut().push(Moment { step, cells, history, taken });
         }
         if let Some(off) = self.off.borrow_mut().take_if(|_| cut) {
@@ -187,19 +180,79 @@ fn superblock_on(cells: &Cells) -> Option<Superblock> {
     [128 << 10, 256 << 10].into_iter().filter_map(copy).max_by_key(|own| own.seq)
 }
 
-/// Whether a disk says that the member of a slot is lost.
-fn excludes(cells: &Cells, slot: usize) -> bool {
-    superblock_on(cells).is_some_and(|own| own.slots[slot].state != SlotState::Active)
+/// A slot whose disk is lost. What was being written there nobody else has.
+#[derive(Clone)]
+struct Taken {
+    slot: usize,
+    member: Id,
+    /// If it was being rebuilt: its lane, and the regions that it had whole. The others are on the
+    /// survivors.
+    rebuilt: Option<(u8, BTreeSet<u64>)>,
+    /// The step up to which writes went to it: until the others knew that it is lost.
+    until: u64,
+    known: bool,
 }
 
-/// Where a disk is an active member, as it says itself.
-fn active_slots(cells: &Cells) -> Vec<usize> {
-    let newest = superblock_on(cells);
-    let held = |own: &Superblock| {
-        let slots = own.active_slots();
-        slots.filter(|slot| own.slots[*slot].member_id == Some(own.self_id)).collect()
+impl Taken {
+    /// What `victim` takes along.
+    fn with(disks: &[Rc<TestDisk>], victim: usize) -> Vec<Self> {
+        let own = superblock_on(&disks[victim].cells.borrow());
+        let (Some(own), Some(newest)) = (own, newest(disks)) else { return Vec::new() };
+        let held = |slot: usize| {
+            let rebuilt = match newest.slots[slot].state {
+                SlotState::Rebuilding { lane } => Some((lane, BTreeSet::new())),
+                _ => None,
+            };
+            Self { slot, member: own.self_id, rebuilt, until: 0, known: false }
+        };
+        let slots = 0..newest.slots.len();
+        slots.filter(|n| newest.slots[*n].member_id == Some(own.self_id)).map(held).collect()
+    }
+
+    fn see(&mut self, disks: &[Rc<TestDisk>], step: u64) {
+        let Some(newest) = newest(disks).filter(|_| !self.known) else { return };
+        let meta = &newest.slots[self.slot];
+        self.known = meta.state == SlotState::Missing || meta.member_id != Some(self.member);
+        self.until = step;
+        if let Some((lane, regions)) = &mut self.rebuilt {
+            let map = region_map(&newest, disks);
+            regions.extend((0..map.config().regions()).filter(|n| !map.is_stale_region(*lane, *n)));
+        }
+    }
+
+    /// Whether what was being written to `stripe` in `slot` was lost with it.
+    fn has(&self, slot: usize, newest: &Superblock, stripe: u64) -> bool {
+        let region = stripe / newest.region_stripes;
+        let whole = self.rebuilt.as_ref().is_none_or(|(_, regions)| regions.contains(&region));
+        self.slot == slot && whole
+    }
+}
+
+/// The newest superblock of these disks.
+fn newest(disks: &[Rc<TestDisk>]) -> Option<Superblock> {
+    let of = |disk: &Rc<TestDisk>| superblock_on(&disk.cells.borrow());
+    disks.iter().filter_map(of).max_by_key(|own| own.seq)
+}
+
+/// The region map of these disks.
+fn region_map(newest: &Superblock, disks: &[Rc<TestDisk>]) -> RegionMap {
+    let config = MapConfig {
+        array_id: newest.array_id,
+        area_offset: newest.area.map_offset,
+        stripes: newest.stripes().expect("laid"),
+        region_stripes: newest.region_stripes,
+        track_dirty: true,
+        zero_first: !newest.members_zeroed,
+        dirty_max: 1024,
     };
-    newest.as_ref().map(held).unwrap_or_default()
+    let area = |disk: &Rc<TestDisk>| {
+        let mut area = vec![0; newest.area.map_bytes as usize];
+        disk.cells.borrow().read(newest.area.map_offset, &mut area);
+        area
+    };
+    let areas: Vec<Vec<u8>> = disks.iter().map(area).collect();
+    let areas: Vec<&[u8]> = areas.iter().map(|area| &**area).collect();
+    RegionMap::load(config, &areas).0
 }
 
 fn open(rt: &Rt, number: usize, cells: Cells) -> Rc<TestDisk> {
@@ -362,10 +415,14 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
             }
         }
         let newest = newest.expect("some members");
-        // The slots of active members that were lost; one that was being rebuilt takes nothing.
         let mut taken = moment.taken.clone();
         if let Some(lost) = lost {
-            taken.extend(active_slots(&moment.cells[lost]).into_iter().map(|slot| (slot, step)));
+            let disks: Vec<_> = (moment.cells.iter().enumerate())
+                .map(|(n, cells)| open(&rt, n, cells.clone()))
+                .collect();
+            let mut now = Taken::with(&disks, lost);
+            now.iter_mut().for_each(|taken| taken.see(&disks, step));
+            taken.extend(now);
         }
         let force = lost.is_some() || before.is_some();
         let assembling = AssembleOptions { nonce: 99, force_degraded: force, ..Default::default() };
@@ -381,8 +438,9 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
             let range = number * SECTOR..(number + 1) * SECTOR;
             let unit = range.start / UNIT as usize;
             let slot = layout.place((unit / k) as u64, unit % k).slot;
-            let mut losses = taken.iter().filter(|(of, _)| *of == slot);
-            let excused = losses.any(|(_, at)| history.was_being_written(&range, *at));
+            let mut losses =
+                taken.iter().filter(|taken| taken.has(slot, &newest, (unit / k) as u64));
+            let excused = losses.any(|taken| history.was_being_written(&range, taken.until));
             assert!(history.allows(&range, found) || excused, "{what}: sector {number}");
         }
         heals(&rt, &array, 20, &what).await;
