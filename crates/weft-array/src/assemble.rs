@@ -64,7 +64,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use weft_disk::{Bytes, DiskInfo};
 
-use crate::superblock::{Predecessor, Role, SlotState, Superblock, SuperblockError};
+use crate::superblock::{
+    Consistency, LeftMeta, Predecessor, Role, SlotState, Superblock, SuperblockError,
+};
 use crate::uuid::Id;
 
 /// A disk and what it says.
@@ -99,6 +101,9 @@ pub struct Assembly {
     pub spares: Vec<usize>,
     /// Slots whose members should be there and are not.
     pub lost: Vec<usize>,
+    /// Members that left and are back with what they held: slot and index of what was found. They
+    /// lack the regions that the lane of their slot marks.
+    pub returning: Vec<(usize, usize)>,
     /// Disks that are not used, and why.
     pub unused: Vec<Unused>,
     /// The array was not stopped in order.
@@ -240,6 +245,7 @@ pub fn decide(
         replacements: vec![None; newest.slots.len()],
         spares: Vec::new(),
         lost: Vec::new(),
+        returning: Vec::new(),
         unused: Vec::new(),
         needs_recovery: !newest.clean,
         survives: true,
@@ -264,15 +270,22 @@ pub fn decide(
                 }
             }
             Ok(_) => assembly.spares.push(index),
-            Err(why) => {
-                assembly.outgoing.extend(had_a_say.then_some(index));
-                unused.push(Unused { index, why });
-            }
+            Err(why) => match may_return(&newest, own) {
+                Some(slot) if !had_a_say && newest.was_absent(slot) => {
+                    assembly.returning.push((slot, index));
+                }
+                left => {
+                    assembly.outgoing.extend(had_a_say.then_some(index));
+                    let why = left.map_or(why, |_| LEFT.to_owned());
+                    unused.push(Unused { index, why });
+                }
+            },
         }
     }
     unused.sort_by_key(|unused| unused.index);
     assembly.unused = unused;
     assembly.judge(found, before_found, force_degraded, survives)?;
+    assembly.remember_absent();
     Ok(assembly)
 }
 
@@ -386,6 +399,22 @@ fn lists(superblock: &Superblock, member: Id) -> bool {
     matches!(superblock.role_of(member), Role::Slot(..) | Role::Replacement(_))
 }
 
+/// Why a member that failed is not taken back by itself.
+const LEFT: &str = "it failed, or was failed by command; if it works again, add it: only what was written since is rebuilt";
+
+/// The slot that a member left and may take again with what it held: it is in the state in which
+/// it left. One with a superblock older than it had then was set back; one of another assembly was
+/// in use elsewhere since.
+pub(crate) fn may_return(newest: &Superblock, own: &Superblock) -> Option<usize> {
+    newest.slots.iter().position(|slot| {
+        slot.state == SlotState::Missing
+            && slot.member_id == Some(own.self_id)
+            && slot.left.as_ref().is_some_and(|left| {
+                (left.seq..=newest.seq).contains(&own.seq) && own.log_epoch == left.log_epoch
+            })
+    })
+}
+
 /// What a member is to the array, or why it is nothing.
 fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role, String> {
     let role = newest.role_of(own.self_id);
@@ -477,6 +506,31 @@ impl Assembly {
             lacking => {
                 self.forced = lacking.is_some();
                 Ok(())
+            }
+        }
+    }
+
+    /// Keeps for the members that are not there what they hold, should they come back
+    /// (`region_map/absence.rs`). Not if the array was started by force: they may then hold what
+    /// the others do not.
+    fn remember_absent(&mut self) {
+        if self.forced || self.superblock.consistency == Consistency::None {
+            return;
+        }
+        // One that was being rebuilt keeps its lane: that says what it lacks.
+        let mut lost = self.lost.clone();
+        lost.sort_by_key(|slot| self.newest.slots[*slot].state == SlotState::Active);
+        for slot in lost {
+            let lane = match self.newest.slots[slot].state {
+                SlotState::Rebuilding { lane } => Some(lane),
+                _ => self.superblock.unused_lane(),
+            };
+            let meta = &mut self.superblock.slots[slot];
+            if meta.state == SlotState::Missing {
+                // One behind is what a crash in the middle of a change may leave.
+                let seq = self.newest.seq.saturating_sub(1);
+                let log_epoch = self.newest.log_epoch;
+                meta.left = lane.map(|lane| LeftMeta { lane, seq, log_epoch, absent: true });
             }
         }
     }

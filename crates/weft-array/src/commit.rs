@@ -318,6 +318,7 @@ impl Inner {
         if let SlotState::Rebuilding { lane } = self.members.state(slot) {
             self.map.end_lane(lane);
         }
+        self.remember_member(slot);
         if let Some(log) = &self.log {
             log.forget_ring(slot);
         }

@@ -55,6 +55,16 @@ pub enum Event {
         /// The new disk's name.
         disk: String,
     },
+    /// A member that had left is back with what it held, and is being rebuilt where it lacks
+    /// something.
+    MemberReturned {
+        /// Its slot.
+        slot: usize,
+        /// Its name.
+        disk: String,
+        /// Regions that it lacks: those written since it left.
+        stale_regions: u64,
+    },
     /// A working member is being copied to the disk that will replace it.
     ReplaceStarted {
         /// The slot.

@@ -17,7 +17,9 @@ use std::rc::Rc;
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 
-use crate::superblock::{LANES, Predecessor, ReplacementMeta, SlotState, Superblock, disk_hint};
+use crate::superblock::{
+    LANES, LeftMeta, Predecessor, ReplacementMeta, SlotState, Superblock, disk_hint,
+};
 use changes::Changes;
 pub(crate) use round::Refusal;
 pub(crate) use spares::Spare;
@@ -167,18 +169,29 @@ impl Members {
         self.rebuilding().iter().all(|(slot, _)| self.state(*slot) == SlotState::Active)
     }
 
-    /// A lane of the region map that nobody uses.
+    /// A lane of the region map for a disk that joins: one that is not in use, or else that of a
+    /// member that left, which then has to be rebuilt as a whole.
     pub fn free_lane(&self) -> Option<u8> {
+        let of_left =
+            || self.superblock.borrow().slots.iter().find_map(|s| Some(s.left.as_ref()?.lane));
+        self.unused_lane().or_else(of_left)
+    }
+
+    /// A lane of the region map that is not in use.
+    pub fn unused_lane(&self) -> Option<u8> {
         let of_beside = |slot: &Slot| slot.beside.borrow().as_ref().map(|beside| beside.lane);
         let of_state = |slot: &Slot| match slot.state.get() {
             SlotState::Rebuilding { lane } => Some(lane),
             _ => None,
         };
+        let superblock = self.superblock.borrow();
+        let of_left = superblock.slots.iter().filter_map(|slot| Some(slot.left.as_ref()?.lane));
         let used: Vec<u8> = self
             .slots
             .iter()
             .flat_map(|slot| [of_state(slot), of_beside(slot)])
             .flatten()
+            .chain(of_left)
             .collect();
         (0..LANES).find(|lane| !used.contains(lane))
     }
@@ -231,6 +244,45 @@ impl Members {
     /// Whether `disk` is still what `slot` holds.
     pub fn holds(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
         is_same(self.slots[slot].disk.borrow().as_ref(), disk)
+    }
+
+    /// What is kept for the last member of `slot`, which is missing.
+    pub fn left(&self, slot: usize) -> Option<LeftMeta> {
+        self.superblock.borrow().slots[slot].left.clone()
+    }
+
+    /// The lane in which the member that is about to leave `slot` is to be remembered, if it was in
+    /// one already: it was being rebuilt, or had come back a moment ago.
+    pub fn lane_in_superblock(&self, slot: usize) -> Option<u8> {
+        let meta = &self.superblock.borrow().slots[slot];
+        match (meta.state, &meta.left) {
+            (SlotState::Rebuilding { lane }, _) => Some(lane),
+            (SlotState::Missing, Some(left)) => Some(left.lane),
+            _ => None,
+        }
+    }
+
+    /// Notes that the member of `slot`, which leaves now, may come back with what it holds but for
+    /// what `lane` marks.
+    pub fn remember(&self, slot: usize, lane: u8) {
+        let mut superblock = self.superblock.borrow_mut();
+        let log_epoch = superblock.log_epoch;
+        let meta = &mut superblock.slots[slot];
+        // One that had come back, and leaves before the superblock says so, has an older one.
+        let in_effect = self.in_effect.borrow().seq;
+        let seq = meta.left.as_ref().map_or(in_effect, |left| left.seq);
+        let log_epoch = meta.left.as_ref().map_or(log_epoch, |left| left.log_epoch);
+        meta.left = Some(LeftMeta { lane, seq, log_epoch, absent: false });
+    }
+
+    /// A disk takes `lane`: the member that left in it, if any, is to be rebuilt as a whole.
+    pub fn forget_left(&self, lane: u8) {
+        let mut superblock = self.superblock.borrow_mut();
+        for meta in &mut superblock.slots {
+            if meta.left.as_ref().is_some_and(|left| left.lane == lane) {
+                meta.left = None;
+            }
+        }
     }
 
     /// Empties a slot.
@@ -412,6 +464,7 @@ impl Members {
         meta.member_id = Some(spare.id);
         meta.disk_hint = disk_hint(&spare.disk.info().name);
         meta.state = state;
+        meta.left = None;
         self.changes.note_membership();
     }
 

@@ -27,7 +27,7 @@ use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
 use crate::room::Room;
 use crate::salvage::salvage;
 use crate::superblock::{
-    Consistency, Predecessor, Superblock, read_superblock, write_label, write_superblock,
+    Consistency, Predecessor, SlotState, Superblock, read_superblock, write_label, write_superblock,
 };
 use crate::uuid::Id;
 use crate::volume::Array;
@@ -73,6 +73,10 @@ impl Array {
         let array = open(rt, &disks, &assembly, read_only, &options).await?;
         if !read_only {
             array.recover(&disks, &assembly, options.nonce).await?;
+            for (_, index) in &assembly.returning {
+                // One that fails at this is out as it was.
+                let _ = array.take_back(&disks[*index]).await;
+            }
             array.start_jobs();
         }
         Ok(Self(array))
@@ -106,6 +110,13 @@ async fn open(
     }
     let trusted: Vec<_> = in_slots.iter().chain(&replacements).flatten().cloned().collect();
     let map = load_map(&superblock, &trusted).await;
+    for (slot, meta) in superblock.slots.iter().enumerate() {
+        let Some(left) = &meta.left else { continue };
+        match assembly.newest.slots[slot].state {
+            SlotState::Active => map.start_absence(left.lane),
+            SlotState::Missing | SlotState::Rebuilding { .. } => map.resume_absence(left.lane),
+        }
+    }
     let slots = superblock.slots.len();
     let id = LogId { array: superblock.array_id.0, epoch: options.nonce };
     let log = (superblock.consistency == Consistency::Ppl)
@@ -259,8 +270,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks a disk that is to become a spare, and makes it a member.
-    pub(crate) async fn prepare_spare(&self, disk: Rc<dyn Disk>) -> Result<Spare, ArrayError> {
+    /// Whether a disk can be a member, and is none yet.
+    pub(crate) fn check_fits(&self, disk: &dyn Disk) -> Result<(), ArrayError> {
         let info = disk.info();
         let needed = self.geometry.data_offset + self.geometry.rows * self.geometry.unit_bytes;
         if info.size_bytes < needed {
@@ -286,6 +297,13 @@ impl Inner {
                 info.name
             )));
         }
+        Ok(())
+    }
+
+    /// Checks a disk that is to become a spare, and makes it a member.
+    pub(crate) async fn prepare_spare(&self, disk: Rc<dyn Disk>) -> Result<Spare, ArrayError> {
+        self.check_fits(&*disk)?;
+        let info = disk.info();
         if self.zeroed.get() && !info.fast_zeroes {
             // Zeroing all of it would take hours: from now on a region is zeroed, on all members,
             // before its first write.

@@ -37,6 +37,10 @@
 //! region that is being rebuilt, the stripes that are done are kept in memory only; after a crash
 //! the region is rebuilt once more. Unwritten regions need no rebuild.
 //!
+//! **Absence.** A member that leaves gets a lane, too, if one is free: its bit is set in every
+//! region that was written, or may have been, since its last flush (`absence.rs`). If the member
+//! comes back, its rebuild begins with these regions only.
+//!
 //! **Memory**: 8 bytes a region, plus one bit a stripe in regions that are partly rebuilt (at most
 //! [`PARTIAL_BYTES_MAX`]), plus a few words a page. A 10 TB array with the default of at most
 //! 131 072 regions needs 1 MiB.
@@ -45,6 +49,7 @@
 //! nobody knows when that write will land, so the page takes no further writes
 //! ([`MapError::Abandoned`]); dropping the whole map is a crash and safe.
 
+mod absence;
 mod clean;
 mod commit;
 mod finish;
@@ -73,6 +78,8 @@ pub use page::{REGIONS_MAX, area_bytes};
 const WRITTEN: u8 = 1;
 const DIRTY: u8 = 2;
 const NEEDS_RESYNC: u8 = 4;
+/// With these a region's bytes may change.
+const UNSETTLED: u8 = DIRTY | NEEDS_RESYNC;
 /// The flags that are kept on disk.
 const ON_DISK: u8 = WRITTEN | DIRTY | NEEDS_RESYNC;
 /// In memory: needs a resync that was asked for after the one under way had begun.
@@ -187,6 +194,8 @@ pub struct RegionMap {
     zeroed: Notify,
     /// Lanes whose bit newly written regions get.
     joining: Cell<u8>,
+    /// Lanes of members that are absent: regions get their bit with DIRTY and NEEDS_RESYNC.
+    absent: Cell<u8>,
     rebuilt: RefCell<BTreeMap<(u8, u64), Rebuilt>>,
     /// Regions whose stale marks are being cleared, or nothing.
     finishing: Finishing,
@@ -238,6 +247,7 @@ impl RegionMap {
             zeroing: RefCell::default(),
             zeroed: Notify::default(),
             joining: Cell::new(0),
+            absent: Cell::new(0),
             rebuilt: RefCell::default(),
             finishing: Finishing::default(),
         }
@@ -367,6 +377,7 @@ impl RegionMap {
             }
             if wanted & DIRTY != 0 && !entry.has(DIRTY) {
                 self.dirty.borrow_mut().push_back(region);
+                self.entries.borrow_mut()[index].lanes |= self.absent.get();
             }
             self.entries.borrow_mut()[index].flags |= wanted | PENDING;
             self.pages.borrow_mut()[page::of(index)].set_pending(index);
@@ -402,6 +413,9 @@ impl RegionMap {
         let mut entries = self.entries.borrow_mut();
         let before = entries[index];
         change(&mut entries[index]);
+        if entries[index].flags & !before.flags & UNSETTLED != 0 {
+            entries[index].lanes |= self.absent.get();
+        }
         let after = entries[index];
         drop(entries);
         if (before.flags ^ after.flags) & ON_DISK != 0 || before.lanes != after.lanes {

@@ -120,9 +120,28 @@ pub struct SlotMeta {
     pub state: SlotState,
     /// The path or URI by which it was last seen: a hint for people, never relied on.
     pub disk_hint: String,
+    /// Of a missing slot: what is kept for its last member, should it come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<LeftMeta>,
     /// Who is to take the place of an active member, and has part of what that holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<ReplacementMeta>,
+}
+
+/// A member that left, and may come back with all that it held: it lacks the regions with bit
+/// `lane` in the region map, and no others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftMeta {
+    /// Bit number in the region map.
+    pub lane: u8,
+    /// The member has a superblock of this number or a later one, or was set back to an earlier
+    /// state since it left.
+    pub seq: u64,
+    /// The assembly in which it left. A member with another number was in use since.
+    pub log_epoch: u64,
+    /// Whether it was not there at an assembly; otherwise it failed, or was failed by command.
+    pub absent: bool,
 }
 
 /// The replacement of a member that works. It gets all writes, and holds everything but the regions
@@ -324,6 +343,25 @@ impl Superblock {
         let id = self.array_id.member(self.log_epoch, self.members_made);
         self.members_made += 1;
         id
+    }
+
+    /// A lane of the region map that is not in use.
+    pub(crate) fn unused_lane(&self) -> Option<u8> {
+        let of = |slot: &SlotMeta| {
+            let rebuilding = match slot.state {
+                SlotState::Rebuilding { lane } => Some(lane),
+                SlotState::Active | SlotState::Missing => None,
+            };
+            let replacement = slot.replacement.as_ref().map(|replacement| replacement.lane);
+            [rebuilding, replacement, slot.left.as_ref().map(|left| left.lane)]
+        };
+        let used: Vec<u8> = self.slots.iter().flat_map(of).flatten().collect();
+        (0..LANES).find(|lane| !used.contains(lane))
+    }
+
+    /// Whether the last member of a missing slot was not there at an assembly, and did not fail.
+    pub(crate) fn was_absent(&self, slot: usize) -> bool {
+        self.slots[slot].left.as_ref().is_some_and(|left| left.absent)
     }
 
     /// All members, spares last.

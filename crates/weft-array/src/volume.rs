@@ -222,6 +222,23 @@ impl Array {
         Ok(())
     }
 
+    /// Takes back a member that left: its disk failed and works again, or was not there when the
+    /// array was assembled. Only what was written since is rebuilt. Returns its slot; `None` if the
+    /// disk is no such member, or is not as it was when it left, and can only be added anew.
+    ///
+    /// # Errors
+    /// If the array takes no writes, or the disk fits it no more.
+    pub async fn take_back(&self, disk: Rc<dyn Disk>) -> Result<Option<usize>, ArrayError> {
+        self.0.check_writable()?;
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.take_back(&disk).await }).await
+    }
+
+    /// The slot that [`Array::take_back`] would give to `disk`.
+    pub async fn slot_left_by(&self, disk: &Rc<dyn Disk>) -> Option<usize> {
+        Some(self.0.slot_left_by(disk).await?.0)
+    }
+
     /// Replaces the member in a slot by `disk`. A member that works stays while it is copied to the
     /// disk, so that redundancy is never less; a missing one is rebuilt onto it. Returns when that
     /// has begun.

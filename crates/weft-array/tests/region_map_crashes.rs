@@ -356,7 +356,7 @@ fn story(rng: &mut Rng, failing: bool) {
         let mut tasks: Vec<Task> = Vec::new();
         let (of_map, of_store) = (map.clone(), store.clone());
         if life > 0 {
-            map.resume_lane(LANE);
+            map.begin_joining(LANE);
             tasks.push(Box::pin(async move { drop(of_map.resync_dirty(&*of_store, 0).await) }));
         } else {
             tasks.push(Box::pin(start_lane(of_map, of_store)));

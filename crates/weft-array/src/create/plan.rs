@@ -276,6 +276,7 @@ impl CreatePlan {
                     member_id: Some(member_id),
                     state: SlotState::Active,
                     disk_hint,
+                    left: None,
                     replacement: None,
                 }),
                 PlannedRole::Spare => spares.push(SpareMeta { member_id, disk_hint }),

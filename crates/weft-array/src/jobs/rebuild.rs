@@ -25,6 +25,7 @@ mod monitor;
 mod order;
 mod piggyback;
 mod policy;
+mod returning;
 mod spares;
 mod state;
 mod stripe;

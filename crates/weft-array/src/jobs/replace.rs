@@ -82,6 +82,7 @@ impl Inner {
         let disk = spare.disk.clone();
         // In one turn: what is written is stale on the new disk, and what is first written later
         // goes to both.
+        self.members.forget_left(lane);
         self.members.stage_replacement(slot, spare, lane);
         if let Err(cause) = self.map.start_lane(self, lane).await {
             if self.members.take_beside(slot, &disk).is_some() {

@@ -404,8 +404,12 @@ impl Inner {
                 Some((unit, value)) => vec![(unit, value)],
                 None => checked.wrong,
             };
-            let written = self.write_back(at, correct).await;
-            seen.repaired += u32::from(written.is_ok());
+            // A member that left must not come back with what this is about to change.
+            let region = self.map.region_of(at.stripe);
+            let noted =
+                self.map.absent_lanes() == 0 || self.map.note_missed(self, region).await.is_ok();
+            let written = noted && self.write_back(at, correct).await.is_ok();
+            seen.repaired += u32::from(written);
         }
     }
 

@@ -195,7 +195,7 @@ impl RegionMap {
     /// region's next first write.
     pub fn unwriting_begins(&self, region: u64) {
         let entry = &mut self.entries.borrow_mut()[super::to_index(region)];
-        if entry.writers <= 1 {
+        if entry.writers <= 1 && self.absent.get() == 0 {
             entry.flags |= UNWRITING;
         }
     }
@@ -220,7 +220,7 @@ impl RegionMap {
         let mut cleared = regions.to_vec();
         cleared.retain(|region| {
             let entry = self.entry(*region);
-            entry.has(WRITTEN | UNWRITING) && entry.writers == 0
+            entry.has(WRITTEN | UNWRITING) && entry.writers == 0 && self.absent.get() == 0
         });
         for region in &cleared {
             self.change(*region, |entry| {

@@ -59,9 +59,9 @@ impl RegionMap {
     /// If the members cannot be written.
     pub async fn start_lane(&self, store: &dyn MapStore, lane: u8) -> Result<(), MapError> {
         self.end_lane(lane);
-        self.resume_lane(lane);
+        self.end_absence(lane);
+        self.begin_joining(lane);
         let bit = 1 << lane;
-        self.zeroing.borrow_mut().values_mut().for_each(|late| *late |= bit);
         for region in 0..self.config.regions() {
             self.change(region, |entry| {
                 let others = entry.lanes & !bit;
@@ -71,9 +71,11 @@ impl RegionMap {
         self.write_all(store).await
     }
 
-    /// Takes lane `lane` up again after assembly: what the map says is stale is so.
-    pub fn resume_lane(&self, lane: u8) {
+    /// Regions that are first written from now on are stale in `lane`, also those that are being
+    /// zeroed for that.
+    pub fn begin_joining(&self, lane: u8) {
         self.joining.set(self.joining.get() | 1 << lane);
+        self.zeroing.borrow_mut().values_mut().for_each(|late| *late |= 1 << lane);
     }
 
     /// First writes to regions reach the replacement from now on, so such regions are not stale.

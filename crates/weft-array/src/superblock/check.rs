@@ -179,7 +179,11 @@ impl Superblock {
                 let lane = replacement.lane;
                 slot.state == SlotState::Active && lane < LANES && lanes.insert(lane)
             });
-            require(sound && replaced, "a slot has no member or a wrong lane")?;
+            let left = slot.left.as_ref().is_none_or(|left| {
+                let missing = slot.state == SlotState::Missing && slot.member_id.is_some();
+                missing && left.lane < LANES && lanes.insert(left.lane)
+            });
+            require(sound && replaced && left, "a slot has no member or a wrong lane")?;
         }
         Ok(())
     }

@@ -64,7 +64,12 @@ pub fn add(args: &AddArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let array = args.array.clone();
     let answer: Value = client.ask(Request::Add { array, disk })?;
     new_file.keep();
-    let line = if args.dry_run {
+    let line = if let Some(slot) = answer["slot"].as_u64() {
+        let verb = if args.dry_run { "can go" } else { "is" };
+        let only = "only what was written since it left is rebuilt";
+        let changed = if args.dry_run { "; nothing was changed" } else { "" };
+        format!("{} {verb} back in slot {slot}: {only}{changed}", args.new.disk)
+    } else if args.dry_run {
         format!("{} can be added; nothing was changed", args.new.disk)
     } else {
         format!("{} is a spare; {}", args.new.disk, now(&mut client, &args.array)?)

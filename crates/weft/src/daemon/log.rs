@@ -58,6 +58,9 @@ pub fn event(array: &Array, event: &Event) {
             status.name
         ),
         Event::RebuildStarted { slot, disk } => format!("rebuilding slot {slot} onto {disk}"),
+        Event::MemberReturned { slot, disk, stale_regions } => format!(
+            "{disk} is back in slot {slot}; {stale_regions} regions were written since it left, and are rebuilt"
+        ),
         Event::ReplaceStarted { slot, disk } => {
             format!("copying slot {slot} to {disk}, its replacement")
         }

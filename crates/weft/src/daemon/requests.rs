@@ -213,11 +213,27 @@ impl Daemon {
 
     async fn add(&self, array: &str, new: &NewDisk) -> Result<Value, Failure> {
         let served = self.find(array)?;
+        if let Some(slot) = self.take_back(&served, new).await? {
+            return Ok(json!({ "disk": new.place, "slot": slot, "done": !new.dry_run }));
+        }
         let disk = self.open_new(new).await?;
         if !new.dry_run {
             served.array.add_spare(disk).await.map_err(refused)?;
         }
-        Ok(json!({ "disk": new.place, "done": !new.dry_run }))
+        Ok(json!({ "disk": new.place, "slot": null, "done": !new.dry_run }))
+    }
+
+    /// Takes a member back that left the array, with what it holds; not with `--force`, which asks
+    /// for a new disk.
+    async fn take_back(&self, served: &Served, new: &NewDisk) -> Result<Option<usize>, Failure> {
+        if new.force {
+            return Ok(None);
+        }
+        let disk = self.open_member(&new.place, new.dry_run).await?;
+        if new.dry_run {
+            return Ok(served.array.slot_left_by(&disk).await);
+        }
+        served.array.take_back(disk).await.map_err(refused)
     }
 
     async fn replace(&self, array: &str, member: &str, new: &NewDisk) -> Result<Value, Failure> {

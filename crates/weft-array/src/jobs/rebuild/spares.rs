@@ -8,6 +8,16 @@
 use crate::array::Inner;
 use crate::events::Event;
 use crate::members::Spare;
+use crate::superblock::SlotState;
+
+/// What a disk that takes a missing slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Joining {
+    /// Nothing.
+    New,
+    /// All but what its lane marks: it is the slot's last member.
+    Back,
+}
 
 impl Inner {
     /// Puts spares into missing slots. Returns whether one was taken.
@@ -26,7 +36,13 @@ impl Inner {
                 self.members.spares.push(spare);
                 break;
             };
-            self.replace_missing(slot, lane, spare).await;
+            // Or its last member has come back.
+            if self.members.state(slot) != SlotState::Missing {
+                self.members.spares.push(spare);
+                continue;
+            }
+            self.members.forget_left(lane);
+            self.join(slot, lane, spare, Joining::New).await;
             taken = true;
         }
         taken
@@ -37,7 +53,8 @@ impl Inner {
         self.members.spares.any_ready() && !self.members.missing().is_empty()
     }
 
-    async fn replace_missing(&self, slot: usize, lane: u8, spare: Spare) {
+    /// Puts a disk into a slot that is missing. Returns whether it holds the slot, durably.
+    pub(super) async fn join(&self, slot: usize, lane: u8, spare: Spare, how: Joining) -> bool {
         let disk = spare.disk.info().name.clone();
         // From here on, in one turn: what is written is stale on the new disk, and what is first
         // written later goes to it. The superblock names the disk only when the map, with the
@@ -46,25 +63,36 @@ impl Inner {
             log.renew_ring(slot);
         }
         self.members.stage_rebuilding(slot, spare.disk.clone(), lane);
-        if let Err(cause) = self.map.start_lane(self, lane).await {
+        let joined = match how {
+            Joining::New => self.map.start_lane(self, lane).await,
+            Joining::Back => self.map.rejoin_lane(self, lane).await,
+        };
+        if let Err(cause) = joined {
             let job = format!("rebuild of slot {slot}");
             self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
             self.empty_slot(slot);
-            self.members.spares.push(spare);
+            if how == Joining::New {
+                self.members.spares.push(spare);
+            }
             self.jobs.stalled.set(true);
-            return;
+            return false;
         }
         if let Some(log) = &self.log {
             log.begin_ring(self, slot).await;
         }
         self.map.lane_joined(lane);
-        if self.members.holds(slot, &spare.disk) {
-            self.members.publish_rebuilding(slot, &spare);
-            self.commit_members().await;
-            self.jobs.rebuild.counts.started(self.rt.now());
-            self.events.emit(Event::RebuildStarted { slot, disk });
-            // A replacement may have stalled for want of another active member, just before.
-            self.jobs.wake();
+        if !self.members.holds(slot, &spare.disk) {
+            return false;
         }
+        if let Some(left) = self.members.left(slot) {
+            self.map.end_absence(left.lane);
+        }
+        self.members.publish_rebuilding(slot, &spare);
+        self.commit_members().await;
+        self.jobs.rebuild.counts.started(self.rt.now());
+        self.events.emit(Event::RebuildStarted { slot, disk });
+        // A replacement may have stalled for want of another active member, just before.
+        self.jobs.wake();
+        true
     }
 }

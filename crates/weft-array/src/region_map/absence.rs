@@ -1,0 +1,77 @@
+//! What a member misses while it is absent.
+//!
+//! A member that leaves the array – its disk failed, or was not there at a start – may come back
+//! with all that it held. To rebuild it then, it is enough to know what it misses: the regions
+//! written since, and those whose last writes were not flushed when it left. Both are known without
+//! any write to a page beyond those that are made anyway:
+//!
+//! - When the member leaves (and again at each assembly, from what the disks hold), every region
+//!   that is dirty or awaits a resync is marked in its lane. A region is dirty from before its first
+//!   write until after a flush of all members, so all others are safe on the member.
+//! - From then on a region gets the mark together with DIRTY or NEEDS_RESYNC, in the same page.
+//!
+//! *A crash* may lose the marks of the first step, as nothing waits for their pages. A region that
+//! lost its mark that way is dirty on disk still: the page that would have cleared DIRTY carries the
+//! mark. Recovery turns dirty regions into ones that await a resync, and marks them in the lanes
+//! of all absent members ([`RegionMap::resync_dirty`]). Marks of a lane's earlier use may be left on
+//! disk; they make more to do, never less.
+//!
+//! Regions do not become unwritten while a member is absent: it would keep old bytes where all
+//! others have zeros.
+
+use super::{MapError, MapStore, RegionMap, UNSETTLED};
+
+impl RegionMap {
+    /// The member of `lane` leaves now: marks what it may lack, and from now on what it misses.
+    pub fn start_absence(&self, lane: u8) {
+        self.end_lane(lane);
+        for region in 0..self.config.regions() {
+            self.change(region, |entry| entry.lanes &= !(1 << lane));
+        }
+        self.resume_absence(lane);
+    }
+
+    /// Goes on marking what the absent member of `lane` misses: after an assembly, before recovery.
+    pub fn resume_absence(&self, lane: u8) {
+        for region in 0..self.config.regions() {
+            self.change(region, |entry| {
+                if entry.flags & UNSETTLED != 0 || entry.writers > 0 {
+                    entry.lanes |= 1 << lane;
+                }
+            });
+        }
+        self.absent.set(self.absent.get() | 1 << lane);
+    }
+
+    /// Stops marking what the member of `lane` misses: it gets all writes where the lane is not
+    /// stale, or what it holds is of no use any more.
+    pub fn end_absence(&self, lane: u8) {
+        self.absent.set(self.absent.get() & !(1 << lane));
+    }
+
+    /// The lanes of absent members, one bit each.
+    #[must_use]
+    pub fn absent_lanes(&self) -> u8 {
+        self.absent.get()
+    }
+
+    /// Marks a region whose bytes are about to change outside a write, durably on return.
+    ///
+    /// # Errors
+    /// If the members cannot be written.
+    pub async fn note_missed(&self, store: &dyn MapStore, region: u64) -> Result<(), MapError> {
+        self.change(region, |entry| entry.lanes |= self.absent.get());
+        self.persist_pages(store, Self::pages_of(&[region])).await
+    }
+
+    /// The member of `lane` is back among those that [`MapStore::write_page`] writes to: writes the
+    /// whole map to it, durably on return. What is written until [`RegionMap::end_absence`] is
+    /// marked still.
+    ///
+    /// # Errors
+    /// If the members cannot be written.
+    pub async fn rejoin_lane(&self, store: &dyn MapStore, lane: u8) -> Result<(), MapError> {
+        self.begin_joining(lane);
+        self.write_all(store).await
+    }
+}
