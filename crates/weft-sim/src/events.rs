@@ -43,6 +43,8 @@ pub(crate) struct Stage {
     pub hangs: RefCell<Rng>,
     /// What it is drawn from whether a member is failed when another becomes active.
     pub promotions: RefCell<Rng>,
+    /// What it is drawn from whether a member that left is taken back.
+    pub returns: RefCell<Rng>,
     pub quiet: bool,
     pub gear: Gear,
     pub hangs_of_more: Rc<RefCell<Hangs>>,
@@ -335,11 +337,22 @@ impl Stage {
         platter.faults(|f| f.write_errors_percent = percent);
     }
 
-    /// A fresh disk, or one that was a member before, becomes a spare.
+    /// A fresh disk, or one that was a member before, becomes a spare; one that the array knows may
+    /// take its slot again.
     async fn add_disk(&self, engine: &Engine) {
         let Some(platter) = self.another_disk(engine) else { return };
-        self.world.note(format!("disk {} is added as a spare", platter.number()));
         let disk = self.gear.open(&self.world, &platter);
+        if self.returns.borrow_mut().chance(70) {
+            match engine.0.take_back(disk.clone()).await {
+                Ok(Some(slot)) => {
+                    self.world.note(format!("disk {} is back in slot {slot}", platter.number()));
+                    return self.note_taken(&platter, Ok(()));
+                }
+                Ok(None) => {}
+                Err(error) => return self.note_taken(&platter, Err(error)),
+            }
+        }
+        self.world.note(format!("disk {} is added as a spare", platter.number()));
         let taken = engine.0.add_spare(disk).await;
         self.note_taken(&platter, taken);
     }
