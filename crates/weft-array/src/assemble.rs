@@ -406,7 +406,8 @@ const LEFT: &str = "it failed, or was failed by command; if it works again, add 
 /// it left. One with a superblock older than it had then was set back; one of another assembly was
 /// in use elsewhere since.
 pub(crate) fn may_return(newest: &Superblock, own: &Superblock) -> Option<usize> {
-    newest.slots.iter().position(|slot| {
+    let slots = (newest.array_id == own.array_id).then_some(&newest.slots)?;
+    slots.iter().position(|slot| {
         slot.state == SlotState::Missing
             && slot.member_id == Some(own.self_id)
             && slot.left.as_ref().is_some_and(|left| {

@@ -63,6 +63,9 @@ impl Array {
             };
             meta.member_id = None;
             meta.disk_hint.clear();
+            if let Some(left) = meta.left.take() {
+                self.0.map.end_absence(left.lane);
+            }
         }
         self.0.commit_members().await;
         self.0.check_writable()

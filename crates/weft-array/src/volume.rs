@@ -11,7 +11,7 @@ use crate::error::ArrayError;
 use crate::events::{Event, Subscription};
 use crate::jobs::{RebuildCounts, RebuildPolicy, ScrubMode, ScrubReport};
 use crate::status::Status;
-use crate::superblock::SlotState;
+use crate::superblock::{SlotState, Superblock};
 
 /// A running array: a volume over its members. Clones are handles of the same array.
 ///
@@ -234,9 +234,13 @@ impl Array {
         self.0.rt.spawn(async move { array.take_back(&disk).await }).await
     }
 
-    /// The slot that [`Array::take_back`] would give to `disk`.
-    pub async fn slot_left_by(&self, disk: &Rc<dyn Disk>) -> Option<usize> {
-        Some(self.0.slot_left_by(disk).await?.0)
+    /// The slot that [`Array::take_back`] would give to the disk with this superblock, and whether
+    /// its member was merely absent when the array was assembled, and did not fail.
+    #[must_use]
+    pub fn slot_left_by(&self, own: &Superblock) -> Option<(usize, bool)> {
+        let superblock = self.0.members.superblock.borrow();
+        let slot = crate::assemble::may_return(&superblock, own)?;
+        Some((slot, superblock.was_absent(slot)))
     }
 
     /// Replaces the member in a slot by `disk`. A member that works stays while it is copied to the

@@ -57,18 +57,52 @@ fn what_was_named_and_is_not_there_stops_nothing() {
         assert!(bench.weft(&["status"]).contains(&format!("{what}: NOT USED")), "{what}");
     }
     bench.refused(&["status", "--check"], 3);
-    // It comes back too late: its array says how to give it back.
+    // It comes back later: what was written meanwhile is rebuilt.
     fs::rename(bench.path("hidden"), bench.path("e2")).expect("bring it back");
     bench.signal(rustix::process::Signal::HUP);
-    bench.wait_for_log("e2 is not used: u runs without it");
-    let hint = bench.weft(&["status"]);
-    assert!(hint.contains("weft add u") && hint.contains("--force"), "{hint}");
-    let e2 = common::text(&bench.path("e2"));
-    bench.weft(&["add", "u", &e2, "--force"]);
+    bench.wait_for_log("is back in slot 2; 0 regions were written since it left");
+    assert_eq!(bench.status("u")["slots"][2]["disk"], common::text(&bench.path("e2")));
     // The one with the damaged label is still missing.
     let said = bench.refused(&["rebuild", "u"], 1);
     assert!(said.contains("slot 4 of u is missing"), "{said}");
     assert_eq!(bench.status("u")["slots"][2]["state"], "active");
+    bench.terminate();
+}
+
+#[test]
+fn a_member_that_failed_is_given_back_by_command() {
+    let mut bench = arrays("given-back");
+    bench.serve(&["d0", "d1", "d2"]);
+    bench.weft(&["fail", "t", "d1"]);
+    bench.signal(rustix::process::Signal::HUP);
+    bench.wait_for_log("d1 is not used: t runs without it");
+    let d1 = common::text(&bench.path("d1"));
+    let hint = bench.weft(&["status"]);
+    assert!(hint.contains(&format!("`weft add t {d1}` takes it back")), "{hint}");
+    let dry = bench.weft(&["add", "t", &d1, "--dry-run"]);
+    assert!(dry.contains("can go back in slot 1") && dry.contains("nothing was changed"), "{dry}");
+    assert_eq!(bench.status("t")["slots"][1]["state"], "missing");
+    let said = bench.weft(&["add", "t", &d1]);
+    assert!(said.contains("is back in slot 1: only what was written since"), "{said}");
+    bench.weft(&["rebuild", "t"]);
+    assert_eq!(bench.status("t")["state"], "healthy");
+    // Forgotten, it is a stranger.
+    bench.weft(&["fail", "t", "d1"]);
+    bench.weft(&["remove", "t", "1"]);
+    let said = bench.refused(&["add", "t", &d1], 1);
+    assert!(said.contains("--force"), "{said}");
+    let said = bench.weft(&["add", "t", &d1, "--force"]);
+    assert!(said.contains("is a spare"), "{said}");
+    bench.weft(&["rebuild", "t"]);
+    assert_eq!(bench.status("t")["state"], "healthy");
+    // One that was not there at a start is taken by itself at the next.
+    bench.terminate();
+    bench.serve(&["d0", "d2"]);
+    assert_eq!(states(&bench), ["t degraded"]);
+    bench.terminate();
+    bench.serve(&["d0", "d1", "d2"]);
+    bench.wait_for_log("is back in slot 1; 0 regions were written since it left");
+    wait_until("it to be whole", || states(&bench) == ["t healthy"]);
     bench.terminate();
 }
 

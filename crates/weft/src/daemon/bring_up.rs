@@ -4,8 +4,8 @@
 //! is listed in the status with the reason, and looked for again in the background:
 //!
 //! * A disk that appears later starts its array, once a second look finds the same disks (more may
-//!   be on their way). If its array runs without it, it is stale by then; the status says how to
-//!   give it back.
+//!   be on their way). If its array runs without it, it is taken back, and what was written since is
+//!   rebuilt. One that failed is not: the status says how to give it back.
 //! * An array that was stopped by command stays so until `weft start`.
 //! * Of two arrays of one name neither is started by itself: clients would not know whose bytes
 //!   they get. `weft start` with the id of one settles it.
@@ -249,6 +249,7 @@ impl Daemon {
                 )),
             }
         }
+        self.take_back_absent(&scan.arrays).await;
         unused.extend(self.left_out(&scan.arrays));
         let in_use: Vec<String> = self
             .arrays
@@ -359,6 +360,24 @@ impl Daemon {
         Ok(())
     }
 
+    /// Takes members back that were not there when their arrays were started.
+    async fn take_back_absent(&self, all: &[FoundArray]) {
+        let served: Vec<Rc<Served>> = self.arrays.borrow().values().cloned().collect();
+        for served in served.iter().filter(|served| !served.read_only) {
+            let (id, _) = served.array.identities();
+            for member in all.iter().filter(|found| found.id == id).flat_map(|f| &f.members) {
+                let slot = served.array.slot_left_by(&member.superblock);
+                if slot.is_none_or(|(_, absent)| !absent) {
+                    continue;
+                }
+                // If it fails, the status says how to try again.
+                if let Ok(disk) = self.open_member(&member.place, false).await {
+                    let _ = served.array.take_back(disk).await;
+                }
+            }
+        }
+    }
+
     /// Members that were found of arrays that run without them.
     fn left_out(&self, all: &[FoundArray]) -> Vec<UnusedDisk> {
         let arrays = self.arrays.borrow();
@@ -369,10 +388,16 @@ impl Daemon {
             let found = all.iter().filter(|found| found.id == id).flat_map(|found| &found.members);
             for member in found.filter(|member| !used.contains(&member.superblock.self_id)) {
                 let place = &member.place;
-                let failure = Failure::new(format!("{name} runs without it")).hint(format!(
-                    "`weft add {name} {place} --force` makes it a spare, to be rebuilt on; \
-                     `weft wipe {place} --force` frees it"
-                ));
+                let add = if served.array.slot_left_by(&member.superblock).is_some() {
+                    format!(
+                        "`weft add {name} {place}` takes it back: only what was written since it \
+                         left is rebuilt"
+                    )
+                } else {
+                    format!("`weft add {name} {place} --force` makes it a spare, to be rebuilt on")
+                };
+                let failure = Failure::new(format!("{name} runs without it"))
+                    .hint(format!("{add}; `weft wipe {place} --force` frees it"));
                 left_out.push(scan::unused(place, &failure, false));
             }
         }

@@ -231,7 +231,8 @@ impl Daemon {
         }
         let disk = self.open_member(&new.place, new.dry_run).await?;
         if new.dry_run {
-            return Ok(served.array.slot_left_by(&disk).await);
+            let own = read_superblock(&*disk).await.ok().flatten();
+            return Ok(own.and_then(|own| Some(served.array.slot_left_by(&own)?.0)));
         }
         served.array.take_back(disk).await.map_err(refused)
     }

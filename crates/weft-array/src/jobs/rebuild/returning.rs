@@ -21,7 +21,6 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::members::Spare;
 use crate::superblock::{Consistency, SlotState, read_superblock};
-use crate::uuid::Id;
 
 impl Inner {
     /// The member of `slot` leaves now. Keeps what it holds, if the map can tell what it misses:
@@ -54,7 +53,9 @@ impl Inner {
     /// # Errors
     /// If it fits the array no more.
     pub(crate) async fn take_back(&self, disk: &Rc<dyn Disk>) -> Result<Option<usize>, ArrayError> {
-        let Some((slot, id)) = self.slot_left_by(disk).await else { return Ok(None) };
+        let Some(own) = read_superblock(&**disk).await.ok().flatten() else { return Ok(None) };
+        let left = may_return(&self.members.superblock.borrow(), &own);
+        let (Some(slot), id) = (left, own.self_id) else { return Ok(None) };
         self.check_fits(&**disk)?;
         // Records that had a sibling on the member's ring are not needed any more, and the ring
         // says so from its new beginning.
@@ -72,13 +73,5 @@ impl Inner {
         }
         self.events.emit(Event::MemberReturned { slot, disk: name, stale_regions });
         Ok(Some(slot))
-    }
-
-    /// The slot that `disk` left and may take again, and its identity.
-    pub(crate) async fn slot_left_by(&self, disk: &Rc<dyn Disk>) -> Option<(usize, Id)> {
-        let own = read_superblock(&**disk).await.ok()??;
-        let superblock = self.members.superblock.borrow();
-        let slot = may_return(&superblock, &own)?;
-        (own.array_id == superblock.array_id).then_some((slot, own.self_id))
     }
 }
