@@ -177,7 +177,7 @@ pub enum AssembleError {
         why: Vec<String>,
     },
     /// The code cannot do without what is missing.
-    #[error("array {name}: its code ({code}) does not survive the loss of {}; find them, or force it to be assembled for reading what is left", list(.missing))]
+    #[error("array {name}: its code ({code}) does not survive the loss of {}", list(.missing))]
     TooFew {
         /// The array.
         name: String,
@@ -187,7 +187,7 @@ pub enum AssembleError {
         missing: Vec<String>,
     },
     /// The disks found may be the stale part.
-    #[error("array {name}: only {present} of {active} active members were found, so the others may have gone on without these; missing: {}; find them, or force a degraded assembly if they are lost for good", list(.missing))]
+    #[error("array {name}: only {present} of {active} active members were found, so the others may have gone on without these; missing: {}", list(.missing))]
     NoMajority {
         /// The array.
         name: String,

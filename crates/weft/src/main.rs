@@ -29,8 +29,6 @@ mod thread;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 use cli::{Cli, Command};
 use failure::{Failure, Outcome};
 use runtime_dir::RuntimeDir;
@@ -39,7 +37,7 @@ use runtime_dir::RuntimeDir;
 static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;
 
 fn main() -> ExitCode {
-    match Cli::try_parse() {
+    match Cli::read() {
         Ok(cli) => output::run(cli.json, || run(&cli)),
         Err(error) => not_understood(&error),
     }
@@ -49,13 +47,24 @@ fn main() -> ExitCode {
 /// for JSON gets the error as JSON.
 fn not_understood(error: &clap::Error) -> ExitCode {
     let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    if !json || !error.use_stderr() {
+    if !error.use_stderr() {
         error.exit();
     }
-    let text = error.render().to_string();
+    let text = in_our_words(&error.render().to_string());
+    if !json {
+        output::write_err(format_args!("{text}"));
+        return failure::USAGE.into();
+    }
     let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
     let message = message.trim().trim_start_matches("error: ");
     output::run(true, || Err(Failure::usage(message).hint(hint.trim())))
+}
+
+/// What is said of numbers is written for programmers.
+fn in_our_words(text: &str) -> String {
+    text.replace("invalid digit found in string", "give a whole number, 0 or more")
+        .replace("cannot parse integer from empty string", "give a whole number, 0 or more")
+        .replace(&format!(" is not in 1..{}", u64::MAX), ": give 1 or more")
 }
 
 fn run(cli: &Cli) -> Outcome {

@@ -41,6 +41,10 @@ impl Place {
 pub fn absolute(text: &str) -> Result<String, Failure> {
     match Place::of(text) {
         Place::Uri(uri) => Ok(uri),
+        Place::Path(path) if text.contains("://") && !path.exists() => {
+            Err(Failure::usage(format!("{text} is no address of a disk"))
+                .hint("write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"))
+        }
         Place::Path(path) => {
             let path =
                 std::path::absolute(&path).map_err(|e| Failure::new(format!("{text}: {e}")))?;
@@ -150,10 +154,16 @@ impl Opener {
             }
             let failure = Failure::new(format!("{}: {}", path.display(), error.source));
             let failure = match kind {
-                io::ErrorKind::NotFound => failure
-                    .hint("check the name; `--size 10G` with create, add or replace makes a file"),
+                io::ErrorKind::NotFound => failure.hint("check the name"),
                 io::ErrorKind::PermissionDenied => {
                     failure.hint("are you allowed to read and write it?")
+                }
+                io::ErrorKind::ResourceBusy => failure.hint(
+                    "end what uses it, and try again; a disk that has just failed is in use until \
+                     the kernel has ended the requests to it",
+                ),
+                io::ErrorKind::InvalidInput => {
+                    failure.hint("name a block device, or a regular file of some MiB")
                 }
                 _ => failure,
             };
@@ -207,6 +217,17 @@ fn cannot_reserve(path: &Path, error: &io::Error) -> Failure {
         .hint("free some, or add --sparse: its writes wait whenever its file system is full")
 }
 
+/// Refuses a member that is not there, and that no `--size` makes.
+pub fn require(member: &str) -> Outcome {
+    match Place::of(member) {
+        Place::Path(path) if !member.contains("://") && !path.exists() => {
+            Err(Failure::new(format!("{member}: there is no such file or device"))
+                .hint("check the name, or make a file: `--size 10G`"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Files made for members; removed again on drop unless kept.
 #[derive(Debug, Default)]
 pub struct NewFiles(Vec<PathBuf>);
@@ -216,7 +237,13 @@ impl NewFiles {
     pub fn create_if_missing(&mut self, path: &Path, bytes: u64) -> Result<(), Failure> {
         let failed = |e: io::Error| {
             let size = size::show(bytes);
-            Failure::new(format!("cannot create {} of {size}: {e}", path.display()))
+            let failure = Failure::new(format!("cannot create {} of {size}: {e}", path.display()));
+            match e.kind() {
+                io::ErrorKind::NotFound => failure.hint("make its folder first"),
+                io::ErrorKind::FileTooLarge => failure
+                    .hint("its file system holds no file of that size: give a smaller --size"),
+                _ => failure,
+            }
         };
         match OpenOptions::new().write(true).create_new(true).mode(MEMBER_MODE).open(path) {
             Ok(file) => {

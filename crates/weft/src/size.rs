@@ -62,7 +62,7 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
 /// Parses the length of a unit: a size that fits 32 bits (how long it may be the engine says).
 pub fn parse_u32(text: &str) -> Result<u32, String> {
     let bytes = parse(text)?;
-    u32::try_from(bytes).map_err(|_| format!("`{text}` is too much: 4G is beyond any unit"))
+    u32::try_from(bytes).map_err(|_| format!("`{text}` is too large for a unit: 16M is the most"))
 }
 
 /// Parses a duration: `30s`, `5m`, `1h`; a bare number is seconds.

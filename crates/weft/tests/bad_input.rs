@@ -131,7 +131,7 @@ fn the_daemon_refuses_what_would_lose_data() {
     refused(&["add", "t", "x0"], 1, "member of array 'u'");
     refused(&["replace", "t", "7", "d3"], 1, "no member 7");
     refused(&["rebuild", "nope"], 1, "no array nope");
-    refused(&["scrub", "t", "status"], 1, "not scrubbed");
+    refused(&["scrub", "t", "status"], 1, "has not been scrubbed yet");
     refused(&["rebuild", "t", "--order", "random"], 2, "popularity");
     refused(&["rebuild", "t", "--half-life", "soon"], 2, "give seconds");
     refused(&["throttle", "t", "--min", "2M", "--max", "1M"], 2, "--min");
@@ -210,5 +210,120 @@ fn a_client_that_speaks_another_language_is_answered_and_others_go_on() {
     // One that vanishes in the middle of a request.
     connect().write_all(b"{\"version\"").expect("write");
     assert_eq!(bench.status("t")["state"], "healthy");
+    bench.terminate();
+}
+
+/// A mistake: what was typed, the exit code, what is said to be wrong, and what to do next.
+type Mistake = (&'static str, i32, &'static str, &'static str);
+
+#[track_caller]
+fn answered(bench: &Bench, mistakes: &[Mistake]) {
+    for (typed, code, wrong, next) in mistakes {
+        // Two quotes are an empty argument, as in a shell.
+        let words = typed.split(' ').map(|word| if word == "''" { "" } else { word });
+        let args: Vec<&str> = words.collect();
+        let said = bench.refused(&args, *code);
+        let both = said.contains(wrong) && said.contains(next);
+        assert!(both, "weft {typed} should say `{wrong}` and `{next}`, but says\n{said}");
+        // What a program is told is the same, as one object.
+        let told = bench.refused(&[&["--json"], &args[..]].concat(), *code);
+        let told = told.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
+        let told: serde_json::Value = serde_json::from_str(told).expect("an object");
+        assert_eq!(told["error"]["code"], *code, "weft --json {typed}");
+        assert!(told["error"]["message"].as_str().is_some_and(|text| !text.is_empty()), "{told}");
+    }
+}
+
+#[test]
+fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
+    let mut bench = Bench::new("mistakes");
+    bench.members(6, 16 << 20);
+    let _ = bench.scratch.file("tiny", 64 << 10);
+    fs::create_dir(bench.path("folder")).expect("a folder");
+    bench.weft(&["create", "one", "--code", "raid1", "--size", "8M", "m0", "m1"]);
+    let before = contents(&bench);
+    answered(
+        &bench,
+        &[
+            ("crate t", 2, "unrecognized subcommand 'crate'", "'create'"),
+            ("create t --code raid9 d0 d1 d2", 2, "--code: unknown code 'raid9'", "→ `weft create"),
+            ("create t --code lrc:5,2,1 d0 d1", 2, "--code: lrc:5,2,1: L must divide K", "→ "),
+            ("create t --code raid5 d0", 1, "needs at least 2 slots", "→ a slot takes a member"),
+            ("create --code raid5 d0 d1 d2", 2, "d0 is a disk here", "→ give the array a name"),
+            ("create t --code raid5 --size -5 n0 n1", 2, "`-5` is not a size", "20TB or 20TiB"),
+            ("create t --code raid5 --spares x d0 d1", 2, "--spares", "give a whole number"),
+            ("create t --code raid5 --unit 5G d0 d1", 2, "too large for a unit", "16M"),
+            ("create t --code raid5 --unit 5000 d0 d1", 1, "4.8 KiB (5000 bytes)", "power of two"),
+            ("create t --code raid5 d0 d1 none", 1, "none: there is no such", "`--size 10G`"),
+            ("create t --code raid5 d0 http://x/y", 2, "no address of a disk", "→ write nbd://"),
+            ("create t --code raid5 d0 folder", 1, "neither a regular file", "→ name a block dev"),
+            ("create t --code raid5 d0 tiny", 1, "64 KiB is too small: at least", "→ use larger"),
+            ("create t --code raid5 --size 8M no/n0 d0", 1, "create no/n0", "→ make its folder"),
+            ("create t --code raid1 m0 d0", 1, "m0 is a member of array 'one'", "--force"),
+            ("examine none", 1, "none: No such file", "→ check the name\n"),
+            ("wipe none", 1, "none: No such file", "→ check the name\n"),
+            ("wipe m0", 1, "not erased", "--force erases"),
+            ("serve none", 1, "none: No such file", "→ check the name, and that"),
+            ("serve m0", 1, "only 1 of 2 active members", "add --force-degraded if"),
+            ("serve --wait soon m0 m1", 2, "`soon` is not a time", "such as 30s"),
+            ("status", 5, "no daemon answers", "→ start one with `weft serve"),
+            ("detach one", 1, "not attached", "→ `weft status` shows"),
+            ("rebuild one --half-life -3", 2, "--half-life", "give seconds, such as 10"),
+            ("throttle one --max fast", 2, "`fast` is not a rate", "50MB/s"),
+            ("throttle one --max -5", 2, "`-5` is not a rate", "50MB/s"),
+            ("simulate --runs 0", 2, "'--runs <M>'", "give 1 or more"),
+            ("replay --workload zipf none", 1, "none: there is no such", "→ check the name"),
+            ("trace info none", 1, "none: No such file", "→ check the name"),
+            ("lab run nope", 2, "no experiment is called 'nope'", "→ `weft lab list`"),
+        ],
+    );
+    // What can be looked at is shown, whatever the others are.
+    let said = bench.refused(&["examine", "none", "m0"], 1);
+    assert!(said.contains("slot 0 of one (active)") && said.contains("none: No such"), "{said}");
+    assert!(before == contents(&bench), "a mistake changed a member");
+
+    bench.weft(&["create", "t", "--code", "raid5", "d0", "d1", "d2"]);
+    bench.weft(&["create", "u", "--code", "raid1", "--spares", "1", "d3", "d4", "d5"]);
+    bench.serve(&["d0", "d1", "d2", "d3", "d4", "d5"]);
+    bench.weft(&["throttle", "t", "--min", "1G"]);
+    answered(
+        &bench,
+        &[
+            ("status nope", 1, "no array nope is being served", "→ served are: t, u"),
+            ("status --watch=0", 2, "'--watch[=<SECONDS>]'", "from 0.1 to 86400"),
+            ("fail t ''", 2, "the name of the member is empty", ""),
+            ("fail t d9", 1, "no member d9", "→ give a slot, 0 to 2"),
+            ("fail u d5", 1, "d5 is a spare of u, and no member", "→ `weft remove u d5`"),
+            ("replace u d5 m0", 1, "d5 is a spare of u", "→ `weft remove u d5`"),
+            ("remove t d0", 1, "in slot 0 and in use", "→ `weft replace t 0 NEWDISK`"),
+            ("add t none", 1, "none: there is no such", "`--size 10G`"),
+            ("add t d1", 1, "d1 is a member of t, in use now", "→ choose another disk"),
+            ("add t tiny", 1, "it has 64 KiB, and the array's members need", "MiB"),
+            ("add t m0", 1, "holds a member of array 'one'", "--force overwrites"),
+            ("wipe d0", 1, "it is in use, by a weft daemon", "→ end what uses it"),
+            ("scrub t status", 1, "t has not been scrubbed yet", "→ `weft scrub t`"),
+            (
+                "scrub t wait --repair",
+                2,
+                "--repair is for a scrub that is started",
+                "→ `weft scrub",
+            ),
+            ("throttle t --max 1K", 1, "1 KiB/s is below the lowest, 1 GiB/s", "→ give both"),
+            ("throttle t --max 0", 2, "would never end", "`weft rebuild ARRAY pause`"),
+            ("start t", 1, "t is being served already", "→ `weft status t`"),
+            ("start none", 1, "neither an array nor a member", "→ `weft status` lists"),
+            ("serve m0 m1", 1, "a daemon already runs", "→ end it with `weft stop`"),
+        ],
+    );
+    bench.weft(&["fail", "t", "d1"]);
+    answered(
+        &bench,
+        &[
+            ("fail t d0", 1, "the array would lose data", "→ add a disk"),
+            ("fail t d1", 1, "slot 1 is missing already", "→ `weft status`"),
+            ("rebuild t", 1, "no spare is there", "→ give it a disk: `weft add t DISK`"),
+            ("status --check", 3, "redundancy is reduced: t", "→ `weft add ARRAY DISK`"),
+        ],
+    );
     bench.terminate();
 }

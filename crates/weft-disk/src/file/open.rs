@@ -64,9 +64,7 @@ fn invalid(what: &str) -> io::Error {
 }
 
 fn in_use() -> io::Error {
-    let text = "it is in use; stop the weft (or unmount the file system) that uses it and try \
-                again. If it has just failed here, requests to it may be under way still: it can \
-                be had once the kernel has ended them";
+    let text = "it is in use, by a weft daemon, a mounted file system or another program";
     io::Error::new(io::ErrorKind::ResourceBusy, text)
 }
 

@@ -159,7 +159,7 @@ pub struct RebuildArgs {
 
 /// How a rebuild goes about its work.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "How it goes about its work", allow_negative_numbers = true)]
+#[command(next_help_heading = "How it goes about its work")]
 pub struct PolicyArgs {
     /// Set everything below back to its default
     #[arg(long)]
@@ -234,9 +234,10 @@ fn parse_period(text: &str) -> Result<Duration, String> {
 
 /// Seconds as milliseconds.
 fn parse_seconds(text: &str) -> Result<u64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "give seconds, such as 10 or 0.5".to_owned())?;
-    let duration = Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?;
-    u64::try_from(duration.as_millis()).map_err(|e| e.to_string())
+    let seconds = text.parse().ok().filter(|seconds| *seconds >= 0.001);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let millis = duration.and_then(|duration| u64::try_from(duration.as_millis()).ok());
+    millis.ok_or_else(|| "give seconds, such as 10 or 0.5".to_owned())
 }
 
 /// What `weft rebuild` does.

@@ -10,7 +10,7 @@ mod trace;
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub use experiments::{LabReportArgs, LabRunArgs, LabRuns};
 pub use lab::{LabArgs, LabCommand, LabDiskArgs};
@@ -59,6 +59,23 @@ pub struct Cli {
     /// Print JSON instead of text (errors too, on standard output)
     #[arg(long, global = true)]
     pub json: bool,
+}
+
+impl Cli {
+    /// Reads the command line.
+    pub fn read() -> Result<Self, clap::Error> {
+        Self::from_arg_matches(&with_negative_numbers(Self::command()).try_get_matches()?)
+    }
+}
+
+/// A number below zero is refused as a value, not taken for an option that does not exist.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let names: Vec<String> =
+        command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = command.allow_negative_numbers(true);
+    names
+        .into_iter()
+        .fold(command, |command, name| command.mut_subcommand(name, with_negative_numbers))
 }
 
 /// The commands.

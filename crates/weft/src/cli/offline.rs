@@ -92,10 +92,10 @@ pub struct ExamineArgs {
 /// `weft wipe`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Erases the label and the superblocks of members of weft arrays; with --zero everything on the \
-disk. Says what the disk is, and changes nothing without --force. Needs no daemon, and refuses \
-disks that one uses, or another program. What other programs have left is not touched: `wipefs \
--a` does that.
+Erases the label and the superblocks that make a disk a member; with --zero everything on it. \
+Without --force it only says what is on the disk. No daemon is needed; a disk that a daemon, a \
+mounted file system or another program uses is refused. What other programs left is not touched: \
+`wipefs -a` erases that.
 
 Examples:
   weft wipe d1                  (only says what would be erased)
@@ -105,7 +105,7 @@ pub struct WipeArgs {
     /// Files, block devices or nbd:// URIs
     #[arg(required = true, value_name = "DISK")]
     pub disks: Vec<String>,
-    /// Erase; the array that the disk belongs to must do without it from then on
+    /// Erase it: the array that the disk belongs to loses this member
     #[arg(long)]
     pub force: bool,
     /// Make everything on the disk read as zeros
@@ -131,6 +131,6 @@ pub struct SimulateArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// How many runs, with seeds counting up
-    #[arg(long, default_value_t = 1, value_name = "M")]
+    #[arg(long, default_value_t = 1, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     pub runs: u64,
 }

@@ -1,7 +1,7 @@
 //! `weft create`: makes an array; the daemon is not needed for it.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use weft_disk::Disk;
 
 use crate::cli::{self, CreateArgs};
 use crate::failure::{Failure, Outcome};
-use crate::members::{NewFiles, Opener, Place, absolute, reserve};
+use crate::members::{NewFiles, Opener, Place, absolute, require, reserve};
 use crate::output::{answer, outln};
 use crate::size;
 use crate::thread;
@@ -22,7 +22,11 @@ use crate::thread;
 /// `weft create`.
 pub fn create(args: &CreateArgs, json: bool) -> Outcome {
     let options = options_of(args)?;
+    refuse_member_as_name(args)?;
     let mut new_files = NewFiles::default();
+    if args.size.is_none() {
+        args.members.iter().try_for_each(|member| require(member))?;
+    }
     if let Some(bytes) = args.size {
         for member in &args.members {
             if let Place::Path(path) = Place::of(member) {
@@ -63,6 +67,17 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
     Ok(())
 }
 
+/// Whoever forgets the name gives the first member in its place, which then seems to be missing
+/// from the array only.
+fn refuse_member_as_name(args: &CreateArgs) -> Outcome {
+    let is_disk = |data: std::fs::Metadata| data.is_file() || data.file_type().is_block_device();
+    if args.force || !std::fs::metadata(&args.name).is_ok_and(is_disk) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("the array's name comes first, and {} is a disk here", args.name))
+        .hint("give the array a name, before its members; nothing was changed"))
+}
+
 /// No disk is given twice, under whatever name: opened once, it would look in use.
 fn refuse_twice(members: &[String], places: &[String]) -> Outcome {
     let mut seen: BTreeMap<(u64, u64, String), &str> = BTreeMap::new();
@@ -91,13 +106,11 @@ fn options_of(args: &CreateArgs) -> Result<CreateOptions, Failure> {
             .hint("choose another name")
     })?;
     let code: CodeSpec = args.code.parse().map_err(|e| {
-        Failure::usage(format!("--code {}: {e}", args.code))
+        Failure::usage(format!("--code: {e}"))
             .hint("`weft create --help` lists the codes, for example raid6 or drc-g:4,2,1")
     })?;
     let algorithm = match &args.algorithm {
-        Some(text) => {
-            Some(text.parse().map_err(|e| Failure::usage(format!("--algorithm {text}: {e}")))?)
-        }
+        Some(text) => Some(text.parse().map_err(|e| Failure::usage(format!("--algorithm: {e}")))?),
         None => None,
     };
     let consistency = match args.consistency {
@@ -125,9 +138,9 @@ fn options_of(args: &CreateArgs) -> Result<CreateOptions, Failure> {
 fn explain(error: CreateError) -> Failure {
     let failure = Failure::new(error.to_string());
     match error {
-        CreateError::Code(_) => {
-            failure.hint("`weft create --help` says how many members a code needs")
-        }
+        CreateError::Code(_) | CreateError::Layout(_) => failure.hint(
+            "a slot takes a member, spares not counted: give other members or another --code",
+        ),
         CreateError::Area { .. } => failure.hint("use larger disks, or a smaller --unit"),
         CreateError::AlreadyMember { .. } | CreateError::InUse { .. } => {
             failure.hint("if it is the right disk, --force overwrites it; nothing was changed")

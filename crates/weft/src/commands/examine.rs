@@ -26,18 +26,28 @@ impl<'a> Examined<'a> {
     }
 }
 
+async fn look(opener: &Opener, place: &str) -> Result<MemberReport, Failure> {
+    let disk = opener.open(place, true).await?;
+    weft_array::examine(&*disk).await.map_err(|e| Failure::new(e.to_string()))
+}
+
 /// `weft examine`. Fails if one of the disks is no member, or a damaged one.
 pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
     let places: Vec<String> = args.disks.iter().map(|d| absolute(d)).collect::<Result<_, _>>()?;
-    let reports: Vec<MemberReport> = thread::run(move |opener: Opener| async move {
-        let mut reports = Vec::new();
+    // One disk that cannot be looked at keeps nothing of the others back.
+    let (reports, unread) = thread::run(move |opener: Opener| async move {
+        let (mut reports, mut unread) = (Vec::new(), None);
         for place in &places {
-            let disk = opener.open(place, true).await?;
-            let report = weft_array::examine(&*disk).await;
-            reports.push(report.map_err(|e| Failure::new(e.to_string()))?);
+            match look(&opener, place).await {
+                Ok(report) => reports.push(report),
+                Err(failure) => unread = unread.or(Some(failure)),
+            }
         }
-        Ok(reports)
+        Ok((reports, unread))
     })?;
+    if let Some(failure) = unread.clone().filter(|_| reports.is_empty()) {
+        return Err(failure);
+    }
     if json {
         let disks: Vec<Examined<'_>> = reports.iter().map(Examined::of).collect();
         answer(&json!({ "disks": disks }))?;
@@ -48,6 +58,7 @@ pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
     }
     let fault = reports.iter().find_map(|r| report::member::fault(r).map(|what| (&r.disk, what)));
     match fault {
+        _ if unread.is_some() => unread.map_or(Ok(()), Err),
         Some((disk, what)) => Err(Failure::new(format!("{disk}: {what}"))),
         None => Ok(()),
     }

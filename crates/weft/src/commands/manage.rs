@@ -13,7 +13,7 @@ use crate::cli::{
 use crate::control::client::Client;
 use crate::control::protocol::{NewDisk, Request, StartTarget};
 use crate::failure::{ATTENTION, Failure, Outcome};
-use crate::members::{Place, absolute};
+use crate::members::{Place, absolute, require};
 use crate::output::{self, outln};
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
@@ -110,6 +110,9 @@ pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 /// The disk as the daemon is to open it; a file that does not exist is made if `size` is given.
 fn bring(new: &NewDiskArgs, dry_run: bool) -> Result<(NewDisk, crate::members::NewFiles), Failure> {
     let disk = &new.disk;
+    if new.size.is_none() {
+        require(disk)?;
+    }
     let mut new_files = crate::members::NewFiles::default();
     if let (Some(size), Place::Path(path)) = (new.size, Place::of(disk)) {
         if dry_run && !Path::new(&path).exists() {
@@ -171,6 +174,12 @@ pub fn rebuild(args: &RebuildArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 
 /// `weft scrub`.
 pub fn scrub(args: &ScrubArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    let starts = matches!(args.action, None | Some(ScrubAction::Start | ScrubAction::Restart));
+    if !starts && (args.repair || args.no_wait) {
+        let option = if args.repair { "--repair" } else { "--no-wait" };
+        return Err(Failure::usage(format!("{option} is for a scrub that is started"))
+            .hint(format!("`weft scrub {} restart {option}` starts one over", args.array)));
+    }
     let mut client = Client::connect(dir)?;
     let array = args.array.clone();
     match args.action.unwrap_or(ScrubAction::Start) {
@@ -206,11 +215,8 @@ pub fn scrub(args: &ScrubArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 fn scrub_result(client: &mut Client, array: &str, json: bool) -> Outcome {
     let status = client.status_of(array)?.status;
     let Some(scrub) = &status.scrub else {
-        return Err(Failure::new(format!(
-            "{} was not scrubbed since it is being served",
-            status.name
-        ))
-        .hint(format!("`weft scrub {}` does it", status.name)));
+        return Err(Failure::new(format!("{} has not been scrubbed yet", status.name))
+            .hint(format!("`weft scrub {}` does it", status.name)));
     };
     if json {
         output::answer(scrub)?;

@@ -37,7 +37,7 @@ pub fn plan(args: &PlanArgs, json: bool) -> Outcome {
 fn codes_of(given: &[String]) -> Result<Vec<CodeSpec>, Failure> {
     let parse = |code: &String| {
         code.parse().map_err(|e| {
-            Failure::usage(format!("--code {code}: {e}"))
+            Failure::usage(format!("--code: {e}"))
                 .hint("`weft create --help` lists the codes, for example raid6 or drc-g:4,2,1")
         })
     };
@@ -132,7 +132,7 @@ fn show(plan: &Plan, args: &PlanArgs) {
         outln!("~ estimated from a sample of the sets (seed {})", wish.seed);
     }
     for row in rows.iter().filter(|row| !row.fits()) {
-        outln!("{} does not do: {}", row.code, row.misses.join(", "));
+        outln!("{} does not qualify: {}", row.code, row.misses.join(", "));
     }
     let hidden = plan.codes.len() - rows.len();
     if hidden > 0 {

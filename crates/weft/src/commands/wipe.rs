@@ -57,7 +57,7 @@ pub fn wipe(
     } else {
         for Wiped { disk, what } in &wiped {
             match what {
-                None => outln!("{disk}: nothing to erase"),
+                None => outln!("{disk}: no member of a weft array, nothing to erase"),
                 Some(what) if force => outln!("{disk}: erased ({what})"),
                 Some(what) => outln!("{disk}: {what}"),
             }

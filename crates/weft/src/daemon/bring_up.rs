@@ -31,7 +31,7 @@ use weft_rt::{Nanos, SECOND};
 
 use crate::cli::ServeArgs;
 use crate::control::protocol::{NotStarted, UnusedDisk};
-use crate::daemon::scan::{self, FoundArray, Scan, SearchPlace};
+use crate::daemon::scan::{self, FoundArray, LOOKED_FOR_AGAIN, Scan, SearchPlace};
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, log, notify};
 use crate::failure::{Failure, Outcome};
@@ -181,7 +181,9 @@ impl Daemon {
         }
         if let Some(disk) = pending.unused.borrow().iter().find(|disk| disk.attention) {
             let failure = Failure::new(format!("{}: {}", disk.disk, disk.why));
-            return Err(Failure { hint: disk.hint.clone(), ..failure });
+            // The daemon ends: it looks for nothing again.
+            let hint = disk.hint.as_deref().filter(|hint| *hint != LOOKED_FOR_AGAIN);
+            return Err(failure.hint(hint.unwrap_or("check the name, and that it can be read")));
         }
         let places = pending.places.borrow();
         let places: Vec<&str> = places.iter().map(|place| place.text.as_str()).collect();
@@ -427,7 +429,8 @@ fn explain(error: ArrayError) -> Failure {
     let failure = Failure::new(error.to_string());
     match error {
         ArrayError::Assemble(_) => failure.hint(
-            "give all members there are; `weft examine` shows what each says. Nothing was changed",
+            "give all members there are, or add --force-degraded if the others are lost for good; \
+             `weft examine` shows what each says. Nothing was changed",
         ),
         _ => failure,
     }

@@ -24,7 +24,8 @@ pub fn started(array: &Array) {
     about(name, &format!("{size} of {code}, {}", redundancy(&status)));
     for slot in status.slots.iter().filter(|slot| slot.state != MemberState::Active) {
         let (number, state, disk) = (slot.slot, &slot.state, &slot.disk);
-        about(name, &format!("ALERT: slot {number} is {state} ({disk})"));
+        let disk = if disk.is_empty() { String::new() } else { format!(" ({disk})") };
+        about(name, &format!("ALERT: slot {number} is {state}{disk}"));
     }
     if status.state == ArrayState::Degraded && status.spares.is_empty() {
         about(name, &format!("ALERT: no spare; give it a disk with `weft add {name} DISK`"));

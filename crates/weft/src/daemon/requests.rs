@@ -92,7 +92,7 @@ impl Daemon {
             let names: Vec<&str> = arrays.keys().map(String::as_str).collect();
             match names.as_slice() {
                 [] => failure.hint("none is; `weft start DISK…` starts one"),
-                _ => failure.hint(format!("there is: {}", names.join(", "))),
+                _ => failure.hint(format!("served are: {}", names.join(", "))),
             }
         })
     }
@@ -377,13 +377,22 @@ fn find_replacement(served: &Served, name: &str) -> Option<(usize, String)> {
 
 /// The slot that is meant: its number, a disk's whole name, or the end of its path.
 fn find_member(served: &Served, member: &str) -> Result<SlotStatus, Failure> {
-    let slots = served.array.status().slots;
+    if member.is_empty() {
+        return Err(Failure::usage("the name of the member is empty"));
+    }
+    let status = served.array.status();
+    let slots = status.slots;
+    let is_meant = |disk: &&String| *disk == member || Path::new(disk).ends_with(member);
     let named = |slot: &&SlotStatus| slot.disk == member || Path::new(&slot.disk).ends_with(member);
     let by_number = || slots.iter().find(|slot| slot.slot.to_string() == member);
     let matching: Vec<&SlotStatus> = slots.iter().filter(named).collect();
     match (matching.as_slice(), by_number()) {
         ([one], _) => Ok((*one).clone()),
         ([], Some(slot)) => Ok(slot.clone()),
+        ([], None) if let Some(spare) = status.spares.iter().find(is_meant) => {
+            Err(Failure::new(format!("{spare} is a spare of {}, and no member", status.name))
+                .hint(format!("`weft remove {} {member}` takes it out", status.name)))
+        }
         ([], None) => Err(Failure::new(format!("no member {member}")).hint(format!(
             "give a slot, 0 to {}, or a path as `weft status` shows it",
             slots.len().saturating_sub(1)

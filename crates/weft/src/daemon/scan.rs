@@ -19,6 +19,10 @@ use crate::members::{Opener, Place, absolute};
 
 /// Smaller files in a folder are not looked at: no member is.
 const MEMBER_BYTES_MIN: u64 = 64 << 10;
+/// What is said of a disk that cannot be opened now.
+pub const LOOKED_FOR_AGAIN: &str =
+    "it is looked for again every few seconds; if it is gone for good, leave it out";
+
 /// Disks looked at side by side: one that does not answer must not hold up the others.
 const LOOKS_MAX: usize = 32;
 
@@ -107,9 +111,7 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
             Err((failure, damaged)) => {
                 let failure = match damaged {
                     true => failure,
-                    false => failure.hint(
-                        "it is looked for again every few seconds; if it is gone for good, leave it out",
-                    ),
+                    false => failure.hint(LOOKED_FOR_AGAIN),
                 };
                 scan.unused.push(unused(&place, &failure, damaged || is_missed));
             }
