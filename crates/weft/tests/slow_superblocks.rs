@@ -6,33 +6,24 @@
 //! member out. A superblock that is under way when the daemon dies is never written.
 
 mod common;
+mod nbd_disks;
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 
 use common::Bench;
-use weft_disk::{Class, Disk, DoneFuture, ReadFuture, WriteOpts};
-use weft_nbd::proto::Errno;
-use weft_nbd::{Export, ExportError, NbdDisk, NbdOptions, Server, ServerConfig};
-use weft_rt::ring::{self, Fd, Ring, RingConfig};
-use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
+use nbd_disks::{Disks, NONE};
+use weft_disk::{Class, Disk, WriteOpts};
+use weft_nbd::{NbdDisk, NbdOptions};
+use weft_rt::ring::{self, Ring, RingConfig};
+use weft_rt::{Buf, MILLISECOND, Rt};
 use weft_sim::oracle::{Kind, Oracle};
-use weft_testkit::{Rng, Scratch, wait_until};
+use weft_testkit::{Rng, wait_until};
 
-const DISK_BYTES: usize = 24 << 20;
-/// Label and superblocks are before this.
-const METADATA_BYTES: u64 = 512 << 10;
 const SIZE_BYTES: u64 = 8 << 20;
 const CELL_BYTES: usize = 512;
 const CLIENTS: u64 = 8;
-const NONE: usize = usize::MAX;
 
 /// For each round: how many milliseconds a superblock takes, and how long after the failure the
 /// daemon is killed. In the last round the exclusion is durable by then.
@@ -44,133 +35,6 @@ fn what_was_acknowledged_while_an_exclusion_is_written_survives_a_kill() {
     for (seed, code) in (1..).zip(codes) {
         let (rt, ring) = ring::start(RingConfig::default()).expect("this machine has io_uring");
         rt.clone().block_on(Story::new(rt, ring, seed, code).run());
-    }
-}
-
-/// What the test's thread does to the disks.
-#[derive(Debug)]
-struct Faults {
-    /// Writes to superblocks take so many milliseconds.
-    delay_ms: AtomicU64,
-    /// This disk answers nothing but errors.
-    failed: AtomicUsize,
-    /// Counts the daemon's deaths: writes that were under way then are not carried out.
-    deaths: AtomicU64,
-}
-
-/// A disk in memory.
-struct SlowHead {
-    number: usize,
-    rt: Rt,
-    bytes: RefCell<Vec<u8>>,
-    faults: Arc<Faults>,
-}
-
-impl SlowHead {
-    fn check(&self) -> Result<(), ExportError> {
-        let failed = self.faults.failed.load(Ordering::SeqCst) == self.number;
-        if failed { Err(ExportError::new(Errno::Io, "failed by the test")) } else { Ok(()) }
-    }
-
-    async fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), ExportError> {
-        let deaths = self.faults.deaths.load(Ordering::SeqCst);
-        if offset < METADATA_BYTES {
-            let delay = self.faults.delay_ms.load(Ordering::SeqCst);
-            self.rt.sleep(delay * MILLISECOND).await;
-        }
-        self.check()?;
-        if self.faults.deaths.load(Ordering::SeqCst) == deaths {
-            let start = usize::try_from(offset).expect("inside the disk");
-            self.bytes.borrow_mut()[start..start + bytes.len()].copy_from_slice(bytes);
-        }
-        Ok(())
-    }
-}
-
-impl Export for SlowHead {
-    fn size_bytes(&self) -> u64 {
-        DISK_BYTES as u64
-    }
-
-    fn read(&self, offset: u64, mut buf: Buf) -> ReadFuture<'_, ExportError> {
-        Box::pin(async move {
-            let start = usize::try_from(offset).expect("inside the disk");
-            let len = buf.len();
-            buf.copy_from_slice(&self.bytes.borrow()[start..start + len]);
-            (self.check(), buf)
-        })
-    }
-
-    fn write(&self, offset: u64, data: Frozen, _: bool) -> DoneFuture<'_, ExportError> {
-        Box::pin(async move { self.store(offset, &data).await })
-    }
-
-    fn flush(&self) -> DoneFuture<'_, ExportError> {
-        Box::pin(async { self.check() })
-    }
-
-    fn trim(&self, _: u64, _: u64) -> DoneFuture<'_, ExportError> {
-        Box::pin(async { self.check() })
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, _: bool, _: bool) -> DoneFuture<'_, ExportError> {
-        Box::pin(async move {
-            self.store(offset, &vec![0; usize::try_from(len).expect("inside the disk")]).await
-        })
-    }
-}
-
-/// The server of the disks, on a thread of its own.
-struct Disks {
-    socket: PathBuf,
-    faults: Arc<Faults>,
-    stop: Option<UnixStream>,
-    thread: Option<JoinHandle<()>>,
-    // Last: the socket is in it.
-    _scratch: Scratch,
-}
-
-impl Disks {
-    fn start(count: usize) -> Self {
-        let scratch = Scratch::in_memory("slow");
-        let socket = scratch.join("s");
-        let (stop, told) = UnixStream::pair().expect("a pair of sockets");
-        let (ready, started) = mpsc::channel();
-        let failed = AtomicUsize::new(NONE);
-        let (delay_ms, deaths) = (AtomicU64::new(0), AtomicU64::new(0));
-        let faults = Arc::new(Faults { delay_ms, failed, deaths });
-        let (path, shared) = (socket.clone(), faults.clone());
-        let thread = std::thread::spawn(move || {
-            let (rt, ring) = ring::start(RingConfig::default()).expect("a ring");
-            let server = Server::new(&rt, &ring, ServerConfig::default());
-            for number in 0..count {
-                let bytes = RefCell::new(vec![0; DISK_BYTES]);
-                let disk = SlowHead { number, rt: rt.clone(), bytes, faults: shared.clone() };
-                server.add_export(&format!("m{number}"), Rc::new(disk)).expect("a good export");
-            }
-            server.listen_unix(&path, None).expect("listen on a fresh path");
-            ready.send(()).expect("the test waits");
-            rt.clone().block_on(async move {
-                let told = Fd::from(OwnedFd::from(told));
-                let _ = ring.recv(&told, Buf::new(1), 0).await;
-                server.shutdown().await;
-            });
-        });
-        started.recv().expect("the server starts");
-        Self { socket, faults, stop: Some(stop), thread: Some(thread), _scratch: scratch }
-    }
-
-    fn uris(&self, count: usize) -> Vec<String> {
-        let socket = self.socket.display();
-        (0..count).map(|n| format!("nbd+unix:///m{n}?socket={socket}")).collect()
-    }
-}
-
-impl Drop for Disks {
-    fn drop(&mut self) {
-        self.stop = None;
-        let ended = self.thread.take().map(JoinHandle::join);
-        assert!(std::thread::panicking() || ended.is_none_or(|end| end.is_ok()), "the server");
     }
 }
 
