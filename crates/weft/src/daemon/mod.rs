@@ -11,6 +11,8 @@ mod clients;
 mod disks;
 mod drain;
 mod export;
+#[cfg(debug_assertions)]
+mod injected;
 mod isolation;
 pub mod log;
 mod notify;
@@ -206,6 +208,8 @@ impl Daemon {
     async fn open_member(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
         let disk = self.opener.open(place, look_only).await?;
         self.opened.borrow_mut().insert(place.to_owned(), Opened::new(place, &*disk));
+        #[cfg(debug_assertions)]
+        let disk: Rc<dyn Disk> = Rc::new(injected::Faulty(disk));
         Ok(Rc::new(QueuedDisk::new(disk, self.queue)))
     }
 
@@ -234,7 +238,11 @@ impl Daemon {
                 Some(Message::Signal(SIGHUP)) => {
                     log::line("SIGHUP: looking again for disks that are missing");
                     let daemon = self.clone();
-                    drop(self.opener.rt.spawn(async move { daemon.look_now().await }));
+                    drop(self.opener.rt.spawn(async move {
+                        #[cfg(debug_assertions)]
+                        injected::panic_point("SIGHUP");
+                        daemon.look_now().await;
+                    }));
                 }
                 Some(Message::Signal(signal)) => {
                     log::line(&format!("signal {signal}: stopping"));

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use rustix::process::Signal;
 use weft_testkit::{Need, Process, Scratch, command, have, run, wait_until};
@@ -51,9 +51,16 @@ impl Bench {
     /// Starts `weft serve ARGS` and waits until it serves.
     #[track_caller]
     pub fn serve(&mut self, args: &[&str]) {
+        self.serve_with(args, &[]);
+    }
+
+    /// As [`Bench::serve`], with more in the environment.
+    #[track_caller]
+    pub fn serve_with(&mut self, args: &[&str], environment: &[(&str, &str)]) {
         let out = self.path("serve.out");
         let log = File::options().create(true).append(true).open(self.path("serve.log"));
         let mut serve = self.command(&["serve"]);
+        serve.envs(environment.iter().copied());
         serve.args(args).stdout(File::create(&out).expect("a file for output"));
         serve.stderr(log.expect("a file for the log"));
         let mut daemon = Process::spawn(&mut serve);
@@ -82,6 +89,12 @@ impl Bench {
     /// Whether the daemon still runs.
     pub fn is_running(&mut self) -> bool {
         self.daemon.as_mut().expect("a daemon runs").is_running()
+    }
+
+    /// Waits until the daemon has ended by itself.
+    #[track_caller]
+    pub fn ended(&mut self) -> ExitStatus {
+        self.daemon.take().expect("a daemon runs").wait()
     }
 
     /// Waits until the daemon has logged `what`.
