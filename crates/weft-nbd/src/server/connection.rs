@@ -111,13 +111,19 @@ impl Connection {
         let _ = shutdown(&self.fd, Shutdown::Read);
     }
 
+    /// Tells the client that this is the end.
+    pub(super) fn hang_up(&self) {
+        // It may be gone already.
+        let _ = shutdown(&self.fd, Shutdown::Both);
+    }
+
     /// Ends it now.
     pub(super) fn cut(&self, why: &str) {
         self.fault.borrow_mut().get_or_insert_with(|| why.to_owned());
         self.draining.set(true);
         self.gone.set(true);
         self.outbox.close();
-        let _ = shutdown(&self.fd, Shutdown::Both);
+        self.hang_up();
     }
 }
 

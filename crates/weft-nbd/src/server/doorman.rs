@@ -61,12 +61,24 @@ fn welcome(server: &Rc<Inner>, fd: Fd) {
     let connection = Rc::new(Connection::new(id, fd, server));
     server.connections.borrow_mut().insert(id, connection.clone());
     let inner = server.clone();
-    server.rt.spawn(async move {
-        let fault = connection::run(&inner, &connection).await;
-        inner.connections.borrow_mut().remove(&id);
-        inner.ended.notify_all();
-        inner.emit(Event::Disconnected { connection: id, fault });
+    // A fault in what serves one client costs no other its connection.
+    let rt = server.rt.domain({
+        let (inner, connection) = (server.clone(), connection.clone());
+        move || {
+            connection.hang_up();
+            ended(&inner, id, Some("an internal error".to_owned()));
+        }
     });
+    rt.spawn(async move {
+        let fault = connection::run(&inner, &connection).await;
+        ended(&inner, id, fault);
+    });
+}
+
+fn ended(server: &Inner, id: u64, fault: Option<String>) {
+    server.connections.borrow_mut().remove(&id);
+    server.ended.notify_all();
+    server.emit(Event::Disconnected { connection: id, fault });
 }
 
 /// Whether there is a place for one more, which may have to be made.

@@ -56,6 +56,8 @@ pub struct RamExport {
     pub seen: Arc<Seen>,
     /// Reads of this byte fail.
     pub bad_byte: Option<u64>,
+    /// A fault in the program: a read that begins here panics.
+    pub panics_at: Option<u64>,
 }
 
 fn index(n: u64) -> usize {
@@ -75,6 +77,7 @@ impl RamExport {
             rt: None,
             seen: Arc::default(),
             bad_byte: None,
+            panics_at: None,
         }
     }
 
@@ -124,6 +127,7 @@ impl Export for RamExport {
         Box::pin(async move {
             self.pause(offset).await;
             self.seen.reads.fetch_add(1, Ordering::Relaxed);
+            assert!(self.panics_at != Some(offset), "a fault in the program");
             let range = offset..offset + buf.len() as u64;
             if self.bad_byte.is_some_and(|bad| range.contains(&bad)) {
                 return (Err(ExportError::new(Errno::Io, "this byte is bad")), buf);

@@ -10,7 +10,8 @@
 //! channel, the commands. They do so through [`Isolation::guard`] and [`Isolation::call`], which end
 //! the domain if the call panics, and give an error from then on, also to calls that wait.
 //!
-//! A panic anywhere else ends the daemon: see [`end_on_panic`].
+//! What serves one NBD client is such a domain, too (`weft-nbd`). A panic anywhere else ends the
+//! daemon: see [`end_on_panic`].
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
