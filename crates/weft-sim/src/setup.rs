@@ -208,6 +208,7 @@ impl Setup {
             stripe_cells,
             pause_max: *rng.pick(&[1_000_000, 20_000_000, 8_000_000_000]),
             vanish_percent: *rng.pick(&[0, 0, 3]),
+            empty_percent: 2,
         }
     }
 }

@@ -41,6 +41,8 @@ pub struct Load {
     pub pause_max: u64,
     /// Percentage of requests whose client does not wait for the answer.
     pub vanish_percent: u64,
+    /// Percentage of requests before which one of no bytes is made.
+    pub empty_percent: u64,
 }
 
 impl Load {
@@ -316,6 +318,28 @@ impl Desk {
         }
     }
 
+    /// A request of no bytes, at the beginning, anywhere, or at the very end.
+    async fn ask_for_nothing(&self, volume: &dyn Volume, client: usize, rng: &mut Rng) {
+        let size = volume.size_bytes();
+        let anywhere = rng.below(size + 1);
+        let offset = *rng.pick(&[0, anywhere, size]);
+        let (kind, fua) = (rng.below(4), rng.chance(30));
+        self.requests.set(self.requests.get() + 1);
+        self.world.client(client, "asks for nothing", offset, 0, 0);
+        let request = async {
+            match kind {
+                0 => volume.read(offset, Buf::new(0)).await.0,
+                1 => volume.write(offset, Buf::new(0).freeze(), fua).await,
+                2 => volume.write_zeroes(offset, 0, fua, rng.chance(50)).await,
+                _ => volume.discard(offset, 0).await,
+            }
+        };
+        let result = request.await;
+        if self.world.is_on() {
+            self.settle("a request of no bytes", &(offset..offset), &result);
+        }
+    }
+
     /// Reads the whole volume and checks it.
     pub async fn read_all(&self, volume: &dyn Volume, client: usize) {
         let (count, size) = {
@@ -343,6 +367,7 @@ impl Desk {
                     volume: volume.clone(),
                     load: load.clone(),
                     rng: rng.fork(number as u64),
+                    empties: rng.fork(1000 + number as u64),
                 };
                 self.world.rt().spawn(client.run())
             })
@@ -372,6 +397,8 @@ struct Client {
     volume: Rc<dyn Volume>,
     load: Load,
     rng: Rng,
+    /// What empty requests are drawn from.
+    empties: Rng,
 }
 
 /// Where a client works.
@@ -403,6 +430,10 @@ impl Client {
             if self.rng.chance(self.load.flushes_percent) {
                 self.desk.flush(&*self.volume, self.number).await;
                 continue;
+            }
+            if self.empties.chance(self.load.empty_percent) {
+                let rng = &mut self.empties;
+                self.desk.ask_for_nothing(&*self.volume, self.number, rng).await;
             }
             let range = self.place(&mut temper, cells);
             if self.rng.chance(self.load.reads_percent) {

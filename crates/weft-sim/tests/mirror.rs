@@ -132,6 +132,7 @@ fn run(seed: u64, fault: Fault) -> (Option<String>, u64) {
         stripe_cells: 16,
         pause_max: 2_000_000,
         vanish_percent: 0,
+        empty_percent: 0,
     };
     let mut rng = Rng::new(seed);
     for life in 0..3 {
