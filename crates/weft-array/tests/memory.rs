@@ -33,18 +33,24 @@ struct Hollow {
     info: DiskInfo,
     /// Pages with something in them.
     kept: RefCell<BTreeMap<u64, Vec<u8>>>,
+    /// What is kept is before this byte.
+    kept_bytes: u64,
     rt: Rt,
 }
 
 impl Hollow {
     fn new(rt: &Rt, number: usize) -> Rc<Self> {
+        Self::keeping(rt, number, KEPT)
+    }
+
+    fn keeping(rt: &Rt, number: usize, kept_bytes: u64) -> Rc<Self> {
         let info = DiskInfo {
             name: format!("hollow{number}"),
-            size_bytes: KEPT + (20 << 20),
+            size_bytes: kept_bytes + (20 << 20),
             sector_bytes: 4096,
             fast_zeroes: true,
         };
-        Rc::new(Self { info, kept: RefCell::default(), rt: rt.clone() })
+        Rc::new(Self { info, kept: RefCell::default(), kept_bytes, rt: rt.clone() })
     }
 
     /// Takes some time, so that requests are in flight together.
@@ -78,7 +84,7 @@ impl Disk for Hollow {
                 if part.iter().all(|byte| *byte == 0) {
                     self.kept.borrow_mut().remove(&page);
                 } else {
-                    assert!(page < KEPT / PAGE as u64, "zeros have zeros as parity");
+                    assert!(page < self.kept_bytes / PAGE as u64, "zeros have zeros as parity");
                     self.kept.borrow_mut().insert(page, part.to_vec());
                 }
             }
@@ -187,12 +193,15 @@ fn sixty_members_with_the_largest_units_stay_within_the_bound() {
             within(&name("rebuild"), 60, 0, rebuild).await;
             write_zeros(&array, 4096, &part).await;
         });
-        // A crash with dirty regions. Recovery reads whole logs, which are not counted.
+        // A crash with dirty regions.
         driver.kill_all();
         let rt = driver.clone();
         driver.block_on(async move {
             let disks: Vec<_> = all.into_iter().map(|disk| disk as Rc<dyn Disk>).collect();
-            let again = assemble(&rt, &disks).await;
+            let mut again = None;
+            let recovery = async { again = Some(assemble(&rt, &disks).await) };
+            within(&format!("{code}, recovery"), 60, 0, recovery).await;
+            let again = again.expect("assembled");
             assert!(again.status().regions.resync > 0, "{code}: nothing is dirty");
             let resync = async {
                 while again.status().regions.resync > 0 {
@@ -202,6 +211,28 @@ fn sixty_members_with_the_largest_units_stay_within_the_bound() {
             within(&format!("{code}, resync"), 60, 0, resync).await;
         });
     }
+}
+
+#[test]
+fn recovery_reads_logs_in_pieces_however_large_they_are() {
+    const LOG: u64 = 256 << 20;
+    let rt = rt();
+    let hollow: Vec<Rc<Hollow>> = (0..3).map(|n| Hollow::keeping(&rt, n, KEPT + LOG)).collect();
+    let disks: Vec<_> = hollow.into_iter().map(|disk| disk as Rc<dyn Disk>).collect();
+    let (members, driver) = (disks.clone(), rt.clone());
+    rt.block_on(async move {
+        let options = CreateOptions { log_bytes: Some(LOG), ..wide("raid5", 64 << 10) };
+        create(&members, &options).await.expect("created");
+        let array = assemble(&driver, &members).await;
+        for offset in 0..16 {
+            write_zeros(&array, offset << 16, &Buf::zeroed(4096).freeze()).await;
+        }
+    });
+    rt.kill_all();
+    let driver = rt.clone();
+    rt.block_on(async move {
+        within("large logs", 3, 0, async { drop(assemble(&driver, &disks).await) }).await;
+    });
 }
 
 #[test]
