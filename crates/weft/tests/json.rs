@@ -147,11 +147,19 @@ fn administration(story: &mut Story) {
     let found = story.does(&replay, "weft replay");
     assert_ne!(found["outcome"]["verified"]["blocks_right"], 0, "{found:#}");
 
+    // What went through each disk, and of one that failed what had.
+    let io = |disk: usize| story.status()["arrays"][0]["disks"][disk]["io"].clone();
+    assert!(io(1)["written_bytes"].as_u64() > Some(100 << 10), "{}", io(1));
+    assert_eq!((&io(1)["read_errors"], &io(1)["timeouts"]), (&0.into(), &0.into()));
+    let shown = story.bench.weft(&["status", "t", "--io"]);
+    assert!(shown.contains("in flight") && shown.contains("/d2  "), "{shown}");
+
     // A rebuild and a replacement while they go on.
     story.does(&["rebuild", "t", "--order", "popularity", "--slice", "7"], "Rebuild policy");
     story.does(&["throttle", "t", "--min", "0", "--max", "2M"], "weft throttle");
     story.does(&["fail", "t", "d1", "--dry-run"], "weft fail");
     story.does(&["fail", "t", "d1"], "weft fail");
+    assert!(io(1)["written_bytes"].as_u64() > Some(100 << 10), "forgotten: {}", io(1));
     story.does(&["add", "t", "d4", "--dry-run"], "weft add");
     story.does(&["add", "t", "d4"], "weft add");
     wait_until("the rebuild to begin", || {

@@ -351,6 +351,59 @@ pub fn percent(job: &JobStatus) -> String {
 mod tests {
     use super::*;
 
+    /// A degraded array of which little is to be said.
+    fn served() -> ServedArray {
+        let slot = |slot: usize, state: &str| {
+            serde_json::json!({
+                "slot": slot, "state": state, "disk": format!("/dev/sd{slot}"), "read_errors": 0,
+                "repaired": 0, "stale_regions": 0, "replacement": null, "wants_room_bytes": 0,
+            })
+        };
+        let disk = |slot: usize| {
+            serde_json::json!({
+                "disk": format!("/dev/sd{slot}"), "role": "member", "slot": slot, "io": null,
+                "hardware": {
+                    "kind": "block-device", "url": null, "serial": format!("S{slot}X"),
+                    "model": "Maker 8T", "wwn": null,
+                },
+            })
+        };
+        let text = serde_json::json!({
+            "status": {
+                "name": "t", "id": "0", "code": "lrc:4,2,1", "layout": "left-symmetric",
+                "redundancy_remaining": 2, "redundancy_exact": true, "state": "degraded",
+                "broken": null, "unreadable": [], "size_bytes": 1 << 30, "unit_bytes": 65536,
+                "sector_bytes": 512, "consistency": "ppl", "write_hole_closed": true,
+                "slots": [slot(0, "active"), slot(1, "missing")], "spares": [], "paused": false,
+                "jobs": [], "rebuild": null, "scrub": null, "last_rebuild": null,
+                "throttle": { "min_bytes_s": 0, "max_bytes_s": null }, "seq": 1,
+                "regions": { "region_bytes": 1, "total": 1, "written": 0, "dirty": 0, "resync": 0 },
+            },
+            "disks": [disk(0), disk(1)], "nbd_uris": [], "attached": false, "read_only": false,
+        });
+        serde_json::from_value(text).expect("an array")
+    }
+
+    #[test]
+    fn a_disk_that_failed_is_named_by_what_stands_on_it() {
+        let text = array(&served(), false);
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("  slot")).collect();
+        let missing = "  slot 1   missing     /dev/sd1 [Maker 8T, serial S1X] (was last)";
+        assert_eq!(lines, ["  slot 0   active      /dev/sd0", missing]);
+    }
+
+    #[test]
+    fn a_bound_is_said_to_be_one() {
+        let mut served = served();
+        assert!(array(&served, false).starts_with("t: can lose 2 more disks · degraded\n"));
+        served.status.redundancy_exact = false;
+        assert!(array(&served, false).starts_with("t: can lose at least 2 more disks ·"));
+        served.status.redundancy_remaining = Some(1);
+        assert!(array(&served, false).starts_with("t: can lose at least 1 more disk ·"));
+        served.status.redundancy_remaining = Some(0);
+        assert!(array(&served, false).starts_with("t: MAY NOT SURVIVE THE LOSS OF ANOTHER DISK"));
+    }
+
     #[test]
     fn progress_never_lies() {
         let at = |stripes_done, stripes_total| {
