@@ -160,6 +160,7 @@ fn administration(story: &mut Story) {
     story.does(&["fail", "t", "d1", "--dry-run"], "weft fail");
     story.does(&["fail", "t", "d1"], "weft fail");
     assert!(io(1)["written_bytes"].as_u64() > Some(100 << 10), "forgotten: {}", io(1));
+    story.does(&["examine", "d2"], "weft examine");
     story.does(&["add", "t", "d4", "--dry-run"], "weft add");
     story.does(&["add", "t", "d4"], "weft add");
     wait_until("the rebuild to begin", || {
