@@ -229,6 +229,7 @@ impl Daemon {
         if new.force {
             return Ok(None);
         }
+        self.refuse_used(&new.place).await?;
         let disk = self.open_member(&new.place, new.dry_run).await?;
         if new.dry_run {
             let own = read_superblock(&*disk).await.ok().flatten();
