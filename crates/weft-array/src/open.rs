@@ -27,7 +27,8 @@ use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
 use crate::room::Room;
 use crate::salvage::salvage;
 use crate::superblock::{
-    Consistency, Predecessor, SlotState, Superblock, read_superblock, write_label, write_superblock,
+    Consistency, Predecessor, SlotState, Superblock, erase_label, read_superblock, write_label,
+    write_superblock,
 };
 use crate::uuid::Id;
 use crate::volume::Array;
@@ -314,6 +315,8 @@ impl Inner {
         }
         let id = self.members.superblock.borrow_mut().new_member_id();
         let superblock = self.members.superblock.borrow().clone();
+        // It may be a member that left, which the array would take back after a crash.
+        erase_label(&*disk).await?;
         prepare_member(&*disk, &superblock).await?;
         // The superblock first: a label without one would be a damaged member.
         write_superblock(&*disk, &superblock, id).await?;

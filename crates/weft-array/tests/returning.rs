@@ -206,9 +206,18 @@ struct Moment {
     version: u8,
 }
 
+/// What the command asks for with which the disk returns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Comes {
+    /// To be taken back.
+    Back,
+    /// To be a new disk.
+    Anew,
+}
+
 /// Every moment from before the member leaves until it is whole again, with writes and flushes all
 /// the time.
-fn record(code: &'static str, slots: usize) -> Vec<Moment> {
+fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
     let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
     let noted = moments.clone();
     run(move |rt| async move {
@@ -231,19 +240,33 @@ fn record(code: &'static str, slots: usize) -> Vec<Moment> {
             array.flush().await.expect("flushed");
             version.set(of);
         };
+        if comes == Comes::Anew {
+            // It holds all there is, and lacks nothing.
+            rt.sleep(10_000 * MILLISECOND).await;
+        }
         array.fail("1").await.expect("failed");
-        next(2).await;
-        // Some regions are clean, others are not.
-        rt.sleep(10_000 * MILLISECOND).await;
-        let back = array.take_back(all[LEAVES].clone());
+        if comes == Comes::Back {
+            next(2).await;
+            // Some regions are clean, others are not.
+            rt.sleep(10_000 * MILLISECOND).await;
+        }
+        let back = async {
+            let disk = all[LEAVES].clone();
+            match comes {
+                Comes::Back => array.take_back(disk).await,
+                Comes::Anew => array.add_spare(disk).await.map(|()| Some(LEAVES)),
+            }
+        };
         let writes = async {
-            next(3).await;
-            next(4).await;
+            if comes == Comes::Back {
+                next(3).await;
+                next(4).await;
+            }
         };
         let (slot, ()) = futures_util::future::join(back, writes).await;
         assert_eq!(slot.expect("taken back"), Some(LEAVES));
         healthy(&rt, &array, code).await;
-        next(5).await;
+        next(version.get() + 1).await;
         power.watch(|| {});
     });
     moments.take()
@@ -267,6 +290,14 @@ fn after_cut(moment: &Moment, leave: Leave, lost: Option<usize>, what: String) {
             Some(lost) => without(&all, lost),
             None => all.clone(),
         };
+        let mut labelled = Vec::new();
+        for disk in found {
+            // A disk that is being added may have no label yet.
+            if read_superblock(&*disk).await.is_ok_and(|own| own.is_some()) {
+                labelled.push(disk);
+            }
+        }
+        let found = labelled;
         let options = AssembleOptions { nonce: 99, force_degraded: true, ..Default::default() };
         let array = match Array::assemble(&rt, found, options).await {
             Ok(array) => array,
@@ -298,21 +329,39 @@ fn after_cut(moment: &Moment, leave: Leave, lost: Option<usize>, what: String) {
     });
 }
 
-#[test]
-fn a_power_cut_at_any_operation_loses_nothing() {
+fn cut_everywhere(comes: Comes) {
     for (code, slots) in [("raid1", 3), ("raid5", 4), ("raid6", 5), ("drc-g:4,2,1", 7)] {
-        let moments = record(code, slots);
+        let moments = record(code, slots, comes);
         assert!(moments.len() > 60, "{code}: only {} steps", moments.len());
         for (number, moment) in moments.iter().enumerate() {
-            let leave = [Leave::All, Leave::Nothing, Leave::Some(mix(number as u64))][number % 3];
-            let what =
-                |lost: Option<usize>| format!("{code}, step {number}, {leave:?}, lost {lost:?}");
-            after_cut(moment, leave, None, what(None));
+            let n = number as u64;
+            let leave = [Leave::All, Leave::Nothing, Leave::Some(mix(n))][number % 3];
+            let what = |lost: Option<usize>, leave: Leave| {
+                format!("{code}, {comes:?}, step {number}, {leave:?}, lost {lost:?}")
+            };
+            after_cut(moment, leave, None, what(None, leave));
             // With a further one these survive two.
             if matches!(code, "raid6" | "drc-g:4,2,1") {
                 let lost = Some(number % slots);
-                after_cut(moment, leave, lost, what(lost));
+                after_cut(moment, leave, lost, what(lost, leave));
+            }
+            // What is zeroed of a new disk is few operations.
+            for leave in (0..32).map(|part| Leave::Some(mix(32 * n + part))) {
+                if comes == Comes::Anew && number < 40 {
+                    after_cut(moment, leave, None, what(None, leave));
+                }
             }
         }
     }
+}
+
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing() {
+    cut_everywhere(Comes::Back);
+}
+
+/// A disk that is being made a new one holds nothing that could be taken back.
+#[test]
+fn a_power_cut_while_a_member_that_left_is_added_anew_loses_nothing() {
+    cut_everywhere(Comes::Anew);
 }

@@ -1,6 +1,7 @@
 //! What happens to an array while clients work, and how a life ends in order.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use weft_array::{ArrayError, Event, MemberState, ScrubMode};
@@ -45,6 +46,8 @@ pub(crate) struct Stage {
     pub promotions: RefCell<Rng>,
     /// What it is drawn from whether a member that left is taken back.
     pub returns: RefCell<Rng>,
+    /// Disks that a command under way has claimed: nobody else can open them.
+    pub claimed: RefCell<BTreeSet<usize>>,
     pub quiet: bool,
     pub gear: Gear,
     pub hangs_of_more: Rc<RefCell<Hangs>>,
@@ -357,7 +360,9 @@ impl Stage {
         self.note_taken(&platter, taken);
     }
 
+    /// The command ends that had claimed the disk.
     fn note_taken(&self, platter: &Platter, taken: Result<(), ArrayError>) {
+        self.claimed.borrow_mut().remove(&platter.number());
         match taken {
             Ok(()) => platter.faults(|f| {
                 f.failed = false;
@@ -367,11 +372,20 @@ impl Stage {
         }
     }
 
-    /// A disk that is no member now.
+    /// A disk that is no member now, claimed until [`Stage::note_taken`].
     fn another_disk(&self, engine: &Engine) -> Option<Platter> {
+        let platter = self.free_disk(engine)?;
+        self.claimed.borrow_mut().insert(platter.number());
+        Some(platter)
+    }
+
+    fn free_disk(&self, engine: &Engine) -> Option<Platter> {
         let slots = Slots::of(engine);
         let spares = engine.0.status().spares;
-        let used = |n: usize| slots.disks.contains(&Some(n)) || spares.contains(&format!("sim{n}"));
+        let used = |n: usize| {
+            let claimed = self.claimed.borrow().contains(&n);
+            claimed || slots.disks.contains(&Some(n)) || spares.contains(&format!("sim{n}"))
+        };
         // One with requests under way stays claimed by whoever had it: they may yet be carried out.
         let free = |n: &usize| !used(*n) && !self.disks.borrow()[*n].platter.is_busy();
         let old = self.disks.borrow().iter().map(|m| m.platter.number()).find(free);

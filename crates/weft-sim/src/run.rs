@@ -369,6 +369,7 @@ impl Run {
             hangs: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
             promotions: RefCell::new(self.world.rng(11_000 + self.report.borrow().lives)),
             returns: RefCell::new(self.world.rng(8000 + self.report.borrow().lives)),
+            claimed: RefCell::default(),
             quiet: self.options.quiet,
             gear: self.gear.clone(),
             hangs_of_more: self.hangs_of_more.clone(),
