@@ -205,12 +205,11 @@ impl Stage {
         let slot = self.draw(|rng| rng.index(slots.disks.len()));
         let number = slots.disks[slot]?;
         if !self.map.survives(self.in_trouble(engine).with(slot)) {
-            // Bad sectors can be had back; then perhaps it does.
+            // Bad sectors can be had back, so that it does the next time. Requests under way may
+            // have met them already.
             for member in self.disks.borrow().iter() {
                 member.platter.faults(|f| f.unreadable.clear());
             }
-        }
-        if !self.map.survives(self.in_trouble(engine).with(slot)) {
             return None;
         }
         self.forget_promises(slot, engine);

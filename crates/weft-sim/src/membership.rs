@@ -205,7 +205,7 @@ pub(crate) fn assemble(
             }
             match Engine::assemble(&rt, disks, force, false, nonce).await {
                 // What the log says found no room: whoever runs it makes some.
-                Err(error) if is_full(&left) && error.contains("no space") => {
+                Err(error) if is_full(&left) && error.to_lowercase().contains("no space") => {
                     left.iter().for_each(|member| member.platter.faults(|f| f.full = false));
                 }
                 // A disk went meanwhile: whoever runs it tries again without.
