@@ -239,7 +239,9 @@ impl Inner {
             self.resync().await;
             return true;
         }
-        if !self.members.rebuilding().is_empty() && !self.jobs.stalled.get() {
+        // A member that is being taken back is not done before it belongs to the array.
+        let joins = self.members.any_staged();
+        if !joins && !self.members.rebuilding().is_empty() && !self.jobs.stalled.get() {
             self.rebuild().await;
             return true;
         }

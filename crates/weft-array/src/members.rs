@@ -164,6 +164,17 @@ impl Members {
         (0..self.len()).filter_map(lane).collect()
     }
 
+    /// Whether a disk has been put into `slot` of which the superblock does not know yet.
+    pub fn is_staged(&self, slot: usize) -> bool {
+        let known = self.superblock.borrow().slots[slot].state;
+        matches!(self.state(slot), SlotState::Rebuilding { .. }) && known == SlotState::Missing
+    }
+
+    /// Whether there is such a slot.
+    pub fn any_staged(&self) -> bool {
+        (0..self.len()).any(|slot| self.is_staged(slot))
+    }
+
     /// Whether every slot that is being rebuilt has its member.
     pub fn only_copies(&self) -> bool {
         self.rebuilding().iter().all(|(slot, _)| self.state(*slot) == SlotState::Active)

@@ -163,6 +163,48 @@ fn what_was_not_flushed_is_rebuilt() {
     }
 }
 
+/// Although nothing of it has to be rebuilt, and jobs look for work all the time.
+#[test]
+fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
+    for (code, slots) in CODES {
+        run(move |rt| async move {
+            let disks = open(&rt, &Power::new(), vec![Cells::default(); slots]);
+            let all = members(&disks);
+            create(&all, &options(code)).await.expect("created");
+            let array = assembled(&rt, &all, 1, code).await;
+            let expected = pattern(0, array.stripe_bytes() as usize, 1);
+            write(&array, 0, &expected).await;
+            array.flush().await.expect("flushed");
+            rt.sleep(10_000 * MILLISECOND).await;
+            array.fail("1").await.expect("failed");
+            let events = array.subscribe();
+            let waking = async {
+                for _ in 0..2000 {
+                    array.set_paused(false);
+                    rt.sleep(MILLISECOND / 100).await;
+                }
+            };
+            let back = array.take_back(all[LEAVES].clone());
+            let (slot, ()) = futures_util::future::join(back, waking).await;
+            assert_eq!(slot.expect("taken back"), Some(LEAVES), "{code}");
+            healthy(&rt, &array, code).await;
+            let ends = std::iter::from_fn(|| events.try_next());
+            let order: Vec<Event> = ends
+                .filter(|e| {
+                    matches!(e, Event::RebuildStarted { .. } | Event::RebuildFinished { .. })
+                })
+                .collect();
+            let in_order = [
+                Event::RebuildStarted { slot: LEAVES, disk: "test1".into() },
+                Event::RebuildFinished { slot: LEAVES },
+            ];
+            assert!(order == in_order, "{code}: {order:?}");
+            is_whole(&array, &expected, code).await;
+            array.stop().await.expect("stopped");
+        });
+    }
+}
+
 /// One that was set back to an earlier state, or used by itself, is not as it left.
 #[test]
 fn a_member_that_is_not_as_it_left_is_no_returning_one() {
@@ -346,8 +388,8 @@ fn cut_everywhere(comes: Comes) {
                 after_cut(moment, leave, lost, what(lost, leave));
             }
             // What is zeroed of a new disk is few operations.
-            for leave in (0..32).map(|part| Leave::Some(mix(32 * n + part))) {
-                if comes == Comes::Anew && number < 40 {
+            for leave in (0..16).map(|part| Leave::Some(mix(16 * n + part))) {
+                if comes == Comes::Anew && number < 30 {
                     after_cut(moment, leave, None, what(None, leave));
                 }
             }

@@ -34,9 +34,12 @@ impl Inner {
 
     /// Clears the stale marks of regions that are rebuilt (`region_map/finish.rs` says how, and why
     /// users need not wait). If the map cannot be written, or users keep a region busy, it stays
-    /// stale on disk, and is finished later.
+    /// stale on disk, and is finished later. So does what requests brought to a disk of which the
+    /// superblock does not know yet: after a crash it may count as missing, and what log records
+    /// say of its units must then hold.
     async fn finish_regions(&self, lane: u8, regions: &[u64]) {
-        if self.members.rebuilding().iter().any(|(_, used)| *used == lane) {
+        let known = |(slot, used): &(usize, u8)| *used == lane && !self.members.is_staged(*slot);
+        if self.members.rebuilding().iter().any(known) {
             let patience = async { self.rt.sleep(GATE_TIME_MAX).await };
             let logged = self.log.is_some();
             let _ = self.map.finish_regions(self, lane, regions, logged, patience).await;

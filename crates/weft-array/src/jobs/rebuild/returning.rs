@@ -66,7 +66,10 @@ impl Inner {
         };
         let (name, stale_regions) = (disk.info().name.clone(), self.map.stale_count(lane));
         let spare = Spare::new(id, disk.clone());
-        if !self.join(slot, lane, spare, Joining::Back).await {
+        let joined = self.join(slot, lane, spare, Joining::Back).await;
+        // Meanwhile nothing was rebuilt, on other slots neither.
+        self.jobs.wake();
+        if !joined {
             return Err(ArrayError::Refused(format!(
                 "{name} failed again while it was taken back"
             )));
