@@ -34,12 +34,11 @@ pub enum ArrayError {
         /// Units lost in the stripe.
         lost: usize,
     },
-    /// So many members are lost that the array no longer takes writes.
-    #[error(
-        "the array has stopped taking writes: {cause}; what is still readable is in its status"
-    )]
+    /// The array stopped taking writes: too many members failed, or a change of membership could
+    /// not take effect.
+    #[error("the array has stopped taking writes: {cause}; its status lists what cannot be read")]
     Broken {
-        /// The failure that was one too many.
+        /// What made it stop.
         cause: String,
     },
     /// The array was assembled to be read only.

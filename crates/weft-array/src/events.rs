@@ -102,9 +102,9 @@ pub enum Event {
     ResyncFinished,
     /// A scrub ended.
     ScrubFinished {
-        /// Units found to disagree with the rest of their stripe.
+        /// Stripes whose redundancy did not match.
         mismatches: u64,
-        /// How many of these were corrected.
+        /// How many of these stripes were repaired.
         repaired: u64,
     },
     /// A job cannot go on; it is tried again when the array changes.

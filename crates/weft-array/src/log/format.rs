@@ -20,7 +20,7 @@ const MAGIC: [u8; 8] = *b"WEFTPPL1";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogId {
     pub array: [u8; 16],
-    /// Grows with each assembly; records of an earlier one are void.
+    /// Random, new with each assembly; records of any other epoch are void.
     pub epoch: u64,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Entry {
     seq: U64,
     stripe: U64,
     /// The data units left out of the payload, and all parity units that have a record of the
-    /// same write and columns: bit u of word u / 64.
+    /// same write and offsets: bit u of word u / 64.
     named: [U64; 4],
     from: U32,
     len: U32,

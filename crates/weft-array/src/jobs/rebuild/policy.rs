@@ -168,7 +168,7 @@ impl Default for RebuildPolicy {
     }
 }
 
-/// Most hot zones: an access looks at all of them when it meets a new one.
+/// Maximum number of hot zones. Choosing the hottest one scans all of them.
 pub const ZONES_MAX: usize = 1024;
 const HEADS_MAX: usize = 4096;
 const DISK_DEPTH_MAX: usize = 64;
