@@ -1,5 +1,5 @@
-//! 4 KiB random reads: what our driver and disks cost beside the bare ring and beside threads, and
-//! what a request over memory costs.
+//! 4 KiB random reads: the cost of our driver and disks compared with the bare ring and with
+//! threads, and the cost of a request over memory.
 //!
 //! `cargo bench -p weft-disk --bench disk [-- FOLDER]`; FOLDER (default: the target's temporary
 //! folder) should be on a real disk. All contestants run in turns in one process, several rounds,

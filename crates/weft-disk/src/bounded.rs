@@ -1,36 +1,36 @@
 //! A disk that answers within a time limit, or is given up.
 //!
-//! A disk can stop answering without failing: a controller that resets for ever, a cable, a file
-//! system that hangs, a host that accepts and never replies. Whoever waits for it holds stripe
-//! locks, log space and memory, so one such disk would stop the whole array. [`BoundedDisk`] stands
-//! before a disk and gives it up
+//! A disk can stop answering without failing: a controller that resets forever, a cable, a file
+//! system that hangs, a host that accepts and never replies. A request that waits for it holds
+//! stripe locks, log space and memory, so one such disk would stop the whole array. [`BoundedDisk`]
+//! wraps a disk and gives it up
 //! * when a request has taken longer than the limit, or
 //! * when its owner says so ([`Disk::sever`]): the array does when it excludes a member.
 //!
-//! From that moment every request under way ends with an error, and every later one fails at once.
-//! A disk is given up for good: open it anew.
+//! From that moment every request in progress ends with an error, and every later one fails at
+//! once. A disk is given up for good; its owner must open it again.
 //!
-//! **What a given-up request leaves.** Its future is dropped, which ends nobody's wait below but
-//! the waiter's: the driver keeps the buffer until the kernel (or the server) has ended the
-//! request, which may be much later, and a write may still be carried out then. So the memory of a
-//! request that was given up is never reused early; a read gets another buffer back. Nobody may
-//! write to such a disk by another way before those requests have ended: a file or block device
-//! stays claimed until then, because each request holds the descriptor that holds the claim.
+//! **What a given-up request leaves.** Its future is dropped, which ends only the caller's wait:
+//! the driver keeps the buffer until the kernel (or the server) has ended the request, which may be
+//! much later, and a write may still be carried out then. So the memory of a given-up request is
+//! never reused early; a read gets another buffer back. No other program may write to such a disk
+//! before those requests have ended: a file or block device stays claimed until then, because each
+//! request holds the descriptor that holds the claim.
 //!
-//! **Cost.** The limit is cut into [`TICKS`] ticks. A request only counts itself in the tick in
-//! which it begins, and out when it ends; one timer for each disk, which runs while there are
-//! requests, moves the tick and looks at the count that is now too old. No clock is read and
-//! nothing is compared for each request. A request is given up after the limit and before a
-//! further tick has passed. Because ticks are counted, and not compared with a clock, a machine
-//! that was suspended, or a process that was stopped, has lost one tick and not its disks.
+//! **Cost.** The limit is divided into [`TICKS`] ticks. A request only increments the count of the
+//! tick in which it begins, and decrements it when it ends. One timer per disk, which runs while
+//! there are requests, advances the tick and checks the count that is now too old. Requests read no
+//! clock and compare nothing. A request is given up after the limit and before a further tick has
+//! passed. Because ticks are counted, and not compared with a clock, a machine that was suspended,
+//! or a process that was stopped, has lost one tick and not its disks.
 //!
-//! **Counts.** This is the layer through which every member goes, so what ends here is counted
-//! ([`Counters`]): a copy of some words for each request, no lock and no allocation. What the owner
-//! ended, and what fails at once because the disk was given up, is not counted.
+//! **Counts.** Every member goes through this layer, so requests are counted here as they end
+//! ([`Counters`]): a few words are copied for each request, without a lock or an allocation.
+//! Requests that the owner ended, and those that fail at once because the disk was given up, do not
+//! count.
 //!
-//! **Long requests.** Zeroing and discarding a whole disk is one call of the caller and may take
-//! minutes on a disk that works. Both are cut to [`ZEROES_BYTES_MAX`], and the limit is each
-//! piece's.
+//! **Long requests.** Zeroing or discarding a whole disk is one call and may take minutes on a
+//! working disk. Both are split into pieces of [`ZEROES_BYTES_MAX`], and the limit applies to each.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What went through a disk: what `iostat` and `zpool iostat` show.
+//! Counts of a disk's requests, as `iostat` and `zpool iostat` show them.
 
 use std::cell::Cell;
 use std::rc::Rc;

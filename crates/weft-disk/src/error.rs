@@ -1,4 +1,4 @@
-//! What goes wrong on a disk, with its place and cause.
+//! Errors of a disk, with their place and cause.
 
 use std::fmt;
 use std::io;
@@ -39,7 +39,7 @@ pub enum DiskErrorKind {
     /// These sectors cannot be read; the rest of the disk works. The array repairs them from
     /// redundancy and writes them back.
     Medium,
-    /// The disk is gone, or was given up by whoever used it.
+    /// The disk is gone, or its owner has given it up.
     Gone,
     /// It did not answer within its time limit, and is not asked any more. What it was asked may
     /// still be carried out.

@@ -1,13 +1,13 @@
 //! A disk that fails on demand, slows down on demand, and counts.
 //!
 //! Faults are data ([`Fault`]), injected at once or by a script that counts operations, through a
-//! handle ([`Faults`]) that stays outside when the disk goes into an array. Nothing is random and
-//! no clock is read but the executor's, so every run is the same again under virtual time.
+//! handle ([`Faults`]) that the test keeps when the disk goes into an array. Nothing is random and
+//! the executor's clock is the only one, so a run repeats exactly under virtual time.
 //!
-//! What a fault means: [`Fault::Medium`] and [`Fault::BitFlip`] belong to sectors and go away when
-//! these are written, as on a real disk. Lost and misdirected writes are acknowledged: only
-//! redundancy can tell. An operation that is under way when the disk goes fails too, and may or may
-//! not have been done.
+//! [`Fault::Medium`] and [`Fault::BitFlip`] belong to sectors and go away when these are written,
+//! as on a real disk. Lost and misdirected writes are acknowledged: only redundancy can reveal
+//! them. An operation that is in progress when the disk goes fails too, and may or may not have
+//! been done.
 
 mod state;
 
@@ -64,7 +64,7 @@ pub struct RateLimit {
     pub ops_per_s: u64,
 }
 
-/// Operations that were asked of a disk, failed ones included.
+/// Operations sent to a disk, failed ones included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OpCounts {
     /// Reads.

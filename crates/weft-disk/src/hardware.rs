@@ -1,11 +1,11 @@
-//! Which piece of hardware a block device is: what a person reads on the label of the disk that is
-//! to be pulled.
+//! Identifies the hardware behind a block device by what is printed on the disk's label, so that
+//! people pull the right disk.
 //!
 //! The kernel names disks in the order in which it finds them, so `/dev/sdc` may be another disk
 //! after the next boot. Serial number, model and world wide name stay. udev has asked the disk for
-//! them, and has decoded what SATA and SAS disks answer; where there is no udev, sysfs has what the
-//! drivers tell: a file `serial` (NVMe, virtio), or the SCSI page 0x80. Nothing is read from the
-//! disk itself, so a disk that hangs holds nobody up.
+//! them, and has decoded the answers of SATA and SAS disks. Without udev, sysfs has what the
+//! drivers report: a file `serial` (NVMe, virtio), or the SCSI page 0x80. Nothing is read from the
+//! disk itself, so a hung disk delays nothing.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
-/// What is kept of a text that a disk tells, in characters.
+/// Maximum length of a text from a disk, in characters.
 const TEXT_MAX: usize = 64;
 
-/// What a disk says that it is. Texts hold no control characters.
+/// How a disk identifies itself. Texts hold no control characters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hardware {
     /// The serial number.
@@ -80,7 +80,7 @@ fn unit_serial(page: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(&serial[..length.min(serial.len())]).into_owned())
 }
 
-/// What a disk tells, fit to be shown: it could hold anything.
+/// Makes a text from a disk safe to show: it could hold anything.
 fn text(told: &str) -> Option<String> {
     let words: Vec<&str> =
         told.split(|c: char| c.is_whitespace() || c.is_control() || c == '\u{fffd}').collect();

@@ -1,4 +1,4 @@
-//! Disks that stand before another disk and change some of what it does.
+//! Disks that wrap another disk and change part of its behaviour.
 
 use weft_rt::{Buf, Frozen};
 
@@ -9,7 +9,7 @@ use crate::{Class, Counters, Disk, DiskInfo, DoneFuture, ReadFuture, WriteOpts};
 /// The two traits name their operations alike: where both are imported, call those of a layer
 /// through [`Layer::below`] or a `dyn Disk`.
 pub trait Layer {
-    /// The disk that it stands before.
+    /// The wrapped disk.
     fn below(&self) -> &dyn Disk;
 
     /// See [`Disk::info`].

@@ -1,6 +1,6 @@
-//! Disks as the engine sees them: one trait, [`Disk`], and what stands behind it – files and
-//! block devices, memory, a queue with two classes, a time limit, injected faults. Disks reached over the
-//! network (NBD) and modelled disks implement the same trait in the crates above.
+//! Disks as the engine sees them: one trait, [`Disk`], and its implementations – files and block
+//! devices, memory, a queue with two classes, a time limit, injected faults. NBD disks and modelled
+//! disks implement the same trait in the crates above.
 #![forbid(unsafe_code)]
 
 mod bounded;

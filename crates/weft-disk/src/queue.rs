@@ -1,8 +1,8 @@
 //! A disk's queue: a limit of depth, and two classes.
 //!
-//! A disk that is given too much at once serves everything late, the user's request behind a
-//! hundred of a rebuild. So at most `depth` requests are with the disk, of which at most
-//! `maintenance_depth` are maintenance's: the other places are always there for users. Who finds no
+//! An overloaded disk serves everything late, and a user's request waits behind a hundred of a
+//! rebuild. So at most `depth` requests are with the disk, of which at most `maintenance_depth`
+//! belong to maintenance; the other places are always there for users. A request that finds no
 //! place waits in the line of its class. When a place becomes free, the first user in line gets it
 //! – except that of every `maintenance_every` places given while both classes wait, one goes to
 //! maintenance. Hence
@@ -11,8 +11,8 @@
 //! * maintenance is never starved: it gets at least one of `maintenance_every` places, and all
 //!   of its `maintenance_depth` when no user waits.
 //!
-//! Flushes are not counted: they order nothing behind them and wait for nobody. The queue knows no
-//! time, so it is the same under both clocks.
+//! Flushes are not counted: they order nothing behind them and wait for no place. The queue does
+//! not use time, so it behaves the same under both clocks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ pub struct QueueConfig {
     pub maintenance_every: usize,
 }
 
-/// Requests with a disk at most, unless something else was asked for.
+/// Default maximum of requests with a disk.
 pub const QUEUE_DEPTH: u16 = 64;
 
 impl QueueConfig {

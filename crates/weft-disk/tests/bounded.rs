@@ -1,4 +1,4 @@
-//! The time limit: a disk that does not answer is given up, and nobody waits for it any more.
+//! The time limit: a disk that does not answer is given up, and all requests stop waiting for it.
 
 mod common;
 

@@ -1,9 +1,9 @@
-//! The server beside nbdkit's memory plugin: fio's nbd engine, Unix sockets, in turns.
+//! Compares the server with nbdkit's memory plugin: fio's nbd engine, Unix sockets, in turns.
 //!
 //! Both serve 256 MiB of memory that was written before, so that every page is there. The rounds
-//! alternate, the first is thrown away, and of the others the median counts. Beside it stands the
-//! processor time that each server took for a request: where fio is the bottleneck, or the
-//! machine has other work, that tells more than the throughput.
+//! alternate, the first is discarded, and the table shows the median of the others. It also shows
+//! the processor time of each server per request, which tells more than the throughput where fio is
+//! the bottleneck or the machine has other work.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

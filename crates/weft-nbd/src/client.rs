@@ -1,25 +1,24 @@
-//! The client: a disk that is an export of some NBD server.
+//! The client: a disk that is an export of an NBD server.
 //!
 //! One connection carries many requests at a time. **No request takes longer than**
-//! [`NbdOptions::request_timeout`], whatever it meets on its way: a queue before it, a connection
-//! that breaks and is made anew, a server that accepts connections and says nothing. Its time runs
-//! from when it is made. When it is over, the disk is gone, and with it all other requests: a
-//! server that kept one waiting for so long is not given the same time again.
+//! [`NbdOptions::request_timeout`], whether it waits in a queue, for a new connection, or for a
+//! silent server. Its time runs from when it is made. When the time is over, the disk is gone, and
+//! with it all other requests: a server that let one wait that long would only do it again.
 //!
 //! When a connection breaks before that:
 //!
-//! * **Nothing unflushed, nothing but reads in flight**: the server is asked again,
-//!   [`NbdOptions::reconnect_attempts`] times, each after a longer pause. Reads are sent again; new
-//!   requests wait. If the export has another size or ability now, or no attempt succeeds, the
-//!   disk is gone.
+//! * **Nothing unflushed, and only reads in flight**: the client reconnects, with at most
+//!   [`NbdOptions::reconnect_attempts`] attempts, each after a longer pause. It sends the reads
+//!   again; new requests wait. If the export has another size or ability now, or no attempt
+//!   succeeds, the disk is gone.
 //! * **Anything else**: the disk is gone at once, and stays so. A server that comes back may have
-//!   lost writes that it had acknowledged and not flushed, and one that we lost sight of may still
-//!   carry out a write that was in flight, over a newer one. Neither can be seen from here, so
-//!   neither may be papered over: the array has redundancy for exactly this.
+//!   lost writes that it had acknowledged and not flushed, and one that was unreachable may still
+//!   carry out a write that was in flight, over a newer one. The client can detect neither, so it
+//!   must not hide either: the array has redundancy for exactly this.
 //!
-//! A disk that its owner gives up ([`Disk::sever`](weft_disk::Disk::sever)) is cut off at once, so
-//! that nothing that waits to be sent is sent any more. What the server has received it may still
-//! carry out, at any time until it has noticed that the connection is gone.
+//! When the owner of a disk gives it up ([`Disk::sever`](weft_disk::Disk::sever)), the client
+//! closes the connection at once and sends nothing more. The server may still carry out what it has
+//! received, at any time until it has noticed that the connection is gone.
 //!
 //! A gone disk answers [`DiskErrorKind::Gone`](weft_disk::DiskErrorKind::Gone) to everything; open
 //! it anew.

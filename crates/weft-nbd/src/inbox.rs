@@ -1,9 +1,9 @@
-//! What has been received on a connection and not been looked at yet.
+//! The receive buffer of a connection.
 //!
-//! Small messages are received many at a time into one buffer. Data that goes to a disk must lie
-//! page-aligned in a buffer of its own: small data is copied there, large data is received
-//! there directly. While large payloads come one after the other, only the head between them is
-//! received here, so that next to nothing of them is copied.
+//! Small messages are received many at a time into one buffer. Data that goes to a disk must be
+//! page-aligned in a buffer of its own: small data is copied there, large data is received there
+//! directly. While large payloads follow one another, only the headers between them are received
+//! here, so that almost none of the data is copied.
 
 use std::cell::Cell;
 use std::io;

@@ -1,8 +1,8 @@
-//! What waits to be sent on a connection, and the loop that sends it.
+//! The send queue of a connection, and the loop that sends it.
 //!
-//! Messages that come together leave together: everything that was put in during a turn of the
-//! executor goes out in one vectored send, heads and data side by side, no byte of data copied.
-//! Each message holds a token until it has been sent; tokens are how memory is accounted for.
+//! All messages that were queued during one turn of the executor go out in one vectored send,
+//! headers and data together, without copying data. Each message holds a token until it has been
+//! sent; tokens account for memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

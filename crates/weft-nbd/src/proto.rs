@@ -8,11 +8,11 @@
 //! of chunks. Everything on the wire is big-endian.
 //!
 //! * [`Negotiation`] is the server's handshake, [`ClientNegotiation`] the client's.
-//! * [`Request`] parses and judges a request; the `put_…` functions write replies.
-//! * [`Response`] parses what a server answers, [`Coverage`] tells when a read is whole.
+//! * [`Request`] parses and checks a request; the `put_…` functions write replies.
+//! * [`Response`] parses a server's answers, [`Coverage`] tells when a read is complete.
 //!
-//! Nothing in here trusts the peer: every length is bounded before anything is allocated for
-//! it, and no input makes it panic (`fuzz/fuzz_targets/nbd_proto.rs`).
+//! This module does not trust the peer: it bounds every length before it allocates memory for it,
+//! and no input makes it panic (`fuzz/fuzz_targets/nbd_proto.rs`).
 //!
 //! What is not offered: TLS (`STARTTLS` is answered `ERR_UNSUP`: encryption belongs to a tunnel,
 //! or to a Unix socket and its permissions), extended headers, `CACHE`, and `RESIZE`.

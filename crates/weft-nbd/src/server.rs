@@ -1,25 +1,25 @@
 //! The server: listeners, exports by name, and the connections.
 //!
-//! Everything runs on one thread, on the ring that also drives the disks. Of each connection there
-//! are two tasks. The **reader** parses requests (many per receive) and starts them: a request that
-//! is done at once, as on a RAM disk, is done in the reader's own turn; another becomes a task. The
-//! **writer** sends what is ready, in whatever order requests end, many replies at once.
+//! Everything runs on one thread, on the ring that also drives the disks. Each connection has two
+//! tasks. The **reader** parses requests (many per receive) and starts them: a request that can
+//! complete at once, as on a RAM disk, does so in the reader's own turn; another becomes a task.
+//! The **writer** sends replies in the order in which requests end, many at once.
 //!
 //! **Memory is bounded** by [`ServerConfig`]: connections × the receive buffer (128 KiB), plus the
 //! bytes of requests in flight, for which a reader takes permits *before* it takes the payload off
-//! the socket. No permit, no reading: the client's own socket fills up, and it waits. A reply
-//! counts until it has been sent; what the kernel then holds for a client is bounded by the socket.
-//! `memory.rs` says who gets how much.
+//! the socket. Without a permit it stops reading: the client's socket fills up, and the client
+//! waits. A reply counts until it has been sent; the socket bounds what the kernel then holds for a
+//! client. `memory.rs` says how the memory is shared.
 //!
 //! **No client can stop the others.** Each has some memory that no other can take, and one that
-//! makes no progress loses what it holds, memory or its place, as soon as others want it
-//! (`doorman.rs`). Nobody need want it if a client owes us the rest of a message, or does not take
-//! our replies, for [`ServerConfig::stall_timeout`]. An idle client may stay for ever.
+//! makes no progress loses its memory or its place as soon as others need it (`doorman.rs`). A
+//! client that owes us the rest of a message, or does not read our replies, for
+//! [`ServerConfig::stall_timeout`] is disconnected in any case. An idle client may stay forever.
 //!
-//! **Ends.** On `DISC`, or when the client just goes, requests in flight run to their end and all
-//! that they hold is released; only of a long trim or write of zeros the rest is not begun if the
-//! client has gone or the server stops. [`Server::shutdown`] stops accepting, refuses new requests,
-//! waits for those in flight, and cuts off what is left after a while.
+//! **Ends.** On `DISC`, or when the client just disappears, requests in flight run to their end and
+//! release what they hold. Only a long trim or write of zeros ends early if the client has gone or
+//! the server stops. [`Server::shutdown`] stops accepting, refuses new requests, waits for those in
+//! flight, and disconnects the remaining clients after a while.
 
 mod connection;
 mod doorman;

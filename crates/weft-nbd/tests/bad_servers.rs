@@ -290,7 +290,7 @@ fn a_server_that_answers_no_request_is_asked_once() {
 
 #[test]
 fn a_server_that_comes_back_silent_is_given_up() {
-    // It hangs up when it is first asked, and greets nobody from then on.
+    // It hangs up at the first request, and never sends a greeting again.
     let server = Script::start(|number, mut stream| {
         if number > 0 {
             return hang(stream);

@@ -26,7 +26,7 @@ fn small() -> ServerConfig {
         connections_max: 16,
         bytes_per_connection: 2 * MIB,
         bytes_total: 4 * MIB,
-        // Far beyond what a test takes: nobody is cut off who holds up no other.
+        // Far longer than a test: a client that blocks no other is never disconnected.
         handshake_timeout: 3600 * SECOND,
         stall_timeout: 3600 * SECOND,
         stall_timeout_contended: 100 * MILLISECOND,
@@ -69,7 +69,7 @@ fn works_with(client: &mut Raw, len: usize) {
 
 #[test]
 fn small_requests_never_wait_for_what_others_hold() {
-    // Nobody is ever cut off here.
+    // No client is ever disconnected here.
     let config = ServerConfig { pool_patience: 3600 * SECOND, ..small() };
     let served = Served::bounded(config, || RamExport::new(4 * MIB));
     let mut bad = deaf(&served, 6);

@@ -1,5 +1,5 @@
-//! Clients that break the rules, stall, or vanish harm nobody but themselves, and what they held
-//! is released (every test ends with a server that has no byte in flight).
+//! Clients that break the rules, stall or disappear harm only themselves, and the server releases
+//! what they held (every test ends with a server that has no byte in flight).
 
 mod support;
 

@@ -1,8 +1,8 @@
 //! One connection of a client: the requests in flight on it, and the loop that takes answers.
 //!
-//! A request is put into a table, its place and a counter make the cookie, and a one-shot hands
-//! over the answer. Data of a read is received straight into the caller's buffer. When the
-//! connection ends, for whatever reason, every request in the table is answered [`Answer::Lost`].
+//! Each request has an entry in a table. The entry's index and a counter form the cookie, and a
+//! one-shot hands over the answer. Data of a read is received straight into the caller's buffer.
+//! When the connection ends, for any reason, every request in the table gets [`Answer::Lost`].
 
 use std::cell::{Cell, RefCell};
 use std::io;

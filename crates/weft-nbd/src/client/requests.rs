@@ -1,4 +1,4 @@
-//! Requests: each cut to what the server takes at a time, sent, and sent again where that is safe.
+//! Splits requests to the server's maximum size, sends them, and repeats them where that is safe.
 
 use std::io;
 

@@ -1,9 +1,9 @@
 //! The addresses of a server.
 //!
-//! The system's resolver blocks, for as long as it likes: it asks files, daemons and other
-//! machines. So it runs on a thread of its own, of which there are few at a time. A question that
-//! is given up leaves its thread behind until the resolver answers, which is why the next ones are
-//! refused when too many are.
+//! The system's resolver asks files, daemons and other machines, and blocks for an unbounded time.
+//! So each query runs on a thread of its own. A query that is given up leaves its thread behind
+//! until the resolver answers; so the number of threads is limited, and further queries are refused
+//! at the limit.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -50,7 +50,7 @@ async fn look_up(
     let ask = move || {
         let found = lookup();
         drop(place);
-        // Nobody waits for it if it took too long.
+        // The receiver is gone if the query took too long.
         let _ = sender.send(found);
     };
     thread::Builder::new().name("weft-resolve".into()).spawn(ask).map_err(failed)?;

@@ -1,7 +1,7 @@
-//! The client's side of the handshake, as a machine that is fed bytes.
+//! The client's side of the handshake, as a state machine over received bytes.
 //!
-//! Greeting → flags → `STRUCTURED_REPLY` (may be refused) → `GO` with a wish for block sizes. A
-//! server that does not know `GO`, or is not of the fixed kind, is asked by `EXPORT_NAME`.
+//! Greeting → flags → `STRUCTURED_REPLY` (may be refused) → `GO` with a request for block sizes.
+//! For a server that does not know `GO`, or is not fixed newstyle, the client uses `EXPORT_NAME`.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -96,7 +96,7 @@ impl ClientNegotiation {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, ClientStep), Violation> {
-        // Judge each field as soon as it is there: a foreign server may send nothing more.
+        // Check each field as soon as it is there: a foreign server may send nothing more.
         if let Ok((magic, rest)) = U64::read_from_prefix(input) {
             if magic.get() != INIT_MAGIC {
                 return Err(Violation::Magic { place: "the greeting", found: magic.get() });

@@ -1,8 +1,8 @@
-//! The server's side of the handshake, as a machine that is fed bytes.
+//! The server's side of the handshake, as a state machine over received bytes.
 //!
-//! States: the client's flags are awaited; then options, one after the other, each
-//! answered before the next is looked at; `GO` or `EXPORT_NAME` ends it with a [`Session`],
-//! `ABORT` with a close. An option too large to look at is skipped and refused.
+//! It waits for the client's flags, then takes options one after the other, and answers each before
+//! it parses the next. `GO` or `EXPORT_NAME` ends it with a [`Session`], `ABORT` with a close. It
+//! skips and refuses an option that is too large.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -47,7 +47,7 @@ impl Catalogue {
     }
 }
 
-/// What was agreed on.
+/// What client and server agreed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     /// Index in the catalogue.
@@ -67,7 +67,7 @@ pub enum Step {
     Again,
     /// The handshake is over; what follows in the input are requests.
     Transmission(Session),
-    /// The client has said goodbye: send what was put out, and close.
+    /// The client has ended the handshake: send the output, and close.
     Close,
 }
 
@@ -227,7 +227,7 @@ impl Negotiation {
         Session { export, structured: self.structured, base_allocation }
     }
 
-    /// The old way to choose: its reply has no head and no way to say no.
+    /// The old way to choose: its reply has no header and cannot refuse.
     fn export_name(
         &self,
         data: &[u8],
@@ -334,7 +334,7 @@ fn meta_queries(data: &[u8]) -> Option<(&str, Vec<&str>)> {
     let mut fields = Fields(data);
     let name = fields.string()?;
     let count = fields.u32()?;
-    // Each query has at least its length: a lying count ends here, before any memory is taken.
+    // Each query has at least its length: a wrong count ends here, before any allocation.
     if u64::from(count) * 4 > fields.0.len() as u64 {
         return None;
     }

@@ -39,7 +39,7 @@ pub(super) struct Connection {
     export: RefCell<Option<Rc<dyn Export>>>,
     /// New requests are refused.
     pub(super) draining: Cell<bool>,
-    /// Nobody is there any more to hear answers.
+    /// The client no longer receives answers.
     pub(super) gone: Cell<bool>,
     pub(super) stage: Cell<Stage>,
     owed_since: RefCell<Rc<Cell<Option<Nanos>>>>,
@@ -59,7 +59,7 @@ pub(super) enum Stage {
     Used,
 }
 
-/// Why a connection ended before its time.
+/// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     #[error("the client broke the protocol: {0}")]
@@ -92,8 +92,8 @@ impl Connection {
         self.export.borrow().as_ref().is_some_and(|served| Rc::ptr_eq(served, export))
     }
 
-    /// Since when this client has kept us waiting: not a byte of what it owes us has come, or has it
-    /// taken of what we send.
+    /// Since when this client has kept us waiting: not a byte of what it owes us has come, or has
+    /// it taken of what we send.
     pub(super) fn waiting_since(&self) -> Option<Nanos> {
         let owed = self.owed_since.borrow().get();
         [owed, self.outbox.sending_since()].into_iter().flatten().min()
@@ -111,7 +111,7 @@ impl Connection {
         let _ = shutdown(&self.fd, Shutdown::Read);
     }
 
-    /// Tells the client that this is the end.
+    /// Ends the stream to the client.
     pub(super) fn hang_up(&self) {
         // It may be gone already.
         let _ = shutdown(&self.fd, Shutdown::Both);
@@ -136,7 +136,7 @@ pub(super) async fn run(server: &Rc<Inner>, connection: &Rc<Connection>) -> Opti
         let all = server.config.requests_per_connection;
         match result {
             Ok(Leave::Goodbye) => {}
-            // A client that goes without a word may still be listening, but need not.
+            // A client that leaves without `DISC` may still be listening, but need not.
             Ok(Leave::Silent) | Err(Fault::Protocol(_)) => connection.gone.set(true),
             Err(Fault::Io(_) | Fault::Vanished(_)) => {
                 connection.gone.set(true);
@@ -158,7 +158,7 @@ pub(super) async fn run(server: &Rc<Inner>, connection: &Rc<Connection>) -> Opti
     let (read, written) = join(reader, writer).await;
     let _ = shutdown(&connection.fd, Shutdown::Both);
     let fault = connection.fault.take();
-    // A client that goes without a word where it may is no fault of anybody.
+    // Leaving without `DISC` is no error where the protocol allows it.
     fault
         .or_else(|| read.err().map(|fault| fault.to_string()))
         .or_else(|| written.err().map(|error| format!("the client took no answer: {error}")))
@@ -180,7 +180,7 @@ async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<Leave, 
     transmission::run(server, connection, &mut inbox, &export, &limits).await
 }
 
-/// Talks until the client has chosen an export, or has gone.
+/// Runs the handshake until the client has chosen an export, or has gone.
 async fn handshake(
     server: &Inner,
     connection: &Connection,

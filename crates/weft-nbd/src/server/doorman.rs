@@ -1,16 +1,16 @@
-//! Who may come in, and who must leave.
+//! Admission and eviction of clients.
 //!
-//! While there is room for everybody a slow client harms nobody, and is let be for long. When
-//! others want what it holds, it must show progress:
+//! While there is room, a slow client does no harm and may stay for long. When other clients need
+//! what it holds, it must make progress:
 //!
-//! * **Places.** When all are taken, a newcomer takes that of the connection which has been in its
-//!   handshake for the longest time; if there is none, that of the oldest which has never made a
-//!   request. Clients that use the server are never displaced; if all do, the newcomer is refused.
-//! * **Memory.** When a request has waited for memory for `pool_patience`, every connection is cut
-//!   off that holds some of the pool and has not moved a byte for `stall_timeout_contended`. A busy
-//!   server does not come to this: its memory changes hands all the time, so that the first in line
-//!   never waits for long.
-//! * **The end.** Who does not take its last answers while the server stops has the same short time.
+//! * **Places.** When all are taken, a new connection takes the place of the one that has been in
+//!   its handshake for the longest time; if there is none, of the oldest that has never made a
+//!   request. Clients that use the server are never displaced; if all do, the new one is refused.
+//! * **Memory.** When a request has waited for memory for `pool_patience`, the server disconnects
+//!   every client that holds some of the pool and has not moved a byte for
+//!   `stall_timeout_contended`. This does not happen on a server that is merely busy: its memory
+//!   changes hands all the time, so that the first in line never waits for long.
+//! * **Shutdown.** While the server stops, a client has the same short time to read its answers.
 
 use std::rc::{Rc, Weak};
 
@@ -27,7 +27,7 @@ const DISPLACED_MAX: usize = 16;
 /// A connection that was made so recently is not displaced although it made no request yet.
 const UNUSED_AGE_MIN: u64 = SECOND;
 
-/// Takes connections until the server stops.
+/// Accepts connections until the server stops.
 pub(super) async fn accept(server: Rc<Inner>, listener: Fd) {
     loop {
         let stop = server.stop.wait();
@@ -61,7 +61,7 @@ fn welcome(server: &Rc<Inner>, fd: Fd) {
     let connection = Rc::new(Connection::new(id, fd, server));
     server.connections.borrow_mut().insert(id, connection.clone());
     let inner = server.clone();
-    // A fault in what serves one client costs no other its connection.
+    // A panic while serving one client must not end the connections of others.
     let rt = server.rt.domain({
         let (inner, connection) = (server.clone(), connection.clone());
         move || {
@@ -81,7 +81,7 @@ fn ended(server: &Inner, id: u64, fault: Option<String>) {
     server.emit(Event::Disconnected { connection: id, fault });
 }
 
-/// Whether there is a place for one more, which may have to be made.
+/// Whether there is a place for one more; displaces a connection if need be.
 fn make_room(server: &Inner) -> bool {
     let connections = server.connections.borrow();
     let max = server.config.connections_max;
@@ -107,7 +107,7 @@ fn make_room(server: &Inner) -> bool {
     }
 }
 
-/// Cuts off clients that keep others, or us for too long, waiting.
+/// Disconnects clients that keep others waiting, or us for too long.
 pub(super) async fn watch(rt: Rt, server: Weak<Inner>) {
     loop {
         let Some(inner) = server.upgrade() else { return };

@@ -1,8 +1,8 @@
-//! Listening sockets, and the care for the files of Unix ones.
+//! Listening sockets, and the files of Unix sockets.
 //!
-//! A socket file outlives a server that died. To replace it without ever taking one from a
-//! live server: under a lock on the directory, try to connect. Refused means dead. There is no
-//! moment at which others could connect: the file gets its permissions between `bind` and `listen`.
+//! A socket file outlives a server that died. To replace it without ever taking one from a live
+//! server, we lock the directory and try to connect: a refusal means that the server is dead. The
+//! file gets its permissions between `bind` and `listen`, so others can never connect too early.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -107,7 +107,7 @@ fn bind_unix(path: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether somebody listens on the socket at `path`.
+/// Whether a server listens on the socket at `path`.
 fn is_alive(path: &Path) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -4,18 +4,19 @@
 //! its reply has been sent. There are three bounds:
 //!
 //! * Each connection has a little memory **of its own**, which no other can take. Requests that fit
-//!   there never wait for other clients, whatever these do.
-//! * All others come out of the **pool**, first come, first served. A third of it is kept for
-//!   requests of at most a MiB, so that they need not stand in line behind long ones.
-//! * Both together stay below the connection's **bound**. Who reaches it waits for itself only.
+//!   there never wait for other clients.
+//! * All others use the **pool**, first come, first served. A third of it is reserved for requests
+//!   of at most a MiB, so that they need not wait behind long ones.
+//! * Both together stay below the connection's **bound**. A client that reaches it waits only for
+//!   its own requests.
 //!
-//! The payload of a write that does not fit the connection's own memory must have begun to arrive
-//! before it may take any of the second half of the pool: the mere announcement of a write holds
-//! nothing up.
+//! If the payload of a write does not fit the connection's own memory, it must have begun to arrive
+//! before it may take any of the second half of the pool. So a client cannot block others by merely
+//! announcing writes.
 //!
-//! A client that holds part of the pool, and neither sends the rest of its payload nor takes its
-//! replies, must not hold up those that would. The pool therefore remembers since when the first in
-//! line has waited; see [`Pool::is_stuck`] and what the server does then (`doorman.rs`).
+//! A client that holds part of the pool, and neither sends the rest of its payload nor reads its
+//! replies, must not block clients that would. So the pool remembers since when the first in line
+//! has waited; see [`Pool::is_stuck`] and what the server does then (`doorman.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -37,7 +38,7 @@ pub(super) struct Pool {
     large: Part,
     /// For those that are not long.
     medium: Part,
-    /// Who waits: since when, and a number.
+    /// The waiting requests: since when, and a number.
     line: RefCell<BTreeSet<(Nanos, u64)>>,
     waited: Cell<u64>,
 }
@@ -97,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// Whether somebody has waited for longer than `patience`.
+    /// Whether a request has waited for longer than `patience`.
     pub(super) fn is_stuck(&self, patience: Nanos) -> bool {
         let first = self.line.borrow().first().map(|(since, _)| *since);
         first.is_some_and(|since| since.saturating_add(patience) <= self.rt.now())

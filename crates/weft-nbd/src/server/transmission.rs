@@ -1,4 +1,4 @@
-//! Requests: received, judged, carried out, answered.
+//! Receives, checks, carries out and answers requests.
 
 use std::rc::Rc;
 
@@ -90,7 +90,7 @@ pub(super) async fn run(
 /// The payload of a request that was refused is on its way nevertheless.
 async fn skip_payload(inbox: &mut Inbox, request: &Request, limits: &Limits) -> Result<(), Fault> {
     let len = request.payload_len();
-    // One that exceeds the bound only somewhat was well meant; one that exceeds it by far, not.
+    // A slight excess over the bound may be a mistake; a large one is not.
     if len / 2 > limits.payload_max {
         let (len, max) = (len.into(), limits.payload_max.into());
         let place = "the data of a write";
@@ -154,7 +154,7 @@ async fn receive(
 }
 
 /// What a piece of a trim or of zeros counts: as much as a write of its length, but no more than
-/// the longest one. It holds no memory to speak of, but it is work that others have to wait for.
+/// the longest one. It holds hardly any memory, but others have to wait for it.
 async fn work_share(server: &Inner, connection: &Connection, len: u64) -> Share {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(server.config.payload_max() as usize);
     match connection.memory.try_take(&server.pool, len, false) {
@@ -192,8 +192,8 @@ impl Service {
         let offset = request.offset;
         let memory = memory.unwrap_or_else(|| Buf::new(0));
         let done = match command {
-            // What a range of no bytes means the protocol leaves open. It succeeds, as with other
-            // servers, and is no business of the export.
+            // The protocol leaves open what a range of no bytes means. It succeeds, as with other
+            // servers, without a call of the export.
             Command::Read { .. } if request.len == 0 => {
                 return self.send_data(request, memory.freeze(), ticket);
             }
@@ -230,8 +230,8 @@ impl Service {
         }
     }
 
-    /// Trims or zeroes piece by piece. Before each but the first, others get their turn, and it ends
-    /// if nobody wants it any more.
+    /// Trims or zeroes piece by piece. Before each but the first, others get their turn, and it
+    /// ends if the client has gone or the server stops.
     async fn in_pieces(
         &self,
         request: &Request,
