@@ -1,10 +1,10 @@
-//! Plans kept for reuse: a degraded read asks the same question again and again.
+//! A cache of repair plans: degraded reads ask for the same plans again and again.
 //!
-//! The different questions are few: patterns of the period × turns of the layout × single wanted
-//! units, for the losses of the day. They are kept in two generations. Plans enter the younger one;
-//! when it holds half the capacity it becomes the older one and the former older one is
-//! dropped. A hit in the older moves to the younger. So what was asked for lately stays, memory is
-//! bounded, and what is held depends only on the questions asked.
+//! There are few different plans: patterns of the period × turns of the layout × single wanted
+//! units, for the current losses. The cache has two generations. Plans enter the younger one; when
+//! it holds half the capacity it becomes the older one and the former older one is dropped. A hit
+//! in the older one moves the plan to the younger. So recent plans stay, memory is bounded, and the
+//! contents depend only on the requests.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};

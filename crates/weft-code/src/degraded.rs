@@ -1,13 +1,14 @@
 //! The DRC paper's model of degraded reads (Sung and Park, IEICE Trans. Inf. & Syst. 2017, §3.2.1).
 //!
-//! Every data disk is read alike. A read of a failed disk becomes reads of others; the *additional
-//! reads* AR of the busiest surviving data disk, per read of its own, say how much slower the array
-//! has become. The closed forms of the paper stand beside [`additional_reads`], which counts.
+//! All data disks are read equally. A read of a failed disk becomes reads of others; the
+//! *additional reads* AR of the busiest surviving data disk, per read of its own, say how much
+//! slower the array has become. [`additional_reads`] counts them, to check the closed forms of the
+//! paper.
 //!
 //! Eq. 1 is exact for one failure, for two groups, and for two failures when groups hold three
 //! units or more; elsewhere it is an upper bound (a union bound: it counts a stripe once for each
-//! failed disk that shares the group). It also supposes that every lost unit is rebuilt by itself;
-//! a rebuild that takes all lost units of a stripe from one set of reads needs less.
+//! failed disk that shares the group). It also assumes that every lost unit is rebuilt separately;
+//! a rebuild that takes all lost units of a stripe from one set of reads needs fewer.
 //!
 //! Parity rotation is left out here, as in the paper; [`Traffic`](crate::Traffic) has it.
 

@@ -1,17 +1,18 @@
 //! The mean time to data loss by simulation: a check of the chain that shares none of its algebra.
 //!
-//! Sets of failed disks are followed, not their number, and each is put to the code itself. Life is
-//! cut into cycles, each from "all disks work" to the next time that this is so, or to the loss of
-//! data. The array is as new at the start of each, so
+//! The simulation tracks sets of failed disks, not their number, and asks the code about each set.
+//! It divides time into cycles, each from "all disks work" to the next such state, or to the loss
+//! of data. The array is as new at the start of each, so
 //!
 //! ```text
 //!   MTTDL = E[length of a cycle] / P(a cycle ends in loss)
 //! ```
 //!
-//! A loss comes once in 10⁹ cycles or less; so in a degraded array the next event is made a failure
-//! half of the time, and each cycle is weighed with how much likelier it was made than it is
-//! ("failure biasing"; Shahabuddin, "Importance Sampling for the Simulation of Highly Reliable
-//! Markovian Systems", Management Science 40(3), 1994). Lengths are means, given the events.
+//! Losses occur once in 10⁹ cycles or less. So in a degraded array the simulation makes the next
+//! event a failure half of the time, and divides the weight of each cycle by how much likelier that
+//! made it ("failure biasing"; Shahabuddin, "Importance Sampling for the Simulation of Highly
+//! Reliable Markovian Systems", Management Science 40(3), 1994). Lengths are means, given the
+//! events.
 
 use crate::reliability::Fleet;
 use crate::units::UnitSet;

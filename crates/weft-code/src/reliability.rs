@@ -1,6 +1,6 @@
 //! Mean time to data loss: a Markov chain over the number of failed disks, solved exactly.
 //!
-//! State f: f disks of n have failed and all data can still be had. Another disk fails with rate
+//! State f: f disks of n have failed and all data can still be read. Another disk fails with rate
 //! (n−f)·λ; the share s of the sets of f+1 disks that survive among those that grow out of a
 //! surviving set of f decides whether the array goes on in state f+1 or is lost. A repair takes the
 //! array back to state f−1 with rate μ (one repair at a time, as the DRC paper's Fig. 10 has it).
@@ -12,9 +12,9 @@
 //!                  └ nothing lost   └ (n−2)λ·(1−s₃) ┴──────▶ lost
 //! ```
 //!
-//! Failures are independent and repair times exponential: the model of the literature, good for
-//! *comparing* codes. Disks of one batch that die together, and sectors found unreadable in the
-//! middle of a rebuild, are not in it; real arrays live shorter.
+//! Failures are independent and repair times exponential: the usual model, good for *comparing*
+//! codes. It leaves out disks of one batch that die together, and sectors that turn out unreadable
+//! during a rebuild; real arrays lose data sooner.
 //!
 //! The rates differ by six orders of magnitude and the result by fifteen, so that a general linear
 //! solver loses every digit. The recurrence below (Grassmann, Taksar and Heyman's idea: eliminate

@@ -12,11 +12,11 @@
 //!   square submatrix is regular; columns and rows are scaled so that row 0 and column 0 are ones,
 //!   which changes no rank. The coefficient of (t, j) depends on neither k nor r.
 //!
-//! **Global rows beside local parities** (LRC, DRC): row t is 2^(j·t), t = 1..r; the XOR of the
-//! local parities stands in for t = 0. For r ≤ 2 any r+1 losses survive, which is the best
-//! possible when groups hold more than r data units. For r ≥ 3 the lost parities may leave
-//! gaps in the exponents; some sets of r+1 losses are then beyond repair although a better choice
-//! of coefficients would save them. The tolerance that is reported is computed, not assumed.
+//! **Global rows in codes with local parities** (LRC, DRC): row t is 2^(j·t), t = 1..r; the XOR of
+//! the local parities stands in for t = 0. For r ≤ 2 any r+1 losses survive, which is the best
+//! possible when groups hold more than r data units. For r ≥ 3 the lost parities may leave gaps in
+//! the exponents; some sets of r+1 losses are then beyond repair although a better choice of
+//! coefficients would save them. The tolerance that is reported is computed, not assumed.
 
 use weft_gf::field;
 
@@ -25,7 +25,7 @@ pub(crate) fn mds(r: usize, t: usize, j: usize) -> u8 {
     if r <= 3 { field::exp(t * j) } else { cauchy(t, j) }
 }
 
-/// Coefficient of column `j` in global row `t` (counted from 0) beside local parities.
+/// Coefficient of column `j` in global row `t` (counted from 0) of a code with local parities.
 pub(crate) fn global(t: usize, j: usize) -> u8 {
     field::exp((t + 1) * j)
 }

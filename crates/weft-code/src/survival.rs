@@ -1,7 +1,7 @@
 //! What an array survives: failure sets of slots, over all stripes.
 //!
-//! A stripe may survive a loss that its neighbour does not: the rows change from stripe to stripe
-//! (DRC), and a rotating layout puts other units on the failed slots. An array survives a set of
+//! A stripe may survive a loss that another does not: the rows change from stripe to stripe (DRC),
+//! and a rotating layout puts different units on the failed slots. An array survives a set of
 //! failed slots only if *every* stripe does. That is why LRC must not rotate parity across groups
 //! (it would keep 14 of 35 triple failures in place of 27) and why DRC-G, which does, keeps none.
 

@@ -1,9 +1,9 @@
 //! What requests and rebuilds cost each slot, counted with the planner over all stripes.
 //!
-//! The paper's model (see [`degraded`](crate::degraded)) looks at data disks only and leaves
-//! rotation out. Here the real placement is asked: every data unit is read once, lost units through
-//! the cheapest repair, and reads are counted slot by slot. As the busiest slot limits the array,
-//! its load when healthy over its load when degraded is the speed that is left.
+//! The paper's model (see [`degraded`](crate::degraded)) covers data disks only and leaves out
+//! rotation. This module uses the real placement: it reads every data unit once, lost units through
+//! the cheapest repair, and counts reads slot by slot. The busiest slot limits the array, so the
+//! remaining speed is its load when healthy divided by its load when degraded.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -59,8 +59,8 @@ fn the_chain_agrees_with_equation_9() {
     }
 }
 
-/// The paper's figures come out with n = 6 disks, though LRC and DRC have 7: beside them the right
-/// ones.
+/// The paper's figures come out with n = 6 disks, though LRC and DRC have 7. The test also checks
+/// the right ones.
 #[test]
 fn the_papers_figures_are_those_of_six_disks() {
     let figures = [
@@ -107,7 +107,7 @@ fn the_shares_of_the_paper_are_those_of_whole_arrays() {
     assert_eq!(p_d(shares(&drc, 28, |s, u| cyclic(s / 4, u))), 0.0);
 }
 
-/// Seeded: whoever changes the simulation sees whether it still agrees.
+/// Seeded, so a change of the simulation shows whether it still agrees.
 #[test]
 fn simulation_agrees_with_the_chain() {
     for (name, disks) in [("raid5", 5), ("raid6", 6), ("lrc:4,2,1", 7), ("rs:4+3", 7)] {

@@ -1,10 +1,9 @@
-//! How fast parity is computed, beside ISA-L and beside copying, in one run.
+//! Speed of parity computation, compared with ISA-L and with copying, in one run.
 //!
-//! `cargo bench -p weft-gf`. Rates are bytes of *data* (sources) read per second, whatever is
-//! written besides; a copy's rate is the bytes copied per second, so it too counts what is read.
-//! Contestants take turns, round by round; the first round is thrown away; a rate is the median of
-//! its rounds and a ratio the median of the rounds' ratios. All memory is touched before the clock
-//! starts.
+//! `cargo bench -p weft-gf`. Rates are bytes of *data* (sources) read per second, without the bytes
+//! written; a copy's rate is the bytes copied per second, so it also counts bytes read. Contestants
+//! take turns, round by round, and the first round is discarded. A rate is the median of its rounds
+//! and a ratio the median of the rounds' ratios. All memory is touched before the clock starts.
 //!
 //! Two settings: *hot*, where a stripe's units stay in the core's caches from call to call, and
 //! *cold*, where the data come from memory, a stripe at a time out of a set larger than the caches.

@@ -1,13 +1,13 @@
-//! From slices to the loops: checks of lengths, choice of loop, pieces.
+//! From slices to the loops: checks lengths, chooses loops, splits units.
 //!
-//! The general product `dst_r = Σ_j rows[r][j]·src_j` is taken apart by what its rows look like:
+//! The general product `dst_r = Σ_j rows[r][j]·src_j` is split by the shape of its rows:
 //!
 //! - a row of ones and a row 1, 2, 4, 8 … go to the P+Q loop together;
 //! - a row of zeros and ones is a sum of some of the sources;
 //! - all other rows go to the general loop, up to [`ROWS_MAX`] at a time.
 //!
-//! If that makes more than one pass over the sources, the passes are made over a piece of the units
-//! small enough to stay in cache from one pass to the next, then over the next piece.
+//! If that takes more than one pass over the sources, all passes run over one piece of the units,
+//! small enough to stay in cache, before the next piece.
 
 use crate::{
     field,

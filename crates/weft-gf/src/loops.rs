@@ -1,6 +1,6 @@
 //! The three loops every kernel is made of, over any [`Vector`].
 //!
-//! Each walks the columns of the units once. For a strip of `U` vectors it visits every source,
+//! Each walks the offsets of the units once. For a strip of `U` vectors it visits every source,
 //! keeps all outputs of that strip in registers, and stores them once:
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! The kernel without vector instructions: eight bytes in a `u64`, four of those a step.
+//! The kernel without vector instructions: four `u64` of eight bytes per step.
 //!
 //! Doubling works on all bytes of a word at once: the top bits are taken out, the rest shifted, and
 //! each byte whose top bit was set receives the reduction. A product is the sum of the doublings

@@ -1,6 +1,6 @@
-//! What a kernel must know of its machine: a vector of bytes.
+//! The interface between the loops and the machine: a vector of bytes.
 //!
-//! The loops over sources and columns ([`crate::loops`]) are written once, over this trait. A
+//! The loops over sources and offsets ([`crate::loops`]) are written once, over this trait. A
 //! machine adds a register type with a handful of operations, each one or a few instructions.
 //!
 //! A value of an implementing type is a *witness*: it can only be made by the `unsafe`

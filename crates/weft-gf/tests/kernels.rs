@@ -1,5 +1,5 @@
 //! Every kernel this machine can run computes the definition, whatever the length, the alignment,
-//! the number of sources and the shape of the rows – and touches no byte beside its units.
+//! the number of sources and the shape of the rows – and touches no byte outside its units.
 
 mod common;
 
@@ -116,7 +116,7 @@ fn all_products() {
             assert!(out[..] == define(&[0; 256], &[c], &[&all]), "{kernel}: {c}");
             kernel.mul_acc(&mut out, c, &all);
             assert!(out == [0; 256], "{kernel}: {c}·x + c·x = 0");
-            // Beside another row, a one or a zero goes through the general loop as well.
+            // Together with another row, a one or a zero goes through the general loop as well.
             let (mut a, mut b) = ([0; 256], [0; 256]);
             kernel.encode(&[&[c, 2], &[3, c]], &[&all, &all], &mut [&mut a, &mut b]);
             assert!(a[..] == define(&[0; 256], &[c ^ 2], &[&all]), "{kernel}: {c}");

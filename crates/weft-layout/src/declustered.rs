@@ -1,7 +1,7 @@
-//! More slots than the stripe is wide: stripes spread so that every failed slot is rebuilt by all
-//! others.
+//! More slots than the stripe is wide: stripes are spread so that all other slots take part in the
+//! rebuild of a failed one.
 //!
-//! Units are dealt out in order over the n columns of a *block*, stripe after stripe, w units each;
+//! Units are assigned in order to the n columns of a *block*, stripe after stripe, w units each;
 //! after lcm(w, n) units the block ends flush with a row. Within a stripe the columns are
 //! neighbours, so they differ. Columns become slots by a permutation that changes from block to
 //! block: `slot = (base[column] + shift) mod n`, the shift going through 0..n before the next base

@@ -4,7 +4,7 @@
 //! is one unit-sized piece of a slot, and gives the inverse. Units are numbered as in `weft-code`:
 //! data first, then parity, so the array's data unit number n is unit n mod k of stripe n / k.
 //!
-//! RAID-0, 1, 10, 4, 5 and 6 lie on the slots byte for byte as Linux md puts them.
+//! RAID-0, 1, 10, 4, 5 and 6 use the data layout of Linux md, byte for byte.
 //!
 //! * `turning`: stripes as wide as the array (RAID-0/1/4/5/6, `rs`, LRC, DRC);
 //! * `algorithm`: md's parity rotations;

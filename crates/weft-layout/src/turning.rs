@@ -1,6 +1,6 @@
 //! Stripes as wide as the array: stripe s lies in row s of every slot, and only which unit is in
-//! which slot changes, with a short period. All of RAID-0, 1, 4, 5, 6, `rs`, LRC and DRC
-//! place themselves so; what differs is a small table, a line of slots for each turn.
+//! which slot changes, with a short period. RAID-0, 1, 4, 5, 6, `rs`, LRC and DRC all do this; they
+//! differ in a small table, with a line of slots for each turn.
 //!
 //! **Local groups** (LRC, DRC) occupy k/l + 1 neighbouring slots each, the group's base data and
 //! its parity; the global parities come last:

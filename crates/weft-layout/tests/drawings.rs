@@ -1,5 +1,5 @@
-//! The drawings in the documentation are what the code does. After a change that is meant, write
-//! them anew with `WEFT_DRAW=1 cargo test -p weft-layout --test drawings`.
+//! The drawings in the documentation match the code. After an intended change, regenerate them
+//! with `WEFT_DRAW=1 cargo test -p weft-layout --test drawings`.
 
 use std::fmt::Write;
 use std::{env, fs};

@@ -1,17 +1,17 @@
-//! Memory that the kernel knows already.
+//! Memory that is registered with the kernel.
 //!
-//! For every request past the page cache the kernel finds and pins the pages of its buffer, and
-//! lets go of them at its end. Memory that is *registered* with a ring is pinned once. So small
-//! buffers, where this counts most, come from one arena of a process, which every ring registers;
-//! what the arena has no room for comes from the heap and is pinned each time.
+//! For every direct I/O request the kernel looks up and pins the pages of its buffer, and unpins
+//! them at the end. Memory that is *registered* with a ring is pinned once. So small buffers, where
+//! this matters most, come from one arena per process, which every ring registers. When the arena
+//! is full, buffers come from the heap and are pinned each time.
 //!
-//! *Shape.* One huge page's worth, so that the kernel may hold it as one piece. Blocks are powers
-//! of two between a page and [`BLOCK_BYTES_MAX`]; a block is halved if no smaller one is left, and
-//! halves are never joined again: in the long run the arena goes to the smallest, which gain the
-//! most.
+//! *Shape.* The arena has the size of a huge page, so that the kernel may map it as one piece.
+//! Blocks are powers of two between a page and [`BLOCK_BYTES_MAX`]. A block is halved if no smaller
+//! one is left, and halves are never merged: in the long run the arena goes to the smallest blocks,
+//! which gain the most.
 //!
-//! *Life.* It is mapped when the first ring starts, and stays until the process ends: blocks may
-//! outlive the ring, and wander to other threads.
+//! *Life.* The arena is mapped when the first ring starts, and stays until the process ends: blocks
+//! may outlive the ring, and move to other threads.
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -1,13 +1,13 @@
 //! Page-aligned buffers that an I/O owns until it completes.
 //!
-//! A [`Buf`] is the only view of its bytes and may be written; it can be split into disjoint
-//! parts that go to different disks, without a copy, and be joined again. [`Buf::freeze`] turns
-//! it into a [`Frozen`], which many can read at the same time (a mirror's members, say) and
-//! nobody can write. The kernel may therefore be given their addresses without risk: while
-//! an operation is in flight the driver holds the `Buf` or `Frozen` itself.
+//! A [`Buf`] is the only view of its bytes and may be written; it can be split into disjoint parts
+//! that go to different disks, without a copy, and be joined again. [`Buf::freeze`] turns it into a
+//! [`Frozen`], which many can read at the same time (a mirror's members, say) and which is
+//! immutable. So it is safe to pass their addresses to the kernel: while an operation is in flight
+//! the driver holds the `Buf` or `Frozen` itself.
 //!
 //! Memory comes from size classes kept per thread, so that the steady state allocates nothing and
-//! touches no cold page; small blocks from the arena that rings register, while it has some.
+//! touches no cold page. Small blocks come from the arena that rings register, while it has some.
 //! Recycled memory holds old bytes: a fresh `Buf` is *initialised* but its contents are
 //! unspecified, except from [`Buf::zeroed`].
 
@@ -339,8 +339,8 @@ impl Deref for Frozen {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: start..start+len lies in the block and is initialised; nobody can write
-        // it: the unique Buf was consumed by freeze.
+        // SAFETY: start..start+len lies in the block and is initialised; it is
+        // immutable: the unique Buf was consumed by freeze.
         unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().add(self.start), self.len) }
     }
 }

@@ -1,4 +1,5 @@
-//! Binding a thread to a processor: a wake-up across processors costs ten times one within.
+//! Binding a thread to a processor, because a wake-up across processors costs ten times as much as
+//! one on the same processor.
 
 use std::io;
 

@@ -1,14 +1,14 @@
-//! Domains of failure: tasks that fail together, so that others need not.
+//! Failure domains: tasks that fail together, so that others need not.
 //!
-//! A panic in a task says that what the task worked on is not what the program takes it for. That
-//! state is shared with some tasks and not with others: an array's tasks share the array. So the
-//! tasks of an array are a domain. When one of them panics, none of them may run on: all are dropped
-//! where they stand, in the middle of what they did, as a crash of the whole program would leave
-//! them. What they kept on disks is made for that. Requests that are with the kernel by then end
-//! there, and keep their buffers until they have.
+//! A panic in a task means that its state is not what the program believes. The task shares that
+//! state with some tasks and not with others: an array's tasks share the array. So the tasks of an
+//! array form a domain. When one of them panics, none of them may continue: all are dropped where
+//! they stand, as a crash of the whole program would leave them. Their on-disk state is built to
+//! survive that. Requests that the kernel has by then still complete, and keep their buffers until
+//! they have.
 //!
-//! What unwinds is caught at the poll of a task. The memory behind it stays sound (nothing is
-//! freed twice, borrows end); its meaning is what nobody can trust, and nobody asks any more.
+//! The executor catches the unwinding at the poll of a task. The memory stays sound (nothing is
+//! freed twice, borrows end), but its contents cannot be trusted, and no task uses them any more.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,10 +1,9 @@
 //! The executor: a queue of runnable tasks on one thread.
 //!
-//! Turn by turn it polls what is runnable, fires due timers, and lets the driver reap
-//! completions; when nothing is runnable it parks in the driver until the next deadline.
-//! Runnable tasks are taken first-in-first-out, or in an order drawn from a seed (`schedule.rs`), so
-//! that the simulator explores interleavings that a busy ring would produce and can replay each
-//! exactly.
+//! Turn by turn it polls what is runnable, fires due timers, and lets the driver reap completions;
+//! when nothing is runnable it parks in the driver until the next deadline. Runnable tasks are
+//! taken first-in-first-out, or in an order drawn from a seed (`schedule.rs`), so that the
+//! simulator explores interleavings that a busy ring would produce and can replay each exactly.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -99,8 +98,8 @@ impl Rt {
     }
 
     /// A handle whose tasks fail together: when one of them panics, all of them are dropped where
-    /// they stand, as [`Rt::kill_all`] does, and `failed` is called, once. Others go on. Whoever
-    /// awaits a task of a failed domain waits for ever, and what is spawned in it later never runs.
+    /// they stand, as [`Rt::kill_all`] does, and `failed` is called, once. Other tasks continue. An
+    /// await of a task of a failed domain never ends, and what is spawned in it later never runs.
     #[must_use]
     pub fn domain(&self, failed: impl FnOnce() + 'static) -> Self {
         Rt(self.0.clone(), Some(Rc::new(Domain::new(failed))))
@@ -166,7 +165,7 @@ impl Rt {
         Task(rx)
     }
 
-    /// Starts a task that nobody waits for, with its first poll in the caller's own turn: a
+    /// Starts a detached task, with its first poll in the caller's own turn: a
     /// request that can end at once does.
     pub fn launch(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
         let task = self.admit(future);

@@ -2,10 +2,9 @@
 //! page-aligned buffers that I/O owns until it completes.
 //!
 //! **One engine, two clocks.** Everything above this crate is async code that sees time only
-//! through [`Rt::now`] and [`Rt::sleep`]. What stands behind them is a [`Driver`]: an io_uring of a
-//! pinned thread in production, or [`VirtualTime`] under the simulator and in tests, where
-//! "waiting" means moving the clock to the next timer. The program under test is the program that
-//! ships.
+//! through [`Rt::now`] and [`Rt::sleep`]. A [`Driver`] implements them: an io_uring of a pinned
+//! thread in production, or [`VirtualTime`] under the simulator and in tests, where "waiting" means
+//! moving the clock to the next timer. So the tests run the code that ships.
 //!
 //! A task never moves between threads, so tasks may hold `Rc` and need no locks. A
 //! [`std::task::Waker`] may be used from any thread: a wake from outside rings the driver's

@@ -1,17 +1,16 @@
-//! An allocator for a thread that makes and drops small things all day.
+//! An allocator for small, short-lived blocks.
 //!
-//! Every request boxes some futures and drops them again; with many in flight they come and go in
-//! bursts, for which the C library keeps too little at hand: beyond seven blocks of a size it joins
-//! and splits them again and again, which was a fifth of the engine's processor time. Here each
-//! thread keeps, for each size class, a list of blocks that were freed, and takes the next one from
-//! it.
+//! Every request boxes some futures and drops them again. With many requests in flight these come
+//! and go in bursts, for which the C library caches too little: beyond seven blocks of a size it
+//! merges and splits them again and again, which was a fifth of the engine's processor time. Here
+//! each thread keeps a list of freed blocks for each size class, and takes the next one from it.
 //!
 //! *Bounds.* Classes are multiples of 64 bytes up to 4 KiB. A thread keeps at most 64 KiB of each,
-//! together 4 MiB, while it has an executor, and nothing before or afterwards. What is beyond,
-//! larger or unusually aligned goes to the system.
+//! together 4 MiB, while it has an executor, and nothing before or afterwards. Blocks beyond that
+//! limit, larger or unusually aligned blocks go to the system.
 //!
-//! *Any thread may free any block*: each was got from the system by itself, with its class's size,
-//! and so belongs to whichever list it is put in.
+//! *Any thread may free any block*: each was allocated from the system separately, with its class's
+//! size, so it can go to the list of any thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -110,7 +109,7 @@ impl List {
     /// Keeps a free block.
     ///
     /// # Safety
-    /// `block` was allocated with the layout of this list's class, and nobody uses it any more.
+    /// `block` was allocated with the layout of this list's class, and is no longer in use.
     unsafe fn push(&self, block: *mut u8) {
         // SAFETY: the block is the caller's to give, long enough and aligned for a pointer.
         unsafe { block.cast::<*mut u8>().write(self.head.get()) };
@@ -182,7 +181,7 @@ unsafe impl GlobalAlloc for Pool {
                     let len = layout.size().min(size);
                     // SAFETY: both blocks have at least `len` bytes, and they are two.
                     unsafe { moved.copy_from_nonoverlapping(block, len) };
-                    // SAFETY: the caller's promise; nobody uses the old block from here on.
+                    // SAFETY: the caller's promise; the old block is not used from here on.
                     unsafe { self.dealloc(block, layout) };
                 }
                 moved

@@ -4,25 +4,25 @@
 //! operation has been reaped, whatever happens to the future that waits for it. So an operation's
 //! buffer, descriptor and addresses live in a *slot* of the driver, and a slot is
 //! freed only after its completion. A dropped future detaches its slot: disk operations run on
-//! unobserved, socket operations are cancelled (they could wait for ever), and in both cases the
+//! unobserved, socket operations are cancelled (they could wait forever), and in both cases the
 //! memory is released by the completion and not before. Dropping the ring itself cancels
 //! everything and waits for the last completion.
 //!
-//! **Bounds.** There are two kinds of slots, fixed at the start: for operations of disks, which end
-//! by themselves, and for those of sockets, which wait for a peer. Idle clients can therefore never
-//! take the slots that disks need. Who finds no free slot waits in line. The completion queue holds
-//! one entry for every slot and its cancellation; should it overflow all the same, the kernel keeps
-//! the rest and the next turn fetches it.
+//! **Bounds.** There are two kinds of slots, with fixed numbers: for disk operations, which end by
+//! themselves, and for socket operations, which wait for a peer. So idle clients can never take the
+//! slots that disks need. An operation that finds no free slot waits in line. The completion queue
+//! holds one entry for every slot and its cancellation; if it overflows all the same, the kernel
+//! keeps the rest and the next turn fetches it.
 //!
 //! **System calls.** Operations are only queued when they are polled; the executor's turn ends in
 //! [`Driver::poll`] or [`Driver::park`], which submits the whole batch and reaps in one call.
 //! The kernel sets a flag when completions wait for us, so a busy turn with nothing to
 //! submit and nothing to reap makes no call at all.
 //!
-//! **Modes.** Asked for are DEFER_TASKRUN, SINGLE_ISSUER, COOP_TASKRUN and SUBMIT_ALL (Linux 6.1):
-//! completions are then handled inside our own calls only, never by an interruption. A kernel that
-//! refuses them gets the next [`Mode`] in line, down to a plain ring (Linux 5.11, for timeouts as
-//! an argument). [`Ring::mode`] tells which one it was.
+//! **Modes.** The ring asks for DEFER_TASKRUN, SINGLE_ISSUER, COOP_TASKRUN and SUBMIT_ALL (Linux
+//! 6.1): completions are then handled only inside our own calls, without interrupting the thread.
+//! If the kernel refuses, the ring tries the next [`Mode`], down to a plain ring (Linux 5.11, for
+//! timeouts as an argument). [`Ring::mode`] returns the result.
 //!
 //! **Wakes from other threads** write to an eventfd that the ring reads. Many wakes
 //! before the ring looks cost one write.
@@ -170,7 +170,7 @@ impl Ring {
         self.0.mode
     }
 
-    /// Operations that the kernel has not completed, or whose result nobody has taken yet.
+    /// Operations that the kernel has not completed, or whose result was not taken yet.
     pub fn in_flight(&self) -> usize {
         self.0.slab.borrow().in_flight()
     }

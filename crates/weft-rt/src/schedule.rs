@@ -1,11 +1,10 @@
-//! Drawn schedules: which runnable task is polled next, and whether time passes before it is.
+//! Random schedules: which runnable task is polled next, and whether time passes before that.
 //!
-//! A program is not alone with its clock: while a task is runnable other disks complete, timers
-//! fire, and the operating system may keep the thread off its core for longer than a disk takes. A
-//! virtual clock that moves only when nothing is runnable hides all of that: no completion ever
-//! meets a program that has not dealt with the one before. So under [`Schedule::Racing`] the clock
-//! may move to the next deadline although tasks are runnable, and what is due then becomes runnable
-//! beside them.
+//! In reality, while a task is runnable, disks complete, timers fire, and the operating system may
+//! keep the thread off its core for longer than a disk takes. A virtual clock that moves only when
+//! nothing is runnable hides all of that: no completion ever arrives before the program has dealt
+//! with the previous one. So under [`Schedule::Racing`] the clock may move to the next deadline
+//! although tasks are runnable, and what is due then becomes runnable, too.
 //!
 //! Choosing uniformly among the runnable tasks finds shallow races only: that one task waits while
 //! another takes k steps has a chance that falls exponentially with k. Probabilistic concurrency

@@ -1,8 +1,8 @@
 //! Virtual time: waiting means moving the clock to the next timer.
 //!
-//! Two ways of hanging are turned into panics that name the seed. When nothing is runnable
-//! and no timer is set, nothing can ever happen again: a lost wake-up or a deadlock. And when
-//! a run takes more turns than its budget, tasks are waking each other for ever.
+//! Two kinds of hang become panics that name the seed. If nothing is runnable and no timer is set,
+//! nothing can ever happen again: a lost wake-up or a deadlock. If a run takes more turns than its
+//! budget, tasks are waking each other forever.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
-//! Wakers without memory: a waker is a number.
+//! Wakers without allocation: a waker is a number.
 //!
-//! Waking is the executor's most frequent act, and on one thread it should cost no atomic
+//! Waking is the executor's most frequent operation, and on one thread it should cost no atomic
 //! operation, no lock and no allocation. A [`Waker`] must be usable from any thread, though, and
 //! may outlive its task and even its executor. So its data is not a pointer but a [`TaskId`] packed
 //! into one word: which executor, which slot in its table, and which generation of that slot.
@@ -8,9 +8,9 @@
 //!
 //! A wake looks for the executor among those of its own thread, and pushes the slot on that one's
 //! queue. If it is not there, the wake comes from another thread: a registry of the process leads
-//! to the executor's inbox and doorbell; this is the slow way, and has a lock. A waker that
-//! outlived its task differs in generation, and is ignored; should a generation come round again
-//! (after a million tasks in one slot), its wake is merely spurious, which every future must bear.
+//! to the executor's inbox and doorbell, which is slower and takes a lock. A waker that outlived
+//! its task differs in generation, and is ignored. If a generation number is reused (after a
+//! million tasks in one slot), the wake is merely spurious, which every future must tolerate.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};

@@ -62,7 +62,7 @@ fn a_seed_decides_the_interleaving_and_repeats_it() {
     assert_ne!(run(1), run(2));
 }
 
-/// A task that is runnable all the time, beside one that sleeps again and again. Gives the time at
+/// Runs a task that is always runnable and one that sleeps again and again. Gives the time at
 /// which the first ended, and how often the second had woken until then.
 fn busy_beside_a_sleeper(schedule: Schedule) -> (u64, u64) {
     let rt = virtual_rt(schedule);

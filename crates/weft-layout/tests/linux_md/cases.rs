@@ -1,4 +1,4 @@
-//! The arrays that are compared: mdadm's options beside weft's names.
+//! The arrays to compare: mdadm's options and weft's names.
 
 use weft_code::{CodeSpec, sets};
 use weft_layout::Algorithm;

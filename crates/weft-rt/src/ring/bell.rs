@@ -31,8 +31,8 @@ impl Bell {
         }
     }
 
-    /// The ring has read the eventfd; the owner looks for work after this. Whoever rings between
-    /// the read and this call is seen by that look, since both are one atomic's swaps.
+    /// The ring has read the eventfd; the owner looks for work after this. That look also finds
+    /// work whose ring came between the read and this call, since both swap the same atomic.
     pub(super) fn answered(&self) {
         self.rung.swap(false, Ordering::AcqRel);
     }

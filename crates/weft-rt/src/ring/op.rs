@@ -62,7 +62,7 @@ pub(super) enum Held {
     Message(Box<Message>),
     #[expect(dead_code, reason = "only kept alive for the kernel")]
     Address(Box<libc::sockaddr_storage>),
-    /// The result is a new descriptor, to be closed if nobody takes it.
+    /// The result is a new descriptor, to be closed if it is not taken.
     NewFd,
 }
 
@@ -170,7 +170,7 @@ impl Slab {
 pub(super) struct Op<'a> {
     ring: &'a Ring,
     index: u32,
-    /// Whether it may wait for ever and must be cancelled when nobody waits for it.
+    /// Whether it may wait forever and must be cancelled when its future is dropped.
     endless: bool,
     taken: bool,
 }

@@ -1,4 +1,4 @@
-//! A bell: everyone who waits is woken when it rings.
+//! A notification that wakes all waiters.
 
 use std::cell::RefCell;
 use std::task::{Poll, Waker};

@@ -28,7 +28,7 @@ pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Hands the value over; it is dropped if nobody waits for it any more.
+    /// Hands the value over; it is dropped if the receiver is gone.
     pub fn send(self, value: T) {
         self.0.borrow_mut().value = Some(value);
         // Dropping self wakes the receiver.

@@ -1,4 +1,4 @@
-//! A fair counting semaphore: who asks first is served first, however much it asks for.
+//! A fair counting semaphore: first come, first served, whatever the number of permits.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ impl Semaphore {
         Acquire { semaphore: self.clone(), wanted, id: None }
     }
 
-    /// Takes `wanted` permits if they are free and nobody is in line.
+    /// Takes `wanted` permits if they are free and the line is empty.
     pub fn try_acquire(&self, wanted: usize) -> Option<Permit> {
         let mut state = self.0.borrow_mut();
         if !state.queue.is_empty() || state.available < wanted {
@@ -68,7 +68,7 @@ impl Semaphore {
         self.0.borrow().available
     }
 
-    /// Whether all of `total` permits are free and nobody is in line.
+    /// Whether all of `total` permits are free and the line is empty.
     pub fn is_idle(&self, total: usize) -> bool {
         let state = self.0.borrow();
         state.available == total && state.queue.is_empty()
