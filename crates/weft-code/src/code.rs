@@ -222,7 +222,7 @@ impl Code {
         })
     }
 
-    /// How many more units of `stripe` may be lost, whichever they are, when `lost` are lost; none
+    /// How many more units of `stripe` may be lost, in any combination, when `lost` are lost; none
     /// if data is lost already.
     #[must_use]
     pub fn margin(&self, stripe: u64, lost: UnitSet) -> Option<Margin> {

@@ -58,7 +58,7 @@ pub fn p_edr(p_fdr: f64, u_rp: f64) -> f64 {
 pub enum Tried {
     /// All, also those that lose data.
     All,
-    /// Those after which all data can still be had.
+    /// Those after which all data can still be recovered.
     Recoverable,
 }
 

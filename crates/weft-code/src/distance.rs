@@ -4,22 +4,22 @@
 //! *word*). So a code survives any d − 1 losses, where d is the weight of its lightest word: w data
 //! units, the local parities of a groups whose data do not sum to zero, and b global parities.
 //!
-//! One data unit with all its parities weighs r + 2. Which words are lighter? Row t of the globals is
-//! α_j^t, α_j = 2^j, t = 1..r. If b = 0, r consecutive powers vanish, hence w > r, or w > r + 1 with
-//! a = 0: not lighter. So b ≥ 1, and w ≤ d − 2. A lighter word has at least w − 1 global zeros; if
-//! those have rank w − 1 on its data they determine it, up to a factor. So for each choice of w data
-//! units and w − 1 rows there is one candidate, whose sums over the groups are then looked at, stripe by
-//! stripe of the period. Two things make that few:
+//! One data unit with all its parities weighs r + 2. Which words are lighter? Row t of the globals
+//! is α_j^t, α_j = 2^j, t = 1..r. If b = 0, r consecutive powers vanish, hence w > r, or w > r + 1
+//! with a = 0: not lighter. So b ≥ 1, and w ≤ d − 2. A lighter word has at least w − 1 global
+//! zeros; if those have rank w − 1 on its data they determine it, up to a factor. So for each
+//! choice of w data units and w − 1 rows there is one candidate, whose sums over the groups are
+//! then checked, stripe by stripe of the period. Two things make that few:
 //! * Moving all units by the same number multiplies each row by a constant: the candidate stays the
-//!   same. Only choices that begin with unit 0 are solved (*shapes*), and moved only if they promise
-//!   a lighter word. Nearly all do not: their coefficients would have to sum to zero.
+//!   same. Only choices that begin with unit 0 are solved (*shapes*), and moved only if they
+//!   promise a lighter word. Nearly all do not: their coefficients would have to sum to zero.
 //! * Light words are looked for first, with few data units, and a word found bounds the others.
 //!
-//! Where the zeros have a smaller rank (it takes units 51 or more apart), the sums over groups belong to
-//! what determines the word, and all choices of rows are tried, local ones among them.
+//! Where the zeros have a smaller rank (it takes units 51 or more apart), the sums over groups
+//! belong to what determines the word, and all choices of rows are tried, local ones among them.
 //!
-//! Finding the lightest word is hard in general. Beyond a bounded number of candidates the search ends,
-//! and what it has excluded is a lower bound.
+//! Finding the lightest word is hard in general. Beyond a bounded number of candidates the search
+//! ends, and what it has excluded is a lower bound.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ use crate::rows;
 /// Candidates that are solved: about a second.
 const CANDIDATES_MAX: u64 = 1_500_000;
 
-/// How many losses a code survives, whichever they are.
+/// How many losses a code survives, in any combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tolerance {
     pub losses: usize,

@@ -14,10 +14,10 @@
 //! | `lrc:K,L,R` | one XOR row for each of L groups; R global rows 2^(j·t), t = 1..R |
 //! | `drc:K,L,R`, `drc-g`, `drc-oa` | as LRC, the groups changing from stripe to stripe |
 //!
-//! This crate knows nothing of disks and offsets: where a unit lies is the business of
-//! `weft-layout`; the arithmetic on data is that of `weft-gf`. It answers
+//! This crate knows nothing of disks and offsets: `weft-layout` places units, and `weft-gf` does
+//! the arithmetic on data. It answers
 //! * what a write changes: [`Code::row`], [`Code::parities_of`];
-//! * what a repair reads: [`Code::plan`], and [`PlanCache`] for questions that come again;
+//! * what a repair reads: [`Code::plan`], and [`PlanCache`] for repeated questions;
 //! * what survives: [`Code::decodable`], [`Code::tolerance`], and [`Survival`] for whole arrays;
 //! * how long: [`Fleet`] (a Markov chain, solved exactly) and [`monte_carlo`];
 //! * at what cost: [`Traffic`] slot by slot, and the DRC paper's model in [`degraded`].

@@ -97,7 +97,7 @@ pub enum CodeSpec {
     },
 }
 
-/// Why a code cannot be had as asked.
+/// Why a code cannot be built as specified.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
     /// No code of that name.

@@ -11,7 +11,7 @@ use std::fmt;
 use crate::code::{Code, sets};
 use crate::units::UnitSet;
 
-/// The question what an array survives: a code, and where its units lie.
+/// An array for questions of survival: a code, and the placement of its units.
 pub struct Survival<'a, F> {
     code: &'a Code,
     slots: usize,
@@ -19,7 +19,7 @@ pub struct Survival<'a, F> {
     slot: F,
 }
 
-/// How many more losses are survived, whichever they are.
+/// How many more losses are survived, in any combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Margin {
     /// So many.
@@ -32,7 +32,7 @@ pub struct Margin {
 /// How many of the failure sets of one size an array survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Sets after which all data can be had.
+    /// Sets after which all data can be recovered.
     pub recoverable: u64,
     /// All sets of that size.
     pub total: u64,
@@ -54,7 +54,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Survival<'a, F> {
         Self { code, slots, stripes, slot }
     }
 
-    /// Whether all data can be had with the slots `failed` gone.
+    /// Whether all data can be recovered with the slots `failed` gone.
     #[must_use]
     pub fn survives(&self, failed: UnitSet) -> bool {
         if failed.len() <= self.code.tolerance() {
@@ -66,7 +66,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Survival<'a, F> {
         })
     }
 
-    /// How many more slots may fail, whichever they are, when `failed` are gone; none if data is
+    /// How many more slots may fail, in any combination, when `failed` are gone; none if data is
     /// lost already.
     #[must_use]
     pub fn margin(&self, failed: UnitSet) -> Option<Margin> {

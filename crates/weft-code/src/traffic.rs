@@ -13,7 +13,7 @@ use crate::code::Code;
 use crate::plan::{Plan, Undecodable};
 use crate::units::UnitSet;
 
-/// The question what work falls on which slot: a code, and where its units lie.
+/// An array for counting the work of each slot: a code, and the placement of its units.
 pub struct Traffic<'a, F> {
     code: &'a Code,
     slots: usize,
@@ -52,7 +52,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
     /// with the slots `failed` gone. Copies of a mirror share its reads.
     ///
     /// # Errors
-    /// If a unit cannot be had any more.
+    /// If a unit can no longer be recovered.
     pub fn reads(&self, failed: UnitSet) -> Result<Vec<f64>, Undecodable> {
         let mut loads = vec![0.0; self.slots];
         let mut plans = Plans::new();
@@ -75,7 +75,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
     /// the healthy array over that of the degraded one.
     ///
     /// # Errors
-    /// If a unit cannot be had any more.
+    /// If a unit can no longer be recovered.
     pub fn degraded_speed(&self, failed: UnitSet) -> Result<f64, Undecodable> {
         Ok(most(&self.reads(UnitSet::EMPTY)?) / most(&self.reads(failed)?))
     }
@@ -84,7 +84,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
     /// together, all lost units of a stripe from one set of reads.
     ///
     /// # Errors
-    /// If a unit cannot be had any more.
+    /// If a unit can no longer be recovered.
     pub fn rebuild(&self, failed: UnitSet) -> Result<Vec<f64>, Undecodable> {
         let mut loads = vec![0.0; self.slots];
         let mut plans = Plans::new();

@@ -6,7 +6,7 @@ fn code(name: &str, slots: usize) -> Code {
     Code::new(name.parse().unwrap(), slots).unwrap()
 }
 
-/// The most losses that every stripe survives, whichever they are, by trying all.
+/// The most losses that every stripe survives, in any combination, by trying all.
 fn enumerated(code: &Code) -> usize {
     let survives = |lost: UnitSet| (0..code.period()).all(|stripe| code.decodable(stripe, lost));
     (1..).find(|&f| !sets(code.width(), f).all(survives)).expect("all units are too many") - 1

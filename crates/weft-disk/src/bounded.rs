@@ -97,7 +97,7 @@ struct Watch {
     running: Cell<bool>,
     /// Whether a request began in this tick.
     begun: Cell<bool>,
-    /// Requests under way, by the tick in which they began. One more than the ticks of the limit,
+    /// Requests in progress, by the tick in which they began. One more than the ticks of the limit,
     /// since a request may begin at the end of its tick, and one for the tick that runs.
     began_in: [Cell<usize>; TICKS + 2],
     under_way: Cell<usize>,
@@ -120,7 +120,7 @@ impl BoundedDisk {
         Self { disk, rt: rt.clone(), limit: limit.max(1), watch, counters, flushes }
     }
 
-    /// Requests that somebody waits for.
+    /// Requests that a caller waits for.
     pub fn under_way(&self) -> usize {
         self.watch.under_way.get()
     }
@@ -233,7 +233,7 @@ impl Watch {
     }
 }
 
-/// A request under way; gives `None` if the disk was given up.
+/// A request in progress; gives `None` if the disk was given up.
 struct Bound<'a, T> {
     watch: &'a Watch,
     counters: &'a Counters,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DiskError, DiskErrorKind, DiskOp};
 
-/// Requests to a disk that have ended, since it was opened, and those under way. Metadata counts
+/// Requests to a disk that have ended, since it was opened, and those in progress. Metadata counts
 /// like data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoCounts {
@@ -34,7 +34,7 @@ pub struct IoCounts {
     pub flush_errors: u64,
     /// Requests that ended because the disk did not answer in time.
     pub timeouts: u64,
-    /// Requests under way.
+    /// Requests in progress.
     pub in_flight: u64,
 }
 

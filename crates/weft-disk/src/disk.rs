@@ -118,7 +118,7 @@ pub trait Disk {
         None
     }
 
-    /// Its owner has given it up: requests under way end with an error as soon as can be, later
+    /// Its owner has given it up: requests in progress end with an error as soon as possible, later
     /// ones fail. What was begun may still be carried out. A disk that always answers need do
     /// nothing.
     fn sever(&self, _why: &str) {}

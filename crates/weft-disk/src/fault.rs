@@ -25,7 +25,7 @@ use state::{State, WriteFate};
 const EIO: i32 = 5;
 const ENXIO: i32 = 6;
 
-/// Something that goes wrong from now on.
+/// A fault from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// The disk is gone: every operation fails.

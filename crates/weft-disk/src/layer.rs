@@ -4,7 +4,8 @@ use weft_rt::{Buf, Frozen};
 
 use crate::{Class, Counters, Disk, DiskInfo, DoneFuture, ReadFuture, WriteOpts};
 
-/// A [`Disk`] made of another. What a layer does not define itself goes straight to the disk below.
+/// A [`Disk`] that wraps another. What a layer does not define itself goes straight to the wrapped
+/// disk.
 ///
 /// The two traits name their operations alike: where both are imported, call those of a layer
 /// through [`Layer::below`] or a `dyn Disk`.

@@ -67,7 +67,7 @@ pub trait Layout: Debug + Send + Sync {
     fn period(&self) -> u64;
 }
 
-/// Why a layout cannot be had as asked.
+/// Why a layout cannot be built as specified.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
     /// The code cannot be built on these slots.

@@ -25,7 +25,7 @@ pub(crate) struct Outbox<T> {
     state: RefCell<State<T>>,
     filled: Notify,
     drained: Notify,
-    /// Since when a send, or a step of a long one, has been under way.
+    /// Since when a send, or a step of a long one, has been in progress.
     sending_since: Cell<Option<Nanos>>,
 }
 
@@ -40,9 +40,9 @@ struct State<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
-    /// What is in goes out; then the loop ends.
+    /// Sends what is queued; then the loop ends.
     Finishing,
-    /// Nothing goes out any more.
+    /// Nothing is sent any more.
     Closed,
 }
 
@@ -121,7 +121,7 @@ impl<T> Outbox<T> {
         self.filled.notify_all();
     }
 
-    /// Throws away what is unsent, and whatever is put in from now on.
+    /// Discards what is unsent, and everything queued from now on.
     pub(crate) fn close(&self) {
         let messages = {
             let mut state = self.state.borrow_mut();
@@ -130,18 +130,18 @@ impl<T> Outbox<T> {
             state.heads = Vec::new();
             std::mem::take(&mut state.messages)
         };
-        // Outside the borrow: a token may wake somebody.
+        // Outside the borrow: a token may wake a task.
         drop(messages);
         self.filled.notify_all();
         self.drained.notify_all();
     }
 
-    /// Since when a send has been under way, if one is.
+    /// Since when a send has been in progress, if one is.
     pub(crate) fn sending_since(&self) -> Option<Nanos> {
         self.sending_since.get()
     }
 
-    /// Sends what is put in, until [`Outbox::finish`] or [`Outbox::close`]; closes the outbox.
+    /// Sends what is queued, until [`Outbox::finish`] or [`Outbox::close`]; closes the outbox.
     ///
     /// # Errors
     /// The socket's.
@@ -160,7 +160,7 @@ impl<T> Outbox<T> {
                 if !state.messages.is_empty() {
                     None
                 } else if state.end == End::Open {
-                    // Heads are built in memory that is kept, but not kept for ever if it grew.
+                    // Headers are built in memory that is kept for reuse, unless it grew.
                     state.heads.shrink_to(16 << 10);
                     Some(self.filled.wait())
                 } else {

@@ -44,7 +44,7 @@ pub const NAME_BYTES_MAX: usize = 4096;
 /// assume (32 MiB).
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// Largest option that is looked at, in bytes; bigger ones are skipped and refused.
+/// Largest option that is parsed, in bytes; bigger ones are skipped and refused.
 pub const OPTION_BYTES_MAX: u32 = 64 << 10;
 
 /// An option bigger than this ends the connection.
@@ -118,7 +118,7 @@ impl Errno {
     }
 }
 
-/// The peer broke the protocol so that the connection cannot go on.
+/// The peer broke the protocol so that the connection cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A magic number is wrong: the peer does not speak NBD, or both have lost step.

@@ -63,7 +63,7 @@ thread_local! {
     static HELD: Cell<BufMemory> = const { Cell::new(BufMemory { now: 0, most: 0 }) };
 }
 
-/// Bytes of buffers that somebody holds. What is kept for reuse is not among them.
+/// Bytes of buffers in use, without those kept for reuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BufMemory {
     /// Now.

@@ -20,9 +20,9 @@ use crate::timer::{Sleep, Timers};
 use crate::waker::{ReadyQueue, TASKS_MAX, TaskId};
 
 /// Polls between two looks at the driver. A long run of ready tasks must not starve I/O; and what
-/// they submit should be under way while the rest of them run. With many requests in flight, longer
-/// turns let these travel in a convoy – all with us, then all with the disks –
-/// where either waits for the other; shorter ones cost a call for every few requests.
+/// they submit should be in progress while the rest of them run. With many requests in flight,
+/// longer turns let these travel in a convoy – all with us, then all with the disks – where either
+/// waits for the other; shorter ones cost a call for every few requests.
 const POLLS_PER_TURN: usize = 16;
 
 /// Where time and completions come from.

@@ -87,7 +87,7 @@ fn size_of_class(class: usize) -> usize {
     (class + 1) * STEP
 }
 
-/// What the system is asked for.
+/// The layout to request from the system.
 fn layout_of_class(class: usize) -> Layout {
     Layout::from_size_align(size_of_class(class), ALIGN).unwrap_or(Layout::new::<u8>())
 }

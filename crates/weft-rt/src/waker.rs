@@ -190,7 +190,7 @@ impl ReadyQueue {
         Some(task)
     }
 
-    /// Forgets what is runnable.
+    /// Clears the queue of runnable tasks.
     pub(crate) fn clear(&self) {
         self.read_inbox();
         let mut ready = self.ready.borrow_mut();

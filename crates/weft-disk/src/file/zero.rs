@@ -6,7 +6,7 @@
 //! a flush.
 //!
 //! A file whose space is all reserved keeps it: what was zeroed there can be written again, however
-//! full the file system is. Where ZERO_RANGE is not known (tmpfs) it is punched and reserved anew.
+//! full the file system is. Where ZERO_RANGE is not known (tmpfs) it is punched and reserved again.
 
 use std::io;
 

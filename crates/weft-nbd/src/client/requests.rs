@@ -68,7 +68,7 @@ impl Shared {
     }
 
     /// Whether a request that was lost may be sent again is decided where the link ended: if not,
-    /// there is no other link. A read that kills each link is not tried for ever.
+    /// there is no other link. A read that kills each link is not tried forever.
     async fn try_again(&self, call: &Call, mut buf: Option<Buf>, started: Nanos) -> Answer {
         let _slot = self.slots.acquire(1).await;
         for _ in 0..=self.options.reconnect_attempts {

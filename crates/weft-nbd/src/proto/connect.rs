@@ -74,8 +74,8 @@ impl ClientNegotiation {
         })
     }
 
-    /// Deals with at most one message at the front of `input`; what to send goes behind `out`.
-    /// Returns how many bytes of the input are done with.
+    /// Deals with at most one message at the front of `input`; output is appended to `out`.
+    /// Returns how many bytes of the input it consumed.
     ///
     /// # Errors
     /// The server refused, or broke the protocol: the connection must be closed.

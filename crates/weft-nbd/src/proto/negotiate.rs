@@ -109,8 +109,8 @@ impl Negotiation {
         (state, greeting)
     }
 
-    /// Deals with at most one message at the front of `input`; answers go behind `out`.
-    /// Returns how many bytes of the input are done with.
+    /// Deals with at most one message at the front of `input`; answers are appended to `out`.
+    /// Returns how many bytes of the input it consumed.
     ///
     /// # Errors
     /// The connection must be closed.

@@ -19,7 +19,7 @@ pub fn put_request(out: &mut Vec<u8>, request: &Request) {
     out.extend_from_slice(head.as_bytes());
 }
 
-/// Appends a simple reply; the data of a successful read goes behind it.
+/// Appends a simple reply; the data of a successful read follows it.
 pub fn put_simple_reply(out: &mut Vec<u8>, cookie: u64, error: Option<Errno>) {
     let reply = SimpleReply {
         magic: SIMPLE_REPLY_MAGIC.into(),
@@ -41,7 +41,7 @@ fn put_chunk_head(out: &mut Vec<u8>, cookie: u64, kind: u16, done: bool, len: us
 }
 
 /// Appends the head of a chunk of `len` bytes of data that stand at `offset` of the export;
-/// the data goes behind it. `done` says that it is the last chunk of its reply.
+/// the data follows it. `done` says that it is the last chunk of its reply.
 ///
 /// # Panics
 /// If `len` is near 4 GiB.

@@ -44,14 +44,14 @@ pub enum Chunk {
     Other(u16),
 }
 
-/// Bytes of an error chunk that are looked at.
+/// Bytes of an error chunk that are parsed.
 const ERROR_BYTES_MAX: u32 = 6 + 4096 + 8;
 
 impl Response {
     /// The head at the front of `input` and its length in bytes; `None` if more is needed.
     ///
     /// # Errors
-    /// The magic is wrong or a length is beyond all bounds: the connection cannot go on.
+    /// The magic is wrong or a length is beyond all bounds: the connection cannot continue.
     pub fn parse(input: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
         let Ok((magic, _)) = U32::read_from_prefix(input) else { return Ok(None) };
         match magic.get() {

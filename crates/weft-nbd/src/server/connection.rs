@@ -20,7 +20,7 @@ use crate::outbox::Outbox;
 use crate::proto::{ExportInfo, Limits, Negotiation, Step, Violation};
 use crate::socket::tune;
 
-/// Replies of a handshake that wait, at most, before more of the input is looked at.
+/// Replies of a handshake that wait, at most, before more of the input is parsed.
 const HANDSHAKE_BYTES_UNSENT: usize = 64 << 10;
 
 /// What a request holds until its reply has been sent.

@@ -36,7 +36,7 @@ pub struct Seen {
     pub fua: AtomicU64,
     /// Writes whose memory was not page-aligned.
     pub unaligned: AtomicU64,
-    /// Trims and zeroes under way, and how many there were at most.
+    /// Trims and zeroes in progress, and how many there were at most.
     pub zeroing: AtomicU64,
     pub zeroing_max: AtomicU64,
 }
@@ -47,7 +47,8 @@ pub struct RamExport {
     pub allocated: RefCell<Vec<bool>>,
     pub block: BlockSizes,
     pub read_only: bool,
-    /// Reads, writes, trims and zeroes that begin below `slow_below` take so long; 0: they complete at once.
+    /// Reads, writes, trims and zeroes that begin below `slow_below` take so long; 0: they complete
+    /// at once.
     pub delay: Cell<Nanos>,
     pub slow_below: u64,
     /// Where trims and zeroes are cut.

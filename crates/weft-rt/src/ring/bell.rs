@@ -26,7 +26,7 @@ impl Bell {
     pub(super) fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
             // The counter cannot overflow, since it is at most 1: a failure here can only be a
-            // descriptor that somebody else closed.
+            // descriptor that other code closed.
             rustix::io::write(&self.fd, &1u64.to_ne_bytes()).expect("the doorbell can be rung");
         }
     }

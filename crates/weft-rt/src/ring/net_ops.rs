@@ -157,7 +157,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Sends all of `parts`, one after the other, with as few calls as can be. The emptied vector
+    /// Sends all of `parts`, one after the other, with as few calls as possible. The emptied vector
     /// comes back for the next message.
     ///
     /// # Errors

@@ -47,7 +47,7 @@ impl Semaphore {
     }
 
     /// Waits for `wanted` permits; they come back when the [`Permit`] is dropped. Asking for
-    /// more than the semaphore was made with waits for ever: clamp before.
+    /// more than the semaphore was made with waits forever: clamp before.
     pub fn acquire(&self, wanted: usize) -> Acquire {
         Acquire { semaphore: self.clone(), wanted, id: None }
     }
