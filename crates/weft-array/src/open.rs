@@ -1,10 +1,10 @@
 //! From members to a running array, and back: assembly, replacements, and the clean stop.
 //!
 //! Assembly changes nothing on disk until it is certain that the array may be started
-//! ([`crate::assemble`] decides that from what the members say). Then, if it was not stopped
-//! cleanly, it recovers (`recover.rs`), and only then makes the new state durable: not clean, a new
-//! log epoch, and members that did not come marked as missing. A crash before that repeats all of
-//! it.
+//! ([`crate::assemble`] decides that from what the members say). Then members that did not come are
+//! excluded, durably. If the array was not stopped cleanly, it recovers (`recover.rs`) without them,
+//! and only then makes the new state durable: not clean, a new log epoch. A crash before that
+//! repeats the recovery.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -215,6 +215,18 @@ impl Inner {
                 write_superblock(disk, &assembly.newest, own.self_id).await?;
             }
         }
+        let found = &assembly.newest;
+        let log_epoch = found.unreplayed.unwrap_or(found.log_epoch);
+        if !assembly.lost.is_empty() || found.succeeds.is_some() {
+            let has_log = assembly.needs_recovery && found.consistency == Consistency::Ppl;
+            self.begin_run(nonce, has_log.then_some(log_epoch));
+            self.affirm(disks, assembly).await?;
+            if assembly.needs_recovery {
+                // The missing lack what recovery writes.
+                self.commit_members().await;
+                self.check_writable()?;
+            }
+        }
         let mut unread = Vec::new();
         if assembly.needs_recovery {
             let superblock = self.members.superblock.borrow().clone();
@@ -227,21 +239,23 @@ impl Inner {
                 _ => self.map.resync_dirty(self, stale).await?,
             }
             if superblock.consistency == Consistency::Ppl {
-                let id = LogId { array: superblock.array_id.0, epoch: superblock.log_epoch };
+                let id = LogId { array: superblock.array_id.0, epoch: log_epoch };
                 unread = self.replay_log(id, &superblock.area).await?;
             }
         }
-        {
-            let mut superblock = self.members.superblock.borrow_mut();
-            superblock.clean = false;
-            superblock.log_epoch = nonce;
-        }
-        if !assembly.lost.is_empty() || assembly.newest.succeeds.is_some() {
-            self.affirm(disks, assembly).await?;
-        }
+        self.begin_run(nonce, None);
         self.commit_members().await;
         self.renew_log_blocks(unread).await;
         self.check_writable()
+    }
+
+    /// From the next superblock on this is another run, which has not replayed the log of
+    /// `unreplayed`.
+    fn begin_run(&self, nonce: u64, unreplayed: Option<u64>) {
+        let mut superblock = self.members.superblock.borrow_mut();
+        superblock.clean = false;
+        superblock.log_epoch = nonce;
+        superblock.unreplayed = unreplayed;
     }
 
     /// The newest superblock is made that of this run before anything else relies on it: see the

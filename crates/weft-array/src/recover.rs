@@ -7,7 +7,14 @@
 //! 3. all members are flushed, and the superblock gets a new log epoch, which voids the records.
 //!
 //! A crash during recovery starts it anew: applying a record twice gives the same parity, because
-//! nothing was written in between.
+//! nothing was written in between. That is so only for members that took part. One that was missing
+//! has its old parity, and the records on it may change which ones count (`recover/logs.rs`): if it
+//! came back as if nothing had happened, its rows would disagree with the others. So missing members
+//! are excluded, in effect on disk, before anything is replayed. From then on the superblock keeps
+//! the epoch of the log apart from that of the run ([`Superblock::unreplayed`]): the new run's number
+//! must not void the records before they are applied.
+//!
+//! [`Superblock::unreplayed`]: crate::superblock::Superblock::unreplayed
 //!
 //! The regions are then resynced in the background ([`Inner::resync_stripe`]), since full-stripe
 //! writes are not logged. Reads of a stripe that is whole need not wait for it; writes encode

@@ -43,11 +43,13 @@ pub use io::{erase_label, read_superblock, write_label, write_superblock};
 /// Version of the format on disk.
 pub const FORMAT_VERSION: u32 = 1;
 /// Features that this program knows.
-pub const FEATURES: &[&str] = &[REPLACEMENT, JOINT];
+pub const FEATURES: &[&str] = &[REPLACEMENT, JOINT, UNREPLAYED];
 /// A working member is being copied to a replacement.
 const REPLACEMENT: &str = "replacement";
 /// Two majorities are needed.
 const JOINT: &str = "joint";
+/// The log of an earlier assembly counts.
+const UNREPLAYED: &str = "unreplayed";
 /// Smallest and largest unit, in bytes.
 pub const UNIT_BYTES: std::ops::RangeInclusive<u64> = 4096..=(16 << 20);
 /// Members that can be rebuilt at the same time: each has a lane in the region map.
@@ -271,6 +273,10 @@ pub struct Superblock {
     pub clean: bool,
     /// A random number, new with each assembly; log records of other epochs are void.
     pub log_epoch: u64,
+    /// The epoch of the log that the recovery of this assembly has to replay, until it has: a crash
+    /// before that leaves the next assembly the same log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreplayed: Option<u64>,
     /// The scrub under way, if any.
     pub scrub: Option<ScrubProgress>,
     /// How the last scrub ended, if there was one.
@@ -382,7 +388,11 @@ impl Superblock {
     /// Names the features that the array needs as it is.
     pub(crate) fn note_features(&mut self) {
         let replacing = self.slots.iter().any(|slot| slot.replacement.is_some());
-        let needed = [(REPLACEMENT, replacing), (JOINT, self.succeeds.is_some())];
+        let needed = [
+            (REPLACEMENT, replacing),
+            (JOINT, self.succeeds.is_some()),
+            (UNREPLAYED, self.unreplayed.is_some()),
+        ];
         let needed = needed.into_iter().filter(|(_, needed)| *needed);
         self.features = needed.map(|(name, _)| name.to_owned()).collect();
     }

@@ -216,6 +216,7 @@ fn an_impossible_array_is_refused() {
         |s| s.software = "\u{7}".into(),
         |s| s.slots[0].disk_hint = "d0\n".into(),
         |s| s.spares[0].disk_hint = "d".repeat(129),
+        |s| (s.unreplayed, s.clean) = (Some(1), true),
         |s| s.succeeds = Some(Predecessor { seq: 0, active: Vec::new() }),
         |s| s.succeeds = Some(Predecessor { seq: 0, active: vec![s.self_id; 256] }),
         |s| {

@@ -79,6 +79,7 @@ const NOT_BROUGHT_ABOUT: &[&str] = &[
     "Superblock: succeeds",
     "Superblock: succeeds.active",
     "Superblock: succeeds.seq",
+    "Superblock: unreplayed",
     "weft attach: array",
     "weft attach: block_bytes",
     "weft attach: device",

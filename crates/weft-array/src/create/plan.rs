@@ -303,6 +303,7 @@ impl CreatePlan {
             spares,
             clean: true,
             log_epoch: 0,
+            unreplayed: None,
             scrub: None,
             last_scrub: None,
             last_rebuild: None,

@@ -115,13 +115,14 @@ impl Members {
         newest: Superblock,
         _turn: Permit,
     ) -> (Superblock, Vec<Id>, Vec<Refusal>) {
-        let superblock = {
+        let mut superblock = {
             let mut now = self.superblock.borrow_mut();
-            // A member may have been excluded during recovery, by a superblock of its own.
             now.seq += 1;
-            let (seq, clean, log_epoch) = (now.seq, now.clean, now.log_epoch);
-            Superblock { seq, clean, log_epoch, ..newest }
+            let (seq, clean) = (now.seq, now.clean);
+            let (log_epoch, unreplayed) = (now.log_epoch, now.unreplayed);
+            Superblock { seq, clean, log_epoch, unreplayed, ..newest }
         };
+        superblock.note_features();
         let failed = self.write_to_all(&superblock).await;
         let mut holders = self.disks();
         holders.retain(|(_, disk)| failed.iter().all(|(_, other, _)| !Rc::ptr_eq(disk, other)));

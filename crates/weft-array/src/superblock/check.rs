@@ -163,6 +163,8 @@ impl Superblock {
             before.seq < self.seq && (1..=SLOTS_MAX).contains(&before.active.len())
         });
         require(predecessor, "what it succeeds is no predecessor")?;
+        let may_replay = !self.clean && self.consistency == Consistency::Ppl;
+        require(self.unreplayed.is_none() || may_replay, "there is no log to replay in it")?;
         let mut members = BTreeSet::new();
         let distinct = self.members().all(|id| members.insert(id));
         require(distinct, "a member is listed twice")?;
