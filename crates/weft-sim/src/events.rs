@@ -219,7 +219,24 @@ impl Stage {
     /// A slot is lost, beside others, before the last crash is made good.
     fn forget_promises(&self, slot: usize, engine: &Engine) {
         let incomplete = Slots::of(engine).incomplete();
-        let mut lost = Lost::now(self.in_trouble(engine).difference(&incomplete).with(slot));
+        self.forget(self.in_trouble(engine).difference(&incomplete).with(slot), incomplete);
+    }
+
+    /// Members were lost while the array was assembled: as if with the crash. Before the crash the
+    /// slots were as `before` says. That a disk would not come back was known already; one may also
+    /// have found no room for its metadata, or failed by itself.
+    pub(crate) fn forget_promises_of_assembly(&self, engine: &Engine, before: Option<&Slots>) {
+        let Some(before) = before else { return };
+        let slots = Slots::of(engine);
+        let lost = slots.missing.difference(&before.missing);
+        if !lost.is_empty() {
+            self.forget(lost, slots.incomplete());
+        }
+    }
+
+    /// Slots are lost now, beside those that were not complete.
+    fn forget(&self, now: UnitSet, incomplete: UnitSet) {
+        let mut lost = Lost::now(now);
         match self.setup.policy {
             Policy::Ppl => lost.long_ago(incomplete),
             _ => lost.extend(incomplete),

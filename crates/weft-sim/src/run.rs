@@ -386,6 +386,7 @@ impl Run {
         let check_first = self.rng.chance(50);
         let check_twice = self.rng.chance(30);
         let stop_early = !last && !self.options.quiet && self.rng.chance(20);
+        let before = self.last.clone();
         let opening = membership::assemble(&rt, &self.disks.borrow(), disks, nonce);
         async move {
             stage.allow_to_stop();
@@ -396,6 +397,7 @@ impl Run {
                 Err(broken) => return desk.broke(broken),
             };
             world.note(format!("assembled: {}", events::summary(&engine)));
+            stage.forget_promises_of_assembly(&engine, before.as_ref());
             watch_losses(&engine, &desk, &stage.map, &lost_at);
             stage.make_room_later();
             *holder.borrow_mut() = Some(engine.clone());

@@ -64,7 +64,9 @@ impl Run {
             Some(engine) => {
                 let mut slots = Slots::of(&engine);
                 slots.lost_at = self.lost_at.take();
-                slots.lost_at.retain(|slot, _| slots.missing.contains(*slot));
+                // Its replacement, or a spare, may have taken the slot.
+                let incomplete = slots.incomplete();
+                slots.lost_at.retain(|slot, _| incomplete.contains(*slot));
                 self.report.borrow_mut().losses += slots.missing.len() as u64;
                 self.last = Some(slots);
             }
