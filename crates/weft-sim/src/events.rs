@@ -299,7 +299,7 @@ impl Stage {
         }
     }
 
-    async fn fail_member(&self, engine: &Engine) {
+    pub(crate) async fn fail_member(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         self.fail(engine, slot, &platter).await;
     }

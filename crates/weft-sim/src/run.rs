@@ -109,6 +109,8 @@ pub(crate) struct Run {
     pub last: Option<Slots>,
     /// In the present life, or the last, the power cut waited for a change of the members.
     pub besieged: bool,
+    /// The last assembly did not come to its end.
+    pub cut_short: bool,
     /// What hangs on disks that come in the middle of the present life.
     pub hangs_of_more: Rc<RefCell<Hangs>>,
 }
@@ -135,6 +137,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         gear: Gear::default(),
         last: None,
         besieged: false,
+        cut_short: false,
         hangs_of_more: Rc::default(),
         world,
         setup,
@@ -387,6 +390,9 @@ impl Run {
         let check_twice = self.rng.chance(30);
         let stop_early = !last && !self.options.quiet && self.rng.chance(20);
         let before = self.last.clone();
+        let loses_at_once = self.cut_short
+            && !self.options.quiet
+            && self.world.rng(12_000 + self.report.borrow().lives).chance(50);
         let opening = membership::assemble(&rt, &self.disks.borrow(), disks, nonce);
         async move {
             stage.allow_to_stop();
@@ -401,6 +407,10 @@ impl Run {
             watch_losses(&engine, &desk, &stage.map, &lost_at);
             stage.make_room_later();
             *holder.borrow_mut() = Some(engine.clone());
+            if loses_at_once {
+                // What two recoveries made of one crash must agree before any resync.
+                stage.fail_member(&engine).await;
+            }
             if !stage.quiet {
                 stage.change_policy(&engine).await;
             }

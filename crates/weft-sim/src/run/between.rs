@@ -60,7 +60,9 @@ impl Run {
             desk.note_losses();
             *desk.losses.borrow_mut() = None;
         }
-        match self.engine.take() {
+        let engine = self.engine.take();
+        self.cut_short = engine.is_none();
+        match engine {
             Some(engine) => {
                 let mut slots = Slots::of(&engine);
                 slots.lost_at = self.lost_at.take();
@@ -117,7 +119,8 @@ impl Run {
         let Some(slots) = self.last.clone() else { return };
         let Some(map) = self.map.clone() else { return };
         // After a short cut of the power, or a cable that was pulled, all are there again.
-        let all_return = self.rng.chance(if self.besieged { 70 } else { 20 });
+        let likely = self.besieged || self.cut_short;
+        let all_return = self.rng.chance(if likely { 70 } else { 20 });
         let mut disks = self.disks.borrow_mut();
         let mut rooms = self.world.rng(7000 + self.report.borrow().lives);
         for member in disks.iter_mut() {
