@@ -310,6 +310,9 @@ impl Stage {
             f.condemned = true;
             !f.failed && !f.gone && f.gone_after_ops.is_none() && f.write_errors_percent == 0
         });
+        let too_early = || must_have_stopped_without(&self.disks.borrow(), platter);
+        // What it waited for may end in the instant in which it gives up.
+        let was_too_early = too_early();
         let result = engine.0.fail(&slot.to_string()).await;
         platter.faults(|f| f.condemned = false);
         let Err(error) = result else { return };
@@ -320,9 +323,8 @@ impl Stage {
             let text = format!("failing slot {slot} cost the array: {error}");
             return self.desk.fail(Violation::CommandFailed, text, None);
         }
-        let is_too_early =
-            || !is_broken && must_have_stopped_without(&self.disks.borrow(), platter);
-        if !is_too_early()
+        let is_too_early = !is_broken && (was_too_early || too_early());
+        if !is_too_early
             && self.map.survives(self.in_trouble(engine).with(slot))
             && Slots::of(engine).disks[slot].is_some()
             && !self.desk.has_to_stop()

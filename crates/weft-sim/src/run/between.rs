@@ -20,7 +20,8 @@ pub(crate) struct Slots {
     pub rebuilding: UnitSet,
     /// Numbers of the disks in the slots.
     pub disks: Vec<Option<usize>>,
-    /// When those went that went in that life and did not come back.
+    /// When the members went that went in that life, where no other has taken their place as a
+    /// whole.
     pub lost_at: BTreeMap<usize, Tick>,
 }
 
