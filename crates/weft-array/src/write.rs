@@ -242,15 +242,16 @@ impl Inner {
         let whole = self.write_and_bring(stripe, &segments, write).await?;
         // Others may have found a member failed, so that this write left it out without an error.
         self.settled().await?;
-        if let (true, Some(live)) = (fua && whole, &live)
-            && !others
-        {
+        let all_durable = fua && whole && !others;
+        if let (true, Some(live)) = (all_durable, &live) {
             live.is_durable();
         }
         drop(live);
-        if fua && others {
+        if fua && !all_durable {
             // Parity counts on units that are not durable: see `log.rs`, "What a flush must wait
-            // for".
+            // for". Or a member failed, and what was written is durable on the others only: without
+            // a flush the next record would leave it out as being written, and a further lost disk
+            // would take it.
             Box::pin(self.flush()).await?;
         }
         Ok(())
