@@ -215,6 +215,13 @@ impl Inner {
                 write_superblock(disk, &assembly.newest, own.self_id).await?;
             }
         }
+        if assembly.needs_recovery {
+            // What was found may be in a cache only, also superblocks whose writers died: a member
+            // that loses its newest in the next crash would be two behind the others. One that
+            // fails here fails again where that is looked at.
+            let members = assembly.slots.iter().chain(&assembly.replacements).flatten();
+            join_all(members.map(|index| disks[*index].flush())).await;
+        }
         let found = &assembly.newest;
         let log_epoch = found.unreplayed.unwrap_or(found.log_epoch);
         if !assembly.lost.is_empty() || found.succeeds.is_some() {

@@ -155,6 +155,11 @@ impl Inner {
         if let (true, Some(live)) = (fua && whole, &live) {
             live.is_durable();
         }
+        drop(live);
+        if fua && !whole {
+            // As for a write: otherwise it would go on counting as being written.
+            Box::pin(self.flush()).await?;
+        }
         Ok(())
     }
 
