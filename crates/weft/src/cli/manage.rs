@@ -78,9 +78,8 @@ pub struct NewDiskArgs {
 /// `weft add`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A member that failed, or was failed by command, and works again takes its slot
-back: only what was written since it left is rebuilt. With --force it is taken
-for a new disk.
+A member that failed, or was failed by command, and works again takes its slot back: only what was \
+written since it left is rebuilt. With --force it is taken for a new disk.
 
 Examples:
   weft add tank /dev/sdx
