@@ -32,7 +32,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::gather::Columns;
 use crate::geometry::{Piece, to_len};
-use crate::log::Record;
+use crate::log::{LiveOp, Record};
 use crate::parity::Ready;
 
 /// New bytes for a run of columns of one data unit.
@@ -242,19 +242,24 @@ impl Inner {
         let whole = self.write_and_bring(stripe, &segments, write).await?;
         // Others may have found a member failed, so that this write left it out without an error.
         self.settled().await?;
-        let all_durable = fua && whole && !others;
-        if let (true, Some(live)) = (all_durable, &live) {
-            live.is_durable();
+        if fua { self.end_durable(live, whole && !others).await } else { Ok(()) }
+    }
+
+    /// The end of a write or zeroing that is to be durable. If not everything that its parity counts
+    /// on is (`all_durable`), that takes a flush: see `log.rs`, "What a flush must wait for". So it
+    /// does if a member failed: what was written is durable on the others, but the next record would
+    /// leave it out as being written, and a further lost disk would take it.
+    pub(crate) async fn end_durable(
+        &self,
+        live: Option<LiveOp<'_>>,
+        all_durable: bool,
+    ) -> Result<(), ArrayError> {
+        if all_durable {
+            live.iter().for_each(LiveOp::is_durable);
+            return Ok(());
         }
         drop(live);
-        if fua && !all_durable {
-            // Parity counts on units that are not durable: see `log.rs`, "What a flush must wait
-            // for". Or a member failed, and what was written is durable on the others only: without
-            // a flush the next record would leave it out as being written, and a further lost disk
-            // would take it.
-            Box::pin(self.flush()).await?;
-        }
-        Ok(())
+        Box::pin(self.flush()).await
     }
 
     /// Writes all units; says whether all of them could be.

@@ -152,15 +152,7 @@ impl Inner {
         let whole = failed.is_empty();
         self.write_failed(failed).await?;
         self.settled().await?;
-        if let (true, Some(live)) = (fua && whole, &live) {
-            live.is_durable();
-        }
-        drop(live);
-        if fua && !whole {
-            // As for a write: otherwise it would go on counting as being written.
-            Box::pin(self.flush()).await?;
-        }
-        Ok(())
+        if fua { self.end_durable(live, whole).await } else { Ok(()) }
     }
 
     /// While degraded the lost units' new value (zero) is logged, and records on disk are

@@ -406,9 +406,8 @@ impl Inner {
             };
             // A member that left must not come back with what this is about to change.
             let region = self.map.region_of(at.stripe);
-            let noted =
-                self.map.absent_lanes() == 0 || self.map.note_missed(self, region).await.is_ok();
-            let written = noted && self.write_back(at, correct).await.is_ok();
+            let noted = self.map.note_missed(self, region).await;
+            let written = noted.is_ok() && self.write_back(at, correct).await.is_ok();
             seen.repaired += u32::from(written);
         }
     }

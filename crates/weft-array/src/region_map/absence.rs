@@ -49,17 +49,15 @@ impl RegionMap {
         self.absent.set(self.absent.get() & !(1 << lane));
     }
 
-    /// The lanes of absent members, one bit each.
-    #[must_use]
-    pub fn absent_lanes(&self) -> u8 {
-        self.absent.get()
-    }
-
-    /// Marks a region whose bytes are about to change outside a write, durably on return.
+    /// Marks a region whose bytes are about to change outside a write, for the members that are
+    /// absent; durably on return.
     ///
     /// # Errors
     /// If the members cannot be written.
     pub async fn note_missed(&self, store: &dyn MapStore, region: u64) -> Result<(), MapError> {
+        if self.absent.get() == 0 {
+            return Ok(());
+        }
         self.change(region, |entry| entry.lanes |= self.absent.get());
         self.persist_pages(store, Self::pages_of(&[region])).await
     }
