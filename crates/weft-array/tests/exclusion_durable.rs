@@ -23,15 +23,6 @@ use weft_rt::{Frozen, MILLISECOND, Rt, Task};
 
 const STRIPES: u64 = 12;
 const VICTIM: usize = 1;
-const CODES: [(&str, usize); 7] = [
-    ("raid1", 3),
-    ("raid5", 4),
-    ("raid6", 5),
-    ("raid10", 4),
-    ("drc-g:4,2,1", 7),
-    ("lrc:4,2,1", 7),
-    ("rs:3+2", 5),
-];
 
 type Done = Task<Result<(), ArrayError>>;
 

@@ -9,21 +9,16 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk, mix};
+use common::disk::{Cells, Leave, Power, holding, mix};
 use common::*;
 use weft_array::{Array, AssembleOptions, create};
 use weft_disk::Disk;
-use weft_rt::{Buf, Rt};
+use weft_rt::Buf;
 
 /// These survive two lost members.
 const CODES: [(&str, usize); 3] = [("raid6", 6), ("drc-g:4,2,1", 7), ("rs:4+3", 7)];
 
 const SIZE: u64 = (2 << 20) + 16 * UNIT;
-
-fn open(rt: &Rt, power: &Rc<Power>, cells: Vec<Cells>) -> Vec<Rc<TestDisk>> {
-    let disk = |(n, cells)| TestDisk::new(rt, power, n, SIZE, 512, cells);
-    cells.into_iter().enumerate().map(disk).collect()
-}
 
 /// What the disks hold at each operation of a write that follows a durable one in which `failing`
 /// failed. All but the last unit of the first stripe were written durably.
@@ -32,7 +27,7 @@ fn record(code: &'static str, slots: usize, failing: usize) -> Vec<Vec<Cells>> {
     let noted = moments.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = open(&rt, &power, vec![Cells::default(); slots]);
+        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); slots]);
         let all = members(&disks);
         let superblock = create(&all, &options(code)).await.expect("created");
         let options = AssembleOptions { nonce: 1, ..Default::default() };
@@ -57,7 +52,7 @@ fn record(code: &'static str, slots: usize, failing: usize) -> Vec<Vec<Cells>> {
 
 fn after_cut(cells: Vec<Cells>, failing: usize, lost: usize, what: String) {
     run(move |rt| async move {
-        let disks = open(&rt, &Power::new(), cells);
+        let disks = holding(&rt, &Power::new(), SIZE, &cells);
         let left = disks.iter().enumerate().filter(|(n, _)| ![failing, lost].contains(n));
         let left: Vec<Rc<dyn Disk>> = left.map(|(_, disk)| disk.clone() as Rc<dyn Disk>).collect();
         let options = AssembleOptions { nonce: 9, force_degraded: true, ..Default::default() };

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk};
+use common::disk::{Cells, Leave, Power, TestDisk, holding};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Consistency};
@@ -21,12 +21,6 @@ const LEN: usize = 1024;
 
 /// What all disks hold.
 type Moment = Vec<Cells>;
-
-fn open(rt: &Rt, moment: &[Cells]) -> Vec<Rc<TestDisk>> {
-    let power = Power::new();
-    let disk = |(n, cells): (usize, &Cells)| TestDisk::new(rt, &power, n, SIZE, 512, cells.clone());
-    moment.iter().enumerate().map(disk).collect()
-}
 
 fn subsets(of: usize) -> impl Iterator<Item = Vec<usize>> {
     (1..1_usize << of).map(move |set| (0..of).filter(|m| set >> m & 1 == 1).collect())
@@ -89,7 +83,7 @@ fn check(moments: &[Moment], what: &str) {
                 let left = Rc::new(RefCell::new(None));
                 let (cut, left2, started) = (cut.clone(), left.clone(), first.clone());
                 run(move |rt| async move {
-                    let disks = open(&rt, &cut);
+                    let disks = holding(&rt, &Power::new(), SIZE, &cut);
                     let Some(array) = start(&rt, &disks, &started, 3).await else { return };
                     write(&array, 0, &pattern(0, LEN, 2)).await;
                     array.stop().await.expect("stopped");
@@ -100,7 +94,7 @@ fn check(moments: &[Moment], what: &str) {
                 let what = format!("{what}, moment {number}, {leave:?}, {first:?} went on");
                 run(move |rt| async move {
                     for second in subsets(left.len()) {
-                        let disks = open(&rt, &left);
+                        let disks = holding(&rt, &Power::new(), SIZE, &left);
                         if let Some(array) = start(&rt, &disks, &second, 4).await {
                             let found = read(&array, 0, LEN).await;
                             assert!(found == pattern(0, LEN, 2), "{what}: {second:?} is stale");

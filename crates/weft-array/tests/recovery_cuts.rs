@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::bench::{Bench, UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk};
+use common::disk::{Cells, Leave, Power, TestDisk, holding};
 use common::*;
 use weft_array::{Array, AssembleOptions};
 use weft_disk::Disk;
@@ -21,11 +21,6 @@ const CODE: &str = "rs:2+3";
 const SLOTS: usize = 5;
 const SIZE: u64 = (2 << 20) + 16 * UNIT;
 const STRIPES: u64 = 3;
-
-fn open(rt: &Rt, power: &Rc<Power>, cells: &[Cells]) -> Vec<Rc<TestDisk>> {
-    let disk = |(n, cells): (usize, &Cells)| TestDisk::new(rt, power, n, SIZE, 512, cells.clone());
-    cells.iter().enumerate().map(disk).collect()
-}
 
 /// What a crash leaves of disks at each step that changes one, from now on.
 type Moments = Rc<RefCell<Vec<Vec<Cells>>>>;
@@ -62,7 +57,7 @@ fn story() -> Story {
     let result = told.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = open(&rt, &power, &vec![Cells::default(); SLOTS]);
+        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); SLOTS]);
         let bench = Bench::on(&rt, &options(CODE), disks).await;
         let before = pattern(0, (STRIPES * bench.stripe_bytes()) as usize, 1);
         write(&bench.array, 0, &before).await;
@@ -87,7 +82,7 @@ fn recoveries(cells: &[Cells], away: usize, what: &str) -> Vec<Vec<Cells>> {
     let (result, cells, what) = (told.clone(), cells.to_vec(), what.to_owned());
     run(move |rt| async move {
         let power = Power::new();
-        let disks = open(&rt, &power, &cells);
+        let disks = holding(&rt, &power, SIZE, &cells);
         let moments = watch(&power, &disks, Leave::Completed);
         let mut there = members(&disks);
         there.remove(away);
@@ -103,7 +98,7 @@ fn check(story: &Story, cells: &[Cells], lost: usize, what: String) {
     let (before, new) = (story.before.clone(), story.new.clone());
     let cells = cells.to_vec();
     run(move |rt| async move {
-        let disks = open(&rt, &Power::new(), &cells);
+        let disks = holding(&rt, &Power::new(), SIZE, &cells);
         let array = started(&rt, &members(&disks), 3, &what).await;
         array.set_paused(true);
         array.fail(&lost.to_string()).await.unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk, mix};
+use common::disk::{Cells, Leave, Power, TestDisk, holding, mix};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{
@@ -18,24 +18,9 @@ use weft_array::{
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt};
 
-const CODES: [(&str, usize); 7] = [
-    ("raid1", 3),
-    ("raid5", 4),
-    ("raid6", 5),
-    ("raid10", 4),
-    ("drc-g:4,2,1", 7),
-    ("lrc:4,2,1", 7),
-    ("rs:3+2", 5),
-];
-
 const SIZE: u64 = (2 << 20) + 16 * UNIT;
 /// The member that leaves.
 const LEAVES: usize = 1;
-
-fn open(rt: &Rt, power: &Rc<Power>, cells: Vec<Cells>) -> Vec<Rc<TestDisk>> {
-    let disk = |(n, cells)| TestDisk::new(rt, power, n, SIZE, 512, cells);
-    cells.into_iter().enumerate().map(disk).collect()
-}
 
 async fn assembled(rt: &Rt, disks: &[Rc<dyn Disk>], nonce: u64, what: &str) -> Array {
     let options = AssembleOptions { nonce, ..AssembleOptions::default() };
@@ -89,7 +74,7 @@ fn only_what_a_member_lacks_is_rebuilt() {
         for leaves in [Leaves::ByCommand, Leaves::DiskGone, Leaves::AbsentAtAssembly] {
             run(move |rt| async move {
                 let what = format!("{code}, {leaves:?}");
-                let disks = open(&rt, &Power::new(), vec![Cells::default(); slots]);
+                let disks = holding(&rt, &Power::new(), SIZE, &vec![Cells::default(); slots]);
                 let all = members(&disks);
                 let superblock = create(&all, &options(code)).await.expect("created");
                 let mut array = assembled(&rt, &all, 1, &what).await;
@@ -142,7 +127,7 @@ fn only_what_a_member_lacks_is_rebuilt() {
 fn what_was_not_flushed_is_rebuilt() {
     for (code, slots) in CODES {
         run(move |rt| async move {
-            let disks = open(&rt, &Power::new(), vec![Cells::default(); slots]);
+            let disks = holding(&rt, &Power::new(), SIZE, &vec![Cells::default(); slots]);
             let all = members(&disks);
             create(&all, &options(code)).await.expect("created");
             let array = assembled(&rt, &all, 1, code).await;
@@ -168,7 +153,7 @@ fn what_was_not_flushed_is_rebuilt() {
 fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
     for (code, slots) in CODES {
         run(move |rt| async move {
-            let disks = open(&rt, &Power::new(), vec![Cells::default(); slots]);
+            let disks = holding(&rt, &Power::new(), SIZE, &vec![Cells::default(); slots]);
             let all = members(&disks);
             create(&all, &options(code)).await.expect("created");
             let array = assembled(&rt, &all, 1, code).await;
@@ -210,7 +195,7 @@ fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
 fn a_member_that_is_not_as_it_left_is_no_returning_one() {
     for used_elsewhere in [false, true] {
         run(move |rt| async move {
-            let disks = open(&rt, &Power::new(), vec![Cells::default(); 3]);
+            let disks = holding(&rt, &Power::new(), SIZE, &vec![Cells::default(); 3]);
             let all = members(&disks);
             create(&all, &options("raid1")).await.expect("created");
             let array = assembled(&rt, &all, 1, "raid1").await;
@@ -222,7 +207,7 @@ fn a_member_that_is_not_as_it_left_is_no_returning_one() {
             write(&array, 0, &pattern(0, 4096, 2)).await;
             if used_elsewhere {
                 let cells = disks[LEAVES].cells.borrow().clone();
-                let alone = open(&rt, &Power::new(), vec![cells]);
+                let alone = holding(&rt, &Power::new(), SIZE, &[cells]);
                 let options =
                     AssembleOptions { nonce: 9, force_degraded: true, ..Default::default() };
                 let other = Array::assemble(&rt, members(&alone), options).await.expect("forced");
@@ -264,7 +249,7 @@ fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
     let noted = moments.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = open(&rt, &power, vec![Cells::default(); slots]);
+        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); slots]);
         let all = members(&disks);
         create(&all, &options(code)).await.expect("created");
         let array = assembled(&rt, &all, 1, "new").await;
@@ -326,7 +311,7 @@ fn after_cut(moment: &Moment, leave: Leave, lost: Option<usize>, what: String) {
     let cells: Vec<Cells> = moment.cells.iter().map(|cells| cells.after_cut(leave)).collect();
     let version = moment.version;
     run(move |rt| async move {
-        let disks = open(&rt, &Power::new(), cells);
+        let disks = holding(&rt, &Power::new(), SIZE, &cells);
         let all = members(&disks);
         let found = match lost {
             Some(lost) => without(&all, lost),

@@ -242,6 +242,12 @@ impl Faults {
     }
 }
 
+/// Disks of `size` bytes that hold these cells, numbered in their order.
+pub fn holding(rt: &Rt, power: &Rc<Power>, size: u64, cells: &[Cells]) -> Vec<Rc<TestDisk>> {
+    let disk = |(n, cells): (usize, &Cells)| TestDisk::new(rt, power, n, size, 512, cells.clone());
+    cells.iter().enumerate().map(disk).collect()
+}
+
 pub struct TestDisk {
     info: DiskInfo,
     rt: Rt,

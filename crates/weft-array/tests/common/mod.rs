@@ -12,6 +12,17 @@ use weft_code::CodeSpec;
 use weft_disk::{Disk, RamDisk};
 use weft_rt::{Buf, Frozen, Rt, Schedule, virtual_rt};
 
+/// One code of each kind, on as many slots.
+pub const CODES: [(&str, usize); 7] = [
+    ("raid1", 3),
+    ("raid5", 4),
+    ("raid6", 5),
+    ("raid10", 4),
+    ("drc-g:4,2,1", 7),
+    ("lrc:4,2,1", 7),
+    ("rs:3+2", 5),
+];
+
 pub fn rt() -> Rt {
     virtual_rt(Schedule::Fifo)
 }
