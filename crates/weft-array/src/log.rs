@@ -334,8 +334,12 @@ impl Log {
     /// itself has completed. A ring whose member fails is given up: its parity is lost with it. The
     /// exclusion of those that lack a record is in effect on return.
     ///
+    /// The write must follow, even if the array is being stopped meanwhile. Its records may give a
+    /// lost unit its new value. If the write did not bring that to the replacement, and the
+    /// region's rebuild then ended, parity and unit would disagree after a crash.
+    ///
     /// # Errors
-    /// If the array takes no more writes: the records may not be durable.
+    /// If the array is broken: the records may not be durable, and no rebuild ends any more.
     pub async fn append(
         &self,
         array: &Inner,
@@ -363,7 +367,7 @@ impl Log {
         }
         join_all(waits).await;
         array.settled().await?;
-        array.check_writable()?;
+        array.check_whole()?;
         Ok(op)
     }
 

@@ -283,7 +283,7 @@ impl Inner {
         }
         // The units that failed are now lost ones, and decodable as long as the array is whole
         // enough.
-        self.check_writable()
+        self.check_whole()
     }
 
     /// Issues all writes at once to the members that are there; returns those that failed.

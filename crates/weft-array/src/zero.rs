@@ -132,9 +132,8 @@ impl Inner {
         self.settled().await?;
         let lost = self.lost_units(stripe);
         let lost_later = lost.union(&self.lost_after_crash(stripe));
-        let live = self.log_zero_stripe(stripe, lost, lost_later).await?;
         // Without its record nothing may be written: a lost unit would be neither old nor new.
-        self.check_writable()?;
+        let live = self.log_zero_stripe(stripe, lost, lost_later).await?;
         let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
         let opts = WriteOpts { class: Class::User, fua: durable };
         let len = self.geometry.unit_bytes;

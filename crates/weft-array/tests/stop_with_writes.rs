@@ -1,0 +1,151 @@
+//! An array is stopped while writes are under way and a slot is being rebuilt. A write whose record
+//! is on disk is carried out: the rebuild, which ends what it can before the array stops, counts on
+//! that. The program dies at any disk operation of the stop, and another disk is lost.
+#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use common::bench::{UNIT, members, options, run};
+use common::disk::{Cells, Leave, Power, TestDisk, holding, mix};
+use common::*;
+use futures_util::future::join;
+use weft_array::{Array, ArrayState, AssembleOptions, create};
+use weft_disk::Disk;
+use weft_layout::{code_for, for_code};
+use weft_rt::{MICROSECOND, Rt};
+
+/// These survive two lost members.
+const CODES: [(&str, usize); 3] = [("raid6", 6), ("drc-g:4,2,1", 7), ("rs:4+3", 7)];
+
+const SIZE: u64 = (2 << 20) + 16 * UNIT;
+
+/// A write begins at the first of these operations of a rebuild, and the stop at the second.
+#[derive(Debug, Clone, Copy)]
+struct When {
+    write: u64,
+    stop: u64,
+}
+
+struct Run {
+    /// What the disks hold at each operation from the stop on; the last are as the stop left them.
+    moments: Vec<Vec<Cells>>,
+    /// The slot that is being rebuilt, whose unit the write was to change.
+    slot: usize,
+    written: bool,
+    /// The rebuild had not ended before.
+    in_time: bool,
+}
+
+async fn until(rt: &Rt, step: &Cell<u64>, array: &Array, wanted: u64) {
+    while step.get() < wanted && array.status().state != ArrayState::Healthy {
+        rt.sleep(MICROSECOND).await;
+    }
+}
+
+fn stop_while_writing(code: &'static str, slots: usize, when: When) -> Run {
+    let found: Rc<RefCell<Option<Run>>> = Rc::default();
+    let result = found.clone();
+    run(move |rt| async move {
+        let power = Power::new();
+        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); slots + 1]);
+        let mut options = options(code);
+        let k = code_for(options.code, Default::default(), slots).expect("a code").k() as u64;
+        options.region_bytes = Some(4 * k * UNIT);
+        let superblock = create(&members(&disks[..slots]), &options).await.expect("created");
+        let array = assemble(&rt, &members(&disks[..slots])).await;
+        let size = array.size_bytes() as usize;
+        write(&array, 0, &pattern(0, size, 1)).await;
+        array.flush().await.expect("flushed");
+        let layout = for_code(superblock.code, superblock.algorithm, slots, superblock.rows);
+        let slot = layout.expect("laid").place(0, 0).slot;
+        array.fail(&slot.to_string()).await.expect("can lose it");
+        array.add_spare(disks[slots].clone()).await.expect("added");
+        let (step, stopping) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let moments: Rc<RefCell<Vec<Vec<Cells>>>> = Rc::default();
+        let kept = moments.clone();
+        let (seen, counter, noting) = (disks.clone(), step.clone(), stopping.clone());
+        power.watch(move || {
+            counter.set(counter.get() + 1);
+            if noting.get() {
+                kept.borrow_mut().push(cells(&seen));
+            }
+        });
+        let writing = async {
+            until(&rt, &step, &array, when.write).await;
+            let data = weft_rt::Frozen::copy_from(&pattern(0, UNIT as usize, 2));
+            array.write(0, data, false).await.is_ok()
+        };
+        let ending = async {
+            until(&rt, &step, &array, when.stop).await;
+            let in_time = array.status().state != ArrayState::Healthy;
+            stopping.set(true);
+            array.stop().await.expect("stopped");
+            in_time
+        };
+        let (written, in_time) = join(writing, ending).await;
+        power.watch(|| {});
+        let mut moments = moments.take();
+        moments.push(cells(&disks));
+        *result.borrow_mut() = Some(Run { moments, slot, written, in_time });
+    });
+    found.take().expect("it came to its end")
+}
+
+fn cells(disks: &[Rc<TestDisk>]) -> Vec<Cells> {
+    disks.iter().map(|disk| disk.cells.borrow().clone()).collect()
+}
+
+fn after(cells: Vec<Cells>, failed: usize, lost: usize, written: bool, what: String) {
+    run(move |rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &cells);
+        let left = disks.iter().enumerate().filter(|(n, _)| ![failed, lost].contains(n));
+        let left: Vec<Rc<dyn Disk>> = left.map(|(_, disk)| disk.clone() as Rc<dyn Disk>).collect();
+        let options = AssembleOptions { nonce: 9, force_degraded: true, ..Default::default() };
+        let array = match Array::assemble(&rt, left, options).await {
+            Ok(array) => array,
+            Err(error) => panic!("{what}: {error}"),
+        };
+        let size = array.size_bytes() as usize;
+        let found = read(&array, 0, size).await;
+        let (unit, rest) = found.split_at(UNIT as usize);
+        assert!(rest == &pattern(0, size, 1)[UNIT as usize..], "{what}");
+        let is = |version| *unit == pattern(0, UNIT as usize, version);
+        assert!(is(2) || !written && is(1), "{what}");
+    });
+}
+
+#[test]
+fn a_stop_does_not_tear_a_write_from_its_record() {
+    for (code, slots) in CODES {
+        let (mut tried, mut written) = (0, 0);
+        for write in (0..).step_by(3) {
+            let mut in_time = false;
+            for later in (write % 2..8).step_by(2) {
+                let when = When { write, stop: write + later };
+                let run = stop_while_writing(code, slots, when);
+                in_time |= run.in_time;
+                written += u64::from(run.written);
+                let last = run.moments.len() - 1;
+                let moments = run.moments.into_iter().enumerate();
+                for (number, cells) in
+                    moments.filter(|(n, _)| n % 3 == later as usize % 3 || *n == last)
+                {
+                    let leave = [Leave::All, Leave::Completed][number % 2];
+                    let cells = cells.iter().map(|cells| cells.after_cut(leave)).collect();
+                    let lost = (mix(number as u64 + later) as usize) % slots;
+                    let what = format!("{code}, {when:?}, step {number}, {leave:?}, lost {lost}");
+                    let written = run.written && number == last;
+                    after(cells, run.slot, lost, written, what);
+                    tried += 1;
+                }
+            }
+            if !in_time {
+                break;
+            }
+        }
+        assert!(tried > 400 && written > 10, "{code}: {tried} cuts, {written} written");
+    }
+}
