@@ -10,9 +10,9 @@
 //! member that cannot be written is dropped by the next one. No change in effect leaves less than
 //! half of the members that were active before it ([`may_take_effect`]).
 //!
-//! **Assembly rule**. Let N be the newest superblock found on a disk that it places in a slot, A
-//! the slots that it lists as active. The array is started if more than half of A is found, and the
-//! code survives the rest.
+//! **Assembly rule**. Let N be the newest superblock found on a disk that it lists as a member or
+//! as the replacement of one, A the slots that it lists as active. The array is started if more than
+//! half of A is found, and the code survives the rest.
 //!
 //! *Why that is enough while changes are made one after the other.* Suppose that some superblock M
 //! newer than N is in effect, and look at the first one in effect after N. It is durable on all
@@ -43,7 +43,9 @@
 //! before. If N lists such a member as active, N had not taken effect (it would be durable there),
 //! so no write was acknowledged without that member, and it holds everything: it is *lagging*, and
 //! gets N before anything else is written. A member that is two or more behind did not lose a race
-//! with a crash: its disk was set back (an old image, a snapshot). It is stale.
+//! with a crash: its disk was set back (an old image, a snapshot). It is stale. That holds because a
+//! round is over on all that it lists before the next begins, and one that lists a member again
+//! first has it catch up (`Members::catch_up`).
 //!
 //! *Two superblocks of one number* are what such a crash leaves, when the rest went on without
 //! those that hold X. X lists some of the rest, so it is not in effect, and the one that most
@@ -357,17 +359,17 @@ fn check_clones(found: &[Found], members: &Members<'_>) -> Result<(), AssembleEr
     Ok(())
 }
 
-/// The newest superblock. Only those count that place their own disk in a slot: a change takes
-/// effect without the spares, and a crash may leave one with a superblock that never did (so may
-/// adding one).
+/// The newest superblock. Only those count that place their own disk in a slot, or as a
+/// replacement: a change takes effect without the spares, and a crash may leave one with a
+/// superblock that never did (so may adding one).
 fn newest(
     found: &[Found],
     members: &Members<'_>,
     unused: &[Unused],
 ) -> Result<Superblock, AssembleError> {
-    let in_slot = |own: &Superblock| matches!(own.role_of(own.self_id), Role::Slot(..));
-    let any = members.iter().any(|(_, own)| in_slot(own));
-    let witnesses = || members.iter().filter(|(_, own)| in_slot(own) || !any);
+    let counts = |own: &Superblock| lists(own, own.self_id);
+    let any = members.iter().any(|(_, own)| counts(own));
+    let witnesses = || members.iter().filter(|(_, own)| counts(own) || !any);
     let Some((_, newest)) = witnesses().max_by_key(|(_, own)| own.seq) else {
         let line = |unused: &Unused| format!("{}: {}", found[unused.index].disk.name, unused.why);
         return Err(AssembleError::Unusable { why: unused.iter().map(line).collect() });

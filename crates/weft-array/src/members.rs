@@ -67,6 +67,8 @@ pub(crate) struct Members {
     in_effect: RefCell<Predecessor>,
     /// The one that is being written.
     writing: RefCell<Option<Predecessor>>,
+    /// The last one that was written, if it did not take effect.
+    without_effect: RefCell<Option<Rc<Superblock>>>,
     /// Whether a slot has a second disk.
     any_beside: Cell<bool>,
 }
@@ -106,6 +108,7 @@ impl Members {
         let members = Self {
             in_effect: RefCell::new(in_effect),
             writing: RefCell::new(None),
+            without_effect: RefCell::default(),
             slots: slots.collect(),
             spares: Spares::new(spares),
             superblock: RefCell::new(superblock),

@@ -88,13 +88,33 @@ impl Members {
         let (seq, active) = (superblock.seq, superblock.active_members());
         let of_round = Predecessor { seq, active };
         *self.writing.borrow_mut() = Some(of_round.clone());
-        let refusals = self.write_to_all(&superblock).await;
+        let mut refusals = self.catch_up(&superblock).await;
+        refusals.extend(self.write_to_all(&superblock).await);
         *self.writing.borrow_mut() = None;
-        if refusals.is_empty() {
+        let without_effect = if refusals.is_empty() {
             *self.in_effect.borrow_mut() = of_round;
             self.forget_replaced(&superblock);
-        }
+            None
+        } else {
+            Some(superblock.clone())
+        };
+        *self.without_effect.borrow_mut() = without_effect;
         Round { superblock, change, refusals }
+    }
+
+    /// A swap was taken back after a round that did not take effect: the member, which that
+    /// superblock does not list, gets it before the next one, which does. Else it would be two
+    /// behind if the power went now, and be taken for one that was set back (`assemble.rs`). Not
+    /// earlier: it would know of a change that those it lists may have missed.
+    async fn catch_up(&self, next: &Superblock) -> Vec<Refusal> {
+        let Some(last) = self.without_effect.borrow().clone() else { return Vec::new() };
+        let listed = last.active_members();
+        let active = next.active_members();
+        let members = self.disks().into_iter().filter_map(|(slot, disk)| {
+            let id = next.slots[slot].member_id.filter(|id| active.contains(id))?;
+            (!listed.contains(&id)).then_some((slot, disk, id))
+        });
+        write_to(members.collect(), &last).await
     }
 
     fn next_superblock(&self) -> Superblock {
@@ -146,9 +166,17 @@ impl Members {
             .chain(replacements)
             .filter(|(_, _, id)| superblock.role_of(*id) != Role::None)
             .collect();
-        let writes = members.iter().map(|(_, disk, id)| write_superblock(&**disk, superblock, *id));
-        let results = join_all(writes).await;
-        let failed = members.into_iter().zip(results);
-        failed.filter_map(|((slot, disk, _), result)| Some((slot, disk, result.err()?))).collect()
+        write_to(members, superblock).await
     }
+}
+
+/// Writes a superblock to some members: slot, disk and identity of each.
+async fn write_to(
+    members: Vec<(usize, Rc<dyn Disk>, Id)>,
+    superblock: &Superblock,
+) -> Vec<Refusal> {
+    let writes = members.iter().map(|(_, disk, id)| write_superblock(&**disk, superblock, *id));
+    let results = join_all(writes).await;
+    let failed = members.into_iter().zip(results);
+    failed.filter_map(|((slot, disk, _), result)| Some((slot, disk, result.err()?))).collect()
 }

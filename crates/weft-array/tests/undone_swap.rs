@@ -1,0 +1,88 @@
+//! A replacement takes its member's slot, and while the superblock that says so is being written so
+//! many others fail that the swap is taken back. Whenever the power goes: the member that was to be
+//! replaced holds everything, and is not left out as stale.
+#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use common::bench::{UNIT, members, options, run};
+use common::disk::{Cells, Leave, Power, holding, mix};
+use common::*;
+use weft_array::{Array, ArrayState, AssembleOptions, Event, MemberState, create};
+use weft_rt::MILLISECOND;
+
+const SLOTS: usize = 5;
+const SIZE: u64 = (2 << 20) + 16 * UNIT;
+
+/// What the disks hold at each operation from the swap on. `failing` fail when they are to be told
+/// of it.
+fn record(failing: &'static [usize]) -> (Vec<Vec<Cells>>, usize) {
+    let moments: Rc<RefCell<Vec<Vec<Cells>>>> = Rc::default();
+    let bytes = Rc::new(Cell::new(0));
+    let (kept, len) = (moments.clone(), bytes.clone());
+    run(move |rt| async move {
+        let power = Power::new();
+        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); SLOTS + 1]);
+        let superblock = create(&members(&disks[..SLOTS]), &options("rs:2+3")).await.expect("made");
+        let array = assemble(&rt, &members(&disks[..SLOTS])).await;
+        len.set(array.size_bytes() as usize);
+        write(&array, 0, &pattern(0, len.get(), 1)).await;
+        array.flush().await.expect("flushed");
+        array.set_throttle(0, Some(UNIT * 1000));
+        array.replace("0", disks[SLOTS].clone()).await.expect("begun");
+        let events = array.subscribe();
+        for failing in failing {
+            *disks[*failing].faults.unwritable.borrow_mut() = 0..superblock.area.map_offset;
+        }
+        let seen = disks.clone();
+        power.watch(move || {
+            let cells = seen.iter().map(|disk| disk.cells.borrow().clone()).collect();
+            kept.borrow_mut().push(cells);
+        });
+        array.set_throttle(0, None);
+        let mut failed = 0;
+        while array.status().state != ArrayState::Degraded {
+            rt.sleep(1000).await;
+            let events = std::iter::from_fn(|| events.try_next());
+            failed += events.filter(|event| matches!(event, Event::MemberFailed { .. })).count();
+            assert!(array.status().broken.is_none(), "{:?}", array.status().broken);
+        }
+        assert_eq!(failed, failing.len());
+        // The swap is tried again after their exclusion.
+        rt.sleep(20 * MILLISECOND).await;
+        assert_eq!(array.status().slots[0].disk, "test5");
+        power.watch(|| {});
+    });
+    (moments.take(), bytes.get())
+}
+
+#[test]
+fn the_member_of_a_swap_that_was_taken_back_is_not_stale() {
+    for failing in [&[1, 2][..], &[2, 4], &[1, 3]] {
+        let (moments, len) = record(failing);
+        assert!(moments.len() > 20, "only {} steps", moments.len());
+        for (number, cells) in moments.into_iter().enumerate() {
+            // What is being written has reached all disks, all but that of the member, or some.
+            let some = Leave::Some(mix(number as u64));
+            for leave in [[Leave::All; 2], [Leave::Nothing, Leave::All], [some; 2]] {
+                let left = |(disk, cells): (usize, &Cells)| cells.after_cut(leave[disk.min(1)]);
+                let cells: Vec<_> = cells.iter().enumerate().map(left).collect();
+                run(move |rt| async move {
+                    let what = format!("{failing:?} fail, step {number}, {leave:?}");
+                    let disks = members(&holding(&rt, &Power::new(), SIZE, &cells));
+                    let options = AssembleOptions { nonce: 9, ..Default::default() };
+                    let array = match Array::assemble(&rt, disks, options).await {
+                        Ok(array) => array,
+                        Err(error) => panic!("{what}: {error}"),
+                    };
+                    let status = array.status();
+                    assert_eq!(status.slots[0].state, MemberState::Active, "{what}: {status:#?}");
+                    assert!(read(&array, 0, len).await == pattern(0, len, 1), "{what}");
+                });
+            }
+        }
+    }
+}
