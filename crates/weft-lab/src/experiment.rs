@@ -5,10 +5,9 @@
 //! The kinds are programs ([`crate::kinds`]); everything that can differ from figure to figure is
 //! in the file.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 
+use crate::figure::Numbers;
 use crate::kinds::Kind;
 
 /// The files, in the order in which they are listed.
@@ -27,9 +26,6 @@ const FILES: &[(&str, &str)] = &[
     ("pro-fig3", include_str!("../experiments/pro-fig3.toml")),
     ("pro-sweeps", include_str!("../experiments/pro-sweeps.toml")),
 ];
-
-/// The paper's numbers: panel, series, point.
-pub type Numbers = BTreeMap<String, BTreeMap<String, BTreeMap<String, f64>>>;
 
 /// An experiment as its file describes it.
 #[derive(Clone, Debug, Deserialize)]

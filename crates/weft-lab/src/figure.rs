@@ -1,9 +1,12 @@
 //! What an experiment found, beside what the paper says: the one form that text, JSON, CSV and
 //! plots are made from.
 
+use std::collections::BTreeMap;
+
 use serde::{Serialize, Serializer};
 
-use crate::experiment::Numbers;
+/// The paper's numbers: panel, series, point.
+pub type Numbers = BTreeMap<String, BTreeMap<String, BTreeMap<String, f64>>>;
 
 /// A figure or table, reproduced.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -14,6 +14,7 @@ mod bench;
 pub mod experiment;
 pub mod figure;
 pub mod kinds;
+mod lab;
 pub mod modelled;
 pub mod parallel;
 pub mod plan;
@@ -22,4 +23,5 @@ pub mod run;
 
 pub use experiment::{Experiment, UnknownExperiment};
 pub use figure::Figure;
-pub use run::{LabError, RunOptions, run};
+pub use lab::{LabError, RunOptions};
+pub use run::run;

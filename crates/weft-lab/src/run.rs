@@ -1,54 +1,8 @@
 //! Running an experiment.
 
-use std::path::PathBuf;
-use std::thread;
-
 use crate::experiment::Experiment;
 use crate::figure::Figure;
-use crate::kinds::Lab;
-
-/// How experiments are run.
-#[derive(Clone, Debug)]
-pub struct RunOptions {
-    /// Everything that is drawn is drawn from it.
-    pub seed: u64,
-    /// Folder with recorded traces; without it generated ones stand in, and are marked as such.
-    pub traces: Option<PathBuf>,
-    /// Threads.
-    pub threads: usize,
-    /// Divides the requests of every simulated run: quicker, coarser.
-    pub divide: u64,
-}
-
-impl Default for RunOptions {
-    fn default() -> Self {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        Self { seed: 1, traces: None, threads, divide: 1 }
-    }
-}
-
-/// Why an experiment gave no figure.
-#[derive(Debug, thiserror::Error)]
-pub enum LabError {
-    /// The experiment's file asks for what there is not.
-    #[error("experiment '{name}': {cause}")]
-    Experiment {
-        /// The experiment.
-        name: String,
-        /// What is wrong.
-        cause: String,
-    },
-    /// A run failed, or its data were not what had been written.
-    #[error("experiment '{name}', {run}: {cause}")]
-    Run {
-        /// The experiment.
-        name: String,
-        /// Which of its runs.
-        run: String,
-        /// What happened.
-        cause: String,
-    },
-}
+use crate::lab::{Lab, LabError, RunOptions};
 
 /// Runs `experiment`. `progress(done, of)` is told, from any thread, of the steps that are done.
 ///

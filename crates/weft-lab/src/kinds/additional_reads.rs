@@ -4,9 +4,8 @@ use serde::Deserialize;
 use weft_code::CodeSpec;
 use weft_code::degraded::{Tried, additional_reads, ar_drc};
 
-use super::{Found, Lab};
 use crate::figure::{Panel, Point};
-use crate::run::LabError;
+use crate::lab::{Found, Lab, LabError};
 
 /// The panels.
 #[derive(Clone, Debug, Deserialize)]

@@ -4,10 +4,9 @@ use serde::Deserialize;
 use weft_code::{CodeSpec, sets};
 use weft_sim::model::DiskStats;
 
-use super::{Found, Lab, Repair};
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
-use crate::run::LabError;
+use crate::lab::{Found, Lab, LabError, Repair};
 
 /// Arrays and loads.
 #[derive(Clone, Debug, Deserialize)]

@@ -6,10 +6,9 @@ use serde::Deserialize;
 use weft_code::CodeSpec;
 use weft_code::degraded::{Tried, additional_reads, ar_drc, ar_fixed, p_fdr};
 
-use super::{Found, Lab};
 use crate::figure::{Panel, Point};
+use crate::lab::{Found, Lab, LabError};
 use crate::parallel;
-use crate::run::LabError;
 
 /// What is shown.
 #[derive(Clone, Debug, Deserialize)]

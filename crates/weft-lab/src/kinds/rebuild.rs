@@ -8,10 +8,9 @@ use serde::Deserialize;
 use weft_code::CodeSpec;
 use weft_rt::SECOND;
 
-use super::{Found, Lab, Repair};
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
-use crate::run::LabError;
+use crate::lab::{Found, Lab, LabError, Repair};
 
 /// Intervals of the slowest rebuild.
 const INTERVALS: u64 = 32;

@@ -18,11 +18,10 @@ use weft_trace::Record;
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Volumes};
 
 use super::trace::Trace;
-use super::{Found, Lab, Repair};
 use crate::bench::Bed;
 use crate::figure::{Panel, Point};
+use crate::lab::{Found, Lab, LabError, Repair};
 use crate::modelled::{ModelledArray, Wish};
-use crate::run::LabError;
 
 /// Arrays and traces.
 #[derive(Clone, Debug, Deserialize)]

@@ -17,10 +17,9 @@ use weft_sim::Model;
 use weft_trace::Record;
 
 use super::trace::Trace;
-use super::{Found, Lab};
 use crate::bench::{Bed, Recovered, Recovery, recover};
 use crate::figure::{Panel, Point, Shape, TraceUsed};
-use crate::run::LabError;
+use crate::lab::{Found, Lab, LabError};
 
 /// Traces, arrays and policies: all are combined. With sweeps, only the first policy is.
 #[derive(Clone, Debug, Deserialize)]

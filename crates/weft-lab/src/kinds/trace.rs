@@ -7,9 +7,8 @@ use serde::Deserialize;
 use weft_trace::generate::{names, workload};
 use weft_trace::{ReadOptions, Record};
 
-use super::Lab;
 use crate::figure::TraceUsed;
-use crate::run::LabError;
+use crate::lab::{Lab, LabError};
 
 /// A trace.
 #[derive(Clone, Debug, Deserialize)]

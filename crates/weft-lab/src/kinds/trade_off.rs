@@ -8,9 +8,8 @@ use serde::Deserialize;
 use weft_code::degraded::{p_edr, p_fdr, recovery_bandwidth_max, u_rp};
 use weft_code::{CodeSpec, Fleet, HOURS_PER_YEAR, Survival};
 
-use super::{Found, Lab};
 use crate::figure::{Panel, Point, Shape};
-use crate::run::LabError;
+use crate::lab::{Found, Lab, LabError};
 
 /// Points of a curve.
 const CURVE: u32 = 48;
