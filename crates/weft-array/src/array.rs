@@ -74,7 +74,7 @@ pub(crate) struct Inner {
     /// All data units are copies of one.
     pub mirrored: bool,
     /// Users' repairs go around deep queues.
-    pub goes_around: Cell<bool>,
+    pub load_aware_reconstruction: Cell<bool>,
     /// All members read as zeros where regions are unwritten.
     pub zeroed: Cell<bool>,
     pub read_only: Cell<bool>,

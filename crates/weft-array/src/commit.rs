@@ -269,7 +269,7 @@ impl Inner {
             // One that has just taken the place of another gives it back, if it is not too late.
             self.members.unswap_in(slot);
         }
-        if let Some((_, lane)) = self.members.take_beside(slot, disk) {
+        if let Some((_, lane)) = self.members.take_second(slot, disk) {
             disk.sever(&cause);
             if let Some(lane) = lane {
                 self.map.end_lane(lane);
@@ -309,8 +309,8 @@ impl Inner {
         if self.members.promote(slot) {
             return;
         }
-        if let Some(staged) = self.members.beside(slot)
-            && let Some((spare, Some(lane))) = self.members.take_beside(slot, &staged)
+        if let Some(staged) = self.members.second_disk(slot)
+            && let Some((spare, Some(lane))) = self.members.take_second(slot, &staged)
         {
             self.map.end_lane(lane);
             self.members.spares.push(spare);

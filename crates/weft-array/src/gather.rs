@@ -49,24 +49,24 @@ pub(crate) struct Gathered {
 
 /// What is wanted of a stripe.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Columns {
+pub(crate) struct StripeAccess {
     pub stripe: u64,
     /// First column.
     pub from: u64,
     pub class: Class,
     /// Whether a repair may go around a deep queue: a user waits for it.
-    pub around: bool,
+    pub load_aware: bool,
 }
 
-impl Columns {
+impl StripeAccess {
     /// For a user, from this column on.
     pub fn user(stripe: u64, from: u64) -> Self {
-        Self { stripe, from, class: Class::User, around: true }
+        Self { stripe, from, class: Class::User, load_aware: true }
     }
 
     /// For maintenance.
     pub fn maintenance(stripe: u64, from: u64) -> Self {
-        Self { stripe, from, class: Class::Maintenance, around: false }
+        Self { stripe, from, class: Class::Maintenance, load_aware: false }
     }
 }
 
@@ -85,7 +85,7 @@ impl Inner {
     /// [`ArrayError::Unreadable`] if the code cannot give one of them. The buffers come back in any case.
     pub(crate) async fn gather(
         &self,
-        at: Columns,
+        at: StripeAccess,
         lost: UnitSet,
         wanted: Units,
     ) -> (Result<(), ArrayError>, Units) {
@@ -96,7 +96,7 @@ impl Inner {
     /// As [`Inner::gather`]; says also what could not be repaired on the way.
     pub(crate) async fn gather_and_repair(
         &self,
-        at: Columns,
+        at: StripeAccess,
         lost: UnitSet,
         wanted: Units,
     ) -> Gathered {
@@ -145,7 +145,7 @@ impl Inner {
 
 struct Gather<'a> {
     array: &'a Inner,
-    at: Columns,
+    at: StripeAccess,
     len: usize,
     /// Units whose members are lost.
     lost: UnitSet,
@@ -211,8 +211,9 @@ impl Gather<'_> {
         // Where copies, or parities, may differ the same ones must always be asked: what was read
         // once stays, also in the sectors that a write fills up with what was there.
         let unsure = self.array.awaits_resync(self.at.stripe);
-        let around = self.at.around && self.array.goes_around.get() && !unsure;
-        if around && wanted.intersects(&lost) {
+        let load_aware =
+            self.at.load_aware && self.array.load_aware_reconstruction.get() && !unsure;
+        if load_aware && wanted.intersects(&lost) {
             return self.array.plan_by_load(self.at.stripe, lost, wanted);
         }
         self.array.plan(self.at.stripe, lost, wanted, UnitSet::new())
@@ -351,7 +352,7 @@ impl Gather<'_> {
             let upper: Units =
                 lower.iter_mut().map(|(unit, buf)| (*unit, buf.split_off(half))).collect();
             let lower = self.array.gather_and_repair(self.at, self.lost, lower).await;
-            let at = Columns { from: self.at.from + half as u64, ..self.at };
+            let at = StripeAccess { from: self.at.from + half as u64, ..self.at };
             let upper = self.array.gather_and_repair(at, self.lost, upper).await;
             self.unrepaired = lower.unrepaired.union(&upper.unrepaired);
             self.wanted = lower.units;

@@ -27,7 +27,7 @@ pub(crate) struct Geometry {
 pub(crate) struct Address {
     pub stripe: u64,
     pub unit: usize,
-    pub column: u64,
+    pub unit_offset: u64,
 }
 
 /// A run of bytes of the array within one unit.
@@ -63,18 +63,22 @@ impl Geometry {
     pub fn address(&self, offset: u64) -> Address {
         let number = offset / self.unit_bytes;
         let k = self.code.k() as u64;
-        Address { stripe: number / k, unit: to_len(number % k), column: offset % self.unit_bytes }
+        Address {
+            stripe: number / k,
+            unit: to_len(number % k),
+            unit_offset: offset % self.unit_bytes,
+        }
     }
 
     /// The array's offset of a column of a data unit.
-    pub fn offset(&self, stripe: u64, unit: usize, column: u64) -> u64 {
-        (stripe * self.code.k() as u64 + unit as u64) * self.unit_bytes + column
+    pub fn offset(&self, stripe: u64, unit: usize, unit_offset: u64) -> u64 {
+        (stripe * self.code.k() as u64 + unit as u64) * self.unit_bytes + unit_offset
     }
 
     /// Slot and byte offset on its disk.
-    pub fn locate(&self, stripe: u64, unit: usize, column: u64) -> (usize, u64) {
+    pub fn locate(&self, stripe: u64, unit: usize, unit_offset: u64) -> (usize, u64) {
         let place = self.layout.place(stripe, unit);
-        (place.slot, self.data_offset + place.row * self.unit_bytes + column)
+        (place.slot, self.data_offset + place.row * self.unit_bytes + unit_offset)
     }
 
     pub fn slot(&self, stripe: u64, unit: usize) -> usize {
@@ -122,7 +126,7 @@ impl Geometry {
                 return None;
             }
             let at = self.address(offset + done as u64);
-            let piece_len = (len - done).min(to_len(self.unit_bytes - at.column));
+            let piece_len = (len - done).min(to_len(self.unit_bytes - at.unit_offset));
             done += piece_len;
             Some(Piece { at, len: piece_len })
         })

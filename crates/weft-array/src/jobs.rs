@@ -210,7 +210,7 @@ impl Inner {
         let mut try_at = None;
         while !self.stopped.get() {
             let bell = self.jobs.bell.wait();
-            if self.has_work().await {
+            if self.run_next_job().await {
                 continue;
             }
             if self.room.short().is_empty() {
@@ -228,7 +228,7 @@ impl Inner {
     }
 
     /// Does one round of work; false if there is none now.
-    async fn has_work(&self) -> bool {
+    async fn run_next_job(&self) -> bool {
         if self.jobs.paused.get() || self.broken.borrow().is_some() || self.read_only.get() {
             return false;
         }

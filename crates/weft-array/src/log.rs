@@ -87,7 +87,7 @@ pub(crate) struct Record {
     /// Those of them that this write itself writes.
     pub own: UnitSet,
     /// One for each parity unit; none if the band writes everything and needs no record.
-    pub rows: Vec<RowRecord>,
+    pub parities: Vec<ParityRecord>,
 }
 
 impl Record {
@@ -100,7 +100,7 @@ impl Record {
 
 /// The record of one parity unit.
 #[derive(Debug)]
-pub(crate) struct RowRecord {
+pub(crate) struct ParityRecord {
     /// The slot that holds the parity unit, and the record.
     pub slot: usize,
     /// The parity unit.
@@ -203,24 +203,24 @@ impl Mark {
 
 /// Columns in which the same units may be old after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Live {
+pub(crate) struct Unflushed {
     pub from: u64,
     pub len: usize,
     pub units: UnitSet,
 }
 
 /// A logged stripe write under way; completes when dropped.
-pub(crate) struct LiveOp<'a> {
+pub(crate) struct LoggedWrite<'a> {
     log: &'a Log,
     seq: u64,
     stripe: u64,
 }
 
-impl LiveOp<'_> {
+impl LoggedWrite<'_> {
     /// All that was written is durable already, and with it what earlier writes brought to the same
     /// places: a later record that left these out could not restore them, and nobody would wait
     /// for its retirement.
-    pub fn is_durable(&self) {
+    pub fn mark_durable(&self) {
         let mut table = self.log.records.borrow_mut();
         let Some(known) = table.get_mut(&self.stripe) else { return };
         let own: Vec<OnDisk> = known.iter().filter(|r| r.seq == self.seq).copied().collect();
@@ -230,7 +230,7 @@ impl LiveOp<'_> {
     }
 }
 
-impl Drop for LiveOp<'_> {
+impl Drop for LoggedWrite<'_> {
     fn drop(&mut self) {
         self.log.in_flight.borrow_mut().remove(&self.seq);
         self.log.progress.notify_all();
@@ -258,7 +258,7 @@ impl Log {
     /// The data units beside `own` that may still be old after a crash, for each run of the columns
     /// in which they are the same. What a flush covered is not among them because a later record
     /// left it out, too: records made now must be able to restore it.
-    pub fn live(&self, stripe: u64, from: u64, len: usize, own: UnitSet) -> Vec<Live> {
+    pub fn unflushed(&self, stripe: u64, from: u64, len: usize, own: UnitSet) -> Vec<Unflushed> {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();
         let records = table.get(&stripe).into_iter().flatten();
@@ -274,7 +274,7 @@ impl Log {
         cuts.extend([from, end]);
         cuts.sort_unstable();
         cuts.dedup();
-        let mut runs: Vec<Live> = Vec::new();
+        let mut runs: Vec<Unflushed> = Vec::new();
         for range in cuts.windows(2) {
             let (from, len) = (range[0], to_len(range[1] - range[0]));
             let meeting = known.iter().filter(|r| r.meets(from, len));
@@ -282,7 +282,7 @@ impl Log {
             let units = units.difference(&own);
             match runs.last_mut() {
                 Some(last) if last.units == units => last.len += len,
-                _ => runs.push(Live { from, len, units }),
+                _ => runs.push(Unflushed { from, len, units }),
             }
         }
         runs
@@ -290,7 +290,7 @@ impl Log {
 
     /// Whether any of `units` of the stripe may still be old after a crash, or is left out of a
     /// record that may still be used.
-    pub fn any_live(&self, stripe: u64, units: UnitSet) -> bool {
+    pub fn any_unflushed(&self, stripe: u64, units: UnitSet) -> bool {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();
         let mut records = table.get(&stripe).into_iter().flatten();
@@ -345,21 +345,21 @@ impl Log {
         array: &Inner,
         stripe: u64,
         records: Vec<Record>,
-    ) -> Result<LiveOp<'_>, ArrayError> {
+    ) -> Result<LoggedWrite<'_>, ArrayError> {
         let seq = self.next_seq.get();
         self.next_seq.set(seq + 1);
         self.in_flight.borrow_mut().insert(seq);
-        let op = LiveOp { log: self, seq, stripe };
+        let op = LoggedWrite { log: self, seq, stripe };
         self.remember(seq, stripe, &records);
         // All records of one write enter all queues in the same turn. The queues are first in,
         // first out, so no two writes can wait for each other's room.
         let mut waits = Vec::new();
         for record in &records {
-            for row in &record.rows {
-                for (entry, payload) in cut(seq, stripe, record, row) {
-                    waits.push(self.rings[row.slot].enqueue(entry, payload));
+            for parity in &record.parities {
+                for (entry, payload) in cut(seq, stripe, record, parity) {
+                    waits.push(self.rings[parity.slot].enqueue(entry, payload));
                 }
-                self.rings[row.slot].start(array, row.slot);
+                self.rings[parity.slot].start(array, parity.slot);
             }
         }
         if self.records.borrow().len() > STRIPES_MAX {
@@ -383,7 +383,7 @@ impl Log {
         let known = table.entry(stripe).or_default();
         known.retain(|record| self.matters(record));
         for record in records {
-            let slots = record.rows.iter().map(|row| row.slot).collect();
+            let slots = record.parities.iter().map(|parity| parity.slot).collect();
             let &Record { from, len, written, own, .. } = record;
             known.push(OnDisk { seq, from, len, written, own, slots });
             if record.leaves_out_others() {
@@ -450,19 +450,24 @@ impl Log {
 }
 
 /// Cuts a record into entries whose payloads fit a batch.
-fn cut(seq: u64, stripe: u64, record: &Record, row: &RowRecord) -> Vec<(Entry, Option<Frozen>)> {
+fn cut(
+    seq: u64,
+    stripe: u64,
+    record: &Record,
+    parity: &ParityRecord,
+) -> Vec<(Entry, Option<Frozen>)> {
     // Alike for all rows: siblings are told by where they begin.
-    let payloads = record.rows.iter().any(|row| row.payload.is_some());
+    let payloads = record.parities.iter().any(|parity| parity.payload.is_some());
     let step = if payloads { PAYLOAD_MAX } else { record.len };
     (0..record.len)
         .step_by(step.max(1))
         .map(|done| {
             let len = step.min(record.len - done);
-            let payload = row.payload.as_ref().map(|payload| payload.slice(done, len));
+            let payload = parity.payload.as_ref().map(|payload| payload.slice(done, len));
             let from = record.from + done as u64;
-            let units = record.rows.iter().map(|row| row.unit).collect();
+            let units = record.parities.iter().map(|parity| parity.unit).collect();
             let named = record.written.union(&units);
-            let entry = Entry::new(seq, stripe, row.unit, from, len, named, payload.as_deref());
+            let entry = Entry::new(seq, stripe, parity.unit, from, len, named, payload.as_deref());
             (entry, payload)
         })
         .collect()
@@ -473,11 +478,11 @@ mod tests {
     use super::*;
 
     /// A write of these units to columns `from..from + 4096 * blocks`, under way.
-    fn written(log: &Log, seq: u64, units: UnitSet, from: u64, blocks: usize) -> LiveOp<'_> {
-        let rows = vec![RowRecord { slot: 4, unit: 4, payload: None }];
+    fn written(log: &Log, seq: u64, units: UnitSet, from: u64, blocks: usize) -> LoggedWrite<'_> {
+        let parities = vec![ParityRecord { slot: 4, unit: 4, payload: None }];
         let (len, written, own) = (4096 * blocks, units, units);
-        log.remember(seq, 9, &[Record { from, len, written, own, rows }]);
-        LiveOp { log, seq, stripe: 9 }
+        log.remember(seq, 9, &[Record { from, len, written, own, parities }]);
+        LoggedWrite { log, seq, stripe: 9 }
     }
 
     #[test]
@@ -489,30 +494,39 @@ mod tests {
         let mark = log.mark();
         // Made while the flush was under way.
         let (own, all) = (UnitSet::one(1), UnitSet::first(2));
-        let rows = vec![RowRecord { slot: 4, unit: 4, payload: None }];
-        let later = Record { from: 0, len: 4096, written: all, own, rows };
+        let parities = vec![ParityRecord { slot: 4, unit: 4, payload: None }];
+        let later = Record { from: 0, len: 4096, written: all, own, parities };
         log.remember(2, 9, &[later]);
         log.next_seq.set(3);
-        assert_eq!(log.live(9, 0, 4096, UnitSet::new())[0].units, all);
+        assert_eq!(log.unflushed(9, 0, 4096, UnitSet::new())[0].units, all);
         log.flushed(mark);
-        assert_eq!(log.live(9, 0, 4096, UnitSet::new())[0].units, own);
-        assert!(log.any_live(9, UnitSet::one(0)), "a record that leaves it out may still be used");
+        assert_eq!(log.unflushed(9, 0, 4096, UnitSet::new())[0].units, own);
+        assert!(
+            log.any_unflushed(9, UnitSet::one(0)),
+            "a record that leaves it out may still be used"
+        );
     }
 
     #[test]
     fn what_a_durable_write_brought_is_not_left_out_of_later_records_for_an_earlier_ones_sake() {
         let log = Log::new(LogId { array: [0; 16], epoch: 1 }, 5, 0, 1 << 20);
         drop(written(&log, 1, UnitSet::first(4), 0, 4));
-        written(&log, 2, UnitSet::one(1).with(2), 4096, 2).is_durable();
-        let live: Vec<_> =
-            log.live(9, 0, 4 * 4096, UnitSet::new()).iter().map(|l| (l.from, l.units)).collect();
+        written(&log, 2, UnitSet::one(1).with(2), 4096, 2).mark_durable();
+        let unflushed: Vec<_> = log
+            .unflushed(9, 0, 4 * 4096, UnitSet::new())
+            .iter()
+            .map(|l| (l.from, l.units))
+            .collect();
         let without = UnitSet::one(0).with(3);
         let all = UnitSet::first(4);
-        assert_eq!(live, [(0, all), (4096, without), (12288, all)]);
+        assert_eq!(unflushed, [(0, all), (4096, without), (12288, all)]);
         assert!(log.has_records(9, 0, 4096) && log.has_records(9, 8192, 4096), "still on disk");
         drop(written(&log, 3, UnitSet::one(1), 4096, 1));
-        let later = log.live(9, 4096, 4096, UnitSet::new());
-        assert!(later.iter().all(|live| live.units.contains(1)), "written once more since");
+        let later = log.unflushed(9, 4096, 4096, UnitSet::new());
+        assert!(
+            later.iter().all(|unflushed| unflushed.units.contains(1)),
+            "written once more since"
+        );
     }
 
     #[test]
@@ -523,21 +537,25 @@ mod tests {
             log.in_flight.borrow_mut().insert(seq);
             written(&log, seq, units, 0, 1)
         };
-        let live = || log.live(9, 0, 4096, UnitSet::new())[0].units;
+        let unflushed = || log.unflushed(9, 0, 4096, UnitSet::new())[0].units;
         let (older, newer) = (begin(UnitSet::one(0)), begin(UnitSet::one(1)));
         drop(newer);
         let (first, before) = (log.mark(), log.mark());
         log.flushed(first);
-        assert_eq!(live(), UnitSet::one(0));
+        assert_eq!(unflushed(), UnitSet::one(0));
         assert!(!log.is_retired(1), "the older one is under way");
         let last = begin(UnitSet::one(2));
         drop(older);
-        assert_eq!(live(), UnitSet::one(0).with(2), "no flush began since");
+        assert_eq!(unflushed(), UnitSet::one(0).with(2), "no flush began since");
         let second = log.mark();
         log.flushed(second);
         log.flushed(before);
-        assert_eq!(live(), UnitSet::one(2), "an earlier flush that ends later takes nothing back");
-        assert!(log.is_retired(2) && !log.any_live(9, UnitSet::first(2)));
+        assert_eq!(
+            unflushed(),
+            UnitSet::one(2),
+            "an earlier flush that ends later takes nothing back"
+        );
+        assert!(log.is_retired(2) && !log.any_unflushed(9, UnitSet::first(2)));
         drop(last);
     }
 
@@ -545,13 +563,13 @@ mod tests {
     fn siblings_are_cut_at_the_same_places() {
         let len = 2 * PAYLOAD_MAX + 4096;
         let payload = Frozen::copy_from(&vec![1; len]);
-        let rows = vec![
-            RowRecord { slot: 4, unit: 4, payload: Some(payload) },
-            RowRecord { slot: 5, unit: 5, payload: None },
+        let parities = vec![
+            ParityRecord { slot: 4, unit: 4, payload: Some(payload) },
+            ParityRecord { slot: 5, unit: 5, payload: None },
         ];
         let written = UnitSet::one(0);
-        let record = Record { from: 512, len, written, own: written, rows };
-        let pieces = |row| cut(1, 0, &record, row).len();
-        assert_eq!(record.rows.iter().map(pieces).collect::<Vec<_>>(), [3, 3]);
+        let record = Record { from: 512, len, written, own: written, parities };
+        let pieces = |parity| cut(1, 0, &record, parity).len();
+        assert_eq!(record.parities.iter().map(pieces).collect::<Vec<_>>(), [3, 3]);
     }
 }

@@ -27,15 +27,15 @@ use spares::Spares;
 
 /// A second disk of a slot.
 #[derive(Clone)]
-struct Beside {
+struct SecondDisk {
     spare: Spare,
     lane: u8,
-    role: BesideRole,
+    role: SecondRole,
 }
 
 /// What the second disk of a slot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BesideRole {
+enum SecondRole {
     /// The replacement, before the superblock names it.
     Staged,
     /// The replacement.
@@ -47,7 +47,7 @@ enum BesideRole {
 /// A slot while the array runs.
 pub(crate) struct Slot {
     disk: RefCell<Option<Rc<dyn Disk>>>,
-    beside: RefCell<Option<Beside>>,
+    second: RefCell<Option<SecondDisk>>,
     state: Cell<SlotState>,
     in_flight: Cell<u32>,
     read_errors: Cell<u64>,
@@ -70,7 +70,7 @@ pub(crate) struct Members {
     /// The last one that was written, if it did not take effect.
     without_effect: RefCell<Option<Rc<Superblock>>>,
     /// Whether a slot has a second disk.
-    any_beside: Cell<bool>,
+    any_second: Cell<bool>,
 }
 
 /// A request under way on a member; ends when dropped.
@@ -94,12 +94,12 @@ impl Members {
         let replacements = superblock.slots.iter().zip(replacements).map(|(meta, disk)| {
             let (meta, disk) = meta.replacement.as_ref().zip(disk)?;
             let spare = Spare::new(meta.member_id, disk);
-            Some(Beside { spare, lane: meta.lane, role: BesideRole::Copying })
+            Some(SecondDisk { spare, lane: meta.lane, role: SecondRole::Copying })
         });
         let disks = superblock.slots.iter().zip(disks).zip(replacements);
-        let slots = disks.map(|((meta, disk), beside)| Slot {
+        let slots = disks.map(|((meta, disk), second)| Slot {
             disk: RefCell::new(disk),
-            beside: RefCell::new(beside),
+            second: RefCell::new(second),
             state: Cell::new(meta.state),
             in_flight: Cell::new(0),
             read_errors: Cell::new(0),
@@ -115,10 +115,10 @@ impl Members {
             changes: Changes::default(),
             turn: Semaphore::new(1),
             all_active: Cell::new(false),
-            any_beside: Cell::new(false),
+            any_second: Cell::new(false),
         };
         members.note_states();
-        members.note_besides();
+        members.note_seconds();
         members
     }
 
@@ -152,9 +152,9 @@ impl Members {
 
     /// All disks, those beside a member too.
     pub fn all_disks(&self) -> Vec<(usize, Rc<dyn Disk>)> {
-        let beside = |slot| Some((slot, self.beside(slot)?));
-        let besides = (0..self.len()).filter(|_| self.any_beside.get()).filter_map(beside);
-        self.disks().into_iter().chain(besides).collect()
+        let second = |slot| Some((slot, self.second_disk(slot)?));
+        let seconds = (0..self.len()).filter(|_| self.any_second.get()).filter_map(second);
+        self.disks().into_iter().chain(seconds).collect()
     }
 
     /// Slots that are being rebuilt, or whose member is being copied to its replacement, each with
@@ -193,7 +193,7 @@ impl Members {
 
     /// A lane of the region map that is not in use.
     pub fn unused_lane(&self) -> Option<u8> {
-        let of_beside = |slot: &Slot| slot.beside.borrow().as_ref().map(|beside| beside.lane);
+        let of_second = |slot: &Slot| slot.second.borrow().as_ref().map(|second| second.lane);
         let of_state = |slot: &Slot| match slot.state.get() {
             SlotState::Rebuilding { lane } => Some(lane),
             _ => None,
@@ -203,7 +203,7 @@ impl Members {
         let used: Vec<u8> = self
             .slots
             .iter()
-            .flat_map(|slot| [of_state(slot), of_beside(slot)])
+            .flat_map(|slot| [of_state(slot), of_second(slot)])
             .flatten()
             .chain(of_left)
             .collect();
@@ -212,7 +212,7 @@ impl Members {
 
     /// The disk that what is rebuilt in `slot` is written to.
     pub fn rebuilt_disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
-        if self.copying(slot).is_some() { self.beside(slot) } else { self.disk(slot) }
+        if self.copying(slot).is_some() { self.second_disk(slot) } else { self.disk(slot) }
     }
 
     /// Counts a request on `slot` for as long as the guard lives.
@@ -252,7 +252,7 @@ impl Members {
 
     /// Whether `disk` is the member of `slot`, or beside it.
     pub fn uses(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
-        self.holds(slot, disk) || is_same(self.beside(slot).as_ref(), disk)
+        self.holds(slot, disk) || is_same(self.second_disk(slot).as_ref(), disk)
     }
 
     /// Whether `disk` is still what `slot` holds.
@@ -305,113 +305,117 @@ impl Members {
         self.set_state(slot, SlotState::Missing);
     }
 
-    fn note_besides(&self) {
-        let any = self.slots.iter().any(|slot| slot.beside.borrow().is_some());
-        self.any_beside.set(any);
+    fn note_seconds(&self) {
+        let any = self.slots.iter().any(|slot| slot.second.borrow().is_some());
+        self.any_second.set(any);
     }
 
-    fn set_beside(&self, slot: usize, beside: Option<Beside>) {
-        *self.slots[slot].beside.borrow_mut() = beside;
-        self.note_besides();
+    fn set_second(&self, slot: usize, second: Option<SecondDisk>) {
+        *self.slots[slot].second.borrow_mut() = second;
+        self.note_seconds();
     }
 
-    fn role_beside(&self, slot: usize) -> Option<BesideRole> {
-        if !self.any_beside.get() {
+    fn second_role(&self, slot: usize) -> Option<SecondRole> {
+        if !self.any_second.get() {
             return None;
         }
-        self.slots[slot].beside.borrow().as_ref().map(|beside| beside.role)
+        self.slots[slot].second.borrow().as_ref().map(|second| second.role)
     }
 
     /// The disk beside the member of `slot`.
-    pub fn beside(&self, slot: usize) -> Option<Rc<dyn Disk>> {
-        if !self.any_beside.get() {
+    pub fn second_disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
+        if !self.any_second.get() {
             return None;
         }
-        self.slots[slot].beside.borrow().as_ref().map(|beside| beside.spare.disk.clone())
+        self.slots[slot].second.borrow().as_ref().map(|second| second.spare.disk.clone())
     }
 
     /// The member of `slot` that was replaced, until that is in effect.
     fn replaced(&self, slot: usize) -> Option<Spare> {
-        let beside = self.slots[slot].beside.borrow();
-        let replaced = beside.as_ref().filter(|beside| beside.role == BesideRole::Replaced);
-        replaced.map(|beside| beside.spare.clone())
+        let second = self.slots[slot].second.borrow();
+        let replaced = second.as_ref().filter(|second| second.role == SecondRole::Replaced);
+        replaced.map(|second| second.spare.clone())
     }
 
     /// The lane in which the member of `slot` is being copied.
     pub fn copying(&self, slot: usize) -> Option<u8> {
-        let beside = self.slots[slot].beside.borrow();
-        beside.as_ref().filter(|beside| beside.role == BesideRole::Copying).map(|b| b.lane)
+        let second = self.slots[slot].second.borrow();
+        second.as_ref().filter(|second| second.role == SecondRole::Copying).map(|b| b.lane)
     }
 
     /// The disk beside the member of `slot` that must get what that gets, unless it is stale there.
-    pub fn twin(&self, slot: usize, is_stale: impl Fn(u8) -> bool) -> Option<Rc<dyn Disk>> {
-        if !self.any_beside.get() {
+    pub fn second_for_write(
+        &self,
+        slot: usize,
+        is_stale: impl Fn(u8) -> bool,
+    ) -> Option<Rc<dyn Disk>> {
+        if !self.any_second.get() {
             return None;
         }
-        let beside = self.slots[slot].beside.borrow();
-        let beside = beside.as_ref()?;
-        let needed = beside.role == BesideRole::Replaced || !is_stale(beside.lane);
-        needed.then(|| beside.spare.disk.clone())
+        let second = self.slots[slot].second.borrow();
+        let second = second.as_ref()?;
+        let needed = second.role == SecondRole::Replaced || !is_stale(second.lane);
+        needed.then(|| second.spare.disk.clone())
     }
 
     /// Puts a replacement beside the member of `slot`, in memory only: it gets writes from now on
     /// where its lane is not stale. [`Members::publish_replacement`] must follow once that lane is
     /// durable.
     pub fn stage_replacement(&self, slot: usize, spare: Spare, lane: u8) {
-        self.set_beside(slot, Some(Beside { spare, lane, role: BesideRole::Staged }));
+        self.set_second(slot, Some(SecondDisk { spare, lane, role: SecondRole::Staged }));
     }
 
     /// Puts a staged replacement into the superblock.
     pub fn publish_replacement(&self, slot: usize) {
-        self.change_beside(slot, BesideRole::Copying);
+        self.change_second(slot, SecondRole::Copying);
     }
 
-    fn change_beside(&self, slot: usize, role: BesideRole) {
-        let mut beside = self.slots[slot].beside.borrow_mut();
-        let Some(beside) = beside.as_mut() else { return };
-        beside.role = role;
+    fn change_second(&self, slot: usize, role: SecondRole) {
+        let mut second = self.slots[slot].second.borrow_mut();
+        let Some(second) = second.as_mut() else { return };
+        second.role = role;
         self.superblock.borrow_mut().slots[slot].replacement =
-            (role == BesideRole::Copying).then(|| ReplacementMeta {
-                member_id: beside.spare.id,
-                lane: beside.lane,
-                disk_hint: disk_hint(&beside.spare.disk.info().name),
+            (role == SecondRole::Copying).then(|| ReplacementMeta {
+                member_id: second.spare.id,
+                lane: second.lane,
+                disk_hint: disk_hint(&second.spare.disk.info().name),
             });
         self.changes.note_membership();
     }
 
     /// Takes `disk` away if it is beside the member of `slot`: the disk with its lane if it was the
     /// replacement.
-    pub fn take_beside(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<u8>)> {
-        let beside = self.slots[slot].beside.borrow().clone()?;
-        if !is_same(Some(&beside.spare.disk), disk) {
+    pub fn take_second(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<u8>)> {
+        let second = self.slots[slot].second.borrow().clone()?;
+        if !is_same(Some(&second.spare.disk), disk) {
             return None;
         }
-        self.set_beside(slot, None);
+        self.set_second(slot, None);
         // No superblock names one that is staged.
-        if beside.role != BesideRole::Staged {
+        if second.role != SecondRole::Staged {
             self.superblock.borrow_mut().slots[slot].replacement = None;
             self.changes.note_membership();
         }
-        let lane = (beside.role != BesideRole::Replaced).then_some(beside.lane);
-        Some((beside.spare, lane))
+        let lane = (second.role != SecondRole::Replaced).then_some(second.lane);
+        Some((second.spare, lane))
     }
 
     /// The member of `slot` is lost: its replacement takes the slot as that of a lost one. False if
     /// there is none.
     pub fn promote(&self, slot: usize) -> bool {
-        if self.role_beside(slot) != Some(BesideRole::Copying) {
+        if self.second_role(slot) != Some(SecondRole::Copying) {
             return false;
         }
-        let Some(beside) = self.slots[slot].beside.take() else { return false };
-        self.note_besides();
-        self.take_slot(slot, beside.spare, SlotState::Rebuilding { lane: beside.lane });
+        let Some(second) = self.slots[slot].second.take() else { return false };
+        self.note_seconds();
+        self.take_slot(slot, second.spare, SlotState::Rebuilding { lane: second.lane });
         true
     }
 
     /// Makes the replacement of `slot` its member; what it replaces stays beside it until that is
     /// in effect.
     pub fn swap(&self, slot: usize) {
-        self.exchange(slot, BesideRole::Replaced);
+        self.exchange(slot, SecondRole::Replaced);
     }
 
     /// Takes back all swaps that are not in effect. Returns whether there were any.
@@ -421,22 +425,22 @@ impl Members {
 
     /// Takes the swap in `slot` back, if it is not in effect. Returns whether there was one.
     pub fn unswap_in(&self, slot: usize) -> bool {
-        let swapped = self.role_beside(slot) == Some(BesideRole::Replaced);
+        let swapped = self.second_role(slot) == Some(SecondRole::Replaced);
         if swapped {
-            self.exchange(slot, BesideRole::Copying);
+            self.exchange(slot, SecondRole::Copying);
         }
         swapped
     }
 
-    fn exchange(&self, slot: usize, role: BesideRole) {
-        let (Some(beside), Some(disk)) = (self.slots[slot].beside.take(), self.disk(slot)) else {
+    fn exchange(&self, slot: usize, role: SecondRole) {
+        let (Some(second), Some(disk)) = (self.slots[slot].second.take(), self.disk(slot)) else {
             return;
         };
         let id = self.superblock.borrow().slots[slot].member_id;
         let spare = Spare::new(id.expect("a slot with a disk has a member"), disk);
-        self.take_slot(slot, beside.spare, SlotState::Active);
-        self.set_beside(slot, Some(Beside { spare, lane: beside.lane, role }));
-        self.change_beside(slot, role);
+        self.take_slot(slot, second.spare, SlotState::Active);
+        self.set_second(slot, Some(SecondDisk { spare, lane: second.lane, role }));
+        self.change_second(slot, role);
     }
 
     fn take_slot(&self, slot: usize, spare: Spare, state: SlotState) {
@@ -502,10 +506,10 @@ impl Members {
     /// What `in_effect` does not name any more needs no writes.
     fn forget_replaced(&self, in_effect: &Superblock) {
         for (slot, meta) in in_effect.slots.iter().enumerate() {
-            let replaced = self.role_beside(slot) == Some(BesideRole::Replaced);
+            let replaced = self.second_role(slot) == Some(SecondRole::Replaced);
             let now = self.superblock.borrow().slots[slot].member_id;
             if replaced && meta.member_id == now {
-                self.set_beside(slot, None);
+                self.set_second(slot, None);
             }
         }
     }

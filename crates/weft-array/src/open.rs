@@ -144,7 +144,7 @@ async fn open(
         events: crate::events::Events::default(),
         jobs,
         mirrored,
-        goes_around: Cell::new(true),
+        load_aware_reconstruction: Cell::new(true),
         zeroed,
         read_only: Cell::new(read_only),
         stopped: Cell::new(false),

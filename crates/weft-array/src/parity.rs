@@ -6,9 +6,9 @@ use weft_rt::{Buf, Frozen};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{Columns, Units};
+use crate::gather::{StripeAccess, Units};
 use crate::geometry::to_len;
-use crate::log::{Live, Record, RowRecord};
+use crate::log::{ParityRecord, Record, Unflushed};
 use crate::write::Segment;
 
 /// A run of columns in which a fixed set of data units is written.
@@ -25,8 +25,8 @@ pub(crate) struct Band {
 impl Band {
     /// Cuts segments (sorted, not overlapping) into bands.
     pub fn of(segments: &[Segment]) -> Vec<Self> {
-        let end = |segment: &Segment| segment.column + segment.data.len() as u64;
-        let mut cuts: Vec<u64> = segments.iter().flat_map(|s| [s.column, end(s)]).collect();
+        let end = |segment: &Segment| segment.unit_offset + segment.data.len() as u64;
+        let mut cuts: Vec<u64> = segments.iter().flat_map(|s| [s.unit_offset, end(s)]).collect();
         cuts.sort_unstable();
         cuts.dedup();
         let mut bands = Vec::new();
@@ -34,8 +34,8 @@ impl Band {
             let (from, len) = (range[0], to_len(range[1] - range[0]));
             let data: Vec<_> = segments
                 .iter()
-                .filter(|segment| segment.column <= from && from < end(segment))
-                .map(|s| (s.unit, s.data.slice(to_len(from - s.column), len)))
+                .filter(|segment| segment.unit_offset <= from && from < end(segment))
+                .map(|s| (s.unit, s.data.slice(to_len(from - s.unit_offset), len)))
                 .collect();
             if !data.is_empty() {
                 let units = data.iter().map(|(unit, _)| *unit).collect();
@@ -53,7 +53,7 @@ impl Band {
     }
 
     /// The new columns of a unit that the band writes.
-    pub fn columns_of(&self, unit: usize) -> &[u8] {
+    pub fn new_data(&self, unit: usize) -> &[u8] {
         let (_, data) = self.data.iter().find(|(u, _)| *u == unit).expect("the unit is written");
         data
     }
@@ -72,7 +72,7 @@ pub(crate) struct Ready {
     /// The new columns of every parity unit that the band touches and whose member is there.
     pub parity: Units,
     pub record: Option<Record>,
-    live: Live,
+    others: Unflushed,
 }
 
 impl Inner {
@@ -95,12 +95,12 @@ impl Inner {
             let later = lost.union(&self.lost_after_crash(stripe));
             let mut ready = Vec::new();
             for band in Band::of(segments) {
-                for live in self.live_beside(stripe, &band) {
-                    let part = band.part(live.from, live.len);
-                    ready.push(self.update_parity(stripe, (lost, later), part, live).await?);
+                for others in self.unflushed_others(stripe, &band) {
+                    let part = band.part(others.from, others.len);
+                    ready.push(self.update_parity(stripe, (lost, later), part, others).await?);
                 }
             }
-            let same = |r: &Ready| self.live_beside(stripe, &r.band) == [r.live];
+            let same = |r: &Ready| self.unflushed_others(stripe, &r.band) == [r.others];
             let same_lost =
                 self.lost_units(stripe) == lost && self.lost_after_crash(stripe).is_subset(&later);
             let settled = self.log.is_none() || self.members.changes.is_settled();
@@ -111,10 +111,10 @@ impl Inner {
     }
 
     /// The units that may be old again after a crash, beside those that the band writes.
-    fn live_beside(&self, stripe: u64, band: &Band) -> Vec<Live> {
+    fn unflushed_others(&self, stripe: u64, band: &Band) -> Vec<Unflushed> {
         match &self.log {
-            Some(log) => log.live(stripe, band.from, band.len, band.units),
-            None => vec![Live { from: band.from, len: band.len, units: UnitSet::new() }],
+            Some(log) => log.unflushed(stripe, band.from, band.len, band.units),
+            None => vec![Unflushed { from: band.from, len: band.len, units: UnitSet::new() }],
         }
     }
 
@@ -125,13 +125,13 @@ impl Inner {
         loop {
             self.check_writable()?;
             let lost = self.lost_units(stripe).union(&self.lost_after_crash(stripe));
-            if lost.is_empty() || !log.any_live(stripe, lost) {
+            if lost.is_empty() || !log.any_unflushed(stripe, lost) {
                 return Ok(());
             }
             let progress = log.progress();
             let before = log.completed_below();
             Box::pin(self.flush_members()).await;
-            if log.any_live(stripe, lost) && log.completed_below() == before {
+            if log.any_unflushed(stripe, lost) && log.completed_below() == before {
                 progress.await;
             }
         }
@@ -144,7 +144,7 @@ impl Inner {
         stripe: u64,
         (lost, later): (UnitSet, UnitSet),
         band: Band,
-        live: Live,
+        others: Unflushed,
     ) -> Result<Ready, ArrayError> {
         let code = &self.geometry.code;
         let k = code.k();
@@ -157,19 +157,19 @@ impl Inner {
             .collect();
         self.check_storable(stripe, lost, &band)?;
         if rows.is_empty() {
-            let record = self.log.as_ref().map(|_| bare_record(&band, &live, later));
-            return Ok(Ready { band, parity: Units::new(), record, live });
+            let record = self.log.as_ref().map(|_| bare_record(&band, &others, later));
+            return Ok(Ready { band, parity: Units::new(), record, others });
         }
         let support = rows
             .iter()
             .fold(UnitSet::new(), |all, row| all.union(&self.geometry.support(stripe, *row)));
         let (method, mut wanted) = self.choose(stripe, lost, &band, &rows, support, unsure);
-        let left_out = band.units.union(&live.units).difference(&later);
+        let left_out = band.units.union(&others.units).difference(&later);
         if !support.is_subset(&left_out) {
             // The log must not count on units that may be old again: they are taken out of it.
-            wanted = wanted.union(&live.units.difference(&lost).intersection(&support));
+            wanted = wanted.union(&others.units.difference(&lost).intersection(&support));
         }
-        let at = Columns::user(stripe, band.from);
+        let at = StripeAccess::user(stripe, band.from);
         let old: Units = wanted.iter().map(|unit| (unit, Buf::new(band.len))).collect();
         let (result, mut old) = self.gather(at, lost, old).await;
         result?;
@@ -178,8 +178,8 @@ impl Inner {
             Method::ReadModifyWrite => self.fold_in(stripe, &band, &rows, &mut old),
         };
         let record =
-            self.log.as_ref().map(|_| self.record(stripe, later, &band, &parity, &old, &live));
-        Ok(Ready { band, parity, record, live })
+            self.log.as_ref().map(|_| self.record(stripe, later, &band, &parity, &old, &others));
+        Ok(Ready { band, parity, record, others })
     }
 
     /// A lost unit's new contents must be held by some parity row that is left.
@@ -252,7 +252,7 @@ impl Inner {
         let code = &self.geometry.code;
         let k = code.k();
         for (unit, buf) in old.iter_mut().filter(|(unit, _)| band.units.contains(*unit)) {
-            weft_gf::xor_acc(buf, &[band.columns_of(*unit)]);
+            weft_gf::xor_acc(buf, &[band.new_data(*unit)]);
         }
         let mut parity = Units::new();
         for row in rows {
@@ -277,12 +277,12 @@ impl Inner {
         band: &Band,
         parity: &Units,
         old: &Units,
-        live: &Live,
+        others: &Unflushed,
     ) -> Record {
         let code = &self.geometry.code;
         let k = code.k();
         let log = self.log.as_ref().expect("records are made for a log");
-        let mut record = bare_record(band, live, lost);
+        let mut record = bare_record(band, others, lost);
         let whole = record.written == self.geometry.data_units();
         if whole && !log.has_records(stripe, band.from, band.len) {
             // Every byte of the stripe's columns is being written: nothing needs protection.
@@ -302,28 +302,28 @@ impl Inner {
                 partial.freeze()
             });
             let slot = self.geometry.slot(stripe, *unit);
-            record.rows.push(RowRecord { slot, unit: *unit, payload });
+            record.parities.push(ParityRecord { slot, unit: *unit, payload });
         }
         record
     }
 }
 
 /// A record without rows: what is being written, and needs no protection.
-fn bare_record(band: &Band, live: &Live, lost: UnitSet) -> Record {
+fn bare_record(band: &Band, others: &Unflushed, lost: UnitSet) -> Record {
     let own = band.units.difference(&lost);
     Record {
         from: band.from,
         len: band.len,
-        written: own.union(&live.units.difference(&lost)),
+        written: own.union(&others.units.difference(&lost)),
         own,
-        rows: Vec::new(),
+        parities: Vec::new(),
     }
 }
 
 /// The value of a data unit after the write: new where the band writes it, else as read.
 fn band_or<'a>(band: &'a Band, old: &'a Units, unit: usize) -> &'a [u8] {
     if band.units.contains(unit) {
-        return band.columns_of(unit);
+        return band.new_data(unit);
     }
     let (_, buf) = old.iter().find(|(held, _)| *held == unit).expect("the unit was read");
     buf

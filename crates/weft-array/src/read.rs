@@ -18,7 +18,7 @@ use weft_rt::sync::oneshot;
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{Columns, Units};
+use crate::gather::{StripeAccess, Units};
 use crate::geometry::{Address, Piece, to_len};
 
 /// The pieces of one stripe, each with its part of the caller's buffer.
@@ -45,7 +45,7 @@ impl Inner {
             return Box::pin(self.read_unaligned(offset, buf)).await;
         }
         let at = self.geometry.address(offset);
-        if at.column + buf.len() as u64 <= self.geometry.unit_bytes {
+        if at.unit_offset + buf.len() as u64 <= self.geometry.unit_bytes {
             return self.read_piece(at, buf).await;
         }
         self.read_pieces(offset, buf).await
@@ -123,7 +123,7 @@ impl Inner {
         }
         let lost = self.avoided_units(at.stripe);
         if !lost.contains(unit) {
-            let (slot, offset) = self.geometry.locate(at.stripe, unit, at.column);
+            let (slot, offset) = self.geometry.locate(at.stripe, unit, at.unit_offset);
             if let Some(disk) = self.members.disk(slot) {
                 let _busy = self.members.busy(slot);
                 let (result, back) = disk.read(offset, buf, Class::User).await;
@@ -148,9 +148,9 @@ impl Inner {
     /// rebuilt it may bring it along.
     async fn read_detached(&self, pieces: StripePieces) -> ReadAnswer {
         let array = self.handle();
-        if self.brings(&pieces) {
+        if self.can_piggyback(&pieces) {
             let (sender, answer) = oneshot();
-            drop(self.rt.spawn(async move { array.read_and_bring(pieces, sender).await }));
+            drop(self.rt.spawn(async move { array.read_and_piggyback(pieces, sender).await }));
             return answer.await.expect("the task answers before it ends");
         }
         self.rt.spawn(async move { array.read_degraded(pieces).await }).await
@@ -172,8 +172,8 @@ impl Inner {
         // columns, each wanted of a fixed set of units. What is read beside them is bounded.
         let most = self.run_max();
         let ends = |(at, buf): &(Address, Buf)| {
-            let end = at.column + buf.len() as u64;
-            (at.column..end).step_by(most).chain([end])
+            let end = at.unit_offset + buf.len() as u64;
+            (at.unit_offset..end).step_by(most).chain([end])
         };
         let mut cuts: Vec<u64> = pieces.iter().flat_map(ends).collect();
         cuts.sort_unstable();
@@ -185,7 +185,7 @@ impl Inner {
             let mut wanted = Units::new();
             let mut owners = Vec::new();
             for (index, (at, done, rest)) in parts.iter_mut().enumerate() {
-                let start = at.column + done.iter().map(|part| part.len() as u64).sum::<u64>();
+                let start = at.unit_offset + done.iter().map(|part| part.len() as u64).sum::<u64>();
                 if start != from || rest.is_empty() {
                     continue;
                 }
@@ -193,7 +193,7 @@ impl Inner {
                 wanted.push((at.unit, std::mem::replace(rest, tail)));
                 owners.push(index);
             }
-            let at = Columns::user(stripe, from);
+            let at = StripeAccess::user(stripe, from);
             let (range_result, filled) = self.gather(at, self.avoided_units(stripe), wanted).await;
             result = result.and(range_result);
             for (index, (_, part)) in owners.into_iter().zip(filled) {

@@ -40,7 +40,7 @@ use weft_rt::{Buf, Frozen};
 use crate::area::Area;
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{Columns, Gathered, Units};
+use crate::gather::{Gathered, StripeAccess, Units};
 use crate::geometry::to_len;
 use crate::log::{FoundRecord, LogId};
 pub(crate) use logs::LogBlock;
@@ -52,11 +52,11 @@ struct Replay {
     stripe: u64,
     from: u64,
     len: usize,
-    rows: Vec<Row>,
+    logged: Vec<LoggedParity>,
 }
 
-struct Row {
-    parity: usize,
+struct LoggedParity {
+    unit: usize,
     /// The data units that `partial` leaves out.
     written: UnitSet,
     partial: Option<Frozen>,
@@ -72,7 +72,7 @@ impl Inner {
     ) -> Result<Vec<LogBlock>, ArrayError> {
         let Logs { scans, torn, unread } = self.read_logs(id, area).await;
         let most = self.run_max();
-        for replay in newest_first(self.whole_sets(scans), self.geometry.code.k()) {
+        for replay in newest_first(self.complete_sets(scans), self.geometry.code.k()) {
             for skip in (0..replay.len).step_by(most) {
                 self.replay(replay.part(skip, most.min(replay.len - skip))).await?;
             }
@@ -89,9 +89,10 @@ impl Inner {
         loop {
             self.check_writable()?;
             let lost = self.lost_units(replay.stripe);
-            replay.rows.retain(|row| !lost.contains(row.parity));
-            let (at, len, rows) = (replay.at(), replay.len, &replay.rows);
-            let written = rows.iter().fold(UnitSet::new(), |all, row| all.union(&row.written));
+            replay.logged.retain(|parity| !lost.contains(parity.unit));
+            let (at, len, logged) = (replay.at(), replay.len, &replay.logged);
+            let written =
+                logged.iter().fold(UnitSet::new(), |all, parity| all.union(&parity.written));
             let readable = written.difference(&lost);
             let mut values = match self.read_exactly(at, len, readable).await {
                 Ok(values) => values,
@@ -102,20 +103,21 @@ impl Inner {
                     replay = upper;
                     continue;
                 }
-                Err(_) => self.read_what_can_be(at, len, readable).await,
+                Err(_) => self.read_readable(at, len, readable).await,
             };
             let known: UnitSet = values.iter().map(|(unit, _)| *unit).collect();
-            let settled = self.settle(at, len, written.difference(&known), rows).await;
+            let chosen = self.choose_unknown(at, len, written.difference(&known), logged).await;
             if self.lost_units(at.stripe) != lost {
                 // A member failed meanwhile, and is excluded.
                 continue;
             }
-            let unreadable = settled.iter().filter(|(unit, _)| !lost.contains(*unit));
+            let unreadable = chosen.iter().filter(|(unit, _)| !lost.contains(*unit));
             let mut fresh: Units =
                 unreadable.map(|(unit, value)| (*unit, Buf::copy_from(value))).collect();
-            values.extend(settled);
-            let sum = |row: &Row| (row.parity, self.sum(at.stripe, len, row, &values));
-            fresh.extend(rows.iter().map(sum));
+            values.extend(chosen);
+            let sum =
+                |parity: &LoggedParity| (parity.unit, self.sum(at.stripe, len, parity, &values));
+            fresh.extend(logged.iter().map(sum));
             self.check_writable()?;
             // Without room this recovery cannot end: its records are still needed.
             return self.write_back(at, fresh).await;
@@ -124,14 +126,14 @@ impl Inner {
 
     /// The parity of a row: its record and the units that this leaves out, as far as `values` has
     /// them.
-    fn sum(&self, stripe: u64, len: usize, row: &Row, values: &Units) -> Buf {
+    fn sum(&self, stripe: u64, len: usize, parity: &LoggedParity, values: &Units) -> Buf {
         let code = &self.geometry.code;
-        let mut sum = match &row.partial {
+        let mut sum = match &parity.partial {
             Some(partial) => Buf::copy_from(partial),
             None => Buf::zeroed(len),
         };
-        for (data, value) in values.iter().filter(|(data, _)| row.written.contains(*data)) {
-            weft_gf::mul_acc(&mut sum, code.coef(stripe, row.parity - code.k(), *data), value);
+        for (data, value) in values.iter().filter(|(data, _)| parity.written.contains(*data)) {
+            weft_gf::mul_acc(&mut sum, code.coef(stripe, parity.unit - code.k(), *data), value);
         }
         sum
     }
@@ -142,34 +144,40 @@ impl Inner {
     /// written, and each parity unit without a record is one over all of its units. What these
     /// leave open follows from the other parity units as found, so that a write that had reached
     /// all disks keeps its value. A unit that nothing determines becomes zeros.
-    async fn settle(&self, at: Columns, len: usize, unknown: UnitSet, rows: &[Row]) -> Units {
+    async fn choose_unknown(
+        &self,
+        at: StripeAccess,
+        len: usize,
+        unknown: UnitSet,
+        logged: &[LoggedParity],
+    ) -> Units {
         if unknown.is_empty() {
             return Units::new();
         }
         let all = self.geometry.data_units();
         let present = self.geometry.units().difference(&self.lost_units(at.stripe));
-        let read = self.read_what_can_be(at, len, present.difference(&unknown)).await;
+        let read = self.read_readable(at, len, present.difference(&unknown)).await;
         let (known, found): (Units, Units) =
             read.into_iter().partition(|(unit, _)| all.contains(*unit));
         let mut equations = Vec::new();
-        for row in rows {
-            let Some((_, parity)) = found.iter().find(|(unit, _)| *unit == row.parity) else {
+        for parity in logged {
+            let Some((_, found)) = found.iter().find(|(unit, _)| *unit == parity.unit) else {
                 continue;
             };
-            let mut rest = Buf::copy_from(parity);
-            if let Some(partial) = &row.partial {
+            let mut rest = Buf::copy_from(found);
+            if let Some(partial) = &parity.partial {
                 weft_gf::xor_acc(&mut rest, &[partial]);
             }
-            equations.push(self.equation(at.stripe, row.parity, row.written, rest, &known));
+            equations.push(self.equation(at.stripe, parity.unit, parity.written, rest, &known));
         }
-        for row in rows {
+        for parity in logged {
             let zero = || Buf::zeroed(len);
-            let partial = row.partial.as_ref().map_or_else(zero, |p| Buf::copy_from(p));
-            let counted = all.difference(&row.written);
-            equations.push(self.equation(at.stripe, row.parity, counted, partial, &known));
+            let partial = parity.partial.as_ref().map_or_else(zero, |p| Buf::copy_from(p));
+            let counted = all.difference(&parity.written);
+            equations.push(self.equation(at.stripe, parity.unit, counted, partial, &known));
         }
         for (parity, value) in found {
-            if rows.iter().all(|row| row.parity != parity) {
+            if logged.iter().all(|logged| logged.unit != parity) {
                 equations.push(self.equation(at.stripe, parity, all, value, &known));
             }
         }
@@ -204,7 +212,7 @@ impl Inner {
     /// Reads units as they are on their disks, reconstructing nothing.
     pub(crate) async fn read_exactly(
         &self,
-        at: Columns,
+        at: StripeAccess,
         len: usize,
         units: UnitSet,
     ) -> Result<Units, ArrayError> {
@@ -215,7 +223,7 @@ impl Inner {
     }
 
     /// Those of the units that can be read as they are.
-    async fn read_what_can_be(&self, at: Columns, len: usize, units: UnitSet) -> Units {
+    async fn read_readable(&self, at: StripeAccess, len: usize, units: UnitSet) -> Units {
         let mut read = Units::new();
         for unit in units.iter() {
             read.extend(self.read_exactly(at, len, UnitSet::one(unit)).await.unwrap_or_default());
@@ -227,7 +235,11 @@ impl Inner {
     ///
     /// # Errors
     /// [`ArrayError::NoSpace`] if there was no room for all of them.
-    pub(crate) async fn write_back(&self, at: Columns, units: Units) -> Result<(), ArrayError> {
+    pub(crate) async fn write_back(
+        &self,
+        at: StripeAccess,
+        units: Units,
+    ) -> Result<(), ArrayError> {
         let writes = units.into_iter().filter_map(|(unit, buf)| {
             let (slot, offset) = self.geometry.locate(at.stripe, unit, at.from);
             let disk = self.members.disk(slot)?;
@@ -258,7 +270,7 @@ impl Inner {
     pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<(), ArrayError> {
         let mut unrepaired = UnitSet::new();
         for (from, len) in self.runs() {
-            let at = Columns::maintenance(stripe, from);
+            let at = StripeAccess::maintenance(stripe, from);
             let check = self.check_stripe(at, len).await?;
             let wrong: UnitSet = check.wrong.iter().map(|(unit, _)| *unit).collect();
             self.write_back(at, check.wrong).await?;
@@ -274,7 +286,7 @@ impl Inner {
     /// Reads all units of a stripe over a run of offsets and computes their parity anew.
     pub(crate) async fn check_stripe(
         &self,
-        at: Columns,
+        at: StripeAccess,
         len: usize,
     ) -> Result<Checked, ArrayError> {
         let lost = self.lost_units(at.stripe);
@@ -316,24 +328,31 @@ fn solve(mut equations: Vec<(Coefs, Buf)>) -> Units {
         let scale = weft_gf::field::inv(pivot);
         let mut right = Buf::new(rest.len());
         weft_gf::mul(&mut right, scale, &rest);
-        let row: Coefs = coefs.iter().map(|(u, c)| (*u, weft_gf::field::mul(scale, *c))).collect();
+        let equation: Coefs =
+            coefs.iter().map(|(u, c)| (*u, weft_gf::field::mul(scale, *c))).collect();
         for (coefs, rest) in &mut equations {
-            eliminate(unit, &row, &right, coefs, rest);
+            eliminate(unit, &equation, &right, coefs, rest);
         }
         for (_, coefs, rest) in &mut pivots {
-            eliminate(unit, &row, &right, coefs, rest);
+            eliminate(unit, &equation, &right, coefs, rest);
         }
-        pivots.push((unit, row, right));
+        pivots.push((unit, equation, right));
     }
     // What is left beside a pivot is undetermined and zero.
     pivots.into_iter().map(|(unit, _, value)| (unit, value)).collect()
 }
 
 /// Subtracts a multiple of the row whose leading unit is `unit` (with coefficient 1).
-fn eliminate(unit: usize, row: &[(usize, u8)], right: &[u8], coefs: &mut Coefs, rest: &mut [u8]) {
+fn eliminate(
+    unit: usize,
+    equation: &[(usize, u8)],
+    right: &[u8],
+    coefs: &mut Coefs,
+    rest: &mut [u8],
+) {
     let Some(factor) = coefs.iter().find(|(u, _)| *u == unit).map(|(_, c)| *c) else { return };
     weft_gf::mul_acc(rest, factor, right);
-    for (u, c) in row {
+    for (u, c) in equation {
         let delta = weft_gf::field::mul(factor, *c);
         match coefs.iter_mut().find(|(held, _)| held == u) {
             Some((_, held)) => *held ^= delta,
@@ -357,17 +376,17 @@ pub(crate) struct Checked {
 }
 
 impl Replay {
-    fn at(&self) -> Columns {
-        Columns::user(self.stripe, self.from)
+    fn at(&self) -> StripeAccess {
+        StripeAccess::user(self.stripe, self.from)
     }
 
     fn part(&self, skip: usize, len: usize) -> Self {
-        let row = |row: &Row| Row {
-            partial: row.partial.as_ref().map(|partial| partial.slice(skip, len)),
-            ..*row
+        let part = |part: &LoggedParity| LoggedParity {
+            partial: part.partial.as_ref().map(|partial| partial.slice(skip, len)),
+            ..*part
         };
-        let rows = self.rows.iter().map(row).collect();
-        Self { stripe: self.stripe, from: self.from + skip as u64, len, rows }
+        let logged = self.logged.iter().map(part).collect();
+        Self { stripe: self.stripe, from: self.from + skip as u64, len, logged }
     }
 
     /// The lower and the upper half of the columns.
@@ -377,12 +396,12 @@ impl Replay {
     }
 }
 
-impl Row {
+impl LoggedParity {
     fn of(record: &FoundRecord, k: usize, from: u64, len: usize) -> Self {
         let skip = to_len(from - record.from);
         let partial = record.payload.as_ref().map(|payload| payload.slice(skip, len));
         let written = record.named.intersection(&UnitSet::first(k));
-        Self { parity: record.unit, written, partial }
+        Self { unit: record.unit, written, partial }
     }
 }
 
@@ -411,10 +430,10 @@ fn bands(stripe: u64, records: Vec<FoundRecord>, k: usize) -> Vec<Replay> {
                 *best = record;
             }
         }
-        let rows: Vec<Row> =
-            newest.into_values().map(|record| Row::of(record, k, from, len)).collect();
-        if !rows.is_empty() {
-            replays.push(Replay { stripe, from, len, rows });
+        let logged: Vec<LoggedParity> =
+            newest.into_values().map(|record| LoggedParity::of(record, k, from, len)).collect();
+        if !logged.is_empty() {
+            replays.push(Replay { stripe, from, len, logged });
         }
     }
     replays

@@ -220,7 +220,7 @@ impl Inner {
         let (disk, wants_room_bytes) = (self.members.name(slot), self.wants_bytes(slot));
         let copying = self.members.copying(slot);
         let replacement =
-            copying.and_then(|_| Some(self.members.beside(slot)?.info().name.clone()));
+            copying.and_then(|_| Some(self.members.second_disk(slot)?.info().name.clone()));
         let (state, stale_regions) = match state {
             SlotState::Active if self.broken_slots.get().contains(slot) => (MemberState::Failed, 0),
             SlotState::Active => {

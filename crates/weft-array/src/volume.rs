@@ -190,7 +190,7 @@ impl Array {
     fn find_replacement(&self, name: &str) -> Option<(usize, Rc<dyn Disk>)> {
         let members = &self.0.members;
         let copied = (0..members.len()).filter(|slot| members.copying(*slot).is_some());
-        let mut disks = copied.filter_map(|slot| Some((slot, members.beside(slot)?)));
+        let mut disks = copied.filter_map(|slot| Some((slot, members.second_disk(slot)?)));
         disks.find(|(_, disk)| disk.info().name == name)
     }
 
@@ -312,8 +312,8 @@ impl Array {
     /// Whether users' repairs go around members whose queues are deep, at the price of more reads.
     /// They do unless told otherwise; without it they always take the fewest, as in the papers'
     /// arrays. For experiments: nothing remembers it.
-    pub fn set_repairs_go_around(&self, around: bool) {
-        self.0.goes_around.set(around);
+    pub fn set_load_aware_reconstruction(&self, around: bool) {
+        self.0.load_aware_reconstruction.set(around);
     }
 
     /// How rebuilds go about their work.

@@ -30,30 +30,30 @@ use weft_rt::{Buf, Frozen};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::Columns;
+use crate::gather::StripeAccess;
 use crate::geometry::{Piece, to_len};
-use crate::log::{LiveOp, Record};
+use crate::log::{LoggedWrite, Record};
 use crate::parity::Ready;
 
 /// New bytes for a run of columns of one data unit.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
     pub unit: usize,
-    pub column: u64,
+    pub unit_offset: u64,
     pub data: Frozen,
 }
 
 impl Segment {
     fn end(&self) -> u64 {
-        self.column + self.data.len() as u64
+        self.unit_offset + self.data.len() as u64
     }
 
     /// What of it lies between two offsets in the unit.
     fn part(&self, from: u64, to: u64) -> Option<Self> {
-        let (from, to) = (from.max(self.column), to.min(self.end()));
+        let (from, to) = (from.max(self.unit_offset), to.min(self.end()));
         (from < to).then(|| {
-            let data = self.data.slice(to_len(from - self.column), to_len(to - from));
-            Self { unit: self.unit, column: from, data }
+            let data = self.data.slice(to_len(from - self.unit_offset), to_len(to - from));
+            Self { unit: self.unit, unit_offset: from, data }
         })
     }
 }
@@ -69,7 +69,7 @@ pub(crate) struct Pending {
 /// One I/O of a stripe write.
 struct UnitWrite {
     unit: usize,
-    column: u64,
+    unit_offset: u64,
     data: Frozen,
 }
 
@@ -91,14 +91,15 @@ impl Inner {
         self.check_writable()?;
         self.check_range(offset, data.len() as u64)?;
         let at = self.geometry.address(offset);
-        if at.column + data.len() as u64 <= self.geometry.unit_bytes && !data.is_empty() {
-            let segment = Segment { unit: at.unit, column: at.column, data };
+        if at.unit_offset + data.len() as u64 <= self.geometry.unit_bytes && !data.is_empty() {
+            let segment = Segment { unit: at.unit, unit_offset: at.unit_offset, data };
             return self.write_stripe(at.stripe, vec![segment], fua).await;
         }
         let mut stripes: Vec<(u64, Vec<Segment>)> = Vec::new();
         let mut done = 0;
         for Piece { at, len } in self.geometry.pieces(offset, data.len()) {
-            let segment = Segment { unit: at.unit, column: at.column, data: data.slice(done, len) };
+            let segment =
+                Segment { unit: at.unit, unit_offset: at.unit_offset, data: data.slice(done, len) };
             done += len;
             match stripes.last_mut() {
                 Some((stripe, segments)) if *stripe == at.stripe => segments.push(segment),
@@ -118,7 +119,7 @@ impl Inner {
         fua: bool,
     ) -> Result<(), ArrayError> {
         let most = self.run_max() as u64;
-        let first = segments.iter().map(|segment| segment.column).min().unwrap_or(0);
+        let first = segments.iter().map(|segment| segment.unit_offset).min().unwrap_or(0);
         let end = segments.iter().map(Segment::end).max().unwrap_or(0);
         if end - first <= most {
             return self.write_part(stripe, segments, fua).await;
@@ -225,24 +226,24 @@ impl Inner {
         let mut records = Vec::new();
         for Ready { band, parity, record, .. } in self.prepare(stripe, &segments).await? {
             for (unit, data) in &band.data {
-                writes.push(UnitWrite { unit: *unit, column: band.from, data: data.clone() });
+                writes.push(UnitWrite { unit: *unit, unit_offset: band.from, data: data.clone() });
             }
             for (unit, data) in parity {
-                writes.push(UnitWrite { unit, column: band.from, data: data.freeze() });
+                writes.push(UnitWrite { unit, unit_offset: band.from, data: data.freeze() });
             }
             records.extend(record);
         }
         let others = records.iter().any(Record::leaves_out_others);
-        let live = match &self.log {
+        let logged = match &self.log {
             Some(log) => Some(log.append(self, stripe, records).await?),
             None => None,
         };
         let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
         let write = self.write_units(stripe, writes, durable);
-        let whole = self.write_and_bring(stripe, &segments, write).await?;
+        let whole = self.write_and_piggyback(stripe, &segments, write).await?;
         // Others may have found a member failed, so that this write left it out without an error.
         self.settled().await?;
-        if fua { self.end_durable(live, whole && !others).await } else { Ok(()) }
+        if fua { self.end_durable(logged, whole && !others).await } else { Ok(()) }
     }
 
     /// The end of a write or zeroing that is to be durable. If not everything that its parity counts
@@ -251,14 +252,14 @@ impl Inner {
     /// leave it out as being written, and a further lost disk would take it.
     pub(crate) async fn end_durable(
         &self,
-        live: Option<LiveOp<'_>>,
+        logged: Option<LoggedWrite<'_>>,
         all_durable: bool,
     ) -> Result<(), ArrayError> {
         if all_durable {
-            live.iter().for_each(LiveOp::is_durable);
+            logged.iter().for_each(LoggedWrite::mark_durable);
             return Ok(());
         }
-        drop(live);
+        drop(logged);
         Box::pin(self.flush()).await
     }
 
@@ -290,7 +291,7 @@ impl Inner {
     async fn issue(&self, stripe: u64, writes: &[UnitWrite], opts: WriteOpts) -> Vec<FailedWrite> {
         let lost = self.lost_units(stripe);
         let issued = writes.iter().filter(|write| !lost.contains(write.unit)).filter_map(|write| {
-            let (slot, offset) = self.geometry.locate(stripe, write.unit, write.column);
+            let (slot, offset) = self.geometry.locate(stripe, write.unit, write.unit_offset);
             let disk = self.members.disk(slot)?;
             let data = write.data.clone();
             Some(async move {
@@ -309,11 +310,11 @@ impl Inner {
     ) -> Result<Vec<Segment>, ArrayError> {
         let sector = self.geometry.sector_bytes;
         for segment in &mut segments {
-            let start = segment.column - segment.column % sector;
+            let start = segment.unit_offset - segment.unit_offset % sector;
             let end = segment.end().next_multiple_of(sector);
-            if start != segment.column || end != segment.end() {
+            if start != segment.unit_offset || end != segment.end() {
                 let whole = Box::pin(self.read_around(stripe, segment, start, end)).await?;
-                *segment = Segment { unit: segment.unit, column: start, data: whole.freeze() };
+                *segment = Segment { unit: segment.unit, unit_offset: start, data: whole.freeze() };
             } else if !segment.data.is_aligned_to(to_len(sector)) {
                 segment.data = Frozen::copy_from(&segment.data);
             }
@@ -329,12 +330,12 @@ impl Inner {
         end: u64,
     ) -> Result<Buf, ArrayError> {
         let buf = Buf::new(to_len(end - start));
-        let at = Columns::user(stripe, start);
+        let at = StripeAccess::user(stripe, start);
         let wanted = vec![(segment.unit, buf)];
         let (result, mut old) = self.gather(at, self.lost_units(stripe), wanted).await;
         result?;
         let (_, mut buf) = old.pop().expect("the unit comes back");
-        let skip = to_len(segment.column - start);
+        let skip = to_len(segment.unit_offset - start);
         buf[skip..skip + segment.data.len()].copy_from_slice(&segment.data);
         Ok(buf)
     }
@@ -342,7 +343,8 @@ impl Inner {
 
 /// Whether two writes touch a common sector.
 fn overlaps(a: &Pending, b: &Pending, sector: u64) -> bool {
-    let widen = |s: &Segment| (s.column - s.column % sector, s.end().next_multiple_of(sector));
+    let widen =
+        |s: &Segment| (s.unit_offset - s.unit_offset % sector, s.end().next_multiple_of(sector));
     a.segments.iter().any(|x| {
         b.segments.iter().any(|y| {
             let ((x_from, x_to), (y_from, y_to)) = (widen(x), widen(y));
@@ -353,14 +355,14 @@ fn overlaps(a: &Pending, b: &Pending, sector: u64) -> bool {
 
 /// Sorts segments and joins those that touch, so that bands are as long as can be.
 fn joined(mut segments: Vec<Segment>) -> Vec<Segment> {
-    segments.sort_by_key(|segment| (segment.unit, segment.column));
+    segments.sort_by_key(|segment| (segment.unit, segment.unit_offset));
     let mut runs: Vec<Vec<Segment>> = Vec::new();
     for segment in segments {
         match runs.last_mut() {
             Some(run)
                 if run
                     .last()
-                    .is_some_and(|s| s.unit == segment.unit && s.end() == segment.column) =>
+                    .is_some_and(|s| s.unit == segment.unit && s.end() == segment.unit_offset) =>
             {
                 run.push(segment);
             }
@@ -379,12 +381,12 @@ fn join_run(run: Vec<Segment>) -> Segment {
     }
     let mut buf = Buf::new(len);
     let mut done = 0;
-    let (unit, column) = (first.unit, first.column);
+    let (unit, unit_offset) = (first.unit, first.unit_offset);
     for segment in std::iter::once(first).chain(run) {
         buf[done..done + segment.data.len()].copy_from_slice(&segment.data);
         done += segment.data.len();
     }
-    Segment { unit, column, data: buf.freeze() }
+    Segment { unit, unit_offset, data: buf.freeze() }
 }
 
 /// The own share of a result that several writes have in common.

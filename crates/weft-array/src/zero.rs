@@ -17,7 +17,7 @@ use weft_rt::{Frozen, ZEROS_BYTES_MAX};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
-use crate::log::{Record, RowRecord};
+use crate::log::{ParityRecord, Record};
 use crate::region_map::MapStoreError;
 use crate::write::FailedWrite;
 
@@ -133,7 +133,7 @@ impl Inner {
         let lost = self.lost_units(stripe);
         let lost_later = lost.union(&self.lost_after_crash(stripe));
         // Without its record nothing may be written: a lost unit would be neither old nor new.
-        let live = self.log_zero_stripe(stripe, lost, lost_later).await?;
+        let logged = self.log_zero_stripe(stripe, lost, lost_later).await?;
         let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
         let opts = WriteOpts { class: Class::User, fua: durable };
         let len = self.geometry.unit_bytes;
@@ -151,7 +151,7 @@ impl Inner {
         let whole = failed.is_empty();
         self.write_failed(failed).await?;
         self.settled().await?;
-        if fua { self.end_durable(live, whole).await } else { Ok(()) }
+        if fua { self.end_durable(logged, whole).await } else { Ok(()) }
     }
 
     /// While degraded the lost units' new value (zero) is logged, and records on disk are
@@ -161,18 +161,18 @@ impl Inner {
         stripe: u64,
         lost: UnitSet,
         lost_later: UnitSet,
-    ) -> Result<Option<crate::log::LiveOp<'_>>, ArrayError> {
+    ) -> Result<Option<crate::log::LoggedWrite<'_>>, ArrayError> {
         let Some(log) = &self.log else { return Ok(None) };
         let (code, len) = (&self.geometry.code, self.geometry.unit_len());
         let needed = !lost_later.is_empty() || log.has_records(stripe, 0, len);
         let parity = (code.k()..code.width()).filter(|unit| needed && !lost.contains(*unit));
-        let row = |unit| {
+        let record_of = |unit| {
             let slot = self.geometry.slot(stripe, unit);
-            RowRecord { slot, unit, payload: None }
+            ParityRecord { slot, unit, payload: None }
         };
         let written = self.geometry.data_units().difference(&lost_later);
-        let rows = parity.map(row).collect();
-        let record = Record { from: 0, len, written, own: written, rows };
+        let parities = parity.map(record_of).collect();
+        let record = Record { from: 0, len, written, own: written, parities };
         Ok(Some(log.append(self, stripe, vec![record]).await?))
     }
 
@@ -200,12 +200,12 @@ impl Inner {
         let zeroes = runs.into_iter().filter_map(|(slot, offset, len)| {
             let disk = self.members.disk(slot)?;
             Some(async move {
-                let twin = self.members.beside(slot);
+                let second = self.members.second_disk(slot);
                 let result = self.zero_with_room(slot, &disk, offset, len, WriteOpts::USER).await;
-                if let Some(twin) = twin
-                    && let Err(error) = twin.write_zeroes(offset, len, WriteOpts::USER).await
+                if let Some(second) = second
+                    && let Err(error) = second.write_zeroes(offset, len, WriteOpts::USER).await
                 {
-                    self.member_failed(slot, &twin, &error).await;
+                    self.member_failed(slot, &second, &error).await;
                 }
                 result.err().map(|error| FailedWrite { slot, disk, error })
             })

@@ -47,8 +47,8 @@ impl Inner {
         if self.members.state(slot) != SlotState::Active {
             return Ok(());
         }
-        if let Some(beside) = self.members.beside(slot) {
-            let name = &beside.info().name;
+        if let Some(second) = self.members.second_disk(slot) {
+            let name = &second.info().name;
             return refused(format!(
                 "slot {slot} is being replaced by {name} already; fail that to choose another disk"
             ));
@@ -85,7 +85,7 @@ impl Inner {
         self.members.forget_left(lane);
         self.members.stage_replacement(slot, spare, lane);
         if let Err(cause) = self.map.start_lane(self, lane).await {
-            if self.members.take_beside(slot, &disk).is_some() {
+            if self.members.take_second(slot, &disk).is_some() {
                 self.map.end_lane(lane);
             }
             return Err(cause.into());
@@ -97,13 +97,14 @@ impl Inner {
             log.begin_ring(self, slot).await;
         }
         self.map.lane_joined(lane);
-        let is_beside = || self.members.beside(slot).is_some_and(|held| Rc::ptr_eq(&held, &disk));
-        if is_beside() {
+        let is_second =
+            || self.members.second_disk(slot).is_some_and(|held| Rc::ptr_eq(&held, &disk));
+        if is_second() {
             self.members.publish_replacement(slot);
             self.commit_members().await;
         }
         self.check_writable()?;
-        if !is_beside() && !self.members.holds(slot, &disk) {
+        if !is_second() && !self.members.holds(slot, &disk) {
             return Err(refused("the member or its replacement failed meanwhile; see the status"));
         }
         let disk = disk.info().name.clone();
@@ -124,7 +125,7 @@ impl Inner {
         }
         self.members.swap(slot);
         self.commit_members().await;
-        let done = self.members.beside(slot).is_none();
+        let done = self.members.second_disk(slot).is_none();
         if done && self.members.state(slot) == SlotState::Active && self.check_writable().is_ok() {
             self.map.end_lane(lane);
             self.note_rebuild_ended();
@@ -144,12 +145,14 @@ impl Inner {
         data: Frozen,
         opts: WriteOpts,
     ) -> Result<(), DiskError> {
-        let Some(twin) = self.members.twin(slot, |lane| self.map.is_stale(lane, stripe)) else {
+        let Some(second) =
+            self.members.second_for_write(slot, |lane| self.map.is_stale(lane, stripe))
+        else {
             return self.write_with_room(slot, disk, offset, data, opts).await;
         };
         let own = self.write_with_room(slot, disk, offset, data.clone(), opts);
-        let (result, beside) = join(own, twin.write(offset, data, opts)).await;
-        self.after_both(stripe, slot, &result, twin, beside).await;
+        let (result, second_result) = join(own, second.write(offset, data, opts)).await;
+        self.after_both(stripe, slot, &result, second, second_result).await;
         result
     }
 
@@ -164,12 +167,12 @@ impl Inner {
         len: u64,
         opts: WriteOpts,
     ) -> Result<(), DiskError> {
-        let Some(twin) = self.members.beside(slot) else {
+        let Some(second) = self.members.second_disk(slot) else {
             return self.zero_with_room(slot, disk, offset, len, opts).await;
         };
         let own = self.zero_with_room(slot, disk, offset, len, opts);
-        let (result, beside) = join(own, twin.write_zeroes(offset, len, opts)).await;
-        self.after_both(stripe, slot, &result, twin, beside).await;
+        let (result, second_result) = join(own, second.write_zeroes(offset, len, opts)).await;
+        self.after_both(stripe, slot, &result, second, second_result).await;
         result
     }
 
@@ -178,11 +181,11 @@ impl Inner {
         stripe: u64,
         slot: usize,
         result: &Result<(), DiskError>,
-        twin: Rc<dyn Disk>,
-        beside: Result<(), DiskError>,
+        second: Rc<dyn Disk>,
+        second_result: Result<(), DiskError>,
     ) {
-        if let Err(error) = beside {
-            self.member_failed(slot, &twin, &error).await;
+        if let Err(error) = second_result {
+            self.member_failed(slot, &second, &error).await;
             return;
         }
         if !result.as_ref().is_err_and(DiskError::is_no_space) {
@@ -195,7 +198,7 @@ impl Inner {
                 let _ = self.map.make_stale(self, lane, region).await;
             }
             None => {
-                if let Some((_, Some(lane))) = self.members.take_beside(slot, &twin) {
+                if let Some((_, Some(lane))) = self.members.take_second(slot, &second) {
                     self.map.end_lane(lane);
                 }
             }

@@ -30,7 +30,7 @@ use super::{JobKind, Meter, Progress};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::gather::{Columns, Units};
+use crate::gather::{StripeAccess, Units};
 use crate::recover::Checked;
 use crate::superblock::{LastScrub, ScrubMode, ScrubProgress};
 
@@ -357,7 +357,7 @@ impl Inner {
         let mut seen = Seen::default();
         for (from, len) in self.runs() {
             let lost = self.lost_units(stripe);
-            let at = Columns::maintenance(stripe, from);
+            let at = StripeAccess::maintenance(stripe, from);
             match self.check_stripe(at, len).await {
                 Ok(checked) => {
                     seen.unreadable |= !checked.unrepaired.is_empty();
@@ -387,7 +387,7 @@ impl Inner {
     /// Corrects what disagrees over a run of offsets, if that is asked for.
     async fn mismatch(
         &self,
-        at: Columns,
+        at: StripeAccess,
         lost: UnitSet,
         mode: ScrubMode,
         checked: Checked,

@@ -146,16 +146,16 @@ impl Ring {
         let data = assemble(log.id, retired_below, len, &batch);
         if let Some(disk) = array.members.disk(slot) {
             let offset = self.area_offset + at % self.bytes;
-            let twin = array.members.beside(slot);
-            let beside = async {
-                let twin = twin?;
-                let error = twin.write(offset, data.clone(), WriteOpts::USER_FUA).await.err()?;
-                Some((twin, error))
+            let second = array.members.second_disk(slot);
+            let write_second = async {
+                let second = second?;
+                let error = second.write(offset, data.clone(), WriteOpts::USER_FUA).await.err()?;
+                Some((second, error))
             };
             let own = array.write_with_room(slot, &disk, offset, data.clone(), WriteOpts::USER_FUA);
-            let (result, failed) = join(own, beside).await;
-            if let Some((twin, error)) = failed {
-                array.member_failed(slot, &twin, &error).await;
+            let (result, failed) = join(own, write_second).await;
+            if let Some((second, error)) = failed {
+                array.member_failed(slot, &second, &error).await;
             }
             match result {
                 Ok(()) => self.note_durable(retired_below),

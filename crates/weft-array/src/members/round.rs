@@ -160,7 +160,7 @@ impl Members {
             Some((slot, disk, meta.member_id?))
         });
         let replacements = now.slots.iter().enumerate().filter_map(|(slot, meta)| {
-            Some((slot, self.beside(slot)?, meta.replacement.as_ref()?.member_id))
+            Some((slot, self.second_disk(slot)?, meta.replacement.as_ref()?.member_id))
         });
         let members: Vec<_> = members
             .chain(replacements)

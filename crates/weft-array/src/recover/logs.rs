@@ -111,7 +111,7 @@ impl Inner {
     /// A sibling is missing for one of two reasons. Either it was never durable: then the write had
     /// not begun, and its other records are void. Or its ring has overwritten it, as newer batches
     /// there show: then it was retired, and with it everything older of the same columns.
-    pub(super) fn whole_sets(&self, scans: BTreeMap<usize, Scan>) -> Vec<FoundRecord> {
+    pub(super) fn complete_sets(&self, scans: BTreeMap<usize, Scan>) -> Vec<FoundRecord> {
         let retired_below = scans.values().map(|scan| scan.retired_below).max().unwrap_or(0);
         let rings: BTreeMap<usize, u64> =
             scans.iter().map(|(slot, scan)| (*slot, scan.newest_batch_from)).collect();

@@ -159,9 +159,9 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether repairs go around busy members; see [`Array::set_repairs_go_around`].
+    /// Whether repairs go around busy members; see [`Array::set_load_aware_reconstruction`].
     pub(crate) fn go_around(&self, around: bool) {
-        self.array.set_repairs_go_around(around);
+        self.array.set_load_aware_reconstruction(around);
     }
 
     /// Fails slots, and lets the array settle.

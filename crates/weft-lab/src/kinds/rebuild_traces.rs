@@ -150,7 +150,7 @@ impl Parameters {
         rt.clone().block_on(async move {
             let array = ModelledArray::open(&rt, wish).await.map_err(|e| e.to_string())?;
             if let Some(repair) = repair {
-                array.array().set_repairs_go_around(repair == Repair::Around);
+                array.array().set_load_aware_reconstruction(repair == Repair::Around);
                 array.fail(&[0]).await.map_err(|e| e.to_string())?;
                 array.rebuild(bytes_s).await.map_err(|e| e.to_string())?;
             }

@@ -20,7 +20,7 @@ use super::policy::Piggyback;
 use super::stripe::{By, Target};
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{Columns, Units};
+use crate::gather::{StripeAccess, Units};
 use crate::geometry::{Address, to_len};
 use crate::read::{ReadAnswer, StripePieces};
 use crate::superblock::SlotState;
@@ -78,7 +78,7 @@ impl Inner {
     }
 
     /// Whether a degraded read of these pieces brings a unit.
-    pub(crate) fn brings(&self, pieces: &StripePieces) -> bool {
+    pub(crate) fn can_piggyback(&self, pieces: &StripePieces) -> bool {
         if self.members.rebuilding().is_empty() || self.mirrored {
             return false;
         }
@@ -92,7 +92,7 @@ impl Inner {
     }
 
     /// Reads pieces of one stripe, answers, and brings what was reconstructed for them.
-    pub(crate) async fn read_and_bring(
+    pub(crate) async fn read_and_piggyback(
         &self,
         mut pieces: StripePieces,
         answer: Sender<ReadAnswer>,
@@ -113,24 +113,24 @@ impl Inner {
         pieces = rest;
         let mut units: Units = stale.iter().map(|unit| (unit, Buf::new(len))).collect();
         units.extend(sources.into_iter().map(|(at, buf)| (at.unit, buf)));
-        let at = Columns::user(stripe, 0);
+        let at = StripeAccess::user(stripe, 0);
         let (result, units) = self.gather(at, lost, units).await;
         let (brought, sources): (Units, Units) =
             units.into_iter().partition(|(unit, _)| stale.contains(*unit));
         let mut back: StripePieces = sources
             .into_iter()
-            .map(|(unit, buf)| (Address { stripe, unit, column: 0 }, buf))
+            .map(|(unit, buf)| (Address { stripe, unit, unit_offset: 0 }, buf))
             .collect();
         if result.is_err() {
             // What is wanted may be there all the same, if not the whole unit is.
             pieces.append(&mut back);
-            pieces.sort_by_key(|(at, _)| (at.unit, at.column));
+            pieces.sort_by_key(|(at, _)| (at.unit, at.unit_offset));
             return answer.send(self.read_locked(pieces).await);
         }
         let (mine, others): (StripePieces, StripePieces) =
             pieces.into_iter().partition(|(at, _)| stale.contains(at.unit));
         for (at, mut buf) in mine {
-            let from = to_len(at.column);
+            let from = to_len(at.unit_offset);
             let unit = brought.iter().find(|(unit, _)| *unit == at.unit);
             let (_, unit) = unit.expect("stale units were gathered");
             let wanted = buf.len();
@@ -142,17 +142,17 @@ impl Inner {
             false => self.read_locked(others).await,
         };
         back.extend(others);
-        back.sort_by_key(|(at, _)| (at.unit, at.column));
+        back.sort_by_key(|(at, _)| (at.unit, at.unit_offset));
         answer.send((result, back));
         self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
-        let at = Columns::maintenance(at.stripe, at.from);
+        let at = StripeAccess::maintenance(at.stripe, at.from);
         let failed = self.write_targets(at, &targets, brought).await;
         self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
     }
 
     /// Carries out the write of a stripe (`write`), and brings to replacements what it covers
     /// whole. The stripe's lock is held.
-    pub(crate) async fn write_and_bring(
+    pub(crate) async fn write_and_piggyback(
         &self,
         stripe: u64,
         segments: &[Segment],
@@ -180,7 +180,7 @@ impl Inner {
             }
             return whole;
         }
-        let at = Columns::user(stripe, 0);
+        let at = StripeAccess::user(stripe, 0);
         let (whole, failed) = join(write, self.write_targets(at, &targets, covered)).await;
         if *whole.as_ref().unwrap_or(&false) {
             self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
@@ -194,7 +194,7 @@ impl Inner {
         let len = self.geometry.unit_len();
         let whole: Vec<(usize, &Frozen)> = segments
             .iter()
-            .filter(|segment| segment.column == 0 && segment.data.len() == len)
+            .filter(|segment| segment.unit_offset == 0 && segment.data.len() == len)
             .map(|segment| (segment.unit, &segment.data))
             .collect();
         let at_hand: UnitSet = whole.iter().map(|(unit, _)| *unit).collect();

@@ -20,7 +20,7 @@ use weft_rt::sync::Semaphore;
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{Columns, Units};
+use crate::gather::{StripeAccess, Units};
 use crate::geometry::to_len;
 
 /// A unit on a replacement.
@@ -90,8 +90,10 @@ impl Inner {
                 let end = from + len as u64;
                 let starts = (from..end).step_by(to_len(requests.bytes));
                 let parts = starts.map(|from| {
-                    let at =
-                        Columns { class: requests.class, ..Columns::maintenance(stripe, from) };
+                    let at = StripeAccess {
+                        class: requests.class,
+                        ..StripeAccess::maintenance(stripe, from)
+                    };
                     let len = to_len(requests.bytes.min(end - from));
                     self.rebuild_columns(at, len, lost, wanted, &targets, requests)
                 });
@@ -110,7 +112,7 @@ impl Inner {
     /// Gathers and writes a run of columns; the units that could not be written come back.
     async fn rebuild_columns(
         &self,
-        at: Columns,
+        at: StripeAccess,
         len: usize,
         lost: UnitSet,
         wanted: UnitSet,
@@ -133,7 +135,7 @@ impl Inner {
     /// Writes units to their replacements; those that are not there afterwards come back.
     pub(super) async fn write_targets(
         &self,
-        at: Columns,
+        at: StripeAccess,
         targets: &[Target],
         units: Units,
     ) -> UnitSet {

@@ -35,7 +35,7 @@ impl Work<'_> {
     }
 
     /// The first stripe from `from` on that is left, going round.
-    pub fn next_around(&self, from: u64) -> Option<u64> {
+    pub fn next_wrapping(&self, from: u64) -> Option<u64> {
         self.next_in(from..self.stripes()).or_else(|| self.next_in(0..from))
     }
 

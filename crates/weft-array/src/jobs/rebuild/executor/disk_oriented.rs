@@ -22,7 +22,7 @@ use weft_rt::sync::Semaphore;
 use super::Executor;
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{Columns, Units, combine};
+use crate::gather::{StripeAccess, Units, combine};
 use crate::geometry::to_len;
 use crate::jobs::rebuild::policy::RebuildPolicy;
 use crate::jobs::rebuild::stripe::By;
@@ -44,7 +44,7 @@ impl DiskOriented {
 
     /// Reads what `plan` asks for, each unit when its disk's process comes to it. Nothing if one
     /// cannot be read.
-    async fn read(&self, array: &Inner, at: Columns, plan: &Plan) -> Option<Units> {
+    async fn read(&self, array: &Inner, at: StripeAccess, plan: &Plan) -> Option<Units> {
         let len = array.geometry.unit_len();
         array.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
         let reads = plan.reads.iter().map(|unit| async move {
@@ -71,7 +71,7 @@ impl DiskOriented {
         let lost = array.lost_units(stripe);
         let wanted = array.stale_of(stripe, &targets);
         let Ok(plan) = array.plan(stripe, lost, wanted, UnitSet::new()) else { return false };
-        let at = Columns::maintenance(stripe, 0);
+        let at = StripeAccess::maintenance(stripe, 0);
         let Some(have) = self.read(array, at, &plan).await else { return false };
         let (_lock, undisturbed) = watch.lock().await;
         if !undisturbed || array.lost_units(stripe) != lost || array.stopped.get() {

@@ -13,7 +13,7 @@ pub(super) struct Ascending {
 
 impl Ascending {
     pub fn step(&mut self, work: &Work<'_>) -> Pick {
-        match work.next_around(self.from) {
+        match work.next_wrapping(self.from) {
             Some(stripe) => {
                 self.from = stripe + 1;
                 Pick::Stripe(stripe)
