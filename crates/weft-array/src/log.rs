@@ -1,54 +1,76 @@
-//! The partial parity log (policy `ppl`): what closes the write hole.
+//! The partial parity log (policy `ppl`), which closes the write hole.
 //!
 //! *The hole.* A crash in the middle of a stripe write leaves some units new and some old. If a
-//! disk is lost as well, its unit – which nobody was writing – would be computed from parity that
-//! belongs to neither state, and come out as garbage.
+//! disk is lost as well, its unit is reconstructed from parity that matches neither state, and
+//! comes out as garbage, even though no write touched that unit.
 //!
-//! *The remedy* (md's for RAID-5, here for every row of any linear code). Before the units of a
-//! band are written, a record is made durable on each touched parity unit's own disk: the sum Σ
-//! coef·d_j over the data units that are **not** being written. After a crash parity := record + Σ
-//! coef·d_j over the written units *as they are found*: whatever mixture of old and new that is,
-//! parity agrees with it, and every unit that was not being written can be reconstructed.
+//! *The remedy* (md's PPL for RAID-5, extended to every parity row of any linear code). Before a
+//! band's units are written, a record is made durable for each parity unit that the band touches,
+//! on that parity unit's own disk: the sum Σ coef·d_j over the data units that are **not** being
+//! written. After a crash, recovery sets parity := record + Σ coef·d_j over the written units *as
+//! found*. Whatever mixture of old and new that is, parity agrees with it, and every unit that was
+//! not being written can be reconstructed.
 //!
-//! *What "being written" means.* Disks have volatile caches: a write that has completed may still
-//! be gone after a crash. So a unit counts as being written until a flush that began after its
-//! write has completed, and a new record for the same columns leaves out all of these units
-//! ([`Log::live`]). The newest record of a column is therefore always sufficient, and only the
-//! newest is used. A write of all units of its columns needs no record, but is remembered as well:
-//! a later record must not count on it.
+//! *Example:* raid6 4+2 (P = d0 + d1 + d2 + d3, Q = d0 + 2·d1 + 4·d2 + 8·d3), and a write of 4 KiB
+//! to d1 at offset 0 of the unit. The new contents d1' determine P' and Q'; before these three are
+//! written, two batches of 8 KiB go to the log:
 //!
-//! What *has* been made durable must count as written, on the other hand: a flush acknowledged it,
-//! and a later record that left it out could not restore it if its disk is lost. A flush covers the
-//! writes that had completed when it began, whichever they are: not only those before the oldest
-//! that had not ([`Mark`]). Nor does a record hand on what it left out: the next one leaves a unit
-//! out only for its own write's sake, or under steady writes it would never be counted again.
+//! ```text
+//! member of          d0      d1      d2      d3      P                   Q
+//! 1. log, FUA                                        header     4 KiB    header       4 KiB
+//!                                                    d0+d2+d3   4 KiB    d0+4d2+8d3   4 KiB
+//! 2. data area               d1'                     P'                  Q'
+//! ```
 //!
-//! *What a flush must wait for.* A record that leaves out units written by *others* cannot restore
-//! them if their disk is lost with the crash. So once those others are to be durable – a flush is
-//! to be acknowledged, or a write with FUA – every such record must be retired first
+//! Each batch has one entry here, with the write's sequence number, the stripe, the parity unit
+//! that it is for, the offset, the length and the units {d1, P, Q}: the data unit left out, and the
+//! parity units with a record. The payload is computed as P' - d1', so it costs no further reads.
+//! If a write to d2 at the same offset follows before any flush, d1' may still be only in a disk's
+//! cache: the new record leaves out d1 and d2, and its payload for P is d0 + d3. Had a flush
+//! covered d1' in between, the payload would be d0 + d1' + d3.
+//!
+//! *What "being written" means.* Disks have volatile caches: a completed write may still be gone
+//! after a crash. So a unit counts as being written until a flush that began after its write has
+//! completed, and a new record for the same offsets leaves out all such units ([`Log::unflushed`]).
+//! The newest record for an offset is therefore always sufficient, and recovery uses only the
+//! newest. A write of all units at its offsets needs no record, but is remembered too: a later
+//! record must not count on its units.
+//!
+//! A unit that *is* durable, on the other hand, must be counted: a flush acknowledged it, and a
+//! later record that left it out could not restore it if its disk is lost. A flush covers every
+//! write that had completed when the flush began, also those newer than the oldest incomplete write
+//! ([`Mark`]). A record does not pass on what it left out: the next one leaves a unit out only if
+//! that unit's own write is not flushed. Otherwise, under steady writes, a unit would never be
+//! counted again.
+//!
+//! *What a flush must wait for.* A record that leaves out units of *other* writes cannot restore
+//! them if their disk is lost with the crash. So before those other writes may count as durable –
+//! before a flush or a FUA write is acknowledged – every such record must be retired
 //! ([`Inner::flush`]).
 //!
-//! *Lost units.* A unit whose member is missing has no place of its own; it counts as not written,
-//! with its **new** value. So a degraded write is atomic for it: after a crash it is new. If it was
-//! being written when its member was lost, members are flushed before the next record, so that not
-//! one row's record leaves it out and another's counts it.
+//! *Lost units.* A unit whose member is missing has no disk of its own. Records count it, with its
+//! **new** value, so a degraded write is atomic for it: after a crash it is new. If it was being
+//! written when its member was lost, members are flushed before the next record is made. Otherwise
+//! the record of one parity unit could leave it out while that of another counts it.
 //!
-//! *Retirement.* A record is needed until a flush began after its stripe write completed. The
-//! sequence number below which all records are retired travels in every batch header; a record
-//! below the highest such number found is ignored. A record that is retired in memory but not yet
-//! so on disk would still be used: as long as there can be one, a write of the same columns makes a
-//! new record, even one that writes every byte and needs none for itself. Only the record's own
-//! ring counts for that: the disk that knows of its retirement must not be lost without the record.
+//! *Retirement.* A record is needed until a flush has completed that began after the record's
+//! stripe write had completed. Every batch header carries the sequence number below which all
+//! records are retired; recovery takes the highest such number and ignores older records. A record
+//! that is retired in memory, but not yet on disk, would still be used. As long as there may be
+//! one, a write at the same offsets makes a new record, even if it writes every byte and needs none
+//! for itself. Only a retirement noted in the record's own ring counts here: if another disk held
+//! the only note, losing that disk would bring the record back.
 //!
 //! *All or nothing.* A crash may leave the records of one write on some rings and not on others.
-//! Its units were then not touched, and applying half of the records would set rows against each
-//! other (a lost unit's new value in one, its old one in the next). So each record names all parity
-//! units of its write, and one without its siblings is not used (`recover.rs`).
+//! The units of that write are then untouched, and applying half of its records would make parity
+//! units contradict each other (one with a lost unit's new value, one with its old value). So each
+//! record names all parity units of its write, and recovery does not use an incomplete set
+//! (`recover/logs.rs`).
 //!
 //! *On disk.* Each member's log area is a ring of batches (a header block, then the payloads),
-//! written with FUA; a batch never straddles the end. Records wait for the batch in flight and
-//! share the next. An area is reused only after its records are retired, which may call for a
-//! flush.
+//! written with FUA. A batch never wraps around the end. While a batch is in flight new records
+//! queue, and share the next one. Space is reused only after its records are retired, which may
+//! take a flush.
 
 mod format;
 mod ring;
@@ -68,31 +90,30 @@ use crate::geometry::to_len;
 pub(crate) use format::{BATCH_ALIGN, BatchHeader, Entry, FoundRecord, LogId, Scan, pieces};
 use ring::Ring;
 
-/// Longest payload of one record; longer bands become several records.
+/// Longest payload of one record; longer bands are cut into several records.
 const PAYLOAD_MAX: usize = 128 << 10;
 
-/// Stripes with writes not flushed at which a flush is begun: what bounds the memory for them.
+/// Number of stripes with unflushed writes at which a flush starts: it bounds the memory for them.
 const STRIPES_MAX: usize = 16 << 10;
 
-/// Stripes remembered before records that no longer matter are looked for.
+/// Number of remembered stripes at which records that no longer matter are dropped.
 const PRUNE_AT: usize = 4096;
 
-/// A band of a stripe write, and what must be durable before it is written.
+/// One band of a stripe write: what must be durable in the log before the band is written.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub from: u64,
     pub len: usize,
     /// The data units that the payloads leave out.
     pub written: UnitSet,
-    /// Those of them that this write itself writes.
+    /// Those that this write itself writes.
     pub own: UnitSet,
-    /// One for each parity unit; none if the band writes everything and needs no record.
+    /// One for each parity unit; none if the band writes every data unit and needs no record.
     pub parities: Vec<ParityRecord>,
 }
 
 impl Record {
-    /// Whether units are left out that this write does not write, but earlier ones did that were
-    /// not flushed.
+    /// Whether it leaves out units of other writes, which are not flushed yet.
     pub fn leaves_out_others(&self) -> bool {
         self.written != self.own
     }
@@ -101,7 +122,7 @@ impl Record {
 /// The record of one parity unit.
 #[derive(Debug)]
 pub(crate) struct ParityRecord {
-    /// The slot that holds the parity unit, and the record.
+    /// The slot that holds the parity unit; the record goes to its ring.
     pub slot: usize,
     /// The parity unit.
     pub unit: usize,
@@ -114,35 +135,35 @@ pub(crate) struct Log {
     id: LogId,
     rings: Vec<Ring>,
     next_seq: Cell<u64>,
-    /// Stripe writes that are logged and not completed.
+    /// Sequence numbers of logged stripe writes that have not completed.
     in_flight: RefCell<BTreeSet<u64>>,
-    /// Records below this are retired, since a flush began after their writes completed.
+    /// Records below this are retired: a flush that began after their writes completed has ended.
     retired_below: Cell<u64>,
-    /// What the last of the flushes that have ended found completed.
+    /// The writes that the latest of the ended flushes covers.
     flushed: RefCell<Mark>,
-    /// The newest write whose record leaves out units written by others.
+    /// The newest write whose record leaves out units of other writes.
     others_seq: Cell<u64>,
-    /// Writes not flushed, and records on disk and not durably retired, by stripe.
+    /// By stripe: writes that are not flushed, and records that are not durably retired.
     records: RefCell<BTreeMap<u64, Vec<OnDisk>>>,
-    /// Stripes remembered at which dead records are looked for next.
+    /// Number of stripes at which records that no longer matter are dropped next.
     prune_at: Cell<usize>,
-    /// A flush to make room is under way in the background.
+    /// A flush that makes space is running in the background.
     flushing: Cell<bool>,
     progress: Notify,
 }
 
-/// What is remembered of a band's write and its records.
+/// What is kept in memory of a band's write and its records.
 #[derive(Debug, Clone, Copy)]
 struct OnDisk {
     seq: u64,
     from: u64,
     len: usize,
-    /// Data units that it leaves out.
+    /// Data units that the records leave out.
     written: UnitSet,
-    /// Those of them that it wrote itself: they may be old again after a crash, unless a flush
-    /// covered it.
+    /// Those that this write wrote itself: a crash may turn them old again unless a flush covered
+    /// them.
     own: UnitSet,
-    /// The slots whose rings hold it.
+    /// The slots whose rings hold the records.
     slots: UnitSet,
 }
 
@@ -151,8 +172,8 @@ impl OnDisk {
         self.from + self.len as u64
     }
 
-    /// The record after all that `durable` wrote has become durable, cut at the ends of its
-    /// columns.
+    /// The parts of this record once the units of `durable` are durable. It is split at the ends of
+    /// `durable`'s range; within the range those units no longer count as unflushed.
     fn settled_by(&self, durable: &Self) -> impl Iterator<Item = Self> + use<> {
         let (from, end) = (durable.from.max(self.from), durable.end().min(self.end()));
         let part = |from: u64, end: u64, settled: UnitSet| {
@@ -176,12 +197,12 @@ impl OnDisk {
     }
 }
 
-/// An instant as a flush that begins then sees it: which writes it covers.
+/// A moment at which a flush begins: tells which writes that flush covers.
 #[derive(Debug, Clone)]
 pub(crate) struct Mark {
     /// Sequence number of the next write.
     next: u64,
-    /// The writes that had not completed.
+    /// The writes that had not completed by then.
     in_flight: BTreeSet<u64>,
 }
 
@@ -195,13 +216,13 @@ impl Mark {
         self.in_flight.first().copied().unwrap_or(self.next)
     }
 
-    /// Whether it is of a later instant: then it covers all that the other covers.
+    /// Whether this mark is later than `other`; it then covers everything that `other` covers.
     fn is_after(&self, other: &Self) -> bool {
         (self.next, other.in_flight.len()) > (other.next, self.in_flight.len())
     }
 }
 
-/// Columns in which the same units may be old after a crash.
+/// A range of offsets in a stripe's units, and the units that a crash may turn old again there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unflushed {
     pub from: u64,
@@ -209,7 +230,7 @@ pub(crate) struct Unflushed {
     pub units: UnitSet,
 }
 
-/// A logged stripe write under way; completes when dropped.
+/// A logged stripe write in progress; it completes when this is dropped.
 pub(crate) struct LoggedWrite<'a> {
     log: &'a Log,
     seq: u64,
@@ -217,9 +238,9 @@ pub(crate) struct LoggedWrite<'a> {
 }
 
 impl LoggedWrite<'_> {
-    /// All that was written is durable already, and with it what earlier writes brought to the same
-    /// places: a later record that left these out could not restore them, and nobody would wait
-    /// for its retirement.
+    /// Notes that this write is durable, and with it everything that earlier writes wrote at the
+    /// same offsets. A later record must not leave these units out: it could not restore them, and
+    /// no flush would wait for its retirement.
     pub fn mark_durable(&self) {
         let mut table = self.log.records.borrow_mut();
         let Some(known) = table.get_mut(&self.stripe) else { return };
@@ -255,9 +276,9 @@ impl Log {
         }
     }
 
-    /// The data units beside `own` that may still be old after a crash, for each run of the columns
-    /// in which they are the same. What a flush covered is not among them because a later record
-    /// left it out, too: records made now must be able to restore it.
+    /// The data units other than `own` that a crash may turn old again, as consecutive ranges in
+    /// each of which they are the same. A unit that a flush covered does not count, even if a later
+    /// record left it out too: a record made now must be able to restore it.
     pub fn unflushed(&self, stripe: u64, from: u64, len: usize, own: UnitSet) -> Vec<Unflushed> {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();
@@ -288,8 +309,8 @@ impl Log {
         runs
     }
 
-    /// Whether any of `units` of the stripe may still be old after a crash, or is left out of a
-    /// record that may still be used.
+    /// Whether a crash may turn any of `units` old again, or a record that leaves one of them out
+    /// may still be used.
     pub fn any_unflushed(&self, stripe: u64, units: UnitSet) -> bool {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();
@@ -297,49 +318,50 @@ impl Log {
         records.any(|record| record.written.intersects(&units) && !flushed.covers(record.seq))
     }
 
-    /// Whether a crash now could find and use a record of these columns.
+    /// Whether recovery, after a crash now, could find a record for these offsets and use it.
     pub fn has_records(&self, stripe: u64, from: u64, len: usize) -> bool {
         let table = self.records.borrow();
         let mut records = table.get(&stripe).into_iter().flatten();
         records.any(|record| record.meets(from, len) && self.may_be_found(record))
     }
 
-    /// Whether some ring holds the record and not yet its retirement.
+    /// Whether some ring holds the record but not yet its retirement.
     fn may_be_found(&self, record: &OnDisk) -> bool {
         record.slots.iter().any(|slot| self.rings[slot].durable_below() <= record.seq)
     }
 
-    /// A member is gone, and its ring with it.
+    /// Drops the ring of a member that is gone.
     pub fn forget_ring(&self, slot: usize) {
         self.rings[slot].note_durable(u64::MAX);
     }
 
-    /// A new member has taken a slot, with an empty ring.
+    /// Starts an empty ring for a new member of a slot.
     pub fn renew_ring(&self, slot: usize) {
         self.rings[slot].renew();
     }
 
-    /// Tells a new member's ring what is retired: records that lost a sibling with the slot's last
-    /// member must not look like ones that never had it.
+    /// Writes to a new member's ring what is retired. Recovery can then tell a record whose sibling
+    /// went with the slot's last member from one whose sibling was never written.
     pub async fn begin_ring(&self, array: &Inner, slot: usize) {
         self.rings[slot].write_empty(array, slot).await;
     }
 
-    /// The newest write so far.
+    /// Sequence number of the newest write.
     pub fn newest_seq(&self) -> u64 {
         self.next_seq.get() - 1
     }
 
-    /// Begins a stripe write: makes its records durable. The returned guard lives until the write
-    /// itself has completed. A ring whose member fails is given up: its parity is lost with it. The
-    /// exclusion of those that lack a record is in effect on return.
+    /// Starts a stripe write by making its records durable. The returned guard must be kept until
+    /// the write itself has completed. If a ring's member fails, the record is dropped: the parity
+    /// unit is lost with it. When this returns, the exclusion of members that lack a record is in
+    /// effect.
     ///
-    /// The write must follow, even if the array is being stopped meanwhile. Its records may give a
-    /// lost unit its new value. If the write did not bring that to the replacement, and the
-    /// region's rebuild then ended, parity and unit would disagree after a crash.
+    /// The write must follow, even if the array is being stopped. Its records may give a lost unit
+    /// its new value. If the write did not reach the replacement, and the region's rebuild then
+    /// finished, parity and unit would disagree after a crash.
     ///
-    /// # Errors
-    /// If the array is broken: the records may not be durable, and no rebuild ends any more.
+    /// # Errors If the array is broken: the records may not be durable, and no rebuild finishes any
+    /// more.
     pub async fn append(
         &self,
         array: &Inner,
@@ -351,8 +373,8 @@ impl Log {
         self.in_flight.borrow_mut().insert(seq);
         let op = LoggedWrite { log: self, seq, stripe };
         self.remember(seq, stripe, &records);
-        // All records of one write enter all queues in the same turn. The queues are first in,
-        // first out, so no two writes can wait for each other's room.
+        // All records of one write enter their queues in the same poll. The queues are first in,
+        // first out, so two writes can never wait for each other's space.
         let mut waits = Vec::new();
         for record in &records {
             for parity in &record.parities {
@@ -396,7 +418,7 @@ impl Log {
         !self.is_retired(record.seq) || self.may_be_found(record)
     }
 
-    /// Flushes in the background, unless that is under way.
+    /// Starts a flush in the background unless one is running.
     fn retire_in_background(&self, array: &Inner) {
         if self.completed_below() <= self.retired_below.get() || self.flushing.replace(true) {
             return;
@@ -411,28 +433,28 @@ impl Log {
         }));
     }
 
-    /// The newest write so far whose record leaves out units that others wrote.
+    /// Sequence number of the newest write whose record leaves out units of other writes.
     pub fn others_seq(&self) -> u64 {
         self.others_seq.get()
     }
 
-    /// Returns when a write has completed or been retired.
+    /// Completes when the next write has completed or been retired.
     pub fn progress(&self) -> impl Future<Output = ()> + '_ {
         self.progress.wait()
     }
 
-    /// The sequence number below which every write has completed: what a flush that starts now
-    /// will retire.
+    /// The sequence number below which every write has completed: a flush that starts now retires
+    /// all of them.
     pub fn completed_below(&self) -> u64 {
         self.in_flight.borrow().first().copied().unwrap_or_else(|| self.next_seq.get())
     }
 
-    /// What a flush that begins now covers.
+    /// The writes that a flush starting now covers.
     pub fn mark(&self) -> Mark {
         Mark { next: self.next_seq.get(), in_flight: self.in_flight.borrow().clone() }
     }
 
-    /// A flush of all disks that began at `mark` has ended.
+    /// Notes that a flush of all disks, begun at `mark`, has ended.
     pub fn flushed(&self, mark: Mark) {
         let seq = mark.completed_below();
         if mark.is_after(&self.flushed.borrow()) {
@@ -456,7 +478,7 @@ fn cut(
     record: &Record,
     parity: &ParityRecord,
 ) -> Vec<(Entry, Option<Frozen>)> {
-    // Alike for all rows: siblings are told by where they begin.
+    // The same step for all parity units: siblings are matched by their offset.
     let payloads = record.parities.iter().any(|parity| parity.payload.is_some());
     let step = if payloads { PAYLOAD_MAX } else { record.len };
     (0..record.len)
@@ -477,7 +499,7 @@ fn cut(
 mod tests {
     use super::*;
 
-    /// A write of these units to columns `from..from + 4096 * blocks`, under way.
+    /// A write in progress, of `units` at offsets `from..from + 4096 * blocks`.
     fn written(log: &Log, seq: u64, units: UnitSet, from: u64, blocks: usize) -> LoggedWrite<'_> {
         let parities = vec![ParityRecord { slot: 4, unit: 4, payload: None }];
         let (len, written, own) = (4096 * blocks, units, units);
@@ -492,7 +514,7 @@ mod tests {
         log.next_seq.set(2);
         drop(first);
         let mark = log.mark();
-        // Made while the flush was under way.
+        // This record is made while the flush runs.
         let (own, all) = (UnitSet::one(1), UnitSet::first(2));
         let parities = vec![ParityRecord { slot: 4, unit: 4, payload: None }];
         let later = Record { from: 0, len: 4096, written: all, own, parities };

@@ -1,5 +1,5 @@
-//! The parity of a stripe write: bands, the choice of what to read, the new parity, and the partial
-//! parity for the log.
+//! The parity of a stripe write: bands, which units to read, the new parity, and the partial parity
+//! for the log.
 
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
@@ -11,14 +11,14 @@ use crate::geometry::to_len;
 use crate::log::{ParityRecord, Record, Unflushed};
 use crate::write::Segment;
 
-/// A run of columns in which a fixed set of data units is written.
+/// A range of offsets in which the same data units are written.
 #[derive(Debug)]
 pub(crate) struct Band {
     pub from: u64,
     pub len: usize,
     /// The data units written.
     pub units: UnitSet,
-    /// Their new columns, in the order of the units.
+    /// Their new contents, in the order of the units.
     pub data: Vec<(usize, Frozen)>,
 }
 
@@ -45,21 +45,21 @@ impl Band {
         bands
     }
 
-    /// A run of the band's columns as a band.
+    /// A part of the band's range, as a band.
     pub fn part(&self, from: u64, len: usize) -> Self {
         let skip = to_len(from - self.from);
         let data = self.data.iter().map(|(unit, data)| (*unit, data.slice(skip, len))).collect();
         Self { from, len, units: self.units, data }
     }
 
-    /// The new columns of a unit that the band writes.
+    /// The new contents of a unit that the band writes.
     pub fn new_data(&self, unit: usize) -> &[u8] {
         let (_, data) = self.data.iter().find(|(u, _)| *u == unit).expect("the unit is written");
         data
     }
 }
 
-/// How the parity of a band is brought up to date.
+/// How a band's parity is updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     ReadModifyWrite,
@@ -69,16 +69,16 @@ enum Method {
 /// A band with its new parity, ready to be logged and written.
 pub(crate) struct Ready {
     pub band: Band,
-    /// The new columns of every parity unit that the band touches and whose member is there.
+    /// New contents of every parity unit that the band touches and whose member is present.
     pub parity: Units,
     pub record: Option<Record>,
     others: Unflushed,
 }
 
 impl Inner {
-    /// Computes the parity of a stripe write and what the log must hold before it. When this
-    /// returns, what it relied on is still so: which units are lost, and which others may be old
-    /// again after a crash. If there is a log the losses are durable.
+    /// Computes the parity of a stripe write, and the records that must be in the log first. What
+    /// that relied on still holds when this returns: which units are lost, and which others a crash
+    /// may turn old again. If there is a log, the exclusion of lost members is durable.
     pub(crate) async fn prepare(
         &self,
         stripe: u64,
@@ -87,8 +87,8 @@ impl Inner {
         loop {
             self.settle_lost(stripe).await?;
             if self.log.is_some() {
-                // A record takes a lost unit for one with its new value. If its member came back
-                // after a crash, with the old one, parity would be made to agree with neither.
+                // A record counts a lost unit with its new value. If its member came back after a
+                // crash with the old value, recovery would make parity agree with neither.
                 self.settled().await?;
             }
             let lost = self.lost_units(stripe);
@@ -110,7 +110,7 @@ impl Inner {
         }
     }
 
-    /// The units that may be old again after a crash, beside those that the band writes.
+    /// The units that a crash may turn old again, except those that the band writes.
     fn unflushed_others(&self, stripe: u64, band: &Band) -> Vec<Unflushed> {
         match &self.log {
             Some(log) => log.unflushed(stripe, band.from, band.len, band.units),
@@ -118,8 +118,8 @@ impl Inner {
         }
     }
 
-    /// Has everything flushed if a unit of the stripe was lost that was written since the last
-    /// flush (see `log.rs`, "Lost units").
+    /// Flushes all members if a unit of the stripe was lost after it was written and before it was
+    /// flushed (see `log.rs`, "Lost units").
     async fn settle_lost(&self, stripe: u64) -> Result<(), ArrayError> {
         let Some(log) = &self.log else { return Ok(()) };
         loop {
@@ -137,8 +137,8 @@ impl Inner {
         }
     }
 
-    /// The new columns of every parity unit that `band` touches and whose member is there, and
-    /// what the log must hold before they may be written.
+    /// Computes the new contents of every parity unit that `band` touches and whose member is
+    /// present, and the record that must be in the log before they are written.
     async fn update_parity(
         &self,
         stripe: u64,
@@ -148,8 +148,9 @@ impl Inner {
     ) -> Result<Ready, ArrayError> {
         let code = &self.geometry.code;
         let k = code.k();
-        // Where parity may be wrong (dirty at a crash) all of it is made right: if units are lost
-        // or will be, what is written now may be had only by way of rows that do not cover it.
+        // Where parity may be wrong (dirty at a crash), all of it is made right. If units are lost,
+        // or will be after a crash, data written now may have to be decoded from parity rows that
+        // do not cover the band.
         let unsure = self.awaits_resync(stripe);
         let rows: Vec<usize> = (0..code.p())
             .filter(|row| !lost.contains(k + row))
@@ -166,7 +167,8 @@ impl Inner {
         let (method, mut wanted) = self.choose(stripe, lost, &band, &rows, support, unsure);
         let left_out = band.units.union(&others.units).difference(&later);
         if !support.is_subset(&left_out) {
-            // The log must not count on units that may be old again: they are taken out of it.
+            // The record must not count units that a crash may turn old again: they are read and
+            // subtracted.
             wanted = wanted.union(&others.units.difference(&lost).intersection(&support));
         }
         let at = StripeAccess::user(stripe, band.from);
@@ -182,7 +184,7 @@ impl Inner {
         Ok(Ready { band, parity, record, others })
     }
 
-    /// A lost unit's new contents must be held by some parity row that is left.
+    /// Checks that the remaining parity can hold the new contents of lost units.
     fn check_storable(&self, stripe: u64, lost: UnitSet, band: &Band) -> Result<(), ArrayError> {
         if !lost.is_empty() && !self.geometry.code.decodable(stripe, lost) {
             let offset =
@@ -192,7 +194,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The method that reads less, and what it reads.
+    /// Chooses the method that reads fewer units; returns it with the units to read.
     fn choose(
         &self,
         stripe: u64,
@@ -206,8 +208,8 @@ impl Inner {
         let others = support.difference(&band.units);
         let parity: UnitSet = rows.iter().map(|row| k + row).collect();
         let olds = band.units.intersection(&support).union(&parity);
-        // Folding a delta into parity that is wrong would keep it wrong, and what is written now
-        // would be lost with its disk before the resync.
+        // Folding a difference into wrong parity would keep it wrong, and the data written now
+        // would be lost if its disk failed before the resync.
         let reads = |wanted: UnitSet| {
             if wanted.intersects(&lost) {
                 let plan = self.plan(stripe, lost, wanted, UnitSet::new());
@@ -223,7 +225,7 @@ impl Inner {
         }
     }
 
-    /// Parity from all data: the new columns where written, the old elsewhere.
+    /// Encodes parity from all data: new contents where written, old contents elsewhere.
     fn encode(
         &self,
         stripe: u64,
@@ -246,8 +248,8 @@ impl Inner {
         rows.iter().map(|row| code.k() + row).zip(parity).collect()
     }
 
-    /// Parity from the old parity and the difference of the data. The old data buffers hold the
-    /// difference afterwards, and the old parity moves into the result.
+    /// Updates the old parity by the difference of old and new data. The buffers of old data hold
+    /// the difference afterwards; the buffers of old parity move into the result.
     fn fold_in(&self, stripe: u64, band: &Band, rows: &[usize], old: &mut Units) -> Units {
         let code = &self.geometry.code;
         let k = code.k();
@@ -266,10 +268,9 @@ impl Inner {
         parity
     }
 
-    /// The log's record of a band: for each parity unit the sum over the data units that are *not*
-    /// being written. Lost units, and those that a crash would make lost again, count as not
-    /// written, with their new value: after a crash nobody could tell what became of them, so the
-    /// log carries them.
+    /// The log record of a band: for each parity unit, the sum over the data units that are *not*
+    /// being written. Units that are lost, or would be after a crash, count as not written, with
+    /// their new value: after a crash they have no disk to be read from, so the log carries them.
     fn record(
         &self,
         stripe: u64,
@@ -285,7 +286,8 @@ impl Inner {
         let mut record = bare_record(band, others, lost);
         let whole = record.written == self.geometry.data_units();
         if whole && !log.has_records(stripe, band.from, band.len) {
-            // Every byte of the stripe's columns is being written: nothing needs protection.
+            // Every byte of the stripe at these offsets is being written: there is nothing to
+            // protect.
             return record;
         }
         for (unit, buf) in parity {
@@ -308,7 +310,7 @@ impl Inner {
     }
 }
 
-/// A record without rows: what is being written, and needs no protection.
+/// A record without payloads: notes what is being written, where nothing needs protection.
 fn bare_record(band: &Band, others: &Unflushed, lost: UnitSet) -> Record {
     let own = band.units.difference(&lost);
     Record {
@@ -320,7 +322,7 @@ fn bare_record(band: &Band, others: &Unflushed, lost: UnitSet) -> Record {
     }
 }
 
-/// The value of a data unit after the write: new where the band writes it, else as read.
+/// A data unit after the write: new where the band writes it, otherwise as read.
 fn band_or<'a>(band: &'a Band, old: &'a Units, unit: usize) -> &'a [u8] {
     if band.units.contains(unit) {
         return band.new_data(unit);

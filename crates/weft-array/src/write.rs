@@ -1,24 +1,54 @@
 //! Writing.
 //!
-//! A request is cut into stripes; each stripe is written under its lock. Writes to one stripe
-//! that arrive while it is locked wait together and become one stripe write, unless they overlap.
+//! A request is cut into stripes, and each stripe is written under its lock. Writes that arrive
+//! while their stripe is locked queue, and are carried out together as one stripe write unless they
+//! overlap.
 //!
-//! Within a stripe the columns fall into *bands*, in each of which a fixed set of data units is
-//! written; codes work column by column, so a band is a small stripe of its own. For each band the
-//! touched parity rows are updated in the way that reads less: *read-modify-write* (old data and
-//! old parity, fold the delta in) or *reconstruct-write* (all other data, encode anew), counting
-//! what it takes to reconstruct a lost unit that is needed. A band that writes every data unit
-//! reads nothing.
+//! Codes work on each offset within the units separately. So a stripe write is cut into *bands*:
+//! ranges of offsets in each of which the same data units are written. A band is a small stripe of
+//! its own. Example: raid6 4+2 with 64 KiB units, and a write of 80 KiB at array offset 32 KiB:
 //!
-//! Order, and what a crash leaves: the region is durably dirty, then the partial parity is durable
-//! in the log (policy `ppl`, see `log.rs`), and only then data and parity are written, all at once.
-//! A crash in between leaves some of them old and some new; the log, or the resync of dirty
-//! regions, makes the stripe whole again without touching a byte that was not being written.
+//! ```text
+//! offset in the unit  0             32           48          64 KiB
+//! d0                  |             |########################|
+//! d1                  |##########################|           |
+//! d2                  |             |            |           |
+//! d3                  |             |            |           |
+//! band                |    {d1}     |  {d0,d1}   |   {d0}    |
+//! reconstruct-write   | d0  d2  d3  |  d2  d3    | d1 d2 d3  |  are read
+//! read-modify-write   | d1  P   Q   |  d0 d1 P Q | d0 P  Q   |  are read
+//! ```
 //!
-//! A member that fails a write is excluded durably (superblock) *before* the request is
-//! acknowledged: it holds old data, and must not come back as if it held the new. So does every
-//! other write wait that left the member out (`commit.rs`). One that finds no room waits, too
-//! (`room.rs`).
+//! For each band, the parity units that it touches are updated by the method that reads fewer
+//! units. *Reconstruct-write* reads all other data units and encodes anew; *read-modify-write*
+//! reads the old data and the old parity, and folds the difference into the parity. What must be
+//! read to reconstruct a lost unit counts too. On a tie the array takes reconstruct-write; so all
+//! three bands use it here. A band that writes every data unit reads nothing.
+//!
+//! The order of steps, for a write of 4 KiB to d1 under policy `ppl` (the payloads: `log.rs`):
+//!
+//! ```text
+//! time -------->  1 mark dirty    2 read       3 log          4 write      5 acknowledge
+//! every member    map page, FUA
+//! d0, d2, d3                      4 KiB each
+//! rings of P, Q                                8 KiB, FUA
+//! d1, P, Q                                                    4 KiB each
+//! ```
+//!
+//! The map page is written only if the region is not dirty already. The reads (three), the batches
+//! (two: a header block and the payload) and the unit writes (three) each go out together, and each
+//! step waits for the one before. A FUA request writes d1, P and Q with FUA and ends without a
+//! flush, unless a member failed or the record leaves out units of other writes
+//! ([`Inner::end_durable`]).
+//!
+//! *What a crash leaves.* Before step 4: the old stripe. During it: some units old and some new.
+//! Replaying the log (`recover.rs`) and resyncing the dirty region then make parity match the data
+//! again, without changing a byte that was not being written.
+//!
+//! A member that fails a write holds old data, and must not come back as if it held the new. So its
+//! exclusion is made durable (in the superblocks) *before* the request is acknowledged; every other
+//! write that left the member out waits for the same (`commit.rs`). A write that finds no space
+//! waits, too (`room.rs`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,7 +65,7 @@ use crate::geometry::{Piece, to_len};
 use crate::log::{LoggedWrite, Record};
 use crate::parity::Ready;
 
-/// New bytes for a run of columns of one data unit.
+/// New bytes for a range of offsets in one data unit.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
     pub unit: usize,
@@ -48,7 +78,7 @@ impl Segment {
         self.unit_offset + self.data.len() as u64
     }
 
-    /// What of it lies between two offsets in the unit.
+    /// The part of it between two offsets in the unit.
     fn part(&self, from: u64, to: u64) -> Option<Self> {
         let (from, to) = (from.max(self.unit_offset), to.min(self.end()));
         (from < to).then(|| {
@@ -58,7 +88,7 @@ impl Segment {
     }
 }
 
-/// A write that waits for its stripe.
+/// A write that waits for its stripe's lock.
 #[derive(Debug)]
 pub(crate) struct Pending {
     segments: Vec<Segment>,
@@ -66,7 +96,7 @@ pub(crate) struct Pending {
     done: Sender<Result<(), Arc<ArrayError>>>,
 }
 
-/// One I/O of a stripe write.
+/// One disk write of a stripe write.
 struct UnitWrite {
     unit: usize,
     unit_offset: u64,
@@ -81,7 +111,7 @@ pub(crate) struct FailedWrite {
 }
 
 impl Inner {
-    /// Writes `data` at `offset`; with `fua` it is durable on return.
+    /// Writes `data` at `offset`; with `fua` it is durable when this returns.
     pub(crate) async fn write(
         &self,
         offset: u64,
@@ -111,7 +141,8 @@ impl Inner {
         join_all(writes).await.into_iter().collect()
     }
 
-    /// Writes one stripe's segments; units too large to be held at once in parts.
+    /// Writes the segments of one stripe, in several parts if the units are too large for the
+    /// memory limit.
     pub(crate) async fn write_stripe(
         &self,
         stripe: u64,
@@ -134,27 +165,27 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes segments of one stripe, alone or together with others that wait for the same stripe.
+    /// Writes segments of one stripe, alone or merged with others that wait for the same stripe.
     async fn write_part(
         &self,
         stripe: u64,
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
-        // Of several units, together no more than a part of the stripe.
+        // Even if several units are written: at most one part of a stripe.
         let len = segments.iter().map(|segment| segment.data.len()).sum();
         let _memory = self.write_memory(len).await;
         // The array may have been stopped while this waited.
         self.check_writable()?;
         let _dirty = self.begin_write(self.map.region_of(stripe)).await?;
-        // Nobody is at work here, so nobody waits either.
+        // The stripe is idle, so no other write waits for it either.
         if let Some(_lock) = self.locks.try_exclusive(stripe) {
             return self.write_locked(stripe, segments, fua).await;
         }
         Box::pin(self.write_in_line(stripe, segments, fua)).await
     }
 
-    /// Waits for the stripe together with others, of whom one carries out the writes of all.
+    /// Queues the write. Whichever queued write gets the stripe's lock carries out all of them.
     async fn write_in_line(
         &self,
         stripe: u64,
@@ -176,8 +207,8 @@ impl Inner {
         }
     }
 
-    /// Carries out what waits for a locked stripe: all writes from the first on that do not
-    /// overlap an earlier one.
+    /// Carries out queued writes of a locked stripe: the first ones up to, but not including, the
+    /// first that overlaps an earlier one.
     async fn write_batch(&self, stripe: u64) {
         let batch = self.take_batch(stripe);
         let fua = batch.iter().any(|pending| pending.fua);
@@ -212,8 +243,7 @@ impl Inner {
         batch
     }
 
-    /// Writes segments that do not overlap, of a stripe whose lock is held and whose region is
-    /// dirty.
+    /// Writes segments that do not overlap. The stripe must be locked and its region dirty.
     async fn write_locked(
         &self,
         stripe: u64,
@@ -241,15 +271,17 @@ impl Inner {
         let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
         let write = self.write_units(stripe, writes, durable);
         let whole = self.write_and_piggyback(stripe, &segments, write).await?;
-        // Others may have found a member failed, so that this write left it out without an error.
+        // Another request may have met a failed member, so that this write left it out without an
+        // error.
         self.settled().await?;
         if fua { self.end_durable(logged, whole && !others).await } else { Ok(()) }
     }
 
-    /// The end of a write or zeroing that is to be durable. If not everything that its parity counts
-    /// on is (`all_durable`), that takes a flush: see `log.rs`, "What a flush must wait for". So it
-    /// does if a member failed: what was written is durable on the others, but the next record would
-    /// leave it out as being written, and a further lost disk would take it.
+    /// Ends a write or zeroing that must be durable. A flush is needed unless everything that the
+    /// new parity counts on is durable (`all_durable`): see `log.rs`, "What a flush must wait for".
+    /// A flush is also needed if a member failed. The data is then durable on the other members,
+    /// but the next record would leave it out as being written, and losing another disk would lose
+    /// it.
     pub(crate) async fn end_durable(
         &self,
         logged: Option<LoggedWrite<'_>>,
@@ -263,7 +295,7 @@ impl Inner {
         Box::pin(self.flush()).await
     }
 
-    /// Writes all units; says whether all of them could be.
+    /// Writes all units. Returns whether every write succeeded.
     async fn write_units(
         &self,
         stripe: u64,
@@ -277,17 +309,17 @@ impl Inner {
         Box::pin(self.write_failed(failed)).await.map(|()| false)
     }
 
-    /// After writes that failed: their members are excluded.
+    /// Excludes the members of failed writes.
     pub(crate) async fn write_failed(&self, failed: Vec<FailedWrite>) -> Result<(), ArrayError> {
         for FailedWrite { slot, disk, error } in failed {
             self.data_write_failed(slot, &disk, &error).await;
         }
-        // The units that failed are now lost ones, and decodable as long as the array is whole
-        // enough.
+        // The failed units now count as lost; they can be decoded as long as the array is not
+        // broken.
         self.check_whole()
     }
 
-    /// Issues all writes at once to the members that are there; returns those that failed.
+    /// Issues all writes at once to the members that are present; returns those that failed.
     async fn issue(&self, stripe: u64, writes: &[UnitWrite], opts: WriteOpts) -> Vec<FailedWrite> {
         let lost = self.lost_units(stripe);
         let issued = writes.iter().filter(|write| !lost.contains(write.unit)).filter_map(|write| {
@@ -302,7 +334,7 @@ impl Inner {
         join_all(issued).await.into_iter().flatten().collect()
     }
 
-    /// Widens segments to whole sectors, with the bytes around them read from the array.
+    /// Extends segments to whole sectors, with the bytes around them read from the array.
     async fn align_segments(
         &self,
         stripe: u64,
@@ -341,7 +373,7 @@ impl Inner {
     }
 }
 
-/// Whether two writes touch a common sector.
+/// Whether two writes touch the same sector.
 fn overlaps(a: &Pending, b: &Pending, sector: u64) -> bool {
     let widen =
         |s: &Segment| (s.unit_offset - s.unit_offset % sector, s.end().next_multiple_of(sector));
@@ -353,7 +385,7 @@ fn overlaps(a: &Pending, b: &Pending, sector: u64) -> bool {
     })
 }
 
-/// Sorts segments and joins those that touch, so that bands are as long as can be.
+/// Sorts segments and joins adjacent ones, so that bands are as long as possible.
 fn joined(mut segments: Vec<Segment>) -> Vec<Segment> {
     segments.sort_by_key(|segment| (segment.unit, segment.unit_offset));
     let mut runs: Vec<Vec<Segment>> = Vec::new();
@@ -389,7 +421,7 @@ fn join_run(run: Vec<Segment>) -> Segment {
     Segment { unit, unit_offset, data: buf.freeze() }
 }
 
-/// The own share of a result that several writes have in common.
+/// This waiter's copy of the batch's result.
 fn own(result: Option<Result<(), Arc<ArrayError>>>) -> Result<(), ArrayError> {
     match result {
         Some(result) => Ok(result?),

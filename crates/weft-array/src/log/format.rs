@@ -1,5 +1,5 @@
-//! The bytes of the log: a batch is a header block of 4 KiB, then the payloads one after the other.
-//! Little-endian; described in `docs/on-disk-format.md`.
+//! The bytes of the log. A batch is a 4 KiB header block, followed by the payloads. Little-endian;
+//! documented in `docs/on-disk-format.md`.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::ring::batch_max;
 use crate::geometry::to_len;
 
-/// Batches start at multiples of this, and their header has this size.
+/// Batches start at multiples of this; the header block has this size.
 pub(crate) const BATCH_ALIGN: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"WEFTPPL1";
 
-/// Which array and which assembly of it a record belongs to.
+/// The array and the assembly that a record belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogId {
     pub array: [u8; 16],
-    /// Random, new with each assembly; records of any other epoch are void.
+    /// Random number, new for each assembly; records of any other epoch are void.
     pub epoch: u64,
 }
 
@@ -30,12 +30,12 @@ pub(crate) struct BatchHeader {
     magic: [u8; 8],
     array: [u8; 16],
     epoch: U64,
-    /// All records with a smaller sequence number are retired.
+    /// All records with a lower sequence number are retired.
     retired_below: U64,
     entries: U32,
-    /// Bytes of the whole batch.
+    /// Length of the whole batch in bytes.
     len: U32,
-    /// CRC32C of the header block with this field zero.
+    /// CRC32C of the header block, computed with this field zero.
     crc: U32,
     reserved: [u8; 12],
 }
@@ -46,12 +46,12 @@ pub(crate) struct BatchHeader {
 pub(crate) struct Entry {
     seq: U64,
     stripe: U64,
-    /// The data units left out of the payload, and all parity units that have a record of the
-    /// same write and offsets: bit u of word u / 64.
+    /// The data units that the payload leaves out, and all parity units with a record of the same
+    /// write and offsets. Bit u mod 64 of word u / 64 is unit u.
     named: [U64; 4],
     from: U32,
     len: U32,
-    /// Where the payload lies in the batch; 0 if there is none (it would be zero).
+    /// Offset of the payload in the batch; 0 if there is no payload (it would be all zeros).
     payload_at: U32,
     payload_crc: U32,
     unit: U16,
@@ -61,7 +61,7 @@ pub(crate) struct Entry {
 const HEADER_LEN: usize = size_of::<BatchHeader>();
 const ENTRY_LEN: usize = size_of::<Entry>();
 
-/// Entries that fit one header block.
+/// Entries that fit in one header block.
 pub(crate) const ENTRIES_MAX: usize = (BATCH_ALIGN - HEADER_LEN) / ENTRY_LEN;
 
 fn crc(bytes: &[u8]) -> u32 {
@@ -102,12 +102,12 @@ impl Entry {
 }
 
 impl BatchHeader {
-    /// Bytes that a batch of these payloads takes.
+    /// Length of a batch with `payload_bytes` of payload.
     pub fn batch_len(payload_bytes: usize) -> usize {
         (BATCH_ALIGN + payload_bytes).next_multiple_of(BATCH_ALIGN)
     }
 
-    /// Writes the header block of a batch into `block`; fills in where the payloads lie.
+    /// Writes the header block of a batch into `block`, with the payload offsets filled in.
     pub fn fill(
         block: &mut [u8],
         id: LogId,
@@ -150,47 +150,47 @@ pub(crate) struct FoundRecord {
     pub unit: usize,
     pub from: u64,
     pub len: usize,
-    /// The data units left out, and the parity units with a record.
+    /// The data units left out, and the parity units with a record of the same write.
     pub named: UnitSet,
-    /// `None`: the sum over no unit, that is zero.
+    /// `None` stands for an all-zero payload: the sum over no units.
     pub payload: Option<Frozen>,
 }
 
-/// What one member's log area holds.
+/// What a scan of one member's log area found.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scan {
-    /// The valid records. Foreign, torn and overwritten ones are skipped.
+    /// The valid records; foreign, torn and overwritten ones are skipped.
     pub records: Vec<FoundRecord>,
     /// The highest "retired below" found.
     pub retired_below: u64,
-    /// The smallest sequence number of the newest batch. A record with a smaller one was durable
-    /// here before that batch was begun.
+    /// The lowest sequence number in the newest batch. A record with a lower one was durable in
+    /// this ring before that batch was started.
     pub newest_batch_from: u64,
-    /// Where the newest batch lies.
+    /// Byte range of the newest batch.
     newest_batch: Range<usize>,
 }
 
 impl Scan {
-    /// Whether a block may be part of the batch that was being written at the crash: the newest
-    /// one, if its header is there, or the one after it, or at the beginning if the area of
-    /// `area_len` bytes had no more room for it. Nobody had begun to write what such a batch speaks
-    /// of.
+    /// Whether the block at `at` may belong to the batch that was being written at the crash. That
+    /// batch is the newest, if its header is intact, or the one after it. The one after it starts
+    /// at the beginning of the area if the rest (the area has `area_len` bytes) was too short. No
+    /// stripe write that such a batch logs had started.
     pub fn may_be_torn(&self, at: usize, area_len: usize) -> bool {
         let end = self.newest_batch.end + batch_max(area_len);
         (self.newest_batch.start..end).contains(&at) || end > area_len && at < batch_max(area_len)
     }
 }
 
-/// Bytes of a log area that are looked at in one piece: the disk says how large its log is, and that
-/// must not decide how much memory is taken.
+/// A log area is read in pieces of this size. The size of the log comes from the disk, and must not
+/// decide how much memory recovery takes.
 const PIECE: usize = 4 << 20;
 
-/// A piece of a log area to be scanned.
+/// A piece of a log area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Where the batches begin that are taken from it.
+    /// Batches that begin in this range belong to the piece.
     pub heads: Range<usize>,
-    /// What is to be read for them: also the rest of a batch that begins at the end.
+    /// The bytes to read: `heads`, and the rest of a batch that begins near its end.
     pub bytes: Range<usize>,
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn pieces(area_len: usize) -> impl Iterator<Item = Piece> {
 }
 
 impl Scan {
-    /// Adds what a piece holds; `bytes` are those that it asks for.
+    /// Adds the records of a piece; `bytes` are the contents of `piece.bytes`.
     pub fn add(&mut self, piece: &Piece, bytes: &Frozen, id: LogId) {
         let blocks = piece.heads.len() / BATCH_ALIGN;
         let mut found = Vec::new();
@@ -221,7 +221,7 @@ impl Scan {
             found.extend(entries.iter().filter_map(|entry| parse_entry(bytes, at, entry)));
         }
         self.records.extend(found);
-        // Most of a log is retired.
+        // Most records of a log are retired.
         self.records.retain(|record| record.seq >= self.retired_below);
     }
 }
@@ -256,7 +256,7 @@ fn parse_entry(bytes: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRe
             if crc(payload) != entry.payload_crc.get() {
                 return None;
             }
-            // A copy, so that it does not keep the whole piece in memory.
+            // A copy, so that the record does not keep the whole piece in memory.
             Some(Frozen::copy_from(payload))
         }
     };

@@ -1,4 +1,4 @@
-//! One member's ring of batches, and the task that writes them.
+//! The ring of batches on one member, and the task that writes them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,16 +12,16 @@ use super::format::ENTRIES_MAX;
 use super::{BATCH_ALIGN, BatchHeader, Entry, PAYLOAD_MAX};
 use crate::array::Inner;
 
-/// Payload bytes of one batch, at most. A ring holds several batches, so that one can be written
-/// while older ones are being retired.
+/// Most payload bytes in one batch. A ring holds several batches, so that one can be written while
+/// older ones wait for their retirement.
 const BATCH_PAYLOAD_MAX: usize = 512 << 10;
 
-/// Bytes of the longest batch in a ring of so many.
+/// Length of the longest possible batch in a ring of `ring_bytes`.
 pub(super) fn batch_max(ring_bytes: usize) -> usize {
     BatchHeader::batch_len(payload_max(ring_bytes).max(PAYLOAD_MAX))
 }
 
-/// Payload bytes of a batch of several records, at most.
+/// Most payload bytes in a batch of several records.
 fn payload_max(ring_bytes: usize) -> usize {
     BATCH_PAYLOAD_MAX.min(ring_bytes / 4)
 }
@@ -36,7 +36,7 @@ struct Queued {
 /// A batch on disk whose records may still be needed.
 #[derive(Debug, Clone, Copy)]
 struct Batch {
-    /// Position in the endless sequence of bytes that is folded into the ring.
+    /// Byte position in the log as if it had no end; modulo the ring's size it is the offset.
     at: u64,
     seq_max: u64,
 }
@@ -48,7 +48,7 @@ pub(super) struct Ring {
     queue: RefCell<VecDeque<Queued>>,
     writing: Cell<bool>,
     head: Cell<u64>,
-    /// Records below this are retired as far as this ring's own disk knows.
+    /// Records below this are retired according to this ring's own disk.
     durable_below: Cell<u64>,
     batches: RefCell<VecDeque<Batch>>,
 }
@@ -70,21 +70,21 @@ impl Ring {
         self.durable_below.set(self.durable_below.get().max(below));
     }
 
-    /// Begins anew, on another disk.
+    /// Starts over, on another disk.
     pub fn renew(&self) {
         self.durable_below.set(1);
         self.batches.borrow_mut().clear();
     }
 
-    /// Puts a record in line. The receiver gives a value once it is durable, once its member has
-    /// failed, or once the array takes no more writes.
+    /// Queues a record. The receiver completes once the record is durable, its member has failed,
+    /// or the array takes no more writes.
     pub fn enqueue(&self, entry: Entry, payload: Option<Frozen>) -> Receiver<()> {
         let (done, wait) = oneshot();
         self.queue.borrow_mut().push_back(Queued { entry, payload, done });
         wait
     }
 
-    /// Starts the writing task of this ring (the one of `slot`) unless it runs.
+    /// Starts this ring's writing task unless it is running. `slot` is the ring's slot.
     pub fn start(&self, array: &Inner, slot: usize) {
         if self.writing.replace(true) {
             return;
@@ -105,12 +105,12 @@ impl Ring {
         }));
     }
 
-    /// Writes a batch without records, first on a new disk.
+    /// Writes a batch without records: the first one on a new disk.
     pub async fn write_empty(&self, array: &Inner, slot: usize) {
         self.write(array, slot, Vec::new()).await;
     }
 
-    /// The next batch's records, as many as fit.
+    /// Takes as many queued records as fit in one batch.
     fn take(&self) -> Vec<Queued> {
         let payload_max = payload_max(self.bytes_len());
         let mut queue = self.queue.borrow_mut();
@@ -141,7 +141,7 @@ impl Ring {
             return;
         };
         self.batches.borrow_mut().push_back(Batch { at, seq_max });
-        // Read after the room was made: the flush for it may just have retired much.
+        // Read only now: a flush that made the space may just have retired many records.
         let retired_below = log.retired_below.get();
         let data = assemble(log.id, retired_below, len, &batch);
         if let Some(disk) = array.members.disk(slot) {
@@ -167,8 +167,8 @@ impl Ring {
         }
     }
 
-    /// Finds room for `len` bytes, retiring old batches as needed. None if the array has broken, so
-    /// that nothing can be retired nor written any more.
+    /// Reserves `len` bytes, retiring old batches as needed. Returns `None` if the array has
+    /// broken: nothing can be retired or written any more.
     async fn reserve(&self, array: &Inner, len: u64) -> Option<u64> {
         let log = array.log.as_ref().expect("a ring belongs to a log");
         let mut at = self.head.get();
@@ -199,7 +199,7 @@ impl Ring {
         }
     }
 
-    /// Flushes in the background when the ring is half full, so that writers rarely wait for it.
+    /// Starts a background flush when the ring is half full, so that writers rarely have to wait.
     fn retire_ahead(&self, array: &Inner, used: u64) {
         let log = array.log.as_ref().expect("a ring belongs to a log");
         if used >= self.bytes / 2 {
