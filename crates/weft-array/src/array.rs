@@ -1,4 +1,4 @@
-//! The array: its parts, and what holds them together.
+//! The array: its parts, and the operations that they share.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,36 +21,36 @@ use crate::region_map::{MapStore, MapStoreError, RegionMap, StoreFuture, WriteGu
 use crate::room::Room;
 use crate::write::Pending;
 
-/// Memory for the buffers of stripe operations under way (writes, reconstructions, jobs): what is
-/// beyond waits.
+/// Memory for the buffers of stripe operations in progress (writes, reconstructions, jobs); further
+/// operations wait.
 pub(crate) const BUDGET_BYTES: usize = 96 << 20;
 
-/// What one operation may take of that. One that would take more is carried out in parts, each a
-/// run of offsets in the units: codes work offset by offset.
+/// The part of it that one operation may take. A larger operation is carried out in parts, each a
+/// range of offsets in the units: codes work on each offset separately.
 const OPERATION_BYTES_MAX: usize = BUDGET_BYTES / 2;
 
-/// Buffers that an operation has of each unit, at most. A write: the new data aligned or joined,
-/// what was read of the stripe, new parity and its records. A scrub: what was read, parity as it
-/// should be.
+/// Most buffers that an operation needs per unit. A write: new data aligned or joined, what was
+/// read of the stripe, new parity and its records. A scrub: what was read, and the recomputed
+/// parity.
 const BUFFERS_OF_UNIT: usize = 3;
 
-/// What writes may take of the budget together. They may wait for room for a long time, and reads
-/// of what is lost must not wait with them.
+/// The part of the budget that writes may take together. Writes may wait a long time for space, and
+/// reads of lost units must not wait with them.
 const WRITE_BUDGET_BYTES: usize = BUDGET_BYTES / 2;
 
 /// Plans kept per array.
 const PLANS: usize = 1024;
 
-/// Turns the engine's time into dates.
+/// Converts the engine's time to dates.
 pub(crate) struct WallClock {
-    /// When the array was assembled.
+    /// When the array was assembled, in the engine's time.
     pub assembled: Nanos,
-    /// The same, in seconds since 1970, as the caller gave it.
+    /// The same moment in seconds since 1970, as given by the caller.
     pub unix_s: u64,
 }
 
 impl WallClock {
-    /// A moment in seconds since 1970.
+    /// A moment of the engine's time in seconds since 1970.
     pub fn unix_s(&self, at: Nanos) -> u64 {
         self.unix_s + at.saturating_sub(self.assembled) / SECOND
     }
@@ -67,23 +67,23 @@ pub(crate) struct Inner {
     pub log: Option<Log>,
     pub room: Room,
     pub budget: Semaphore,
-    /// What writes may take of it.
+    /// The part of it that writes may take.
     pub write_budget: Semaphore,
     pub events: Events,
     pub jobs: crate::jobs::Jobs,
-    /// All data units are copies of one.
+    /// Whether all data units are copies of one.
     pub mirrored: bool,
-    /// Users' repairs go around deep queues.
+    /// Whether repairs for users avoid members with deep queues.
     pub load_aware_reconstruction: Cell<bool>,
-    /// All members read as zeros where regions are unwritten.
+    /// Whether all members read as zeros where regions are unwritten.
     pub zeroed: Cell<bool>,
     pub read_only: Cell<bool>,
     pub stopped: Cell<bool>,
-    /// Why the array takes no writes any more.
+    /// Why the array takes no more writes.
     pub broken: RefCell<Option<String>>,
     /// The slots whose loss broke it.
     pub broken_slots: Cell<UnitSet>,
-    /// Redundancy remaining, with the incomplete slots that it was computed for.
+    /// The redundancy remaining, and the incomplete slots for which it was computed.
     pub remaining: Cell<Option<(UnitSet, Option<Margin>)>>,
     pub plans: RefCell<PlanCache>,
     pub me: Weak<Inner>,
@@ -107,26 +107,26 @@ impl Inner {
         RefCell::new(PlanCache::new(PLANS))
     }
 
-    /// The memory that a stripe operation over a run of `len` offsets in the units takes, at most.
-    /// Buffers are powers of two.
+    /// Most memory that a stripe operation over a range of `len` offsets in the units takes. Buffer
+    /// sizes are powers of two.
     pub fn memory_of(&self, len: usize) -> usize {
         let buffer = len.min(self.run_max()).next_power_of_two().max(BUF_ALIGN);
         BUFFERS_OF_UNIT * self.geometry.code.width() * buffer
     }
 
-    /// The longest run of offsets in the units that a stripe operation may work on at a time.
+    /// The longest range of offsets in the units that a stripe operation may handle at a time.
     pub fn run_max(&self) -> usize {
         let most = OPERATION_BYTES_MAX / (BUFFERS_OF_UNIT * self.geometry.code.width());
         (1 << most.ilog2()).min(self.geometry.unit_len())
     }
 
-    /// The runs of offsets, with their lengths, in which an operation goes over whole units.
+    /// The ranges (offset, length) in which an operation handles whole units.
     pub fn runs(&self) -> impl Iterator<Item = (u64, usize)> + use<> {
         let (unit, most) = (self.geometry.unit_len(), self.run_max());
         (0..unit).step_by(most).map(move |from| (from as u64, most.min(unit - from)))
     }
 
-    /// Waits for memory for a write over a run of `len` offsets.
+    /// Waits for memory for a write over a range of `len` offsets.
     pub async fn write_memory(&self, len: usize) -> (Permit, Permit) {
         let bytes = self.memory_of(len);
         let of_writes = self.write_budget.acquire(bytes.min(WRITE_BUDGET_BYTES)).await;
@@ -151,7 +151,7 @@ impl Inner {
         self.check_whole()
     }
 
-    /// Whether the array is not broken.
+    /// Fails if the array is broken.
     pub fn check_whole(&self) -> Result<(), ArrayError> {
         match &*self.broken.borrow() {
             Some(cause) => Err(ArrayError::Broken { cause: cause.clone() }),
@@ -169,7 +169,7 @@ impl Inner {
         self.plans.borrow_mut().plan(&self.geometry.code, stripe, lost, wanted, at_hand)
     }
 
-    /// As [`Inner::plan`] with nothing at hand, but `unit` is read only if it must be.
+    /// As [`Inner::plan`] with nothing at hand; reads `unit` only if it must.
     pub fn plan_without(
         &self,
         stripe: u64,
@@ -182,7 +182,7 @@ impl Inner {
         plans.plan_avoiding(code, stripe, lost, wanted, UnitSet::new(), dear)
     }
 
-    /// Marks a region as being written, durably, for as long as the guard lives.
+    /// Marks a region as dirty, durably, for as long as the guard lives.
     pub async fn begin_write(&self, region: u64) -> Result<WriteGuard<'_>, ArrayError> {
         Ok(self.map.begin_write(self, region).await?)
     }
@@ -197,8 +197,8 @@ impl Inner {
         self.check_whole()
     }
 
-    /// Waits until every record is retired that leaves out units written by others, as those are
-    /// durable now and it could not restore them (`log.rs`).
+    /// Waits until every record is retired that leaves out units of other writes: those units are
+    /// durable now, and such a record could not restore them (`log.rs`).
     async fn retire_others(&self) {
         if let Some(log) = &self.log {
             self.retire_up_to(log, log.others_seq()).await;
@@ -223,9 +223,9 @@ impl Inner {
         }
     }
 
-    /// Flushes all members; one that fails to is excluded. Retires what the log holds. On return
-    /// what was flushed is durable, unless the array is broken: those that were not asked are
-    /// excluded, too.
+    /// Flushes all members, and retires log records accordingly. A member that fails to flush is
+    /// excluded. When this returns the flushed data is durable unless the array is broken: members
+    /// that were not flushed are excluded, too.
     pub async fn flush_members(&self) {
         let mark = self.log.as_ref().map(Log::mark);
         let flushes = self.members.all_disks().into_iter().map(|(slot, disk)| async move {
@@ -246,8 +246,8 @@ impl Inner {
     }
 }
 
-/// The region map's way to the members: pages go to all of them, with FUA. A member that cannot
-/// take one is excluded, and the page is as durable as the array is.
+/// How the region map reaches the members: pages go to all of them, with FUA. A member that cannot
+/// take a page is excluded, so the page is as durable as the array is.
 impl MapStore for Inner {
     fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_> {
         Box::pin(async move {
@@ -261,7 +261,7 @@ impl MapStore for Inner {
             for (slot, disk, error) in join_all(writes).await.into_iter().flatten() {
                 self.member_failed(slot, &disk, &error).await;
             }
-            // It is not on members that were taken out before, either.
+            // Members that were removed earlier do not have it either.
             let _ = self.settled().await;
             self.durable_or_broken()
         })

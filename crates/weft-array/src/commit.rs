@@ -1,54 +1,55 @@
-//! How a change of membership comes into effect on disk, and what waits for that.
+//! How a change of membership takes effect on disk, and what waits for that.
 //!
-//! **What must not happen.** A member is taken out because its disk failed. From that moment writes
-//! go around it and flushes do not ask it. If the program dies before the others say so, the member
-//! comes back as an active one with old data – and what was acknowledged without it is lost, or a
-//! resync overwrites the parity that still knew it. The request that met the failure is only one of
-//! many that rely on the exclusion: every write that left the member out does, and every flush.
+//! **What must not happen.** A member's disk fails, and the array stops writing to it and flushing
+//! it. If the program dies before the other members record that, the failed member comes back as an
+//! active one with old data. Then acknowledged writes that it missed are lost, or a resync
+//! overwrites the parity from which they could still be reconstructed. The request that met the
+//! failure is not the only one that relies on the exclusion: so does every write that left the
+//! member out, and every flush.
 //!
-//! **The rule.** Each change of the membership is counted in memory when it is made
-//! (`members/changes.rs`). Whatever relies on the membership waits, at its end, until every change
-//! made so far is in effect ([`Inner::settled`]):
+//! **The rule.** Each change of membership is counted in memory when it is made
+//! (`members/changes.rs`). An operation that relies on the membership waits, at its end, until
+//! every change made so far is in effect ([`Inner::settled`]):
 //!
-//! - a write, before it is acknowledged or its log records count as durable;
-//! - a flush, before it is acknowledged or records are retired: what sits in the cache of a member
-//!   that was taken out is not durable;
-//! - the region map: a page, and a flush before a mark is cleared;
-//! - a log record, before it is made: it takes a lost unit for one with its new value, which is not
-//!   so if the member comes back with the old one; and again before data is written: a record that
-//!   a lost member should hold too is not used after a crash if that member comes back without it.
+//! - a write, before it is acknowledged and before its log records count as durable;
+//! - a flush, before it is acknowledged and before records are retired: data in the cache of an
+//!   excluded member is not durable;
+//! - the region map: after writing a page, and after the flush that must precede clearing a mark;
+//! - a log record, before it is made: it counts a lost unit with its new value, which is wrong if
+//!   the member comes back with the old one. And again before the data is written: if a lost member
+//!   should hold one of the records, and comes back without it, recovery does not use the others.
 //!
-//! The question is about the changes made until it is asked. Later ones do not matter: what had
-//! been written to a member that is taken out later is there. So a request waits for the change
-//! that it relied on, and not for those that follow.
+//! Only changes made before the check matter. If a member is excluded later, it did get everything
+//! that was written before. So a request waits for the changes that it relied on, not for later
+//! ones.
 //!
-//! md has the same rule (`MD_SB_CHANGE_PENDING`: writes wait until the superblock says that the
+//! md has the same rule (`MD_SB_CHANGE_PENDING`: writes wait until the superblock records that the
 //! disk is faulty).
 //!
-//! **The commit** is one task. It runs while there are changes that are not in effect, and does
-//! not depend on whoever made them. Each round writes the superblock as it is then to all members
-//! that are left. A member that fails to take it is taken out, which is one more change. A round
-//! completes the changes in it when every member that it lists has it, and none of them asks an
-//! assembly for the majority before (`assemble.rs`, joint majorities); otherwise another follows.
-//! The task waits for disks only, never for a request, a lock or a page of the region map: these
-//! may be waiting for it.
+//! **The commit** is one task. It runs while there are changes that are not in effect,
+//! independently of the requests that made them. Each round writes the current superblock to all
+//! remaining members. A member that fails to take it is excluded, which is one more change. A round
+//! completes its changes when every member that the superblock lists has it, and assembly needs no
+//! majority of the members before it (`assemble.rs`, joint majorities). Otherwise another round
+//! follows. The task waits for disks only, never for a request, a lock or a page of the region map,
+//! any of which may be waiting for it.
 //!
-//! If too few of the members that were active before would be left, the change does not take
-//! effect: those left out could later be taken for the array ([`may_take_effect`]). The array is
-//! then broken, and what waits fails instead of being acknowledged. A broken array's metadata stays
-//! as it was when it broke.
+//! If too few of the previously active members would remain, the change does not take effect: the
+//! members left out could later be assembled as the array ([`may_take_effect`]). The array is then
+//! broken, and waiting operations fail instead of being acknowledged. A broken array's metadata
+//! stays as it was when the array broke.
 //!
-//! **Failures meanwhile.** So it matters in which order changes come into effect. A mirror whose last
-//! member but one was just rebuilt can lose either, once the superblock says that both are active;
-//! until it is durable that the second one is, the first is the only one that may go on as the
-//! array, and cannot be left out. Therefore the taking out of a member, from which too few of those
-//! in effect, or about to be, would be left, waits until the changes before it are in effect
-//! ([`Inner::exclude`]). Meanwhile the member stays, and whoever met its failure waits, as it would
-//! for the exclusion. That is no deadlock: the commit waits for none of them. It ends well if the
-//! member can still take a superblock – one sector that cannot be written is no reason to stop –
-//! and else with the array broken, as before: then no order would have helped. A command is refused
-//! instead ([`Inner::sparable_soon`]). Members that others can go on without are taken out at once,
-//! so nothing waits for a disk that hangs and is not needed.
+//! **Failures in the meantime.** This makes the order matter in which changes take effect. Take a
+//! mirror whose second member has just been rebuilt. Once the superblock says that both members are
+//! active, either may be lost. Until that is durable, only the first may continue as the array, so
+//! it cannot be excluded. Therefore, if excluding a member would leave too few of the members that
+//! are active in the superblock in effect, or in the one being written, the exclusion waits until
+//! the earlier changes are in effect ([`Inner::exclude`]). Meanwhile the member stays, and requests
+//! that met its failure wait, as they would for the exclusion. This cannot deadlock, since the
+//! commit waits for no request. If the member can still take a superblock, the exclusion then
+//! follows: one unwritable sector is no reason to stop. If not, the array breaks; no other order
+//! would have saved it. A command is refused instead ([`Inner::sparable_soon`]). A member that the
+//! others can do without is excluded at once, so nothing waits for a hung disk that is not needed.
 //!
 //! [`may_take_effect`]: crate::assemble::may_take_effect
 
@@ -65,18 +66,17 @@ use crate::events::Event;
 use crate::members::{Refusal, Spare};
 use crate::superblock::{SlotState, SuperblockError, write_superblock};
 
-/// A command waits this long for changes that have to come before its own.
+/// How long a command waits for earlier changes to take effect.
 const COMMAND_PATIENCE: Nanos = 5 * SECOND;
 
-/// A spare may take this long to be told of a change before another one is preferred.
+/// How long a spare may take to get a superblock before another spare is preferred.
 const SPARE_PATIENCE: Nanos = SECOND;
 
 impl Inner {
-    /// Returns when every change of the membership made so far is in effect. Without I/O and in
-    /// one poll if they are.
+    /// Waits until every change of membership made so far is in effect. If they are already, it
+    /// returns at once, without I/O.
     ///
-    /// # Errors
-    /// If the array broke before: what relies on the changes must not be acknowledged.
+    /// # Errors If the array broke: what relies on the changes must not be acknowledged.
     pub async fn settled(&self) -> Result<(), ArrayError> {
         let changes = &self.members.changes;
         if changes.is_settled() {
@@ -85,8 +85,8 @@ impl Inner {
         Box::pin(self.in_effect(changes.membership())).await
     }
 
-    /// Has the metadata as it is now made durable, on all members. Returns when it is, or when the
-    /// array is broken.
+    /// Makes the current metadata durable on all members. Returns when it is, or when the array is
+    /// broken.
     pub async fn commit_members(&self) {
         let change = self.members.changes.note();
         let _ = self.in_effect(change).await;
@@ -96,7 +96,7 @@ impl Inner {
         let changes = &self.members.changes;
         loop {
             let progress = changes.progress();
-            // An array that is only read is never changed on disk.
+            // A read-only array is never changed on disk.
             if changes.is_in_effect(change) || self.read_only.get() {
                 return Ok(());
             }
@@ -106,7 +106,7 @@ impl Inner {
         }
     }
 
-    /// Starts the committing task unless it runs.
+    /// Starts the committing task unless it is running.
     fn start_commit(&self) {
         if self.members.changes.begin_committing() {
             let array = self.handle();
@@ -127,7 +127,7 @@ impl Inner {
                 return;
             }
             if let Err(cause) = self.members.check_majority() {
-                // A member may be replaced some other time.
+                // The replacement can be swapped in later.
                 if self.members.unswap() {
                     continue;
                 }
@@ -153,7 +153,7 @@ impl Inner {
         }
     }
 
-    /// Writes superblocks to a spare until it has the newest.
+    /// Writes superblocks to a spare until it has the newest one.
     async fn tell(&self, spare: Spare) {
         let mut has = None;
         while let Some(superblock) = self.members.spares.next_for(&spare, has) {
@@ -170,18 +170,18 @@ impl Inner {
                 }
             }
         }
-        // There may be a slot for it.
+        // A slot may be waiting for it.
         self.jobs.changed();
     }
 
-    /// Takes a spare that has the newest superblock: the one that came last, unless that hangs.
+    /// Takes a spare that has the newest superblock: the one added last, unless it hangs.
     pub async fn take_ready_spare(&self) -> Option<Spare> {
         let spares = &self.members.spares;
         self.await_spares(|| spares.is_last_ready()).await;
         spares.take_ready()
     }
 
-    /// Returns when all spares have the newest superblock, but for one that hangs.
+    /// Waits until all spares have the newest superblock, but not long for one that hangs.
     pub async fn spares_told(&self) {
         self.await_spares(|| self.members.spares.all_ready()).await;
     }
@@ -197,9 +197,9 @@ impl Inner {
         }
     }
 
-    /// A disk failed an operation. On return its exclusion is in effect – or, if it is a member
-    /// that the code cannot do without, the array has stopped taking writes and its metadata is
-    /// left as it was.
+    /// Handles a disk that failed an operation. When this returns, its exclusion is in effect. If
+    /// the code cannot do without that member, the array takes no more writes instead, and its
+    /// metadata is left as it was.
     pub async fn member_failed(&self, slot: usize, disk: &Rc<dyn Disk>, error: &DiskError) {
         self.exclude(slot, disk, &error.to_string()).await;
     }
@@ -212,12 +212,12 @@ impl Inner {
             progress.await;
         }
         self.take_out(slot, disk, cause);
-        // Whoever relies on it asks for himself whether the array is broken.
+        // Callers that rely on it check for themselves whether the array is broken.
         let _ = self.settled().await;
     }
 
-    /// Whether changes that are being made must be in effect before `disk` is taken out of `slot`:
-    /// otherwise too few of the members that are active on disk would be left.
+    /// Whether pending changes must take effect before `disk` is removed from `slot`, because
+    /// otherwise too few of the members that are active on disk would remain.
     fn must_wait_before_losing(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
         !self.members.changes.is_settled()
             && !self.read_only.get()
@@ -227,12 +227,11 @@ impl Inner {
             && !self.cannot_spare(slot)
     }
 
-    /// Returns when `disk` can be taken out of `slot` without waiting for other changes. That is
-    /// at once unless too few of the members that are active on disk would be left.
+    /// Waits until `disk` can be removed from `slot` without waiting for other changes. That is
+    /// immediately unless too few of the members that are active on disk would remain.
     ///
-    /// # Errors
-    /// If that takes too long: a superblock is being written to a disk that does not answer, which
-    /// may be this one.
+    /// # Errors If it takes too long: a superblock is being written to a disk that does not answer,
+    /// perhaps this one.
     pub async fn sparable_soon(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
         if self.changed_soon(|| !self.must_wait_before_losing(slot, disk)).await {
             return Ok(());
@@ -242,8 +241,8 @@ impl Inner {
         )))
     }
 
-    /// Waits until changes that are being made are in effect, as far as `done` asks for them. False
-    /// if a command should not wait any longer.
+    /// Waits until pending changes have taken effect, as far as `done` requires. Returns false if a
+    /// command should not wait any longer.
     pub async fn changed_soon(&self, done: impl Fn() -> bool) -> bool {
         let deadline = self.rt.now() + COMMAND_PATIENCE;
         loop {
@@ -259,14 +258,15 @@ impl Inner {
         }
     }
 
-    /// Takes a failed disk out, in memory, if it is not out already. If it is the one that is too
-    /// many the array is broken instead. What is under way on it ends, however long the disk itself
-    /// would take: who waits for it holds locks, log and memory that others need.
+    /// Removes a failed disk in memory, unless that has happened already. If it is one failure too
+    /// many, the array is broken instead. Requests in progress on the disk end now, however long
+    /// the disk itself would take: their waiters hold locks, log space and memory that others need.
     fn take_out(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
         let name = disk.info().name.clone();
         let cause = cause.to_owned();
         if self.members.holds(slot, disk) && self.members.copying(slot).is_none() {
-            // One that has just taken the place of another gives it back, if it is not too late.
+            // If it was just swapped in for another disk, the swap is undone if that is still
+            // possible.
             self.members.unswap_in(slot);
         }
         if let Some((_, lane)) = self.members.take_second(slot, disk) {
@@ -280,7 +280,7 @@ impl Inner {
         if !self.members.holds(slot, disk) {
             return;
         }
-        // A broken array's metadata stays as it was when it broke.
+        // A broken array's metadata stays as it was when the array broke.
         if self.broken.borrow().is_some() || self.cannot_spare(slot) {
             return self.set_broken(UnitSet::one(slot), &cause);
         }
@@ -289,12 +289,13 @@ impl Inner {
         self.events.emit(Event::MemberFailed { slot, disk: name, cause });
     }
 
-    /// Takes out members that failed to take a superblock. False if the array is broken.
+    /// Removes members that failed to take a superblock. Returns false if the array is broken.
     pub fn take_out_all(&self, failed: Vec<Refusal>) -> bool {
         for (slot, disk, error) in failed {
             match error {
                 SuperblockError::Disk(error) => self.take_out(slot, &disk, &error.to_string()),
-                // No member's fault, and nothing was written: what stands on the members is good.
+                // No member is at fault, and nothing was written: the superblocks on the members
+                // are valid.
                 error => self.set_broken(UnitSet::new(), &error.to_string()),
             }
             if self.broken.borrow().is_some() {
@@ -304,7 +305,7 @@ impl Inner {
         true
     }
 
-    /// Empties a slot, or leaves it to its member's replacement, in memory.
+    /// Empties a slot in memory, or gives it to the replacement of its member.
     pub fn empty_slot(&self, slot: usize) {
         if self.members.promote(slot) {
             return;
@@ -325,7 +326,7 @@ impl Inner {
         self.members.set_missing(slot);
     }
 
-    /// From now on the array takes no writes.
+    /// Stops the array from taking writes.
     pub fn set_broken(&self, slots: UnitSet, cause: &str) {
         self.broken_slots.set(self.broken_slots.get().union(&slots));
         let mut broken = self.broken.borrow_mut();

@@ -1,25 +1,26 @@
-//! Getting units of a stripe, whatever is lost: the one routine that reads and reconstructs.
+//! Gathering units of a stripe despite losses: the one routine that reads and reconstructs.
 //!
-//! Degraded reads, the old data of a write, rebuild, resync and scrub all ask the same question:
-//! "these units, over these columns". The planner names the cheapest reads; what cannot be read
-//! after all is added to the losses and the planner is asked again, until everything wanted is
-//! there or the code cannot give it.
+//! Degraded reads, the old data of a write, rebuild, resync and scrub all ask for certain units
+//! over a range of offsets. The planner names the cheapest reads. A unit that then cannot be read
+//! is added to the losses and the planner is asked again, until everything wanted is there or the
+//! code cannot give it.
 //!
-//! *Whom to ask.* Repairs do not load the survivors alike, and the rate of an array that misses a
-//! disk is that of its busiest survivor: under cyclic DRC-G with cheapest repairs one carries half
-//! as much again as when healthy, the others an eighth to three eighths. So when the queue of a
-//! member has grown deep, users' repairs look for a plan without it. That costs more reads in all,
-//! but of disks that have time: a read is priced by the queue that it joins ([`price`]), and the
-//! cheaper plan is taken. The queues themselves then settle where both cost the same.
+//! *Which survivors to read.* Repairs load the survivors unevenly, and a degraded array is as fast
+//! as its busiest survivor: under cyclic DRC-G with cheapest repairs, one disk carries half as much
+//! again as when healthy, the others an eighth to three eighths more. So when a member's queue is
+//! deep, repairs for users look for a plan without that member. That plan reads more in total, but
+//! from disks that are less busy: each read is priced by the queue that it joins ([`price`]), and
+//! the cheaper plan is taken. The queues settle where both plans cost the same.
 //!
 //! A *medium error* (some sectors of a working disk) is repaired on the way: the unit is
-//! reconstructed too and written back. When several disks have medium errors in the same stripe,
-//! each in other columns, the whole is beyond the code while every single sector is not; the range
-//! is then halved until the errors fall apart. It is halved down to the bad sectors, too, where
-//! parity may be wrong (dirty at a crash): the others beside them are as they should be, and what
-//! such parity gives may not be. A repair that finds no room leaves the sectors as they are.
+//! reconstructed and written back. If several disks have medium errors in the same stripe at
+//! different offsets, the whole range may be beyond the code although no single sector is. The
+//! range is then halved until the errors fall apart. It is also halved down to the bad sectors
+//! where parity may be wrong (dirty at a crash): the neighbouring sectors are intact, and
+//! reconstructing them from such parity might change them. If a repair finds no space the sectors
+//! stay as they are.
 //!
-//! The caller holds the stripe's lock, so that all units are of one moment.
+//! The caller holds the stripe's lock, so that all units are from the same moment.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,32 +35,32 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::geometry::to_len;
 
-/// Units with the buffers that hold (or will hold) their columns.
+/// Units, each with the buffer for its part of the range.
 pub(crate) type Units = Vec<(usize, Buf)>;
 
-/// What came of a gathering.
+/// The result of gathering.
 pub(crate) struct Gathered {
     /// [`ArrayError::Unreadable`] if the code cannot give one of the units.
     pub result: Result<(), ArrayError>,
     pub units: Units,
-    /// Units with sectors that could be neither read nor written back: what their disks hold there
-    /// is unknown, and may be found one day.
+    /// Units with sectors that could be neither read nor rewritten. What their disks hold there is
+    /// unknown, and they may return it one day.
     pub unrepaired: UnitSet,
 }
 
-/// What is wanted of a stripe.
+/// An access to a stripe: where in its units it begins, and for whom it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StripeAccess {
     pub stripe: u64,
-    /// First column.
+    /// First offset in the units.
     pub from: u64,
     pub class: Class,
-    /// Whether a repair may go around a deep queue: a user waits for it.
+    /// Whether a repair may avoid members with deep queues: a user waits for it.
     pub load_aware: bool,
 }
 
 impl StripeAccess {
-    /// For a user, from this column on.
+    /// For a user, beginning at this offset in the units.
     pub fn user(stripe: u64, from: u64) -> Self {
         Self { stripe, from, class: Class::User, load_aware: true }
     }
@@ -70,19 +71,19 @@ impl StripeAccess {
     }
 }
 
-/// A unit that could not be read. Without a cause, its member was failed or replaced by somebody
-/// else since the losses were listed.
+/// A unit that could not be read. Without a cause, another operation removed or replaced its member
+/// after the losses were listed.
 struct Failed {
     unit: usize,
     cause: Option<(usize, Rc<dyn Disk>, DiskError)>,
 }
 
 impl Inner {
-    /// Fills the buffers of `wanted` (all of one length) with the columns of their units, reading
-    /// around `lost` and around whatever else turns out to be unreadable.
+    /// Fills the buffers of `wanted` (all of one length) with their units' contents, reconstructing
+    /// units in `lost` and units that turn out to be unreadable.
     ///
-    /// # Errors
-    /// [`ArrayError::Unreadable`] if the code cannot give one of them. The buffers come back in any case.
+    /// # Errors [`ArrayError::Unreadable`] if the code cannot give one of them. The buffers are
+    /// returned in any case.
     pub(crate) async fn gather(
         &self,
         at: StripeAccess,
@@ -93,7 +94,7 @@ impl Inner {
         (result, units)
     }
 
-    /// As [`Inner::gather`]; says also what could not be repaired on the way.
+    /// As [`Inner::gather`]; also reports which units could not be repaired on the way.
     pub(crate) async fn gather_and_repair(
         &self,
         at: StripeAccess,
@@ -113,17 +114,17 @@ impl Inner {
     }
 }
 
-/// Queues that are shorter need no relief: requests on the member.
+/// Requests in a member's queue from which on the queue counts as deep.
 const DEEP: u32 = 4;
 
-/// What a read costs that joins so many others. The square makes the deepest queue count
-/// most, the constant keeps extra reads from being free while all queues are short.
+/// The cost of a read that joins `load` others. The square makes the deepest queue count most; the
+/// constant makes extra reads cost something while all queues are short.
 fn price(load: u32) -> u64 {
     16 + u64::from(load).pow(2)
 }
 
 impl Inner {
-    /// The plan for a user's request: the cheapest as things stand.
+    /// The plan for a user's request that is cheapest under the current load.
     fn plan_by_load(
         &self,
         stripe: u64,
@@ -149,9 +150,9 @@ struct Gather<'a> {
     len: usize,
     /// Units whose members are lost.
     lost: UnitSet,
-    /// Units that could not be read just now.
+    /// Units that this gathering could not read.
     bad: UnitSet,
-    /// Sources read so far that nobody wanted for themselves.
+    /// Sources read so far that are not wanted themselves.
     have: Units,
     wanted: Units,
     /// Those of `bad` that could not be written back.
@@ -163,7 +164,7 @@ impl Gather<'_> {
         let wanted: UnitSet = self.wanted.iter().map(|(unit, _)| *unit).collect();
         let mut read = UnitSet::new();
         let mut medium = Vec::new();
-        // Parity that may be wrong must give no more than the very sectors that cannot be read.
+        // From parity that may be wrong, reconstruct only the sectors that cannot be read.
         let unsure = self.array.awaits_resync(self.at.stripe);
         let exactly = unsure && self.can_halve();
         loop {
@@ -184,7 +185,7 @@ impl Gather<'_> {
             for Failed { unit, cause } in failed {
                 read.remove(unit);
                 if cause.is_none() && !self.array.lost_units(self.at.stripe).contains(unit) {
-                    // Another disk has taken the slot, with all that this one held.
+                    // Another disk has taken the slot, with everything that this one held.
                     continue;
                 }
                 self.bad.insert(unit);
@@ -208,8 +209,9 @@ impl Gather<'_> {
 
     fn plan(&self, wanted: UnitSet) -> Result<Arc<Plan>, Undecodable> {
         let lost = self.lost.union(&self.bad);
-        // Where copies, or parities, may differ the same ones must always be asked: what was read
-        // once stays, also in the sectors that a write fills up with what was there.
+        // Where copies or parity units may differ, every read must use the same ones. Otherwise
+        // data once read could change, also in the sectors that an unaligned write fills up with
+        // old data.
         let unsure = self.array.awaits_resync(self.at.stripe);
         let load_aware =
             self.at.load_aware && self.array.load_aware_reconstruction.get() && !unsure;
@@ -226,10 +228,10 @@ impl Gather<'_> {
         ArrayError::unreadable(offset, self.len as u64, cause)
     }
 
-    /// Reads `units`, into the wanted buffers where there are such.
+    /// Reads `units`, each into its wanted buffer if it has one.
     async fn read_units(&mut self, units: UnitSet) -> Vec<Failed> {
-        // Members may have changed since the losses were listed: a replacement that took a slot
-        // meanwhile holds nothing of this stripe yet.
+        // The membership may have changed since the losses were listed: a replacement that took a
+        // slot meanwhile holds nothing of this stripe yet.
         let lost = self.array.lost_units(self.at.stripe);
         let mut reads = Vec::with_capacity(units.len());
         for unit in units.iter() {
@@ -246,8 +248,8 @@ impl Gather<'_> {
                     Some(disk) => {
                         let _busy = members.busy(slot);
                         let (result, buf) = disk.read(offset, buf, class).await;
-                        // If it left its slot while it was read it may be wiped for another use by
-                        // now.
+                        // If it left its slot during the read it may already be wiped for another
+                        // use.
                         let result = if members.holds(slot, &disk) {
                             result.map_err(|error| Some((slot, disk, error)))
                         } else {
@@ -295,8 +297,8 @@ impl Gather<'_> {
         buf
     }
 
-    /// Writes units back that could not be read for medium errors. Failing to is no error of the
-    /// request: what it wanted is there.
+    /// Rewrites units that could not be read because of medium errors. If that fails the request
+    /// still succeeds: it has what it wanted.
     async fn repair(&mut self, medium: Vec<(usize, usize, Rc<dyn Disk>)>, read: UnitSet) {
         for (unit, slot, disk) in medium {
             if !self.array.members.holds(slot, &disk) {
@@ -326,8 +328,8 @@ impl Gather<'_> {
         }
     }
 
-    /// A unit that could not be read, from what was `read` for the request itself: a repair reads
-    /// nothing more.
+    /// An unreadable unit, computed from what was `read` for the request: a repair reads nothing
+    /// more.
     fn value_from(&self, unit: usize, read: UnitSet) -> Option<Buf> {
         let lost = self.lost.union(&self.bad);
         let plan = self.array.plan(self.at.stripe, lost, UnitSet::one(unit), read).ok()?;
@@ -343,7 +345,7 @@ impl Gather<'_> {
         self.len as u64 > self.array.geometry.sector_bytes
     }
 
-    /// Gathers the lower and the upper half of the columns by themselves.
+    /// Gathers the lower and the upper half of the range separately.
     fn halves(&mut self) -> LocalBoxFuture<'_, Result<(), ArrayError>> {
         Box::pin(async move {
             let sector = to_len(self.array.geometry.sector_bytes);
@@ -364,7 +366,7 @@ impl Gather<'_> {
     }
 }
 
-/// Computes a unit that `plan` gives from what it reads.
+/// Computes a unit of `plan` from the sources in `have`.
 pub(crate) fn combine(plan: &Plan, unit: usize, have: &Units, out: &mut Buf) {
     let value = |source| {
         let (_, buf) = have.iter().find(|(held, _)| *held == source).expect("a source was read");

@@ -1,20 +1,20 @@
-//! Where the bytes of an array lie: offsets of the array to stripes, units and columns, and these
-//! to bytes of a member. A *column* is a byte offset within a unit; codes work column by column.
+//! Address arithmetic: from array offsets to (stripe, unit, offset in the unit), and from these to
+//! (slot, disk offset). Codes work on each offset in the units separately.
 
 use weft_code::{Code, Margin, Survival, UnitSet};
 use weft_layout::Layout;
 
-/// The shape of an array. All sizes are in bytes unless named otherwise.
+/// The shape of an array.
 pub(crate) struct Geometry {
     pub code: Code,
     pub layout: Box<dyn Layout>,
     /// Bytes of one unit, a power of two.
     pub unit_bytes: u64,
-    /// Largest logical sector of the members: what requests to them are aligned to.
+    /// Largest logical sector of the members; requests to them are aligned to it.
     pub sector_bytes: u64,
-    /// Where a member's data begins.
+    /// Where the data area of a member begins.
     pub data_offset: u64,
-    /// Units that a member holds.
+    /// Units on each member.
     pub rows: u64,
     /// Whole stripes of the array.
     pub stripes: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Geometry {
     pub region_stripes: u64,
 }
 
-/// A place of the array.
+/// A place in the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
     pub stripe: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Address {
     pub unit_offset: u64,
 }
 
-/// A run of bytes of the array within one unit.
+/// A range of the array within one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub at: Address,
@@ -54,7 +54,7 @@ impl Geometry {
         self.stripes.div_ceil(self.region_stripes)
     }
 
-    /// The stripes of `region`; the last may be short.
+    /// The stripes of `region`; the last region may be short.
     pub fn stripes_of(&self, region: u64) -> std::ops::Range<u64> {
         let start = region * self.region_stripes;
         start..(start + self.region_stripes).min(self.stripes)
@@ -70,12 +70,12 @@ impl Geometry {
         }
     }
 
-    /// The array's offset of a column of a data unit.
+    /// The array offset of an offset in a data unit.
     pub fn offset(&self, stripe: u64, unit: usize, unit_offset: u64) -> u64 {
         (stripe * self.code.k() as u64 + unit as u64) * self.unit_bytes + unit_offset
     }
 
-    /// Slot and byte offset on its disk.
+    /// Slot, and byte offset on the slot's disk.
     pub fn locate(&self, stripe: u64, unit: usize, unit_offset: u64) -> (usize, u64) {
         let place = self.layout.place(stripe, unit);
         (place.slot, self.data_offset + place.row * self.unit_bytes + unit_offset)
@@ -101,12 +101,12 @@ impl Geometry {
         (0..row.len()).filter(|j| row[*j] != 0).collect()
     }
 
-    /// Whether all data can be had with these slots lost everywhere.
+    /// Whether all data remains readable with these slots lost everywhere.
     pub fn survives(&self, slots: UnitSet) -> bool {
         self.survival().survives(slots)
     }
 
-    /// How many more slots may be lost, whichever they are; `None` if data is lost with `gone`.
+    /// How many more slots may be lost, in any combination; `None` if data is lost with `gone`.
     pub fn margin(&self, gone: UnitSet) -> Option<Margin> {
         self.survival().margin(gone)
     }
@@ -118,7 +118,7 @@ impl Geometry {
         })
     }
 
-    /// Cuts a range of the array into pieces of one unit each, in order.
+    /// Cuts a range of the array into pieces within one unit each, in order.
     pub fn pieces(&self, offset: u64, len: usize) -> impl Iterator<Item = Piece> + '_ {
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -133,7 +133,7 @@ impl Geometry {
     }
 }
 
-/// A length or index that is known to fit memory (it is bounded by a unit or a request).
+/// Converts a length or index that fits in memory (it is bounded by a unit or a request).
 pub(crate) fn to_len(n: u64) -> usize {
     usize::try_from(n).expect("lengths in memory fit the address space")
 }

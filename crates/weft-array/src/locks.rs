@@ -1,13 +1,13 @@
-//! Stripe locks: shared for those who reconstruct, exclusive for those who write.
+//! Stripe locks: shared to reconstruct, exclusive to write.
 //!
-//! A healthy read takes none: it reads one unit, and the disk's own rules apply. Whoever combines
-//! several units (a degraded read, a write, rebuild, resync, scrub) must see them all of one
-//! moment. Locks are fair, first come first served, and exist only while somebody holds or awaits
-//! them, so memory follows the requests in flight.
+//! A healthy read takes no lock: it reads one unit, and the disk's own ordering rules apply. An
+//! operation that combines several units (a degraded read, a write, rebuild, resync, scrub) must
+//! see all of them from the same moment. Locks are fair, first come first served. A lock exists
+//! only while it is held or awaited, so memory follows the number of requests in progress.
 //!
-//! A *watch* is for whoever reads units of a stripe over a long time, at a low priority, and must
-//! not keep users out meanwhile: it takes the lock only at the end, and learns then whether anybody
-//! had it for writing since the watch began.
+//! A *watch* is for an operation that reads units of a stripe slowly, at low priority, and must not
+//! block users meanwhile. It takes the lock only at the end, and then learns whether the stripe was
+//! locked for writing since the watch began.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ use std::rc::Rc;
 
 use weft_rt::sync::{Permit, Semaphore};
 
-/// Shared holders that a stripe can have at once; an exclusive one takes all.
+/// Shared holders that a stripe may have at once; an exclusive holder takes all shares.
 const SHARES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct StripeLocks {
     table: RefCell<BTreeMap<u64, Semaphore>>,
-    /// For each watched stripe, whether it was disturbed.
+    /// For each watched stripe, whether it was locked for writing.
     watched: RefCell<BTreeMap<u64, Rc<Cell<bool>>>>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Watch<'a> {
     disturbed: Rc<Cell<bool>>,
 }
 
-/// A held lock; given back when dropped.
+/// A held lock; released when dropped.
 #[derive(Debug)]
 pub(crate) struct StripeGuard<'a> {
     locks: &'a StripeLocks,
@@ -52,7 +52,7 @@ impl StripeLocks {
         self.lock(stripe, SHARES).await
     }
 
-    /// Watches a stripe; nothing if somebody holds or awaits its lock, or watches it.
+    /// Watches a stripe. `None` if its lock is held or awaited, or if it is watched already.
     pub fn watch(&self, stripe: u64) -> Option<Watch<'_>> {
         let mut watched = self.watched.borrow_mut();
         if self.is_busy(stripe) || watched.contains_key(&stripe) {
@@ -63,7 +63,7 @@ impl StripeLocks {
         Some(Watch { locks: self, stripe, disturbed })
     }
 
-    /// The exclusive lock, if nobody holds or awaits any.
+    /// Takes the exclusive lock if no lock of the stripe is held or awaited.
     pub fn try_exclusive(&self, stripe: u64) -> Option<StripeGuard<'_>> {
         let mut table = self.table.borrow_mut();
         let Entry::Vacant(place) = table.entry(stripe) else { return None };
@@ -72,21 +72,21 @@ impl StripeLocks {
         Some(StripeGuard { locks: self, stripe, permit })
     }
 
-    /// Somebody takes the lock for writing.
+    /// Notes that the lock is being taken for writing.
     fn disturb(&self, stripe: u64) {
         if let Some(disturbed) = self.watched.borrow().get(&stripe) {
             disturbed.set(true);
         }
     }
 
-    /// Whether somebody holds or awaits a lock of this stripe.
+    /// Whether a lock of this stripe is held or awaited.
     pub fn is_busy(&self, stripe: u64) -> bool {
         self.table.borrow().contains_key(&stripe)
     }
 
     async fn lock(&self, stripe: u64, shares: usize) -> StripeGuard<'_> {
-        // Taking the semaphore from the table and standing in its line happen in one poll, so
-        // that no idle semaphore is removed in between.
+        // Taking the semaphore from the table and queueing on it happen in one poll, so an idle
+        // semaphore is not removed in between.
         let semaphore =
             self.table.borrow_mut().entry(stripe).or_insert_with(|| Semaphore::new(SHARES)).clone();
         let mut waiting = Waiting { locks: self, stripe, armed: true };
@@ -104,11 +104,11 @@ impl StripeLocks {
 }
 
 impl<'a> Watch<'a> {
-    /// Takes the exclusive lock. Says whether nobody else had it, or came before for it, since the
-    /// watch began.
+    /// Takes the exclusive lock. The result also tells whether no one else took it, or queued for
+    /// it earlier, since the watch began.
     pub async fn lock(self) -> (StripeGuard<'a>, bool) {
         let (locks, stripe, disturbed) = (self.locks, self.stripe, self.disturbed.clone());
-        // Whoever came before this is known by now, and whoever comes later waits behind it.
+        // Earlier requests for the lock are known by now; later ones queue behind this one.
         drop(self);
         let guard = locks.lock(stripe, SHARES).await;
         (guard, !disturbed.get())
@@ -121,7 +121,7 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Tidies the table when a waiter gives up before it was served.
+/// Cleans the table up if a waiter is dropped before it gets the lock.
 struct Waiting<'a> {
     locks: &'a StripeLocks,
     stripe: u64,

@@ -1,9 +1,9 @@
-//! What is lost, and what that means: of a stripe, and of the array.
+//! What is lost, and what that means for a stripe and for the array.
 //!
-//! A slot that is missing has lost all of its units, one that is being rebuilt those of its stale
-//! stripes. Questions about all of the array are not asked stripe by stripe, of which there may be
-//! hundreds of millions: whole regions have the same slots lost, and what the code survives
-//! wherever its units lie needs no look at where they do.
+//! A missing slot has lost all of its units; a slot that is being rebuilt has lost those of its
+//! stale stripes. Questions about the whole array are not answered stripe by stripe: there may be
+//! hundreds of millions. All stripes of a region have the same slots lost. If the code survives
+//! those losses wherever the units lie, there is no need to look at their placement.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::array::Inner;
 use crate::status::ByteRange;
 use crate::superblock::SlotState;
 
-/// Unreadable ranges listed at most.
+/// Most unreadable ranges that are listed.
 const RANGES_MAX: usize = 64;
 
-/// Stripes looked at for unreadable ranges, at most: a fraction of a second.
+/// Most stripes that are examined for unreadable ranges: a fraction of a second's work.
 const STRIPES_MAX: u64 = 1 << 18;
 
 impl Inner {
-    /// The units of `stripe` that reads of users go around: those that are lost, and without
-    /// redirection ([`crate::RebuildPolicy::redirect`]) all that replacements hold, as long as the
-    /// code allows.
+    /// The units of `stripe` that user reads avoid. These are the lost ones; without redirection
+    /// ([`crate::RebuildPolicy::redirect`]) also all units on replacements, as far as the code
+    /// allows.
     pub fn avoided_units(&self, stripe: u64) -> UnitSet {
         let lost = self.lost_units(stripe);
         if self.members.all_active() || self.jobs.rebuild.redirects() {
@@ -33,14 +33,13 @@ impl Inner {
         if self.geometry.code.decodable(stripe, avoided) { avoided } else { lost }
     }
 
-    /// The units of `stripe` that are not on any disk: their member is missing, or not rebuilt
-    /// here.
+    /// The units of `stripe` that are on no disk: their member is missing, or not rebuilt here.
     pub fn lost_units(&self, stripe: u64) -> UnitSet {
         self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe))
     }
 
-    /// The units of `stripe` that would be lost after a crash now: those that are, and those on
-    /// a replacement whose region is still marked stale.
+    /// The units of `stripe` that would be lost after a crash now: the lost ones, and those on a
+    /// replacement whose region is still marked stale on disk.
     pub fn lost_after_crash(&self, stripe: u64) -> UnitSet {
         let region = self.map.region_of(stripe);
         self.units_not_on_disk(stripe, |lane| self.map.is_stale_region(lane, region))
@@ -59,19 +58,19 @@ impl Inner {
             .collect()
     }
 
-    /// Whether all data can be had with these slots lost everywhere.
+    /// Whether all data remains readable with these slots lost everywhere.
     pub fn survives(&self, slots: UnitSet) -> bool {
         self.geometry.survives(slots)
     }
 
-    /// Slots that do not hold all of their units.
+    /// Slots that lack some of their units.
     pub fn incomplete_slots(&self) -> UnitSet {
         (0..self.members.len())
             .filter(|slot| self.members.state(*slot) != SlotState::Active)
             .collect()
     }
 
-    /// The slots that lack units in `region`; those in `failed` count as missing.
+    /// The slots that lack units in `region`, if those in `failed` are missing.
     fn slots_lost_in(&self, region: u64, failed: UnitSet) -> UnitSet {
         let is_lost = |slot: &usize| match self.members.state(*slot) {
             _ if failed.contains(*slot) => true,
@@ -82,8 +81,8 @@ impl Inner {
         (0..self.members.len()).filter(is_lost).collect()
     }
 
-    /// The written regions in which the code does not survive all that is lost, if `failed` is too,
-    /// wherever units lie.
+    /// The written regions in which the code may not survive the losses, if the slots in `failed`
+    /// are lost too: for some placement of the units it does not.
     fn regions_at_risk(&self, failed: UnitSet) -> impl Iterator<Item = u64> + '_ {
         let mut known: BTreeMap<[u64; 4], bool> = BTreeMap::new();
         let next = |region: &u64| self.map.next_written(region + 1);
@@ -98,7 +97,7 @@ impl Inner {
         if self.survives(self.incomplete_slots().with(slot)) {
             return false;
         }
-        // Only what replacements have so far can help.
+        // The members that are being rebuilt may hold enough of their units to help.
         let mut missing: UnitSet = self.members.missing().into_iter().collect();
         if self.members.copying(slot).is_none() {
             missing.insert(slot);
@@ -106,8 +105,8 @@ impl Inner {
         !self.survives(missing) || self.breaks_data(slot)
     }
 
-    /// Whether losing the member of `slot` now loses data that is there: a slot that is being
-    /// rebuilt, and the member's own replacement, count for what they have.
+    /// Whether losing the member of `slot` now loses existing data. Slots that are being rebuilt,
+    /// and the member's own replacement, count with what they hold so far.
     fn breaks_data(&self, slot: usize) -> bool {
         let units = self.geometry.units();
         let breaks = |stripe: u64| {
@@ -125,13 +124,13 @@ impl Inner {
         regions.flat_map(|region| self.geometry.stripes_of(region)).any(breaks)
     }
 
-    /// The number of further members that could fail if that of `slot` had.
+    /// How many more members could fail after the member of `slot` had failed.
     pub fn redundancy_without(&self, slot: usize) -> Option<Margin> {
         let gone = self.incomplete_slots().union(&self.broken_slots.get());
         self.geometry.margin(gone.with(slot))
     }
 
-    /// The number of further members that may fail, whichever they are.
+    /// How many more members may fail, in any combination.
     pub fn redundancy_remaining(&self) -> Option<Margin> {
         let gone =
             self.incomplete_slots().union(&self.broken_slots.get()).union(&self.room.short());
@@ -145,7 +144,7 @@ impl Inner {
         remaining
     }
 
-    /// Ranges of the array whose data cannot be had, joined; the first of them.
+    /// Ranges of the array whose data is unavailable, adjacent ones joined; at most the first few.
     pub fn unreadable_ranges(&self) -> Vec<ByteRange> {
         let mut ranges: Vec<ByteRange> = Vec::new();
         let geometry = &self.geometry;

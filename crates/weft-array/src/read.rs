@@ -1,14 +1,14 @@
 //! Reading.
 //!
-//! The healthy path has no lock and no copy: each piece of the request that lies in one unit is
-//! read from its disk straight into the caller's buffer. The same path serves units on healthy
-//! disks while the array is degraded or rebuilding, and units already rebuilt (redirection). Only
-//! pieces whose own unit is lost take the way through [`Inner::gather`], stripe by stripe, where
-//! the pieces that the request reads anyway serve as sources too.
+//! The healthy path takes no lock and makes no copy: each piece of the request that lies in one
+//! unit is read from its disk straight into the caller's buffer. The same path serves units on
+//! healthy disks while the array is degraded or rebuilding, and units that are rebuilt already
+//! (redirection). Only pieces whose own unit is lost go through [`Inner::gather`], stripe by
+//! stripe; pieces that the request reads anyway serve as sources too.
 //!
-//! A region that was never written reads as zeros without I/O. Of a mirror, any copy may serve,
-//! except where copies can differ – the region was dirty at a crash, or a write is under way –
-//! where the first that is left is always the one, so that what was read once stays.
+//! A region that was never written reads as zeros without I/O. In a mirror any copy may serve,
+//! except where copies can differ: where the region was dirty at a crash, or a write is in
+//! progress. There the first remaining copy is always used, so that data once read does not change.
 
 use futures_util::future::join_all;
 use weft_code::UnitSet;
@@ -24,7 +24,7 @@ use crate::geometry::{Address, Piece, to_len};
 /// The pieces of one stripe, each with its part of the caller's buffer.
 pub(crate) type StripePieces = Vec<(Address, Buf)>;
 
-/// What comes back of them.
+/// The result for the pieces, with their buffers.
 pub(crate) type ReadAnswer = (Result<(), ArrayError>, StripePieces);
 
 impl Inner {
@@ -51,7 +51,7 @@ impl Inner {
         self.read_pieces(offset, buf).await
     }
 
-    /// Reads the sectors around an unaligned range, and copies.
+    /// Reads whole sectors around an unaligned range, and copies the range out.
     async fn read_unaligned(&self, offset: u64, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
         let sector = self.geometry.sector_bytes;
         let start = offset - offset % sector;
@@ -111,7 +111,7 @@ impl Inner {
         (result, back)
     }
 
-    /// Reads a piece of one unit: directly if its disk is there, else by way of the others.
+    /// Reads a piece of one unit: directly if its disk is there, otherwise reconstructed.
     async fn read_piece(&self, at: Address, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
         if !self.map.is_written(self.map.region_of(at.stripe)) {
             buf.fill(0);
@@ -130,9 +130,9 @@ impl Inner {
                 buf = back;
                 match result {
                     Ok(()) if self.members.holds(slot, &disk) => return (Ok(()), buf),
-                    // It left its slot while it was read, and may be wiped for another use by now.
+                    // It left its slot during the read, and may already be wiped for another use.
                     Ok(()) => {}
-                    // A medium error is met again, and repaired, by the path below.
+                    // The path below meets a medium error again, and repairs it.
                     Err(error) if error.kind == DiskErrorKind::Medium => {}
                     Err(error) => Box::pin(self.member_failed(slot, &disk, &error)).await,
                 }
@@ -143,9 +143,9 @@ impl Inner {
         (result, buf)
     }
 
-    /// As [`Inner::read_degraded`], in a task that goes on if the reader is dropped: it may have
-    /// a repair under way, and must hold the stripe until that has ended. While its unit is being
-    /// rebuilt it may bring it along.
+    /// As [`Inner::read_degraded`], in a task that continues if the reader is dropped: it may have
+    /// a repair in progress, and must hold the stripe's lock until that has ended. While the unit
+    /// is being rebuilt, the task may write it to the replacement as well (piggyback).
     async fn read_detached(&self, pieces: StripePieces) -> ReadAnswer {
         let array = self.handle();
         if self.can_piggyback(&pieces) {
@@ -164,12 +164,13 @@ impl Inner {
         self.read_locked(pieces).await
     }
 
-    /// As [`Inner::read_degraded`], of a stripe whose lock is held.
+    /// As [`Inner::read_degraded`]; the stripe's lock is held.
     pub(crate) async fn read_locked(&self, pieces: StripePieces) -> ReadAnswer {
         let stripe = pieces[0].0.stripe;
         let mut result = Ok(());
-        // Pieces of one stripe start or end at most once inside a unit: at most three ranges of
-        // columns, each wanted of a fixed set of units. What is read beside them is bounded.
+        // The pieces of one stripe start or end at most once inside a unit, so they fall into at
+        // most three ranges of offsets, each with a fixed set of wanted units. The range read at
+        // once is bounded.
         let most = self.run_max();
         let ends = |(at, buf): &(Address, Buf)| {
             let end = at.unit_offset + buf.len() as u64;
@@ -207,7 +208,7 @@ impl Inner {
         (result, back.collect())
     }
 
-    /// The unit to read a data unit from: itself, or of a mirror the copy that is best placed.
+    /// The unit from which to read a data unit: itself, or the most suitable copy of a mirror.
     fn source_of(&self, at: Address) -> usize {
         if !self.mirrored || at.unit != 0 {
             return at.unit;
@@ -220,8 +221,8 @@ impl Inner {
     }
 
     fn least_busy_copy(&self, at: Address, copies: UnitSet) -> usize {
-        // Neighbouring requests go to the same disk while load is even, so that each disk sees
-        // runs.
+        // While load is even, neighbouring requests go to the same disk, so that each disk sees
+        // sequential runs.
         let turn = to_len(at.stripe / MIRROR_RUN_STRIPES % self.geometry.code.width() as u64);
         let width = self.geometry.code.width();
         let rank = |unit: usize| {
@@ -232,5 +233,5 @@ impl Inner {
     }
 }
 
-/// Stripes of a mirror that prefer the same copy, in a row.
+/// Number of consecutive stripes of a mirror that prefer the same copy.
 const MIRROR_RUN_STRIPES: u64 = 16;

@@ -1,33 +1,60 @@
-//! After a crash: making parity agree with the data again.
+//! Crash recovery: making parity agree with the data again.
 //!
-//! The superblock says that the array was not stopped cleanly. Then, before anything is served:
-//! 1. every dirty region is marked, durably, as needing resync;
-//! 2. the members' logs are read, and each stripe's newest records are applied (`log.rs` says why
-//!    that is enough): parity := record + Σ coef·(units that were being written, as found);
-//! 3. all members are flushed, and the superblock gets a new log epoch, which voids the records.
+//! Recovery runs when the superblock says that the array was not stopped cleanly, before any
+//! request is served:
+//! 1. Every dirty region is marked, durably, as needing resync.
+//! 2. The members' logs are read, and the newest records of each stripe are applied (`log.rs` says
+//!    why that is enough): parity := record + Σ coef·d_j over the units that were being written, as
+//!    found.
+//! 3. All members are flushed. The superblock gets a new log epoch, which voids the records.
 //!
-//! A crash during recovery starts it anew: applying a record twice gives the same parity, because
-//! nothing was written in between. That is so only for members that took part. One that was missing
-//! has its old parity, and the records on it may change which ones count (`recover/logs.rs`): if it
-//! came back as if nothing had happened, its rows would disagree with the others. So missing members
-//! are excluded, in effect on disk, before anything is replayed. From then on the superblock keeps
-//! the epoch of the log apart from that of the run ([`Superblock::unreplayed`]): the new run's number
-//! must not void the records before they are applied.
+//! *Example:* raid6 4+2 (P = d0 + d1 + d2 + d3, Q = d0 + 2·d1 + 4·d2 + 8·d3), and a write d1 -> d1'
+//! with its two records, as in `log.rs`:
+//!
+//! ```text
+//! log (FUA)     [ring of P]  [ring of Q]
+//! unit writes                              [d1']  [P']  [Q']
+//! request                                                    acknowledged      flushed
+//! crash                   A                          B                     C
+//! ```
+//!
+//! - *A*, with one record durable: it names Q as well, whose ring has neither that record nor a
+//!   newer batch. So the unit writes had not started. The record is void, and d1, P and Q are the
+//!   old ones.
+//! - *B*, with d1' and P' written and Q still old: P := (d0 + d2 + d3) + d1' = P' and Q := (d0 +
+//!   4·d2 + 8·d3) + 2·d1' = Q'. If the disk of d2 is lost with the crash the result is the same,
+//!   since d2 is not read; and d2 = P' - d0 - d1' - d3 is what it was before.
+//! - *C*, acknowledged but not flushed, where a power cut took d1' from its disk's cache while P'
+//!   and Q' were durable: with d1 as found, P and Q become the old ones again. An unflushed write
+//!   may be lost; parity and data agree.
+//! - *B, and the disk of d1 is lost*: d1 or d1' would both do, but P' gives one and the old Q the
+//!   other. The last parity unit with a record decides: d1 := (Q - d0 - 4·d2 - 8·d3) / 2. Then P is
+//!   computed from that as above.
+//!
+//! A crash during recovery starts it over. Applying a record twice gives the same parity, because
+//! nothing was written in between. That holds only for members that took part. A missing member
+//! keeps its old parity, and the records in its ring may change which ones count
+//! (`recover/logs.rs`). If it simply came back, its parity would disagree with the rest. So before
+//! anything is replayed, the exclusion of missing members takes effect on disk. From then until the
+//! replay is complete, the superblock keeps the epoch of the log separately from that of the run
+//! ([`Superblock::unreplayed`]): the new run's number must not void records that are not applied
+//! yet.
 //!
 //! [`Superblock::unreplayed`]: crate::superblock::Superblock::unreplayed
 //!
-//! The regions are then resynced in the background ([`Inner::resync_stripe`]), since full-stripe
-//! writes are not logged. Reads of a stripe that is whole need not wait for it; writes encode
-//! parity from data there instead of folding deltas into parity that may be wrong.
+//! After recovery the marked regions are resynced in the background ([`Inner::resync_stripe`]),
+//! since full-stripe writes are not logged. Reads of a stripe with no lost units need not wait for
+//! that. Writes there encode parity from data instead of folding differences into parity that may
+//! be wrong.
 //!
-//! *No room* for what the log says: its record is needed until there is, and would be void in the
-//! next run. So the array is not started; nothing is lost by that.
+//! *No space* for what recovery must write: the record is still needed, and would be void in the
+//! next run. So the array does not start. Nothing is lost by that.
 //!
-//! *A unit that was being written, on a disk that is lost*: nobody knows whether it was old or new.
-//! Any value will do for itself. But a row that the write did not touch covers it too, and with it
-//! perhaps lost units that nobody was writing: these must come out right, so the value is chosen to
-//! agree with all that is certain ([`Inner::settle`]). The same goes for sectors that were being
-//! written and cannot be read.
+//! *A unit that was being written, on a lost disk*: it may have been old or new, and either value
+//! is correct for the unit itself. But parity rows that the write did not touch cover the unit,
+//! too, perhaps together with lost units that no write touched. Those units must come out right, so
+//! the value is chosen to agree with everything that is certain ([`Inner::choose_unknown`]). The
+//! same goes for sectors that were being written and cannot be read.
 
 mod logs;
 
@@ -46,8 +73,8 @@ use crate::log::{FoundRecord, LogId};
 pub(crate) use logs::LogBlock;
 use logs::Logs;
 
-/// A band of a stripe with the newest record of each of its parity units. They need not be of
-/// one write: a later one that does not touch a row leaves that row's record the newest.
+/// A band of a stripe, with the newest record of each of its parity units. They need not be of the
+/// same write: if a later write does not touch a parity unit, that unit's record stays the newest.
 struct Replay {
     stripe: u64,
     from: u64,
@@ -63,8 +90,8 @@ struct LoggedParity {
 }
 
 impl Inner {
-    /// Applies what the members' logs hold of the assembly `id`. Returns the blocks of logs that
-    /// are to be renewed once this recovery is over.
+    /// Replays the members' logs of the assembly `id`. Returns the unreadable log blocks that must
+    /// be rewritten once this recovery is complete.
     pub(crate) async fn replay_log(
         &self,
         id: LogId,
@@ -77,14 +104,14 @@ impl Inner {
                 self.replay(replay.part(skip, most.min(replay.len - skip))).await?;
             }
         }
-        // Before this recovery is over: in the next log nothing would explain them.
+        // Before this recovery is complete: the next one could not tell why they are unreadable.
         self.renew_log_blocks(torn).await;
         self.flush_members().await;
         Ok(unread)
     }
 
-    /// Applies the records of a band. A unit that was being written and cannot be read counts as
-    /// lost in the sectors that fail.
+    /// Applies the records of a band. Where a unit that was being written cannot be read, it counts
+    /// as lost in the sectors that fail.
     async fn replay(&self, mut replay: Replay) -> Result<(), ArrayError> {
         loop {
             self.check_writable()?;
@@ -119,12 +146,12 @@ impl Inner {
                 |parity: &LoggedParity| (parity.unit, self.sum(at.stripe, len, parity, &values));
             fresh.extend(logged.iter().map(sum));
             self.check_writable()?;
-            // Without room this recovery cannot end: its records are still needed.
+            // Without space this recovery cannot complete: its records are still needed.
             return self.write_back(at, fresh).await;
         }
     }
 
-    /// The parity of a row: its record and the units that this leaves out, as far as `values` has
+    /// A parity unit: its record, plus the units that the record leaves out, as far as `values` has
     /// them.
     fn sum(&self, stripe: u64, len: usize, parity: &LoggedParity, values: &Units) -> Buf {
         let code = &self.geometry.code;
@@ -138,12 +165,13 @@ impl Inner {
         sum
     }
 
-    /// A value for the lost units that were being written. Any would do for themselves, but parity
-    /// rows that the write did not touch, and lost units that were not being written, must agree
-    /// with it. So first comes what is certain: each record is a sum over units that were not being
-    /// written, and each parity unit without a record is one over all of its units. What these
-    /// leave open follows from the other parity units as found, so that a write that had reached
-    /// all disks keeps its value. A unit that nothing determines becomes zeros.
+    /// Chooses values for lost units that were being written. Either the old or the new value is
+    /// correct for such a unit itself, but parity rows that the write did not touch, and lost units
+    /// that no write touched, must agree with it. So what is certain comes first: each record is a
+    /// sum over units that were not being written, and each parity unit without a record is a sum
+    /// over all of its units. What this leaves open follows from the logged parity units as found,
+    /// so that a write that reached all disks keeps its value. A unit that nothing determines
+    /// becomes zeros.
     async fn choose_unknown(
         &self,
         at: StripeAccess,
@@ -181,7 +209,7 @@ impl Inner {
                 equations.push(self.equation(at.stripe, parity, all, value, &known));
             }
         }
-        // The last equations are taken first.
+        // `solve` takes the last equations first.
         let mut values = solve(equations);
         values.retain(|(unit, _)| unknown.contains(*unit));
         let solved: UnitSet = values.iter().map(|(unit, _)| *unit).collect();
@@ -189,8 +217,8 @@ impl Inner {
         values
     }
 
-    /// "The sum over `units` is `sum`" by the coefficients of a parity unit, as an equation in
-    /// those that are not `known`.
+    /// The equation "the sum over `units` with the coefficients of a parity unit is `sum`", in the
+    /// units that are not `known`.
     fn equation(
         &self,
         stripe: u64,
@@ -209,7 +237,7 @@ impl Inner {
         (coefs.collect(), sum)
     }
 
-    /// Reads units as they are on their disks, reconstructing nothing.
+    /// Reads units from their own disks, without reconstruction.
     pub(crate) async fn read_exactly(
         &self,
         at: StripeAccess,
@@ -222,7 +250,7 @@ impl Inner {
         result.map(|()| values)
     }
 
-    /// Those of the units that can be read as they are.
+    /// Reads those of the units that can be read from their own disks.
     async fn read_readable(&self, at: StripeAccess, len: usize, units: UnitSet) -> Units {
         let mut read = Units::new();
         for unit in units.iter() {
@@ -231,10 +259,9 @@ impl Inner {
         read
     }
 
-    /// Writes units to their members, where there are such; a member that fails is excluded.
+    /// Writes units to their members, where present. A member that fails is excluded.
     ///
-    /// # Errors
-    /// [`ArrayError::NoSpace`] if there was no room for all of them.
+    /// # Errors [`ArrayError::NoSpace`] if there was not enough space for all of them.
     pub(crate) async fn write_back(
         &self,
         at: StripeAccess,
@@ -264,9 +291,8 @@ impl Inner {
     /// Makes the parity of a stripe agree with its data. Lost units keep the value that the code
     /// gives for them now. The caller holds the stripe's lock.
     ///
-    /// # Errors
-    /// [`ArrayError::NoSpace`] if there was no room for all that is to be written, or for the
-    /// repair of sectors that cannot be read.
+    /// # Errors [`ArrayError::NoSpace`] if there was not enough space for what must be written, or
+    /// for the repair of unreadable sectors.
     pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<(), ArrayError> {
         let mut unrepaired = UnitSet::new();
         for (from, len) in self.runs() {
@@ -283,7 +309,7 @@ impl Inner {
         }
     }
 
-    /// Reads all units of a stripe over a run of offsets and computes their parity anew.
+    /// Reads all units of a stripe over a range of offsets, and recomputes their parity.
     pub(crate) async fn check_stripe(
         &self,
         at: StripeAccess,
@@ -292,7 +318,7 @@ impl Inner {
         let lost = self.lost_units(at.stripe);
         let code = &self.geometry.code;
         let k = code.k();
-        // A mirror whose first copy is lost takes the next: the planner finds it.
+        // If the first copy of a mirror is lost, the planner picks the next.
         let present = self.geometry.units().difference(&lost);
         let wanted = self.geometry.data_units().union(&present);
         let all: Units = wanted.iter().map(|unit| (unit, Buf::new(len))).collect();
@@ -319,8 +345,8 @@ impl Inner {
 /// Units with their coefficients in an equation.
 type Coefs = Vec<(usize, u8)>;
 
-/// Solves Σ coef·value = right-hand side; units that stay undetermined count as zeros and are left
-/// out.
+/// Solves the equations Σ coef·value = right-hand side, the last ones first. Undetermined units
+/// count as zeros and are left out of the result.
 fn solve(mut equations: Vec<(Coefs, Buf)>) -> Units {
     let mut pivots: Vec<(usize, Coefs, Buf)> = Vec::new();
     while let Some((coefs, rest)) = equations.pop() {
@@ -338,11 +364,11 @@ fn solve(mut equations: Vec<(Coefs, Buf)>) -> Units {
         }
         pivots.push((unit, equation, right));
     }
-    // What is left beside a pivot is undetermined and zero.
+    // Units that remain next to a pivot are undetermined, and count as zeros.
     pivots.into_iter().map(|(unit, _, value)| (unit, value)).collect()
 }
 
-/// Subtracts a multiple of the row whose leading unit is `unit` (with coefficient 1).
+/// Subtracts a multiple of `equation`, whose leading unit is `unit` (with coefficient 1).
 fn eliminate(
     unit: usize,
     equation: &[(usize, u8)],
@@ -362,16 +388,16 @@ fn eliminate(
     coefs.retain(|(_, c)| *c != 0);
 }
 
-/// A stripe as read.
+/// A stripe as read, with its recomputed parity compared.
 pub(crate) struct Checked {
-    /// All data units; lost ones as reconstructed.
+    /// All data units; lost ones reconstructed.
     pub data: Units,
-    /// The parity units that are there, as found.
+    /// The present parity units, as found.
     pub parity: Units,
-    /// Those that disagree with the data, as they should be.
+    /// The correct contents of those that disagree with the data.
     pub wrong: Units,
-    /// Units with sectors that could be neither read nor written back: they are here as the others
-    /// say, and may be found on their disks otherwise.
+    /// Units with sectors that could be neither read nor rewritten. They are reconstructed here;
+    /// their disks may return something else one day.
     pub unrepaired: UnitSet,
 }
 
@@ -389,7 +415,7 @@ impl Replay {
         Self { stripe: self.stripe, from: self.from + skip as u64, len, logged }
     }
 
-    /// The lower and the upper half of the columns.
+    /// The lower and the upper half of the range.
     fn halves(&self, sector: u64) -> (Self, Self) {
         let half = (self.len / 2).next_multiple_of(to_len(sector));
         (self.part(0, half), self.part(half, self.len - half))
@@ -405,7 +431,7 @@ impl LoggedParity {
     }
 }
 
-/// For each column of each stripe its newest record, as disjoint bands.
+/// The newest records for each offset of each stripe, as disjoint bands.
 fn newest_first(found: Vec<FoundRecord>, k: usize) -> Vec<Replay> {
     let mut stripes: BTreeMap<u64, Vec<FoundRecord>> = BTreeMap::new();
     for record in found {

@@ -1,30 +1,29 @@
-//! When there is no room under a member: a sparse file on a full file system, a thin volume whose
-//! pool ran out.
+//! When the storage below a member is full: a sparse file on a full file system, or a thin volume
+//! whose pool is exhausted.
 //!
-//! Such a member works: all that it holds can be read, and what has room can be written. So it
-//! stays, and a write that finds no room *waits*, as on a ZFS pool (`failmode=wait`) or under QEMU
-//! (`werror=enospc`): its client has no answer, its stripe stays locked, its region dirty and its
-//! log record live. It is tried again until
+//! Such a member works: everything on it can be read, and blocks that are allocated can be written.
+//! So it stays, and a write that gets "no space" *waits*, as on a ZFS pool (`failmode=wait`) or
+//! under QEMU (`werror=enospc`). Its client gets no answer, its stripe stays locked, its region
+//! stays dirty and its log record stays in use. It is retried until
 //!
-//! - there is room: it ends like any other;
-//! - the member is failed: its unit is lost like all others of that member, and the write ends
-//!   degraded;
+//! - there is space: it ends like any other write;
+//! - the member is failed: its unit is lost with the member, and the write ends degraded;
 //! - the array breaks or is stopped: the write fails, and the array is not marked clean.
 //!
-//! So to recovery, a crash or a stop in that state is one in the middle of a stripe write, and
-//! nothing else has to know of it. Of the writes that wait for one member only the first tries
-//! again; the others follow it.
+//! So a crash or a stop in that state looks to recovery like one in the middle of a stripe write,
+//! and no other code has to deal with it. Of the writes that wait for the same member only the
+//! first retries; the others follow it.
 //!
-//! *Maintenance does not wait*, as it would keep other jobs from running. A resync or a rebuild
-//! that finds no room leaves its region's mark as it is, and is tried again every few seconds. The
-//! same goes for sectors that cannot be read and find no room for their repair (`gather.rs`):
-//! readers compute them, and a resync does not count their stripe as done. The last that was
-//! written there may have reached the disk or not, and a disk may read one day what it could not
-//! before. Until a resync that lacks room has ended, its member does not count towards redundancy.
+//! *Maintenance does not wait*: that would keep other jobs from running. A resync or rebuild that
+//! finds no space leaves the region marked, and is retried every few seconds. The same goes for
+//! unreadable sectors whose repair finds no space (`gather.rs`): reads reconstruct them, and resync
+//! does not count their stripe as done. The last write to such sectors may or may not have reached
+//! the disk, and the disk may return them one day. Until a resync that lacks space has finished,
+//! its member does not count towards redundancy.
 //!
-//! *Metadata* has its room from the beginning (`create.rs`). On a copy-on-write file system it may
-//! need more all the same. The log then waits like data; a member whose region map or superblock
-//! finds no room is excluded, since a change of membership must not wait for a member.
+//! *Metadata* is allocated at creation (`create.rs`), but on a copy-on-write file system writing it
+//! may need more space. The log then waits like data. A member whose region map or superblock finds
+//! no space is excluded, since a change of membership must not wait for a member.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -39,27 +38,28 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
 
-/// A write that waits for room is tried again after this time.
+/// Interval between retries of a write that waits for space.
 const WRITE_PERIOD: Nanos = 2 * SECOND;
 
-/// A job that found no room is tried again after this time.
+/// Interval between retries of a job that found no space.
 pub(crate) const JOB_PERIOD: Nanos = 10 * SECOND;
 
-/// Who wants room, and where.
+/// What waits for space, and in which slots.
 pub(crate) struct Room {
-    /// For each slot, the bytes of writes that wait.
+    /// For each slot, bytes of waiting writes.
     wanted: Vec<Cell<u64>>,
-    /// For each slot, the turn to try again.
+    /// For each slot, held by the write that retries.
     turns: Vec<Semaphore>,
-    /// Slots under which a job has found no room since it was last tried again, and before that.
+    /// Slots in which a job has found no space: since the last retry of jobs, and between that and
+    /// the retry before.
     short: Cell<(UnitSet, UnitSet)>,
-    /// A stripe whose resync found no room: it is tried before any other.
+    /// A stripe whose resync found no space: it is retried before any other.
     pub resync: Cell<Option<u64>>,
     /// The disk for which writes waited when the array was stopped.
     abandoned: RefCell<Option<String>>,
 }
 
-/// Bytes that a write wants, for as long as it lives.
+/// Bytes of a waiting write; subtracted again when dropped.
 struct Wanted<'a>(&'a Cell<u64>, u64);
 
 impl Drop for Wanted<'_> {
@@ -79,7 +79,7 @@ impl Room {
         }
     }
 
-    /// Slots under which a job lacks room.
+    /// Slots in which a job lacks space.
     pub fn short(&self) -> UnitSet {
         let (now, before) = self.short.get();
         now.union(&before)
@@ -98,11 +98,10 @@ impl Room {
 }
 
 impl Inner {
-    /// Writes to the disk of a slot; for a user, waits while there is no room.
+    /// Writes to the disk of a slot. A user's write waits while there is no space.
     ///
-    /// # Errors
-    /// As [`Disk::write`]; a user's write fails for lack of room only if the disk has left its
-    /// slot, or the array takes no more writes.
+    /// # Errors As [`Disk::write`]. A user's write fails for lack of space only if the disk has
+    /// left its slot or the array takes no more writes.
     pub(crate) async fn write_with_room(
         &self,
         slot: usize,
@@ -165,7 +164,7 @@ impl Inner {
             if self.check_writable().is_err() {
                 let mut broken = self.broken.borrow_mut();
                 if self.stopped.get() && broken.is_none() {
-                    // Nothing may be retired, committed or marked clean any more.
+                    // From now on nothing may be retired, committed or marked clean.
                     self.members.changes.give_up();
                     let name = disk.info().name.clone();
                     *broken =
@@ -184,8 +183,8 @@ impl Inner {
         }
     }
 
-    /// A disk failed a user's write. Lack of room is no fault of the disk if the array was stopped,
-    /// or broke, while the write waited.
+    /// Excludes the disk that failed a user's write. If the array was stopped or broke while the
+    /// write waited for space, the disk is not at fault and stays.
     pub(crate) async fn data_write_failed(
         &self,
         slot: usize,
@@ -197,13 +196,13 @@ impl Inner {
         }
     }
 
-    /// Bytes that wait for room under the member of a slot.
+    /// Bytes that wait for space in a slot.
     pub(crate) fn wants_bytes(&self, slot: usize) -> u64 {
         let job = if self.room.short().contains(slot) { self.geometry.unit_bytes } else { 0 };
         self.room.wanted[slot].get() + job
     }
 
-    /// A job found no room under the member of a slot: it is tried again by itself.
+    /// Notes that a job found no space in a slot; it is retried automatically.
     pub(crate) fn note_no_space(&self, slot: usize) -> ArrayError {
         if self.wants_bytes(slot) == 0 {
             self.emit_no_space(slot);
@@ -218,7 +217,7 @@ impl Inner {
         self.events.emit(Event::NoSpace { slot, disk });
     }
 
-    /// Jobs that found no room are tried again now.
+    /// Retries the jobs that found no space.
     pub(crate) fn try_room(&self) {
         let (now, _) = self.room.short.get();
         self.room.short.set((UnitSet::new(), now));

@@ -1,11 +1,11 @@
-//! What the members' logs hold after a crash, and which of it counts.
+//! The members' logs after a crash, and which of their records count.
 //!
-//! *A log that cannot be read.* The batch that was being written at a power cut may have become
-//! unreadable. The write that it was for had not begun, so nothing is missed: it counts as never
-//! written, and is overwritten with zeros, since the next recovery could not tell why it cannot be
-//! read. Anything else that cannot be read may have been a record that is needed. If all data is
-//! there, such a log is done without, and the resync of the dirty regions makes its parity right;
-//! else its member counts as lost.
+//! *A log that cannot be read.* A power cut may make the batch unreadable that was being written.
+//! The stripe write that it logs had not started, so nothing is missing. The batch counts as never
+//! written, and is overwritten with zeros: the next recovery could not tell why it is unreadable.
+//! Any other unreadable block may hold a record that is needed. If no data is lost, recovery goes
+//! on without that log, and the resync of the dirty regions makes its parity right. Otherwise the
+//! log's member counts as lost.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -27,18 +27,19 @@ pub(crate) struct LogBlock {
     offset: u64,
 }
 
-/// The logs of all members that count.
+/// The logs of all members that take part.
 pub(super) struct Logs {
     /// By slot.
     pub scans: BTreeMap<usize, Scan>,
-    /// Blocks that were being written at the crash.
+    /// Unreadable blocks of the batches that were being written at the crash.
     pub torn: Vec<LogBlock>,
-    /// Blocks of logs that are done without.
+    /// Unreadable blocks of logs that recovery does without.
     pub unread: Vec<LogBlock>,
 }
 
 impl Inner {
-    /// Reads the logs of the assembly `id`. A member whose log cannot be done without is excluded.
+    /// Reads the logs of the assembly `id`. A member is excluded if recovery needs its log and
+    /// cannot read it.
     pub(super) async fn read_logs(&self, id: LogId, area: &Area) -> Logs {
         let mut logs = Logs { scans: BTreeMap::new(), torn: Vec::new(), unread: Vec::new() };
         let len = to_len(area.log_bytes);
@@ -71,8 +72,8 @@ impl Inner {
         logs
     }
 
-    /// The sane records in a member's log, the blocks that cannot be read, and what the disk said of
-    /// the first of these.
+    /// The plausible records of a member's log, the blocks that cannot be read, and the disk's
+    /// error for the first of them.
     async fn read_log(
         &self,
         id: LogId,
@@ -93,7 +94,7 @@ impl Inner {
         Ok((scan, bad, error))
     }
 
-    /// Writes blocks of logs that could not be read, so that they can.
+    /// Overwrites log blocks that could not be read, so that they can be read again.
     pub(crate) async fn renew_log_blocks(&self, blocks: Vec<LogBlock>) {
         for LogBlock { slot, disk, offset } in blocks {
             if !self.members.holds(slot, &disk) {
@@ -106,11 +107,11 @@ impl Inner {
         }
     }
 
-    /// The records that are not retired, without those that lack a sibling.
+    /// The records that are not retired, without incomplete sets.
     ///
-    /// A sibling is missing for one of two reasons. Either it was never durable: then the write had
-    /// not begun, and its other records are void. Or its ring has overwritten it, as newer batches
-    /// there show: then it was retired, and with it everything older of the same columns.
+    /// A record lacks a sibling for one of two reasons. If the sibling was never durable, the write
+    /// had not started, and its other records are void. If its ring has overwritten it, as newer
+    /// batches there show, it was retired, and so was every older record for the same offsets.
     pub(super) fn complete_sets(&self, scans: BTreeMap<usize, Scan>) -> Vec<FoundRecord> {
         let retired_below = scans.values().map(|scan| scan.retired_below).max().unwrap_or(0);
         let rings: BTreeMap<usize, u64> =
@@ -121,7 +122,7 @@ impl Inner {
             sets.entry((record.seq, record.stripe, record.from)).or_default().push(record);
         }
         let mut whole: Vec<FoundRecord> = Vec::new();
-        // In the order of their sequence numbers.
+        // By ascending sequence number.
         for ((seq, stripe, from), set) in sets {
             let units: UnitSet = set.iter().map(|record| record.unit).collect();
             let named = set.iter().fold(UnitSet::new(), |all, record| all.union(&record.named));
@@ -146,8 +147,8 @@ impl Inner {
         whole
     }
 
-    /// A record must name a parity unit of the slot that held it, and whole sectors of columns that
-    /// exist.
+    /// Whether a record is plausible: it names a parity unit of its own slot, and whole sectors
+    /// within the unit.
     fn is_sane(&self, slot: usize, record: &FoundRecord) -> bool {
         let (k, width) = (self.geometry.code.k(), self.geometry.code.width());
         record.stripe < self.geometry.stripes
