@@ -9,7 +9,7 @@ use crate::assemble::AssembleError;
 use crate::region_map::MapError;
 use crate::superblock::SuperblockError;
 
-/// A request or command that failed. Nothing that was acknowledged before is affected.
+/// A failed request or command. Everything that was acknowledged earlier is unaffected.
 #[derive(Debug, thiserror::Error)]
 pub enum ArrayError {
     /// The range lies beyond the end of the array.
@@ -34,26 +34,26 @@ pub enum ArrayError {
         /// Units lost in the stripe.
         lost: usize,
     },
-    /// The array stopped taking writes: too many members failed, or a change of membership could
-    /// not take effect.
+    /// The array stopped taking writes: too many members failed, a change of membership could not
+    /// take effect, or it was stopped while writes waited for space.
     #[error("the array has stopped taking writes: {cause}; its status lists what cannot be read")]
     Broken {
         /// What made it stop.
         cause: String,
     },
-    /// The array was assembled to be read only.
+    /// The array was assembled read-only.
     #[error("the array is read only")]
     ReadOnly,
     /// The array has been stopped.
     #[error("the array is stopped")]
     Stopped,
-    /// There is no room under a member for what recovery or a job has to write there.
+    /// The storage below a member is full, and recovery or a job has to write there.
     #[error("no space is left under {disk}: free some, then try again")]
     NoSpace {
         /// The member's name.
         disk: String,
     },
-    /// The array was stopped while writes waited for room.
+    /// The array was stopped while writes waited for space.
     #[error(
         "writes were waiting for space under {disk}: they may be found or not, and the next start recovers their stripes"
     )]
@@ -61,10 +61,10 @@ pub enum ArrayError {
         /// The member's name.
         disk: String,
     },
-    /// A member failed in a way that redundancy does not cover.
+    /// A disk failed in a way that redundancy does not cover.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The disks do not make an array that can be started.
+    /// The disks are not an array that can be started.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
     /// A member's metadata could not be read or written.
@@ -73,10 +73,10 @@ pub enum ArrayError {
     /// The region map could not be made durable.
     #[error("the region map could not be written: {0}")]
     Map(#[from] MapError),
-    /// One failure of several writes that were carried out together.
+    /// The failure of several writes that were carried out together.
     #[error("{0}")]
     Shared(Arc<ArrayError>),
-    /// A command that does not fit the array's state.
+    /// The command is not possible in the array's present state.
     #[error("{0}")]
     Refused(String),
 }
@@ -86,7 +86,7 @@ impl ArrayError {
         Self::Unreadable { offset, len, lost: cause.lost.len() }
     }
 
-    /// The error itself, also where several writes share it.
+    /// The error itself, if several writes share it.
     pub fn root(&self) -> &Self {
         match self {
             Self::Shared(error) => error.root(),

@@ -1,7 +1,7 @@
-//! What happens to an array, told to whoever listens: the daemon's log, alerts, tests.
+//! What happens to an array, for its listeners: the daemon's log, alerts, tests.
 //!
-//! Events are facts for people and never steer the engine. Each listener has a bounded queue;
-//! one that does not listen loses the oldest.
+//! Events inform people, and never steer the engine. Each listener has a bounded queue; a listener
+//! that is too slow loses the oldest events.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 use serde::Serialize;
 use weft_rt::sync::Notify;
 
-/// Events kept for a listener that is slow.
+/// Events kept for a slow listener.
 const QUEUE_MAX: usize = 256;
 
 /// Something that happened.
@@ -26,12 +26,13 @@ pub enum Event {
         /// Why.
         cause: String,
     },
-    /// A member failed that the code cannot do without: the array takes no more writes.
+    /// A member failed that the code cannot do without, or a change of membership could not take
+    /// effect: the array takes no more writes.
     ArrayBroken {
         /// Why.
         cause: String,
     },
-    /// Sectors that could not be read were reconstructed and written back.
+    /// Unreadable sectors were reconstructed and rewritten.
     ReadErrorRepaired {
         /// The member's slot.
         slot: usize,
@@ -40,29 +41,28 @@ pub enum Event {
         /// Bytes.
         len: u64,
     },
-    /// There is no room under a member: its file system is full. Writes that need some wait until
-    /// there is, or the member is failed.
+    /// The storage below a member is full. Writes that need space wait until there is some, or
+    /// until the member is failed.
     NoSpace {
         /// Its slot.
         slot: usize,
         /// Its name.
         disk: String,
     },
-    /// A disk took the place of a lost member; its rebuild has begun.
+    /// A disk took the slot of a lost member; its rebuild has begun.
     RebuildStarted {
         /// The slot.
         slot: usize,
         /// The new disk's name.
         disk: String,
     },
-    /// A member that had left is back with what it held, and is being rebuilt where it lacks
-    /// something.
+    /// A former member came back with its data, and is being rebuilt where it lacks writes.
     MemberReturned {
         /// Its slot.
         slot: usize,
         /// Its name.
         disk: String,
-        /// Regions that it lacks: those written since it left.
+        /// Regions that it lacks: those written while it was away.
         stale_regions: u64,
     },
     /// A working member is being copied to the disk that will replace it.
@@ -88,14 +88,14 @@ pub enum Event {
         /// Why.
         cause: String,
     },
-    /// A member is whole again.
+    /// A member is complete again.
     RebuildFinished {
         /// The slot.
         slot: usize,
     },
-    /// Regions that were being written at a crash are being made consistent.
+    /// Regions that were being written at a crash are being resynced.
     ResyncStarted {
-        /// How many.
+        /// Number of regions.
         regions: u64,
     },
     /// All regions are consistent.
@@ -107,14 +107,14 @@ pub enum Event {
         /// How many of these stripes were repaired.
         repaired: u64,
     },
-    /// A job cannot go on; it is tried again when the array changes.
+    /// A job cannot continue; it is retried when the array changes.
     JobStalled {
-        /// What it was doing.
+        /// What the job was doing.
         job: String,
         /// Why.
         cause: String,
     },
-    /// A spare failed, and is none any more.
+    /// A spare failed and was dropped.
     SpareFailed {
         /// The disk's name.
         disk: String,
@@ -134,7 +134,7 @@ struct Queue {
     bell: Notify,
 }
 
-/// Sends events to all listeners.
+/// Delivers events to all listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Events(RefCell<Vec<Weak<Queue>>>);
 
@@ -160,12 +160,12 @@ impl Events {
     }
 }
 
-/// A listener's end.
+/// A listener's end of its queue.
 #[derive(Debug)]
 pub struct Subscription(Rc<Queue>);
 
 impl Subscription {
-    /// The next event; waits for it.
+    /// Waits for the next event.
     pub async fn next(&self) -> Event {
         loop {
             let ring = self.0.bell.wait();
@@ -176,7 +176,7 @@ impl Subscription {
         }
     }
 
-    /// The next event, if there is one.
+    /// The next event, if one is queued.
     pub fn try_next(&self) -> Option<Event> {
         self.0.events.borrow_mut().pop_front()
     }

@@ -1,13 +1,13 @@
-//! Maintenance: what the array does on its own – take spares, rebuild, resync, clean – and scrub.
+//! Maintenance: the jobs that the array runs by itself (take spares, rebuild, resync, clean), and
+//! scrub.
 //!
-//! One task looks after everything that changes redundancy, in the order of urgency: resync of what
-//! a crash left dirty (parity there protects nothing), then rebuild. It sleeps until
-//! something changes: a member fails, a spare comes, a job is resumed. A second one clears
-//! the dirty marks of idle regions. Scrub runs when asked for, beside user requests but
-//! not beside the others.
+//! One task runs everything that changes redundancy, most urgent first: resync of the regions that
+//! a crash left dirty (their parity protects nothing), then rebuild. It sleeps until something
+//! changes: a member fails, a spare is added, a job is resumed. A second task clears the dirty
+//! marks of idle regions. A scrub runs on request, concurrently with users and with the other jobs.
 //!
-//! Every job goes over stripes, several at a time, each under its stripe's lock; between two
-//! of them it can be paused, re-throttled or stopped without losing what is done.
+//! Every job works stripe by stripe, several at a time, each under its stripe's lock. Between two
+//! stripes a job can be paused, throttled or stopped without losing progress.
 
 mod rebuild;
 mod replace;
@@ -35,16 +35,16 @@ pub use scrub::{Mismatch, ScrubReport};
 pub use throttle::Bounds;
 pub(crate) use throttle::Throttle;
 
-/// A region's dirty mark is cleared one to two of these after its last write.
+/// A region's dirty mark is cleared one to two periods after its last write.
 const CLEAN_PERIOD: Nanos = 3 * SECOND;
 
-/// Memory that the stripes of a job in flight take together, at most.
+/// Most memory that the stripes of a job in flight take together.
 const WINDOW_BYTES: usize = 32 << 20;
 
-/// Stripes of a job in flight at most.
+/// Most stripes of a job in flight.
 const WINDOW_MAX: usize = 64;
 
-/// What a job is doing.
+/// The kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobKind {
@@ -52,22 +52,22 @@ pub enum JobKind {
     Rebuild,
     /// Copying working members to their replacements.
     Replace,
-    /// Making parity agree after a crash.
+    /// Making parity agree with the data after a crash.
     Resync,
     /// Verifying all stripes.
     Scrub,
 }
 
-/// How far a job is. Times and rates follow from what was measured, never from a guess.
+/// The progress of a job. Times and rates are measured, never guessed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct JobStatus {
-    /// What it is.
+    /// The kind of job.
     pub kind: JobKind,
-    /// Stripes to do in all.
+    /// Stripes to do in total.
     pub stripes_total: u64,
     /// Stripes done.
     pub stripes_done: u64,
-    /// Bytes per second and member over the last seconds; `None` before anything was measured.
+    /// Bytes per second and member over the last seconds; `None` before there is a measurement.
     pub rate_bytes_s: Option<u64>,
     /// Seconds left at that rate.
     pub eta_s: Option<u64>,
@@ -83,9 +83,9 @@ pub(crate) struct Jobs {
     pub paused: Cell<bool>,
     current: RefCell<Option<Progress>>,
     pub scrub: scrub::ScrubState,
-    /// The rebuild met something that it could not do and waits for a change.
+    /// The rebuild cannot continue, and waits for a change.
     stalled: Cell<bool>,
-    /// So did the resync.
+    /// The same for the resync.
     resync_stalled: Cell<bool>,
     tasks: RefCell<Vec<Task<()>>>,
 }
@@ -108,7 +108,7 @@ const METER_SPAN: Nanos = 10 * SECOND;
 const METER_STEP: Nanos = SECOND / 4;
 
 impl Meter {
-    /// With `done` units done before anything was measured.
+    /// Begins with `done` units done before the measurement.
     fn from(now: Nanos, done: u64) -> Self {
         Self { samples: [(now, done)].into() }
     }
@@ -122,7 +122,7 @@ impl Meter {
         }
     }
 
-    /// Units per second, with `done` units at `now`.
+    /// Units per second, given `done` units at `now`.
     fn per_second(&self, now: Nanos, done: u64) -> Option<f64> {
         let (then, before) = *self.samples.front()?;
         let span = now.checked_sub(then).filter(|span| *span >= METER_STEP)?;
@@ -147,15 +147,14 @@ impl Jobs {
         }
     }
 
-    /// Something changed: looks again what is to be done.
+    /// Something changed: jobs look again for work.
     pub fn wake(&self) {
         self.stalled.set(false);
         self.resync_stalled.set(false);
         self.bell.notify_all();
     }
 
-    /// How jobs go about their work was changed, or what there is to wait for: those that wait look
-    /// again.
+    /// The way jobs work was changed, or something they wait for: waiting jobs look again.
     pub fn changed(&self) {
         self.bell.notify_all();
     }
@@ -165,7 +164,7 @@ impl Jobs {
         self.bell.wait()
     }
 
-    /// A job of `total` stripes begins, or goes on with those that are `left` of them.
+    /// A job of `total` stripes begins, or continues with the `left` that remain of them.
     fn begin(&self, kind: JobKind, total: u64, left: u64, now: Nanos) {
         let done = total.saturating_sub(left);
         let progress = Progress { kind, total, done, meter: Meter::from(now, done) };
@@ -185,7 +184,7 @@ impl Jobs {
 }
 
 impl Inner {
-    /// Starts the tasks that look after the array. They end when it is stopped.
+    /// Starts the maintenance tasks. They end when the array is stopped.
     pub(crate) fn start_jobs(self: &Rc<Self>) {
         let (one, other) = (self.clone(), self.clone());
         let tasks = [
@@ -196,7 +195,7 @@ impl Inner {
         self.resume_scrub();
     }
 
-    /// Returns when the tasks of a stopped array have ended.
+    /// Waits until the tasks of a stopped array have ended.
     pub(crate) async fn end_jobs(&self) {
         self.jobs.wake();
         self.jobs.scrub.ended().await;
@@ -227,7 +226,7 @@ impl Inner {
         }
     }
 
-    /// Does one round of work; false if there is none now.
+    /// Runs the most urgent job that is due. Returns false if none is.
     async fn run_next_job(&self) -> bool {
         if self.jobs.paused.get() || self.broken.borrow().is_some() || self.read_only.get() {
             return false;
@@ -239,7 +238,7 @@ impl Inner {
             self.resync().await;
             return true;
         }
-        // A member that is being taken back is not done before it belongs to the array.
+        // A member that is coming back cannot complete before it belongs to the array.
         let joins = self.members.any_staged();
         if !joins && !self.members.rebuilding().is_empty() && !self.jobs.stalled.get() {
             self.rebuild().await;
@@ -266,25 +265,25 @@ impl Inner {
         }
     }
 
-    /// Waits until the throttle lets one more stripe begin.
+    /// Waits until the throttle admits one more stripe.
     async fn pace(&self) {
         let start = self.jobs.throttle.reserve(self.rt.now(), self.geometry.unit_bytes);
         self.idle_until(start).await;
     }
 
-    /// Waits for memory for one stripe's worth of work, in which nothing may be begun any more once
-    /// the array is being stopped.
+    /// Waits for memory for the work on one stripe. Fails if the array was stopped meanwhile:
+    /// nothing may be begun then.
     async fn job_memory(&self) -> Result<Permit, ArrayError> {
         let memory = self.budget.acquire(self.memory_of(self.geometry.unit_len())).await;
         if self.stopped.get() { Err(ArrayError::Stopped) } else { Ok(memory) }
     }
 
-    /// Whether jobs should stop between two stripes.
+    /// Whether jobs should stop before the next stripe.
     fn must_yield(&self) -> bool {
         self.jobs.paused.get() || self.stopped.get() || self.broken.borrow().is_some()
     }
 
-    /// Stripes that a job has in flight.
+    /// Stripes that a job keeps in flight.
     fn window(&self) -> usize {
         let stripe = self.geometry.unit_len() * self.geometry.code.width();
         (WINDOW_BYTES / stripe).clamp(2, WINDOW_MAX)
@@ -293,7 +292,7 @@ impl Inner {
     /// The running jobs.
     pub(crate) fn job_status(&self) -> Vec<JobStatus> {
         let now = self.rt.now();
-        // Where stripes are narrower than the array, a member has a unit of some only.
+        // If stripes are narrower than the array, a member has units of some stripes only.
         let (width, slots) = (self.geometry.code.width() as u64, self.members.len() as u64);
         let bytes = self.geometry.unit_bytes * width / slots.max(1);
         let paused = self.jobs.paused.get();
@@ -304,7 +303,7 @@ impl Inner {
 }
 
 impl Inner {
-    /// A rebuild that is paused: nobody works at it, but it is not forgotten.
+    /// A paused rebuild, for the list of jobs: it makes no progress now.
     fn resting_rebuild(&self) -> Option<Progress> {
         if !self.jobs.paused.get() || self.members.rebuilding().is_empty() {
             return None;

@@ -1,9 +1,10 @@
-//! The engine of weft: many disks that are one volume, and stay so while disks fail, are rebuilt,
-//! or lie.
+//! The engine of weft: combines disks into one redundant volume, which stays available while disks
+//! fail, misbehave or are rebuilt.
 //!
-//! [`create`](fn@create) makes members of disks, [`Array::assemble`] makes an array of members, and an [`Array`] serves
-//! requests and looks after itself. What it promises is in `docs/consistency.md`; each file of this
-//! crate opens with the theory of its part, `docs/architecture.md` lists them.
+//! [`create`](fn@create) makes disks members, [`Array::assemble`] makes an [`Array`] from members,
+//! and the array serves requests and maintains itself. Its guarantees are in `docs/consistency.md`.
+//! Each file of this crate opens with the theory of its part; `docs/architecture.md` lists the
+//! files.
 #![forbid(unsafe_code)]
 
 pub mod area;

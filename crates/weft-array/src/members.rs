@@ -1,11 +1,11 @@
 //! The members of an array: which disk is in which slot, in what state, and how that changes.
 //!
-//! A change of membership takes effect in memory at once: the next request works around a failed
-//! member. It is counted ([`Changes`]), and what relies on it waits until it is in effect on disk
-//! (`commit.rs`).
+//! A change of membership takes effect in memory at once: the next request avoids a failed member.
+//! The change is counted ([`Changes`]), and operations that rely on it wait until it is in effect
+//! on disk (`commit.rs`).
 //!
-//! A slot may have a second disk *beside* its member: the replacement of a working one
-//! (`jobs/replace.rs`).
+//! A slot may have a *second disk*: while a working member is being replaced, its replacement, and
+//! after the swap the old member, until the swap is in effect (`jobs/replace.rs`).
 
 mod changes;
 mod round;
@@ -25,7 +25,7 @@ pub(crate) use round::Refusal;
 pub(crate) use spares::Spare;
 use spares::Spares;
 
-/// A second disk of a slot.
+/// The second disk of a slot.
 #[derive(Clone)]
 struct SecondDisk {
     spare: Spare,
@@ -38,9 +38,9 @@ struct SecondDisk {
 enum SecondRole {
     /// The replacement, before the superblock names it.
     Staged,
-    /// The replacement.
+    /// The replacement, named by the superblock: the member is being copied to it.
     Copying,
-    /// The member that was replaced, until that is in effect.
+    /// The old member, until the superblock that no longer names it is in effect.
     Replaced,
 }
 
@@ -57,23 +57,23 @@ pub(crate) struct Slot {
 pub(crate) struct Members {
     slots: Vec<Slot>,
     pub spares: Spares,
-    /// The array's metadata as it is, or is about to be, on disk.
+    /// The array's metadata, as it is on disk or is about to be.
     pub superblock: RefCell<Superblock>,
     pub changes: Changes,
-    /// One superblock is written at a time.
+    /// Held while a superblock is written: one at a time.
     turn: Semaphore,
     all_active: Cell<bool>,
-    /// The superblock that is in effect.
+    /// The superblock in effect.
     in_effect: RefCell<Predecessor>,
-    /// The one that is being written.
+    /// The superblock that is being written.
     writing: RefCell<Option<Predecessor>>,
-    /// The last one that was written, if it did not take effect.
+    /// The last superblock written, if it did not take effect.
     without_effect: RefCell<Option<Rc<Superblock>>>,
-    /// Whether a slot has a second disk.
+    /// Whether any slot has a second disk.
     any_second: Cell<bool>,
 }
 
-/// A request under way on a member; ends when dropped.
+/// Counts a request on a member; ends when dropped.
 pub(crate) struct Busy<'a>(&'a Cell<u32>);
 
 impl Drop for Busy<'_> {
@@ -83,7 +83,7 @@ impl Drop for Busy<'_> {
 }
 
 impl Members {
-    /// `in_effect`: whose active members count when some are lost.
+    /// `in_effect` is the superblock in effect: its active members count when some are lost.
     pub fn new(
         superblock: Superblock,
         in_effect: Predecessor,
@@ -126,7 +126,7 @@ impl Members {
         self.slots.len()
     }
 
-    /// Whether no unit of the array is lost anywhere.
+    /// Whether every slot is active, so that no unit is lost.
     pub fn all_active(&self) -> bool {
         self.all_active.get()
     }
@@ -140,17 +140,17 @@ impl Members {
         self.slots[slot].disk.borrow().clone()
     }
 
-    /// All disks in slots, but for those beside a member.
+    /// All disks in slots, without the second disks.
     pub fn disks(&self) -> Vec<(usize, Rc<dyn Disk>)> {
         (0..self.len()).filter_map(|slot| Some((slot, self.disk(slot)?))).collect()
     }
 
-    /// Slots with nothing in them.
+    /// Slots without a member.
     pub fn missing(&self) -> Vec<usize> {
         (0..self.len()).filter(|slot| self.state(*slot) == SlotState::Missing).collect()
     }
 
-    /// All disks, those beside a member too.
+    /// All disks, with the second disks.
     pub fn all_disks(&self) -> Vec<(usize, Rc<dyn Disk>)> {
         let second = |slot| Some((slot, self.second_disk(slot)?));
         let seconds = (0..self.len()).filter(|_| self.any_second.get()).filter_map(second);
@@ -167,24 +167,24 @@ impl Members {
         (0..self.len()).filter_map(lane).collect()
     }
 
-    /// Whether a disk has been put into `slot` of which the superblock does not know yet.
+    /// Whether `slot` has a new disk that the superblock does not name yet.
     pub fn is_staged(&self, slot: usize) -> bool {
         let known = self.superblock.borrow().slots[slot].state;
         matches!(self.state(slot), SlotState::Rebuilding { .. }) && known == SlotState::Missing
     }
 
-    /// Whether there is such a slot.
+    /// Whether any slot has such a disk.
     pub fn any_staged(&self) -> bool {
         (0..self.len()).any(|slot| self.is_staged(slot))
     }
 
-    /// Whether every slot that is being rebuilt has its member.
+    /// Whether every rebuild in progress is a copy: the slot has its member.
     pub fn only_copies(&self) -> bool {
         self.rebuilding().iter().all(|(slot, _)| self.state(*slot) == SlotState::Active)
     }
 
-    /// A lane of the region map for a disk that joins: one that is not in use, or else that of a
-    /// member that left, which then has to be rebuilt as a whole.
+    /// A lane of the region map for a joining disk. If none is free, it is taken from a former
+    /// member, which then has to be rebuilt completely if it comes back.
     pub fn free_lane(&self) -> Option<u8> {
         let of_left =
             || self.superblock.borrow().slots.iter().find_map(|s| Some(s.left.as_ref()?.lane));
@@ -210,7 +210,7 @@ impl Members {
         (0..LANES).find(|lane| !used.contains(lane))
     }
 
-    /// The disk that what is rebuilt in `slot` is written to.
+    /// The disk to which the rebuild of `slot` writes.
     pub fn rebuilt_disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
         if self.copying(slot).is_some() { self.second_disk(slot) } else { self.disk(slot) }
     }
@@ -222,7 +222,7 @@ impl Members {
         Busy(count)
     }
 
-    /// Requests under way on `slot`.
+    /// Requests in progress on `slot`.
     pub fn load(&self, slot: usize) -> u32 {
         self.slots[slot].in_flight.get()
     }
@@ -237,12 +237,12 @@ impl Members {
         count.set(count.get() + 1);
     }
 
-    /// Read errors seen and repaired on `slot`.
+    /// Read errors on `slot`, met and repaired.
     pub fn error_counts(&self, slot: usize) -> (u64, u64) {
         (self.slots[slot].read_errors.get(), self.slots[slot].repairs.get())
     }
 
-    /// The name of the disk in `slot`; of a missing one the last known.
+    /// The name of the disk in `slot`; of a missing slot, the last one known.
     pub fn name(&self, slot: usize) -> String {
         match self.disk(slot) {
             Some(disk) => disk.info().name.clone(),
@@ -250,23 +250,23 @@ impl Members {
         }
     }
 
-    /// Whether `disk` is the member of `slot`, or beside it.
+    /// Whether `disk` is the member of `slot` or its second disk.
     pub fn uses(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
         self.holds(slot, disk) || is_same(self.second_disk(slot).as_ref(), disk)
     }
 
-    /// Whether `disk` is still what `slot` holds.
+    /// Whether `disk` is still the member of `slot`.
     pub fn holds(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
         is_same(self.slots[slot].disk.borrow().as_ref(), disk)
     }
 
-    /// What is kept for the last member of `slot`, which is missing.
+    /// What is kept about the former member of the missing `slot`.
     pub fn left(&self, slot: usize) -> Option<LeftMeta> {
         self.superblock.borrow().slots[slot].left.clone()
     }
 
-    /// The lane in which the member that is about to leave `slot` is to be remembered, if it was in
-    /// one already: it was being rebuilt, or had come back a moment ago.
+    /// The lane that the departing member of `slot` has in the superblock already, if any: it was
+    /// being rebuilt, or had just come back. It is remembered in the same lane.
     pub fn lane_in_superblock(&self, slot: usize) -> Option<u8> {
         let meta = &self.superblock.borrow().slots[slot];
         match (meta.state, &meta.left) {
@@ -276,20 +276,21 @@ impl Members {
         }
     }
 
-    /// Notes that the member of `slot`, which leaves now, may come back with what it holds but for
-    /// what `lane` marks.
+    /// Notes that the departing member of `slot` may come back, with its data except for the
+    /// regions marked in `lane`.
     pub fn remember(&self, slot: usize, lane: u8) {
         let mut superblock = self.superblock.borrow_mut();
         let log_epoch = superblock.log_epoch;
         let meta = &mut superblock.slots[slot];
-        // One that had come back, and leaves before the superblock says so, has an older one.
+        // A member that came back, and leaves again before the superblock names it, has an older
+        // one.
         let in_effect = self.in_effect.borrow().seq;
         let seq = meta.left.as_ref().map_or(in_effect, |left| left.seq);
         let log_epoch = meta.left.as_ref().map_or(log_epoch, |left| left.log_epoch);
         meta.left = Some(LeftMeta { lane, seq, log_epoch, absent: false });
     }
 
-    /// A disk takes `lane`: the member that left in it, if any, is to be rebuilt as a whole.
+    /// A disk takes `lane`: the former member of that lane, if any, has to be rebuilt completely.
     pub fn forget_left(&self, lane: u8) {
         let mut superblock = self.superblock.borrow_mut();
         for meta in &mut superblock.slots {
@@ -322,7 +323,7 @@ impl Members {
         self.slots[slot].second.borrow().as_ref().map(|second| second.role)
     }
 
-    /// The disk beside the member of `slot`.
+    /// The second disk of `slot`.
     pub fn second_disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
         if !self.any_second.get() {
             return None;
@@ -330,7 +331,7 @@ impl Members {
         self.slots[slot].second.borrow().as_ref().map(|second| second.spare.disk.clone())
     }
 
-    /// The member of `slot` that was replaced, until that is in effect.
+    /// The old member of `slot` after a swap that is not in effect yet.
     fn replaced(&self, slot: usize) -> Option<Spare> {
         let second = self.slots[slot].second.borrow();
         let replaced = second.as_ref().filter(|second| second.role == SecondRole::Replaced);
@@ -343,7 +344,8 @@ impl Members {
         second.as_ref().filter(|second| second.role == SecondRole::Copying).map(|b| b.lane)
     }
 
-    /// The disk beside the member of `slot` that must get what that gets, unless it is stale there.
+    /// The second disk of `slot`, if it must get what the member gets: unless the stripe is stale
+    /// there.
     pub fn second_for_write(
         &self,
         slot: usize,
@@ -358,14 +360,14 @@ impl Members {
         needed.then(|| second.spare.disk.clone())
     }
 
-    /// Puts a replacement beside the member of `slot`, in memory only: it gets writes from now on
-    /// where its lane is not stale. [`Members::publish_replacement`] must follow once that lane is
-    /// durable.
+    /// Makes a spare the replacement of the member of `slot`, in memory only. From now on it gets
+    /// writes where its lane is not stale. [`Members::publish_replacement`] must follow once the
+    /// lane is durable.
     pub fn stage_replacement(&self, slot: usize, spare: Spare, lane: u8) {
         self.set_second(slot, Some(SecondDisk { spare, lane, role: SecondRole::Staged }));
     }
 
-    /// Puts a staged replacement into the superblock.
+    /// Names a staged replacement in the superblock.
     pub fn publish_replacement(&self, slot: usize) {
         self.change_second(slot, SecondRole::Copying);
     }
@@ -383,7 +385,7 @@ impl Members {
         self.changes.note_membership();
     }
 
-    /// Takes `disk` away if it is beside the member of `slot`: the disk with its lane if it was the
+    /// Removes `disk` if it is the second disk of `slot`. Returns it, with its lane if it was the
     /// replacement.
     pub fn take_second(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<u8>)> {
         let second = self.slots[slot].second.borrow().clone()?;
@@ -391,7 +393,7 @@ impl Members {
             return None;
         }
         self.set_second(slot, None);
-        // No superblock names one that is staged.
+        // No superblock names a staged disk.
         if second.role != SecondRole::Staged {
             self.superblock.borrow_mut().slots[slot].replacement = None;
             self.changes.note_membership();
@@ -400,8 +402,8 @@ impl Members {
         Some((second.spare, lane))
     }
 
-    /// The member of `slot` is lost: its replacement takes the slot as that of a lost one. False if
-    /// there is none.
+    /// The member of `slot` is lost: its replacement takes the slot, as for a lost member. Returns
+    /// false if there is none.
     pub fn promote(&self, slot: usize) -> bool {
         if self.second_role(slot) != Some(SecondRole::Copying) {
             return false;
@@ -412,18 +414,18 @@ impl Members {
         true
     }
 
-    /// Makes the replacement of `slot` its member; what it replaces stays beside it until that is
-    /// in effect.
+    /// Makes the replacement of `slot` its member. The old member stays as second disk until that
+    /// is in effect.
     pub fn swap(&self, slot: usize) {
         self.exchange(slot, SecondRole::Replaced);
     }
 
-    /// Takes back all swaps that are not in effect. Returns whether there were any.
+    /// Undoes all swaps that are not in effect. Returns whether there were any.
     pub fn unswap(&self) -> bool {
         (0..self.len()).filter(|slot| self.unswap_in(*slot)).count() > 0
     }
 
-    /// Takes the swap in `slot` back, if it is not in effect. Returns whether there was one.
+    /// Undoes the swap in `slot` if it is not in effect. Returns whether there was one.
     pub fn unswap_in(&self, slot: usize) -> bool {
         let swapped = self.second_role(slot) == Some(SecondRole::Replaced);
         if swapped {
@@ -457,15 +459,16 @@ impl Members {
         self.set_state(slot, state);
     }
 
-    /// Whether the member of `slot` is the only one that is active in the superblock in effect: it
-    /// cannot be replaced, as nobody would know that it was.
+    /// Whether the member of `slot` is the only active one in the superblock in effect. It cannot
+    /// be replaced then: after a swap, no other active member could tell that the old one is
+    /// obsolete.
     pub fn is_only_active(&self, slot: usize) -> bool {
         let id = self.superblock.borrow().slots[slot].member_id;
         self.in_effect.borrow().active.iter().all(|active| Some(*active) == id)
     }
 
-    /// Puts a disk into an empty slot, in memory only: requests use it from now on where its lane
-    /// is not stale. [`Members::publish_rebuilding`] must follow once that lane is durable.
+    /// Puts a disk into an empty slot, in memory only. From now on requests use it where its lane
+    /// is not stale. [`Members::publish_rebuilding`] must follow once the lane is durable.
     pub fn stage_rebuilding(&self, slot: usize, disk: Rc<dyn Disk>, lane: u8) {
         let place = &self.slots[slot];
         *place.disk.borrow_mut() = Some(disk);
@@ -475,7 +478,7 @@ impl Members {
         self.note_states();
     }
 
-    /// Puts a staged replacement into the superblock.
+    /// Names a staged disk in the superblock.
     pub fn publish_rebuilding(&self, slot: usize, spare: &Spare) {
         let state = self.state(slot);
         let meta = &mut self.superblock.borrow_mut().slots[slot];
@@ -486,7 +489,7 @@ impl Members {
         self.changes.note_membership();
     }
 
-    /// Ends a rebuild.
+    /// Ends the rebuild of `slot`.
     pub fn set_active(&self, slot: usize) {
         self.set_state(slot, SlotState::Active);
     }
@@ -503,7 +506,7 @@ impl Members {
         self.all_active.set(active);
     }
 
-    /// What `in_effect` does not name any more needs no writes.
+    /// Old members that `in_effect` no longer names need no more writes.
     fn forget_replaced(&self, in_effect: &Superblock) {
         for (slot, meta) in in_effect.slots.iter().enumerate() {
             let replaced = self.second_role(slot) == Some(SecondRole::Replaced);

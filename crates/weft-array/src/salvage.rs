@@ -1,34 +1,33 @@
-//! Reading a member's metadata where some of its sectors cannot be read.
+//! Reading a member's metadata despite unreadable sectors.
 //!
-//! A power cut may leave the sectors unreadable that a disk was writing. Log batches and pages of
-//! the region map are made so that a torn one is recognised and done without; one that cannot be
-//! read must not take its neighbours with it. So what fails as a whole is read once more in pieces.
+//! A power cut may make the sectors unreadable that a disk was writing. A torn log batch or region
+//! map page is recognised, and recovery does without it; an unreadable one must not take its
+//! neighbours with it. So an area whose read fails as a whole is read again in pieces.
 
 use weft_disk::{Class, Disk, DiskError, DiskErrorKind};
 use weft_rt::Buf;
 
 use crate::geometry::to_len;
 
-/// What is lost together: a page of the map, a block of the log.
+/// The size of what is lost together: a page of the map, a block of the log.
 pub(crate) const BLOCK: usize = 4096;
 
-/// What is read at once when the whole cannot be.
+/// The size of a piece that is read at once after the whole read failed.
 const PIECE: usize = 64 * BLOCK;
 
-/// What could be read of an area.
+/// The readable part of an area.
 pub(crate) struct Salvaged {
-    /// The area, with zeros for what could not be read.
+    /// The area's contents, with zeros where it could not be read.
     pub area: Buf,
-    /// Where the blocks lie that could not be read.
+    /// Offsets of the blocks that could not be read.
     pub bad: Vec<usize>,
-    /// What the disk said of the first of them.
+    /// The disk's error for the first of them.
     pub error: Option<DiskError>,
 }
 
 /// Reads `len` bytes at `offset`.
 ///
-/// # Errors
-/// Whatever is no medium error.
+/// # Errors Any error other than a medium error.
 pub(crate) async fn salvage(disk: &dyn Disk, offset: u64, len: u64) -> Result<Salvaged, DiskError> {
     let len = to_len(len);
     let (area, error) = read(disk, offset, len).await?;
@@ -65,7 +64,7 @@ impl Salvaged {
     }
 }
 
-/// Reads a range, zeros if the medium is bad.
+/// Reads a range; returns zeros on a medium error.
 async fn read(
     disk: &dyn Disk,
     offset: u64,

@@ -1,11 +1,11 @@
-//! Discard, write-zeroes and clearing: ranges that are to read as zeros.
+//! Discard, write-zeroes and clearing: making ranges read as zeros.
 //!
-//! Zeros are a codeword of every linear code, so a whole stripe becomes zero by zeroing each of its
-//! units on its own disk, which need not transfer a byte. What covers only part of a stripe is
+//! Zeros are a codeword of every linear code. So a whole stripe is zeroed by zeroing each of its
+//! units on its own disk, without transferring data. A range that covers only part of a stripe is
 //! written as zeros like any data.
 //!
-//! A region that is zeroed as a whole, on members whose unwritten regions are known to read as
-//! zeros, becomes *unwritten* again: it is then no work for a rebuild, and reads as a hole.
+//! A region that is zeroed as a whole becomes *unwritten* again if the members are known to read as
+//! zeros where regions are unwritten. A rebuild then skips it, and it reads as a hole.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ use crate::log::{ParityRecord, Record};
 use crate::region_map::MapStoreError;
 use crate::write::FailedWrite;
 
-/// Stripes zeroed at the same time.
+/// Stripes zeroed concurrently.
 const STRIPES_AT_ONCE: u64 = 32;
 
-/// Zeros written at once where data must be transferred.
+/// Zeros in one write, where data must be transferred.
 const ZEROS_BYTES: u64 = ZEROS_BYTES_MAX as u64;
 
 impl Inner {
-    /// Makes a range read as zeros. With `may_deallocate` the space below may be given back.
+    /// Makes a range read as zeros. With `may_deallocate` the storage below may be freed.
     pub(crate) async fn write_zeroes(
         &self,
         offset: u64,
@@ -103,12 +103,13 @@ impl Inner {
         fua: bool,
         forget: bool,
     ) -> Result<(), ArrayError> {
-        // Held throughout: while somebody holds some of the budget the array is not stopped.
+        // Held throughout: the array is not stopped while any of the budget is taken.
         let _memory = self.budget.acquire(1).await;
         self.check_writable()?;
         let dirty = self.begin_write(region).await?;
         if forget {
-            // A write that begins while this zeroes, or before the region is forgotten, keeps it.
+            // A write that begins during the zeroing, or before the region is marked, keeps the
+            // region written.
             self.map.unwriting_begins(region);
         }
         let mut next = stripes.start;
@@ -128,17 +129,17 @@ impl Inner {
     async fn zero_stripe(&self, stripe: u64, fua: bool) -> Result<(), ArrayError> {
         let _lock = self.locks.exclusive(stripe).await;
         self.check_writable()?;
-        // The record counts on what is lost.
+        // The record counts lost units with their new value.
         self.settled().await?;
         let lost = self.lost_units(stripe);
         let lost_later = lost.union(&self.lost_after_crash(stripe));
-        // Without its record nothing may be written: a lost unit would be neither old nor new.
+        // Nothing may be written without the record: a lost unit would be neither old nor new.
         let logged = self.log_zero_stripe(stripe, lost, lost_later).await?;
         let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
         let opts = WriteOpts { class: Class::User, fua: durable };
         let len = self.geometry.unit_bytes;
-        // Also on a replacement that lacks the stripe so far: it may hold old bytes of it, which
-        // nobody would look at again once the region is unwritten.
+        // Also on a replacement where the stripe is stale: it may hold old bytes of the stripe, and
+        // no rebuild replaces them once the region is unwritten.
         let writes = self.geometry.units().iter().filter_map(|unit| {
             let (slot, offset) = self.geometry.locate(stripe, unit, 0);
             let disk = self.members.disk(slot)?;
@@ -154,8 +155,8 @@ impl Inner {
         if fua { self.end_durable(logged, whole).await } else { Ok(()) }
     }
 
-    /// While degraded the lost units' new value (zero) is logged, and records on disk are
-    /// overruled, as for any write of a whole stripe.
+    /// While degraded, logs the lost units' new value (zero), and supersedes records on disk, as
+    /// any write of a whole stripe does.
     async fn log_zero_stripe(
         &self,
         stripe: u64,
@@ -176,13 +177,13 @@ impl Inner {
         Ok(Some(log.append(self, stripe, vec![record]).await?))
     }
 
-    /// Makes a zeroed region unwritten, if nobody writes to it meanwhile. Best effort: if it
-    /// cannot be noted, the region stays written zeros.
+    /// Marks a zeroed region unwritten, unless a write has begun since. Best effort: if the mark
+    /// cannot be written, the region stays written and reads as zeros.
     async fn forget_region(&self, region: u64) {
         let _ = self.map.mark_unwritten(self, &[region]).await;
     }
 
-    /// Zeroes all units of some stripes on all members, durably.
+    /// Zeroes all units of a range of stripes on all members, durably.
     ///
     /// # Errors
     /// If the array takes no writes any more.
@@ -219,7 +220,7 @@ impl Inner {
     }
 }
 
-/// Joins neighbouring units on the same slot.
+/// Joins adjacent units of the same slot.
 fn joined(units: BTreeMap<(usize, u64), u64>) -> Vec<(usize, u64, u64)> {
     let mut runs: Vec<(usize, u64, u64)> = Vec::new();
     for ((slot, offset), len) in units {

@@ -1,23 +1,24 @@
-//! Rebuild: reconstructing what lost members held onto their replacements.
+//! Rebuild: reconstructing onto replacements what lost members held.
 //!
-//! A rebuild is three choices that know nothing of each other: *which stripe is next* (`order`),
-//! *how it is carried out* (`executor`) and *how fast* (`throttle`). This file brings them
-//! together: it asks the pace whether one more stripe may begin, the order which, and gives it to
-//! the executor. The
-//! [`policy::RebuildPolicy`] may be changed at any time; stripes in flight end as they began, and what is
-//! done is not done again, because what is left is nobody's but the region map's.
+//! A rebuild combines three independent choices: *which stripe is next* (`order`), *how a stripe is
+//! rebuilt* (`executor`) and *how fast* (`throttle`). This file puts them together: it asks the
+//! pace whether one more stripe may begin, asks the order which one, and hands it to the executor.
+//! The [`policy::RebuildPolicy`] may be changed at any time. Stripes in flight end as they began,
+//! and nothing is rebuilt twice, because only the region map records what is left to do.
 //!
-//! All executors, and users' requests that bring a unit along (`piggyback`), make a stripe rebuilt
-//! in the same way (`stripe`): gather, write and note it under the stripe's lock; from that moment
-//! requests use the replacement for this stripe. A region's mark is cleared on disk only after the
-//! replacement was flushed (`finish`). When no region is stale, the slot becomes active.
+//! All executors rebuild a stripe in the same way (`stripe`), and so do users' requests that bring
+//! a unit along (`piggyback`): under the stripe's lock they gather the unit, write it, and note it
+//! as rebuilt. From that moment requests use the replacement for this stripe. A region's stale mark
+//! is cleared on disk only after the replacement was flushed (`finish`). When no region is stale,
+//! the slot becomes active.
 //!
-//! A stripe that cannot be reconstructed (a medium error on a survivor too many) stays stale, and
-//! all others go on; the slot is then not whole, and the job says so and waits for a change. A
-//! replacement without room (a sparse file on a full file system) is tried again every few seconds.
+//! A stripe that cannot be reconstructed (one medium error too many on the survivors) stays stale,
+//! and the rebuild continues with the others. The slot is then incomplete; the job reports that and
+//! waits for a change. A replacement without space (a sparse file on a full file system) is retried
+//! every few seconds.
 //!
-//! A *pass* ends when nothing is left, or when something must be looked at first: a pause, a spare
-//! to be taken, another member lost. The next one takes up what the map says is left.
+//! A *pass* ends when nothing is left, or when something else comes first: a pause, a spare to
+//! take, another lost member. The next pass continues with what the map says is left.
 
 mod executor;
 mod finish;
@@ -52,18 +53,18 @@ pub use policy::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildP
 pub(crate) use state::RebuildState;
 pub use state::{HotZone, RebuildCounts, RebuildStatus};
 
-/// Hot zones listed in a status at most.
+/// Most hot zones listed in a status.
 const ZONES_SHOWN: usize = 16;
 
 type InFlight = FuturesUnordered<LocalBoxFuture<'static, (u64, Result<(), ArrayError>)>>;
 
-/// A pass over what is stale.
+/// A pass over the stale stripes.
 struct Pass<'a> {
     array: &'a Inner,
-    /// The slots that it rebuilds, and those that are not whole: it ends when they change.
+    /// The slots that it rebuilds, and the incomplete ones. The pass ends when they change.
     slots: Vec<(usize, u8)>,
     incomplete: weft_code::UnitSet,
-    /// The policy that the next three are of.
+    /// The policy to which the next three belong.
     epoch: u64,
     order: Box<dyn Order>,
     executor: Rc<dyn Executor>,
@@ -74,7 +75,7 @@ struct Pass<'a> {
     unreadable: Option<ArrayError>,
 }
 
-/// What a pass does next.
+/// The next step of a pass.
 enum Step {
     Begin(u64),
     Yield,
@@ -84,20 +85,21 @@ enum Step {
 }
 
 impl Inner {
-    /// What filling the present replacements is called.
+    /// The kind of job that fills the present replacements.
     pub(super) fn rebuild_kind(&self) -> JobKind {
         if self.members.only_copies() { JobKind::Replace } else { JobKind::Rebuild }
     }
 
-    /// Rebuilds all slots that are being rebuilt, until nothing is stale or something must be
-    /// looked at first.
+    /// Rebuilds all slots that are being rebuilt, until nothing is stale or something else comes
+    /// first.
     pub(crate) async fn rebuild(&self) {
         let slots = self.members.rebuilding();
         for (_, lane) in &slots {
             self.jobs.rebuild.set_done(*lane, self.map.unfinished(*lane));
         }
         let left = self.map.stale_stripes(self.lanes());
-        // Of all stripes: so it does not look begun anew after a pause, a crash or another failure.
+        // Out of all stripes: after a pause, a crash or another failure, progress does not start at
+        // zero.
         self.jobs.begin(self.rebuild_kind(), self.geometry.stripes, left, self.rt.now());
         let unreadable = Pass::new(self, slots.clone()).run().await;
         self.jobs.end();
@@ -105,7 +107,7 @@ impl Inner {
             return;
         }
         if let Some(cause) = unreadable {
-            // One that lacks room was told of, and is tried again by itself.
+            // Lack of space was reported already, and is retried automatically.
             if !matches!(cause, ArrayError::NoSpace { .. }) {
                 let job = "rebuild".to_owned();
                 self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
@@ -136,7 +138,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns the last error that left a stripe stale.
+    /// Runs the pass. Returns the last error that left a stripe stale.
     async fn run(mut self) -> Option<ArrayError> {
         loop {
             match self.step() {
@@ -186,7 +188,7 @@ impl<'a> Pass<'a> {
             || matches!(self.unreadable, Some(ArrayError::NoSpace { .. }))
     }
 
-    /// Takes up a policy that was changed. Stripes in flight end as they began.
+    /// Adopts a changed policy. Stripes in flight end as they began.
     fn follow_policy(&mut self, now: Nanos) {
         let state = &self.array.jobs.rebuild;
         if state.epoch() == self.epoch {
@@ -208,7 +210,7 @@ impl<'a> Pass<'a> {
             lost: &|stripe| array.lost_units(stripe).len(),
             lost_max: self.incomplete.len(),
         };
-        // With no room for more regions that are partly done, some are brought to their end.
+        // If no more regions may be partly rebuilt, some of them are completed first.
         if array.map.is_partial_full()
             && let Some(stripe) = work.next_begun()
         {
@@ -220,7 +222,7 @@ impl<'a> Pass<'a> {
     fn begin(&mut self, stripe: u64) {
         let array = self.array;
         self.taken.borrow_mut().insert(stripe);
-        // A stripe of which the replacements hold no unit is only noted.
+        // A stripe with no unit on the replacements is only noted.
         if !array.targets(stripe).is_empty() {
             self.pace.begun(&array.jobs.throttle, array.rt.now(), array.geometry.unit_bytes);
         }
@@ -236,12 +238,12 @@ impl<'a> Pass<'a> {
     fn ended(&mut self, stripe: u64, result: Result<(), ArrayError>) {
         match result {
             Ok(()) => drop(self.taken.borrow_mut().remove(&stripe)),
-            // It stays taken: not in this pass again.
+            // It stays taken: this pass does not try it again.
             Err(error) => self.unreadable = Some(error),
         }
     }
 
-    /// Until `time`, or until something happens that may be looked at.
+    /// Waits until `time`, or until something happens that the pass should look at.
     async fn wait_until(&mut self, time: Nanos) {
         let array = self.array;
         let bell = std::pin::pin!(array.jobs.bell.wait());
@@ -259,7 +261,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Starts clearing marks if there are so many regions to do it for.
+    /// Starts clearing stale marks if at least `regions` regions are ready for it.
     fn finish(&mut self, regions: usize) {
         if self.finishing.as_ref().is_some_and(Task::is_finished) {
             self.finishing = None;

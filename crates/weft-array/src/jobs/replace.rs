@@ -1,31 +1,32 @@
-//! Replacing a member that works, without less redundancy at any moment.
+//! Replacing a working member without reducing redundancy at any moment.
 //!
 //! ```text
-//! staged     the new disk stands beside the member: log, region map and first writes go to both
-//! copying    the superblock names it; stripe by stripe it gets what the member holds
-//! replaced   it is the member; the old one still gets every write, until that is in effect
+//! staged     the new disk is the slot's second disk: it gets the log, the region map, first writes
+//! copying    the superblock names it; the member's contents are copied to it stripe by stripe
+//! replaced   it is the member; the old disk still gets every write, until that is in effect
 //! ```
 //!
-//! The replacement has a lane of the region map, as one of a lost member has, and the same job goes
-//! over its stale regions (`rebuild.rs`): a unit is read from the member, or reconstructed where
-//! that cannot be read. Reads are the member's. A write goes to the replacement too unless the
-//! stripe is stale there ([`Inner::write_both`]); so do the log and the region map. So at every
-//! moment the replacement holds what the member holds, but for stale stripes.
+//! The replacement has a lane of the region map, like that of a lost member, and the same job works
+//! through its stale regions (`rebuild.rs`): each unit is read from the member, or reconstructed
+//! where the member cannot be read. Reads go to the member. Writes go to the member, and to the
+//! replacement unless the stripe is stale there ([`Inner::write_both`]); the log and the region map
+//! go to both. So at every moment the replacement holds what the member holds, except for stale
+//! stripes.
 //!
-//! - *The member is lost*: the replacement takes its slot as that of a lost member, with the lane
-//!   as it is. The rebuild goes on where the copy was.
-//! - *The replacement is lost*, or has no room: that is made durable like any exclusion, since it
-//!   missed a write. The member is untouched.
+//! - *The member is lost*: the replacement takes its slot, as for a lost member, with its lane
+//!   unchanged. The rebuild continues where the copy was.
+//! - *The replacement is lost*, or has no space: its removal is made durable like any exclusion,
+//!   since it missed a write. The member is not affected.
 //! - *Nothing is stale any more*: one change of the superblock makes the replacement the member.
-//!   Until it is in effect either may turn out to be the member after a crash, so both get all
-//!   writes. If others fail in the same moment, so that too few active members would be kept, the
-//!   swap is taken back, and tried again after their exclusion.
-//! - *A crash*: both disks are taken up as they were. What was being written may be new on one and
-//!   old on the other; the member counts, and the regions that were dirty are stale on the
-//!   replacement before anything is served. So are those that awaited a resync, which writes to both
-//!   disks, too. If the member does not come back the replacement takes its slot.
+//!   Until it is in effect, a crash may leave either disk as the member, so both get all writes. If
+//!   other members fail in the same moment, so that too few active members would remain, the swap
+//!   is undone, and tried again after their exclusion.
+//! - *A crash*: both disks keep their roles. What was being written may be new on one and old on
+//!   the other. The member's contents count, and before anything is served the regions that were
+//!   dirty become stale on the replacement. So do those that awaited a resync, since a resync
+//!   writes to both disks, too. If the member does not come back, the replacement takes its slot.
 //!
-//! Where a resync found room on the replacement and not on the member, the region becomes stale on
+//! If a resync found space on the replacement but not on the member, the region becomes stale on
 //! the replacement.
 
 use std::rc::Rc;
@@ -41,7 +42,7 @@ use crate::members::Spare;
 use crate::superblock::SlotState;
 
 impl Inner {
-    /// Whether the member of `slot`, if it works, may be replaced now.
+    /// Checks whether the member of `slot`, if it works, may be replaced now.
     pub(crate) fn check_replaceable(&self, slot: usize) -> Result<(), ArrayError> {
         let refused = |why: String| Err(ArrayError::Refused(why));
         if self.members.state(slot) != SlotState::Active {
@@ -61,10 +62,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts a replacement beside the member of `slot`, durably.
+    /// Gives the member of `slot` a replacement, durably.
     ///
-    /// # Errors
-    /// If too many members are being rebuilt or copied, or one of the two disks fails meanwhile.
+    /// # Errors If too many members are being rebuilt or copied, or if one of the two disks fails
+    /// meanwhile.
     pub(crate) async fn begin_replacement(
         &self,
         slot: usize,
@@ -80,8 +81,8 @@ impl Inner {
             refused("as many members as can be are being rebuilt or copied: wait for one of them")
         })?;
         let disk = spare.disk.clone();
-        // In one turn: what is written is stale on the new disk, and what is first written later
-        // goes to both.
+        // In one poll: regions written so far are stale on the new disk, and regions first written
+        // later go to both.
         self.members.forget_left(lane);
         self.members.stage_replacement(slot, spare, lane);
         if let Err(cause) = self.map.start_lane(self, lane).await {
@@ -90,8 +91,7 @@ impl Inner {
             }
             return Err(cause.into());
         }
-        // Records that only the member's own ring holds are needed no more, and the new ring says
-        // so.
+        // Records that are only in the member's own ring are retired, and the new ring says so.
         self.retire_all().await;
         if let Some(log) = &self.log {
             log.begin_ring(self, slot).await;
@@ -114,7 +114,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Nothing is stale on the replacement of `slot` any more: it becomes the member.
+    /// Nothing is stale on the replacement of `slot` any more: makes it the member.
     pub(super) async fn finish_replacement(&self, slot: usize, lane: u8) {
         if self.members.is_only_active(slot) {
             let job = format!("the replacement of slot {slot}");
@@ -134,8 +134,9 @@ impl Inner {
         }
     }
 
-    /// Writes to the member of `slot`, and to the disk beside it if that is to hold the stripe. The
-    /// result is the member's. A user's write waits for room there, and for none on the other disk.
+    /// Writes to the member of `slot`, and to its second disk unless the stripe is stale there.
+    /// Returns the member's result. A user's write waits for space on the member, but not on the
+    /// second disk.
     pub(crate) async fn write_both(
         &self,
         stripe: u64,
@@ -156,8 +157,8 @@ impl Inner {
         result
     }
 
-    /// As [`Inner::write_both`], with zeros; also where the disk beside lacks the stripe, as it may
-    /// hold old bytes there, which nobody would look at again once the region is unwritten.
+    /// As [`Inner::write_both`], with zeros, and also where the stripe is stale on the second disk:
+    /// old bytes may be there, and no rebuild replaces them once the region is unwritten.
     pub(crate) async fn zero_both(
         &self,
         stripe: u64,
@@ -191,7 +192,7 @@ impl Inner {
         if !result.as_ref().is_err_and(DiskError::is_no_space) {
             return;
         }
-        // The member keeps what it has; the other must not differ.
+        // The member keeps what it has; the second disk must not differ.
         match self.members.copying(slot) {
             Some(lane) => {
                 let region = self.map.region_of(stripe);

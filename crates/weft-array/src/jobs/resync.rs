@@ -1,7 +1,7 @@
-//! Resync: making parity agree with the data again, in the regions that were dirty at a crash.
+//! Resync: making parity agree with the data in the regions that were dirty at a crash.
 //!
-//! A region in which a stripe finds no room keeps its mark, and the others go on. Once a while that
-//! stripe is tried again, and when it has room all that is left.
+//! If a stripe finds no space, its region keeps its mark and the others continue. That stripe is
+//! retried now and then; once it finds space, everything that is left is resynced.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -13,7 +13,7 @@ use crate::error::ArrayError;
 use crate::events::Event;
 
 impl Inner {
-    /// Whether the copies or the parity of `stripe` may not match until its region is resynced.
+    /// Whether the copies or the parity of `stripe` may disagree until its region is resynced.
     pub(crate) fn awaits_resync(&self, stripe: u64) -> bool {
         self.map.needs_resync(self.map.region_of(stripe))
     }
@@ -22,7 +22,7 @@ impl Inner {
         (0..self.geometry.regions()).filter(|region| self.map.needs_resync(*region)).collect()
     }
 
-    /// Whether the stripe that last found no room finds none again.
+    /// Retries the stripe that last found no space. Returns whether it still finds none.
     async fn resync_lacks_room(&self) -> bool {
         let Some(stripe) = self.room.resync.get().filter(|stripe| self.awaits_resync(*stripe))
         else {
@@ -56,10 +56,10 @@ impl Inner {
             }
             self.map.resync_begins(region);
             match self.resync_region(region).await {
-                // A failure to write the map leaves the mark: the region is resynced once more.
+                // If the map cannot be written the mark stays: the region is resynced again.
                 Ok(()) if !self.must_yield() => drop(self.map.clear_resync(self, &[region]).await),
                 Ok(()) => {}
-                // Lack of room is not told again, but any other cause.
+                // A cause that was noted is not replaced by lack of space.
                 Err(ArrayError::NoSpace { .. }) if failed.is_some() => {}
                 Err(error) => failed = Some(error),
             }
@@ -70,7 +70,7 @@ impl Inner {
         }
         if let Some(error) = failed {
             self.jobs.resync_stalled.set(true);
-            // It is tried again by itself.
+            // It is retried automatically.
             if matches!(error, ArrayError::NoSpace { .. }) {
                 return;
             }

@@ -1,19 +1,19 @@
 //! Scrub: reading everything and comparing it with its redundancy.
 //!
 //! *Check* counts and locates stripes whose parity disagrees with the data. *Repair* also corrects
-//! them. What is wrong is not always known: with one parity, data and parity merely disagree, and
-//! the data is taken for right. Where the code has enough rows, a single wrong unit can be
-//! *located*: it is the one whose replacement by what the others say makes every row agree, if
-//! there is only one such unit. Read errors met on the way are repaired in either mode, as on any
-//! read.
+//! them. Which unit is wrong is not always known: with one parity unit, data and parity merely
+//! disagree, and the data is taken as correct. If the code has enough parity, a single wrong unit
+//! can be *located*: it is the unit that, recomputed from the others, makes all parity agree, if
+//! only one unit does so. Read errors on the way are repaired in either mode, as for any read.
 //!
 //! Regions that were never written have nothing to compare, and those that await a resync get their
-//! parity from it: a scrub passes over both, and neither counts in what it has done or has left.
+//! parity from it. A scrub skips both; neither counts as done or left.
 //!
-//! How far it has come is noted in the superblock now and then, and at a stop: the next assembly
-//! goes on from there. The result of the last scrub stays in the superblock, with its date. After a crash it repeats what was done since the last note, at most half a
-//! minute's work. For a note it waits until no stripe is in flight, so that what was counted is
-//! exactly what lies before.
+//! The scrub's position is saved in the superblock now and then, and at a stop; the next assembly
+//! continues from there. After a crash it repeats what was done since the last save, at most half a
+//! minute's work. To save, it waits until no stripe is in flight, so that the counts cover exactly
+//! the stripes before the position. The result of the last scrub stays in the superblock, with its
+//! date.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -34,13 +34,13 @@ use crate::gather::{StripeAccess, Units};
 use crate::recover::Checked;
 use crate::superblock::{LastScrub, ScrubMode, ScrubProgress};
 
-/// How far a scrub has come is made durable this often.
+/// Interval at which the scrub's position is made durable.
 const NOTE_PERIOD: Nanos = 30 * SECOND;
 
-/// Places kept of the mismatches found.
+/// Most mismatches whose places are kept.
 const PLACES_MAX: usize = 64;
 
-/// A stripe that disagreed with itself.
+/// A stripe whose redundancy did not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// The stripe.
@@ -53,25 +53,25 @@ pub struct Mismatch {
     pub slot: Option<usize>,
 }
 
-/// What a scrub found.
+/// The result of a scrub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubReport {
     /// What it did about mismatches.
     pub mode: ScrubMode,
     /// Whether it is still running.
     pub running: bool,
-    /// Whether it came to its end: false also if it was cancelled.
+    /// Whether it covered the whole array; false also if it was cancelled.
     pub complete: bool,
-    /// Stripes looked at.
+    /// Stripes compared.
     pub stripes: u64,
-    /// Stripes that disagreed.
+    /// Stripes that did not match.
     pub mismatches: u64,
     /// Stripes corrected.
     pub repaired: u64,
-    /// Stripes that could not be read, or that have sectors that could be reconstructed only and
-    /// not be written back.
+    /// Stripes that could not be read, or with sectors that could be reconstructed but not
+    /// rewritten.
     pub unreadable: u64,
-    /// The first mismatches' places; known for as long as the array is served.
+    /// The places of the first mismatches; kept until the array is stopped.
     pub places: Vec<Mismatch>,
     /// When it ended, in seconds since 1970.
     pub ended_unix_s: Option<u64>,
@@ -99,9 +99,9 @@ impl From<LastScrub> for ScrubReport {
 pub(crate) struct ScrubState {
     report: RefCell<Option<ScrubReport>>,
     progress: RefCell<Option<Progress>>,
-    /// The next stripe to look at.
+    /// The next stripe to compare.
     next: Cell<u64>,
-    /// Stripes begun, with those of earlier assemblies.
+    /// Stripes begun, including those of earlier assemblies.
     begun: Cell<u64>,
     cancel: Cell<bool>,
     ended: Notify,
@@ -121,7 +121,7 @@ impl ScrubState {
         self.progress.borrow().is_some()
     }
 
-    /// Returns when no scrub runs.
+    /// Waits until no scrub is running.
     pub async fn ended(&self) {
         while self.is_running() {
             self.ended.wait().await;
@@ -160,16 +160,16 @@ impl ScrubState {
     }
 }
 
-/// What was seen of a stripe.
+/// The findings in one stripe.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Runs of offsets that disagreed, and those of them that were corrected.
+    /// Ranges of offsets that did not match, and how many of these were corrected.
     mismatches: u32,
     repaired: u32,
-    /// The wrong unit, if one can be told.
+    /// The wrong unit, if known.
     unit: Option<usize>,
     unreadable: bool,
-    /// Some of it could not be had.
+    /// Some of it could not be read or reconstructed.
     failed: bool,
 }
 
@@ -197,7 +197,7 @@ impl Inner {
         Ok(self.scrub_from(from).await)
     }
 
-    /// Takes up the scrub that was under way when the array was last stopped, or crashed.
+    /// Continues the scrub that was running when the array was last stopped, or crashed.
     pub(super) fn resume_scrub(self: &Rc<Self>) {
         let from = self.members.superblock.borrow().scrub;
         if let Some(from) = from {
@@ -207,7 +207,7 @@ impl Inner {
         }
     }
 
-    /// Carries out a scrub that was begun.
+    /// Runs a scrub that was begun.
     async fn scrub_from(&self, from: ScrubProgress) -> ScrubReport {
         let state = &self.jobs.scrub;
         self.note_scrub(Some(from)).await;
@@ -215,7 +215,8 @@ impl Inner {
         let complete = next_stripe >= self.geometry.stripes;
         let ended = self.clock.unix_s(self.rt.now());
         if self.must_end() && !complete && !state.cancel.get() {
-            // The stop that ends it makes this durable, or it goes on a little further back.
+            // The stop that ends it makes this durable; otherwise the next run continues a little
+            // further back.
             let progress = self.scrub_progress(from.mode, next_stripe);
             self.members.superblock.borrow_mut().scrub = progress;
             return state.end(false, ended);
@@ -237,7 +238,7 @@ impl Inner {
         report
     }
 
-    /// Whether a scrub cannot go on in this assembly of the array.
+    /// Whether the scrub must end because the array is stopped or broken.
     fn must_end(&self) -> bool {
         self.stopped.get() || self.broken.borrow().is_some()
     }
@@ -248,13 +249,13 @@ impl Inner {
         Some(ScrubProgress { mode, next_stripe, stripes, mismatches, repaired, unreadable })
     }
 
-    /// The last scrub, or the running one.
+    /// The running scrub, or the last one.
     pub(crate) fn scrub_report(&self) -> Option<ScrubReport> {
         let last = || self.members.superblock.borrow().last_scrub.map(ScrubReport::from);
         self.jobs.scrub.report().or_else(last)
     }
 
-    /// How far the running scrub is.
+    /// The progress of the running scrub.
     pub(super) fn scrub_job(&self) -> Option<Progress> {
         let state = &self.jobs.scrub;
         let mut progress = state.progress.borrow().clone()?;
@@ -262,12 +263,12 @@ impl Inner {
         Some(progress)
     }
 
-    /// Whether a region has redundancy to compare.
+    /// Whether a scrub compares the region.
     fn is_scrubbed(&self, region: u64) -> bool {
         self.map.is_written(region) && !self.map.needs_resync(region)
     }
 
-    /// Stripes from `from` on that a scrub would look at.
+    /// Stripes that a scrub compares, from `from` on.
     fn stripes_to_scrub(&self, from: u64) -> u64 {
         if from >= self.geometry.stripes {
             return 0;
@@ -278,7 +279,7 @@ impl Inner {
         left.map(|stripes| stripes.end - stripes.start.max(from)).sum()
     }
 
-    /// The first stripe from `from` on that a scrub looks at.
+    /// The first stripe from `from` on that a scrub compares.
     fn next_to_scrub(&self, mut from: u64) -> u64 {
         while from < self.geometry.stripes && !self.is_scrubbed(self.map.region_of(from)) {
             from = self.map.stripes_of(self.map.region_of(from)).end;
@@ -286,7 +287,7 @@ impl Inner {
         from
     }
 
-    /// Makes durable how far a scrub has come.
+    /// Makes the scrub's position durable.
     async fn note_scrub(&self, progress: Option<ScrubProgress>) {
         let before = {
             let mut superblock = self.members.superblock.borrow_mut();
@@ -297,7 +298,7 @@ impl Inner {
         }
     }
 
-    /// Returns the first stripe that was not looked at.
+    /// Returns the first stripe that was not compared.
     async fn scrub_stripes(&self, from: ScrubProgress) -> u64 {
         let state = &self.jobs.scrub;
         let mut pace = UsersFirst::default();
@@ -310,7 +311,7 @@ impl Inner {
             state.next.set(next);
             let ending = self.must_end() || state.cancel.get();
             if in_flight.is_empty() && !ending {
-                // Nothing is in flight: all stripes before this one were looked at.
+                // Nothing is in flight: all stripes before this one are done.
                 if self.rt.now() >= note_at {
                     self.note_scrub(self.scrub_progress(from.mode, next)).await;
                     note_at = self.rt.now() + NOTE_PERIOD;
@@ -321,7 +322,7 @@ impl Inner {
                 }
             }
             let now = self.rt.now();
-            // However slow it is to be, it can be brought to rest soon.
+            // Even at a low rate, little is queued ahead, so that the scrub can stop soon.
             let is_behind = in_flight.is_empty() || self.jobs.throttle.backlog(now) < SECOND;
             let open = !ending && !self.jobs.paused.get() && now < note_at && is_behind;
             let flying = in_flight.len();
@@ -346,7 +347,7 @@ impl Inner {
         }
     }
 
-    /// Gives the stripe back if it was not looked at.
+    /// Compares a stripe; returns its number as error if it was not compared.
     async fn scrub_stripe(&self, stripe: u64, mode: ScrubMode) -> Result<(), u64> {
         self.pace().await;
         let Ok(_memory) = self.job_memory().await else { return Err(stripe) };
@@ -384,7 +385,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Corrects what disagrees over a run of offsets, if that is asked for.
+    /// Handles a mismatch in a range of offsets; corrects it in repair mode.
     async fn mismatch(
         &self,
         at: StripeAccess,
@@ -395,7 +396,7 @@ impl Inner {
     ) {
         let located = if lost.is_empty() { self.locate_wrong(at.stripe, &checked) } else { None };
         let unit = located.as_ref().map(|(unit, _)| *unit);
-        // Only if it is the same one all along.
+        // Only if it is the same unit in every range.
         seen.unit =
             if seen.mismatches == 0 { unit } else { seen.unit.filter(|u| unit == Some(*u)) };
         seen.mismatches += 1;
@@ -404,7 +405,7 @@ impl Inner {
                 Some((unit, value)) => vec![(unit, value)],
                 None => checked.wrong,
             };
-            // A member that left must not come back with what this is about to change.
+            // A former member must not come back without the correction.
             let region = self.map.region_of(at.stripe);
             let noted = self.map.note_missed(self, region).await;
             let written = noted.is_ok() && self.write_back(at, correct).await.is_ok();
@@ -412,7 +413,8 @@ impl Inner {
         }
     }
 
-    /// The only unit whose correction makes the whole stripe agree, and its correct value.
+    /// The unit whose correction makes the whole stripe agree, with its correct contents, if there
+    /// is only one.
     fn locate_wrong(&self, stripe: u64, checked: &Checked) -> Option<(usize, Buf)> {
         let candidates = self.geometry.units().iter();
         let mut fitting = candidates.filter_map(|unit| {
@@ -423,8 +425,8 @@ impl Inner {
         fitting.next().is_none().then_some(found)
     }
 
-    /// What `unit` must be if all others are right; `None` if they disagree among themselves, or
-    /// do not tell.
+    /// What `unit` must hold if all others are right; `None` if the others disagree, or do not
+    /// determine it.
     fn correction(&self, stripe: u64, checked: &Checked, unit: usize) -> Option<Buf> {
         let (_, any) = checked.data.first()?;
         let len = any.len();

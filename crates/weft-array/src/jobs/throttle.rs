@@ -1,12 +1,12 @@
-//! How fast jobs may go: never faster than the maximum, never held below the minimum.
+//! How fast jobs run: never above the maximum rate, and held back for users only above the minimum.
 //!
-//! What lies between the two is a [`Pace`]. That of weft ([`UsersFirst`]): while users are active a
-//! job keeps a single stripe in flight, and the whole window otherwise. If that stays below the
-//! minimum, it works in *batches* beside users: it begins so many stripes, and no other before all
-//! of them have ended. A hard disk serves the nearest request first, and a job's next one always
-//! is; as long as there is one, users elsewhere on the disk wait. Between two batches it is their
-//! turn, and a batch is long enough for the way there and back to cost little. Linux MD's two
-//! ([`md`]) are there to be compared with.
+//! Between the two bounds a [`Pace`] decides. The default ([`UsersFirst`]) keeps a single stripe in
+//! flight while users are active, and the whole window otherwise. If the job then falls below the
+//! minimum, it works in *batches*: it starts a batch of stripes, and no other stripe before all of
+//! these have ended. The reason is that a hard disk serves the nearest request first, and a job's
+//! next request always is the nearest: as long as there is one, users elsewhere on the disk wait.
+//! Between two batches it is their turn, and a batch is long enough to make the seeks there and
+//! back cheap. The two paces of Linux MD ([`md`]) serve as a comparison.
 
 pub(crate) mod md;
 
@@ -15,33 +15,34 @@ use std::cell::Cell;
 use serde::{Deserialize, Serialize};
 use weft_rt::{MILLISECOND, Nanos, SECOND};
 
-/// Users count as active this long after their last request.
+/// Users count as active for this long after their last request.
 const ACTIVE_FOR: Nanos = 50 * MILLISECOND;
 
-/// Bytes on each member of a batch beside users below the minimum: on a hard disk some 40 ms in a
-/// row, for one or two accesses elsewhere of some 8 ms. Of what `weft lab run pro-fig2` looks at, a
-/// rebuild under WebSearch takes a quarter longer with 1 MiB, and users wait two fifths longer with
-/// 4 MiB.
+/// Bytes of a batch on each member. On a hard disk that is some 40 ms of sequential access, then
+/// one or two accesses elsewhere of some 8 ms each. In `weft lab run pro-fig2`, 1 MiB makes a
+/// rebuild under WebSearch take a quarter longer, and 4 MiB makes users wait two fifths longer.
 const BATCH_BYTES: u64 = 5 << 19;
 
-/// A stripe that begins late by less than this (timers are) does not shift those after it.
+/// A stripe that starts late by less than this (timers are not exact) does not shift the later
+/// ones.
 const SLACK: Nanos = 20 * MILLISECOND;
 
-/// The bounds of the jobs' rate, in bytes per second and member.
+/// Bounds of the jobs' rate, in bytes per second and member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
     /// Lowest rate.
     pub min_bytes_s: u64,
-    /// Highest rate; `None` if there is no bound.
+    /// Highest rate; `None` means unbounded.
     pub max_bytes_s: Option<u64>,
 }
 
-/// The bounds of the jobs' rate, and what is known of users. Bytes are counted per member.
+/// The bounds of the jobs' rate, and the activity of users. Bytes are counted per member.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     min_bytes_s: Cell<u64>,
     max_bytes_s: Cell<Option<u64>>,
-    /// When the next stripe may start under the maximum, and when it is late under the minimum.
+    /// When the next stripe may start under the maximum, and when the job is late under the
+    /// minimum.
     next_at: Cell<Nanos>,
     late_at: Cell<Nanos>,
     last_user: Cell<Option<Nanos>>,
@@ -54,13 +55,13 @@ pub(crate) enum Admission {
     Now,
     /// Not before this time.
     At(Nanos),
-    /// When one of those in flight has ended.
+    /// When one of the stripes in flight has ended.
     AfterOne,
 }
 
-/// How a job moves between the bounds.
+/// How fast a job runs between the bounds.
 pub(crate) trait Pace {
-    /// When one more stripe may begin, beside `in_flight` others of at most `window`.
+    /// When one more stripe may begin, with `in_flight` of at most `window` in flight.
     fn admit(
         &mut self,
         throttle: &Throttle,
@@ -69,13 +70,13 @@ pub(crate) trait Pace {
         window: usize,
     ) -> Admission;
 
-    /// A stripe began, with `bytes` on each member.
+    /// Notes that a stripe began, with `bytes` on each member.
     fn begun(&mut self, throttle: &Throttle, now: Nanos, bytes: u64);
 }
 
 impl Throttle {
-    /// Bounds in bytes per second and member; `max` `None` is without bound. A minimum above the
-    /// maximum is the maximum.
+    /// Sets the bounds in bytes per second and member; `None` for `max_bytes_s` means unbounded. A
+    /// minimum above the maximum is lowered to it.
     pub fn set(&self, min_bytes_s: u64, max_bytes_s: Option<u64>) {
         self.min_bytes_s.set(max_bytes_s.map_or(min_bytes_s, |max| min_bytes_s.min(max)));
         self.max_bytes_s.set(max_bytes_s);
@@ -88,7 +89,7 @@ impl Throttle {
         Bounds { min_bytes_s: self.min_bytes_s.get(), max_bytes_s: self.max_bytes_s.get() }
     }
 
-    /// A user's request of so many bytes came.
+    /// Notes a user's request of `bytes`.
     pub fn note_user(&self, now: Nanos, bytes: u64) {
         self.last_user.set(Some(now));
         self.user_bytes.set(self.user_bytes.get().wrapping_add(bytes));
@@ -103,12 +104,12 @@ impl Throttle {
         self.min_bytes_s.get() > 0 && now > self.late_at.get()
     }
 
-    /// How long what is counted already takes at the maximum.
+    /// How long the work counted so far takes at the maximum rate.
     pub fn backlog(&self, now: Nanos) -> Nanos {
         self.max_bytes_s.get().map_or(0, |_| self.next_at.get().saturating_sub(now))
     }
 
-    /// Counts `bytes` more to be worked on; the time at which they may begin.
+    /// Counts `bytes` of work. Returns when it may begin.
     pub fn reserve(&self, now: Nanos, bytes: u64) -> Nanos {
         let mut start = now;
         if let Some(max) = self.max_bytes_s.get() {
@@ -118,14 +119,15 @@ impl Throttle {
         }
         let min = self.min_bytes_s.get();
         if min > 0 {
-            // An idle time is not made up for: the minimum counts from now.
+            // At most a second of idle time counts towards the minimum.
             self.late_at
                 .set(self.late_at.get().max(start.saturating_sub(SECOND)) + duration(bytes, min));
         }
         start
     }
 
-    /// Counts `bytes` that users' requests brought: the job goes slower for them, but never long.
+    /// Counts `bytes` that users' requests rebuilt: the job slows down for them, but never for
+    /// long.
     pub fn charge(&self, now: Nanos, bytes: u64) {
         if self.next_at.get() < now + DEBT_MAX {
             self.reserve(now, bytes);
@@ -133,10 +135,10 @@ impl Throttle {
     }
 }
 
-/// What users brought may hold a job back for this long, at most.
+/// The longest time for which the work of users' requests may hold a job back.
 const DEBT_MAX: Nanos = SECOND;
 
-/// Users first: see the head of this file.
+/// The default pace: see the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct UsersFirst {
     /// Bytes begun on each member since nothing was in flight.
@@ -144,7 +146,7 @@ pub(crate) struct UsersFirst {
 }
 
 impl UsersFirst {
-    /// Stripes that may be in flight now, of `window`.
+    /// How many stripes, of `window`, may be in flight now.
     pub fn window(
         &mut self,
         throttle: &Throttle,
@@ -162,7 +164,7 @@ impl UsersFirst {
         }
     }
 
-    /// Counts a stripe that began, with `bytes` on each member.
+    /// Counts a stripe that begins, with `bytes` on each member.
     pub fn count(&mut self, bytes: u64) {
         self.batch_bytes = self.batch_bytes.saturating_add(bytes);
     }
@@ -186,7 +188,7 @@ impl Pace for UsersFirst {
     }
 }
 
-/// Nothing but the bounds: users are given no way.
+/// Only the bounds: no consideration for users.
 #[derive(Debug, Default)]
 pub(crate) struct Greedy;
 
@@ -222,7 +224,7 @@ mod tests {
     const UNIT: u64 = 64 << 10;
     const WINDOW: usize = 64;
 
-    /// How many stripes are begun one after the other at `now`, with none of them ending.
+    /// Number of stripes that begin one after the other at `now`, if none of them ends.
     fn begun(pace: &mut UsersFirst, throttle: &Throttle, now: Nanos, in_flight: usize) -> usize {
         let begins = |pace: &mut UsersFirst, in_flight| {
             matches!(pace.admit(throttle, now, in_flight, WINDOW), Admission::Now)
@@ -249,7 +251,7 @@ mod tests {
         assert_eq!(first(&throttle(0, None)), WINDOW);
         assert_eq!(first(&throttle(0, Some(now))), 1);
         assert_eq!(first(&throttle(0, Some(now - ACTIVE_FOR))), WINDOW);
-        // A minimum that nothing reaches; and one of which a second may be made up for.
+        // A minimum that cannot be reached, and one for which a second may be caught up.
         assert_eq!(first(&throttle(u64::MAX, Some(now))), to_usize(BATCH_BYTES / UNIT));
         assert_eq!(first(&throttle(10 * UNIT, Some(now))), 10);
     }
@@ -264,7 +266,7 @@ mod tests {
             assert_eq!(begun(&mut pace, &throttle, now, in_flight), 0, "{in_flight} in flight");
         }
         assert_eq!(begun(&mut pace, &throttle, now, 0), batch);
-        // Users that go away are not waited for.
+        // Once users are gone the job does not wait for them.
         let later = now + ACTIVE_FOR;
         assert_eq!(begun(&mut pace, &throttle, later, batch), WINDOW - batch);
     }

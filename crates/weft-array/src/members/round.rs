@@ -16,26 +16,26 @@ use crate::uuid::Id;
 /// A member that failed to take a superblock.
 pub(crate) type Refusal = (usize, Rc<dyn Disk>, SuperblockError);
 
-/// What became of a round.
+/// The result of a round.
 pub(crate) struct Round {
     /// The superblock that was written.
     pub superblock: Rc<Superblock>,
-    /// The newest change that it contains.
+    /// The newest change in it.
     pub change: u64,
-    /// The members that failed to take it: they must be excluded, and another round follows.
+    /// The members that failed to take it. They must be excluded, and another round follows.
     pub refusals: Vec<Refusal>,
 }
 
 impl Round {
-    /// Whether the changes that it contains are in effect, and need no further round: every member
-    /// that the superblock lists has it, and an assembly need not ask those before, too.
+    /// Whether its changes are in effect and no further round is needed: every member that the
+    /// superblock lists has it, and assembly needs no majority of the members before it.
     pub fn is_complete(&self) -> bool {
         self.refusals.is_empty() && self.superblock.succeeds.is_none()
     }
 }
 
 impl Members {
-    /// Whether the membership as it is now may take effect after the one that is.
+    /// Whether the present membership may take effect after the one in effect.
     pub fn check_majority(&self) -> Result<(), String> {
         let before = &self.in_effect.borrow().active;
         let now = self.superblock.borrow().active_members();
@@ -50,8 +50,8 @@ impl Members {
         ))
     }
 
-    /// Whether the membership without `disk` in `slot` may take effect after the one that is, and
-    /// after the one that is being written. If not, it may once the changes made so far have.
+    /// Whether the membership without `disk` in `slot` may take effect after the one in effect, and
+    /// after the one being written. If not, it may once the changes made so far are in effect.
     pub fn may_lose(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
         let left = self.active_without(slot, disk);
         let keeps_enough = |before: &Predecessor| {
@@ -61,8 +61,8 @@ impl Members {
         keeps_enough(&self.in_effect.borrow()) && self.writing.borrow().iter().all(keeps_enough)
     }
 
-    /// Who could be active once `disk` is taken out of `slot`; a swap that is not in effect can be
-    /// taken back.
+    /// The members that could be active once `disk` is removed from `slot`. Swaps that are not in
+    /// effect could be undone, so their old members count too.
     fn active_without(&self, lost: usize, disk: &Rc<dyn Disk>) -> Vec<Id> {
         let superblock = self.superblock.borrow();
         let members =
@@ -75,13 +75,13 @@ impl Members {
         members.chain(replaced).collect()
     }
 
-    /// Waits for a superblock that is being written; no other is for as long as the permit lives.
-    /// What speaks against a round must be looked at after this.
+    /// Waits until no superblock is being written, and keeps others from being written for as long
+    /// as the permit lives. Whether the next round may be written must be checked after this.
     pub async fn turn_to_commit(&self) -> Permit {
         self.turn.acquire(1).await
     }
 
-    /// Writes the superblock as it is now, with the next sequence number, to every member.
+    /// Writes the present superblock, with the next sequence number, to every member.
     pub async fn commit(&self, _turn: Permit) -> Round {
         let change = self.changes.made();
         let superblock = Rc::new(self.next_superblock());
@@ -102,10 +102,11 @@ impl Members {
         Round { superblock, change, refusals }
     }
 
-    /// A swap was taken back after a round that did not take effect: the member, which that
-    /// superblock does not list, gets it before the next one, which does. Else it would be two
-    /// behind if the power went now, and be taken for one that was set back (`assemble.rs`). Not
-    /// earlier: it would know of a change that those it lists may have missed.
+    /// After a round that did not take effect and whose swap was undone: a member that the
+    /// superblock of that round did not list gets it now, before the next one, which lists it
+    /// again. Otherwise a power cut could leave it two superblocks behind, and assembly would take
+    /// it for one that was set back (`assemble.rs`). It must not get it earlier: it would know of a
+    /// change that listed members may have missed.
     async fn catch_up(&self, next: &Superblock) -> Vec<Refusal> {
         let Some(last) = self.without_effect.borrow().clone() else { return Vec::new() };
         let listed = last.active_members();
@@ -128,8 +129,9 @@ impl Members {
         superblock.clone()
     }
 
-    /// Writes `newest`, which still lists those that were not found, as the superblock of a new
-    /// run. Gives what was written, who in a slot has it, and the members that failed to take it.
+    /// Writes `newest`, which still lists members that were not found, as the superblock of a new
+    /// run. Returns what was written, the members in slots that have it, and those that failed to
+    /// take it.
     pub async fn affirm(
         &self,
         newest: Superblock,
@@ -151,11 +153,11 @@ impl Members {
         (superblock, ids.collect(), failed)
     }
 
-    /// Writes a superblock to every member that has a part in it.
+    /// Writes a superblock to every member that it names.
     async fn write_to_all(&self, superblock: &Superblock) -> Vec<Refusal> {
         let now = self.superblock.borrow().clone();
         let members = self.disks().into_iter().filter_map(|(slot, disk)| {
-            // A replacement that is staged and not published yet is no member so far.
+            // A staged disk that is not published yet is not a member.
             let meta = Some(&now.slots[slot]).filter(|meta| meta.state != SlotState::Missing)?;
             Some((slot, disk, meta.member_id?))
         });
@@ -170,7 +172,7 @@ impl Members {
     }
 }
 
-/// Writes a superblock to some members: slot, disk and identity of each.
+/// Writes a superblock to the given members (slot, disk, identity).
 async fn write_to(
     members: Vec<(usize, Rc<dyn Disk>, Id)>,
     superblock: &Superblock,

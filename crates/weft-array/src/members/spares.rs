@@ -1,11 +1,11 @@
-//! Disks that wait to replace a member, and the superblocks that they get.
+//! Disks that wait to replace a member, and how they get superblocks.
 //!
-//! A change of membership takes effect without the spares, so they are told of it afterwards, and
-//! nothing waits for them: a spare that hangs holds nobody up. One superblock is under way to a
-//! spare at a time. If another comes into effect meanwhile the spare gets the newest one next.
+//! A change of membership takes effect without the spares. They get the superblock afterwards, and
+//! nothing waits for them, so a hung spare blocks nothing. One superblock at a time is written to a
+//! spare; if others take effect meanwhile, the spare gets the newest one next.
 //!
-//! A spare becomes a rebuild's target only when it has the newest superblock and none is under way.
-//! A late write could otherwise overwrite the superblock that it gets as a member.
+//! A spare becomes the target of a rebuild only when it has the newest superblock and none is being
+//! written to it. Otherwise a late write could overwrite the superblock that it gets as a member.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::uuid::Id;
 pub(crate) struct Spare {
     pub id: Id,
     pub disk: Rc<dyn Disk>,
-    /// A superblock is under way to it.
+    /// A superblock is being written to it.
     busy: Rc<Cell<bool>>,
 }
 
@@ -35,12 +35,12 @@ impl Spare {
     }
 }
 
-/// The spares of an array, in the order in which they came.
+/// The spares of an array, in the order of their adding.
 pub(crate) struct Spares {
     waiting: RefCell<Vec<Spare>>,
     /// The newest superblock in effect.
     superblock: RefCell<Option<Rc<Superblock>>>,
-    /// Rings when a spare has been told, or left.
+    /// Rings when a spare has got a superblock, or was removed.
     bell: Notify,
 }
 
@@ -65,7 +65,7 @@ impl Spares {
         self.waiting.borrow_mut().push(spare);
     }
 
-    /// Takes a spare away. False if it had left before.
+    /// Removes a spare. Returns false if it had been removed before.
     pub fn remove(&self, spare: &Spare) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         let before = waiting.len();
@@ -76,7 +76,7 @@ impl Spares {
         removed
     }
 
-    /// Returns when no superblock is under way to a disk that was a spare.
+    /// Waits until no superblock is being written to a disk that was a spare.
     pub async fn left_alone(&self, spare: &Spare) {
         loop {
             let change = self.change();
@@ -87,35 +87,35 @@ impl Spares {
         }
     }
 
-    /// Whether a spare has the newest superblock, so that it can be taken.
+    /// Whether any spare has the newest superblock, so that it can be taken.
     pub fn any_ready(&self) -> bool {
         self.all().iter().any(|spare| !spare.busy.get())
     }
 
-    /// Whether all have.
+    /// Whether all spares have the newest superblock.
     pub fn all_ready(&self) -> bool {
         self.all().iter().all(|spare| !spare.busy.get())
     }
 
-    /// Whether the one that came last has, or there is none.
+    /// Whether the spare added last has the newest superblock, or there is no spare.
     pub fn is_last_ready(&self) -> bool {
         self.all().last().is_none_or(|spare| !spare.busy.get())
     }
 
-    /// Takes the one that came last of those that are ready.
+    /// Takes the spare added last among those that are ready.
     pub fn take_ready(&self) -> Option<Spare> {
         let mut waiting = self.waiting.borrow_mut();
         let last = waiting.iter().rposition(|spare| !spare.busy.get())?;
         Some(waiting.remove(last))
     }
 
-    /// Returns when a spare has been told since this call, or left.
+    /// Completes when a spare has got a superblock since this call, or was removed.
     pub fn change(&self) -> impl Future<Output = ()> + '_ {
         self.bell.wait()
     }
 
-    /// A superblock has come into effect. Returns the spares that are now to be told; the others
-    /// have an older one under way, and get this one next.
+    /// A superblock has taken effect. Returns the spares that must get it now. To the others an
+    /// older one is being written; they get this one next.
     pub fn begin_telling(&self, superblock: Rc<Superblock>) -> Vec<Spare> {
         *self.superblock.borrow_mut() = Some(superblock);
         let mut idle = self.all().clone();
@@ -123,8 +123,8 @@ impl Spares {
         idle
     }
 
-    /// The next superblock for a spare that is being told and has the one numbered `has`: the
-    /// newest, unless it has that already or waits no more. Then it is ready.
+    /// The next superblock for a spare that has the one numbered `has`: the newest. `None` if it
+    /// has that already, or is no spare any more; it then counts as ready.
     pub fn next_for(&self, spare: &Spare, has: Option<u64>) -> Option<Rc<Superblock>> {
         let newest = self.superblock.borrow().clone();
         let waits = self.all().iter().any(|other| other.id == spare.id);
