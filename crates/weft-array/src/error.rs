@@ -36,26 +36,26 @@ pub enum ArrayError {
     },
     /// The array stopped taking writes: too many members failed, a change of membership could not
     /// take effect, or it was stopped while writes waited for space.
-    #[error("the array has stopped taking writes: {cause}; its status lists what cannot be read")]
+    #[error("the array has stopped taking writes: {cause}; see its status")]
     Broken {
         /// What made it stop.
         cause: String,
     },
     /// The array was assembled read-only.
-    #[error("the array is read only")]
+    #[error("the array is read-only")]
     ReadOnly,
     /// The array has been stopped.
     #[error("the array is stopped")]
     Stopped,
     /// The storage below a member is full, and recovery or a job has to write there.
-    #[error("no space is left under {disk}: free some, then try again")]
+    #[error("no space is left below {disk}: free some, then try again")]
     NoSpace {
         /// The member's name.
         disk: String,
     },
     /// The array was stopped while writes waited for space.
     #[error(
-        "writes were waiting for space under {disk}: they may be found or not, and the next start recovers their stripes"
+        "writes were waiting for space on {disk}: they may or may not be on disk, and the next start recovers their stripes"
     )]
     Unclean {
         /// The member's name.

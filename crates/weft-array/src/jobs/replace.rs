@@ -51,7 +51,7 @@ impl Inner {
         if let Some(second) = self.members.second_disk(slot) {
             let name = &second.info().name;
             return refused(format!(
-                "slot {slot} is being replaced by {name} already; fail that to choose another disk"
+                "slot {slot} is already being replaced by {name}; fail that disk first to choose another"
             ));
         }
         if self.members.is_only_active(slot) {
@@ -78,7 +78,9 @@ impl Inner {
             return Err(refused("the member failed meanwhile: add the disk as a spare"));
         }
         let lane = self.members.free_lane().ok_or_else(|| {
-            refused("as many members as can be are being rebuilt or copied: wait for one of them")
+            refused(
+                "too many members are being rebuilt or copied: wait until one of them has finished",
+            )
         })?;
         let disk = spare.disk.clone();
         // In one poll: regions written so far are stale on the new disk, and regions first written
