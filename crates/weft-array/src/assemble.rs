@@ -1,65 +1,68 @@
-//! Which of the disks that were found make up the array, and in which state. A pure decision:
-//! nothing is read or written here.
+//! Which of the given disks make up the array, and in which state. A pure decision: nothing is read
+//! or written here.
 //!
-//! **What must not happen**: an array is started from members that missed writes, as if they were
-//! the array. A member misses writes when it is excluded; so the question is always whether the
-//! superblocks at hand are the newest there are.
+//! **What must not happen**: an array starts from members that missed writes, as if these members
+//! were up to date. A member misses writes when it is excluded. So the question is always whether
+//! the superblocks found are the newest ones that exist.
 //!
 //! **Commit rule** (the engine's part). A superblock takes effect when it is durable on every slot
-//! that it lists as active or rebuilding; until then nothing is acknowledged that relies on it. A
-//! member that cannot be written is dropped by the next one. No change in effect leaves less than
-//! half of the members that were active before it ([`may_take_effect`]).
+//! that it lists as active or rebuilding. Until then, nothing that relies on it is acknowledged. A
+//! member that cannot be written is dropped by the next superblock. No change that takes effect
+//! keeps less than half of the members that were active before it ([`may_take_effect`]).
 //!
-//! **Assembly rule**. Let N be the newest superblock found on a disk that it lists as a member or
-//! as the replacement of one, A the slots that it lists as active. The array is started if more than
-//! half of A is found, and the code survives the rest.
+//! **Assembly rule**. Let N be the newest superblock found on a disk that N lists as a member or as
+//! the replacement of one, and A the slots that N lists as active. The array starts if more than
+//! half of A is found, and the code survives the loss of the rest.
 //!
-//! *Why that is enough while changes are made one after the other.* Suppose that some superblock M
-//! newer than N is in effect, and look at the first one in effect after N. It is durable on all
-//! that it lists. Had it kept any of the members found in A, that one would hold it, and N would
-//! not be the newest. So it dropped all of them, more than half of A, which the commit rule
-//! forbids.
+//! *Why that suffices while changes are made one after the other.* Suppose that a superblock newer
+//! than N is in effect, and take the first one in effect after N. It is durable on every member
+//! that it lists. If it kept any of the members of A that were found, that member would hold it,
+//! and N would not be the newest found. So it dropped all of them, which is more than half of A;
+//! the commit rule forbids that.
 //!
-//! **Changes that were cut short.** A crash may leave a superblock X on a few members only. It did
-//! not take effect, but if only these are found next, it looks as if it had; and if they are away,
-//! the others may go on from the one before it, and change something else. This is the old problem
-//! of agreeing on who has a vote, and it is met with the known means (Ongaro: Consensus, 2014,
-//! chapter 4):
+//! **Interrupted changes.** A crash may leave a superblock X on a few members only. X did not take
+//! effect. But if only these members are found next, X looks as if it had; and if they are absent,
+//! the others may continue from the previous superblock, and make a different change. This is the
+//! problem of agreeing on the voters of a quorum, and the solution is the known one (Ongaro:
+//! Consensus, 2014, chapter 4):
 //!
-//! - *Joint majorities.* Two changes from P, of which one started X, are told from each other if a
-//!   majority of P's active members and a majority of X's share a member ([`majorities_meet`]). One
-//!   that drops or adds a single member is such a change; two at once from an odd number, or a
-//!   swap, may be none. X then names P's members ([`Superblock::succeeds`]), an assembly needs a
-//!   majority of these as well, and once X is in effect another superblock says that this has
-//!   passed.
-//! - *A run begins with what there is.* If members are missing, or N is such an X, N is made
-//!   durable with a new number and epoch on those that were found, more than half of A, and more
-//!   than half of P's: also on P's that N leaves out, which so learn that they are. Only then is
-//!   another written, that drops the missing. What others hold can no longer find a majority.
+//! - *Joint majorities.* Suppose that two different changes are started from the same superblock P,
+//!   one of them X. Assembly can tell them apart if every majority of P's active members shares a
+//!   member with every majority of X's ([`majorities_meet`]). That is so if X drops or adds a
+//!   single member. It may not be so for two members of an odd number, or for a swap. X then names
+//!   P's members ([`Superblock::succeeds`]), and assembly needs a majority of these as well. Once X
+//!   is in effect, another superblock ends that requirement.
+//! - *A run begins by affirming what is there.* If members are missing, or N is such an X, then N
+//!   is made durable with a new number and epoch on the members found. These are more than half of
+//!   A, and more than half of P's active members, including members of P that N leaves out, which
+//!   thus learn that they are out. Only then is another superblock written that drops the missing
+//!   members. What the others hold can no longer find a majority.
 //!
-//! A test in `tests/assembly.rs` tries all of this on mirrors, and fails without either.
+//! A test in `tests/assembly.rs` tries all of this on mirrors, and fails without either part.
 //!
-//! *A change that did not take effect.* After a crash some members may hold N and others the one
-//! before. If N lists such a member as active, N had not taken effect (it would be durable there),
-//! so no write was acknowledged without that member, and it holds everything: it is *lagging*, and
-//! gets N before anything else is written. A member that is two or more behind did not lose a race
-//! with a crash: its disk was set back (an old image, a snapshot). It is stale. That holds because a
-//! round is over on all that it lists before the next begins, and one that lists a member again
-//! first has it catch up (`Members::catch_up`).
+//! *A change that did not take effect.* After a crash some members may hold N and others its
+//! predecessor. If N lists such a member as active, then N had not taken effect (otherwise it would
+//! be durable there). So no write was acknowledged without that member, and it holds everything. It
+//! is *lagging*, and gets N before anything else is written. A member that is two or more
+//! superblocks behind was not interrupted by a crash: its disk was set back (an old image, a
+//! snapshot). It is stale. This holds because a round has ended on every member that it lists
+//! before the next round begins, and because a member that is listed again first catches up
+//! (`Members::catch_up`).
 //!
-//! *Two superblocks of one number* are what such a crash leaves, when the rest went on without
-//! those that hold X. X lists some of the rest, so it is not in effect, and the one that most
-//! members hold counts. If neither is in effect, either will do. Where two may be, or the one that
-//! may has no more members, parts were started by force, and only the user can know which one is
-//! right.
+//! *Two superblocks with the same number* result from such a crash if the rest continued without
+//! the members that hold X. X lists some of the rest, so X is not in effect, and the superblock
+//! held by most members counts. If neither is in effect, either will do. If both may be in effect,
+//! or the only one that may be is not held by more members than the other, the parts were started
+//! by force, and only the user can know which one is right.
 //!
-//! *Replacements.* A working member's replacement ([`crate::superblock::ReplacementMeta`]) counts
-//! in the commit rule as one that is listed, and never as active. If its member is not found it
-//! takes the slot as one that is being rebuilt. The change that makes it the member is one like
-//! others: it drops one active member, and the new one does not count.
+//! *Replacements.* For the commit rule, a working member's replacement
+//! ([`crate::superblock::ReplacementMeta`]) is a listed member, but never an active one. If its
+//! member is not found, the replacement takes the slot as one that is being rebuilt. The change
+//! that makes the replacement the member is an ordinary one: it drops one active member, and the
+//! new member does not count.
 //!
-//! With `force_degraded` the user takes responsibility for the majority, and gets an array
-//! that can only be read if the code does not survive what is lost.
+//! With `force_degraded` the user takes responsibility for the majority. If the code does not
+//! survive the losses, the array can then only be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,60 +74,60 @@ use crate::superblock::{
 };
 use crate::uuid::Id;
 
-/// A disk and what it says.
+/// A disk and its superblock.
 #[derive(Debug)]
 pub struct Found {
     /// The disk.
     pub disk: DiskInfo,
-    /// Its superblock; none if it is no member.
+    /// Its superblock; `None` if the disk is not a member.
     pub superblock: Result<Option<Superblock>, SuperblockError>,
 }
 
-/// What is to be done.
+/// What to assemble, and how.
 #[derive(Debug, Clone)]
 pub struct Assembly {
-    /// The newest superblock, with the slots whose members were not found marked as missing. Its
-    /// sequence number is unchanged: what is written next gets one more.
+    /// The newest superblock, with the slots of missing members marked as missing. Its sequence
+    /// number is unchanged: the next one written is one higher.
     pub superblock: Superblock,
-    /// The newest superblock as it was found: first to be written to the lagging members.
+    /// The newest superblock as found: it is written to the lagging members first.
     pub newest: Superblock,
-    /// Members (indices of what was found) that lack the newest superblock for a crash.
+    /// Members (indices of found disks) that lack the newest superblock because of a crash.
     pub lagging: Vec<usize>,
-    /// Disks (indices of what was found) that are out by a change which may not be in effect yet,
-    /// and are to be told so before it is relied on.
+    /// Disks (indices of found disks) that a change dropped which may not be in effect yet. They
+    /// must learn that before anything relies on the change.
     pub outgoing: Vec<usize>,
-    /// It would not have been started unforced: only those that were found count.
+    /// The array starts only because it is forced: only the members found count.
     pub forced: bool,
-    /// For each slot the disk (index of what was found) that holds it.
+    /// For each slot, the disk (index of a found disk) that holds it.
     pub slots: Vec<Option<usize>>,
-    /// For each slot the disk that is to replace its member, which was found too.
+    /// For each slot, the found disk that is to replace its member.
     pub replacements: Vec<Option<usize>>,
-    /// Spares that were found, as indices.
+    /// The spares found, as indices.
     pub spares: Vec<usize>,
-    /// Slots whose members should be there and are not.
+    /// Slots whose members are missing.
     pub lost: Vec<usize>,
-    /// Members that left and are back with what they held: slot and index of what was found. They
-    /// lack the regions that the lane of their slot marks.
+    /// Former members that are back with their data: slot and index of the found disk. They lack
+    /// the regions marked in the lane of their slot.
     pub returning: Vec<(usize, usize)>,
-    /// Disks that are not used, and why.
+    /// Disks that are not used.
     pub unused: Vec<Unused>,
-    /// The array was not stopped in order.
+    /// The array was not stopped cleanly.
     pub needs_recovery: bool,
-    /// The code survives what is missing. If not (only when forced), the array is for reading
-    /// what is left.
+    /// The code survives what is missing. If not (only when forced), what remains of the array can
+    /// be read.
     pub survives: bool,
 }
 
-/// A disk that is not used.
+/// A disk that is not used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unused {
-    /// Index of what was found.
+    /// Index of the found disk.
     pub index: usize,
     /// Why.
     pub why: String,
 }
 
-/// Why nothing can be started.
+/// Why the array cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum AssembleError {
     /// No disks.
@@ -164,7 +167,7 @@ pub enum AssembleError {
         /// The disks.
         disks: Vec<String>,
     },
-    /// Superblocks of one number that differ.
+    /// Superblocks with the same number that differ.
     #[error("the array was run in two parts that know nothing of each other: {} against {}; give the disks of one part only, then add the others anew", list(.one), list(.other))]
     SplitBrain {
         /// Disks of one part.
@@ -172,13 +175,13 @@ pub enum AssembleError {
         /// Disks of the other.
         other: Vec<String>,
     },
-    /// Members that cannot be used, and no other.
+    /// None of the members can be used.
     #[error("none of the disks can be used: {}", list(.why))]
     Unusable {
         /// Why not, disk by disk.
         why: Vec<String>,
     },
-    /// The code cannot do without what is missing.
+    /// The code does not survive what is missing.
     #[error("array {name}: its code ({code}) does not survive the loss of {}", list(.missing))]
     TooFew {
         /// The array.
@@ -188,14 +191,14 @@ pub enum AssembleError {
         /// What is missing.
         missing: Vec<String>,
     },
-    /// The disks found may be the stale part.
+    /// The disks found may be stale.
     #[error("array {name}: only {present} of {active} active members were found, so the others may have gone on without these; missing: {}", list(.missing))]
     NoMajority {
         /// The array.
         name: String,
         /// Active members found.
         present: usize,
-        /// Active members there are.
+        /// Active members in total.
         active: usize,
         /// What is missing.
         missing: Vec<String>,
@@ -206,15 +209,15 @@ fn list(items: &[String]) -> String {
     items.join(", ")
 }
 
-/// Whether a change that keeps `kept` of the `before` members that were active in the superblock in
-/// effect may take effect (members that become active by it do not count). If not, the array must
-/// stop taking writes, since those left out could later be taken for the array.
+/// Whether a change may take effect that keeps `kept` of the `before` members that are active in
+/// the superblock in effect (members that become active by the change do not count). If not, the
+/// array must stop taking writes: the members left out could later be assembled as the array.
 #[must_use]
 pub fn may_take_effect(before: usize, kept: usize) -> bool {
     kept > 0 && 2 * kept >= before
 }
 
-/// Whether more than half of `before` and more than half of `after` are bound to share a member.
+/// Whether every majority of `before` shares a member with every majority of `after`.
 #[must_use]
 pub fn majorities_meet(before: &[Id], after: &[Id]) -> bool {
     let majority = |active: &[Id]| active.len() / 2 + 1;
@@ -222,11 +225,10 @@ pub fn majorities_meet(before: &[Id], after: &[Id]) -> bool {
     majority(before) + majority(after) > all
 }
 
-/// Decides. `survives` says whether an array with this superblock gives all data when these slots
-/// are lost.
+/// Decides what to assemble. `survives` tells whether an array with this superblock still has all
+/// data if these slots are lost.
 ///
-/// # Errors
-/// Each case of [`AssembleError`]; nothing was changed then.
+/// # Errors Each case of [`AssembleError`]; nothing has been changed then.
 pub fn decide(
     found: &[Found],
     force_degraded: bool,
@@ -252,7 +254,8 @@ pub fn decide(
         needs_recovery: !newest.clean,
         survives: true,
     };
-    // Those active before who cannot have gone on since then in another part of the array.
+    // Members that were active before, and cannot have continued since then in another part of the
+    // array.
     let was_active = |own: &Superblock, before: &Predecessor| {
         let of_this_part = own.seq <= before.seq || own.log_epoch == newest.log_epoch;
         own.seq <= newest.seq && of_this_part && before.active.contains(&own.self_id)
@@ -304,7 +307,7 @@ fn check_disks(found: &[Found]) -> Result<(), AssembleError> {
 
 type Members<'a> = Vec<(usize, &'a Superblock)>;
 
-/// Members whose superblock can be read, and those that are damaged.
+/// Splits the members into those whose superblock can be read, and damaged ones.
 fn sort_out(found: &[Found]) -> Result<(Members<'_>, Vec<Unused>), AssembleError> {
     let mut members = Vec::new();
     let mut unused = Vec::new();
@@ -347,7 +350,8 @@ fn check_one_array(found: &[Found], members: &Members<'_>) -> Result<(), Assembl
     Err(AssembleError::TwoArrays { arrays: arrays.into_iter().map(line).collect() })
 }
 
-/// No two disks are given one identity ([`Id::member`]): those that share one were copied by hand.
+/// Checks that no two disks have the same identity ([`Id::member`]): disks that share one were
+/// copied by hand.
 fn check_clones(found: &[Found], members: &Members<'_>) -> Result<(), AssembleError> {
     for (_, own) in members {
         let same = members.iter().filter(|(_, other)| other.self_id == own.self_id);
@@ -359,9 +363,9 @@ fn check_clones(found: &[Found], members: &Members<'_>) -> Result<(), AssembleEr
     Ok(())
 }
 
-/// The newest superblock. Only those count that place their own disk in a slot, or as a
-/// replacement: a change takes effect without the spares, and a crash may leave one with a
-/// superblock that never did (so may adding one).
+/// The newest superblock. Only those count that list their own disk in a slot or as a replacement.
+/// A change takes effect without the spares, so a crash may leave a spare with a superblock that
+/// never took effect; so may the adding of a spare.
 fn newest(
     found: &[Found],
     members: &Members<'_>,
@@ -379,7 +383,7 @@ fn newest(
     let part = |of: &Superblock, same: bool| -> Members<'_> {
         latest.iter().filter(|(_, own)| own.says_the_same(of) == same).copied().collect()
     };
-    // One that is in effect is held by all that it lists.
+    // A superblock in effect is held by every member that it lists.
     let is_in_effect_nowhere =
         |one: &Superblock| part(one, false).iter().any(|(_, other)| lists(one, other.self_id));
     let most = latest.iter().max_by_key(|(_, own)| (part(own, true).len(), own.log_epoch));
@@ -396,17 +400,17 @@ fn newest(
     Err(AssembleError::SplitBrain { one: names(here), other: names(elsewhere) })
 }
 
-/// Whether a superblock cannot be in effect without this member.
+/// Whether a superblock can be in effect only if this member holds it.
 fn lists(superblock: &Superblock, member: Id) -> bool {
     matches!(superblock.role_of(member), Role::Slot(..) | Role::Replacement(_))
 }
 
-/// Why a member that failed is not taken back by itself.
+/// Why a failed member is not taken back automatically.
 const LEFT: &str = "it failed, or was failed by command; if it works again, add it: only what was written since is rebuilt";
 
-/// The slot that a member left and may take again with what it held: it is in the state in which
-/// it left. One with a superblock older than it had then was set back; one of another assembly was
-/// in use elsewhere since.
+/// The slot that a former member may take again with its data, if it is in the state in which it
+/// left. A member with an older superblock was set back; one of another assembly was used elsewhere
+/// since.
 pub(crate) fn may_return(newest: &Superblock, own: &Superblock) -> Option<usize> {
     let slots = (newest.array_id == own.array_id).then_some(&newest.slots)?;
     slots.iter().position(|slot| {
@@ -418,7 +422,7 @@ pub(crate) fn may_return(newest: &Superblock, own: &Superblock) -> Option<usize>
     })
 }
 
-/// What a member is to the array, or why it is nothing.
+/// The role of a member, or why it has none.
 fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role, String> {
     let role = newest.role_of(own.self_id);
     let needed = newest.area.data_offset + newest.rows * newest.unit_bytes;
@@ -452,8 +456,8 @@ fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role,
 }
 
 impl Assembly {
-    /// Marks what is missing, and refuses if the rest is not enough. `before_found`: how many of
-    /// those active before the newest superblock were found, if that matters.
+    /// Marks missing members, and refuses to start if the rest is not enough. `before_found` is the
+    /// number of members found that were active before the newest superblock, if that matters.
     fn judge(
         &mut self,
         found: &[Found],
@@ -470,7 +474,7 @@ impl Assembly {
                     self.lost.push(slot);
                     meta.state = SlotState::Missing;
                 }
-                // Its replacement goes on as that of a lost member.
+                // Its replacement continues as that of a lost member.
                 if let (Some(replacement), Some(index)) =
                     (meta.replacement.take(), self.replacements[slot].take())
                 {
@@ -513,14 +517,13 @@ impl Assembly {
         }
     }
 
-    /// Keeps for the members that are not there what they hold, should they come back
-    /// (`region_map/absence.rs`). Not if the array was started by force: they may then hold what
-    /// the others do not.
+    /// Remembers the state of absent members in case they come back (`region_map/absence.rs`). Not
+    /// if the array was started by force: they may then hold data that the others lack.
     fn remember_absent(&mut self) {
         if self.forced || self.superblock.consistency == Consistency::None {
             return;
         }
-        // One that was being rebuilt keeps its lane: that says what it lacks.
+        // A member that was being rebuilt keeps its lane, which tells what it lacks.
         let mut lost = self.lost.clone();
         lost.sort_by_key(|slot| self.newest.slots[*slot].state == SlotState::Active);
         for slot in lost {
@@ -530,7 +533,7 @@ impl Assembly {
             };
             let meta = &mut self.superblock.slots[slot];
             if meta.state == SlotState::Missing {
-                // One behind is what a crash in the middle of a change may leave.
+                // A crash in the middle of a change may leave a member one behind.
                 let seq = self.newest.seq.saturating_sub(1);
                 let log_epoch = self.newest.log_epoch;
                 meta.left = lane.map(|lane| LeftMeta { lane, seq, log_epoch, absent: true });

@@ -1,10 +1,10 @@
 //! From members to a running array, and back: assembly, replacements, and the clean stop.
 //!
 //! Assembly changes nothing on disk until it is certain that the array may be started
-//! ([`crate::assemble`] decides that from what the members say). Then members that did not come are
-//! excluded, durably. If the array was not stopped cleanly, it recovers (`recover.rs`) without them,
-//! and only then makes the new state durable: not clean, a new log epoch. A crash before that
-//! repeats the recovery.
+//! ([`crate::assemble`] decides that from the superblocks). Then absent members are excluded,
+//! durably. If the array was not stopped cleanly, it recovers (`recover.rs`) without them, and only
+//! then makes the new state durable: not clean, a new log epoch. A crash before that repeats the
+//! recovery.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -33,32 +33,32 @@ use crate::superblock::{
 use crate::uuid::Id;
 use crate::volume::Array;
 
-/// How to assemble an array.
+/// Options of [`Array::assemble`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AssembleOptions {
-    /// Start although members are missing that may hold newer data.
+    /// Start even if the missing members may hold newer data.
     pub force_degraded: bool,
-    /// Change nothing on the members and take no writes.
+    /// Change nothing on the members, and take no writes.
     pub read_only: bool,
-    /// The time now, in seconds since 1970: what dates in the status count from.
+    /// The time now, in seconds since 1970: the base of the dates in the status.
     pub now_unix_s: u64,
-    /// A random number, new for each assembly: what tells this assembly's log records from any
+    /// A random number, new for each assembly: distinguishes this assembly's log records from any
     /// other bytes.
     pub nonce: u64,
 }
 
 impl Array {
-    /// Assembles an array from its members; disks in any order. Recovers from a crash before it
+    /// Assembles an array from its members, given in any order. Recovers from a crash before it
     /// returns, and starts resync and rebuild in the background if they are due.
     ///
-    /// # Errors
-    /// If the disks are not of one array, or not enough of it; nothing is then changed on them.
+    /// # Errors If the disks are not of one array, or not enough of it; nothing on them is changed
+    /// then.
     pub async fn assemble(
         rt: &Rt,
         disks: Vec<Rc<dyn Disk>>,
         options: AssembleOptions,
     ) -> Result<Self, ArrayError> {
-        // All at once: of disks that do not answer, each takes its time limit.
+        // Concurrently: each disk that does not answer takes its full time limit.
         let found = disks.iter().map(|disk| async move {
             let superblock = read_superblock(&**disk).await;
             Found { superblock, disk: disk.info().clone() }
@@ -75,7 +75,7 @@ impl Array {
         if !read_only {
             array.recover(&disks, &assembly, options.nonce).await?;
             for (_, index) in &assembly.returning {
-                // One that fails at this is out as it was.
+                // If this fails, the disk stays out as before.
                 let _ = array.take_back(&disks[*index]).await;
             }
             array.start_jobs();
@@ -84,7 +84,7 @@ impl Array {
     }
 }
 
-/// Whether an array gives all its data without these slots.
+/// Whether all data remains available without these slots.
 fn survives(superblock: &Superblock, gone: &[usize]) -> bool {
     geometry_of(superblock).is_ok_and(|geometry| geometry.survives(gone.iter().copied().collect()))
 }
@@ -179,7 +179,7 @@ fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
 /// Pages of the map that are read at once from all members.
 const PAGES_AT_ONCE: usize = 64;
 
-/// The region map, from all members in slots: the newest valid copy of each page.
+/// Loads the region map from all members in slots: the newest valid copy of each page.
 async fn load_map(superblock: &Superblock, disks: &[Rc<dyn Disk>]) -> RegionMap {
     let map = RegionMap::new(map_config(superblock));
     let mut report = LoadReport::default();
@@ -189,7 +189,7 @@ async fn load_map(superblock: &Superblock, disks: &[Rc<dyn Disk>]) -> RegionMap 
         let len = 2 * (pages.len() * PAGE_BYTES) as u64;
         let mut parts: Vec<Frozen> = Vec::new();
         for disk in disks {
-            // What cannot be read the others have too.
+            // The other members have a copy of what cannot be read here.
             let salvaged = salvage(&**disk, offset, len).await;
             let part = salvaged.map_or_else(|_| Buf::zeroed(to_len(len)), |found| found.area);
             parts.push(part.freeze());
@@ -207,8 +207,8 @@ impl Inner {
         assembly: &Assembly,
         nonce: u64,
     ) -> Result<(), ArrayError> {
-        // A member that a crash kept from getting the newest superblock gets it before anything
-        // else.
+        // A crash kept these members from getting the newest superblock: they get it before
+        // anything else is written.
         for index in &assembly.lagging {
             let disk = &*disks[*index];
             if let Some(own) = read_superblock(disk).await? {
@@ -216,9 +216,9 @@ impl Inner {
             }
         }
         if assembly.needs_recovery {
-            // What was found may be in a cache only, also superblocks whose writers died: a member
-            // that loses its newest in the next crash would be two behind the others. One that
-            // fails here fails again where that is looked at.
+            // What was read may only be in a cache, even superblocks whose writing program died. A
+            // member that loses its newest superblock in the next crash would be two behind the
+            // others. A flush that fails here fails again where the failure is handled.
             let members = assembly.slots.iter().chain(&assembly.replacements).flatten();
             join_all(members.map(|index| disks[*index].flush())).await;
         }
@@ -229,7 +229,7 @@ impl Inner {
             self.begin_run(nonce, has_log.then_some(log_epoch));
             self.affirm(disks, assembly).await?;
             if assembly.needs_recovery {
-                // The missing lack what recovery writes.
+                // Missing members will lack what recovery writes.
                 self.commit_members().await;
                 self.check_writable()?;
             }
@@ -237,8 +237,8 @@ impl Inner {
         let mut unread = Vec::new();
         if assembly.needs_recovery {
             let superblock = self.members.superblock.borrow().clone();
-            // A member and its replacement may hold different halves of what was being written; the
-            // member counts.
+            // A member and its replacement may hold different halves of a write in progress at the
+            // crash; the member's contents count.
             let lanes = superblock.slots.iter().filter_map(|slot| slot.replacement.as_ref());
             let stale = lanes.fold(0, |all, replacement| all | 1 << replacement.lane);
             match superblock.consistency {
@@ -256,8 +256,7 @@ impl Inner {
         self.check_writable()
     }
 
-    /// From the next superblock on this is another run, which has not replayed the log of
-    /// `unreplayed`.
+    /// Makes the next superblock that of a new run, which has not replayed the log of `unreplayed`.
     fn begin_run(&self, nonce: u64, unreplayed: Option<u64>) {
         let mut superblock = self.members.superblock.borrow_mut();
         superblock.clean = false;
@@ -265,8 +264,8 @@ impl Inner {
         superblock.unreplayed = unreplayed;
     }
 
-    /// The newest superblock is made that of this run before anything else relies on it: see the
-    /// head of `assemble.rs`.
+    /// Makes the newest superblock that of this run before anything else relies on it: see the head
+    /// of `assemble.rs`.
     async fn affirm(&self, disks: &[Rc<dyn Disk>], assembly: &Assembly) -> Result<(), ArrayError> {
         let turn = self.members.turn_to_commit().await;
         let (superblock, mut holders, failed) =
@@ -292,7 +291,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether a disk can be a member, and is none yet.
+    /// Checks that a disk can be a member, and is not one already.
     pub(crate) fn check_fits(&self, disk: &dyn Disk) -> Result<(), ArrayError> {
         let info = disk.info();
         let needed = self.geometry.data_offset + self.geometry.rows * self.geometry.unit_bytes;
@@ -327,7 +326,7 @@ impl Inner {
         self.check_fits(&*disk)?;
         let info = disk.info();
         if self.zeroed.get() && !info.fast_zeroes {
-            // Zeroing all of it would take hours: from now on a region is zeroed, on all members,
+            // Zeroing all of it would take hours. From now on each region is zeroed on all members
             // before its first write.
             self.zeroed.set(false);
             self.map.set_zero_first(true);
@@ -336,22 +335,22 @@ impl Inner {
         }
         let id = self.members.superblock.borrow_mut().new_member_id();
         let superblock = self.members.superblock.borrow().clone();
-        // It may be a member that left, which the array would take back after a crash.
+        // It may be a former member, which the array would take back after a crash.
         erase_label(&*disk).await?;
         prepare_member(&*disk, &superblock).await?;
-        // The superblock first: a label without one would be a damaged member.
+        // The superblock first: a label without one would look like a damaged member.
         write_superblock(&*disk, &superblock, id).await?;
         write_label(&*disk, superblock.array_id, id).await?;
         Ok(Spare::new(id, disk))
     }
 
-    /// Ends everything in order. See [`Array::stop`].
+    /// Stops the array. See [`Array::stop`].
     pub(crate) async fn stop(&self) -> Result<(), ArrayError> {
         if self.stopped.replace(true) {
             return Err(ArrayError::Stopped);
         }
         self.end_jobs().await;
-        // Whoever changes a stripe holds some of the budget: all of it means that nobody does.
+        // Operations that change a stripe hold some of the budget: with all of it, none is running.
         let _quiet = self.budget.acquire(crate::array::BUDGET_BYTES).await;
         self.flush_members().await;
         if let Some(disk) = self.room.abandoned() {
@@ -362,7 +361,7 @@ impl Inner {
             return Ok(());
         }
         self.map.clean_all(self).await?;
-        // What waits for resync is noted in the map itself and does not make the stop unclean.
+        // Regions that await a resync are recorded in the map; the stop is clean all the same.
         self.members.superblock.borrow_mut().clean = true;
         self.commit_members().await;
         self.spares_told().await;

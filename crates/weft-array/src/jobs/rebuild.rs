@@ -40,7 +40,7 @@ use futures_util::stream::FuturesUnordered;
 use weft_rt::{Nanos, Task};
 
 use super::JobKind;
-use super::throttle::md::{Funnel, Manner};
+use super::throttle::md::{Manner, SpeedControl};
 use super::throttle::{Admission, Greedy, Pace, UsersFirst};
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -275,8 +275,8 @@ impl<'a> Pass<'a> {
 fn new_pace(pace: RebuildPace, now: Nanos) -> Box<dyn Pace> {
     match pace {
         RebuildPace::UsersFirst => Box::<UsersFirst>::default(),
-        RebuildPace::MdSleep => Box::new(Funnel::new(Manner::Sleep, now)),
-        RebuildPace::MdDepth => Box::new(Funnel::new(Manner::Depth, now)),
+        RebuildPace::MdSleep => Box::new(SpeedControl::new(Manner::Sleep, now)),
+        RebuildPace::MdDepth => Box::new(SpeedControl::new(Manner::Depth, now)),
         RebuildPace::Greedy => Box::<Greedy>::default(),
     }
 }

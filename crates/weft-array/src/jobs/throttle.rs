@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn users_have_one_stripe_beside_them_and_a_batch_below_the_minimum() {
+    fn while_users_are_active_one_stripe_is_in_flight_or_a_batch_below_the_minimum() {
         let now = 100 * SECOND;
         let first = |throttle: &Throttle| begun(&mut UsersFirst::default(), throttle, now, 0);
         assert_eq!(first(&throttle(0, None)), WINDOW);

@@ -1,7 +1,7 @@
-//! Executors: how a stripe that an order chose is carried out, and how many at a time.
+//! Executors: how the stripes that an order chose are rebuilt, and how many at a time.
 //!
-//! They differ in what their requests are like and in whose turn it is at a disk. What makes a
-//! stripe rebuilt is not theirs: see `stripe`.
+//! Executors differ in the size of their requests and in how these share a disk. When a stripe
+//! counts as rebuilt is decided elsewhere: see `stripe`.
 
 mod disk_oriented;
 mod pipelined;
@@ -15,13 +15,13 @@ use super::policy::{RebuildExecutor, RebuildPolicy};
 use crate::array::Inner;
 use crate::error::ArrayError;
 
-/// Carries out stripes.
+/// Rebuilds stripes.
 pub(crate) trait Executor {
-    /// Stripes in flight at most.
+    /// Most stripes in flight.
     fn window(&self, array: &Inner) -> usize;
 
-    /// Rebuilds one stripe on every slot that is being rebuilt. In a future of its own, which
-    /// outlives a change of the policy.
+    /// Rebuilds one stripe on every slot that is being rebuilt. The future is independent of the
+    /// executor, so it may outlive a change of the policy.
     fn rebuild(
         self: Rc<Self>,
         array: Rc<Inner>,

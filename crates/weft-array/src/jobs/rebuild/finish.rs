@@ -1,8 +1,8 @@
-//! Ends of a rebuild: regions whose stripes are all done lose their stale marks on disk, and a slot
-//! without stale regions becomes active.
+//! Finishing a rebuild: regions whose stripes are all rebuilt lose their stale marks on disk, and a
+//! slot without stale regions becomes active.
 //!
-//! A mark is cleared only after the replacement was flushed. Regions are finished some at a time,
-//! so that a flush is shared.
+//! A mark is cleared only after the replacement was flushed. Several regions are finished together,
+//! to share one flush.
 
 use weft_rt::{Nanos, SECOND, Task};
 
@@ -11,16 +11,16 @@ use crate::array::Inner;
 use crate::events::Event;
 use crate::superblock::{LastRebuild, SlotState};
 
-/// Regions whose marks are cleared together, at most: what a crash makes rebuild again, beside
-/// those that are partly rebuilt.
+/// Most regions whose marks are cleared together. After a crash these are rebuilt again, like the
+/// partly rebuilt ones.
 pub(super) const FINISH_REGIONS: usize = 16;
 
-/// New writes of a region that is being finished wait at most so long for those under way.
+/// The longest time for which new writes to a region wait while it is being finished.
 const GATE_TIME_MAX: Nanos = SECOND;
 
 impl Inner {
-    /// Clears the marks of what is done, in a task of its own: it waits for a flush, and the
-    /// rebuild must go on meanwhile.
+    /// Clears the marks of finished regions in a separate task, so that the rebuild continues
+    /// during the flush.
     pub(super) fn start_finishing(&self) -> Task<()> {
         let array = self.handle();
         self.rt.spawn(async move { array.finish_done().await })
@@ -32,11 +32,11 @@ impl Inner {
         }
     }
 
-    /// Clears the stale marks of regions that are rebuilt (`region_map/finish.rs` says how, and why
-    /// users need not wait). If the map cannot be written, or users keep a region busy, it stays
-    /// stale on disk, and is finished later. So does what requests brought to a disk of which the
-    /// superblock does not know yet: after a crash it may count as missing, and what log records
-    /// say of its units must then hold.
+    /// Clears the stale marks of rebuilt regions (`region_map/finish.rs` says how, and why users
+    /// need not wait). If the map cannot be written, or users keep a region busy, the region stays
+    /// stale on disk, and is finished later. The same goes for regions that requests rebuilt on a
+    /// disk that the superblock does not name yet. After a crash that disk may count as missing,
+    /// and what log records say about its units must then hold.
     async fn finish_regions(&self, lane: u8, regions: &[u64]) {
         let known = |(slot, used): &(usize, u8)| *used == lane && !self.members.is_staged(*slot);
         if self.members.rebuilding().iter().any(known) {
@@ -46,7 +46,7 @@ impl Inner {
         }
     }
 
-    /// Takes into service the slots of which nothing is stale any more.
+    /// Makes the slots active that have no stale regions left.
     pub(super) async fn finish_slots(&self, lanes: &[(usize, u8)]) {
         for (slot, lane) in lanes {
             self.map.late_regions_known(*lane).await;
@@ -60,19 +60,20 @@ impl Inner {
                 self.commit_members().await;
                 self.note_rebuild_ended();
                 self.events.emit(Event::RebuildFinished { slot: *slot });
-                // A replacement that waited for another active member can be the member now.
+                // A replacement that waited for another active member may become the member now.
                 self.jobs.wake();
             }
         }
     }
 
-    /// A slot is rebuilt, or replaced.
+    /// Notes that a slot was rebuilt, or its member replaced.
     pub(in crate::jobs) fn note_rebuild_ended(&self) {
         if self.members.rebuilding().is_empty() {
             let now = self.rt.now();
             self.jobs.rebuild.counts.ended(now);
             let started = self.jobs.rebuild.counts.get().started_ns.unwrap_or(self.clock.assembled);
-            // Durable with the next change of the superblock, at the latest a clean stop.
+            // Becomes durable with the next change of the superblock, at the latest at a clean
+            // stop.
             self.members.superblock.borrow_mut().last_rebuild = Some(LastRebuild {
                 ended_unix_s: self.clock.unix_s(now),
                 took_s: (now - started) / SECOND,
@@ -81,7 +82,7 @@ impl Inner {
         }
     }
 
-    /// What people are told of a rebuild that is under way.
+    /// The status of a rebuild in progress.
     pub(crate) fn rebuild_status(&self) -> Option<super::RebuildStatus> {
         if self.members.rebuilding().is_empty() {
             return None;

@@ -1,25 +1,25 @@
-//! The access monitor: which parts of the space that is being rebuilt users ask for.
+//! The access monitor: which parts of the space that is being rebuilt users access.
 //!
-//! An access counts if it meets a unit that its replacement lacks: that is what a rebuild can make
-//! better. Where nothing is lost, or what is asked for is rebuilt already, nobody comes here; the
-//! healthy path knows nothing of it.
+//! An access counts if its unit is stale on the replacement: there a rebuild would help. Accesses
+//! to units that are not lost, or are rebuilt already, do not come here, so the healthy path pays
+//! nothing.
 //!
-//! *Zones* are aligned runs of stripes. At most so many are kept, each with its popularity (a sum
-//! of accesses that count half after one half-life) and the stripe where it goes on. When a new
-//! zone comes and the table is full, it takes the place *and the popularity* of the coldest
-//! (Space-Saving: Metwally et al., ICDT '05; under forward decay: Cormode et al., ICDE '09): so
-//! whatever has more than 1/zones of the recent accesses is in the table, however many zones pass
-//! by.
+//! *Zones* are aligned runs of stripes. The monitor keeps a limited number of them, each with its
+//! popularity (a sum of accesses, each of which counts half after one half-life) and the stripe at
+//! which its rebuild continues. When a new zone comes and the table is full, it replaces the
+//! coldest zone and *inherits its popularity* (Space-Saving: Metwally et al., ICDT '05; under
+//! forward decay: Cormode et al., ICDE '09). So every zone with more than 1/zones of the recent
+//! accesses is in the table, however many zones pass by.
 //!
-//! *Ageing costs nothing.* Instead of making old accesses smaller, new ones are made greater: one
-//! at time t counts 2^(t/half-life). Order and ratios are the same, and no entry is touched until
-//! the numbers grow large, when all are scaled down together.
+//! *Ageing costs nothing.* Old accesses are not scaled down; new ones count more. An access at time
+//! t counts 2^(t/half-life). Order and ratios are the same, and no entry changes until the numbers
+//! grow large; then all are scaled down together.
 //!
-//! An access costs one look-up among the zones kept (at most [`super::policy::ZONES_MAX`]). One
-//! that meets a new zone takes the coldest from a heap whose entries may be out of date: popularity
-//! only grows, so an entry that is met on top is put right and sinks, and each access causes that
-//! at most once. The cost of an access does not depend on the size of the space or the length of
-//! the run. Memory: some 80 bytes a zone.
+//! An access costs one look-up among the zones kept (at most [`super::policy::ZONES_MAX`]). An
+//! access to a new zone takes the coldest zone from a heap whose entries may be out of date:
+//! popularity only grows, so an outdated entry at the top is corrected and sinks, and each access
+//! causes at most one correction. The cost of an access depends neither on the size of the space
+//! nor on the length of the run. Memory: some 80 bytes per zone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -32,34 +32,34 @@ use super::policy::RebuildPolicy;
 /// Weights are scaled down after 64 half-lives.
 const RESCALE_BELOW: f64 = 1.0 / (1u128 << 64) as f64;
 
-/// Less than so many accesses is cold.
+/// Zones with fewer accesses are cold.
 const COLD: f64 = 1.0 / 64.0;
 
-/// A zone that is followed.
+/// A zone in the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Zone {
     pub number: u64,
-    /// The stripe to go on with.
+    /// The stripe at which its rebuild continues.
     pub next: u64,
-    /// Accesses, each with its weight.
+    /// The weighted sum of its accesses.
     pub popularity: f64,
 }
 
-/// Follows accesses.
+/// Counts accesses by zone.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     zone_stripes: u64,
     zones_max: usize,
     half_life: Nanos,
-    /// Weights count from here.
+    /// Weights are relative to this time.
     landmark: Nanos,
     zones: BTreeMap<u64, Zone>,
-    /// Coldest first; for each zone at least one entry that is not above its popularity. Those of
-    /// zones that were retired are left until they are met, or are too many.
+    /// Coldest first. Each zone has at least one entry that is not above its popularity. Entries of
+    /// retired zones stay until they come up, or until there are too many.
     coldest: BinaryHeap<Reverse<Entry>>,
 }
 
-/// A popularity, as bits (of positive numbers they have the same order), and the zone's number.
+/// A popularity as bits (for positive numbers these sort in the same order), and the zone's number.
 type Entry = (u64, u64);
 
 impl Monitor {
@@ -74,7 +74,7 @@ impl Monitor {
         }
     }
 
-    /// Takes other parameters. What was learnt is kept where zones stay what they are.
+    /// Adopts other parameters. Popularity is kept if the zones stay the same.
     pub fn set(&mut self, policy: &RebuildPolicy) {
         if (self.zone_stripes, self.half_life) != (policy.zone_stripes, policy.half_life()) {
             *self = Self::new(policy);
@@ -90,7 +90,7 @@ impl Monitor {
         self.coldest.clear();
     }
 
-    /// A user met a stripe that is not rebuilt.
+    /// Counts a user's access to a stripe that is not rebuilt.
     pub fn note(&mut self, stripe: u64, now: Nanos) {
         let weight = self.weight(now);
         let number = stripe / self.zone_stripes;
@@ -109,7 +109,7 @@ impl Monitor {
         }
     }
 
-    /// What an access now counts.
+    /// The weight of an access now.
     fn weight(&mut self, now: Nanos) -> f64 {
         let scale = self.scale(now);
         if scale >= RESCALE_BELOW {
@@ -124,7 +124,7 @@ impl Monitor {
         1.0
     }
 
-    /// Makes the heap anew, with one entry for each zone.
+    /// Rebuilds the heap, with one entry for each zone.
     fn sort_out(&mut self) {
         let entries =
             self.zones.values().map(|zone| Reverse((zone.popularity.to_bits(), zone.number)));
@@ -143,20 +143,20 @@ impl Monitor {
         }
     }
 
-    /// The most popular zone, unless all are cold.
+    /// The most popular zone; `None` if all are cold.
     pub fn hottest(&self, now: Nanos) -> Option<Zone> {
         let hotter = |a: &&Zone, b: &&Zone| a.popularity.total_cmp(&b.popularity);
         let hottest = self.zones.values().max_by(hotter)?;
         (hottest.popularity * self.scale(now) >= COLD).then_some(*hottest)
     }
 
-    /// What turns weights into accesses as they count at `now`.
+    /// The factor that turns weights into accesses as they count at `now`.
     #[expect(clippy::cast_precision_loss, reason = "half-lives, not nanoseconds, matter")]
     fn scale(&self, now: Nanos) -> f64 {
         (-(now.saturating_sub(self.landmark) as f64) / self.half_life as f64).exp2()
     }
 
-    /// The popularity of a zone, comparable with that of others.
+    /// The popularity of a zone, comparable with that of other zones.
     pub fn popularity(&self, number: u64) -> f64 {
         self.zones.get(&number).map_or(0.0, |zone| zone.popularity)
     }
@@ -167,14 +167,14 @@ impl Monitor {
         start..start.saturating_add(self.zone_stripes)
     }
 
-    /// A zone was rebuilt up to `next`.
+    /// Notes that a zone was rebuilt up to `next`.
     pub fn reached(&mut self, number: u64, next: u64) {
         if let Some(zone) = self.zones.get_mut(&number) {
             zone.next = next;
         }
     }
 
-    /// A zone is rebuilt.
+    /// Removes a zone that is rebuilt.
     pub fn retire(&mut self, number: u64) {
         self.zones.remove(&number);
     }
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Whatever zones come, grow, retire and age: the one that gives way is a coldest of all.
+    /// However zones come, grow, retire and age: the zone that is replaced is one of the coldest.
     #[test]
     fn the_coldest_gives_way() {
         let mut monitor = monitor(16);
@@ -223,7 +223,7 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let number = (random >> 60).pow(2) + (random >> 40) % 24;
             let now = n / 64 * SECOND;
-            // Whatever is scaled is scaled before the look.
+            // Rescale now, not during the look-up.
             monitor.weight(now);
             let aged = monitor.zones.clone();
             let (known, full) = (aged.contains_key(&number), aged.len() == 16);
@@ -256,7 +256,7 @@ mod tests {
             let (zone, popularity) = monitor.zones(u64::from(seconds) * SECOND)[0].clone();
             assert_eq!((zone, popularity), (0..10, 8.0 / f64::from(1 << seconds)));
         }
-        // Three accesses now are more than eight two half-lives ago.
+        // Three accesses now outweigh eight from two half-lives ago.
         for _ in 0..3 {
             monitor.note(15, 2 * SECOND);
         }

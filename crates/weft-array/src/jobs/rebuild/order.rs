@@ -1,8 +1,8 @@
 //! Orders: which stripe is rebuilt next.
 //!
-//! An order is asked for one stripe at a time and keeps only its own place. What is left it sees
-//! in [`Work`], so that no order can do a stripe twice or forget one: it may be changed for
-//! another at any time, and what users' requests bring to the replacement is simply not left.
+//! An order is asked for one stripe at a time, and keeps only its own position. It sees in [`Work`]
+//! what is left, so no order can rebuild a stripe twice or forget one. It may be replaced by
+//! another order at any time, and stripes that users' requests rebuild are no longer left.
 
 mod ascending;
 pub(super) mod popularity;
@@ -17,21 +17,21 @@ use super::work::Work;
 /// An order's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pick {
-    /// This stripe, which is left.
+    /// This stripe, which is left to rebuild.
     Stripe(u64),
-    /// It has looked long enough: others may run, and it is to be asked again.
+    /// Ask again: the order has looked at many stripes, and other tasks should run first.
     Later,
     /// Nothing is left.
     Nothing,
 }
 
-/// Which stripe is next.
+/// Chooses the next stripe.
 pub(crate) trait Order {
     /// The next stripe of `work`.
     fn next(&mut self, work: &Work<'_>, monitor: &mut Monitor, now: Nanos) -> Pick;
 }
 
-/// The order that is in effect while `lost_max` members are not whole.
+/// The order in effect while `lost_max` members are incomplete.
 pub(crate) fn in_effect(policy: &RebuildPolicy, lost_max: usize) -> RebuildOrder {
     match policy.order {
         RebuildOrder::Auto if lost_max > 1 => RebuildOrder::Redundancy,
@@ -40,7 +40,7 @@ pub(crate) fn in_effect(policy: &RebuildPolicy, lost_max: usize) -> RebuildOrder
     }
 }
 
-/// An order at its beginning; `order` is in effect.
+/// An order at its start; `order` is the one in effect.
 pub(crate) fn new(order: RebuildOrder, policy: &RebuildPolicy) -> Box<dyn Order> {
     match order {
         RebuildOrder::Ascending => Box::<ascending::Ascending>::default(),

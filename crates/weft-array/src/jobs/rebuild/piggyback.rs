@@ -1,15 +1,15 @@
-//! What users' requests bring to a replacement, and what they tell the monitor.
+//! Opportunistic rebuild from user I/O, and how users' accesses reach the monitor.
 //!
-//! A degraded read reconstructs a unit, a write has a new one in its hands: either may go to the
-//! replacement at once, and the stripe counts as rebuilt ([`Piggyback`]). The unit is the granule
-//! of the region map, so it counts only if it is there whole: a read that wants less is *widened*
-//! to the unit (the heads are there already), and a write that covers less has its stripe rebuilt
-//! right behind it. The user's answer waits for none of this: a read is answered when its bytes are
-//! there, before the replacement is written; only a write that covers whole units waits, as for any
-//! other member.
+//! A degraded read reconstructs a unit, and a write has a new one at hand. Either may be written to
+//! the replacement at once, so that the stripe counts as rebuilt ([`Piggyback`]). The region map
+//! records whole units only, so the whole unit must be there. A read of less is *widened* to the
+//! unit (the disk heads are there already); a write of less has its stripe rebuilt right behind it.
+//! Users do not wait for this. A read is answered when its bytes are there, before the replacement
+//! is written. Only a write that covers whole units waits, as for any other member.
 //!
-//! Locks and order are those of every rebuilt stripe (`stripe`): exclusive from gathering to the
-//! note, data on the replacement before the note, flushed before the mark on disk is cleared.
+//! Locks and order are those of every rebuilt stripe (`stripe`): the exclusive lock from gathering
+//! until the stripe is noted as rebuilt, data on the replacement before that note, and a flush
+//! before the mark on disk is cleared.
 
 use futures_util::future::join;
 use weft_code::UnitSet;
@@ -27,12 +27,12 @@ use crate::superblock::SlotState;
 use crate::write::Segment;
 
 impl Inner {
-    /// Whether there is anything to note of users' requests: the one test on the healthy path.
+    /// Whether users' accesses matter to a rebuild: the only check on the healthy path.
     pub(crate) fn is_monitored(&self) -> bool {
         !cfg!(feature = "unmonitored") && !self.members.all_active()
     }
 
-    /// A user reads a unit (of a mirror: any copy) while members are not whole.
+    /// Notes that a user reads a unit (of a mirror: any copy) while members are incomplete.
     pub(crate) fn note_read(&self, at: Address) {
         let on_replacement = |unit: usize| {
             let state = self.members.state(self.geometry.slot(at.stripe, unit));
@@ -51,7 +51,7 @@ impl Inner {
         }
     }
 
-    /// Units of `stripe` that are on a replacement and not rebuilt.
+    /// Units of `stripe` that belong on a replacement and are stale there.
     fn stale_targets(&self, stripe: u64) -> (Vec<Target>, UnitSet) {
         let lost = self.lost_units(stripe);
         let mut targets = self.targets(stripe);
@@ -60,12 +60,12 @@ impl Inner {
         (targets, units)
     }
 
-    /// How units may be brought now.
+    /// The kind of piggybacking that is possible now.
     fn piggyback(&self) -> Piggyback {
         if self.jobs.paused.get() || self.map.is_partial_full() || self.check_writable().is_err() {
             return Piggyback::Off;
         }
-        // Units too large to be held whole are brought by nobody.
+        // Units too large to be held whole are not piggybacked.
         if self.run_max() < self.geometry.unit_len() {
             return Piggyback::Off;
         }
@@ -77,7 +77,7 @@ impl Inner {
         })
     }
 
-    /// Whether a degraded read of these pieces brings a unit.
+    /// Whether a degraded read of these pieces can rebuild a unit.
     pub(crate) fn can_piggyback(&self, pieces: &StripePieces) -> bool {
         if self.members.rebuilding().is_empty() || self.mirrored {
             return false;
@@ -91,7 +91,8 @@ impl Inner {
         }
     }
 
-    /// Reads pieces of one stripe, answers, and brings what was reconstructed for them.
+    /// Reads pieces of one stripe, answers, and writes the reconstructed units to their
+    /// replacements.
     pub(crate) async fn read_and_piggyback(
         &self,
         mut pieces: StripePieces,
@@ -122,7 +123,7 @@ impl Inner {
             .map(|(unit, buf)| (Address { stripe, unit, unit_offset: 0 }, buf))
             .collect();
         if result.is_err() {
-            // What is wanted may be there all the same, if not the whole unit is.
+            // The wanted part may be readable even if the whole unit is not.
             pieces.append(&mut back);
             pieces.sort_by_key(|(at, _)| (at.unit, at.unit_offset));
             return answer.send(self.read_locked(pieces).await);
@@ -150,8 +151,8 @@ impl Inner {
         self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
     }
 
-    /// Carries out the write of a stripe (`write`), and brings to replacements what it covers
-    /// whole. The stripe's lock is held.
+    /// Carries out the write of a stripe (`write`), and writes to the replacements the units that
+    /// it covers whole. The stripe's lock is held.
     pub(crate) async fn write_and_piggyback(
         &self,
         stripe: u64,
@@ -189,7 +190,8 @@ impl Inner {
         whole
     }
 
-    /// The `stale` units that a write covers whole, or whose columns it determines.
+    /// The `stale` units that a write covers whole, or that are determined by units it covers
+    /// whole.
     fn covered(&self, stripe: u64, segments: &[Segment], stale: UnitSet) -> Units {
         let len = self.geometry.unit_len();
         let whole: Vec<(usize, &Frozen)> = segments
@@ -217,7 +219,7 @@ impl Inner {
         stale.iter().filter_map(|unit| Some((unit, value(unit)?))).collect()
     }
 
-    /// Rebuilds a stripe as soon as its lock is free, unless there is enough of that to do.
+    /// Rebuilds a stripe once its lock is free, unless enough others are waiting for that.
     fn rebuild_behind(&self, stripe: u64) {
         let Some(place) = self.jobs.rebuild.behind.try_acquire(1) else { return };
         let array = self.handle();
@@ -226,7 +228,7 @@ impl Inner {
             let Ok(_memory) = array.job_memory().await else { return };
             let _lock = array.locks.exclusive(stripe).await;
             array.jobs.throttle.charge(array.rt.now(), array.geometry.unit_bytes);
-            // A failure here is met, and reported, by the rebuild.
+            // The rebuild meets this failure again, and reports it.
             let _ = array.rebuild_whole(stripe, By::Piggyback).await;
         };
         drop(self.rt.spawn(task));

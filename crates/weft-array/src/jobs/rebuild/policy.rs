@@ -1,66 +1,66 @@
-//! How a rebuild goes about its work: order × executor × pace, and their parameters.
+//! The policy of a rebuild: order × executor × pace, and their parameters.
 
 use serde::{Deserialize, Serialize};
 use weft_rt::{MILLISECOND, Nanos};
 
-/// Which stripe is next.
+/// Which stripe is rebuilt next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RebuildOrder {
-    /// `redundancy` while more than one member is not whole, `popularity` otherwise.
+    /// `redundancy` while more than one member is incomplete, `popularity` otherwise.
     #[default]
     Auto,
     /// From the first stripe to the last.
     Ascending,
-    /// What users ask for most, first (PRO: Tian et al., FAST '07 and MSST '07).
+    /// The most requested stripes first (PRO: Tian et al., FAST '07 and MSST '07).
     Popularity,
-    /// Stripes that have lost most units, first.
+    /// The stripes that have lost most units first.
     Redundancy,
 }
 
-/// How a stripe is carried out.
+/// How a stripe is rebuilt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RebuildExecutor {
     /// Stripe by stripe, several in flight, whole units at a time (SOR).
     #[default]
     Stripe,
-    /// Small requests in a pipeline, at the same priority as users (PR, as Linux MD does).
+    /// Small pipelined requests at the same priority as users (PR, as Linux MD does).
     Pipelined,
-    /// A process for each surviving disk, and a writer (DOR: Holland and Gibson).
+    /// One reading process per surviving disk, one writing process (DOR: Holland and Gibson).
     Disk,
 }
 
-/// How it moves between the bounds of its rate.
+/// How fast a rebuild runs between the bounds of its rate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RebuildPace {
     /// One stripe in flight while users are active, the window otherwise.
     #[default]
     UsersFirst,
-    /// The funnel of Linux MD 2.6: sleeps beside users once it has its minimum.
+    /// The speed control of Linux MD 2.6: sleeps while users are active once it has its minimum.
     MdSleep,
-    /// The funnel of Linux MD today: a sync depth of 32 beside users.
+    /// The speed control of Linux MD today: a sync depth of 32 while users are active.
     MdDepth,
-    /// Nothing but the bounds: users are given no way.
+    /// Only the bounds: no consideration for users.
     Greedy,
 }
 
-/// What requests of users bring to the replacement.
+/// Opportunistic rebuild from user I/O.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Piggyback {
-    /// Nothing.
+    /// None.
     Off,
     /// Units that a request covers whole.
     #[default]
     Covered,
-    /// Every unit that a request touches, up to [`RebuildPolicy::widen_bytes_max`]: what is
-    /// missing of it is read, too.
+    /// Every unit that a request touches, if not larger than [`RebuildPolicy::widen_bytes_max`]:
+    /// the rest of the unit is read as well.
     Widen,
 }
 
-/// Gives an enum its values' names, as they are written in commands and in JSON.
+/// Gives an enum the names of its values, as written in commands and in JSON.
 macro_rules! named {
     ($type:ident, $($variant:ident = $name:literal),+) => {
         impl $type {
@@ -101,46 +101,45 @@ named!(
 );
 named!(Piggyback, Off = "off", Covered = "covered", Widen = "widen");
 
-/// The policy of an array's rebuilds. Can be changed while one runs; nothing that is done is
-/// done again.
+/// The policy of an array's rebuilds. It can be changed during a rebuild; nothing is rebuilt twice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RebuildPolicy {
-    /// Which stripe is next.
+    /// Which stripe is rebuilt next.
     pub order: RebuildOrder,
-    /// How a stripe is carried out.
+    /// How a stripe is rebuilt.
     pub executor: RebuildExecutor,
-    /// How it moves between the bounds of its rate.
+    /// How fast it runs between the bounds of its rate.
     pub pace: RebuildPace,
-    /// What requests of users bring to the replacement.
+    /// Opportunistic rebuild from user I/O.
     pub piggyback: Piggyback,
-    /// Stripes of a hot zone that are rebuilt before the hottest zone is chosen anew.
+    /// Stripes of a hot zone that are rebuilt before the hottest zone is chosen again.
     pub slice_stripes: u64,
-    /// Stripes of a hot zone. Zones are aligned to this.
+    /// Size of a zone in stripes. Zones are aligned to it.
     pub zone_stripes: u64,
-    /// Hot zones followed at a time.
+    /// Most zones in the table.
     pub zones: usize,
-    /// Time in which an access comes to count half, in milliseconds.
+    /// Half-life of access popularity, in milliseconds.
     pub half_life_ms: u64,
-    /// Leave a slice as soon as another zone is twice as popular.
+    /// Whether to leave a slice as soon as another zone is twice as popular.
     pub preemptive: bool,
-    /// Bytes of a request of the pipelined executor.
+    /// Size of a request of the pipelined executor, in bytes.
     pub request_bytes: u64,
     /// Requests of the pipelined executor in flight (Linux MD: stripe heads).
     pub heads: usize,
-    /// Requests of each disk's process in flight, of the disk-oriented executor.
+    /// Requests in flight per disk, of the disk-oriented executor.
     pub disk_depth: usize,
     /// Memory for the buffers of the disk-oriented executor.
     pub pool_bytes: u64,
     /// Largest unit that [`Piggyback::Widen`] reads whole for a request that wants less.
     pub widen_bytes_max: u64,
-    /// Whether users' reads use what is rebuilt already. Linux MD did not before 2.6.34: only when
-    /// the whole member was rebuilt. Off, it is the baseline of experiments.
+    /// Whether users' reads use units that are rebuilt already. Linux MD before 2.6.34 did not,
+    /// until the whole member was rebuilt. Off, it is the baseline of experiments.
     #[serde(skip_serializing_if = "is_true")]
     pub redirect: bool,
 }
 
-/// Kept out of what members store: only the lab turns it off.
+/// Omitted from what members store: only the lab turns it off.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
 fn is_true(value: &bool) -> bool {
     *value
@@ -176,7 +175,7 @@ const POOL_BYTES_MAX: u64 = 64 << 20;
 
 impl RebuildPolicy {
     /// Linux MD's RAID-4, 5 and 6: pipelined, ascending, 4 KiB requests at the priority of users,
-    /// no piggybacking; with the funnel of 2.6, or today's.
+    /// no piggybacking, with the speed control of 2.6 or of today.
     #[must_use]
     pub fn linux_md(pace: RebuildPace) -> Self {
         Self {
@@ -195,7 +194,7 @@ impl RebuildPolicy {
         Self { request_bytes: 64 << 10, heads: 32, ..Self::linux_md(pace) }
     }
 
-    /// Disk-oriented rebuild as in RAIDframe: ascending, takes what users leave.
+    /// Disk-oriented rebuild as in RAIDframe: ascending, using all bandwidth that users leave.
     #[must_use]
     pub fn disk_oriented() -> Self {
         Self {
@@ -207,7 +206,7 @@ impl RebuildPolicy {
         }
     }
 
-    /// The time in which an access comes to count half.
+    /// Half-life of access popularity.
     #[must_use]
     pub fn half_life(&self) -> Nanos {
         self.half_life_ms.saturating_mul(MILLISECOND)
@@ -215,8 +214,7 @@ impl RebuildPolicy {
 
     /// Checks that all parameters are within their limits.
     ///
-    /// # Errors
-    /// What is wrong, and what would be right.
+    /// # Errors Which parameter is wrong, and its limits.
     pub fn check(&self) -> Result<(), String> {
         fn within<T: PartialOrd + std::fmt::Display>(
             what: &str,

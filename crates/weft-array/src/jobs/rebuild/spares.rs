@@ -1,21 +1,21 @@
-//! Taking spares: how a disk takes the place of a lost member.
+//! Taking spares: how a disk takes the slot of a lost member.
 //!
-//! Every written region is marked stale on the slot's lane of the region map, durably; then the
-//! superblock says that the slot is being rebuilt by that disk. From then on a crash resumes where
-//! the map stands. Regions never written need no rebuild, and what is first written from now on
-//! goes to the replacement directly.
+//! Every written region is marked stale in the slot's lane of the region map, durably. Then the
+//! superblock says that the slot is being rebuilt on that disk. From then on, a rebuild interrupted
+//! by a crash resumes from the map. Regions that were never written need no rebuild; what is first
+//! written from now on goes to the replacement directly.
 
 use crate::array::Inner;
 use crate::events::Event;
 use crate::members::Spare;
 use crate::superblock::SlotState;
 
-/// What a disk that takes a missing slot holds.
+/// What a disk holds that takes a missing slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Joining {
     /// Nothing.
     New,
-    /// All but what its lane marks: it is the slot's last member.
+    /// Everything except the regions marked in its lane: it is the slot's former member.
     Back,
 }
 
@@ -27,16 +27,16 @@ impl Inner {
             if self.members.free_lane().is_none() || !self.can_take_spare() {
                 break;
             }
-            // Records that had a sibling on the slot's last member are not needed any more, and
-            // the new ring says so from its beginning.
+            // Records that had a sibling on the slot's former member are retired, and the new ring
+            // says so from its start.
             self.retire_all().await;
             let Some(spare) = self.take_ready_spare().await else { break };
-            // Meanwhile somebody else may have taken the lane for a replacement.
+            // Another operation may have taken the lane for a replacement meanwhile.
             let Some(lane) = self.members.free_lane() else {
                 self.members.spares.push(spare);
                 break;
             };
-            // Or its last member has come back.
+            // Or the former member has come back.
             if self.members.state(slot) != SlotState::Missing {
                 self.members.spares.push(spare);
                 continue;
@@ -48,17 +48,17 @@ impl Inner {
         taken
     }
 
-    /// Whether a spare waits for a slot that is missing.
+    /// Whether a spare is ready and a slot is missing.
     pub(super) fn can_take_spare(&self) -> bool {
         self.members.spares.any_ready() && !self.members.missing().is_empty()
     }
 
-    /// Puts a disk into a slot that is missing. Returns whether it holds the slot, durably.
+    /// Puts a disk into a missing slot. Returns whether it holds the slot, durably.
     pub(super) async fn join(&self, slot: usize, lane: u8, spare: Spare, how: Joining) -> bool {
         let disk = spare.disk.info().name.clone();
-        // From here on, in one turn: what is written is stale on the new disk, and what is first
-        // written later goes to it. The superblock names the disk only when the map, with the
-        // stale marks, is durable on all members and on the disk itself.
+        // From here on, in one poll: regions written so far are stale on the new disk, and regions
+        // first written later go to it. The superblock names the disk only when the map with the
+        // stale marks is durable on all members and on the disk itself.
         if let Some(log) = &self.log {
             log.renew_ring(slot);
         }
@@ -91,7 +91,7 @@ impl Inner {
         self.commit_members().await;
         self.jobs.rebuild.counts.started(self.rt.now());
         self.events.emit(Event::RebuildStarted { slot, disk });
-        // A replacement may have stalled for want of another active member, just before.
+        // A replacement may just have stalled for lack of another active member.
         self.jobs.wake();
         true
     }

@@ -1,5 +1,5 @@
-//! What a rebuild shares with users' requests and with whoever looks at it: its policy, the
-//! monitor, regions that are done, and counts.
+//! What a rebuild shares with users' requests and with its status: policy, monitor, finished
+//! regions, counts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,38 +12,38 @@ use super::monitor::Monitor;
 use super::policy::{RebuildOrder, RebuildPolicy};
 use super::stripe::By;
 
-/// Stripes that are being rebuilt behind writes at a time, at most.
+/// Most stripes that are being rebuilt behind writes at a time.
 const BEHIND_MAX: usize = 8;
 
-/// Reads count half for the share of recent ones after this time.
+/// Half-life of a read's weight in the share of recent reads.
 const RECENT: Nanos = 5 * SECOND;
 
-/// Reads that ended before this time are not recent, however many they were.
+/// Reads older than this are not recent, however many they were.
 const LATELY: Nanos = 4 * RECENT;
 
-/// What rebuilds did since the array was assembled.
+/// Counts of rebuild work since the array was assembled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebuildCounts {
     /// Stripes that an executor rebuilt.
     pub stripes_rebuilt: u64,
-    /// Stripes that came with users' requests.
+    /// Stripes rebuilt from users' requests.
     pub stripes_piggybacked: u64,
-    /// Units of a member being rebuilt that users read, and that its replacement had.
+    /// Units of members being rebuilt that users read from the replacements.
     pub reads_redirected: u64,
-    /// Units of a member being rebuilt that users read, and that had to be reconstructed (of a
-    /// mirror: were read with a copy less to choose from).
+    /// Units of members being rebuilt that users read and that had to be reconstructed (of a
+    /// mirror: read with one copy less to choose from).
     pub reads_reconstructed: u64,
-    /// Requests to survivors, and their bytes.
+    /// Requests to survivors.
     pub source_reads: u64,
-    /// Bytes of these.
+    /// Bytes of these requests.
     pub source_bytes: u64,
-    /// Requests to replacements, and their bytes.
+    /// Requests to replacements.
     pub target_writes: u64,
-    /// Bytes of these.
+    /// Bytes of these requests.
     pub target_bytes: u64,
     /// When the last rebuild began, in nanoseconds of the engine's clock.
     pub started_ns: Option<u64>,
-    /// When it ended, with all members whole.
+    /// When it ended, with all members complete.
     pub ended_ns: Option<u64>,
 }
 
@@ -54,23 +54,23 @@ pub struct HotZone {
     pub offset_bytes: u64,
     /// Bytes on the array.
     pub length_bytes: u64,
-    /// Recent accesses, each counting half after a half-life.
+    /// Weighted sum of its accesses: each counts half after one half-life.
     pub popularity: f64,
 }
 
-/// A rebuild under way, as people are told.
+/// The status of a rebuild in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RebuildStatus {
-    /// The order that is in effect now.
+    /// The order in effect.
     pub order: RebuildOrder,
-    /// Everything else that was chosen.
+    /// The policy as configured.
     pub policy: RebuildPolicy,
-    /// Hot zones, the hottest first; the first of them, if there are many.
+    /// Hot zones, the hottest first; at most the first few.
     pub hot_zones: Vec<HotZone>,
-    /// Hot zones in all.
+    /// Number of hot zones.
     pub hot_zones_total: usize,
-    /// Of the recent reads of members being rebuilt, the share that the replacements had: these
-    /// needed no reconstruction. `None` if there was none.
+    /// Share of the recent reads of members being rebuilt that the replacements served without
+    /// reconstruction. `None` if there were no such reads.
     pub redirected_share: Option<f64>,
     /// Counts since assembly.
     pub counts: RebuildCounts,
@@ -79,7 +79,7 @@ pub struct RebuildStatus {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     all: Cell<RebuildCounts>,
-    /// Recent reads: redirected and all, and when they were last aged.
+    /// Recent reads, redirected and all, and when their weights were last updated.
     recent: Cell<(f64, f64, Nanos)>,
 }
 
@@ -115,7 +115,7 @@ impl Counts {
         });
     }
 
-    /// A user read a unit of a member that is being rebuilt.
+    /// Counts a user's read of a unit of a member that is being rebuilt.
     pub fn count_user_read(&self, redirected: bool, now: Nanos) {
         self.change(|all| {
             if redirected {
@@ -129,7 +129,7 @@ impl Counts {
         self.recent.set((hits * scale + f64::from(u8::from(redirected)), reads * scale + 1.0, now));
     }
 
-    /// The share of recent reads that were redirected; `None` if there were none lately.
+    /// The share of recent reads that were redirected; `None` without recent reads.
     pub fn redirected_share(&self, now: Nanos) -> Option<f64> {
         let (hits, reads, then) = self.recent.get();
         let lately = now.saturating_sub(then) < LATELY && reads * aged(then, now) >= 0.5;
@@ -157,9 +157,9 @@ pub(crate) struct RebuildState {
     epoch: Cell<u64>,
     pub monitor: RefCell<Monitor>,
     pub counts: Counts,
-    /// Places for stripes that are rebuilt behind writes.
+    /// Permits for stripes that are rebuilt behind writes.
     pub behind: Semaphore,
-    /// For each lane the regions whose stripes are all rebuilt.
+    /// For each lane, the regions whose stripes are all rebuilt.
     done: RefCell<BTreeMap<u8, Vec<u64>>>,
 }
 
@@ -184,7 +184,7 @@ impl RebuildState {
         look(&self.policy.borrow())
     }
 
-    /// Whether reads use what is rebuilt.
+    /// Whether reads use rebuilt units.
     pub fn redirects(&self) -> bool {
         self.policy.borrow().redirect
     }
@@ -199,17 +199,17 @@ impl RebuildState {
         self.epoch.get()
     }
 
-    /// All stripes of a region are rebuilt in `lane`: its mark is to be cleared.
+    /// Notes that all stripes of a region are rebuilt in `lane`: its mark can be cleared.
     pub fn region_done(&self, lane: u8, region: u64) {
         self.done.borrow_mut().entry(lane).or_default().push(region);
     }
 
-    /// Regions that wait for that.
+    /// Number of regions whose marks can be cleared.
     pub fn regions_done(&self) -> usize {
         self.done.borrow().values().map(Vec::len).sum()
     }
 
-    /// At most `most` regions of one lane that wait for it.
+    /// Takes at most `most` such regions of one lane.
     pub fn take_done(&self, most: usize) -> Option<(u8, Vec<u64>)> {
         let mut done = self.done.borrow_mut();
         let (lane, mut regions) = done.pop_first()?;
@@ -222,7 +222,7 @@ impl RebuildState {
         Some((lane, regions))
     }
 
-    /// Begins anew with these.
+    /// Replaces the list of `lane` by `regions`.
     pub fn set_done(&self, lane: u8, regions: Vec<u64>) {
         let mut done = self.done.borrow_mut();
         done.remove(&lane);

@@ -1,14 +1,15 @@
-//! The one place where a stripe becomes rebuilt, whoever asks for it: an executor of a rebuild, or
-//! a user's request that brings what it has (`piggyback`).
+//! The one place where a stripe becomes rebuilt, by an executor or by a user's request
+//! (`piggyback`).
 //!
-//! Under the stripe's exclusive lock: what is lost is gathered, written to the replacements, and
-//! only then noted in the region map. From that moment requests use the replacement, so nothing may
-//! be noted that is not wholly there – also not if a user's write came between gathering and
-//! writing, which is why the lock is held over both, or (disk-oriented) what was read without it is
-//! used only if nobody had the lock meanwhile.
+//! Under the stripe's exclusive lock, the stale units are gathered, written to the replacements,
+//! and only then noted as rebuilt in the region map. From that moment requests use the replacement,
+//! so a unit may be noted only if all of it is there. A user's write must not come between
+//! gathering and writing. So the lock is held over both; or, in the disk-oriented executor, units
+//! read without the lock are used only if no one locked the stripe for writing meanwhile.
 //!
-//! The note is in memory. On disk the region's mark is cleared later, when all of its stripes are
-//! done and flushed (`finish`): a crash makes a region stale again, never fresh.
+//! The note is in memory. The region's mark on disk is cleared later, when all of its stripes are
+//! rebuilt and flushed (`finish`). So a crash may make a rebuilt region stale again, but never a
+//! stale one fresh.
 
 use std::rc::Rc;
 
@@ -23,7 +24,7 @@ use crate::error::ArrayError;
 use crate::gather::{StripeAccess, Units};
 use crate::geometry::to_len;
 
-/// A unit on a replacement.
+/// A unit that belongs on a replacement.
 pub(crate) struct Target {
     pub unit: usize,
     slot: usize,
@@ -31,17 +32,17 @@ pub(crate) struct Target {
     disk: Rc<dyn Disk>,
 }
 
-/// How a stripe's columns are read and written.
+/// How the ranges of a stripe are read and written.
 #[derive(Debug)]
 pub(super) struct Requests {
-    /// Bytes of a request.
+    /// Size of a request in bytes.
     pub bytes: u64,
     pub class: Class,
-    /// Places for requests in flight.
+    /// Limits the requests in flight.
     pub heads: Option<Semaphore>,
 }
 
-/// Who brought a stripe to its replacements.
+/// What rebuilt a stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
     Executor,
@@ -49,7 +50,7 @@ pub(crate) enum By {
 }
 
 impl Inner {
-    /// The units of `stripe` on replacements.
+    /// The units of `stripe` that belong on replacements.
     pub(crate) fn targets(&self, stripe: u64) -> Vec<Target> {
         let units = self.geometry.units();
         let targets = self.members.rebuilding().into_iter().filter_map(|(slot, lane)| {
@@ -59,13 +60,13 @@ impl Inner {
         targets.collect()
     }
 
-    /// The units of targets that their replacements lack.
+    /// The targets' units that are stale on their replacements.
     pub(super) fn stale_of(&self, stripe: u64, targets: &[Target]) -> UnitSet {
         let stale = targets.iter().filter(|target| self.map.is_stale(target.lane, stripe));
         stale.map(|target| target.unit).collect()
     }
 
-    /// Rebuilds one stripe on every slot that is being rebuilt, each unit in one request. The
+    /// Rebuilds one stripe on every slot that is being rebuilt, with one request per unit. The
     /// caller holds its exclusive lock.
     pub(super) async fn rebuild_whole(&self, stripe: u64, by: By) -> Result<(), ArrayError> {
         let bytes = self.geometry.unit_bytes;
@@ -95,7 +96,7 @@ impl Inner {
                         ..StripeAccess::maintenance(stripe, from)
                     };
                     let len = to_len(requests.bytes.min(end - from));
-                    self.rebuild_columns(at, len, lost, wanted, &targets, requests)
+                    self.rebuild_range(at, len, lost, wanted, &targets, requests)
                 });
                 for part in join_all(parts).await {
                     failed = failed.union(&part?);
@@ -109,8 +110,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Gathers and writes a run of columns; the units that could not be written come back.
-    async fn rebuild_columns(
+    /// Gathers and writes a range of offsets. Returns the units that could not be written.
+    async fn rebuild_range(
         &self,
         at: StripeAccess,
         len: usize,
@@ -132,7 +133,7 @@ impl Inner {
         Ok(self.write_targets(at, targets, units).await)
     }
 
-    /// Writes units to their replacements; those that are not there afterwards come back.
+    /// Writes units to their replacements. Returns the units that are not there afterwards.
     pub(super) async fn write_targets(
         &self,
         at: StripeAccess,
@@ -145,7 +146,7 @@ impl Inner {
             self.jobs.rebuild.counts.count_write(data.len());
             let opts = WriteOpts { class: at.class, fua: false };
             let error = target.disk.write(offset, data.freeze(), opts).await.err()?;
-            // The replacement of a working member is not waited for.
+            // Neither users nor the rebuild wait for space on a replacement.
             if error.is_no_space() && self.members.holds(target.slot, &target.disk) {
                 let _ = self.note_no_space(target.slot);
             } else {
@@ -156,16 +157,16 @@ impl Inner {
         join_all(writes).await.into_iter().flatten().collect()
     }
 
-    /// A replacement that is still there and could not be written: it has no room.
+    /// The name of a replacement that is still in place and whose write failed: it has no space.
     pub(super) fn without_room(&self, targets: &[Target], failed: UnitSet) -> Option<String> {
         let full = |t: &&Target| failed.contains(t.unit) && self.members.holds(t.slot, &t.disk);
         targets.iter().find(full).map(|target| target.disk.info().name.clone())
     }
 
-    /// Notes that the units `written` of a stripe are on their replacements. Still under the
-    /// lock: from here on requests use a replacement – if it still is the disk that was written. A
-    /// target that lacked nothing when the others were gathered may lack all by now: its lane
-    /// began meanwhile.
+    /// Notes that the units `written` of a stripe are on their replacements. The stripe is still
+    /// locked: from here on requests use a replacement, provided that it still is the disk that was
+    /// written. A target that was not stale when the others were gathered may be stale now, if its
+    /// lane began meanwhile.
     pub(super) fn note_rebuilt(&self, stripe: u64, targets: &[Target], written: UnitSet, by: By) {
         let lanes = self.lanes();
         if !self.map.is_stale_in(lanes, stripe) {
@@ -181,7 +182,7 @@ impl Inner {
                 state.region_done(*lane, region);
             }
         }
-        // Replacements that hold no unit of the stripe: it is done as it is.
+        // Replacements without a unit of the stripe: nothing had to be rebuilt there.
         for (slot, lane) in self.members.rebuilding() {
             let units = self.geometry.units();
             let absent = units.iter().all(|unit| self.geometry.slot(stripe, unit) != slot);

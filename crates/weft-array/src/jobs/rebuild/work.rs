@@ -1,5 +1,6 @@
-//! What is left to do, as orders see it. The region map is the truth: what was rebuilt by whomever,
-//! or is needed no more, is not left, and nothing is kept of it here.
+//! The stripes that are left, as orders see them. The region map alone decides: stripes that were
+//! rebuilt in any way, or need no rebuild any more, are not left, and this file keeps no state of
+//! its own.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -7,18 +8,18 @@ use std::ops::Range;
 
 use crate::region_map::RegionMap;
 
-/// Stripes that nobody else may begin: those in flight, and those that could not be rebuilt.
+/// Stripes that must not be begun: those in flight, and those that could not be rebuilt.
 pub(crate) type Taken = RefCell<BTreeSet<u64>>;
 
-/// The stripes that are left.
+/// The stripes that are left to rebuild.
 pub(crate) struct Work<'a> {
     pub map: &'a RegionMap,
-    /// The lanes that are rebuilt (bit i is lane i).
+    /// The lanes that are being rebuilt (bit i is lane i).
     pub lanes: u8,
     pub taken: &'a Taken,
-    /// Units that a stripe has lost.
+    /// Number of units that a stripe has lost.
     pub lost: &'a dyn Fn(u64) -> usize,
-    /// Members that are not whole: no stripe has lost more units.
+    /// Incomplete members: no stripe has lost more units.
     pub lost_max: usize,
 }
 
@@ -34,12 +35,12 @@ impl Work<'_> {
         self.map.next_stale_in(self.lanes, stripes, |stripe| !taken.contains(&stripe))
     }
 
-    /// The first stripe from `from` on that is left, going round.
+    /// The first stripe left from `from` on, wrapping at the end.
     pub fn next_wrapping(&self, from: u64) -> Option<u64> {
         self.next_in(from..self.stripes()).or_else(|| self.next_in(0..from))
     }
 
-    /// A stripe of a region that was begun.
+    /// A stripe of a region that is partly rebuilt.
     pub fn next_begun(&self) -> Option<u64> {
         let taken = self.taken.borrow();
         let is_begun = |stripe: u64| {

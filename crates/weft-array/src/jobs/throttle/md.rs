@@ -1,11 +1,11 @@
-//! The speed funnel of Linux MD, as `md_do_sync` has it: the baseline of the papers.
+//! The speed control of Linux MD, as in `md_do_sync`: the baseline of the papers.
 //!
-//! After every 128 KiB of each member MD measures its speed over the last marks (one every 3 s, ten
-//! of them). Below the minimum it goes on whatever users do. Above it, it goes on only while it
-//! is below the maximum and the array was otherwise idle since the last look. If not:
-//! * **2.6** (the papers' kernels): it sleeps 250 ms, and looks again;
-//! * **today**: above the maximum it sleeps 500 ms; beside users it keeps at most 32 requests of
-//!   4 KiB in flight and, when it has as many, waits until all have ended.
+//! After every 128 KiB of each member, MD computes its speed over the last marks (one every 3 s,
+//! ten of them). Below the minimum it continues whatever users do. Above it, it continues only if
+//! it is below the maximum and the array was otherwise idle since the last check. If not:
+//! * **2.6** (the papers' kernels): it sleeps 250 ms, and checks again;
+//! * **today**: above the maximum it sleeps 500 ms; while users are active it keeps at most 32
+//!   requests of 4 KiB in flight and, when it has as many, waits until all have ended.
 
 use std::collections::VecDeque;
 
@@ -13,28 +13,28 @@ use weft_rt::{MILLISECOND, Nanos, SECOND};
 
 use super::{Admission, Bounds, Pace, Throttle};
 
-/// Bytes of each member between two looks (`window` of `md_do_sync`: 32 pages).
+/// Bytes of each member between two checks (`window` of `md_do_sync`: 32 pages).
 const LOOK_EVERY_BYTES: u64 = 128 << 10;
 /// Time between two marks, and how many are kept (`SYNC_MARK_STEP`, `SYNC_MARKS`).
 const MARK_STEP: Nanos = 3 * SECOND;
 const MARKS: usize = 10;
-/// User bytes since the last look that still count as idle (32 sectors, `is_mddev_idle`).
+/// User bytes since the last check that still count as idle (32 sectors, `is_mddev_idle`).
 const IDLE_BYTES: u64 = 32 * 512;
-/// Bytes in flight beside users today: 32 requests of 4 KiB (`sync_io_depth`).
+/// Bytes in flight while users are active today: 32 requests of 4 KiB (`sync_io_depth`).
 const DEPTH_BYTES: u64 = 32 * 4096;
 
-/// What it does when it may not go on.
+/// What it does when it may not continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// Sleeps 250 ms.
     Sleep,
-    /// Waits for what is in flight.
+    /// Waits for the requests in flight.
     Depth,
 }
 
-/// The funnel.
+/// The speed control.
 #[derive(Debug)]
-pub(crate) struct Funnel {
+pub(crate) struct SpeedControl {
     manner: Manner,
     marks: VecDeque<(Nanos, u64)>,
     bytes: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Funnel {
     draining: bool,
 }
 
-impl Funnel {
+impl SpeedControl {
     pub fn new(manner: Manner, now: Nanos) -> Self {
         Self {
             manner,
@@ -59,7 +59,7 @@ impl Funnel {
         }
     }
 
-    /// Bytes per second since the oldest mark, as MD rounds them.
+    /// Bytes per second since the oldest mark, rounded as MD does.
     fn speed(&mut self, now: Nanos) -> u64 {
         if self.marks.back().is_some_and(|(last, _)| now >= last + MARK_STEP) {
             self.marks.push_back((now, self.bytes));
@@ -80,7 +80,7 @@ impl Funnel {
     }
 }
 
-impl Pace for Funnel {
+impl Pace for SpeedControl {
     fn admit(
         &mut self,
         throttle: &Throttle,
@@ -138,8 +138,8 @@ mod tests {
 
     const UNIT: u64 = 64 << 10;
 
-    /// Bytes per second that the funnel lets through in a minute, with stripes that take
-    /// `each`, two at a time, and users that ask for 64 KiB every `users`.
+    /// The rate in bytes per second over a minute, if a stripe takes `each`, two run at a time, and
+    /// users request 64 KiB every `users`.
     fn rate(
         manner: Manner,
         (min, max): (u64, Option<u64>),
@@ -148,7 +148,7 @@ mod tests {
     ) -> u64 {
         let throttle = Throttle::default();
         throttle.set(min, max);
-        let mut funnel = Funnel::new(manner, 0);
+        let mut funnel = SpeedControl::new(manner, 0);
         let mut ends: VecDeque<Nanos> = VecDeque::new();
         let (mut now, mut done, mut next_user) = (0, 0, 0);
         while now < 60 * SECOND {
@@ -180,11 +180,11 @@ mod tests {
             assert!((4_500_000..5_500_000).contains(&idle), "{manner:?}: {idle}");
             assert!(rate(manner, (0, None), each, None) > 60_000_000, "{manner:?}");
         }
-        // Beside users the old funnel falls to its minimum, whatever the disks could give.
-        let beside = rate(Manner::Sleep, bounds, each, Some(3 * MILLISECOND));
-        assert!((900_000..1_300_000).contains(&beside), "{beside}");
-        // Today's goes on, but never with more than its depth.
-        let beside = rate(Manner::Depth, bounds, each, Some(3 * MILLISECOND));
-        assert!((4_000_000..5_500_000).contains(&beside), "{beside}");
+        // While users are active the old control falls to its minimum, whatever the disks could do.
+        let with_users = rate(Manner::Sleep, bounds, each, Some(3 * MILLISECOND));
+        assert!((900_000..1_300_000).contains(&with_users), "{with_users}");
+        // Today's continues, but never with more than its depth.
+        let with_users = rate(Manner::Depth, bounds, each, Some(3 * MILLISECOND));
+        assert!((4_000_000..5_500_000).contains(&with_users), "{with_users}");
     }
 }

@@ -1,16 +1,16 @@
-//! DOR: a process for each surviving disk that reads its own units in order, and a writer for each
-//! replacement (Holland, Gibson, Siewiorek: JDPD '94; RAIDframe). Theirs read at low priority; here
-//! a process has one read on its disk, so that a user waits for one at most.
+//! DOR: one process per surviving disk that reads its own units in order, and a writer per
+//! replacement (Holland, Gibson, Siewiorek: JDPD '94; RAIDframe). The original reads at low
+//! priority; here a process has one read on its disk, so that a user waits for at most one.
 //!
-//! Every disk goes at its own speed: none waits for the slowest but through the pool of buffers,
-//! which bounds how far they run apart. A process is the line before a disk's semaphore, which
-//! is served in the order in which stripes were begun.
+//! Every disk runs at its own speed. The pool of buffers bounds how far the disks run apart; apart
+//! from that, no disk waits for the slowest. A process is the queue of a disk's semaphore, which
+//! serves stripes in the order in which they were begun.
 //!
-//! Units of a stripe are thus read at quite different times, and holding its lock all the while
-//! would make users wait for the slowest disk. So they are read without it, under a *watch*: when
-//! all are there the lock is taken, and they are used if nobody who may write had it, and no more
-//! or other units are lost than when they were planned. Else the stripe is done once more, under
-//! its lock.
+//! So the units of a stripe are read at quite different times, and holding the stripe's lock
+//! throughout would make users wait for the slowest disk. Instead they are read without the lock,
+//! under a *watch*. When all are there, the lock is taken. The units are used if the stripe was not
+//! locked for writing meanwhile, and if exactly those units are lost that were lost when the reads
+//! were planned. Otherwise the stripe is rebuilt again, under its lock.
 
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ use crate::jobs::rebuild::policy::RebuildPolicy;
 use crate::jobs::rebuild::stripe::By;
 
 pub(super) struct DiskOriented {
-    /// A process for each slot.
+    /// One process per slot.
     processes: Vec<Semaphore>,
     pool_bytes: usize,
 }
@@ -42,7 +42,7 @@ impl DiskOriented {
         }
     }
 
-    /// Reads what `plan` asks for, each unit when its disk's process comes to it. Nothing if one
+    /// Reads what `plan` asks for, each unit when its disk's process reaches it. `None` if a unit
     /// cannot be read.
     async fn read(&self, array: &Inner, at: StripeAccess, plan: &Plan) -> Option<Units> {
         let len = array.geometry.unit_len();
@@ -52,15 +52,15 @@ impl DiskOriented {
             let _turn = self.processes[slot].acquire(1).await;
             let disk = array.members.disk(slot)?;
             let (result, buf) = disk.read(offset, Buf::new(len), at.class).await;
-            // What is wrong with it is found out, and seen to, under the lock; so is that it left
-            // its slot meanwhile, and may be wiped for another use by now.
+            // The cause is found and handled later, under the lock. The disk may also have left its
+            // slot meanwhile, and be wiped for another use.
             result.ok().filter(|()| array.members.holds(slot, &disk)).map(|()| (unit, buf))
         });
         join_all(reads).await.into_iter().collect()
     }
 
-    /// Reads without the lock, and uses what was read if nothing changed meanwhile. Says whether
-    /// the stripe is done.
+    /// Reads without the lock, and uses the result if nothing changed meanwhile. Returns whether
+    /// the stripe is rebuilt.
     async fn attempt(&self, array: &Inner, stripe: u64) -> bool {
         if array.run_max() < array.geometry.unit_len() {
             // Too much to be held whole.

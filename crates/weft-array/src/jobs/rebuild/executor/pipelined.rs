@@ -1,9 +1,9 @@
-//! PR: small requests in a pipeline, as Linux MD rebuilds (Lee and Lui, TPDS '02; `raid5.c`).
+//! PR: small pipelined requests, as in Linux MD (Lee and Lui, TPDS '02; `raid5.c`).
 //!
-//! MD cuts a member into *stripe heads* of 4 KiB. A rebuild takes heads in order, each of which
-//! reads, computes and writes by itself, up to 256 at a time, at the same priority as users; the
-//! block layer may join neighbours. Here a head is a request of `request_bytes`, and the heads of a
-//! stripe are under its lock together, because it is the stripe that becomes rebuilt.
+//! MD cuts a member into *stripe heads* of 4 KiB. A rebuild takes heads in order. Each head reads,
+//! computes and writes independently, up to 256 at a time, at the same priority as users; the block
+//! layer may merge adjacent requests. Here a head is a request of `request_bytes`. The heads of a
+//! stripe share its lock, because a stripe becomes rebuilt as a whole.
 
 use std::rc::Rc;
 
@@ -27,7 +27,7 @@ impl Pipelined {
     pub fn new(policy: &RebuildPolicy, array: &Inner) -> Self {
         let unit = array.geometry.unit_bytes;
         let bytes = policy.request_bytes.clamp(array.geometry.sector_bytes, unit);
-        // One more stripe than fits, so that a head that becomes free is taken at once.
+        // One stripe more than fits, so that a freed head is used at once.
         let window = policy.heads.div_ceil(to_len(unit / bytes)) + 1;
         let heads = Some(Semaphore::new(policy.heads));
         Self { requests: Requests { bytes, class: Class::User, heads }, window }

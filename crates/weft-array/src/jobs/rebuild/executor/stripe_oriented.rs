@@ -1,8 +1,7 @@
 //! SOR: stripe by stripe, several in flight, each unit in one request.
 //!
-//! A stripe holds its lock while it waits where its disks are busy, and what it has on a disk is
-//! before users who come later; the pace keeps a single one in flight beside users for these
-//! reasons.
+//! A stripe holds its lock while its requests wait for busy disks, and these requests are ahead of
+//! users' later ones. That is why the pace keeps a single stripe in flight while users are active.
 
 use std::rc::Rc;
 

@@ -1,16 +1,16 @@
-//! What users ask for most, first (PRO: Tian et al., FAST '07 and MSST '07, §2.1).
+//! The most requested stripes first (PRO: Tian et al., FAST '07 and MSST '07, §2.1).
 //!
-//! The scheduler gives a slice of so many stripes to the hottest zone of the [`Monitor`], then
-//! chooses anew. A zone is begun where users met it first and goes round, so that a hot spot is
-//! done before the rest of its zone. With nothing hot a slice goes to the space at large,
-//! ascending.
+//! The scheduler gives a slice of a fixed number of stripes to the hottest zone of the [`Monitor`],
+//! then chooses again. The rebuild of a zone starts where users first accessed it, and wraps
+//! around, so that a hot spot is done before the rest of its zone. If no zone is hot, a slice goes
+//! to the whole space, ascending.
 //!
-//! *No starvation.* One slice of every [`COLD_EVERY`] goes to the space at large whatever is hot:
-//! of n stripes at its front all are rebuilt within n·`COLD_EVERY` stripes. And no stripe becomes
-//! stale again, so the rebuild ends.
+//! *No starvation.* One slice of every [`COLD_EVERY`] goes to the whole space even if zones are
+//! hot: the first n stripes there are all rebuilt within n·`COLD_EVERY` stripes. And no stripe
+//! becomes stale again, so the rebuild ends.
 //!
 //! *Preemptive* (the paper's future work): a slice is left as soon as another zone is
-//! [`PREEMPT_FACTOR`] times as popular as its own. The factor keeps two zones from taking turns.
+//! [`PREEMPT_FACTOR`] times as popular as its own. The factor keeps two zones from alternating.
 
 use weft_rt::Nanos;
 
@@ -20,15 +20,15 @@ use crate::jobs::rebuild::monitor::Monitor;
 use crate::jobs::rebuild::policy::RebuildPolicy;
 use crate::jobs::rebuild::work::Work;
 
-/// One slice of so many goes to the space at large.
+/// One of this many slices goes to the whole space.
 pub(crate) const COLD_EVERY: u64 = 16;
 
 const PREEMPT_FACTOR: f64 = 2.0;
 
-/// Whose slice it is.
+/// Where the current slice goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// A hot zone's (its number), with the next stripe to look at.
+    /// To a hot zone: its number, and the next stripe to look at.
     Zone(u64, u64),
     Cold,
 }
@@ -74,7 +74,8 @@ impl Popularity {
                 best.number != number
                     && best.popularity > PREEMPT_FACTOR * monitor.popularity(number)
             }
-            // Nothing was hot when this slice was given, unless it is the one that is owed.
+            // This slice went to the whole space because nothing was hot, not because it was its
+            // turn.
             Turn::Cold => !self.slices.is_multiple_of(COLD_EVERY),
         }
     }
@@ -100,7 +101,7 @@ impl Order for Popularity {
                     return Pick::Stripe(stripe);
                 }
                 None => {
-                    // Done, or what is left of it is in flight.
+                    // Rebuilt, or the rest of it is in flight.
                     monitor.retire(number);
                     self.left = 0;
                 }

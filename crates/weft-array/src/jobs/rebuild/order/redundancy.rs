@@ -1,11 +1,11 @@
-//! Stripes that have lost most units first: those nearest to the loss of data.
+//! The stripes that have lost most units first: those closest to data loss.
 //!
-//! Where every stripe has a unit on every member, all stripes have lost alike – unless a rebuild
-//! was half done when the next member failed. Where stripes are narrower than the array (RAID-10,
-//! declustered layouts) few have lost two units, and only these are at risk.
+//! If every stripe has a unit on every member, all stripes have lost equally many units – unless a
+//! rebuild was half done when the next member failed. If stripes are narrower than the array
+//! (RAID-10, declustered layouts), few stripes have lost two units, and only these are at risk.
 //!
-//! One sweep for each number of lost units, the highest first. A sweep looks at no more than so
-//! many stripes at a time. It needs no bound of ageing: each sweep ends.
+//! There is one sweep for each number of lost units, the highest first. A sweep looks at a limited
+//! number of stripes at a time. No ageing is needed: each sweep ends.
 
 use weft_rt::Nanos;
 
@@ -14,12 +14,12 @@ use super::{Order, Pick};
 use crate::jobs::rebuild::monitor::Monitor;
 use crate::jobs::rebuild::work::Work;
 
-/// Stripes looked at before others may run.
+/// Most stripes examined before other tasks may run.
 const LOOK_MAX: usize = 2048;
 
 #[derive(Debug, Default)]
 pub(super) struct Redundancy {
-    /// Lost units that a stripe must have in this sweep; `None` before the first.
+    /// Lost units of the stripes of this sweep; `None` before the first sweep.
     level: Option<usize>,
     from: u64,
     rest: Ascending,
@@ -30,7 +30,7 @@ impl Order for Redundancy {
         for _ in 0..LOOK_MAX {
             let level = *self.level.get_or_insert(work.lost_max);
             if level <= 1 {
-                // Every stripe that is left has lost one.
+                // Every stripe that is left has lost one unit.
                 return self.rest.step(work);
             }
             match work.next_in(self.from..work.stripes()) {
