@@ -1,17 +1,17 @@
-//! Where things lie on a member.
+//! The areas on a member.
 //!
 //! ```text
 //! 0        label, 4 KiB
 //! 128 KiB  superblock, copy 0 (even sequence numbers)
 //! 256 KiB  superblock, copy 1 (odd sequence numbers)
-//! 512 KiB  region map: each 4 KiB page twice, side by side
+//! 512 KiB  region map: each 4 KiB page twice, the copies adjacent
 //!          log (policy ppl)
-//! n MiB    data: rows of one unit each
+//! n MiB    data: one unit after the other
 //! ```
 //!
-//! All offsets are the same on every member of an array, and multiples of 4096 also on disks with
-//! 512-byte sectors, so that a member can move to a 4 KiB disk. What lies between the parts is
-//! zeros. Nothing is kept at the end of a member: its file or volume may grow.
+//! All offsets are the same on every member of an array. They are multiples of 4096 even on disks
+//! with 512-byte sectors, so that a member can be moved to a 4 KiB disk. The gaps are zeros.
+//! Nothing is stored at the end of a member: its file or volume may grow.
 
 use serde::{Deserialize, Serialize, Serializer};
 use weft_disk::Bytes;
@@ -21,9 +21,9 @@ use crate::superblock::Consistency;
 
 /// Bytes of the label, at offset 0.
 pub const LABEL_BYTES: u64 = 4096;
-/// Where the two superblock copies lie.
+/// Offsets of the two superblock copies.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [128 << 10, 256 << 10];
-/// Room for one superblock copy, in bytes.
+/// Space for one superblock copy, in bytes.
 pub const SUPERBLOCK_BYTES: u64 = 128 << 10;
 /// Where the region map begins.
 pub const MAP_OFFSET: u64 = 512 << 10;
@@ -33,28 +33,28 @@ pub const DATA_ALIGN: u64 = 1 << 20;
 const MIB: u64 = 1 << 20;
 const LOG_BYTES_DEFAULT: u64 = 16 * MIB;
 const LOG_BYTES_MIN: u64 = MIB;
-/// The largest log: more gains nothing, and recovery reads all of it.
+/// The largest log: a larger one gains nothing, and recovery reads all of it.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
-/// On small members the log takes at most this part of the member.
+/// On small members the log takes at most this fraction of the member.
 const LOG_SHARE: u64 = 64;
 
-/// The places of the parts of a member, in bytes.
+/// Offsets and sizes of a member's areas, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Area {
-    /// Where the region map begins.
+    /// Offset of the region map.
     pub map_offset: u64,
-    /// Its size: twice its pages.
+    /// Size of the region map: each page counts twice.
     pub map_bytes: u64,
-    /// Where the log begins.
+    /// Offset of the log.
     pub log_offset: u64,
-    /// Its size; 0 unless the policy is `ppl`.
+    /// Size of the log; 0 unless the policy is `ppl`.
     pub log_bytes: u64,
-    /// Where the data begins.
+    /// Offset of the data.
     pub data_offset: u64,
 }
 
-/// [`Area`] as people's programs read it: on the disk the names are shorter.
+/// [`Area`] for JSON output: the names on disk are shorter.
 #[derive(Serialize)]
 struct InBytes {
     map_offset_bytes: u64,
@@ -64,10 +64,10 @@ struct InBytes {
     data_offset_bytes: u64,
 }
 
-/// The member cannot hold an array of this kind.
+/// A member cannot hold such an array.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AreaError {
-    /// It is too small.
+    /// The member is too small.
     #[error(
         "a member of {:#} is too small: at least {:#} are needed",
         Bytes(*member_bytes),
@@ -76,26 +76,26 @@ pub enum AreaError {
     TooSmall {
         /// The member's size.
         member_bytes: u64,
-        /// The least size that would do.
+        /// The smallest size that would do.
         least_bytes: u64,
     },
-    /// A log that no recovery could read in reasonable time.
+    /// The log is too large for recovery to read in reasonable time.
     #[error(
         "a log of {:#} is too large: at most {} are possible",
         Bytes(*log_bytes),
         Bytes(LOG_BYTES_MAX)
     )]
     LogTooLarge {
-        /// Bytes asked for.
+        /// Bytes requested.
         log_bytes: u64,
     },
-    /// So many regions that the map would not be bounded.
+    /// There are too many regions for the size limit of the map.
     #[error(
-        "the region map would have {regions} regions, more than {} : choose larger regions",
+        "the region map would have {regions} regions, more than {}: choose larger regions",
         region_map::REGIONS_MAX
     )]
     TooManyRegions {
-        /// Regions asked for.
+        /// Regions requested.
         regions: u64,
     },
 }
@@ -114,13 +114,11 @@ impl Area {
         names.serialize(serializer)
     }
 
-    /// Places the parts on members of `member_bytes` or more, with room in the map for `regions`
-    /// regions and at least `rows_min` rows of data. `log_bytes` is the size of the log if it is
-    /// to be another than the default.
+    /// Lays out members of `member_bytes` or more, with space in the map for `regions` regions and
+    /// at least `rows_min` units of data. `log_bytes` is the size of the log, if not the default.
     ///
-    /// # Errors
-    /// If the member is too small (with the size that would do), the regions are too many or the log
-    /// is too large.
+    /// # Errors If the member is too small (the error has the size that would do), there are too
+    /// many regions, or the log is too large.
     pub fn plan(
         member_bytes: u64,
         unit_bytes: u64,
@@ -150,15 +148,14 @@ impl Area {
         Ok(area)
     }
 
-    /// Rows of data on a member of `member_bytes`.
+    /// Units of data on a member of `member_bytes`.
     #[must_use]
     pub fn rows(&self, member_bytes: u64, unit_bytes: u64) -> u64 {
         member_bytes.saturating_sub(self.data_offset) / unit_bytes
     }
 
-    /// Whether the parts are in order, aligned, apart and bounded: what is checked of an area that
-    /// was read. That the disk is large enough for `data_offset` and the rows is checked when it is
-    /// to be used.
+    /// Whether the areas are in order, aligned, disjoint and bounded. This is checked when an area
+    /// is read; whether the disk is large enough for its data is checked when the disk is used.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let aligned = [self.map_offset, self.map_bytes, self.log_offset, self.log_bytes];
@@ -173,14 +170,14 @@ impl Area {
     }
 }
 
-/// Bytes of the log: 16 MiB, less on small members, but never less than [`log_bytes_min`].
+/// Size of the log: 16 MiB, less on small members, but at least [`log_bytes_min`].
 fn log_size(member_bytes: u64, unit_bytes: u64, asked: Option<u64>) -> u64 {
     let scaled = (member_bytes / LOG_SHARE).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT);
     asked.unwrap_or(scaled).next_multiple_of(4096).max(log_bytes_min(unit_bytes))
 }
 
-/// The smallest log: room for the records of two whole units, since the partial parity of one write
-/// is up to a unit.
+/// The smallest log: space for the records of two whole units, since the partial parity of one
+/// write may be a unit long.
 pub(crate) fn log_bytes_min(unit_bytes: u64) -> u64 {
     (2 * (unit_bytes + 4096)).next_multiple_of(MIB)
 }

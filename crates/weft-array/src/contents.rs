@@ -1,10 +1,10 @@
 //! What would be lost if a disk were taken.
 //!
-//! A disk is taken without being asked twice only if it looks unused. That nothing on it is
-//! *recognised* is not enough: data whose format is not known here is somebody's data too. So a
-//! disk counts as unused only if it reads as zeros at its start, at its end, and at samples between
-//! them. Files tell where they hold data, and the samples are taken there: a file that is one hole
-//! needs no reading, and a small part that was written is not missed.
+//! A disk is taken without a second question only if it looks unused. It is not enough that nothing
+//! on it is *recognised*: data in an unknown format is valuable too. So a disk counts as unused
+//! only if it reads as zeros at its start, at its end, and at samples between them. Files tell
+//! where they hold data, and the samples are taken there: a file without data needs no reading, and
+//! a small written part is not missed.
 
 use std::fmt;
 
@@ -14,13 +14,13 @@ use weft_rt::Buf;
 use crate::superblock::{Foreign, SuperblockError, find_foreign, read_superblock};
 use crate::uuid::Id;
 
-/// Bytes that are read at the start and at the end.
+/// Bytes read at the start and at the end.
 const EDGE_BYTES: u64 = 1 << 20;
-/// Samples between them, evenly apart.
+/// Number of evenly spaced samples between them.
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 16 << 10;
 
-/// What stands on a disk. Displayed, it follows "holds".
+/// What is on a disk. The displayed text follows the word "holds".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Contents {
     /// A member of a weft array.
@@ -30,16 +30,16 @@ pub enum Contents {
         /// The array.
         id: Id,
     },
-    /// A member of a weft array whose label or superblocks are damaged, or of another version.
+    /// A member of a weft array whose label or superblocks are damaged or of another version.
     Damaged {
         /// Why it cannot be read.
         why: String,
     },
-    /// What another program has left.
+    /// Data of another program.
     Foreign(Foreign),
-    /// Something that is not recognised.
+    /// Data that is not recognised.
     Unrecognised {
-        /// Where the first of it was seen, in bytes.
+        /// Byte offset of the first such data seen.
         offset: u64,
     },
 }
@@ -59,10 +59,9 @@ impl fmt::Display for Contents {
     }
 }
 
-/// What stands on `disk`; nothing if it looks unused.
+/// Finds out what is on `disk`; `None` if it looks unused.
 ///
-/// # Errors
-/// If the disk cannot be read.
+/// # Errors If the disk cannot be read.
 pub async fn contents(disk: &dyn Disk) -> Result<Option<Contents>, DiskError> {
     if let Some(recognised) = recognised(disk).await? {
         return Ok(Some(recognised));
@@ -71,7 +70,7 @@ pub async fn contents(disk: &dyn Disk) -> Result<Option<Contents>, DiskError> {
     Ok(unrecognised.map(|offset| Contents::Unrecognised { offset }))
 }
 
-/// What stands on `disk`, if it is recognised.
+/// What is on `disk`, if it is recognised.
 pub(crate) async fn recognised(disk: &dyn Disk) -> Result<Option<Contents>, DiskError> {
     match read_superblock(disk).await {
         Ok(Some(own)) => {
@@ -84,11 +83,11 @@ pub(crate) async fn recognised(disk: &dyn Disk) -> Result<Option<Contents>, Disk
     Ok(find_foreign(disk).await?.map(Contents::Foreign))
 }
 
-/// Where the first byte is seen that is not zero.
+/// Offset of the first byte seen that is not zero.
 async fn first_data(disk: &dyn Disk) -> Result<Option<u64>, DiskError> {
     let size = disk.info().size_bytes;
     let first_in = |offset: u64, len: u64| async move {
-        // Reads are of whole sectors, whatever a hole ends at.
+        // Reads are of whole sectors, wherever a hole ends.
         let start = match disk.next_data(offset) {
             Some(start) => start & !4095,
             None => return Ok(None),

@@ -1,4 +1,4 @@
-//! What a single member says, offline: for people who must find out what happened.
+//! What a single member's metadata says, offline: for diagnosis.
 
 use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
@@ -14,28 +14,28 @@ use crate::superblock::{
 };
 use crate::uuid::Id;
 
-/// Everything of one member.
+/// The metadata of one member.
 #[derive(Debug, Clone, Serialize)]
 pub struct MemberReport {
     /// The disk.
     pub disk: String,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// Its sectors, in bytes.
+    /// Its sector size in bytes.
     pub sector_bytes: u32,
-    /// Whether it is a member, and in which condition.
+    /// Whether it is a member, and the condition of its label.
     pub label: LabelReport,
     /// The superblock copies, if it is a member.
     pub copies: Vec<CopyReport>,
-    /// What it is to its array, by its newest superblock.
+    /// Its role in the array, according to its newest superblock.
     #[serde(serialize_with = "in_words")]
     pub role: Option<Role>,
     /// Its newest superblock.
     #[serde(serialize_with = "in_plain_words")]
     pub superblock: Option<Superblock>,
-    /// Why there is none, if it is a member.
+    /// Why there is no superblock, if it is a member.
     pub fault: Option<String>,
-    /// The region map as this member has it.
+    /// The region map according to this member.
     pub region_map: Option<MapReport>,
 }
 
@@ -55,9 +55,9 @@ pub enum LabelReport {
         /// Why not.
         what: String,
     },
-    /// No member.
+    /// Not a member.
     None {
-        /// What stands there instead, if it is recognised.
+        /// What is there instead, if it is recognised.
         foreign: Option<Foreign>,
     },
 }
@@ -71,7 +71,7 @@ pub enum CopyReport {
         /// Its sequence number.
         seq: u64,
     },
-    /// Nothing was written to its place yet: a new array has one copy only.
+    /// Its place was never written: a new array has one copy only.
     Unwritten,
     /// It cannot be used.
     Faulty {
@@ -80,7 +80,7 @@ pub enum CopyReport {
     },
 }
 
-/// A role as an object of words and numbers.
+/// A role in words and numbers.
 #[derive(Serialize)]
 struct RoleReport {
     kind: &'static str,
@@ -107,7 +107,7 @@ fn in_words<S: Serializer>(role: &Option<Role>, serializer: S) -> Result<S::Ok, 
     report.serialize(serializer)
 }
 
-/// A superblock as it is on disk, but for names without a unit and a state that is no word.
+/// A superblock as it is on disk, but with units in the names and states as words.
 fn in_plain_words<S: Serializer>(
     superblock: &Option<Superblock>,
     serializer: S,
@@ -128,27 +128,27 @@ fn in_plain_words<S: Serializer>(
     fields.serialize(serializer)
 }
 
-/// The region map in figures.
+/// Counts from the region map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MapReport {
     /// Regions of the array.
     pub regions: u64,
     /// Regions that were written.
     pub written: u64,
-    /// Regions in which a write may have been under way.
+    /// Regions in which a write may have been in progress.
     pub dirty: u64,
     /// Regions that need a resync.
     pub needs_resync: u64,
-    /// Regions that are stale on the replacement of each lane.
+    /// Regions that are stale on the replacement, for each lane.
     pub stale: Vec<u64>,
-    /// Pages of which this member has no whole copy.
+    /// Pages that are intact in neither place on this member.
     pub pages_lost: Vec<u64>,
 }
 
-/// Reads everything that a member says of itself and its array.
+/// Reads all metadata of a member.
 ///
-/// # Errors
-/// If the disk cannot be read. That it is damaged or no member is no error but what is reported.
+/// # Errors If the disk cannot be read. Damage, or a disk that is not a member, is not an error but
+/// part of the report.
 pub async fn examine(disk: &dyn Disk) -> Result<MemberReport, DiskError> {
     let info = disk.info();
     let mut report = MemberReport {
@@ -209,11 +209,9 @@ async fn map_report(disk: &dyn Disk, superblock: &Superblock) -> Result<MapRepor
     })
 }
 
-/// A member's map area, whole, as [`RegionMap::load`] wants it. Parts that cannot be read for a
-/// medium error are zeros.
+/// Reads a member's whole map area for [`RegionMap::load`]. Parts with medium errors are zeros.
 ///
-/// # Errors
-/// If the disk fails in another way.
+/// # Errors If the disk fails in another way.
 pub async fn read_map_area(disk: &dyn Disk, superblock: &Superblock) -> Result<Buf, DiskError> {
     const CHUNK: u64 = 4096;
     let (start, len) = (superblock.area.map_offset, superblock.area.map_bytes);

@@ -1,53 +1,54 @@
-//! The region map: what is known of each region of the array.
+//! The region map: what the array knows about each of its regions.
 //!
-//! A region is a run of `region_stripes` consecutive stripes. On disk it has two bytes: flags
-//! and stale lanes.
+//! A region is a run of `region_stripes` consecutive stripes. On disk it has two bytes, one of
+//! flags and one of lanes:
 //!
 //! | bit | means |
 //! |---|---|
-//! | `WRITTEN` | something was written; an unwritten region reads as zeros without I/O |
-//! | `DIRTY` | a write may be under way: after a crash data and parity may not match |
-//! | `NEEDS_RESYNC` | was dirty at a crash: parity is to be computed anew |
-//! | lane i | stale on the slot that is rebuilding in lane i: to be rebuilt |
+//! | `WRITTEN` | it was written; an unwritten region reads as zeros without I/O |
+//! | `DIRTY` | a write may be in progress: after a crash data and parity may not match |
+//! | `NEEDS_RESYNC` | it was dirty at a crash: parity must be recomputed |
+//! | lane i | stale on the slot that is being rebuilt in lane i: must be rebuilt |
 //!
 //! **Order.** `begin_write` returns when `WRITTEN` and `DIRTY` are durable on every member; only
-//! then may data be written. A bit that says "there is less to do" – `DIRTY`, `NEEDS_RESYNC` or a
-//! lane cleared, a region unwritten again – is cleared after the data that justifies it was
-//! flushed. So after a crash the map may say that there is more to do than there is, never less.
+//! then may data be written. A change that means less work – clearing `DIRTY`, `NEEDS_RESYNC` or a
+//! lane, making a region unwritten – is made only after a flush of the data that justifies it. So
+//! after a crash the map may ask for more work than necessary, never for less.
 //!
-//! **Pages.** The map is kept in 4 KiB pages of 2016 regions. Each page has two places on each
-//! member; its sequence number chooses between them, so a torn write leaves the page before. One
-//! write of a page is under way at a time; whatever is set meanwhile goes with the next one, so a
-//! burst of first writes costs two page writes, not one each (group commit). A write that fails is
-//! followed by sequence number + 2, in the same place: the last durable page is never overwritten,
-//! and pages of one number never differ.
+//! **Pages.** The map is stored in 4 KiB pages of 2016 regions. Each page has two places on each
+//! member, and its sequence number selects one of them, so a torn write leaves the previous page. A
+//! page has one write in progress at a time. Flags set meanwhile go with the next write, so a burst
+//! of first writes costs two page writes, not one each (group commit). A failed write is followed
+//! by sequence number + 2, in the same place: the last durable page is never overwritten, and pages
+//! with the same number never differ.
 //!
-//! **After a crash** members may hold different newest pages. The newest of all is taken; since it
-//! may be on one member only, it counts as not durable until it was written again, unchanged, to
-//! all: that happens by itself before the first use of the page's bits. A page that is whole on
-//! no member is replaced by the most careful one: all written, to be resynced, stale everywhere.
+//! **After a crash** members may hold different newest pages. The newest of all is used. Since it
+//! may be on one member only, it counts as not durable until it has been written, unchanged, to all
+//! members; that happens before the first use of the page's bits. A page that is intact on no
+//! member is replaced by the most conservative one: all regions written, to be resynced, and stale
+//! in every lane.
 //!
-//! **Cleaning.** A region stays dirty for a while after its last write, so that a busy one costs no
-//! page writes at all. Whoever owns the clock calls [`RegionMap::clean_idle`] now and then; it
-//! flushes the members and cleans what saw no write since the call before. At most `dirty_max`
-//! regions are dirty; a write that needs one more cleans the longest idle ones first. Beyond that
-//! bound come only as many as have writes in flight at the same time.
+//! **Cleaning.** A region stays dirty for a while after its last write, so a busy region costs no
+//! page writes. The owner of the clock calls [`RegionMap::clean_idle`] periodically; it flushes the
+//! members and cleans the regions without a write since the previous call. At most `dirty_max`
+//! regions are dirty; a write that needs one more first cleans the longest idle ones. Only regions
+//! with writes in flight at the same time may exceed that bound.
 //!
-//! **Rebuild.** A replacement gets a lane, and its bit is set in every written region. Within a
-//! region that is being rebuilt, the stripes that are done are kept in memory only; after a crash
-//! the region is rebuilt once more. Unwritten regions need no rebuild.
+//! **Rebuild.** A replacement gets a lane, whose bit is set in every written region. Which stripes
+//! of a partly rebuilt region are done is kept in memory only; after a crash the region is rebuilt
+//! from its beginning. Unwritten regions need no rebuild.
 //!
-//! **Absence.** A member that leaves gets a lane, too, if one is free: its bit is set in every
-//! region that was written, or may have been, since its last flush (`absence.rs`). If the member
-//! comes back, its rebuild begins with these regions only.
+//! **Absence.** A member that leaves gets a lane too, if one is free. Its bit is set in every
+//! region that was written, or may have been, since the last flush of that member (`absence.rs`).
+//! If the member comes back, only these regions are rebuilt.
 //!
-//! **Memory**: 8 bytes a region, plus one bit a stripe in regions that are partly rebuilt (at most
-//! [`PARTIAL_BYTES_MAX`]), plus a few words a page. A 10 TB array with the default of at most
-//! 131 072 regions needs 1 MiB.
+//! **Memory**: 8 bytes per region, plus one bit per stripe in partly rebuilt regions (at most
+//! [`PARTIAL_BYTES_MAX`]), plus a few words per page. A 10 TB array with the default of at most 131
+//! 072 regions needs 1 MiB.
 //!
-//! Futures of this module are to be driven to their end. If one is dropped while it writes a page,
-//! nobody knows when that write will land, so the page takes no further writes
-//! ([`MapError::Abandoned`]); dropping the whole map is a crash and safe.
+//! Futures of this module must be polled to completion. If one is dropped while it writes a page,
+//! it is unknown when that write will reach the disk, so the page takes no further writes
+//! ([`MapError::Abandoned`]). Dropping the whole map is like a crash, and safe.
 
 mod absence;
 mod clean;
@@ -78,38 +79,38 @@ pub use page::{REGIONS_MAX, area_bytes};
 const WRITTEN: u8 = 1;
 const DIRTY: u8 = 2;
 const NEEDS_RESYNC: u8 = 4;
-/// With these a region's bytes may change.
+/// While one of these is set the region's bytes may change.
 const UNSETTLED: u8 = DIRTY | NEEDS_RESYNC;
-/// The flags that are kept on disk.
+/// The flags stored on disk.
 const ON_DISK: u8 = WRITTEN | DIRTY | NEEDS_RESYNC;
-/// In memory: needs a resync that was asked for after the one under way had begun.
+/// In memory only: a resync was requested after the present one had begun.
 const RESYNC_AGAIN: u8 = 0x20;
-/// In memory: is to become unwritten, unless a write begins before.
+/// In memory only: is to become unwritten unless a write begins first.
 const UNWRITING: u8 = 0x10;
-/// In memory: had a write since the last look at it.
+/// In memory only: had a write since the last check.
 const TOUCHED: u8 = 0x40;
-/// In memory: flags are set that are not durable yet.
+/// In memory only: has flags that are not durable yet.
 const PENDING: u8 = 0x80;
 
-/// A page could not be made durable or the data not be flushed: more members failed than the
-/// array survives, or it is stopped.
+/// A page could not be made durable, or the data not be flushed: more members failed than the array
+/// survives, or the array is stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapStoreError {
-    /// A disk failed, and it was one too many.
+    /// A disk failed, and the array does not survive that.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The engine takes no writes any more.
+    /// The engine takes no more writes.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Why the map could not do what was asked.
+/// An operation of the map failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The members could not be written.
     #[error(transparent)]
     Store(#[from] MapStoreError),
-    /// A page write was given up half-way.
+    /// A page write was dropped before it ended.
     #[error("a write of region map page {page} was given up; the array must be assembled anew")]
     Abandoned {
         /// The page.
@@ -120,10 +121,10 @@ pub enum MapError {
 /// Future of a [`MapStore`] operation.
 pub type StoreFuture<'a> = Pin<Box<dyn Future<Output = Result<(), MapStoreError>> + 'a>>;
 
-/// What the map stands on: all live members at once.
+/// The storage below the map: all live members together.
 pub trait MapStore {
     /// Writes a page at this byte offset of every live member (active, rebuilding), durably (FUA).
-    /// A member that fails is to be excluded, durably, before this succeeds without it.
+    /// If a member fails, it must be excluded, durably, before this succeeds without it.
     fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_>;
     /// Makes every data write that completed before this call durable, on every live member.
     fn flush_data(&self) -> StoreFuture<'_>;
@@ -145,21 +146,21 @@ pub struct MapConfig {
     pub region_stripes: u64,
     /// Whether dirty regions are kept (all policies but `none`).
     pub track_dirty: bool,
-    /// Whether the members hold unknown bytes where regions are unwritten.
+    /// Whether the members hold unknown bytes in unwritten regions.
     pub zero_first: bool,
-    /// Dirty regions at most (but for those with writes in flight).
+    /// Most dirty regions (apart from those with writes in flight).
     pub dirty_max: usize,
 }
 
 impl MapConfig {
-    /// Regions of the array.
+    /// Number of regions.
     #[must_use]
     pub fn regions(&self) -> u64 {
         self.stripes.div_ceil(self.region_stripes)
     }
 }
 
-/// What is kept of a region.
+/// The state of a region in memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     flags: u8,
@@ -174,7 +175,7 @@ impl Entry {
     }
 }
 
-/// The map of one array. Methods take `&self`: it is shared by the tasks of one thread.
+/// The map of one array. Its methods take `&self`: it is shared by the tasks of one thread.
 #[derive(Debug)]
 pub struct RegionMap {
     config: MapConfig,
@@ -184,24 +185,24 @@ pub struct RegionMap {
     /// Dirty regions, each once, in the order in which they became dirty.
     dirty: RefCell<VecDeque<u64>>,
     written: Cell<u64>,
-    /// Held while regions are looked at, flushed and then cleared.
+    /// Held while regions are checked, flushed and then cleared.
     cleaner: Semaphore,
-    /// Writes that have room for one more dirty region and are about to use it.
+    /// Writes that have a permit for one more dirty region and have not used it yet.
     reserved: Cell<usize>,
-    /// Regions that are being zeroed for their first write, each with the lanes begun meanwhile:
-    /// their replacements were not zeroed.
+    /// Regions that are being zeroed for their first write, each with the lanes begun since then:
+    /// the replacements of those lanes were not zeroed.
     zeroing: RefCell<BTreeMap<u64, u8>>,
     zeroed: Notify,
-    /// Lanes whose bit newly written regions get.
+    /// Lanes whose bit is set in regions at their first write.
     joining: Cell<u8>,
-    /// Lanes of members that are absent: regions get their bit with DIRTY and NEEDS_RESYNC.
+    /// Lanes of absent members: their bit is set together with DIRTY and NEEDS_RESYNC.
     absent: Cell<u8>,
     rebuilt: RefCell<BTreeMap<(u8, u64), Rebuilt>>,
-    /// Regions whose stale marks are being cleared, or nothing.
+    /// The regions whose stale marks are being cleared.
     finishing: Finishing,
 }
 
-/// A write in flight; ends when dropped.
+/// A write in flight; it ends when this is dropped.
 #[derive(Debug)]
 pub struct WriteGuard<'a> {
     map: &'a RegionMap,
@@ -226,7 +227,7 @@ fn to_index(region: u64) -> usize {
 }
 
 impl RegionMap {
-    /// The map of a new array: nothing is written.
+    /// The map of a new array, with all regions unwritten.
     ///
     /// # Panics
     /// If the array has more than [`REGIONS_MAX`] regions.
@@ -253,14 +254,14 @@ impl RegionMap {
         }
     }
 
-    /// The shape it was made with.
+    /// The configuration it was made with.
     #[must_use]
     pub fn config(&self) -> &MapConfig {
         &self.config
     }
 
-    /// From now on the members hold unknown bytes where regions are unwritten (a replacement was
-    /// taken that was not zeroed), or do not.
+    /// Notes whether the members hold unknown bytes in unwritten regions from now on: they do once
+    /// a replacement is used that was not zeroed.
     pub fn set_zero_first(&self, zero_first: bool) {
         self.zero_first.set(zero_first);
     }
@@ -282,7 +283,7 @@ impl RegionMap {
         self.entries.borrow()[to_index(region)]
     }
 
-    /// Whether something was written to the region; if not it reads as zeros.
+    /// Whether the region was written; if not, it reads as zeros.
     #[must_use]
     pub fn is_written(&self, region: u64) -> bool {
         self.entry(region).has(WRITTEN)
@@ -294,31 +295,31 @@ impl RegionMap {
         self.entry(region).has(NEEDS_RESYNC)
     }
 
-    /// Whether a write may be under way as far as the disks know.
+    /// Whether a write may be in progress, as far as the disks know.
     #[must_use]
     pub fn is_dirty(&self, region: u64) -> bool {
         self.entry(region).has(DIRTY)
     }
 
-    /// Regions that were written.
+    /// Number of written regions.
     #[must_use]
     pub fn written_count(&self) -> u64 {
         self.written.get()
     }
 
-    /// Regions that are dirty.
+    /// Number of dirty regions.
     #[must_use]
     pub fn dirty_count(&self) -> usize {
         self.dirty.borrow().len()
     }
 
-    /// Regions that need a resync.
+    /// Number of regions that need a resync.
     #[must_use]
     pub fn resync_count(&self) -> u64 {
         self.entries.borrow().iter().filter(|entry| entry.has(NEEDS_RESYNC)).count() as u64
     }
 
-    /// The first region from `from` on that was written.
+    /// The first written region from `from` on.
     #[must_use]
     pub fn next_written(&self, from: u64) -> Option<u64> {
         self.next_where(from, |entry| entry.has(WRITTEN))
@@ -332,14 +333,12 @@ impl RegionMap {
     }
 
     /// Begins a write to `region`: returns when the region is durably written and dirty. No data
-    /// may be issued before. The write ends when the guard is dropped. Without I/O and in one poll
-    /// if the region is written and dirty already.
+    /// may be issued before that. The write ends when the guard is dropped. If the region is
+    /// written and dirty already, this returns in one poll and without I/O.
     ///
-    /// # Errors
-    /// If the members cannot be written; then no data may be issued.
+    /// # Errors If the members cannot be written; no data may be issued then.
     ///
-    /// # Panics
-    /// If there is no such region.
+    /// # Panics If there is no such region.
     pub async fn begin_write(
         &self,
         store: &dyn MapStore,
@@ -361,11 +360,11 @@ impl RegionMap {
         Ok(guard)
     }
 
-    /// The slow way of `begin_write`: sets what is missing and waits until it is durable.
+    /// The slow path of `begin_write`: sets the missing flags and waits until they are durable.
     async fn mark(&self, store: &dyn MapStore, region: u64, wanted: u8) -> Result<(), MapError> {
         let needs_room = wanted & DIRTY != 0 && !self.is_dirty(region);
         let room = if needs_room { Some(self.make_room(store).await?) } else { None };
-        // Held until the region is written: nobody may zero it once more after that.
+        // Held until the region is written: it must not be zeroed again after that.
         let zeroing = if self.zero_first.get() { self.zero(store, region).await? } else { None };
         let index = to_index(region);
         let entry = self.entry(region);
@@ -387,7 +386,7 @@ impl RegionMap {
         self.persist(store, page::of(index), durable).await
     }
 
-    /// Has an unwritten region zeroed, once, however many writes wait for it.
+    /// Zeroes an unwritten region, once, however many writes wait for it.
     async fn zero(
         &self,
         store: &dyn MapStore,
@@ -407,7 +406,7 @@ impl RegionMap {
         Ok(None)
     }
 
-    /// Changes the flags of a region and notes that its page is to be written.
+    /// Changes a region and notes that its page must be written.
     fn change(&self, region: u64, change: impl FnOnce(&mut Entry)) {
         let index = to_index(region);
         let mut entries = self.entries.borrow_mut();

@@ -1,8 +1,8 @@
-//! Taking a disk out of an array for good, and erasing what makes a disk a member.
+//! Removing a disk from an array for good, and wiping a member.
 //!
-//! A spare is first taken out of the superblocks of all members, durably, and loses its label only
-//! then. A crash between leaves a disk that says it was a spare, of an array that does not list it:
-//! it is left out of the next assembly, and hinders nothing.
+//! A spare is first removed from the superblocks of all members, durably; only then does it lose
+//! its label. A crash in between leaves a disk that claims to be a spare of an array that does not
+//! list it. The next assembly leaves it out, and is not affected otherwise.
 
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 
@@ -28,11 +28,10 @@ impl Array {
         (superblock.array_id, ids)
     }
 
-    /// Takes a spare out of the array, by its name, and wipes it.
+    /// Removes the spare with this name from the array, and wipes it.
     ///
-    /// # Errors
-    /// If there is no such spare, the array takes no writes, or the disk could not be wiped: it is
-    /// out of the array all the same then.
+    /// # Errors If there is no such spare, the array takes no writes, or the disk could not be
+    /// wiped; in the last case it is out of the array all the same.
     pub async fn remove_spare(&self, name: &str) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         let spares = &self.0.members.spares;
@@ -43,15 +42,14 @@ impl Array {
         self.0.commit_members().await;
         // If that did not take effect, the members still list it.
         self.0.check_writable()?;
-        // A superblock that is under way must not land on a disk that has another use by then.
+        // A superblock in progress must not reach a disk that may be in other use by then.
         spares.left_alone(&spare).await;
         wipe(&*spare.disk, false).await.map_err(ArrayError::from)
     }
 
-    /// Forgets which disk was last in a slot that is missing. That disk is a stranger from then on.
+    /// Forgets which disk was last in a missing slot. The array will not take that disk back.
     ///
-    /// # Errors
-    /// If the slot is not missing, or the array takes no writes.
+    /// # Errors If the slot is not missing, or the array takes no writes.
     pub async fn forget(&self, slot: usize) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         {
@@ -72,17 +70,17 @@ impl Array {
     }
 }
 
-/// Erases what makes a disk a member: its label, superblocks, region map and log, and with `all` the
-/// data, too. The label goes first, so that a crash leaves no half-erased member. Durable on return.
+/// Erases what makes a disk a member: label, superblocks, region map and log, and with `all` the
+/// data, too. The label goes first, so that a crash leaves no half-erased member. Durable on
+/// return.
 ///
-/// # Errors
-/// If the disk fails.
+/// # Errors If the disk fails.
 pub async fn wipe(disk: &dyn Disk, all: bool) -> Result<(), DiskError> {
     let size = disk.info().size_bytes;
     let end = match read_superblock(disk).await {
         _ if all => size,
         Ok(Some(own)) => own.area.data_offset.min(size),
-        // Where its map ends is not known.
+        // The end of its map is unknown.
         _ => MAP_OFFSET.min(size),
     };
     erase_label(disk).await?;

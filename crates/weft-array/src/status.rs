@@ -1,4 +1,4 @@
-//! What an array tells about itself.
+//! The status of an array.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::array::Inner;
 use crate::jobs::{Bounds, JobStatus, RebuildStatus, ScrubReport};
 use crate::superblock::{Consistency, LastRebuild, SlotState};
 
-/// The state of an array. All sizes in bytes.
+/// The status of an array.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The array's name.
@@ -18,18 +18,19 @@ pub struct Status {
     pub id: String,
     /// Its code, as given at creation.
     pub code: String,
-    /// The placement of units, as given at creation.
+    /// The layout of units, as given at creation.
     pub layout: Algorithm,
-    /// How many more members may fail, whichever they are, without loss of data. `None` when data
-    /// is lost already.
+    /// How many more members may fail, in any combination, without loss of data. `None` if data is
+    /// lost already.
     pub redundancy_remaining: Option<usize>,
-    /// Whether some set of one more member would lose data; if not, it is a lower bound.
+    /// Whether `redundancy_remaining` is exact: some set of one more member would lose data. If
+    /// not, it is a lower bound.
     pub redundancy_exact: bool,
-    /// What is going on.
+    /// The state in one word.
     pub state: ArrayState,
     /// Why the array takes no more writes.
     pub broken: Option<String>,
-    /// What cannot be read; the first ranges, if there are many.
+    /// What cannot be read; at most the first few ranges.
     pub unreadable: Vec<ByteRange>,
     /// Capacity.
     pub size_bytes: u64,
@@ -39,28 +40,28 @@ pub struct Status {
     pub sector_bytes: u64,
     /// Consistency policy.
     pub consistency: Consistency,
-    /// Whether the write hole is closed: a crash together with the loss of a disk damages
-    /// nothing that was not being written.
+    /// Whether the write hole is closed: a crash together with the loss of a disk damages nothing
+    /// that was not being written.
     pub write_hole_closed: bool,
     /// The slots, in order.
     pub slots: Vec<SlotStatus>,
-    /// Names of disks waiting to replace a member.
+    /// Names of the spares.
     pub spares: Vec<String>,
-    /// Maintenance is paused by command: no spare is taken, nothing is rebuilt.
+    /// Whether maintenance is paused by command: no spare is taken, nothing is rebuilt.
     pub paused: bool,
-    /// Jobs under way.
+    /// Running jobs.
     pub jobs: Vec<JobStatus>,
-    /// How members are being rebuilt, if any is.
+    /// The rebuild in progress, if any.
     pub rebuild: Option<RebuildStatus>,
-    /// The last scrub, or the running one.
+    /// The running scrub, or the last one.
     pub scrub: Option<ScrubReport>,
     /// When the last rebuild ended, and how long it took.
     pub last_rebuild: Option<LastRebuild>,
     /// Bounds of the jobs' rate.
     pub throttle: Bounds,
-    /// Regions of the region map: all, written, dirty, waiting for resync.
+    /// Counts of regions: all, written, dirty, waiting for resync.
     pub regions: RegionCounts,
-    /// The metadata's sequence number.
+    /// The sequence number of the superblock.
     pub seq: u64,
 }
 
@@ -84,39 +85,40 @@ impl ByteRange {
 /// Counts of regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionCounts {
-    /// Bytes of the array that share a region.
+    /// Bytes of the array in a region.
     pub region_bytes: u64,
     /// All regions.
     pub total: u64,
-    /// Regions ever written: only these are rebuilt.
+    /// Regions that were written: only these are rebuilt.
     pub written: u64,
-    /// Regions where a write may be under way.
+    /// Regions in which a write may be in progress.
     pub dirty: u64,
-    /// Regions whose parity waits to be made consistent.
+    /// Regions that wait for resync.
     pub resync: u64,
 }
 
-/// What an array is doing, by what matters most.
+/// The state of an array. If several apply, the most important one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ArrayState {
-    /// Everything is there.
+    /// Every member is present and consistent.
     Healthy,
     /// Consistency is being restored after a crash.
     Resyncing,
     /// A working member is being copied to its replacement: nothing is missing.
     Replacing,
-    /// A member is missing.
+    /// A member is missing, and none is being rebuilt.
     Degraded,
     /// A member is being rebuilt.
     Rebuilding,
-    /// More members failed than the code survives: no writes.
+    /// The array takes no more writes: more members failed than the code survives, or a change of
+    /// membership could not take effect.
     Broken,
     /// Stopped.
     Stopped,
 }
 
-/// What the member of a slot does.
+/// The state of a slot's member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemberState {
@@ -124,7 +126,7 @@ pub enum MemberState {
     Active,
     /// It failed when the array could not do without it: the array is broken.
     Failed,
-    /// There is none.
+    /// The slot has no member.
     Missing,
     /// It is being rebuilt.
     Rebuilding,
@@ -146,19 +148,19 @@ impl fmt::Display for MemberState {
 pub struct SlotStatus {
     /// Its number.
     pub slot: usize,
-    /// What its member does.
+    /// The state of its member.
     pub state: MemberState,
-    /// The disk's name; for a missing member the last known one.
+    /// The disk's name; for a missing member the last one known.
     pub disk: String,
     /// Read errors met.
     pub read_errors: u64,
     /// Read errors repaired from redundancy.
     pub repaired: u64,
-    /// Regions still to be rebuilt, or copied to the replacement.
+    /// Regions still to be rebuilt, or to be copied to the replacement.
     pub stale_regions: u64,
-    /// The disk that it is being copied to, to be replaced by it.
+    /// The disk to which it is being copied, and which will replace it.
     pub replacement: Option<String>,
-    /// Bytes that wait until there is room under its disk; 0 if none do.
+    /// Bytes that wait for space below its disk.
     pub wants_room_bytes: u64,
 }
 

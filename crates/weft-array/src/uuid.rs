@@ -10,12 +10,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Id(pub [u8; 16]);
 
 impl Id {
-    /// The identity of the `number`-th member of array `self`, made in the assembly `epoch`; 0 as
-    /// the array was created. The mapping is one to one, so members of one array share an identity
-    /// only if they share both. The program that runs an array uses no number twice. The next one
-    /// may: after a crash in the middle of adding a disk that disk alone knows its number. But it
-    /// runs in another epoch, a random number. The array's own randomness keeps members of
-    /// different arrays apart.
+    /// The identity of the `number`-th member of array `self`, made in the assembly `epoch` (0: at
+    /// creation). The mapping is one to one, so two members of an array have the same identity only
+    /// if both number and epoch are the same. The program that runs an array uses no number twice.
+    /// The next run may reuse one: if a disk was being added at a crash, only that disk knows its
+    /// number. But the next run has another epoch, a random number. Members of different arrays are
+    /// kept apart by the array's own random identity.
     #[must_use]
     pub fn member(self, epoch: u64, number: u64) -> Self {
         let made = u128::from(epoch) << 64 | u128::from(number.wrapping_add(1));

@@ -1,20 +1,20 @@
 //! What a member misses while it is absent.
 //!
-//! A member that leaves the array – its disk failed, or was not there at a start – may come back
-//! with all that it held. To rebuild it then, it is enough to know what it misses: the regions
-//! written since, and those whose last writes were not flushed when it left. Both are known without
-//! any write to a page beyond those that are made anyway:
+//! A member that leaves the array – its disk failed, or was absent at a start – may come back with
+//! its data. To rebuild it then, it is enough to know what it misses: the regions written since,
+//! and those whose last writes were not flushed when it left. Both are recorded without additional
+//! page writes:
 //!
-//! - When the member leaves (and again at each assembly, from what the disks hold), every region
-//!   that is dirty or awaits a resync is marked in its lane. A region is dirty from before its first
-//!   write until after a flush of all members, so all others are safe on the member.
+//! - When the member leaves (and again at each assembly, from the map on disk), every region that
+//!   is dirty or awaits a resync is marked in its lane. A region is dirty from before its first
+//!   write until after a flush of all members, so all other regions are complete on the member.
 //! - From then on a region gets the mark together with DIRTY or NEEDS_RESYNC, in the same page.
 //!
-//! *A crash* may lose the marks of the first step, as nothing waits for their pages. A region that
-//! lost its mark that way is dirty on disk still: the page that would have cleared DIRTY carries the
-//! mark. Recovery turns dirty regions into ones that await a resync, and marks them in the lanes
-//! of all absent members ([`RegionMap::resync_dirty`]). Marks of a lane's earlier use may be left on
-//! disk; they make more to do, never less.
+//! *A crash* may lose the marks of the first step, because nothing waits for their pages. But a
+//! region that lost its mark in this way is still dirty on disk: the page that clears DIRTY carries
+//! the mark. Recovery makes dirty regions await a resync, and marks them in the lanes of all absent
+//! members ([`RegionMap::resync_dirty`]). Marks of an earlier use of the lane may remain on disk;
+//! they cause more work, never less.
 //!
 //! Regions do not become unwritten while a member is absent: it would keep old bytes where all
 //! others have zeros.
@@ -31,7 +31,8 @@ impl RegionMap {
         self.resume_absence(lane);
     }
 
-    /// Goes on marking what the absent member of `lane` misses: after an assembly, before recovery.
+    /// Continues to mark what the absent member of `lane` misses: after an assembly, before
+    /// recovery.
     pub fn resume_absence(&self, lane: u8) {
         for region in 0..self.config.regions() {
             self.change(region, |entry| {
@@ -43,17 +44,16 @@ impl RegionMap {
         self.absent.set(self.absent.get() | 1 << lane);
     }
 
-    /// Stops marking what the member of `lane` misses: it gets all writes where the lane is not
-    /// stale, or what it holds is of no use any more.
+    /// Stops marking what the member of `lane` misses: it now gets all writes where the lane is not
+    /// stale, or its data is of no use any more.
     pub fn end_absence(&self, lane: u8) {
         self.absent.set(self.absent.get() & !(1 << lane));
     }
 
-    /// Marks a region whose bytes are about to change outside a write, for the members that are
-    /// absent; durably on return.
+    /// Marks a region for absent members because its bytes are about to change outside a write.
+    /// Durable on return.
     ///
-    /// # Errors
-    /// If the members cannot be written.
+    /// # Errors If the members cannot be written.
     pub async fn note_missed(&self, store: &dyn MapStore, region: u64) -> Result<(), MapError> {
         if self.absent.get() == 0 {
             return Ok(());
@@ -62,12 +62,11 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&[region])).await
     }
 
-    /// The member of `lane` is back among those that [`MapStore::write_page`] writes to: writes the
-    /// whole map to it, durably on return. What is written until [`RegionMap::end_absence`] is
-    /// marked still.
+    /// Writes the whole map to the member of `lane`, which is again among those that
+    /// [`MapStore::write_page`] writes to; durable on return. Regions written until
+    /// [`RegionMap::end_absence`] are still marked.
     ///
-    /// # Errors
-    /// If the members cannot be written.
+    /// # Errors If the members cannot be written.
     pub async fn rejoin_lane(&self, store: &dyn MapStore, lane: u8) -> Result<(), MapError> {
         self.begin_joining(lane);
         self.write_all(store).await

@@ -1,5 +1,5 @@
-//! Clearing what is no longer so: dirty, to be resynced, written. Each time the same three steps:
-//! look which regions are quiet, flush the members, clear those that stayed quiet.
+//! Clearing marks: dirty, awaiting resync, written. Always in three steps: pick the quiet regions,
+//! flush the members, clear those that stayed quiet.
 
 use weft_rt::sync::Permit;
 
@@ -8,10 +8,10 @@ use super::{
     WRITTEN,
 };
 
-/// When the bound of dirty regions is reached, this part of them is cleaned at once.
+/// When the limit of dirty regions is reached, this fraction of them is cleaned at once.
 const ROOM_SHARE: usize = 8;
 
-/// Room for one more dirty region, until it is one.
+/// A permit for one more dirty region, until the region is dirty.
 pub(super) struct Room<'a>(&'a RegionMap);
 
 impl Drop for Room<'_> {
@@ -21,12 +21,11 @@ impl Drop for Room<'_> {
 }
 
 impl RegionMap {
-    /// Cleans the dirty regions that saw no write since the call before. To be called at
-    /// regular times: a region is then clean one to two periods after its last write. Returns how
+    /// Cleans the dirty regions without a write since the previous call. Must be called
+    /// periodically: a region is then clean one to two periods after its last write. Returns how
     /// many were cleaned.
     ///
-    /// # Errors
-    /// If the members cannot be flushed or written.
+    /// # Errors If the members cannot be flushed or written.
     pub async fn clean_idle(&self, store: &dyn MapStore) -> Result<usize, MapError> {
         let permit = self.cleaner.acquire(1).await;
         let quiet = self.quiet(|touched| !touched, usize::MAX);
@@ -36,11 +35,10 @@ impl RegionMap {
         self.clean(store, permit, quiet).await
     }
 
-    /// Cleans all dirty regions that have no write in flight, before the array is stopped. Returns
-    /// how many were cleaned. Page writes that others have under way have ended, too.
+    /// Cleans all dirty regions without writes in flight, before the array is stopped. Returns how
+    /// many were cleaned. Page writes that other operations had started have ended, too.
     ///
-    /// # Errors
-    /// If the members cannot be flushed or written.
+    /// # Errors If the members cannot be flushed or written.
     pub async fn clean_all(&self, store: &dyn MapStore) -> Result<usize, MapError> {
         let permit = self.cleaner.acquire(1).await;
         let quiet = self.quiet(|_| true, usize::MAX);
@@ -50,7 +48,7 @@ impl RegionMap {
         Ok(cleaned)
     }
 
-    /// Has room made for one more dirty region.
+    /// Makes room for one more dirty region.
     pub(super) async fn make_room(&self, store: &dyn MapStore) -> Result<Room<'_>, MapError> {
         let max = self.config.dirty_max.max(1);
         let taken = || self.dirty_count() + self.reserved.get();
@@ -89,7 +87,7 @@ impl RegionMap {
     }
 
     /// Flushes, then cleans those of the regions that had no write meanwhile. The permit keeps
-    /// others from clearing the flag by which that is seen.
+    /// other operations from clearing TOUCHED, which tells that.
     async fn clear_quiet(
         &self,
         store: &dyn MapStore,
@@ -114,12 +112,11 @@ impl RegionMap {
         Ok(regions)
     }
 
-    /// Turns every dirty region into one that needs a resync: after a crash, before the first
-    /// write. All that need one are stale in the lanes of `stale` (one bit each), also if they did
-    /// before: a resync writes without making its region dirty. Durable on return.
+    /// Makes every dirty region need a resync: after a crash, before the first write. All regions
+    /// that need one, also those that did before, become stale in the lanes of `stale` (one bit
+    /// each), because a resync writes without making its region dirty. Durable on return.
     ///
-    /// # Errors
-    /// If the members cannot be written.
+    /// # Errors If the members cannot be written.
     pub async fn resync_dirty(&self, store: &dyn MapStore, stale: u8) -> Result<(), MapError> {
         let is_open = |region: &u64| {
             let entry = self.entry(*region);
@@ -135,11 +132,10 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&open)).await
     }
 
-    /// Turns every written region into one that needs a resync, and is stale in the lanes of
-    /// `stale`: after a crash of an array that keeps no dirty regions. Durable on return.
+    /// Makes every written region need a resync, and stale in the lanes of `stale`: after a crash
+    /// of an array that keeps no dirty regions. Durable on return.
     ///
-    /// # Errors
-    /// If the members cannot be written.
+    /// # Errors If the members cannot be written.
     pub async fn resync_written(&self, store: &dyn MapStore, stale: u8) -> Result<(), MapError> {
         let written: Vec<u64> =
             (0..self.config.regions()).filter(|region| self.is_written(*region)).collect();
@@ -147,10 +143,9 @@ impl RegionMap {
         self.set_needs_resync(store, &written).await
     }
 
-    /// Marks regions for a resync, also while one is under way. Durable on return.
+    /// Marks regions for a resync, even while one is in progress. Durable on return.
     ///
-    /// # Errors
-    /// If the members cannot be written.
+    /// # Errors If the members cannot be written.
     pub async fn set_needs_resync(
         &self,
         store: &dyn MapStore,
@@ -162,17 +157,16 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(regions)).await
     }
 
-    /// To be called before the first stripe of a region is resynced: a mark set after this will
-    /// outlive [`RegionMap::clear_resync`].
+    /// Must be called before the first stripe of a region is resynced: [`RegionMap::clear_resync`]
+    /// then keeps any mark set after this call.
     pub fn resync_begins(&self, region: u64) {
         self.entries.borrow_mut()[super::to_index(region)].flags &= !RESYNC_AGAIN;
     }
 
-    /// Ends the resync of regions whose stripes all match now: flushes, then clears the mark,
-    /// unless it was set again since [`RegionMap::resync_begins`].
+    /// Ends the resync of regions whose stripes all match: flushes, then clears the mark unless it
+    /// was set again since [`RegionMap::resync_begins`].
     ///
-    /// # Errors
-    /// If the members cannot be flushed or written.
+    /// # Errors If the members cannot be flushed or written.
     pub async fn clear_resync(
         &self,
         store: &dyn MapStore,
@@ -190,9 +184,9 @@ impl RegionMap {
     }
 
     /// First step of making a region unwritten, under a [`RegionMap::begin_write`] that lasts until
-    /// its bytes are zeroed: any write that begins after this cancels it. So do other writes in
-    /// flight: what they write may land after the zeros, and would come to light again with the
-    /// region's next first write.
+    /// its bytes are zeroed. Any write that begins after this cancels it. So do other writes in
+    /// flight: their data may land after the zeros, and would reappear at the region's next first
+    /// write.
     pub fn unwriting_begins(&self, region: u64) {
         let entry = &mut self.entries.borrow_mut()[super::to_index(region)];
         if entry.writers <= 1 && self.absent.get() == 0 {
@@ -200,17 +194,17 @@ impl RegionMap {
         }
     }
 
-    /// Makes regions unwritten again: they read as zeros, and take no part in resync, scrub
-    /// and rebuild. Only those for which [`RegionMap::unwriting_begins`] was called and no write
-    /// began since or is in flight; they are returned, durably unwritten.
+    /// Makes regions unwritten again: they read as zeros, and take no part in resync, scrub and
+    /// rebuild. This applies only to regions for which [`RegionMap::unwriting_begins`] was called,
+    /// and in which no write began since or is in flight. Returns these; they are durably
+    /// unwritten.
     ///
-    /// Their bytes on the members must be ready for a next first write: zeros that the caller
-    /// has written to all members between the two calls (this flushes before it clears), unless
-    /// the array zeroes regions before their first write anyway ([`super::MapConfig::zero_first`]).
-    /// A crash before the end leaves a region written, with those zeros or its old contents.
+    /// Their bytes on the members must be ready for the next first write. Either the caller has
+    /// written zeros to all members between the two calls (this flushes before it clears), or the
+    /// array zeroes regions before their first write anyway ([`super::MapConfig::zero_first`]). A
+    /// crash before the end leaves a region written, with those zeros or its old contents.
     ///
-    /// # Errors
-    /// If the members cannot be flushed or written.
+    /// # Errors If the members cannot be flushed or written.
     pub async fn mark_unwritten(
         &self,
         store: &dyn MapStore,

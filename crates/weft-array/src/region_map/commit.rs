@@ -1,4 +1,4 @@
-//! Making a page durable: one write of a page at a time, shared by all who wait for it.
+//! Making a page durable: one write of a page at a time, shared by all that wait for it.
 
 use std::rc::Rc;
 
@@ -9,25 +9,25 @@ use weft_rt::sync::Notify;
 use super::page::{self, PER_PAGE};
 use super::{DIRTY, MapError, MapStore, PENDING, RegionMap, WRITTEN};
 
-/// Pages written at the same time when the whole map is.
+/// Pages written concurrently when the whole map is written.
 const PAGES_AT_ONCE: usize = 16;
 
-/// What is known of a page and its writes.
+/// The state of a page and its writes.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     /// Number of the newest durable page.
     pub seq: u64,
     /// Failed writes since then.
     failed: u64,
-    /// Counts changes; each is in memory at once and durable later.
+    /// Number of changes; each is in memory at once, and durable later.
     changes: u64,
-    /// The changes up to this one are durable.
+    /// Changes up to this one are durable.
     durable: u64,
     writing: bool,
     abandoned: bool,
-    /// Regions whose flag PENDING a successful write clears.
+    /// Regions whose flag PENDING is cleared by a successful write.
     pending: Vec<usize>,
-    /// The page as it was found, if not all members have it: to be written before anything else.
+    /// The page as found, if not all members have it: it is written before anything else.
     pub uneven: Option<Frozen>,
     /// Rings at the end of every write.
     bell: Rc<Notify>,
@@ -38,7 +38,7 @@ impl Page {
         self.changes += 1;
     }
 
-    /// What is in memory is what stands in the durable page `seq`.
+    /// The contents in memory are those of the durable page `seq`.
     pub fn loaded(&mut self, seq: u64) {
         self.seq = seq;
         self.durable = self.changes;
@@ -50,7 +50,7 @@ impl Page {
     }
 }
 
-/// A page write under way.
+/// A page write in progress.
 struct Attempt<'a> {
     map: &'a RegionMap,
     page: usize,
@@ -76,7 +76,7 @@ enum Turn<'a> {
 }
 
 impl RegionMap {
-    /// Returns when `durable()` holds, writing the page as often as needed.
+    /// Writes the page as often as needed until `durable()` holds.
     pub(super) async fn persist(
         &self,
         store: &dyn MapStore,
@@ -99,7 +99,7 @@ impl RegionMap {
         }
     }
 
-    /// Makes everything durable that was changed on these pages so far.
+    /// Makes all changes made so far on these pages durable.
     pub(super) async fn persist_pages(
         &self,
         store: &dyn MapStore,
@@ -116,16 +116,15 @@ impl RegionMap {
         Ok(())
     }
 
-    /// The pages of these regions, each once.
+    /// The pages of these regions, without duplicates.
     pub(super) fn pages_of(regions: &[u64]) -> std::collections::BTreeSet<usize> {
         regions.iter().map(|region| page::of(super::to_index(*region))).collect()
     }
 
-    /// Writes every page to every member again: what a member needs that is to become one. It must
-    /// be among those that [`MapStore::write_page`] writes to already, and becomes one after this.
+    /// Writes every page to every member again, for a disk that is about to become a member. The
+    /// disk must already be among those that [`MapStore::write_page`] writes to.
     ///
-    /// # Errors
-    /// If the members cannot be written.
+    /// # Errors If the members cannot be written.
     pub async fn write_all(&self, store: &dyn MapStore) -> Result<(), MapError> {
         let count = self.pages.borrow().len();
         for page in self.pages.borrow_mut().iter_mut() {
@@ -159,8 +158,7 @@ impl RegionMap {
             };
             return Ok(Turn::Heal(attempt));
         }
-        // One further for each failed attempt and its sibling in the other place: see the
-        // module's head.
+        // Two more for each failed attempt, which keeps the place: see the head of `region_map.rs`.
         let seq = state.seq + 1 + 2 * state.failed;
         let changes = state.changes;
         let pending = std::mem::take(&mut state.pending);
@@ -204,7 +202,7 @@ impl Drop for Attempt<'_> {
             Outcome::Durable => self.succeed(state),
             Outcome::Failed | Outcome::Abandoned => {
                 state.abandoned |= self.outcome == Outcome::Abandoned;
-                // Writing a page again as it was found changes no number.
+                // Rewriting a page as it was found does not use up a number.
                 state.failed += u64::from(state.uneven.is_none());
                 state.pending.append(&mut self.pending);
             }

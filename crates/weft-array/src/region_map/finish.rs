@@ -1,41 +1,44 @@
-//! The end of a region's rebuild: its stale mark is cleared, while users read and write.
+//! Finishing a region's rebuild: clearing its stale mark while users read and write.
 //!
-//! All stripes of the region are on the replacement, and requests use them there; on disk the
-//! region is still marked stale. Until the mark is gone a crash makes the replacement's units lost
-//! once more, and afterwards they count as there. So when the mark goes, *both* must be true: the
-//! replacement holds what the array says, durably; and whatever the log holds of the region must be
-//! right for a crash that finds the mark and for one that does not.
+//! All stripes of the region are on the replacement, and requests use them there, but on disk the
+//! region is still marked stale. As long as the mark is there, a crash makes the replacement's
+//! units lost again; once it is cleared, a crash finds them present. So when the mark is cleared,
+//! two conditions must hold. The replacement must durably hold the array's contents. And the
+//! records of the region in the log must be right for a crash that finds the mark and for one that
+//! does not.
 //!
-//! *What the replacement holds.* A stripe is noted as rebuilt after its units were written, and all
-//! later writes go to the replacement too. So a flush that begins after the last stripe was noted
-//! makes all of them durable, provided that the disk is the same all along: each rebuild of a
+//! *The replacement's contents.* A stripe is noted as rebuilt after its units were written, and all
+//! later writes go to the replacement, too. So a flush that begins after the last stripe was noted
+//! makes all of them durable, provided that the disk has not changed meanwhile: each rebuild of a
 //! region has a number, which is compared after the flush.
 //!
-//! *What the log holds.* A record that is made while the mark stands counts the replacement's unit
-//! u as lost: it carries u's **new** value (`log.rs`, "Lost units"). If a crash finds no mark, u
-//! is taken as it is found, and the record is right only if that is the new value. A record that is
-//! made afterwards leaves u out like any other unit. If a crash does find the mark, u is lost, and
-//! nothing says what it was. So no write may be under way in the region while the mark is being
-//! cleared, and of those before it all must be durable. Neither needs users to wait for a flush:
+//! *The log's records.* A record made while the mark is set counts the replacement's unit u as
+//! lost: it includes u's **new** value (`log.rs`, "Lost units"). If a crash finds no mark, recovery
+//! takes u as found, and the record is right only if u is the new value. A record made after the
+//! mark is cleared treats u like any other unit, and may leave it out. If a crash then finds the
+//! mark, u is lost, and nothing tells its value. So no write may be in progress in the region while
+//! the mark is cleared, and all earlier writes must be durable. Users need not wait for a flush for
+//! that:
 //!
 //! 1. *Durable writes.* From now on the region's stripes are written with FUA
 //!    ([`RegionMap::is_finishing`]).
-//! 2. The writes that began before 1 end, and then the members are flushed. Users go on reading and
-//!    writing meanwhile, however long this takes. Afterwards every completed write of the region is
-//!    durable: it was FUA, or the flush covered it. So u is found as new as any record says, and
-//!    applying the record once more gives the parity that is there.
-//! 3. *The gate.* New writes of the region wait, and those under way end. If they do not end soon
-//!    (`patience`), the gate opens again and the region is finished some other time.
-//! 4. In one turn the mark is cleared in memory: from here on records leave u out. The page is
+//! 2. Writes that began before step 1 end; then the members are flushed. Users continue to read and
+//!    write meanwhile, however long this takes. Afterwards every completed write of the region is
+//!    durable: it was FUA, or the flush covered it. So u on disk is as new as any record says, and
+//!    applying a record again gives the parity that is there.
+//! 3. *The gate.* New writes to the region wait, and those in progress end. If they do not end soon
+//!    (`patience`), the gate opens again and the region is finished later.
+//! 4. In one poll, the mark is cleared in memory; from here on records may leave u out. The page is
 //!    written, durably, and the gate opens.
 //!
-//! A crash before 4 finds the mark, and only records that count u as lost. A crash in 4 finds it or
-//! not, and no write is under way: everything is durable, and the records agree with both. A crash
-//! after 4 finds no mark, and records of either kind, of which the older ones are of durable
-//! writes. So writers wait for other writers and for one write of a page, as whoever makes a
-//! region dirty does; readers, degraded ones too, wait for nothing.
+//! A crash before step 4 finds the mark, and only records that count u as lost. A crash during step
+//! 4 finds it or not, and no write is in progress: everything is durable, and the records are right
+//! in both cases. A crash after step 4 finds no mark, and records of either kind, the older of
+//! which belong to durable writes. So writers wait for other writers and for one page write, as a
+//! write that makes a region dirty does. Readers, degraded ones included, do not wait.
 //!
-//! Arrays without a log need step 2's flush only: what was being written is resynced, whether the
+//! Arrays without a log need only the flush of step 2: writes in progress at a crash are resynced,
+//! whether the replacement's unit is present or not.
 //! replacement's unit is there or not.
 
 use std::cell::{Cell, RefCell};
@@ -46,25 +49,25 @@ use weft_rt::sync::{Notify, Semaphore};
 
 use super::{MapError, MapStore, RegionMap};
 
-/// What is known of the regions that are being finished.
+/// The regions that are being finished.
 #[derive(Debug)]
 pub(super) struct Finishing {
     regions: RefCell<BTreeMap<u64, State>>,
-    /// Finishing is done once at a time.
+    /// One finishing runs at a time.
     turn: Semaphore,
-    /// Counts finishings: tells the writes that began before one.
+    /// Number of the finishing: tells which writes began before it.
     count: Cell<u64>,
-    /// A write has ended, or a gate was opened.
+    /// Rings when a write has ended or a gate was opened.
     changed: Notify,
-    /// Numbers given to rebuilds of regions.
+    /// The last number given to the rebuild of a region.
     numbers: Cell<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct State {
-    /// Writes under way that began before.
+    /// Writes in progress that began before the finishing.
     before: u32,
-    /// Writes under way that began since.
+    /// Writes in progress that began since.
     since: u32,
     closed: bool,
 }
@@ -82,8 +85,8 @@ impl Default for Finishing {
 }
 
 impl Finishing {
-    /// A write of `region` begins, once the region's gate is open. Gives the finishing it began
-    /// in, for [`Finishing::end_write`].
+    /// Begins a write of `region`, once the region's gate is open. Returns the number of the
+    /// finishing in which it began, for [`Finishing::end_write`].
     pub async fn begin_write(&self, region: u64) -> u64 {
         loop {
             let changed = self.changed.wait();
@@ -99,7 +102,7 @@ impl Finishing {
         }
     }
 
-    /// A write has ended.
+    /// Ends a write.
     pub fn end_write(&self, region: u64, began_in: u64) {
         {
             let mut regions = self.regions.borrow_mut();
@@ -111,13 +114,13 @@ impl Finishing {
         self.changed.notify_all();
     }
 
-    /// A number that no rebuild of a region had before.
+    /// A new number for the rebuild of a region.
     pub fn next_number(&self) -> u64 {
         self.numbers.set(self.numbers.get() + 1);
         self.numbers.get()
     }
 
-    /// Returns when `holds` is true of every region.
+    /// Waits until `holds` is true for every region.
     async fn wait(&self, holds: impl Fn(&State) -> bool) {
         loop {
             let changed = self.changed.wait();
@@ -140,17 +143,18 @@ impl Drop for Gates<'_> {
 }
 
 impl RegionMap {
-    /// Whether writes of this region are to be durable when they complete.
+    /// Whether writes of this region must be durable when they complete.
     #[must_use]
     pub fn is_finishing(&self, region: u64) -> bool {
         self.finishing.regions.borrow().contains_key(&region)
     }
 
-    /// Ends the rebuild of regions whose stripes were all rebuilt: flushes, then clears their
-    /// marks, durably on return. Regions of which a stripe is stale stay, and so do those with
-    /// writes under way that do not end before `patience` does. `logged`: writes are logged.
+    /// Finishes the rebuild of regions whose stripes are all rebuilt: flushes, then clears their
+    /// marks; durable on return. Regions with a stale stripe keep their marks, and so do regions
+    /// with writes in progress that do not end before `patience` does. `logged` tells whether
+    /// writes are logged.
     ///
-    /// # Errors
+    /// # Errors If the members cannot be flushed or written.
     /// If the members cannot be flushed or written.
     pub async fn finish_regions(
         &self,
@@ -186,7 +190,8 @@ impl RegionMap {
             let regions = finishing.regions.borrow();
             done.retain(|(region, _)| regions.get(region).is_some_and(|state| state.since == 0));
         }
-        // The lane may have ended meanwhile, or the region have become stale and be rebuilt anew.
+        // The lane may have ended meanwhile, or the region may have become stale and be rebuilt
+        // again.
         done.retain(|(region, was)| number(*region) == Some(*was));
         let done: Vec<u64> = done.into_iter().map(|(region, _)| region).collect();
         for region in &done {

@@ -1,28 +1,27 @@
 //! Lanes: what a replacement lacks.
 //!
-//! A lane is begun before the superblock says that its slot is rebuilding, so that no crash leaves
-//! a rebuilding slot without stale marks. From then on regions written for the first time get the
-//! mark too, until [`RegionMap::lane_joined`] says that first writes reach the replacement.
+//! A lane begins before the superblock names its slot as rebuilding, so that no crash leaves a
+//! rebuilding slot without stale marks. From then on, regions also get the mark at their first
+//! write, until first writes reach the replacement ([`RegionMap::lane_joined`]).
 
 use std::ops::Range;
 
 use super::{MapError, MapStore, RegionMap, WRITTEN};
 
-/// Memory for the bits of regions that are partly rebuilt, at most (but always for
-/// [`PARTIAL_REGIONS_MIN`] regions). 320 GB in units of 4 KiB take 10 MB of bits; in units of 64
-/// KiB 0.6 MB.
+/// Most memory for the bits of partly rebuilt regions ([`PARTIAL_REGIONS_MIN`] regions are always
+/// allowed). 320 GB in units of 4 KiB take 10 MB of bits; in units of 64 KiB 0.6 MB.
 pub const PARTIAL_BYTES_MAX: u64 = 32 << 20;
 
-/// Regions that can be partly rebuilt at a time, however large they are.
+/// Regions that may always be partly rebuilt at a time, whatever their size.
 pub const PARTIAL_REGIONS_MIN: u64 = 1024;
 
-/// What a partly rebuilt region takes beside its bits.
+/// Memory of a partly rebuilt region in addition to its bits.
 const PARTIAL_ENTRY_BYTES: u64 = 96;
 
-/// The stripes of a region that are rebuilt, in memory.
+/// The rebuilt stripes of a region, in memory.
 #[derive(Debug)]
 pub(super) struct Rebuilt {
-    /// Told apart from another rebuild of the same region in the same lane.
+    /// Distinguishes this from other rebuilds of the same region in the same lane.
     pub(super) number: u64,
     pub(super) left: u64,
     words: Vec<u64>,
@@ -51,12 +50,11 @@ impl Rebuilt {
 }
 
 impl RegionMap {
-    /// Begins lane `lane` (below 8): every written region is stale in it, and the whole map is on
-    /// every member that [`MapStore::write_page`] writes to, the replacement included, durably on
-    /// return. To be called before the superblock says that the slot is rebuilding.
+    /// Begins lane `lane` (below 8): every written region becomes stale in it, and the whole map is
+    /// written to every member that [`MapStore::write_page`] writes to, the replacement included.
+    /// Durable on return. Must be called before the superblock names the slot as rebuilding.
     ///
-    /// # Errors
-    /// If the members cannot be written.
+    /// # Errors If the members cannot be written.
     pub async fn start_lane(&self, store: &dyn MapStore, lane: u8) -> Result<(), MapError> {
         self.end_lane(lane);
         self.end_absence(lane);
@@ -71,27 +69,27 @@ impl RegionMap {
         self.write_all(store).await
     }
 
-    /// Regions that are first written from now on are stale in `lane`, also those that are being
-    /// zeroed for that.
+    /// From now on regions become stale in `lane` at their first write, including those that are
+    /// being zeroed for it.
     pub fn begin_joining(&self, lane: u8) {
         self.joining.set(self.joining.get() | 1 << lane);
         self.zeroing.borrow_mut().values_mut().for_each(|late| *late |= 1 << lane);
     }
 
-    /// First writes to regions reach the replacement from now on, so such regions are not stale.
-    /// Without this they are rebuilt like the others, which is always right.
+    /// From now on first writes to regions reach the replacement, so these regions are not stale.
+    /// Without this call they would be rebuilt like the others, which is correct too.
     pub fn lane_joined(&self, lane: u8) {
         self.joining.set(self.joining.get() & !(1 << lane));
     }
 
-    /// Forgets what is kept in memory of a lane: its slot is active now, or its replacement is
-    /// lost. The marks stay in the map, where nobody asks for them until the lane is begun again.
+    /// Drops the state of a lane in memory: its slot is active now, or its replacement is lost. The
+    /// marks stay in the map; they are not used until the lane begins again.
     pub fn end_lane(&self, lane: u8) {
         self.lane_joined(lane);
         self.rebuilt.borrow_mut().retain(|(of, _), _| *of != lane);
     }
 
-    /// Whether the replacement of `lane` lacks this stripe.
+    /// Whether the stripe is stale on the replacement of `lane`.
     #[must_use]
     pub fn is_stale(&self, lane: u8, stripe: u64) -> bool {
         let region = self.region_of(stripe);
@@ -103,15 +101,15 @@ impl RegionMap {
         rebuilt.get(&(lane, region)).is_none_or(|rebuilt| !rebuilt.has(stripe - start))
     }
 
-    /// Whether the region is marked stale in `lane`: also while some or all of its stripes are
-    /// rebuilt in memory, a crash makes all of it stale again.
+    /// Whether the region is marked stale in `lane`. The mark stays while its stripes are rebuilt
+    /// in memory: a crash makes the whole region stale again.
     #[must_use]
     pub fn is_stale_region(&self, lane: u8, region: u64) -> bool {
         self.entry(region).lanes >> lane & 1 == 1
     }
 
     /// Notes that a stale stripe was rebuilt: from now on it is not stale, and writes must reach
-    /// the replacement. True if the whole region is rebuilt by this: then it is to be given to
+    /// the replacement. Returns true if that completes the region, which must then be passed to
     /// [`RegionMap::finish_regions`].
     pub fn mark_stripe_rebuilt(&self, lane: u8, stripe: u64) -> bool {
         let region = self.region_of(stripe);
@@ -121,8 +119,8 @@ impl RegionMap {
         let stripes = self.stripes_of(region);
         let mut all = self.rebuilt.borrow_mut();
         if all.len() >= self.partial_max() && !all.contains_key(&(lane, region)) {
-            // The region with the fewest stripes done is forgotten, and rebuilt from its
-            // beginning. One that is done waits for its flush and stays.
+            // The progress in the region with the fewest rebuilt stripes is dropped; that region is
+            // rebuilt from its beginning. A complete region waits for its flush and stays.
             let partial = all.iter().filter(|(_, rebuilt)| rebuilt.left > 0);
             let least = partial.max_by_key(|(_, rebuilt)| rebuilt.left).map(|(key, _)| *key);
             least.map(|key| all.remove(&key));
@@ -134,28 +132,28 @@ impl RegionMap {
         before > 0 && rebuilt.left == 0
     }
 
-    /// Regions that may be partly rebuilt at a time.
+    /// Most regions that may be partly rebuilt at a time.
     fn partial_max(&self) -> usize {
         let each = self.config.region_stripes.div_ceil(64) * 8 + PARTIAL_ENTRY_BYTES;
         let most = (PARTIAL_BYTES_MAX / each).max(PARTIAL_REGIONS_MIN);
         usize::try_from(most).unwrap_or(usize::MAX)
     }
 
-    /// Whether no further region may be begun without forgetting one: those that are begun should
-    /// be ended first.
+    /// Whether beginning another region may drop the progress of one that was begun: the begun ones
+    /// should be completed first.
     #[must_use]
     pub fn is_partial_full(&self) -> bool {
-        // Some room is left for stripes in flight.
+        // Some entries are left for stripes in flight.
         self.rebuilt.borrow().len() + 128 >= self.partial_max()
     }
 
-    /// Whether some stripes of the region are rebuilt in `lane`, and not all.
+    /// Whether some, but not all, stripes of the region are rebuilt in `lane`.
     #[must_use]
     pub fn is_partial(&self, lane: u8, region: u64) -> bool {
         self.rebuilt.borrow().get(&(lane, region)).is_some_and(|rebuilt| rebuilt.left > 0)
     }
 
-    /// Regions of `lane` whose stripes are all rebuilt while the mark is still there.
+    /// Regions of `lane` whose stripes are all rebuilt but whose mark is still set.
     #[must_use]
     pub fn unfinished(&self, lane: u8) -> Vec<u64> {
         let rebuilt = self.rebuilt.borrow();
@@ -163,11 +161,10 @@ impl RegionMap {
         of_lane.filter(|(_, rebuilt)| rebuilt.left == 0).map(|((_, region), _)| *region).collect()
     }
 
-    /// What the replacement of `lane` has of a region may not be what it should be: all of it is
-    /// stale again, durably on return. The caller holds the lock of one of its stripes.
+    /// Makes a region stale again, because its contents on the replacement of `lane` may be wrong.
+    /// Durable on return. The caller holds the lock of one of its stripes.
     ///
-    /// # Errors
-    /// If the members cannot be written.
+    /// # Errors If the members cannot be written.
     pub async fn make_stale(
         &self,
         store: &dyn MapStore,
@@ -179,8 +176,8 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&[region])).await
     }
 
-    /// Returns when no region is being zeroed that was before `lane` began: those are stale in it
-    /// once they are zeroed, and unknown to [`RegionMap::stale_count`] until then.
+    /// Waits until every region that was being zeroed when `lane` began is zeroed. Only then are
+    /// these regions stale in the lane and counted in [`RegionMap::stale_count`].
     pub async fn late_regions_known(&self, lane: u8) {
         loop {
             let wait = self.zeroed.wait();
@@ -191,7 +188,8 @@ impl RegionMap {
         }
     }
 
-    /// The first of `stripes` that is stale in one of `lanes` (bit i is lane i) and is `wanted`.
+    /// The first of `stripes` that is stale in one of `lanes` (bit i is lane i) and satisfies
+    /// `wanted`.
     #[must_use]
     pub fn next_stale_in(
         &self,
@@ -226,13 +224,13 @@ impl RegionMap {
         })
     }
 
-    /// Whether the replacement of one of `lanes` (bit i is lane i) lacks this stripe.
+    /// Whether the stripe is stale on the replacement of one of `lanes` (bit i is lane i).
     #[must_use]
     pub fn is_stale_in(&self, lanes: u8, stripe: u64) -> bool {
         (0..8).any(|lane| lanes >> lane & 1 == 1 && self.is_stale(lane, stripe))
     }
 
-    /// Stripes that are stale in one of `lanes` (bit i is lane i).
+    /// Number of stripes that are stale in one of `lanes` (bit i is lane i).
     #[must_use]
     pub fn stale_stripes(&self, lanes: u8) -> u64 {
         let count = |region: u64| {
@@ -248,7 +246,7 @@ impl RegionMap {
         (0..self.config.regions()).map(count).sum()
     }
 
-    /// Regions that are stale in `lane`.
+    /// Number of regions that are stale in `lane`.
     #[must_use]
     pub fn stale_count(&self, lane: u8) -> u64 {
         let entries = self.entries.borrow();

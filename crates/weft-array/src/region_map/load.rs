@@ -1,21 +1,22 @@
-//! Reading the map of an array that was assembled, and writing that of a new one.
+//! Reading the map at assembly, and writing the map of a new array.
 
 use super::page::{self, Decoded, PAGE_BYTES, PER_PAGE};
 use super::{MapConfig, NEEDS_RESYNC, PENDING, RegionMap, WRITTEN};
 use weft_rt::Frozen;
 
-/// What was found.
+/// What loading the map found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadReport {
-    /// Pages that no member had whole: their regions count as written, to be resynced, and stale.
+    /// Pages that are intact on no member: their regions count as written, to be resynced, and
+    /// stale.
     pub pages_lost: Vec<u64>,
-    /// Pages that not all members had alike, after a crash: no fault.
+    /// Pages that differ between members after a crash; that is not a fault.
     pub pages_uneven: u64,
 }
 
 impl RegionMap {
-    /// The first pages of a new array's map: byte offset on each member, and bytes. The rest of
-    /// the map's area must be zeros, or at least no pages of the same array.
+    /// The first pages of a new array's map: byte offset on each member, and contents. The rest of
+    /// the map's area must be zeros, or at least hold no pages of the same array.
     #[must_use]
     pub fn initial_pages(config: &MapConfig) -> Vec<(u64, Frozen)> {
         let map = Self::new(config.clone());
@@ -30,8 +31,8 @@ impl RegionMap {
         (self.config.area_offset + page::place(page, seq), bytes)
     }
 
-    /// The map from the map areas of the members that may be trusted (active and rebuilding ones),
-    /// each read whole. What could not be read is to be given as zeros.
+    /// Loads the map from the complete map areas of the trusted members (active and rebuilding
+    /// ones). Unreadable parts must be passed as zeros.
     #[must_use]
     pub fn load(config: MapConfig, areas: &[&[u8]]) -> (Self, LoadReport) {
         let map = Self::new(config);
@@ -45,8 +46,8 @@ impl RegionMap {
         self.pages.borrow().len()
     }
 
-    /// Takes `pages` from these parts of the members' map areas, which begin with the first of
-    /// them: a large map of many members need not be in memory at once.
+    /// Loads `pages` from these parts of the members' map areas, each of which begins with the
+    /// first of the pages. So a large map of many members need not be in memory at once.
     pub(crate) fn load_pages(
         &self,
         pages: std::ops::Range<usize>,
@@ -96,7 +97,7 @@ impl RegionMap {
 
     fn take(&self, first: usize, entries: &[(u8, u8)]) {
         for (index, (flags, lanes)) in entries.iter().enumerate() {
-            // No bit but WRITTEN has a meaning in an unwritten region.
+            // In an unwritten region no bit but WRITTEN has a meaning.
             if flags & WRITTEN != 0 {
                 self.change((first + index) as u64, |entry| {
                     (entry.flags, entry.lanes) = (*flags, *lanes);
@@ -105,7 +106,7 @@ impl RegionMap {
         }
     }
 
-    /// The bits of these regions may be durable on some members only.
+    /// Notes that the bits of these regions may be durable on some members only.
     fn distrust(&self, page: usize, indices: std::ops::Range<usize>) {
         for index in indices {
             if self.entries.borrow()[index].has(WRITTEN) {
@@ -123,7 +124,7 @@ impl RegionMap {
             });
         }
         self.distrust(page, indices);
-        // Newer than anything that a member may hold in a place that could not be read now.
+        // Higher than any number that a member may hold in a place that is unreadable now.
         self.pages.borrow_mut()[page].seq = u64::MAX / 2;
     }
 }

@@ -1,4 +1,4 @@
-//! A page of the map on disk: a header of 64 bytes and two bytes for each of 2016 regions.
+//! A page of the map on disk: a header of 64 bytes, then two bytes for each of 2016 regions.
 
 use weft_rt::{Buf, Frozen};
 use zerocopy::little_endian::{U32, U64};
@@ -10,25 +10,25 @@ use crate::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTMAP1";
 const CRC_AT: usize = 8;
-/// Bytes of a page.
+/// Size of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Regions of a page.
+/// Regions in a page.
 pub(super) const PER_PAGE: usize = (PAGE_BYTES - size_of::<Header>()) / 2;
 /// Most regions of an array: the map then takes 33 MiB of each member, and of memory.
 pub const REGIONS_MAX: u64 = 4 << 20;
 
-/// Largest sequence number that is accepted. Numbers grow by one with each write, or begin at half
-/// of the range where a page was lost, so only a page that no program wrote has a larger one; and
-/// from here on there is room to count.
+/// Largest sequence number that is accepted. Numbers grow by one with each write, or start at half
+/// of the range where a page was lost. So only a page that no program wrote has a larger one, and
+/// above this there are enough numbers left to count.
 const SEQ_MAX: u64 = u64::MAX / 4 * 3;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {
     magic: [u8; 8],
-    /// Over the whole page, with these four bytes as zeros.
+    /// CRC32C of the whole page, with these four bytes as zeros.
     crc32c: U32,
-    /// Regions described.
+    /// Number of regions described.
     regions: U32,
     seq: U64,
     page: U64,
@@ -36,7 +36,7 @@ struct Header {
     reserved: [u8; 16],
 }
 
-/// A page that was read.
+/// A decoded page.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub seq: u64,
@@ -44,7 +44,7 @@ pub(super) struct Decoded {
     pub entries: Vec<(u8, u8)>,
 }
 
-/// Pages of a map of `regions` regions.
+/// Number of pages of a map of `regions` regions.
 pub(super) fn count(regions: u64) -> u64 {
     regions.div_ceil(PER_PAGE as u64).max(1)
 }
@@ -60,12 +60,12 @@ pub fn area_bytes(regions: u64) -> u64 {
     count(regions) * 2 * PAGE_BYTES as u64
 }
 
-/// Offset of the place of a page of this sequence number, from the beginning of the map's area.
+/// Offset of the place for a page with this sequence number, from the beginning of the map's area.
 pub(super) fn place(page: usize, seq: u64) -> u64 {
     (page as u64 * 2 + seq % 2) * PAGE_BYTES as u64
 }
 
-/// The bytes on disk.
+/// Encodes a page.
 pub(super) fn encode(array_id: Id, page: usize, seq: u64, entries: &[Entry]) -> Frozen {
     let header = Header {
         magic: MAGIC,
@@ -87,13 +87,13 @@ pub(super) fn encode(array_id: Id, page: usize, seq: u64, entries: &[Entry]) -> 
     bytes.freeze()
 }
 
-/// Flags of one region in an encoded page; `index` counts from the page's first region.
+/// The flags of one region in an encoded page; `index` counts from the page's first region.
 pub(super) fn flags_in(bytes: &[u8], index: usize) -> u8 {
     bytes[size_of::<Header>() + 2 * index]
 }
 
-/// Reads page `page` of array `array_id`, which has `regions` regions on it; none if it is torn,
-/// of another array or anything else.
+/// Decodes page `page` of array `array_id`, which describes `regions` regions. `None` if it is
+/// torn, or not such a page.
 pub(super) fn decode(bytes: &[u8], array_id: Id, page: usize, regions: usize) -> Option<Decoded> {
     let bytes = bytes.get(..PAGE_BYTES)?;
     let (header, body) = Header::ref_from_prefix(bytes).ok()?;
