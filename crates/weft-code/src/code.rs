@@ -2,13 +2,12 @@
 
 use std::sync::OnceLock;
 
+use crate::combinations::{binomial, sets};
 use crate::distance::{self, Tolerance};
 use crate::matrix::{full_rank, rank};
-use crate::plan::{Plan, Undecodable, plan};
 use crate::rows;
 use crate::shuffle;
 use crate::spec::{CodeSpec, Shape, SpecError};
-use crate::survival::Margin;
 use crate::units::UnitSet;
 
 /// Sets of losses that [`Code::margin`] tries, over a whole period.
@@ -29,6 +28,16 @@ pub struct Code {
     /// Local group of each data unit: stripe of the period, then data. Empty without groups.
     groups: Vec<usize>,
     tolerance: OnceLock<Tolerance>,
+}
+
+/// How many more losses are survived, in any combination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Margin {
+    /// So many.
+    pub losses: usize,
+    /// Some set of one more is known that is not survived; if not, `losses` is a lower bound, for
+    /// very wide stripes.
+    pub exact: bool,
 }
 
 impl Code {
@@ -163,23 +172,6 @@ impl Code {
         self.spec.groups().is_none()
     }
 
-    /// The cheapest set of reads that gives all `wanted` units while `lost` are lost; `cost(unit)`
-    /// is 0 for a unit that is at hand anyway. Wanted units that are not lost are simply read.
-    /// The search is exact for maximum-distance-separable codes and for stripes of a dozen or two
-    /// units; on wider ones with local groups it is bounded and may be a little off the optimum.
-    ///
-    /// # Errors
-    /// If a wanted unit cannot be computed from what is left.
-    pub fn plan(
-        &self,
-        stripe: u64,
-        lost: UnitSet,
-        wanted: UnitSet,
-        cost: &dyn Fn(usize) -> u32,
-    ) -> Result<Plan, Undecodable> {
-        plan(self, stripe, lost, wanted, cost)
-    }
-
     /// Whether all data of `stripe` can be had while the units `lost` are lost.
     #[must_use]
     pub fn decodable(&self, stripe: u64, lost: UnitSet) -> bool {
@@ -291,30 +283,4 @@ fn grouped_rows(groups: &[Vec<usize>], l: usize, r: usize) -> Vec<u8> {
         }
     }
     rows
-}
-
-pub(crate) fn binomial(n: usize, size: usize) -> u64 {
-    if size > n {
-        return 0;
-    }
-    let step = |c: u64, i: usize| c.saturating_mul((n - i) as u64) / (i as u64 + 1);
-    (0..size).fold(1, step)
-}
-
-/// All sets of `size` of the numbers 0..n, in lexicographic order.
-pub fn sets(n: usize, size: usize) -> impl Iterator<Item = UnitSet> {
-    let mut next: Option<Vec<usize>> = (size <= n).then(|| (0..size).collect());
-    std::iter::from_fn(move || {
-        let current = next.take()?;
-        let set = current.iter().copied().collect();
-        if let Some(i) = (0..size).rev().find(|&i| current[i] < n - size + i) {
-            let mut following = current;
-            let from = following[i] + 1;
-            for (offset, member) in following[i..].iter_mut().enumerate() {
-                *member = from + offset;
-            }
-            next = Some(following);
-        }
-        Some(set)
-    })
 }

@@ -12,7 +12,8 @@
 //!
 //! Parity rotation is left out here, as in the paper; [`Traffic`](crate::Traffic) has it.
 
-use crate::code::{Code, sets};
+use crate::code::Code;
+use crate::combinations::sets;
 use crate::units::UnitSet;
 
 /// AR of DRC with `l` local groups and `failures` failed data disks (eq. 1, Table 1).

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 use weft_gf::field;
 
-use crate::code::{binomial, sets};
+use crate::combinations::{binomial, sets};
 use crate::matrix::{add_multiple, rank};
 use crate::rows;
 

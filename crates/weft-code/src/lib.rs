@@ -34,6 +34,7 @@
 
 mod cache;
 mod code;
+mod combinations;
 pub mod degraded;
 mod distance;
 mod matrix;
@@ -49,10 +50,12 @@ mod traffic;
 mod units;
 
 pub use cache::PlanCache;
-pub use code::{Code, sets};
+pub use code::{Code, Margin};
+pub use combinations::sets;
 pub use plan::{Plan, Undecodable};
 pub use reliability::{Fleet, HOURS_PER_YEAR};
-pub use spec::{CodeSpec, Copies, KNOWN, PERIOD_MAX, SLOTS_MAX, Shape, SpecError};
-pub use survival::{Margin, Share, Survival};
+pub use shuffle::PERIOD_MAX;
+pub use spec::{CodeSpec, Copies, KNOWN, SLOTS_MAX, Shape, SpecError};
+pub use survival::{Share, Survival};
 pub use traffic::{SmallWrite, Traffic};
 pub use units::{UnitSet, Units};

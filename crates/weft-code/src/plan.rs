@@ -60,8 +60,26 @@ pub struct Undecodable {
     pub lost: UnitSet,
 }
 
-/// See [`Code::plan`].
-pub(crate) fn plan(
+impl Code {
+    /// The cheapest set of reads that gives all `wanted` units while `lost` are lost; `cost(unit)`
+    /// is 0 for a unit that is at hand anyway. Wanted units that are not lost are simply read.
+    /// The search is exact for maximum-distance-separable codes and for stripes of a dozen or two
+    /// units; on wider ones with local groups it is bounded and may be a little off the optimum.
+    ///
+    /// # Errors
+    /// If a wanted unit cannot be computed from what is left.
+    pub fn plan(
+        &self,
+        stripe: u64,
+        lost: UnitSet,
+        wanted: UnitSet,
+        cost: &dyn Fn(usize) -> u32,
+    ) -> Result<Plan, Undecodable> {
+        plan(self, stripe, lost, wanted, cost)
+    }
+}
+
+fn plan(
     code: &Code,
     stripe: u64,
     lost: UnitSet,

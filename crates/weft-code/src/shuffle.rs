@@ -16,7 +16,9 @@
 //!   l^t for the least t with that many ≥ k/l: (12,2) repeats after 8 stripes in place of 64.
 
 use crate::small_field::SmallField;
-use crate::spec::PERIOD_MAX;
+
+/// Longest pattern of shuffled groups, in stripes, that is accepted: its rows are kept in memory.
+pub const PERIOD_MAX: u64 = 1 << 16;
 
 /// l^(k/l), or none if that is more than is accepted.
 pub(crate) fn period(k: usize, l: usize) -> Option<u64> {

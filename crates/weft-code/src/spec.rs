@@ -9,13 +9,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
 
-use crate::shuffle;
+use crate::shuffle::{self, PERIOD_MAX};
 
 /// Most units a stripe, and most slots an array, may have.
 pub const SLOTS_MAX: usize = 255;
-
-/// Longest pattern of shuffled groups, in stripes, that is accepted: its rows are kept in memory.
-pub const PERIOD_MAX: u64 = 1 << 16;
 
 /// The names as the help and the errors give them.
 pub const KNOWN: &str = "raid0 raid1 raid10[:nC|:fC|:oC] raid4 raid5 raid6 rs:K+R lrc:K,L,R \

@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::code::{Code, sets};
+use crate::code::{Code, Margin};
+use crate::combinations::sets;
 use crate::units::UnitSet;
 
 /// An array for questions of survival: a code, and the placement of its units.
@@ -17,16 +18,6 @@ pub struct Survival<'a, F> {
     slots: usize,
     stripes: u64,
     slot: F,
-}
-
-/// How many more losses are survived, in any combination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Margin {
-    /// So many.
-    pub losses: usize,
-    /// Some set of one more is known that is not survived; if not, `losses` is a lower bound, for
-    /// very wide stripes.
-    pub exact: bool,
 }
 
 /// How many of the failure sets of one size an array survives.
