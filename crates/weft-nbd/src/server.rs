@@ -25,6 +25,7 @@ mod connection;
 mod doorman;
 mod listen;
 mod memory;
+mod session;
 mod transmission;
 
 use std::cell::{Cell, RefCell};

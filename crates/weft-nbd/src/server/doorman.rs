@@ -18,8 +18,8 @@ use futures_util::future::{Either, select};
 use weft_rt::ring::Fd;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
-use super::connection::{self, Connection, Stage};
-use super::{Event, Inner};
+use super::connection::{Connection, Stage};
+use super::{Event, Inner, session};
 
 /// Connections beyond the bound that may exist for the moment in which displaced ones end.
 const DISPLACED_MAX: usize = 16;
@@ -70,7 +70,7 @@ fn welcome(server: &Rc<Inner>, fd: Fd) {
         }
     });
     rt.spawn(async move {
-        let fault = connection::run(&inner, &connection).await;
+        let fault = session::run(&inner, &connection).await;
         ended(&inner, id, fault);
     });
 }
