@@ -160,7 +160,7 @@ impl Stage {
 
     async fn event(&self, engine: &Engine) {
         if engine.0.status().regions.resync == 0 {
-            self.desk.oracle.borrow_mut().consistent_again();
+            self.desk.consistent_again();
         }
         match self.draw(|rng| rng.below(20)) {
             0..=2 => self.lose_disk(engine),
@@ -586,7 +586,7 @@ impl Stage {
         // What clients left behind is carried to its end by now.
         self.rt.sleep(600 * SECOND).await;
         self.desk.forget_vanished();
-        self.desk.oracle.borrow_mut().consistent_again();
+        self.desk.consistent_again();
         self.world.note(format!("settled: {}", summary(engine)));
         self.desk.read_all(engine, 94).await;
         match engine.0.scrub(ScrubMode::Check).await {

@@ -184,6 +184,13 @@ impl Desk {
         }
     }
 
+    /// The volume is consistent: see [`Oracle::consistent_again`]. Members that were lost before it
+    /// was are noted first; the values that their loss made possible again stay so.
+    pub(crate) fn consistent_again(&self) {
+        self.note_losses();
+        self.oracle.borrow_mut().consistent_again();
+    }
+
     /// The writes whose clients have gone have ended by now, one way or the other.
     pub(crate) fn forget_vanished(&self) {
         for writing in self.vanished.take() {
