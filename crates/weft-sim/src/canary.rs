@@ -13,7 +13,7 @@ use weft_array::Area;
 use weft_disk::{Class, Disk, DiskError, DiskOp, DoneFuture, Layer, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt};
 
-use crate::membership::SUPERBLOCKS;
+use crate::format::SUPERBLOCKS;
 use crate::rng::mix;
 use crate::violation::Violation;
 

@@ -10,7 +10,6 @@ mod faults;
 mod hangs;
 mod latency;
 mod media;
-mod pages;
 
 use std::cell::RefCell;
 use std::io;
@@ -22,11 +21,10 @@ use hangs::Hang;
 pub(crate) use hangs::Hangs;
 pub use latency::{Latency, Request, Uniform};
 use media::{Media, Payload};
-pub(crate) use pages::Pages;
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, Nanos};
 
-use crate::membership::SUPERBLOCKS;
+use crate::format::SUPERBLOCKS;
 use crate::model::{Command, Model, Service, Station, Verb};
 use crate::rng::Rng;
 use crate::world::World;
@@ -151,7 +149,7 @@ impl Platter {
 
     /// Bytes of memory that its contents take, roughly.
     pub fn stored_bytes(&self) -> u64 {
-        self.0.borrow().media.pages() * pages::PAGE
+        self.0.borrow().media.pages() * crate::pages::PAGE
     }
 
     /// Sectors that a power cut now could change.

@@ -11,10 +11,13 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use crate::disk::{Hangs, Platter, Uniform};
 use crate::engine::Engine;
 use crate::excuse::Lost;
+use crate::factory::Gear;
+use crate::member::Member;
 use crate::membership::{is_only_active, must_have_stopped, must_have_stopped_without};
+use crate::report::Report;
 use crate::rng::Rng;
-use crate::run::{Gear, Member, Report, Slots, wait_for};
 use crate::setup::{Map, Policy, Setup};
+use crate::slots::Slots;
 use crate::violation::Violation;
 use crate::workload::Desk;
 use crate::world::{Ambush, World};
@@ -25,6 +28,9 @@ const DISKS_MORE: usize = 3;
 /// How often it is looked whether a member has become active, and how many times.
 const PROMOTION_STEP: Nanos = 2 * MILLISECOND;
 const PROMOTION_STEPS: u64 = 2000;
+
+/// Virtual time for all jobs to end once nobody works any more.
+const SETTLE_MAX: u64 = 4 * 3600 * SECOND;
 
 /// What an event may touch.
 pub(crate) struct Stage {
@@ -602,4 +608,18 @@ impl Stage {
         }
         self.desk.read_all(engine, 94).await;
     }
+}
+
+/// Waits until `done` or for a bounded virtual time; says whether it came.
+async fn wait_for(rt: &Rt, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = rt.now() + SETTLE_MAX;
+    let mut pause = MILLISECOND;
+    while !done() {
+        if rt.now() > deadline {
+            return false;
+        }
+        rt.sleep(pause).await;
+        pause = (pause * 2).min(SECOND);
+    }
+    true
 }

@@ -15,14 +15,9 @@ use weft_rt::Rt;
 
 use crate::disk::{Faults, Platter};
 use crate::engine::Engine;
-use crate::run::Member;
+use crate::format::{SUPERBLOCK_COPIES, SUPERBLOCK_COPY_BYTES};
+use crate::member::Member;
 use crate::violation::{Broken, Violation};
-
-/// Where superblocks are written.
-pub(crate) const SUPERBLOCKS: std::ops::Range<u64> = 128 << 10..384 << 10;
-/// Where the copies of the superblock lie, and how much of each is looked at.
-const COPIES: [u64; 2] = [128 << 10, 256 << 10];
-const COPY_BYTES: usize = 16 << 10;
 
 /// The newest superblock on a disk, if it is a member's.
 pub(crate) fn superblock_of(platter: &Platter) -> Option<Superblock> {
@@ -34,7 +29,9 @@ pub(crate) fn superblock_of(platter: &Platter) -> Option<Superblock> {
 fn acknowledged_superblock_of(platter: &Platter) -> Option<Superblock> {
     let denied = platter.faults(|f| f.denied.clone());
     newest_superblock(platter, |copy| {
-        denied.iter().all(|range| range.end <= copy || copy + COPY_BYTES as u64 <= range.start)
+        denied
+            .iter()
+            .all(|range| range.end <= copy || copy + SUPERBLOCK_COPY_BYTES as u64 <= range.start)
     })
 }
 
@@ -43,13 +40,15 @@ fn newest_superblock(platter: &Platter, counts: impl Fn(u64) -> bool) -> Option<
     platter.peek(0, &mut label);
     let own = peek_label(&label).ok()??;
     let copy = |offset: &u64| {
-        let mut bytes = vec![0; COPY_BYTES];
+        let mut bytes = vec![0; SUPERBLOCK_COPY_BYTES];
         platter.peek(*offset, &mut bytes);
         Superblock::decode(&bytes).ok().filter(|s| (s.array_id, s.self_id) == own)
     };
-    COPIES
+    SUPERBLOCK_COPIES
         .iter()
-        .filter(|offset| counts(**offset) && platter.can_be_read(**offset, COPY_BYTES as u64))
+        .filter(|offset| {
+            counts(**offset) && platter.can_be_read(**offset, SUPERBLOCK_COPY_BYTES as u64)
+        })
         .filter_map(copy)
         .max_by_key(|superblock| superblock.seq)
 }

@@ -18,35 +18,17 @@
 //! * *Anything* is a candidate too: after a discard, and where `docs/consistency.md` says that
 //!   a promise ends (see [`Oracle::excuse`]).
 
+mod candidate;
 mod content;
 mod crash;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use candidate::{Candidate, CutCell};
+pub use candidate::{Cut, Tick};
 use content::Contents;
 pub use content::Version;
-pub use crash::Cut;
-
-/// A logical instant.
-pub type Tick = u64;
-
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    version: Version,
-    began: Tick,
-    /// When its write ended; `None` while in flight.
-    ended: Option<Tick>,
-    acknowledged: bool,
-    /// Since when reads that begin must not see it.
-    superseded: Option<Tick>,
-    /// It cannot come back through a crash either; only a read that began before may still see it.
-    buried: bool,
-    /// It survived a power cut: the disks hold it (or not), no cache does.
-    settled: bool,
-    /// It was written and is not known to be durable: a crash may change what the disks hold of it.
-    at_risk: bool,
-}
 
 /// What kind of write it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +92,7 @@ pub struct Oracle {
     open: BTreeSet<usize>,
     /// What was being written at the last crashes, until [`Oracle::consistent_again`]: the cells
     /// for which a disk lost later may still take promises with it.
-    cut: BTreeMap<usize, crash::CutCell>,
+    cut: BTreeMap<usize, CutCell>,
     /// Excused cells whose contents may still change: see [`Oracle::excuse`].
     loose: BTreeSet<usize>,
     /// Cells with a lost copy, and when it was lost, until [`Oracle::consistent_again`].
@@ -120,12 +102,6 @@ pub struct Oracle {
     count: usize,
     tick: Tick,
     next_version: u32,
-}
-
-impl Candidate {
-    fn visible_to(&self, read_began: Tick) -> bool {
-        self.superseded.is_none_or(|since| since > read_began)
-    }
 }
 
 impl Oracle {

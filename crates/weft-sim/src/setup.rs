@@ -3,11 +3,9 @@
 use weft_code::{Code, CodeSpec, Copies, UnitSet};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
 
+use crate::format::METADATA_BYTES;
 use crate::rng::Rng;
 use crate::workload::Load;
-
-/// Room on each disk beside the data: where the engine's data area begins on small members.
-const METADATA_BYTES: u64 = 2 << 20;
 
 /// How the array makes itself consistent after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

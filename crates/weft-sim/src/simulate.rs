@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::run::{Failure, Options, Report, run};
+use crate::report::{Failure, Options, Report};
+use crate::run::run;
 use crate::violation::Violation;
 
 /// What to run.

@@ -7,7 +7,7 @@
 
 use weft_rt::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 
-use crate::membership::SUPERBLOCKS;
+use crate::format::SUPERBLOCKS;
 use crate::rng::Rng;
 
 /// The longest time until the power is cut on an operation that does not end by itself.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use weft_rt::Frozen;
 
-use super::pages::Pages;
+use crate::pages::Pages;
 use crate::rng::{Rng, mix};
 
 /// Contents of one sector, as part of the write that brought it.

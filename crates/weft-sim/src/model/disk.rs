@@ -16,8 +16,11 @@ use futures_util::future::join;
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, Rt};
 
-use super::{Command, DiskStats, Model, Station, Verb};
-use crate::disk::Pages;
+use super::command::{Command, Verb};
+use super::product::Model;
+use super::station::Station;
+use super::stats::DiskStats;
+use crate::pages::Pages;
 
 /// What is kept of what is written.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use weft_rt::Nanos;
 
-use super::{Command, Verb};
+use super::command::{Command, Verb};
 
 /// A command and when it came.
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,10 @@
 //! What a data sheet would say of a model: measured on the machine alone, without executor or
 //! contents.
 
-use std::fmt;
-
 use weft_rt::Nanos;
 
-use super::{Command, Done, Kind, Mechanism, Model, Work};
+use super::command::{Command, Done, Mechanism, Work};
+use super::product::{Kind, Measure, Model, Sheet};
 use crate::rng::Rng;
 
 const KIB: u64 = 1 << 10;
@@ -14,42 +13,6 @@ const MIB: u64 = 1 << 20;
 const LONG: u64 = 128 * KIB;
 /// Length of a random request.
 const SHORT: u64 = 4 * KIB;
-
-/// A figure of a data sheet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measure {
-    /// Sequential reads at the beginning of the disk, in millions of bytes a second.
-    OuterMbS,
-    /// The same at its end.
-    InnerMbS,
-    /// The same over all of it.
-    MeanMbS,
-    /// Sequential writes at its beginning.
-    WriteMbS,
-    /// Mean seek of random reads, in milliseconds.
-    AverageSeekMs,
-    /// Seek from one end of the disk to the other, in milliseconds.
-    FullStrokeMs,
-    /// Random reads of 4 KiB a second, so many at a time, all over the disk.
-    RandomReadIops(u32),
-    /// Random writes of 4 KiB a second, so many at a time, all over the disk.
-    RandomWriteIops(u32),
-}
-
-impl fmt::Display for Measure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OuterMbS => write!(f, "sequential read, outer, MB/s"),
-            Self::InnerMbS => write!(f, "sequential read, inner, MB/s"),
-            Self::MeanMbS => write!(f, "sequential read, mean, MB/s"),
-            Self::WriteMbS => write!(f, "sequential write, MB/s"),
-            Self::AverageSeekMs => write!(f, "average seek, ms"),
-            Self::FullStrokeMs => write!(f, "full-stroke seek, ms"),
-            Self::RandomReadIops(depth) => write!(f, "random 4 KiB reads/s, depth {depth}"),
-            Self::RandomWriteIops(depth) => write!(f, "random 4 KiB writes/s, depth {depth}"),
-        }
-    }
-}
 
 /// What a run of a closed loop took.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -196,7 +159,7 @@ pub struct Line {
     /// What the model gives.
     pub measured: f64,
     /// What the sheet says, if it does.
-    pub sheet: Option<super::Sheet>,
+    pub sheet: Option<Sheet>,
 }
 
 impl Line {

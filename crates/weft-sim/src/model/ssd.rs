@@ -29,10 +29,9 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use weft_rt::Nanos;
 
+use super::command::{Command, Done, Mechanism, Verb, Work};
 use super::gate::{Arrival, Gate};
 use super::number::{US, instant, ns_per_byte, whole};
-use super::stats::Work;
-use super::{Command, Done, Mechanism, Verb};
 use crate::rng::mix;
 
 /// What a solid-state disk is made of. Rates are in millions of bytes a second.

@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker};
 
 use weft_rt::{Nanos, Rt};
 
-use super::stats::Accounts;
-use super::{Command, DiskStats, Done, Mechanism};
+use super::command::{Command, Done, Mechanism};
+use super::stats::{Accounts, DiskStats};
 
 /// A place for a command between its arrival and the moment its caller has learned of its end.
 #[derive(Debug)]

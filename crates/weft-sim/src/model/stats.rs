@@ -2,23 +2,7 @@
 
 use weft_rt::Nanos;
 
-use super::{Command, Verb};
-
-/// What the machine inside has done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Work {
-    /// Reads answered from the disk's cache or buffer, without the medium.
-    pub cache_hits: u64,
-    /// Accesses to the medium: of a hard disk, times that the heads were positioned; of an SSD,
-    /// page reads and programs.
-    pub accesses: u64,
-    /// Nanoseconds in which the arm moved, settled, or heads were switched.
-    pub seek_ns: Nanos,
-    /// Nanoseconds that were waited for the platter to turn.
-    pub rotation_ns: Nanos,
-    /// Nanoseconds in which data passed the heads. Of an SSD: in which dies were busy, summed up.
-    pub transfer_ns: Nanos,
-}
+use super::command::{Command, Verb, Work};
 
 /// Counters of a disk since it was opened or since [`super::ModelDisk::reset_stats`].
 ///

@@ -6,38 +6,9 @@
 //! the caller to say ([`Oracle::excuse`], [`Oracle::doubt`]), from what `docs/consistency.md`
 //! promises.
 
-use super::{Candidate, Oracle, Tick, Version};
-
-/// A cell that was cut, as it was then.
-#[derive(Debug, Clone, Default)]
-pub(super) struct CutCell {
-    /// The last crash that cut it.
-    at: Tick,
-    /// All that it could have been at these crashes.
-    known: Vec<Candidate>,
-}
-
-impl CutCell {
-    fn learn(&mut self, candidates: Vec<Candidate>) {
-        for candidate in candidates {
-            match self.known.iter_mut().find(|other| other.version == candidate.version) {
-                Some(known) => known.at_risk |= candidate.at_risk,
-                None => self.known.push(candidate),
-            }
-        }
-    }
-}
-
-/// A cell that was being written at a crash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
-    /// The cell.
-    pub cell: usize,
-    /// The crash.
-    pub at: Tick,
-    /// When the first of the writes began that were not known to be durable.
-    pub began: Tick,
-}
+use super::Oracle;
+use super::candidate::{Candidate, Cut, CutCell, Tick};
+use super::content::Version;
 
 impl Oracle {
     /// The power was cut: everything that was at risk is possible, and will be settled by the

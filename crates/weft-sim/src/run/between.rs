@@ -1,59 +1,13 @@
 //! Between two lives: what a crash leaves, which disks do not come back, which do, and the promises
 //! that end with that.
 
-use std::collections::BTreeMap;
-
-use weft_array::MemberState;
 use weft_code::UnitSet;
 
-use super::Run;
-use crate::engine::Engine;
+use super::state::Run;
 use crate::excuse::Lost;
 use crate::membership;
-use crate::oracle::Tick;
 use crate::setup::{Map, Policy};
-
-/// What the engine said of its slots.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Slots {
-    pub missing: UnitSet,
-    pub rebuilding: UnitSet,
-    /// Numbers of the disks in the slots.
-    pub disks: Vec<Option<usize>>,
-    /// When the members went that went in that life, where no other has taken their place as a
-    /// whole.
-    pub lost_at: BTreeMap<usize, Tick>,
-}
-
-impl Slots {
-    pub(crate) fn of(engine: &Engine) -> Self {
-        let status = engine.0.status();
-        let with = |state: MemberState| {
-            status.slots.iter().filter(|s| s.state == state).map(|s| s.slot).collect::<UnitSet>()
-        };
-        let number = |name: &str| name.strip_prefix("sim").and_then(|n| n.parse().ok());
-        let disks = status.slots.iter().map(|s| match s.state {
-            MemberState::Missing => None,
-            _ => number(&s.disk),
-        });
-        Self {
-            missing: with(MemberState::Missing),
-            rebuilding: with(MemberState::Rebuilding),
-            disks: disks.collect(),
-            lost_at: BTreeMap::new(),
-        }
-    }
-
-    pub(crate) fn incomplete(&self) -> UnitSet {
-        self.missing.union(&self.rebuilding)
-    }
-
-    /// Slots whose disk is one of `numbers`.
-    pub(crate) fn holding(&self, numbers: impl Fn(usize) -> bool) -> UnitSet {
-        let held = self.disks.iter().enumerate().filter(|(_, disk)| disk.is_some_and(&numbers));
-        held.map(|(slot, _)| slot).collect()
-    }
-}
+use crate::slots::Slots;
 
 impl Run {
     pub(super) fn remember_slots(&mut self) {

@@ -1,8 +1,7 @@
 //! Seagate Cheetah 10K.6, 146.8 GB, Fibre Channel: the disks of the ALV paper.
 
 use super::super::hdd::{HddSpec, SeekSpec};
-use super::super::measure::Measure;
-use super::{Kind, Model, Sheet};
+use super::super::product::{Kind, Measure, Model, Sheet};
 
 pub(super) const MODEL: Model = Model {
     name: "st3146807fc",

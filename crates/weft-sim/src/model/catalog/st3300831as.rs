@@ -1,8 +1,7 @@
 //! Seagate Barracuda 7200.8, 300 GB, Serial ATA with NCQ: the disks of the PRO paper.
 
 use super::super::hdd::{HddSpec, SeekSpec};
-use super::super::measure::Measure;
-use super::{Kind, Model, Sheet};
+use super::super::product::{Kind, Measure, Model, Sheet};
 
 pub(super) const MODEL: Model = Model {
     name: "st3300831as",

@@ -1,8 +1,7 @@
 //! Western Digital Caviar Blue, 1 TB: the disks of the VDF paper.
 
 use super::super::hdd::{HddSpec, SeekSpec};
-use super::super::measure::Measure;
-use super::{Kind, Model, Sheet};
+use super::super::product::{Kind, Measure, Model, Sheet};
 
 pub(super) const MODEL: Model = Model {
     name: "wd10eals",

@@ -17,7 +17,7 @@
 //! which gives the sectors of a track from the rate that a data sheet states.
 
 use super::super::number::{Divisor, MS, fraction, whole};
-use super::HddSpec;
+use super::spec::HddSpec;
 
 /// Time to spare that skews contain, so that rounding never costs a turn.
 const SKEW_SPARE_MS: f64 = 0.02;
@@ -162,16 +162,16 @@ impl Geometry {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::catalog;
     use super::*;
+    use crate::model::{Kind, catalog};
 
     fn geometries() -> Vec<(Geometry, u64, HddSpec)> {
         let hdds = catalog::MODELS.iter().filter_map(|model| match model.kind {
-            catalog::Kind::Hdd(spec) => {
+            Kind::Hdd(spec) => {
                 let geometry = Geometry::new(&spec, model.capacity_bytes, model.sector_bytes);
                 Some((geometry, u64::from(model.sector_bytes), spec))
             }
-            catalog::Kind::Ssd(_) => None,
+            Kind::Ssd(_) => None,
         });
         hdds.collect()
     }

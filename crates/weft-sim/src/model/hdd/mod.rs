@@ -29,6 +29,7 @@
 mod cache;
 mod geometry;
 mod seek;
+mod spec;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -37,13 +38,12 @@ use std::ops::Range;
 use cache::{Dirty, Hit, ReadCache};
 use geometry::{Geometry, Place};
 use seek::SeekCurve;
-pub use seek::SeekSpec;
+pub use spec::{HddSpec, SeekSpec};
 use weft_rt::Nanos;
 
+use super::command::{Command, Done, Mechanism, Verb, Work};
 use super::gate::{Arrival, Gate};
 use super::number::{MS, US, fraction, instant, ns_per_byte, whole};
-use super::stats::Work;
-use super::{Command, Done, Mechanism, Verb};
 
 /// Dirty ranges that are looked at for the next one to write. More would make random writes faster
 /// than data sheets say: with this, the Exos X20 reaches the 550 a second that its maker states.
@@ -52,43 +52,6 @@ const DIRTY_CHOICE: usize = 6;
 const WRITE_OUT_MAX: u64 = 1 << 20;
 /// What the angle is rounded by, in turns: less is in time.
 const ANGLE_NOISE: f64 = 1e-6;
-
-/// What a hard disk is made of. Rates are in millions of bytes a second.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct HddSpec {
-    /// Turns per minute.
-    pub rpm: u32,
-    /// Heads (recorded surfaces).
-    pub heads: u32,
-    /// Zones of equally many cylinders.
-    pub zones: u32,
-    /// Sustained rate of the outermost zone.
-    pub outer_mb_s: f64,
-    /// Sustained rate of the innermost zone.
-    pub inner_mb_s: f64,
-    /// Seek times.
-    pub seek: SeekSpec,
-    /// What a write's positioning takes longer than a read's.
-    pub write_settle_ms: f64,
-    /// From one head to another of the same cylinder.
-    pub head_switch_ms: f64,
-    /// From the arrival of a command to its execution.
-    pub overhead_us: f64,
-    /// Rate of the interface.
-    pub interface_mb_s: f64,
-    /// Memory for data, bytes.
-    pub cache_bytes: u64,
-    /// Segments that the memory for reads is cut into.
-    pub segments: u32,
-    /// Bytes read on behind a read, if nothing else is to be done.
-    pub read_ahead_bytes: u64,
-    /// Whether writes are complete when they are in memory.
-    pub write_cache: bool,
-    /// Commands known to the disk.
-    pub queue_depth: u32,
-    /// A command that has waited for this long goes first.
-    pub age_limit_ms: f64,
-}
 
 /// A command that waits for the heads.
 #[derive(Debug, Clone)]

@@ -16,17 +16,7 @@
 //! to 1/3 for c → 0, so c follows from A by bisection.
 
 use super::super::number::MS;
-
-/// The three seek times of a data sheet, in milliseconds, for reads.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SeekSpec {
-    /// To the neighbouring track.
-    pub track_to_track_ms: f64,
-    /// Averaged over all pairs of cylinders.
-    pub average_ms: f64,
-    /// From the first cylinder to the last.
-    pub full_stroke_ms: f64,
-}
+use super::spec::SeekSpec;
 
 /// Seek times in nanoseconds.
 #[derive(Debug, Clone, Copy)]

@@ -6,20 +6,19 @@ use std::rc::Rc;
 
 use weft_array::{MemberState, ScrubMode};
 use weft_code::UnitSet;
-use weft_disk::Disk;
 
-use crate::disk::{Platter, SimDisk};
+use super::state::Run;
+use crate::disk::{Faults, Platter};
 use crate::engine::Engine;
 use crate::excuse::Lost;
-use crate::membership;
+use crate::format::FIRST_DATA;
+use crate::member::Member;
 use crate::oracle::Kind;
-use crate::run::{Member, Run, Slots};
-use crate::setup::Policy;
+use crate::setup::{Map, Policy};
+use crate::slots::Slots;
 use crate::violation::{Broken, Violation};
 use crate::volume::Volume;
-
-/// Where the engine's data area begins at the earliest.
-const FIRST_DATA: u64 = 1 << 20;
+use crate::workload::Desk;
 
 /// How a disk lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,11 +32,6 @@ enum Lie {
 }
 
 impl Run {
-    fn assemble_all(&mut self) -> impl Future<Output = Result<Engine, Broken>> + 'static {
-        let (disks, nonce) = (self.open(), self.rng.next_u64());
-        membership::assemble(&self.rt, &self.disks.borrow(), disks, nonce)
-    }
-
     /// More disks go than the code survives, while clients write. The array must stop taking
     /// writes and say so; what can still be read must be right, what cannot must not be made up.
     /// When the disks come back, nothing that was acknowledged is gone.
@@ -106,12 +100,7 @@ impl Run {
         self.come_back(&desk, slots_in.get())
     }
 
-    async fn read_what_is_left(
-        desk: &crate::workload::Desk,
-        engine: &Engine,
-        map: &crate::setup::Map,
-        lost: UnitSet,
-    ) {
+    async fn read_what_is_left(desk: &Desk, engine: &Engine, map: &Map, lost: UnitSet) {
         let cells = desk.oracle.borrow().len();
         for cell in (0..cells).step_by(7) {
             let bytes = desk.oracle.borrow().bytes(&(cell..cell + 1));
@@ -127,11 +116,11 @@ impl Run {
     /// The lost disks are back, as after a pulled cable.
     fn come_back(
         &mut self,
-        desk: &Rc<crate::workload::Desk>,
+        desk: &Rc<Desk>,
         (before, lost): (UnitSet, UnitSet),
     ) -> Result<(), Broken> {
         for member in self.disks.borrow().iter() {
-            member.platter.faults(|f| *f = crate::disk::Faults::default());
+            member.platter.faults(|f| *f = Faults::default());
         }
         self.world.note("the disks are back");
         desk.oracle.borrow_mut().had_to_stop();
@@ -232,11 +221,6 @@ impl Run {
         Ok(known)
     }
 
-    pub(crate) fn tolerance(&self) -> usize {
-        weft_layout::code_for(self.setup.code, self.setup.algorithm, self.setup.slots)
-            .map_or(0, |code| code.tolerance())
-    }
-
     /// Changes one block of data on one disk, found by its contents, so that no knowledge of
     /// the layout is needed. Says how, and which bytes of the volume they are.
     fn lie(&mut self) -> Result<Option<(Lie, std::ops::Range<u64>)>, Broken> {
@@ -296,12 +280,41 @@ impl Run {
         Ok(told.get().map(|offset| (lie, offset..offset + block)))
     }
 
-    /// The disks of the run, opened.
-    pub(crate) fn open_copies(&self, without: impl Fn(usize) -> bool) -> Vec<Rc<dyn Disk>> {
-        (self.disks.borrow().iter())
-            .filter(|member| !member.absent && !without(member.platter.number()))
-            .map(|member| SimDisk::open(&self.world, &member.platter.copy()) as Rc<dyn Disk>)
-            .collect()
+    /// Reads everything with each member taken away in turn, on copies.
+    pub(super) fn views(&mut self) -> Result<(), Broken> {
+        let (Some(slots), Some(map), Some(desk)) =
+            (self.last.clone(), self.map.clone(), self.desk.clone())
+        else {
+            return Ok(());
+        };
+        for slot in 0..self.setup.slots {
+            let mut lost = UnitSet::one(slot);
+            if self.rng.chance(40) {
+                lost.insert(self.rng.index(self.setup.slots));
+            }
+            let known = slots.incomplete();
+            if !map.survives(known.union(&lost)) {
+                lost = UnitSet::one(slot);
+            }
+            if known.contains(slot) || !map.survives(known.union(&lost)) {
+                continue;
+            }
+            let taken = |n| slots.holding(|disk| disk == n).intersects(&lost);
+            self.world.note(format!("view without slots {:?}", lost.iter().collect::<Vec<_>>()));
+            let copies = self.open_copies(taken);
+            let (rt, desk) = (self.rt.clone(), desk.clone());
+            self.drive(async move {
+                match Engine::assemble(&rt, copies, true, true, 1).await {
+                    Ok(engine) => desk.read_all(&engine, 95).await,
+                    Err(error) => {
+                        let text = format!("degraded assembly was refused: {error}");
+                        desk.fail(Violation::AssemblyRefused, text, None);
+                    }
+                }
+            })?;
+            self.rt.kill_all();
+        }
+        Ok(())
     }
 }
 

@@ -16,11 +16,12 @@ use std::ops::Range;
 
 use weft_code::UnitSet;
 
+use super::state::Run;
 use crate::membership::superblock_of;
 use crate::oracle::Oracle;
 use crate::rng::Rng;
-use crate::run::{Run, Slots};
 use crate::setup::{Map, Policy};
+use crate::slots::Slots;
 
 /// What was hit of the data: for each slot bytes of its disk from the beginning of the data area.
 #[derive(Debug, Clone, Default)]
