@@ -168,7 +168,7 @@ pub enum AssembleError {
         disks: Vec<String>,
     },
     /// Superblocks with the same number that differ.
-    #[error("the array was run in two parts that know nothing of each other: {} against {}; give the disks of one part only, then add the others anew", list(.one), list(.other))]
+    #[error("the array was run as two independent parts: {} against {}; give the disks of one part only, then add the others as new disks", list(.one), list(.other))]
     SplitBrain {
         /// Disks of one part.
         one: Vec<String>,
@@ -192,7 +192,7 @@ pub enum AssembleError {
         missing: Vec<String>,
     },
     /// The disks found may be stale.
-    #[error("array {name}: only {present} of {active} active members were found, so the others may have gone on without these; missing: {}", list(.missing))]
+    #[error("array {name}: only {present} of {active} active members were found, so the array may have continued on the others; missing: {}", list(.missing))]
     NoMajority {
         /// The array.
         name: String,
@@ -428,20 +428,21 @@ fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role,
     let needed = newest.area.data_offset + newest.rows * newest.unit_bytes;
     match role {
         _ if own.seq > newest.seq => {
-            Err("stale: it was told that the array goes on without it; add it anew".into())
+            Err("stale: it records that the array continued without it; add it as a new disk"
+                .into())
         }
         Role::None => Err(format!(
-            "stale: the array went on without it (its superblock is number {}, the newest is {}); add it anew",
+            "stale: the array continued without it (its superblock is number {}, the newest is {}); add it as a new disk",
             own.seq, newest.seq
         )),
         Role::Slot(..) | Role::Replacement(_) if own.seq + 1 < newest.seq => Err(format!(
-            "stale: it missed updates, or was set back to an earlier state (its superblock is number {}, the newest is {}); add it anew",
+            "stale: it missed updates, or was set back to an earlier state (its superblock is number {}, the newest is {}); add it as a new disk",
             own.seq, newest.seq
         )),
         Role::Slot(..) | Role::Replacement(_)
             if own.seq == newest.seq && !own.says_the_same(newest) =>
         {
-            Err("stale: the array went on without it; add it anew".to_owned())
+            Err("stale: the array continued without it; add it as a new disk".to_owned())
         }
         _ if disk.size_bytes < needed => {
             let (left, needed) = (Bytes(disk.size_bytes), Bytes(needed));

@@ -1,14 +1,14 @@
-//! Making an array.
+//! Creating an array.
 //!
-//! First everything is checked and planned, and nothing is written ([`plan`], which is also what a
-//! dry run shows). Then, on all disks at once: the label is erased, everything up to the data is
-//! zeroed (old superblocks, maps, logs, foreign signatures), the first pages of the region map are
-//! written and flushed, then the superblocks, and the labels last. A disk is a member only when its
-//! label is there; on any error the labels are erased again, so that nothing half-made looks like a
+//! First everything is checked and planned without writing ([`plan`], which is also what a dry run
+//! shows). Then these steps follow, on all disks concurrently: erase the label; zero everything up
+//! to the data (old superblocks, maps, logs, foreign signatures); write and flush the first pages
+//! of the region map; write the superblocks; write the labels. A disk is a member only once it has
+//! its label. On any error the labels are erased again, so that no half-made disk looks like a
 //! member.
 //!
-//! If every disk can zero cheaply the data areas are zeroed too: then parity matches from the
-//! beginning and unwritten regions need nothing before their first write.
+//! If every disk can zero cheaply, the data areas are zeroed too. Then parity matches from the
+//! start, and unwritten regions need no work before their first write.
 
 mod plan;
 
@@ -32,31 +32,31 @@ pub use plan::{CreatePlan, PlannedMember, PlannedRole, plan};
 
 const MAINTENANCE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: false };
 const DURABLE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: true };
-/// Zeros written at once.
+/// Size of one write of zeros.
 const ALLOCATE_BYTES: u64 = 1 << 20;
 /// Bytes at the end of a disk that are zeroed: other programs keep signatures there.
 const TAIL_BYTES: u64 = 128 << 10;
 
-/// What kind of array is wanted.
+/// Parameters of a new array.
 #[derive(Debug, Clone)]
 pub struct CreateOptions {
-    /// What people call it; at most 255 bytes.
+    /// Its name; at most 255 bytes.
     pub name: String,
     /// Its code.
     pub code: CodeSpec,
-    /// Rotation of parity; md's default (left-symmetric) if none.
+    /// Layout of units; if `None`, md's default (left-symmetric).
     pub algorithm: Option<Algorithm>,
     /// Bytes of a unit: a power of two from 4096 to 16 MiB.
     pub unit_bytes: u32,
-    /// How parity and data are kept together over a crash.
+    /// How parity is kept consistent with data across a crash.
     pub consistency: Consistency,
-    /// Bytes of the array that share an entry of the region map; rounded to whole stripes.
+    /// Bytes of the array in a region; rounded to whole stripes.
     pub region_bytes: Option<u64>,
     /// Bytes of the log on each member (policy `ppl`).
     pub log_bytes: Option<u64>,
-    /// The last so many disks are spares.
+    /// Number of spares: the last disks.
     pub spares: usize,
-    /// Overwrite what stands on the disks.
+    /// Whether to overwrite existing data on the disks.
     pub force: bool,
     /// Identity of the array: 16 random bytes.
     pub id: [u8; 16],
@@ -64,16 +64,16 @@ pub struct CreateOptions {
     pub now_unix_s: u64,
 }
 
-/// Why no array was made.
+/// Why the array could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// Too few (or too many) disks, or impossible parameters.
     #[error(transparent)]
     Code(#[from] SpecError),
-    /// The rotation does not go with the code.
+    /// The layout does not fit the code.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// An option out of its range.
+    /// An option is out of range.
     #[error("{0}")]
     Option(String),
     /// A disk given twice.
@@ -84,7 +84,7 @@ pub enum CreateError {
     },
     /// Two names of the same disk.
     #[error(
-        "{disk} is the same disk as another one given, under another name; no array was made, but what stood on these disks is lost"
+        "{disk} is the same disk as another one given, under another name; no array was made, but the previous contents of these disks are lost"
     )]
     SameDiskUnderTwoNames {
         /// The disk.
@@ -98,7 +98,7 @@ pub enum CreateError {
         /// What does not fit.
         source: AreaError,
     },
-    /// A disk is a member already.
+    /// A disk is a member of an array.
     #[error("{disk} is a member of array '{name}' ({id})")]
     AlreadyMember {
         /// The disk.
@@ -113,7 +113,7 @@ pub enum CreateError {
     InUse {
         /// The disk.
         disk: String,
-        /// What stands there.
+        /// What is on it.
         what: String,
     },
     /// A disk failed.
@@ -122,21 +122,21 @@ pub enum CreateError {
     /// A superblock could not be written.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
-    /// A disk failed, and undoing what was done failed too.
+    /// A disk failed, and so did undoing what had been done.
     #[error("{cause}; and the label could not be erased again: {undo}")]
     Undo {
-        /// What went wrong first.
+        /// The first failure.
         cause: Box<CreateError>,
-        /// What went wrong then.
+        /// The failure of the undo.
         undo: DiskError,
     },
 }
 
-/// Makes an array of `disks`, in the order of its slots, spares last. Returns its superblock (that
-/// of the first member).
+/// Creates an array on `disks`, in the order of its slots, spares last. Returns its superblock (the
+/// first member's copy).
 ///
-/// # Errors
-/// If the disks or options do not do (nothing is changed then), or a disk fails: then none of
+/// # Errors If the disks or options are unsuitable (nothing is changed then), or a disk fails: then
+/// none of them is a member, and their contents may be lost.
 /// them is a member of anything, and what stood on them may be lost.
 pub async fn create(
     disks: &[Rc<dyn Disk>],
@@ -150,8 +150,8 @@ pub async fn create(
         Ok(()) => Ok(superblock),
         Err(cause) => {
             let undone = join_all(disks.iter().map(|disk| erase_label(disk.as_ref()))).await;
-            // A disk that failed before will most often fail again; only one that may still
-            // carry a label is worth a word, and the labels are written last.
+            // A disk that has failed will most likely fail again. Only a disk that may still carry
+            // a label is worth reporting, and labels are written last.
             Err(match undone.into_iter().find_map(Result::err) {
                 Some(undo) => CreateError::Undo { cause: Box::new(cause), undo },
                 None => cause,
@@ -181,7 +181,7 @@ async fn on_all<'a>(
     join_all(steps).await.into_iter().collect()
 }
 
-/// Everything but superblock and label. Durable on return.
+/// Clears a disk: all steps except superblock and label. Durable on return.
 fn clear<'a>(disk: &'a dyn Disk, superblock: &'a Superblock) -> Step<'a> {
     Box::pin(async move {
         erase_label(disk).await?;
@@ -189,11 +189,11 @@ fn clear<'a>(disk: &'a dyn Disk, superblock: &'a Superblock) -> Step<'a> {
     })
 }
 
-/// Makes a disk ready to become a member: everything but the superblock and the label. Old
-/// superblocks, map and log are zeroed, also the data if the array counts on that, and the region
-/// map gets its first pages. Durable on return.
+/// Prepares a disk to become a member: all steps except superblock and label. Zeroes old
+/// superblocks, map and log, and also the data if the array relies on that, and writes the first
+/// pages of the region map. Durable on return.
 ///
-/// # Errors
+/// # Errors If the disk fails.
 /// If the disk fails.
 pub(crate) async fn prepare_member(
     disk: &dyn Disk,
@@ -208,7 +208,7 @@ pub(crate) async fn prepare_member(
     }
     let tail = (size.saturating_sub(TAIL_BYTES) & !4095).max(area.data_offset);
     disk.write_zeroes(tail, size - tail, MAINTENANCE).await?;
-    // What must be written whenever a member fails, or before any data, has its room from now on.
+    // Allocates what must be written when a member fails, or before any data.
     for offset in SUPERBLOCK_OFFSETS {
         allocate(disk, offset, SUPERBLOCK_BYTES).await?;
     }
@@ -220,7 +220,7 @@ pub(crate) async fn prepare_member(
     disk.flush().await
 }
 
-/// Writes zeros as data, so that a sparse file has room there.
+/// Writes zeros as data, to allocate the range in a sparse file.
 async fn allocate(disk: &dyn Disk, offset: u64, len: u64) -> Result<(), DiskError> {
     let zeros = Buf::zeroed(usize::try_from(len.min(ALLOCATE_BYTES)).expect("a mebibyte"));
     let zeros = zeros.freeze();
@@ -234,10 +234,9 @@ async fn allocate(disk: &dyn Disk, offset: u64, len: u64) -> Result<(), DiskErro
     Ok(())
 }
 
-/// The shape of a superblock's region map, with the defaults of this program.
+/// The configuration of a superblock's region map, with this program's defaults.
 ///
-/// # Panics
-/// If the superblock was not checked.
+/// # Panics If the superblock was not checked.
 pub(crate) fn map_config(superblock: &Superblock) -> MapConfig {
     MapConfig {
         array_id: superblock.array_id,
@@ -250,7 +249,7 @@ pub(crate) fn map_config(superblock: &Superblock) -> MapConfig {
     }
 }
 
-/// Dirty regions of an array at most.
+/// Most dirty regions of an array.
 const DIRTY_MAX: usize = 1024;
 
 async fn write_superblock_of(
@@ -265,7 +264,7 @@ async fn label(disk: &dyn Disk, superblock: &Superblock, id: Id) -> Result<(), C
     Ok(write_label(disk, superblock.array_id, id).await?)
 }
 
-/// A disk given under two names now carries the label that was written last.
+/// A disk that was given under two names carries the label that was written last.
 async fn verify(disk: &dyn Disk, id: Id) -> Result<(), CreateError> {
     match read_superblock(disk).await {
         Ok(Some(own)) if own.self_id == id => Ok(()),

@@ -305,7 +305,7 @@ impl Inner {
         }
         if u64::from(info.sector_bytes) > self.geometry.sector_bytes {
             return Err(ArrayError::Refused(format!(
-                "{} has sectors of {} bytes, and the array was made for {}",
+                "{} has sectors of {} bytes; the array supports at most {}",
                 info.name, info.sector_bytes, self.geometry.sector_bytes
             )));
         }
@@ -314,7 +314,7 @@ impl Inner {
             self.members.spares.all().iter().map(|spare| spare.disk.clone()).collect();
         if known.chain(spares).any(|member| member.info().name == info.name) {
             return Err(ArrayError::Refused(format!(
-                "{} is a member of this array already",
+                "{} is already a member of this array",
                 info.name
             )));
         }

@@ -111,7 +111,7 @@ pub enum MapError {
     #[error(transparent)]
     Store(#[from] MapStoreError),
     /// A page write was dropped before it ended.
-    #[error("a write of region map page {page} was given up; the array must be assembled anew")]
+    #[error("a write of region map page {page} was dropped; assemble the array again")]
     Abandoned {
         /// The page.
         page: usize,

@@ -37,7 +37,7 @@ impl Array {
         let spares = &self.0.members.spares;
         let named = spares.all().iter().find(|spare| spare.disk.info().name == name).cloned();
         let Some(spare) = named.filter(|spare| spares.remove(spare)) else {
-            return Err(ArrayError::Refused(format!("{name} is no spare of this array")));
+            return Err(ArrayError::Refused(format!("{name} is not a spare of this array")));
         };
         self.0.commit_members().await;
         // If that did not take effect, the members still list it.

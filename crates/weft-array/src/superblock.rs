@@ -1,20 +1,21 @@
-//! The superblock: what an array is, kept on each of its members.
+//! The superblock: the description of an array, stored on each of its members.
 //!
 //! A superblock is a small binary header (magic, CRC32C, version, sequence number) and a JSON
-//! payload that a person can read with `dd`. Each member has two copies; the one with sequence
-//! number s is written to copy s mod 2, so a torn write leaves the one before, and the newest valid
-//! copy is the member's. All members hold the same payload but for `self_id`, which says which of
-//! them this is; slot and role are found by looking that up.
+//! payload that a person can read with `dd`. Each member has two copies. The superblock with
+//! sequence number s goes to copy s mod 2, so a torn write leaves the previous one; the newest
+//! valid copy counts. All members hold the same payload except for `self_id`, the identity of the
+//! member itself; slot and role are found by looking it up.
 //!
 //! A change takes effect when its superblock (sequence number + 1) is durable on every member that
-//! it lists as active or rebuilding (a spare holds nothing that could be stale). A crash in between
-//! leaves the change on some members only; each change is made such that the array is right both
-//! with it and without it. Which set of members may be started from what they say is decided in
+//! it lists as active or rebuilding (a spare holds nothing that could be stale). A crash before
+//! that leaves the change on some members only; every change is made so that the array is right
+//! both with it and without it. Which sets of members may be started is decided in
 //! [`crate::assemble`].
 //!
-//! Versions: the format version is bumped when old programs must not touch the array at all;
-//! `features` names what a program must know to use this one array. Both are refused, clearly,
-//! when unknown. There are no optional features: unknown JSON fields are refused too.
+//! Versions: the format version increases when old programs must not touch any array of the new
+//! format. `features` names what a program must support to use this particular array. Unknown
+//! versions and features are refused with a clear message. There are no optional features: unknown
+//! JSON fields are refused too.
 
 mod check;
 pub(crate) mod checksum;
@@ -42,39 +43,39 @@ pub use io::{erase_label, read_superblock, write_label, write_superblock};
 
 /// Version of the format on disk.
 pub const FORMAT_VERSION: u32 = 1;
-/// Features that this program knows.
+/// Features that this program supports.
 pub const FEATURES: &[&str] = &[REPLACEMENT, JOINT, UNREPLAYED];
 /// A working member is being copied to a replacement.
 const REPLACEMENT: &str = "replacement";
-/// Two majorities are needed.
+/// Assembly needs two majorities.
 const JOINT: &str = "joint";
-/// The log of an earlier assembly counts.
+/// The log of an earlier assembly must be replayed.
 const UNREPLAYED: &str = "unreplayed";
 /// Smallest and largest unit, in bytes.
 pub const UNIT_BYTES: std::ops::RangeInclusive<u64> = 4096..=(16 << 20);
-/// Members that can be rebuilt at the same time: each has a lane in the region map.
+/// Members that can be rebuilt at the same time: each needs a lane in the region map.
 pub const LANES: u8 = 8;
 /// Most spares of an array.
 pub const SPARES_MAX: usize = 64;
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// What is kept of a disk's path or URI, in characters (the end of it).
+/// Characters kept of a disk's path or URI (the end of it).
 const HINT_CHARS_MAX: usize = 128;
 
-/// How the array keeps parity and data together over a crash.
+/// How the array keeps parity consistent with data across a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Consistency {
-    /// Partial parity log: no write hole, also when a member is lost with the crash.
+    /// Partial parity log: no write hole, even if a member is lost with the crash.
     Ppl,
     /// Dirty regions are resynced after a crash.
     Bitmap,
-    /// Nothing is kept; after a crash everything written is resynced.
+    /// Nothing is recorded; after a crash everything written is resynced.
     None,
 }
 
 impl Consistency {
-    /// What suits a code: `ppl` for parity, `bitmap` for copies, `none` where nothing is redundant.
+    /// The default for a code: `ppl` for parity, `bitmap` for copies, `none` without redundancy.
     #[must_use]
     pub fn default_for(code: CodeSpec) -> Self {
         if code == CodeSpec::Raid0 {
@@ -97,57 +98,57 @@ impl std::fmt::Display for Consistency {
     }
 }
 
-/// What a slot's member is good for.
+/// What the member of a slot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum SlotState {
-    /// Holds everything that was written.
+    /// Everything that was written.
     Active,
-    /// Nobody holds the slot. The member named, if any, held it last and is stale.
+    /// The slot has no member. The member named, if any, was the last one, and is stale.
     Missing,
-    /// Holds what was rebuilt: all but the regions with bit `lane` in the region map.
+    /// What has been rebuilt: everything except the regions with bit `lane` in the region map.
     Rebuilding {
         /// Bit number in the region map.
         lane: u8,
     },
 }
 
-/// A position in the array.
+/// A slot of the array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlotMeta {
-    /// The member in it; of a missing slot the last one.
+    /// Its member; of a missing slot, the last one.
     pub member_id: Option<Id>,
-    /// What it is good for.
+    /// What the member holds.
     pub state: SlotState,
-    /// The path or URI by which it was last seen: a hint for people, never relied on.
+    /// The last known path or URI: a hint for people, not relied on.
     pub disk_hint: String,
-    /// Of a missing slot: what is kept for its last member, should it come back.
+    /// Of a missing slot: what is kept about its former member, in case it comes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<LeftMeta>,
-    /// Who is to take the place of an active member, and has part of what that holds.
+    /// The disk that is to replace the active member, and holds part of its contents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<ReplacementMeta>,
 }
 
-/// A member that left, and may come back with all that it held: it lacks the regions with bit
-/// `lane` in the region map, and no others.
+/// A former member that may come back with its data: it lacks the regions with bit `lane` in the
+/// region map, and no others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftMeta {
     /// Bit number in the region map.
     pub lane: u8,
-    /// The member has a superblock of this number or a later one, or was set back to an earlier
+    /// The member's superblock has this number or a later one, unless it was set back to an earlier
     /// state since it left.
     pub seq: u64,
-    /// The assembly in which it left. A member with another number was in use since.
+    /// The assembly in which it left. A member with another epoch was in use elsewhere since.
     pub log_epoch: u64,
-    /// Whether it was not there at an assembly; otherwise it failed, or was failed by command.
+    /// Whether it was absent at an assembly; otherwise it failed, or was failed by command.
     pub absent: bool,
 }
 
-/// The replacement of a member that works. It gets all writes, and holds everything but the regions
-/// with bit `lane` in the region map.
+/// The replacement of a working member. It gets all writes except where its lane is stale, and
+/// holds everything except the regions with bit `lane` in the region map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplacementMeta {
@@ -155,17 +156,17 @@ pub struct ReplacementMeta {
     pub member_id: Id,
     /// Bit number in the region map.
     pub lane: u8,
-    /// The path or URI by which it was last seen.
+    /// The last known path or URI.
     pub disk_hint: String,
 }
 
-/// A member that waits to replace another.
+/// A spare.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpareMeta {
-    /// The member.
+    /// Its identity.
     pub member_id: Id,
-    /// The path or URI by which it was last seen.
+    /// The last known path or URI.
     pub disk_hint: String,
 }
 
@@ -175,19 +176,19 @@ pub struct SpareMeta {
 pub enum ScrubMode {
     /// Counts it.
     Check,
-    /// Makes parity match the data.
+    /// Corrects it: the wrong unit if it can be located, otherwise the parity.
     Repair,
 }
 
-/// How far a scrub has come.
+/// The progress of a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubProgress {
     /// What it does with a mismatch.
     pub mode: ScrubMode,
-    /// The next stripe to look at.
+    /// The next stripe to compare.
     pub next_stripe: u64,
-    /// Stripes looked at so far.
+    /// Stripes compared so far.
     #[serde(default)]
     pub stripes: u64,
     /// Stripes that did not match so far.
@@ -199,17 +200,17 @@ pub struct ScrubProgress {
     pub unreadable: u64,
 }
 
-/// How the last scrub ended.
+/// The result of the last scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastScrub {
-    /// When, in seconds since 1970.
+    /// When it ended, in seconds since 1970.
     pub ended_unix_s: u64,
     /// What it did with a mismatch.
     pub mode: ScrubMode,
-    /// Whether it came to its end; false if it was cancelled.
+    /// Whether it covered the whole array; false if it was cancelled.
     pub complete: bool,
-    /// Stripes looked at.
+    /// Stripes compared.
     pub stripes: u64,
     /// Stripes that did not match.
     pub mismatches: u64,
@@ -219,77 +220,78 @@ pub struct LastScrub {
     pub unreadable: u64,
 }
 
-/// How the last rebuild, or replacement of a working member, ended.
+/// The last rebuild, or replacement of a working member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastRebuild {
-    /// When, in seconds since 1970.
+    /// When it ended, in seconds since 1970.
     pub ended_unix_s: u64,
-    /// How long it took since it was started or the array was last assembled, in seconds.
+    /// How long it took, in seconds, since it was started or the array was last assembled.
     pub took_s: u64,
 }
 
-/// An array's description, as one member holds it.
+/// The description of an array, as stored on one member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Superblock {
     /// Version of the format on disk.
     pub format_version: u32,
-    /// What a program must know to use this array.
+    /// Features that a program must support to use this array.
     pub features: Vec<String>,
-    /// Counts the changes of the superblock.
+    /// Number of the superblock; each change increases it.
     pub seq: u64,
     /// The array.
     pub array_id: Id,
     /// The member that holds this copy.
     pub self_id: Id,
-    /// Members made so far: numbers the next one.
+    /// Members made so far; the next one gets this number.
     pub members_made: u64,
-    /// What people call the array.
+    /// The array's name.
     pub name: String,
     /// The stripe code.
     pub code: CodeSpec,
-    /// Rotation of parity.
+    /// The layout of units.
     pub algorithm: Algorithm,
     /// Bytes of a unit.
     pub unit_bytes: u64,
-    /// Largest logical sector of the members: requests to the array are aligned to it inside.
+    /// Largest logical sector of the members: requests to them are aligned to it.
     pub sector_bytes: u32,
-    /// Rows of data on each slot.
+    /// Units of data on each slot.
     pub rows: u64,
     /// Stripes that share one entry of the region map.
     pub region_stripes: u64,
-    /// How parity and data are kept together over a crash.
+    /// How parity is kept consistent with data across a crash.
     pub consistency: Consistency,
-    /// Whether the data areas are known to read as zeros wherever a region is unwritten.
+    /// Whether the data areas are known to read as zeros where regions are unwritten.
     pub members_zeroed: bool,
-    /// Where things lie on each member.
+    /// The areas on each member.
     pub area: Area,
-    /// The positions, in order.
+    /// The slots, in order.
     pub slots: Vec<SlotMeta>,
-    /// Members that wait.
+    /// The spares.
     pub spares: Vec<SpareMeta>,
-    /// Whether the array was stopped in order: nothing is dirty.
+    /// Whether the array was stopped cleanly: nothing is dirty.
     pub clean: bool,
-    /// A random number, new with each assembly; log records of other epochs are void.
+    /// Random number, new for each assembly; log records of other epochs are void.
     pub log_epoch: u64,
-    /// The epoch of the log that the recovery of this assembly has to replay, until it has: a crash
-    /// before that leaves the next assembly the same log.
+    /// The epoch of the log that this assembly still has to replay. A crash before it has done so
+    /// leaves the same log to the next assembly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreplayed: Option<u64>,
-    /// The scrub under way, if any.
+    /// The scrub in progress, if any.
     pub scrub: Option<ScrubProgress>,
-    /// How the last scrub ended, if there was one.
+    /// The result of the last scrub, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scrub: Option<LastScrub>,
-    /// How the last rebuild ended, if there was one.
+    /// The last rebuild, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_rebuild: Option<LastRebuild>,
-    /// While a change is not known to be in effect, and a majority of the members before it need
-    /// not share one with a majority of those after it: an assembly needs both.
+    /// The previous superblock, while this one is not known to be in effect, if a majority of its
+    /// active members may share no member with a majority of the present ones: assembly then needs
+    /// both majorities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeds: Option<Predecessor>,
-    /// How rebuilds go about their work, if that was changed.
+    /// The rebuild policy, if it was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild: Option<RebuildPolicy>,
     /// When the array was created, in seconds since 1970.
@@ -300,32 +302,32 @@ pub struct Superblock {
     pub software: String,
 }
 
-/// The superblock that was in effect when another one was made.
+/// The superblock in effect when another one was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Predecessor {
-    /// Its number.
+    /// Its sequence number.
     pub seq: u64,
-    /// The members that were active in it.
+    /// Its active members.
     pub active: Vec<Id>,
 }
 
-/// What a member is to its array.
+/// The role of a member in its array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It holds this slot, in this state.
+    /// The member of this slot, in this state.
     Slot(usize, SlotState),
-    /// It is to replace the member in this slot, which works.
+    /// The replacement of the working member in this slot.
     Replacement(usize),
-    /// It waits.
+    /// A spare.
     Spare,
-    /// It is not part of the array any more.
+    /// No longer part of the array.
     None,
 }
 
 impl Superblock {
-    /// What member `id` is to the array. The last holder of a missing slot is not part of it.
+    /// The role of member `id`. The former member of a missing slot is not part of the array.
     #[must_use]
     pub fn role_of(&self, id: Id) -> Role {
         let holds =
@@ -343,8 +345,8 @@ impl Superblock {
         }
     }
 
-    /// An identity for one more member, that no other disk has, not even one whose adding was cut
-    /// off.
+    /// An identity for a new member. No other disk has it, not even one whose adding was
+    /// interrupted.
     pub fn new_member_id(&mut self) -> Id {
         let id = self.array_id.member(self.log_epoch, self.members_made);
         self.members_made += 1;
@@ -365,7 +367,7 @@ impl Superblock {
         (0..LANES).find(|lane| !used.contains(lane))
     }
 
-    /// Whether the last member of a missing slot was not there at an assembly, and did not fail.
+    /// Whether the former member of a missing slot was absent at an assembly, and did not fail.
     pub(crate) fn was_absent(&self, slot: usize) -> bool {
         self.slots[slot].left.as_ref().is_some_and(|left| left.absent)
     }
@@ -380,12 +382,12 @@ impl Superblock {
             .chain(self.spares.iter().map(|s| s.member_id))
     }
 
-    /// The members that hold everything.
+    /// The active members, which hold everything.
     pub fn active_members(&self) -> Vec<Id> {
         self.active_slots().filter_map(|slot| self.slots[slot].member_id).collect()
     }
 
-    /// Names the features that the array needs as it is.
+    /// Sets the features that the array needs in its present state.
     pub(crate) fn note_features(&mut self) {
         let replacing = self.slots.iter().any(|slot| slot.replacement.is_some());
         let needed = [
@@ -397,37 +399,35 @@ impl Superblock {
         self.features = needed.map(|(name, _)| name.to_owned()).collect();
     }
 
-    /// The slots whose members hold everything.
+    /// The slots with active members.
     pub fn active_slots(&self) -> impl Iterator<Item = usize> + '_ {
         let slots = self.slots.iter().enumerate();
         slots.filter(|(_, slot)| slot.state == SlotState::Active).map(|(index, _)| index)
     }
 
-    /// Whole stripes of the array.
+    /// Number of whole stripes of the array.
     ///
-    /// # Errors
-    /// If code, algorithm and slots do not go together.
+    /// # Errors If code, layout and number of slots do not fit together.
     pub fn stripes(&self) -> Result<u64, SuperblockError> {
         let layout = weft_layout::for_code(self.code, self.algorithm, self.slots.len(), self.rows);
         Ok(layout.map_err(|error| impossible(error.to_string()))?.stripes(self.rows))
     }
 
-    /// Whether it differs from `other` in nothing but whose copy it is.
+    /// Whether it differs from `other` in `self_id` only.
     #[must_use]
     pub fn says_the_same(&self, other: &Self) -> bool {
         *self == Self { self_id: self.self_id, ..other.clone() }
     }
 }
 
-/// The array and the member that a disk's first 4 KiB name; none if they are no label.
+/// The array and member identities in a disk's first 4 KiB; `None` if they are not a label.
 ///
-/// # Errors
-/// If they are a label, but damaged or of a version that is not known.
+/// # Errors If they are a label, but damaged or of an unknown version.
 pub fn peek_label(bytes: &[u8]) -> Result<Option<(Id, Id)>, SuperblockError> {
     Ok(label::Label::decode(bytes)?.map(|label| (label.array_id, label.member_id)))
 }
 
-/// The end of a disk's path or URI, short enough for a superblock and fit to be printed.
+/// The end of a disk's path or URI, shortened for a superblock and safe to print.
 #[must_use]
 pub fn disk_hint(name: &str) -> String {
     let skip = name.chars().count().saturating_sub(HINT_CHARS_MAX);
@@ -435,13 +435,13 @@ pub fn disk_hint(name: &str) -> String {
     name.chars().skip(skip).map(shown).collect()
 }
 
-/// Why a superblock cannot be had, or not be used.
+/// A superblock could not be read, or cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperblockError {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// It is a member, but its label is damaged.
+    /// The disk is a member, but its label is damaged.
     #[error(
         "the label of this member is damaged: {what}; the array can do without it and rebuild it"
     )]
@@ -449,10 +449,10 @@ pub enum SuperblockError {
         /// What is wrong.
         what: String,
     },
-    /// Nothing was ever written to this place of a superblock copy.
+    /// This superblock copy was never written.
     #[error("there is no superblock")]
     NotThere,
-    /// It is a member, but no superblock copy is whole.
+    /// The disk is a member, but no superblock copy is valid.
     #[error(
         "the superblock of this member is damaged: {what}; the array can do without it and rebuild it"
     )]
@@ -460,28 +460,28 @@ pub enum SuperblockError {
         /// What is wrong.
         what: String,
     },
-    /// Written by another version of the format.
+    /// The superblock has an unknown format version.
     #[error(
-        "format version {version} is not known (this program knows version {FORMAT_VERSION}): use the program that made the array"
+        "unknown format version {version} (this program supports version {FORMAT_VERSION}): use the program that made the array"
     )]
     UnknownVersion {
         /// The version found.
         version: u32,
     },
-    /// The array uses what this program does not know.
-    #[error("the array needs features that are not known here: {}: use a newer program", .unknown.join(", "))]
+    /// The array needs features that this program does not support.
+    #[error("the array needs features that this program does not support: {}; use a newer program", .unknown.join(", "))]
     UnknownFeatures {
         /// Their names.
         unknown: Vec<String>,
     },
-    /// Whole, but it describes no array that can be.
+    /// The superblock is valid, but describes an impossible array.
     #[error("the superblock describes an impossible array: {what}")]
     Impossible {
-        /// What cannot be.
+        /// What is impossible.
         what: String,
     },
-    /// More members or longer names than a superblock has room for.
-    #[error("a superblock of {bytes} bytes does not fit its place")]
+    /// There are more members, or longer names, than fit in a superblock.
+    #[error("a superblock of {bytes} bytes does not fit its space on the member")]
     TooLarge {
         /// The size it would have.
         bytes: usize,

@@ -1,4 +1,4 @@
-//! The public face of an array.
+//! The public interface of an array.
 
 use std::rc::Rc;
 
@@ -13,20 +13,21 @@ use crate::jobs::{RebuildCounts, RebuildPolicy, ScrubMode, ScrubReport};
 use crate::status::Status;
 use crate::superblock::{SlotState, Superblock};
 
-/// A running array: a volume over its members. Clones are handles of the same array.
+/// A running array: one volume over its members. Clones are handles of the same array.
 ///
-/// Any byte range may be read and written; ranges aligned to [`Array::block_bytes`] are the fast
-/// way. Requests may be issued side by side. A write that was started is carried to its end even if
+/// Any byte range may be read and written; ranges aligned to [`Array::block_bytes`] are fastest.
+/// Requests may be issued concurrently. A write that was started completes even if its future is
+/// dropped.
 /// its future is dropped.
 #[derive(Clone)]
 pub struct Array(pub(crate) Rc<Inner>);
 
-/// A run of an array that is of one kind.
+/// A range of the array that is all data or all hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Its length in bytes.
     pub len: u64,
-    /// Whether it was never written (or was given back), and reads as zeros.
+    /// Whether it was never written, or was deallocated, and reads as zeros.
     pub hole: bool,
 }
 
@@ -42,23 +43,23 @@ impl Array {
         self.0.geometry.size_bytes()
     }
 
-    /// The smallest range that is written without reading around it, in bytes: 512 or 4096.
+    /// The smallest range that can be written without reading around it, in bytes: 512 or 4096.
     pub fn block_bytes(&self) -> u64 {
         self.0.geometry.sector_bytes
     }
 
-    /// The data of one stripe, in bytes: writes of this size and alignment read nothing.
+    /// Data bytes of one stripe: writes of this size and alignment read nothing.
     pub fn stripe_bytes(&self) -> u64 {
         self.0.geometry.stripe_bytes()
     }
 
-    /// The data of one region, in bytes: a discard gives space back, and leaves no work for a
-    /// rebuild, where it covers whole ones.
+    /// Data bytes of one region: a discard of whole regions frees space, and spares rebuilds their
+    /// work.
     pub fn region_bytes(&self) -> u64 {
         self.0.geometry.region_stripes * self.stripe_bytes()
     }
 
-    /// Fills `buf` from `offset` (bytes). The buffer comes back also on failure.
+    /// Fills `buf` from `offset` (bytes). The buffer is returned on failure, too.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
         self.0.jobs.throttle.note_user(self.0.rt.now(), buf.len() as u64);
         self.0.read(offset, buf).await
@@ -66,8 +67,7 @@ impl Array {
 
     /// Writes `data` at `offset` (bytes); with `fua` it is durable on return.
     ///
-    /// # Errors
-    /// Old or new bytes may then be found in the range; nothing outside it is changed.
+    /// # Errors After an error the range may hold old or new bytes; nothing outside it is changed.
     pub async fn write(&self, offset: u64, data: Frozen, fua: bool) -> Result<(), ArrayError> {
         self.0.jobs.throttle.note_user(self.0.rt.now(), data.len() as u64);
         let array = self.0.clone();
@@ -83,7 +83,7 @@ impl Array {
         self.0.rt.spawn(async move { array.flush().await }).await
     }
 
-    /// Makes a range read as zeros; with `may_deallocate` the space below may be given back.
+    /// Makes a range read as zeros; with `may_deallocate` the storage below may be freed.
     ///
     /// # Errors
     /// As [`Array::write`].
@@ -100,11 +100,10 @@ impl Array {
         self.0.rt.spawn(task).await
     }
 
-    /// Tells that a range is not needed. Whole stripes in it read as zeros afterwards, the rest
+    /// Notes that a range is not needed. Whole stripes in it read as zeros afterwards; the rest
     /// keeps its contents.
     ///
-    /// # Errors
-    /// As [`Array::write`].
+    /// # Errors As [`Array::write`].
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
         self.0.check_range(offset, len)?;
         let stripe = self.stripe_bytes();
@@ -116,7 +115,7 @@ impl Array {
         self.write_zeroes(start, end - start, false, true).await
     }
 
-    /// Which parts of a range hold data, in order, covering the range.
+    /// Which parts of a range are data and which are holes; consecutive, covering the range.
     ///
     /// # Errors
     /// If the range lies beyond the end.
@@ -137,23 +136,22 @@ impl Array {
         Ok(extents)
     }
 
-    /// The array's state now.
+    /// The array's present status.
     pub fn status(&self) -> Status {
         self.0.status()
     }
 
-    /// Listens to what happens from now on.
+    /// Subscribes to events from now on.
     pub fn subscribe(&self) -> Subscription {
         self.0.events.subscribe()
     }
 
-    /// Excludes a member, by its slot number or its name, as if its disk had failed. The
-    /// replacement of a working member can be given, too, by name: the member then stays. Returns
-    /// when the exclusion is durable.
+    /// Excludes a member, given by slot number or name, as if its disk had failed. The replacement
+    /// of a working member can also be given, by name; the member then stays. Returns when the
+    /// exclusion is durable.
     ///
-    /// # Errors
-    /// If there is no such member, the code cannot do without it, members that could take its place
-    /// are not active on disk yet, or the array breaks meanwhile.
+    /// # Errors If there is no such member, the code cannot do without it, members that could take
+    /// its place are not active on disk yet, or the array breaks meanwhile.
     pub async fn fail(&self, member: &str) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
         let (slot, disk) = match self.find_replacement(member) {
@@ -174,7 +172,7 @@ impl Array {
         self.0.check_whole().map(|()| slot)
     }
 
-    /// Whether the code can do without the disk; it can without a replacement.
+    /// Checks that the code can do without the disk; a replacement can always be removed.
     fn check_can_spare(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
         let gone = self.0.incomplete_slots();
         let unsound = gone.union(&self.0.room.short()).with(slot);
@@ -205,11 +203,10 @@ impl Array {
         })
     }
 
-    /// Adds a disk as a spare; if a member is missing its rebuild begins at once.
+    /// Adds a disk as a spare. If a member is missing, its rebuild begins at once.
     ///
-    /// # Errors
-    /// If the disk is too small, or its sectors are larger than the array's. Whether it may be
-    /// overwritten is for the caller to ask before (see [`crate::examine()`]).
+    /// # Errors If the disk is too small, or its sectors are larger than the array's. The caller
+    /// must check before whether the disk may be overwritten (see [`crate::examine()`]).
     pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         let spare = self.0.prepare_spare(disk).await?;
@@ -222,12 +219,12 @@ impl Array {
         Ok(())
     }
 
-    /// Takes back a member that left: its disk failed and works again, or was not there when the
-    /// array was assembled. Only what was written since is rebuilt. Returns its slot; `None` if the
-    /// disk is no such member, or is not as it was when it left, and can only be added anew.
+    /// Takes back a former member: its disk failed and works again, or was absent when the array
+    /// was assembled. Only what was written since is rebuilt. Returns its slot; `None` if the disk
+    /// is not a former member, or not in the state in which it left, and has to be added as a new
+    /// disk.
     ///
-    /// # Errors
-    /// If the array takes no writes, or the disk fits it no more.
+    /// # Errors If the array takes no writes, or the disk no longer fits it.
     pub async fn take_back(&self, disk: Rc<dyn Disk>) -> Result<Option<usize>, ArrayError> {
         self.0.check_writable()?;
         let array = self.0.clone();
@@ -235,7 +232,7 @@ impl Array {
     }
 
     /// The slot that [`Array::take_back`] would give to the disk with this superblock, and whether
-    /// its member was merely absent when the array was assembled, and did not fail.
+    /// its member was absent when the array was assembled rather than failed.
     #[must_use]
     pub fn slot_left_by(&self, own: &Superblock) -> Option<(usize, bool)> {
         let superblock = self.0.members.superblock.borrow();
@@ -243,13 +240,12 @@ impl Array {
         Some((slot, superblock.was_absent(slot)))
     }
 
-    /// Replaces the member in a slot by `disk`. A member that works stays while it is copied to the
-    /// disk, so that redundancy is never less; a missing one is rebuilt onto it. Returns when that
-    /// has begun.
+    /// Replaces the member in a slot by `disk`. A working member stays while it is copied to the
+    /// disk, so redundancy never decreases; a missing member is rebuilt onto the disk. Returns when
+    /// copy or rebuild has begun.
     ///
-    /// # Errors
-    /// As [`Array::add_spare`]; or if the member has a replacement already, or is the only active
-    /// one.
+    /// # Errors As [`Array::add_spare`]; or if the member is already being replaced, or is the only
+    /// active one.
     pub async fn replace(&self, member: &str, disk: Rc<dyn Disk>) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
         let slot = self.find(member)?;
@@ -264,7 +260,7 @@ impl Array {
             let begun = async move { array.begin_replacement(slot, spare).await };
             return self.0.rt.spawn(begun).await.map(|()| slot);
         }
-        // Last in, first out: the disk that comes now is the one that is taken.
+        // Spares are taken last in, first out: this disk is next.
         self.0.members.spares.push(spare.clone());
         if self.0.members.state(slot) != SlotState::Missing {
             if let Err(error) = self.fail(member).await {
@@ -278,17 +274,17 @@ impl Array {
         Ok(slot)
     }
 
-    /// Scrubs the whole array; returns when it has ended. If the array is stopped or crashes
-    /// before, the next assembly takes it up by itself about where it was.
+    /// Scrubs the whole array; returns when the scrub has ended. If the array is stopped or crashes
+    /// first, the next assembly continues from about the same place.
     ///
-    /// # Errors
-    /// If a scrub is running already, or repair is asked of an array that takes no writes.
+    /// # Errors If a scrub is running already, or repair is requested while the array takes no
+    /// writes.
     pub async fn scrub(&self, mode: ScrubMode) -> Result<ScrubReport, ArrayError> {
         let array = self.0.clone();
         self.0.rt.spawn(async move { array.scrub(mode).await }).await
     }
 
-    /// Ends a running scrub early; returns when it has ended. It will not be taken up again.
+    /// Ends a running scrub early; returns when it has ended. It will not be continued.
     pub async fn cancel_scrub(&self) {
         if self.0.jobs.scrub.is_running() {
             self.0.jobs.scrub.cancel();
@@ -309,24 +305,22 @@ impl Array {
         self.0.jobs.changed();
     }
 
-    /// Whether users' repairs go around members whose queues are deep, at the price of more reads.
-    /// They do unless told otherwise; without it they always take the fewest, as in the papers'
-    /// arrays. For experiments: nothing remembers it.
-    pub fn set_load_aware_reconstruction(&self, around: bool) {
-        self.0.load_aware_reconstruction.set(around);
+    /// Whether repairs for users avoid members with deep queues, at the price of more reads. The
+    /// default is yes; otherwise they always read the fewest units, as in the papers' arrays. For
+    /// experiments: the setting is not stored.
+    pub fn set_load_aware_reconstruction(&self, enabled: bool) {
+        self.0.load_aware_reconstruction.set(enabled);
     }
 
-    /// How rebuilds go about their work.
+    /// The policy of rebuilds.
     pub fn rebuild_policy(&self) -> RebuildPolicy {
         self.0.jobs.rebuild.policy()
     }
 
-    /// Changes how rebuilds go about their work, also of one that runs: stripes in flight end as
-    /// they began, and nothing that is done is done again. The members keep it for the next
-    /// assembly.
+    /// Changes the policy of rebuilds, also of a running one: stripes in flight end as they began,
+    /// and nothing is rebuilt twice. The members store it for the next assembly.
     ///
-    /// # Errors
-    /// If a parameter is beyond its limits; nothing is changed then.
+    /// # Errors If a parameter is out of range; nothing is changed then.
     pub async fn set_rebuild_policy(&self, policy: RebuildPolicy) -> Result<(), ArrayError> {
         policy.check().map_err(ArrayError::Refused)?;
         let kept = (policy != RebuildPolicy::default()).then(|| policy.clone());
@@ -339,18 +333,18 @@ impl Array {
         Ok(())
     }
 
-    /// What rebuilds did since the array was assembled.
+    /// Counts of rebuild work since the array was assembled.
     pub fn rebuild_counts(&self) -> RebuildCounts {
         self.0.jobs.rebuild.counts.get()
     }
 
-    /// How many more members could fail, whichever they are, once the member of `slot` had. `None`
-    /// if data would be lost.
+    /// How many more members could fail, in any combination, after the member of `slot` had failed.
+    /// `None` if data would be lost.
     pub fn redundancy_without(&self, slot: usize) -> Option<Margin> {
         self.0.redundancy_without(slot)
     }
 
-    /// Slots whose loss now would lose data, beside those already lost.
+    /// Slots, other than incomplete ones, whose loss now would lose data.
     pub fn essential_slots(&self) -> Vec<usize> {
         let gone = self.0.incomplete_slots();
         let unsound = gone.union(&self.0.room.short());
@@ -359,11 +353,10 @@ impl Array {
         (0..self.0.members.len()).filter(essential).collect()
     }
 
-    /// Stops the array cleanly: everything is flushed and the members say so. Requests that come
-    /// later fail; the caller should have ended its own before.
+    /// Stops the array cleanly: flushes everything and notes the clean stop on the members. Later
+    /// requests fail; the caller should have completed its own first.
     ///
-    /// # Errors
-    /// If the array is broken; it is stopped all the same.
+    /// # Errors If the array is broken; it is stopped all the same.
     pub async fn stop(&self) -> Result<(), ArrayError> {
         let array = self.0.clone();
         self.0.rt.spawn(async move { array.stop().await }).await

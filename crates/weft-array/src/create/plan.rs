@@ -1,4 +1,4 @@
-//! What would be made of some disks, and what stands in the way. Nothing is written.
+//! Plans an array on given disks, and finds what stands in the way. Nothing is written.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,12 +19,12 @@ use crate::superblock::{
 };
 use crate::uuid::Id;
 
-/// A region is at least this large by default, in bytes of the array.
+/// Default size of a region, in bytes of the array: at least this.
 const REGION_BYTES_DEFAULT: u64 = 4 << 20;
-/// Regions grow rather than being more than this by default.
+/// By default regions are made larger rather than more than this many.
 const REGIONS_DEFAULT_MAX: u64 = 128 << 10;
 
-/// The array that would be made.
+/// The array that would be created.
 #[derive(Debug, Clone, Serialize)]
 pub struct CreatePlan {
     /// Its name.
@@ -33,38 +33,39 @@ pub struct CreatePlan {
     pub id: Id,
     /// Its code.
     pub code: CodeSpec,
-    /// Rotation of parity.
+    /// Layout of units.
     pub algorithm: Algorithm,
     /// Its size in bytes.
     pub size_bytes: u64,
     /// How many lost members it always survives.
     pub tolerance: usize,
-    /// Whether some larger set of losses is known not to survive; `tolerance` is a bound if not.
+    /// Whether `tolerance` is exact: some set of one more loss is known not to be survived. If not,
+    /// it is a lower bound.
     pub tolerance_exact: bool,
     /// Bytes of a unit.
     pub unit_bytes: u64,
     /// Largest sector of the disks, in bytes.
     pub sector_bytes: u32,
-    /// Rows of data on each slot.
+    /// Units of data on each slot.
     pub rows: u64,
     /// Whole stripes.
     pub stripes: u64,
     /// Stripes of a region.
     pub region_stripes: u64,
-    /// How parity and data are kept together over a crash.
+    /// How parity is kept consistent with data across a crash.
     pub consistency: Consistency,
     /// Whether the data areas will be zeroed.
     pub members_zeroed: bool,
-    /// Where things lie on each member.
+    /// The areas on each member.
     #[serde(serialize_with = "Area::in_bytes")]
     pub area: Area,
     /// The disks, slots first.
     pub members: Vec<PlannedMember>,
-    /// What a person should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// What a disk would become.
+/// The planned role of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub enum PlannedRole {
@@ -82,21 +83,20 @@ pub enum PlannedRole {
 pub struct PlannedMember {
     /// The disk.
     pub disk: String,
-    /// What it becomes.
+    /// Its role.
     #[serde(flatten)]
     pub role: PlannedRole,
     /// Its size in bytes.
     pub size_bytes: u64,
     /// Bytes at its end that stay unused.
     pub unused_bytes: u64,
-    /// What stands on it and will be lost, if anything is recognised.
+    /// What is on it and will be lost, if recognised.
     pub overwrites: Option<String>,
 }
 
-/// Checks options and disks, reads what stands on the disks, and lays the array out.
+/// Checks options and disks, reads what is on the disks, and lays out the array.
 ///
-/// # Errors
-/// Everything for which no array can be made of them. Nothing was changed.
+/// # Errors If no array can be created of them. Nothing was changed.
 pub async fn plan(
     disks: &[Rc<dyn Disk>],
     options: &CreateOptions,
@@ -126,7 +126,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
     let smallest = infos.iter().min_by_key(|info| info.size_bytes).expect("some disks");
     let stripes_of = |rows| for_code(options.code, algorithm, slots, rows).map(|l| l.stripes(rows));
 
-    // The map must be placed before the rows are known; it gets room for all of the disk.
+    // The map is placed before the number of units is known, so it gets space for the whole disk.
     let most = stripes_of(smallest.size_bytes / unit_bytes)?;
     let region_stripes = region_stripes(options.region_bytes, most, stripe_bytes);
     if region_stripes > REGION_STRIPES_MAX {
@@ -195,7 +195,7 @@ fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), Cre
     }
     if options.spares >= infos.len() {
         return refuse(format!(
-            "{} disks, of which {} are to be spares, leave none for the array",
+            "{} disks, {} of them spares, leave none for the array",
             infos.len(),
             options.spares
         ));
@@ -203,7 +203,7 @@ fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), Cre
     let total: u128 = infos.iter().map(|info| u128::from(info.size_bytes)).sum();
     if total > u128::from(BYTES_MAX) {
         return refuse(format!(
-            "the disks together are larger than {}, which is more than can be counted: use fewer or smaller ones",
+            "the disks together are larger than {}, the most that is supported: use fewer or smaller ones",
             Bytes(BYTES_MAX)
         ));
     }
@@ -220,10 +220,11 @@ fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), Cre
     }
 }
 
-/// Stripes of a region: as asked, or a power of two that gives neither tiny regions nor too many.
+/// Stripes per region: as requested, or a power of two that makes regions neither tiny nor too
+/// many.
 fn region_stripes(asked: Option<u64>, stripes: u64, stripe_bytes: u64) -> u64 {
     if let Some(bytes) = asked {
-        // One larger than the array says the same as one as large.
+        // A region larger than the array is equivalent to one of the array's size.
         return (bytes / stripe_bytes).min(stripes.next_power_of_two()).max(1);
     }
     let least = REGION_BYTES_DEFAULT.div_ceil(stripe_bytes);
@@ -235,7 +236,7 @@ fn notes(infos: &[&DiskInfo], smallest: &DiskInfo) -> Vec<String> {
     let unused: u64 = infos.iter().map(|info| info.size_bytes - smallest.size_bytes).sum();
     if unused > 0 {
         notes.push(format!(
-            "the disks differ in size: the smallest, {}, counts, and {} of the others stay unused",
+            "the disks differ in size: each is used up to the size of the smallest, {}, and {} of the others stay unused",
             smallest.name,
             Bytes(unused)
         ));
@@ -248,7 +249,7 @@ fn notes(infos: &[&DiskInfo], smallest: &DiskInfo) -> Vec<String> {
     notes
 }
 
-/// What stands on a disk; an error if there is something and it may not be overwritten.
+/// What is on a disk; an error if there is something that may not be overwritten.
 async fn look(disk: &dyn Disk, force: bool) -> Result<Option<String>, CreateError> {
     let name = || disk.info().name.clone();
     if force {

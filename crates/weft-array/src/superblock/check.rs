@@ -1,19 +1,19 @@
-//! What a superblock may say.
+//! What a superblock may contain.
 //!
-//! A superblock comes from a disk, and its checksum only says that nothing damaged it: a disk from
-//! elsewhere, or a member file that another user wrote, can hold any numbers under a right
-//! checksum. The rest of the program computes sizes, offsets and indices from these numbers and
-//! makes paths from the names, so everything it relies on is checked here, in one place, each time
-//! a superblock is read and before one is written.
+//! A superblock comes from a disk, and its checksum only shows that it is undamaged. A disk from
+//! elsewhere, or a member file written by another user, can hold any numbers under a correct
+//! checksum. The rest of the program computes sizes, offsets and indices from these numbers, and
+//! paths from the names. So everything it relies on is checked here, in one place, each time a
+//! superblock is read and before one is written.
 //!
 //! The rules:
 //!
-//! * What is bounded by [`Superblock::check`] needs no checked arithmetic later: `rows` ×
-//!   `unit_bytes` × slots and `region_stripes` × stripe fit [`BYTES_MAX`], every counter is at most
-//!   [`COUNT_MAX`] and has room to grow.
-//! * Nothing on disk decides how much memory is taken at once: log and map have upper bounds
+//! * What [`Superblock::check`] bounds needs no checked arithmetic later: `rows` × `unit_bytes` ×
+//!   slots and `region_stripes` × stripe fit [`BYTES_MAX`], every counter is at most [`COUNT_MAX`]
+//!   and has room to grow.
+//! * No value on disk decides how much memory is taken at once: log and map have upper bounds
 //!   ([`LOG_BYTES_MAX`], [`region_map::REGIONS_MAX`]) and are read in pieces.
-//! * Create allows exactly what is accepted here; names go through [`check_name`] on both ways.
+//! * Create allows exactly what is accepted here; names pass [`check_name`] in both directions.
 
 use std::collections::BTreeSet;
 
@@ -26,21 +26,20 @@ use super::{
 use crate::area::log_bytes_min;
 use crate::region_map;
 
-/// Bytes of all members of an array together, at most: what NBD and the kernel can count.
+/// Most bytes of all members of an array together: what NBD and the kernel can count.
 pub(crate) const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 /// Most stripes of a region: a rebuild keeps one bit for each in memory.
 pub(crate) const REGION_STRIPES_MAX: u64 = 1 << 26;
-/// Largest value of anything that is counted: more than a change every microsecond for eight years,
-/// and far from an overflow.
+/// Largest value of any counter: one change per microsecond for eight years, and far from overflow.
 const COUNT_MAX: u64 = 1 << 48;
-/// Longest name of the program that wrote a superblock, in bytes.
+/// Longest name of the writing program, in bytes.
 const SOFTWARE_BYTES_MAX: usize = 128;
 
-/// Whether an array may have this name: it becomes the name of a folder when the array is attached,
-/// and part of URIs, log lines and terminals, so it is made of ASCII letters, digits and `-_.` only.
+/// Checks the name of an array. It becomes the name of a folder when the array is attached, and
+/// part of URIs, log lines and terminal output, so only ASCII letters, digits and `-_.` are
+/// allowed.
 ///
-/// # Errors
-/// With what is wrong, to follow "the array's name".
+/// # Errors What is wrong, as a continuation of "the array's name".
 pub fn check_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(format!("must have 1 to {NAME_BYTES_MAX} characters"));
@@ -52,13 +51,13 @@ pub fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Characters that change what a terminal shows instead of being shown: controls, line separators,
-/// and those that reverse the direction of text.
+/// Whether a character affects a terminal instead of being shown: controls, line separators, and
+/// characters that reverse the direction of text.
 pub(super) fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a policy suits a code; if not, with the reason.
+/// Checks that a policy fits a code; the error gives the reason.
 pub(crate) fn check_consistency(code: CodeSpec, consistency: Consistency) -> Result<(), String> {
     let fits = match consistency {
         Consistency::Ppl => code != CodeSpec::Raid0 && !code.is_mirror(),
@@ -76,13 +75,13 @@ pub(super) fn impossible(what: impl Into<String>) -> SuperblockError {
     SuperblockError::Impossible { what: what.into() }
 }
 
-/// `Ok` if it holds, else an impossible superblock for this reason.
+/// Fails with an impossible superblock, for this reason, unless `holds`.
 fn require(holds: bool, what: &str) -> Result<(), SuperblockError> {
     if holds { Ok(()) } else { Err(impossible(what)) }
 }
 
 impl Superblock {
-    /// Checks what the rest of the program relies on.
+    /// Checks everything that the rest of the program relies on.
     pub(crate) fn check(&self) -> Result<(), SuperblockError> {
         self.check_text()?;
         self.check_counters()?;
@@ -102,12 +101,12 @@ impl Superblock {
         let is_sound =
             |hint: &String| hint.chars().take(HINT_CHARS_MAX + 1).count() <= HINT_CHARS_MAX;
         let mut hints = hints.map(|hint| is_sound(hint) && !hint.chars().any(is_control));
-        require(hints.all(|sound| sound), "a disk's name in it is too long or not plain text")
+        require(hints.all(|sound| sound), "the name of a disk is too long or not plain text")
     }
 
     fn check_counters(&self) -> Result<(), SuperblockError> {
         require((1..=COUNT_MAX).contains(&self.seq), "its sequence number is out of range")?;
-        require(self.members_made <= COUNT_MAX, "it counts too many members made")?;
+        require(self.members_made <= COUNT_MAX, "its number of members made is out of range")?;
         let scrub = self.scrub.iter().flat_map(|scrub| {
             let ScrubProgress { next_stripe, stripes, mismatches, repaired, unreadable, .. } =
                 *scrub;
@@ -119,19 +118,19 @@ impl Superblock {
         });
         let rebuild = self.last_rebuild.iter().flat_map(|last| [last.ended_unix_s, last.took_s]);
         let sound = scrub.chain(last).chain(rebuild).all(|count| count <= COUNT_MAX);
-        require(sound, "the counts of a scrub or rebuild in it are out of range")?;
+        require(sound, "the counts of a scrub or rebuild are out of range")?;
         let policy = self.rebuild.as_ref().is_none_or(|policy| policy.check().is_ok());
         require(policy, "a parameter of its rebuilds is out of range")
     }
 
-    /// Sizes and places.
+    /// Checks sizes and offsets.
     fn check_shape(&self) -> Result<(), SuperblockError> {
         let unit = self.unit_bytes.is_power_of_two() && UNIT_BYTES.contains(&self.unit_bytes);
         require(unit, "the unit is not a power of two from 4096 bytes to 16 MiB")?;
         let sector = matches!(self.sector_bytes, 512 | 4096);
         require(sector, "the sector is neither 512 nor 4096 bytes")?;
-        require((1..=SLOTS_MAX).contains(&self.slots.len()), "its slots are none or too many")?;
-        require(self.area.is_sound(), "its areas overlap, are not aligned or too large")?;
+        require((1..=SLOTS_MAX).contains(&self.slots.len()), "it has no slots, or too many")?;
+        require(self.area.is_sound(), "its areas overlap, or are misaligned or too large")?;
         let member =
             u128::from(self.rows) * u128::from(self.unit_bytes) + u128::from(self.area.data_offset);
         let fits = member * self.slots.len() as u128 <= u128::from(BYTES_MAX);
@@ -141,7 +140,7 @@ impl Superblock {
             Consistency::Ppl => self.area.log_bytes >= log_bytes_min(self.unit_bytes),
             Consistency::Bitmap | Consistency::None => self.area.log_bytes == 0,
         };
-        require(log, "its log is too small, or there is one that nothing uses")?;
+        require(log, "its log is too small, or it has one that its policy does not use")?;
         let shape = self.code.shape(self.slots.len());
         let shape = shape.map_err(|error| impossible(error.to_string()))?;
         let stripes = self.stripes()?;
@@ -154,17 +153,20 @@ impl Superblock {
         let regions = stripes.div_ceil(self.region_stripes);
         let map = regions <= region_map::REGIONS_MAX
             && region_map::area_bytes(regions) <= self.area.map_bytes;
-        require(map, "its region map has no room for all regions")
+        require(map, "its region map is too small for its regions")
     }
 
     fn check_members(&self) -> Result<(), SuperblockError> {
-        require(self.spares.len() <= super::SPARES_MAX, "its spares are too many")?;
+        require(self.spares.len() <= super::SPARES_MAX, "it has too many spares")?;
         let predecessor = self.succeeds.as_ref().is_none_or(|before| {
             before.seq < self.seq && (1..=SLOTS_MAX).contains(&before.active.len())
         });
-        require(predecessor, "what it succeeds is no predecessor")?;
+        require(predecessor, "the superblock that it succeeds is not a possible predecessor")?;
         let may_replay = !self.clean && self.consistency == Consistency::Ppl;
-        require(self.unreplayed.is_none() || may_replay, "there is no log to replay in it")?;
+        require(
+            self.unreplayed.is_none() || may_replay,
+            "it names a log to replay that it cannot have",
+        )?;
         let mut members = BTreeSet::new();
         let distinct = self.members().all(|id| members.insert(id));
         require(distinct, "a member is listed twice")?;
@@ -185,7 +187,7 @@ impl Superblock {
                 let missing = slot.state == SlotState::Missing && slot.member_id.is_some();
                 missing && left.lane < LANES && lanes.insert(left.lane)
             });
-            require(sound && replaced && left, "a slot has no member or a wrong lane")?;
+            require(sound && replaced && left, "a slot has no member, or an impossible lane")?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! CRC32C (Castagnoli), the checksum of everything that weft writes for itself.
+//! CRC32C (Castagnoli), the checksum of all of weft's own metadata.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// CRC32C of the parts, one after the other.
+/// CRC32C of the parts, concatenated.
 pub(crate) fn crc32c(parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     for part in parts {
@@ -11,10 +11,9 @@ pub(crate) fn crc32c(parts: &[&[u8]]) -> u32 {
     u32::try_from(digest.finalize()).expect("a CRC of 32 bits")
 }
 
-/// CRC32C of `bytes` as if the four bytes at `hole` were zeros: where the CRC itself is kept.
+/// CRC32C of `bytes` with the four bytes at `hole`, where the CRC itself is stored, taken as zeros.
 ///
-/// # Panics
-/// If the hole reaches beyond the end.
+/// # Panics If the hole extends beyond the end.
 pub(crate) fn crc32c_around(bytes: &[u8], hole: usize) -> u32 {
     crc32c(&[&bytes[..hole], &[0; 4], &bytes[hole + 4..]])
 }

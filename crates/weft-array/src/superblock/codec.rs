@@ -1,7 +1,7 @@
 //! A superblock copy on disk: a header of 48 bytes, then JSON.
 //!
-//! Every version of the format keeps the meaning of the header's first 24 bytes – magic, CRC, its
-//! version and the lengths – so that any program can tell a newer superblock from a damaged one.
+//! All versions of the format agree on the header's first 24 bytes – magic, CRC, version and
+//! lengths – so that any program can distinguish a newer superblock from a damaged one.
 
 use weft_rt::{Buf, Frozen};
 use zerocopy::little_endian::{U32, U64};
@@ -20,7 +20,7 @@ const BLOCK: usize = 4096;
 #[repr(C)]
 struct Header {
     magic: [u8; 8],
-    /// Over header and payload, with these four bytes as zeros.
+    /// CRC32C of header and payload, with these four bytes as zeros.
     crc32c: U32,
     format_version: U32,
     header_bytes: U32,
@@ -31,19 +31,18 @@ struct Header {
 
 const HEADER_BYTES: usize = size_of::<Header>();
 
-/// What every version must let one read before it refuses: the features a member needs.
+/// The fields that every version must allow to be read before it refuses: the required features.
 #[derive(serde::Deserialize)]
 struct Needs {
     features: Vec<String>,
 }
 
 impl Superblock {
-    /// The bytes on disk of the copy on member `self_id`, padded with zeros to 4 KiB.
+    /// Encodes the copy for member `self_id`, padded with zeros to 4 KiB.
     ///
-    /// # Errors
-    /// [`SuperblockError::TooLarge`] if it does not fit a copy's room,
-    /// [`SuperblockError::Impossible`] if nobody would take it for an array: such a copy must never
-    /// overwrite one that is good.
+    /// # Errors [`SuperblockError::TooLarge`] if it does not fit the space of a copy,
+    /// [`SuperblockError::Impossible`] if no reader would accept it: such a copy must never
+    /// overwrite a good one.
     pub fn encode(&self, self_id: Id) -> Result<Frozen, SuperblockError> {
         self.check()?;
         let own = Self { self_id, ..self.clone() };
@@ -71,24 +70,24 @@ impl Superblock {
         Ok(bytes.freeze())
     }
 
-    /// Reads one copy.
+    /// Decodes one copy.
     ///
-    /// # Errors
-    /// If it was never written or is damaged, of another version, needs features that are not known, or describes an
+    /// # Errors If it was never written, is damaged or of another version, needs unknown features,
+    /// or describes an impossible array.
     /// array that cannot be.
     pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockError> {
         let damaged = |what: &str| SuperblockError::Damaged { what: what.to_owned() };
-        let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| damaged("it is cut short"))?;
+        let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| damaged("it is truncated"))?;
         if header.magic != MAGIC {
             let blank = bytes.iter().all(|byte| *byte == 0);
-            let damaged = damaged("it does not begin as one does");
+            let damaged = damaged("its magic number is wrong");
             return Err(if blank { SuperblockError::NotThere } else { damaged });
         }
         let size = |value: U32| usize::try_from(value.get()).unwrap_or(usize::MAX);
         let (start, len) = (size(header.header_bytes), size(header.payload_bytes));
         let end = start.saturating_add(len);
         if start < HEADER_BYTES || end > bytes.len() {
-            return Err(damaged("its lengths make no sense"));
+            return Err(damaged("its lengths are impossible"));
         }
         if header.crc32c.get() != crc32c_around(&bytes[..end], CRC_AT) {
             return Err(damaged("its checksum does not match"));

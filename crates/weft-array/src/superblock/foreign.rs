@@ -1,5 +1,5 @@
-//! What other programs leave on a disk: recognised before a disk is taken, so that nobody's data is
-//! overwritten by mistake. Only signatures are looked at, as blkid does.
+//! Recognising other programs' data before a disk is taken, so that it is not overwritten by
+//! mistake. Only signatures are checked, as in blkid.
 
 use serde::Serialize;
 use weft_disk::{Class, Disk, DiskError};
@@ -7,33 +7,32 @@ use weft_rt::Buf;
 
 use super::signatures::{Place, SIGNATURES};
 
-/// Whose signature was found.
+/// A signature of another program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Foreign {
-    /// What it is, for people: "an ext2/3/4 file system".
+    /// Description for people: "an ext2/3/4 file system".
     pub what: &'static str,
-    /// Where its signature begins, in bytes.
+    /// Byte offset of the signature.
     pub offset_bytes: u64,
 }
 
 const ZFS: &str = "a member of a ZFS pool";
 
-/// The uberblocks of a ZFS label begin 128 KiB into it; which slots are in use varies, so several
-/// are looked at in `zfs_uberblocks`.
+/// The uberblocks of a ZFS label begin 128 KiB into it. Which of their places are in use varies, so
+/// `zfs_uberblocks` checks several.
 const UBERBLOCK: &[u8] = &0x00ba_b10c_u64.to_le_bytes();
 const UBERBLOCK_BIG_ENDIAN: &[u8] = &0x00ba_b10c_u64.to_be_bytes();
 
-/// Bytes that are looked at from the start and at the end.
+/// Bytes that are checked at the start and at the end.
 const HEAD_BYTES: u64 = 256 << 10;
 const TAIL_BYTES: u64 = 132 << 10;
-/// Places beyond the head where something may stand, 4 KiB each.
+/// Offsets beyond the head that are checked, 4 KiB each.
 const FAR: [u64; 2] = [1 << 20, 2 << 20];
 const FAR_BYTES: u64 = 4096;
 
-/// What stands on the disk, if anything that is recognised. A weft member is not foreign.
+/// The first signature found on the disk, if any. A weft member is not foreign.
 ///
-/// # Errors
-/// If the disk cannot be read.
+/// # Errors If the disk cannot be read.
 pub async fn find_foreign(disk: &dyn Disk) -> Result<Option<Foreign>, DiskError> {
     let size = disk.info().size_bytes;
     let tail = (size & !4095).saturating_sub(TAIL_BYTES);
@@ -46,7 +45,7 @@ pub async fn find_foreign(disk: &dyn Disk) -> Result<Option<Foreign>, DiskError>
     Ok(find_in(size, &read))
 }
 
-/// The same, of parts that were read, each with its offset; the first is the head.
+/// Searches the parts that were read, each with its offset; the first is the head.
 fn find_in(size: u64, parts: &[(u64, Buf)]) -> Option<Foreign> {
     let stands = |offset: u64, magic: &[u8]| {
         parts.iter().any(|(base, bytes)| {
@@ -66,7 +65,7 @@ fn find_in(size: u64, parts: &[(u64, Buf)]) -> Option<Foreign> {
     found.or_else(|| zfs_uberblocks(head)).or_else(|| mbr(head))
 }
 
-/// An uberblock lies at a multiple of 1 KiB in the second half of the label's 256 KiB.
+/// Looks for an uberblock at the multiples of 1 KiB in the second half of the label's 256 KiB.
 fn zfs_uberblocks(head: &[u8]) -> Option<Foreign> {
     let index = (128..256).map(|kib| kib * 1024).find(|at| {
         let bytes = head.get(*at..at + 8);
@@ -75,7 +74,7 @@ fn zfs_uberblocks(head: &[u8]) -> Option<Foreign> {
     Some(Foreign { what: ZFS, offset_bytes: index as u64 })
 }
 
-/// A boot sector with at least one plausible partition (the mark alone is on FAT disks too).
+/// Looks for a boot sector with at least one plausible partition (FAT disks have the mark too).
 fn mbr(head: &[u8]) -> Option<Foreign> {
     if head.get(510..512)? != b"\x55\xaa" {
         return None;

@@ -9,10 +9,10 @@ use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::uuid::Id;
 
 const DURABLE: WriteOpts = WriteOpts { class: Class::User, fua: true };
-/// All of a small superblock, in one read.
+/// Covers a whole small superblock in one read.
 const FIRST_READ_BYTES: u64 = 16 << 10;
 
-/// What a member says of itself, copy by copy.
+/// A member's label and superblock copies.
 #[derive(Debug)]
 pub(crate) struct Copies {
     pub label: Label,
@@ -21,8 +21,8 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// The newest valid copy. A copy that is whole but of a version or with features that are not
-    /// known may be newer than one that is known, so it is never passed over.
+    /// The newest valid copy. A valid copy with an unknown version or unknown features may be newer
+    /// than a known one, so it is never ignored.
     pub fn newest(self) -> Result<Superblock, SuperblockError> {
         let Label { array_id, member_id, .. } = self.label;
         let is_own = |copy: &Superblock| copy.array_id == array_id && copy.self_id == member_id;
@@ -30,7 +30,9 @@ impl Copies {
         let mut faults = Vec::new();
         for copy in self.copies {
             match copy {
-                Ok(copy) if !is_own(&copy) => faults.push("it is of another member".to_owned()),
+                Ok(copy) if !is_own(&copy) => {
+                    faults.push("it belongs to another member".to_owned())
+                }
                 Ok(copy) if newest.as_ref().is_none_or(|other| copy.seq > other.seq) => {
                     newest = Some(copy);
                 }
@@ -44,11 +46,10 @@ impl Copies {
     }
 }
 
-/// Reads a member's superblock: the newest valid copy. None if the disk is no member.
+/// Reads a member's superblock: the newest valid copy. `None` if the disk is not a member.
 ///
-/// # Errors
-/// If the disk cannot be read; if it is a member whose label or both superblock copies are damaged;
-/// if it is of a version or needs features that are not known.
+/// # Errors If the disk cannot be read; if it is a member whose label or both superblock copies are
+/// damaged; if its version or a feature that it needs is unknown.
 pub async fn read_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, SuperblockError> {
     match read_copies(disk).await? {
         Some(copies) => copies.newest().map(Some),
@@ -56,7 +57,7 @@ pub async fn read_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, Supe
     }
 }
 
-/// Label and both copies. A copy that cannot be read for a medium error counts as damaged.
+/// Reads the label and both copies. A copy with a medium error counts as damaged.
 pub(crate) async fn read_copies(disk: &dyn Disk) -> Result<Option<Copies>, SuperblockError> {
     if disk.info().size_bytes < SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES {
         return Ok(None);
@@ -93,11 +94,10 @@ async fn read(disk: &dyn Disk, offset: u64, len: u64) -> Result<Buf, DiskError> 
     result.map(|()| buf)
 }
 
-/// Writes the superblock of member `self_id`: the copy that its sequence number chooses, so that
-/// the copy before stays whole if this write is torn. Durable on return.
+/// Writes the superblock of member `self_id`, to the copy selected by its sequence number, so that
+/// the previous copy survives a torn write. Durable on return.
 ///
-/// # Errors
-/// If it is too large for its room, or the disk fails.
+/// # Errors If it is too large for its space, or the disk fails.
 pub async fn write_superblock(
     disk: &dyn Disk,
     superblock: &Superblock,
@@ -117,7 +117,7 @@ pub async fn write_label(disk: &dyn Disk, array_id: Id, self_id: Id) -> Result<(
     disk.write(0, Frozen::copy_from(&label), DURABLE).await
 }
 
-/// Removes the label: the disk is no member any more. Durable on return.
+/// Erases the label: the disk is not a member any more. Durable on return.
 ///
 /// # Errors
 /// If the disk fails.

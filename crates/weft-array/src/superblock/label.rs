@@ -1,8 +1,8 @@
-//! The label: the first 4 KiB of a member, by which it is known as one.
+//! The label: the first 4 KiB of a member, which identify it as one.
 //!
-//! It is written once, as the last step of making a member, and never changes: it names the array
-//! and the member and points to the superblock copies. A disk whose label is whole but whose
-//! superblocks are not is a damaged member, never an empty disk.
+//! It is written once, as the last step of making a member, and never changes. It names the array
+//! and the member, and points to the superblock copies. A disk with a valid label but without a
+//! valid superblock is a damaged member, never an empty disk.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -16,7 +16,7 @@ const MAGIC: [u8; 8] = *b"WEFTMBR1";
 const CRC_AT: usize = 8;
 const LEN: usize = 4096;
 const _: () = assert!(LEN as u64 == LABEL_BYTES && size_of::<Raw>() == LEN);
-/// For people who look at the disk with other tools.
+/// For people who inspect the disk with other tools.
 const NOTE: &[u8] = b"\nmember of a weft array; see `weft examine`\n";
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -33,14 +33,14 @@ struct Raw {
     reserved: [u8; LEN - 136],
 }
 
-/// What a label says.
+/// The contents of a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label {
     pub array_id: Id,
     pub member_id: Id,
-    /// Where the superblock copies lie, in bytes.
+    /// Offsets of the superblock copies.
     pub superblock_offsets: [u64; 2],
-    /// Room for each, in bytes.
+    /// Space for each copy, in bytes.
     pub superblock_bytes: u64,
 }
 
@@ -55,7 +55,7 @@ impl Label {
         }
     }
 
-    /// The bytes on disk.
+    /// Encodes the label.
     pub fn encode(&self) -> Vec<u8> {
         let mut note = [0; 64];
         note[..NOTE.len()].copy_from_slice(NOTE);
@@ -74,10 +74,9 @@ impl Label {
         raw.as_bytes().to_vec()
     }
 
-    /// Reads a label; none if the bytes are no label at all.
+    /// Decodes a label; `None` if the bytes are not a label.
     ///
-    /// # Errors
-    /// If it is one, but damaged or of a version that is not known.
+    /// # Errors If they are a label, but damaged or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, SuperblockError> {
         let Ok((raw, _)) = Raw::ref_from_prefix(bytes) else { return Ok(None) };
         let damaged = |what: &str| Err(SuperblockError::DamagedLabel { what: what.into() });
@@ -108,7 +107,7 @@ impl Label {
     }
 }
 
-/// Whether everything but the magic number is a label: then the magic was damaged.
+/// Whether everything except the magic number is a label: then the magic number was damaged.
 fn is_ours_but_for_magic(bytes: &[u8]) -> bool {
     let mut copy = bytes[..LEN].to_vec();
     copy[..8].copy_from_slice(&MAGIC);

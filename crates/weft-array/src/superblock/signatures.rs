@@ -1,8 +1,8 @@
-//! The magic numbers of other programs, and where each stands: what libblkid looks for, as far as a
-//! magic number alone tells it. Kinds that need checksums to be told apart are not listed; their
-//! disks are refused as data that is not recognised.
+//! Magic numbers of other programs, and their offsets: what libblkid looks for, as far as a magic
+//! number alone identifies it. Formats that need a checksum to be identified are not listed; their
+//! disks are refused as unrecognised data.
 
-/// A magic number at a place.
+/// A magic number at an offset.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Signature {
     pub what: &'static str,
@@ -14,7 +14,7 @@ pub(super) struct Signature {
 pub(super) enum Place {
     /// From the start of the disk.
     Start(u64),
-    /// Given the disk's size.
+    /// Computed from the disk's size.
     End(fn(u64) -> Option<u64>),
 }
 
@@ -96,7 +96,7 @@ fn drbd(size: u64) -> Option<u64> {
     size.checked_sub(4096).map(|offset| (offset & !4095) + 60)
 }
 
-/// In the order in which they are looked for: what lies on top of something else comes first.
+/// In search order: what may lie on top of something else comes first.
 pub(super) const SIGNATURES: &[Signature] = &[
     // Stacks: RAID, volumes, encryption, caches.
     at(MD_WHAT, 4096, MD),
@@ -194,7 +194,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     at(CRAMFS, 0, b"\x28\xcd\x3d\x45"),
     at("a romfs image", 0, b"-rom1fs-"),
     at("a UBIFS image", 0, b"\x31\x18\x10\x06"),
-    // UDF stands beside ISO 9660 on many disks.
+    // UDF shares many disks with ISO 9660.
     at(UDF, 34 * KIB + 1, b"NSR0"),
     at(UDF, 36 * KIB + 1, b"NSR0"),
     at(UDF, 32 * KIB + 1, b"BEA01"),
@@ -208,7 +208,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     at(MINIX, 1024 + 16, b"\x68\x24"),
     at(MINIX, 1024 + 16, b"\x78\x24"),
     at(MINIX, 1024 + 24, b"\x5a\x4d"),
-    // Images, swap, hibernation. The mark stands at the end of a page, whatever its size.
+    // Images, swap, hibernation. The mark is at the end of a page, whatever the page size.
     at("a qcow2 disk image", 0, b"QFI\xfb"),
     at("a VMDK disk image", 0, b"KDMV"),
     at("a VHDX disk image", 0, b"vhdxfile"),

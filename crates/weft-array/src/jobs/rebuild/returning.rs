@@ -70,7 +70,7 @@ impl Inner {
         self.jobs.wake();
         if !joined {
             return Err(ArrayError::Refused(format!(
-                "{name} failed again while it was taken back"
+                "{name} failed again while it was being taken back"
             )));
         }
         self.events.emit(Event::MemberReturned { slot, disk: name, stale_regions });
