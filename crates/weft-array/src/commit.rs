@@ -48,7 +48,7 @@
 //! that met its failure wait, as they would for the exclusion. This cannot deadlock, since the
 //! commit waits for no request. If the member can still take a superblock, the exclusion then
 //! follows: one unwritable sector is no reason to stop. If not, the array breaks; no other order
-//! would have saved it. A command is refused instead ([`Inner::sparable_soon`]). A member that the
+//! would have saved it. A command is refused instead ([`Inner::await_removable`]). A member that the
 //! others can do without is excluded at once, so nothing waits for a hung disk that is not needed.
 //!
 //! [`may_take_effect`]: crate::assemble::may_take_effect
@@ -142,9 +142,9 @@ impl Inner {
             if complete {
                 let was_settled = changes.is_settled();
                 changes.take_effect(round.change);
-                for spare in self.members.spares.begin_telling(round.superblock) {
+                for spare in self.members.spares.begin_updating(round.superblock) {
                     let array = self.handle();
-                    drop(self.rt.spawn(async move { array.tell(spare).await }));
+                    drop(self.rt.spawn(async move { array.update_spare(spare).await }));
                 }
                 if !was_settled && changes.is_settled() {
                     self.jobs.wake();
@@ -154,7 +154,7 @@ impl Inner {
     }
 
     /// Writes superblocks to a spare until it has the newest one.
-    async fn tell(&self, spare: Spare) {
+    async fn update_spare(&self, spare: Spare) {
         let mut has = None;
         while let Some(superblock) = self.members.spares.next_for(&spare, has) {
             match write_superblock(&*spare.disk, &superblock, spare.id).await {
@@ -182,7 +182,7 @@ impl Inner {
     }
 
     /// Waits until all spares have the newest superblock, but not long for one that hangs.
-    pub async fn spares_told(&self) {
+    pub async fn spares_updated(&self) {
         self.await_spares(|| self.members.spares.all_ready()).await;
     }
 
@@ -206,7 +206,7 @@ impl Inner {
 
     /// As [`Inner::member_failed`], for any cause.
     pub async fn exclude(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
-        while self.must_wait_before_losing(slot, disk) {
+        while self.must_wait_before_removing(slot, disk) {
             let progress = self.members.changes.progress();
             self.start_commit();
             progress.await;
@@ -218,13 +218,13 @@ impl Inner {
 
     /// Whether pending changes must take effect before `disk` is removed from `slot`, because
     /// otherwise too few of the members that are active on disk would remain.
-    fn must_wait_before_losing(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+    fn must_wait_before_removing(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
         !self.members.changes.is_settled()
             && !self.read_only.get()
             && self.broken.borrow().is_none()
             && self.members.uses(slot, disk)
-            && !self.members.may_lose(slot, disk)
-            && !self.cannot_spare(slot)
+            && !self.members.may_remove(slot, disk)
+            && !self.would_lose_data(slot)
     }
 
     /// Waits until `disk` can be removed from `slot` without waiting for other changes. That is
@@ -232,8 +232,12 @@ impl Inner {
     ///
     /// # Errors If it takes too long: a superblock is being written to a disk that does not answer,
     /// perhaps this one.
-    pub async fn sparable_soon(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
-        if self.changed_soon(|| !self.must_wait_before_losing(slot, disk)).await {
+    pub async fn await_removable(
+        &self,
+        slot: usize,
+        disk: &Rc<dyn Disk>,
+    ) -> Result<(), ArrayError> {
+        if self.changed_soon(|| !self.must_wait_before_removing(slot, disk)).await {
             return Ok(());
         }
         Err(ArrayError::Refused(format!(
@@ -281,7 +285,7 @@ impl Inner {
             return;
         }
         // A broken array's metadata stays as it was when the array broke.
-        if self.broken.borrow().is_some() || self.cannot_spare(slot) {
+        if self.broken.borrow().is_some() || self.would_lose_data(slot) {
             return self.set_broken(UnitSet::one(slot), &cause);
         }
         self.empty_slot(slot);

@@ -188,7 +188,7 @@ impl Inner {
     pub(crate) fn start_jobs(self: &Rc<Self>) {
         let (one, other) = (self.clone(), self.clone());
         let tasks = [
-            self.rt.spawn(async move { one.look_after().await }),
+            self.rt.spawn(async move { one.run_jobs().await }),
             self.rt.spawn(async move { other.clean_when_idle().await }),
         ];
         self.jobs.tasks.borrow_mut().extend(tasks);
@@ -205,7 +205,7 @@ impl Inner {
         }
     }
 
-    async fn look_after(&self) {
+    async fn run_jobs(&self) {
         let mut try_at = None;
         while !self.stopped.get() {
             let bell = self.jobs.bell.wait();
@@ -296,7 +296,7 @@ impl Inner {
         let (width, slots) = (self.geometry.code.width() as u64, self.members.len() as u64);
         let bytes = self.geometry.unit_bytes * width / slots.max(1);
         let paused = self.jobs.paused.get();
-        let current = self.jobs.current.borrow().clone().or_else(|| self.resting_rebuild());
+        let current = self.jobs.current.borrow().clone().or_else(|| self.paused_rebuild());
         let scrub = self.scrub_job();
         current.iter().chain(&scrub).map(|progress| progress.status(now, bytes, paused)).collect()
     }
@@ -304,7 +304,7 @@ impl Inner {
 
 impl Inner {
     /// A paused rebuild, for the list of jobs: it makes no progress now.
-    fn resting_rebuild(&self) -> Option<Progress> {
+    fn paused_rebuild(&self) -> Option<Progress> {
         if !self.jobs.paused.get() || self.members.rebuilding().is_empty() {
             return None;
         }

@@ -93,7 +93,7 @@ impl Inner {
     }
 
     /// Whether losing the member of `slot` now would lose data.
-    pub fn cannot_spare(&self, slot: usize) -> bool {
+    pub fn would_lose_data(&self, slot: usize) -> bool {
         if self.survives(self.incomplete_slots().with(slot)) {
             return false;
         }
@@ -102,12 +102,12 @@ impl Inner {
         if self.members.copying(slot).is_none() {
             missing.insert(slot);
         }
-        !self.survives(missing) || self.breaks_data(slot)
+        !self.survives(missing) || self.loses_existing_data(slot)
     }
 
     /// Whether losing the member of `slot` now loses existing data. Slots that are being rebuilt,
     /// and the member's own replacement, count with what they hold so far.
-    fn breaks_data(&self, slot: usize) -> bool {
+    fn loses_existing_data(&self, slot: usize) -> bool {
         let units = self.geometry.units();
         let breaks = |stripe: u64| {
             let Some(unit) = units.iter().find(|unit| self.geometry.slot(stripe, *unit) == slot)

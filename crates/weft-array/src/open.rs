@@ -364,7 +364,7 @@ impl Inner {
         // Regions that await a resync are recorded in the map; the stop is clean all the same.
         self.members.superblock.borrow_mut().clean = true;
         self.commit_members().await;
-        self.spares_told().await;
+        self.spares_updated().await;
         self.check_whole()
     }
 }

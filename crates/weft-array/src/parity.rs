@@ -85,7 +85,7 @@ impl Inner {
         segments: &[Segment],
     ) -> Result<Vec<Ready>, ArrayError> {
         loop {
-            self.settle_lost(stripe).await?;
+            self.flush_lost(stripe).await?;
             if self.log.is_some() {
                 // A record counts a lost unit with its new value. If its member came back after a
                 // crash with the old value, recovery would make parity agree with neither.
@@ -120,7 +120,7 @@ impl Inner {
 
     /// Flushes all members if a unit of the stripe was lost after it was written and before it was
     /// flushed (see `log.rs`, "Lost units").
-    async fn settle_lost(&self, stripe: u64) -> Result<(), ArrayError> {
+    async fn flush_lost(&self, stripe: u64) -> Result<(), ArrayError> {
         let Some(log) = &self.log else { return Ok(()) };
         loop {
             self.check_writable()?;

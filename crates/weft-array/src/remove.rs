@@ -43,7 +43,7 @@ impl Array {
         // If that did not take effect, the members still list it.
         self.0.check_writable()?;
         // A superblock in progress must not reach a disk that may be in other use by then.
-        spares.left_alone(&spare).await;
+        spares.until_idle(&spare).await;
         wipe(&*spare.disk, false).await.map_err(ArrayError::from)
     }
 

@@ -47,7 +47,7 @@ pub(crate) const JOB_PERIOD: Nanos = 10 * SECOND;
 /// What waits for space, and in which slots.
 pub(crate) struct Room {
     /// For each slot, bytes of waiting writes.
-    wanted: Vec<Cell<u64>>,
+    waiting: Vec<Cell<u64>>,
     /// For each slot, held by the write that retries.
     turns: Vec<Semaphore>,
     /// Slots in which a job has found no space: since the last retry of jobs, and between that and
@@ -60,9 +60,9 @@ pub(crate) struct Room {
 }
 
 /// Bytes of a waiting write; subtracted again when dropped.
-struct Wanted<'a>(&'a Cell<u64>, u64);
+struct Waiting<'a>(&'a Cell<u64>, u64);
 
-impl Drop for Wanted<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - self.1);
     }
@@ -71,7 +71,7 @@ impl Drop for Wanted<'_> {
 impl Room {
     pub fn new(slots: usize) -> Self {
         Self {
-            wanted: vec![Cell::new(0); slots],
+            waiting: vec![Cell::new(0); slots],
             turns: (0..slots).map(|_| Semaphore::new(1)).collect(),
             short: Cell::default(),
             resync: Cell::new(None),
@@ -90,10 +90,10 @@ impl Room {
         self.abandoned.borrow().clone()
     }
 
-    fn want(&self, slot: usize, bytes: u64) -> Wanted<'_> {
-        let wanted = &self.wanted[slot];
-        wanted.set(wanted.get() + bytes);
-        Wanted(wanted, bytes)
+    fn begin_waiting(&self, slot: usize, bytes: u64) -> Waiting<'_> {
+        let waiting = &self.waiting[slot];
+        waiting.set(waiting.get() + bytes);
+        Waiting(waiting, bytes)
     }
 }
 
@@ -152,10 +152,10 @@ impl Inner {
         write: impl Fn() -> F,
         mut error: DiskError,
     ) -> Result<(), DiskError> {
-        if self.members.holds(slot, disk) && self.wants_bytes(slot) == 0 {
+        if self.members.holds(slot, disk) && self.waiting_bytes(slot) == 0 {
             self.emit_no_space(slot);
         }
-        let _wanted = self.room.want(slot, len);
+        let _waiting = self.room.begin_waiting(slot, len);
         let _turn = self.room.turns[slot].acquire(1).await;
         loop {
             if !self.members.holds(slot, disk) {
@@ -197,14 +197,14 @@ impl Inner {
     }
 
     /// Bytes that wait for space in a slot.
-    pub(crate) fn wants_bytes(&self, slot: usize) -> u64 {
+    pub(crate) fn waiting_bytes(&self, slot: usize) -> u64 {
         let job = if self.room.short().contains(slot) { self.geometry.unit_bytes } else { 0 };
-        self.room.wanted[slot].get() + job
+        self.room.waiting[slot].get() + job
     }
 
     /// Notes that a job found no space in a slot; it is retried automatically.
     pub(crate) fn note_no_space(&self, slot: usize) -> ArrayError {
-        if self.wants_bytes(slot) == 0 {
+        if self.waiting_bytes(slot) == 0 {
             self.emit_no_space(slot);
         }
         let (now, before) = self.room.short.get();

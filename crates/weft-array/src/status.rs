@@ -219,7 +219,7 @@ impl Inner {
     fn slot_status(&self, slot: usize) -> SlotStatus {
         let state = self.members.state(slot);
         let (read_errors, repaired) = self.members.error_counts(slot);
-        let (disk, wants_room_bytes) = (self.members.name(slot), self.wants_bytes(slot));
+        let (disk, wants_room_bytes) = (self.members.name(slot), self.waiting_bytes(slot));
         let copying = self.members.copying(slot);
         let replacement =
             copying.and_then(|_| Some(self.members.second_disk(slot)?.info().name.clone()));

@@ -163,17 +163,17 @@ impl Array {
                 (slot, disk.ok_or_else(missing)?)
             }
         };
-        self.check_can_spare(slot, &disk)?;
-        self.0.sparable_soon(slot, &disk).await?;
+        self.check_removable(slot, &disk)?;
+        self.0.await_removable(slot, &disk).await?;
         // Members may have failed meanwhile, also this one.
         self.0.check_writable()?;
-        self.check_can_spare(slot, &disk)?;
+        self.check_removable(slot, &disk)?;
         self.0.exclude(slot, &disk, "failed by command").await;
         self.0.check_whole().map(|()| slot)
     }
 
     /// Checks that the code can do without the disk; a replacement can always be removed.
-    fn check_can_spare(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
+    fn check_removable(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
         let gone = self.0.incomplete_slots();
         let unsound = gone.union(&self.0.room.short()).with(slot);
         let is_whole_member = self.0.members.holds(slot, disk) && !gone.contains(slot);

@@ -23,7 +23,7 @@ impl Inner {
     }
 
     /// Retries the stripe that last found no space. Returns whether it still finds none.
-    async fn resync_lacks_room(&self) -> bool {
+    async fn resync_lacks_space(&self) -> bool {
         let Some(stripe) = self.room.resync.get().filter(|stripe| self.awaits_resync(*stripe))
         else {
             return false;
@@ -37,7 +37,7 @@ impl Inner {
 
     /// Resyncs every region that needs it and can be resynced.
     pub(crate) async fn resync(&self) {
-        if self.resync_lacks_room().await {
+        if self.resync_lacks_space().await {
             self.jobs.resync_stalled.set(true);
             return;
         }

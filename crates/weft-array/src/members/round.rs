@@ -52,7 +52,7 @@ impl Members {
 
     /// Whether the membership without `disk` in `slot` may take effect after the one in effect, and
     /// after the one being written. If not, it may once the changes made so far are in effect.
-    pub fn may_lose(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+    pub fn may_remove(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
         let left = self.active_without(slot, disk);
         let keeps_enough = |before: &Predecessor| {
             let kept = before.active.iter().filter(|id| left.contains(id)).count();

@@ -77,7 +77,7 @@ impl Spares {
     }
 
     /// Waits until no superblock is being written to a disk that was a spare.
-    pub async fn left_alone(&self, spare: &Spare) {
+    pub async fn until_idle(&self, spare: &Spare) {
         loop {
             let change = self.change();
             if !spare.busy.get() {
@@ -116,7 +116,7 @@ impl Spares {
 
     /// A superblock has taken effect. Returns the spares that must get it now. To the others an
     /// older one is being written; they get this one next.
-    pub fn begin_telling(&self, superblock: Rc<Superblock>) -> Vec<Spare> {
+    pub fn begin_updating(&self, superblock: Rc<Superblock>) -> Vec<Spare> {
         *self.superblock.borrow_mut() = Some(superblock);
         let mut idle = self.all().clone();
         idle.retain(|spare| !spare.busy.replace(true));

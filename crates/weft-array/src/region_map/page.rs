@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Entry, ON_DISK};
-use crate::superblock::checksum::crc32c_around;
+use crate::superblock::checksum::crc32c_skipping;
 use crate::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTMAP1";
@@ -82,7 +82,7 @@ pub(super) fn encode(array_id: Id, page: usize, seq: u64, entries: &[Entry]) -> 
     for (pair, entry) in body.chunks_exact_mut(2).zip(entries) {
         pair.copy_from_slice(&[entry.flags & ON_DISK, entry.lanes]);
     }
-    let crc = crc32c_around(&bytes, CRC_AT);
+    let crc = crc32c_skipping(&bytes, CRC_AT);
     bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     bytes.freeze()
 }
@@ -102,7 +102,7 @@ pub(super) fn decode(bytes: &[u8], array_id: Id, page: usize, regions: usize) ->
         && header.page.get() == page as u64
         && usize::try_from(header.regions.get()).ok()? == regions
         && header.seq.get() <= SEQ_MAX
-        && header.crc32c.get() == crc32c_around(bytes, CRC_AT);
+        && header.crc32c.get() == crc32c_skipping(bytes, CRC_AT);
     if !right || regions > PER_PAGE {
         return None;
     }

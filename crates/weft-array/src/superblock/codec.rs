@@ -7,7 +7,7 @@ use weft_rt::{Buf, Frozen};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::checksum::crc32c_around;
+use super::checksum::crc32c_skipping;
 use super::{FEATURES, FORMAT_VERSION, Superblock, SuperblockError};
 use crate::area::SUPERBLOCK_BYTES;
 use crate::uuid::Id;
@@ -65,7 +65,7 @@ impl Superblock {
         let mut bytes = Buf::zeroed(len.next_multiple_of(BLOCK));
         bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         bytes[HEADER_BYTES..len].copy_from_slice(&payload);
-        let crc = crc32c_around(&bytes[..len], CRC_AT);
+        let crc = crc32c_skipping(&bytes[..len], CRC_AT);
         bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         Ok(bytes.freeze())
     }
@@ -89,7 +89,7 @@ impl Superblock {
         if start < HEADER_BYTES || end > bytes.len() {
             return Err(damaged("its lengths are impossible"));
         }
-        if header.crc32c.get() != crc32c_around(&bytes[..end], CRC_AT) {
+        if header.crc32c.get() != crc32c_skipping(&bytes[..end], CRC_AT) {
             return Err(damaged("its checksum does not match"));
         }
         let version = header.format_version.get();

@@ -7,7 +7,7 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::checksum::crc32c_around;
+use super::checksum::crc32c_skipping;
 use super::{FORMAT_VERSION, SuperblockError};
 use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::uuid::Id;
@@ -70,7 +70,7 @@ impl Label {
             note,
             reserved: [0; LEN - 136],
         };
-        raw.crc32c = U32::new(crc32c_around(raw.as_bytes(), CRC_AT));
+        raw.crc32c = U32::new(crc32c_skipping(raw.as_bytes(), CRC_AT));
         raw.as_bytes().to_vec()
     }
 
@@ -87,7 +87,7 @@ impl Label {
                 Ok(None)
             };
         }
-        if raw.crc32c.get() != crc32c_around(&bytes[..LEN], CRC_AT) {
+        if raw.crc32c.get() != crc32c_skipping(&bytes[..LEN], CRC_AT) {
             return damaged("its checksum does not match");
         }
         let version = raw.format_version.get();
@@ -112,5 +112,5 @@ fn is_ours_but_for_magic(bytes: &[u8]) -> bool {
     let mut copy = bytes[..LEN].to_vec();
     copy[..8].copy_from_slice(&MAGIC);
     let stored = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-    stored == crc32c_around(&copy, CRC_AT)
+    stored == crc32c_skipping(&copy, CRC_AT)
 }

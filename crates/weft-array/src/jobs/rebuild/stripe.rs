@@ -103,7 +103,7 @@ impl Inner {
                 }
             }
         }
-        if let Some(disk) = self.without_room(&targets, failed) {
+        if let Some(disk) = self.out_of_space(&targets, failed) {
             return Err(ArrayError::NoSpace { disk });
         }
         self.note_rebuilt(stripe, &targets, wanted.difference(&failed), by);
@@ -158,7 +158,7 @@ impl Inner {
     }
 
     /// The name of a replacement that is still in place and whose write failed: it has no space.
-    pub(super) fn without_room(&self, targets: &[Target], failed: UnitSet) -> Option<String> {
+    pub(super) fn out_of_space(&self, targets: &[Target], failed: UnitSet) -> Option<String> {
         let full = |t: &&Target| failed.contains(t.unit) && self.members.holds(t.slot, &t.disk);
         targets.iter().find(full).map(|target| target.disk.info().name.clone())
     }

@@ -84,7 +84,7 @@ impl DiskOriented {
         });
         let units: Units = units.collect();
         let failed = array.write_targets(at, &targets, units).await;
-        if array.without_room(&targets, failed).is_some() {
+        if array.out_of_space(&targets, failed).is_some() {
             return false;
         }
         array.note_rebuilt(stripe, &targets, wanted.difference(&failed), By::Executor);
