@@ -1,5 +1,5 @@
-//! A power cut at any operation of adding a disk leaves a disk that is in nobody's way: others are
-//! added after it, and all of them together are assembled.
+//! A power cut at any operation of adding a disk leaves a disk that does no harm: other disks can
+//! be added after it, and all of them together can be assembled.
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 mod common;
@@ -19,7 +19,7 @@ const SLOTS: usize = 3;
 const SIZE: u64 = (2 << 20) + 4 * UNIT;
 const LEN: usize = 3 * UNIT as usize;
 
-/// What all disks hold at some moment, the new one last.
+/// The contents of all disks at one moment, the new disk last.
 type Moment = Vec<Cells>;
 
 async fn assembled(rt: &Rt, disks: &[Rc<dyn Disk>], nonce: u64, what: &str) -> Array {
@@ -30,7 +30,7 @@ async fn assembled(rt: &Rt, disks: &[Rc<dyn Disk>], nonce: u64, what: &str) -> A
     }
 }
 
-/// Every moment of adding a disk as a spare, or as the replacement of a member.
+/// Records every moment of adding a disk as a spare, or as the replacement of a member.
 fn record(replaces: bool) -> Vec<Moment> {
     let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
     let noted = moments.clone();
@@ -55,8 +55,8 @@ fn record(replaces: bool) -> Vec<Moment> {
     moments.take()
 }
 
-/// After the cut, with the new disk or without it, another one is added; then all of them are
-/// there.
+/// After the cut, with or without the new disk, another disk is added; then all of them are
+/// assembled.
 fn after_cut(moment: &Moment, leave: Leave, is_there: bool, what: &str) {
     let cells: Vec<Cells> = moment.iter().map(|cells| cells.after_cut(leave)).collect();
     let what = what.to_owned();
@@ -65,7 +65,7 @@ fn after_cut(moment: &Moment, leave: Leave, is_there: bool, what: &str) {
         let open = |(n, cells)| TestDisk::new(&rt, &power, n, SIZE, 512, cells);
         let disks: Vec<_> = cells.into_iter().enumerate().map(open).collect();
         let mut all = members(&disks);
-        // Before its label is written it is no member.
+        // Before its label is written it is not a member.
         if !matches!(read_superblock(&*all[SLOTS]).await, Ok(Some(_))) {
             all.pop();
         }

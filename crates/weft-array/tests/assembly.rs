@@ -1,4 +1,4 @@
-//! What may be started from which superblocks: each case in which starting would be wrong is
+//! What may be started from which superblocks: every case in which starting would be wrong is
 //! refused.
 
 mod members;
@@ -31,7 +31,7 @@ fn start(found: &[Found], force: bool) -> Result<Assembly, AssembleError> {
     })
 }
 
-/// The superblock that follows, with these slots missing.
+/// The next superblock, with these slots missing.
 fn without(newest: &Superblock, slots: &[usize]) -> Superblock {
     let mut next = Superblock { seq: newest.seq + 1, ..newest.clone() };
     for slot in slots {
@@ -40,7 +40,7 @@ fn without(newest: &Superblock, slots: &[usize]) -> Superblock {
     next
 }
 
-/// Gives `superblock` to these members.
+/// Writes `superblock` to these members.
 fn commit(members: &mut [Superblock], which: &[usize], superblock: &Superblock) {
     for n in which {
         members[*n] = Superblock { self_id: members[*n].self_id, ..superblock.clone() };
@@ -86,7 +86,7 @@ fn half_of_a_mirror_is_not_started_by_itself() {
     let refused = start(&found(&members[..1]), false);
     assert!(matches!(refused, Err(AssembleError::NoMajority { present: 1, active: 2, .. })));
     assert!(start(&found(&members[..1]), true).expect("forced").survives);
-    // The half that went on knows that it is all there is.
+    // The half that continued knows that it is the whole array.
     let mut members = members;
     let next = without(&members[0], &[1]);
     commit(&mut members, &[0], &next);
@@ -181,7 +181,7 @@ fn a_change_on_a_few_members_does_not_stand_against_what_the_others_did() {
 #[test]
 fn a_spare_has_no_say_in_what_the_array_is() {
     let members = made("raid5", 4, 1, 1);
-    // Adding it, or a change of the membership, was cut off when only the spare knew.
+    // Adding the spare, or a change of membership, was interrupted when only the spare had it.
     for (seq, known) in [(0, false), (1, true), (1, false)] {
         let mut members = members.clone();
         let spare = &mut members[3];
@@ -238,9 +238,8 @@ fn a_member_being_rebuilt_keeps_its_slot_but_does_not_count() {
     assert!(!salvage.survives && salvage.slots[2].is_some());
 }
 
-/// Every history of exclusions from a mirror of up to 5, every moment of a crash, every set of
-/// disks found: the members that hold all acknowledged writes are the ones that are started, or
-/// nothing is.
+/// For every history of exclusions from a mirror of up to 5 members, every moment of a crash and
+/// every set of disks found: only members that hold all acknowledged writes are started.
 #[test]
 fn no_stale_set_is_ever_started() {
     for n in 2..=5_usize {
@@ -249,7 +248,7 @@ fn no_stale_set_is_ever_started() {
     }
 }
 
-/// `live`: the active members as of the superblock in effect; these hold all writes.
+/// `live` are the active members of the superblock in effect; they hold all writes.
 fn explore(members: &[Superblock], live: usize, depth: usize) {
     let n = members.len();
     check_all_subsets(members, live);
@@ -262,11 +261,11 @@ fn explore(members: &[Superblock], live: usize, depth: usize) {
         let mut superblock = without(&newest, &dropped);
         let meet = majorities_meet(&newest.active_members(), &superblock.active_members());
         superblock.succeeds = (!meet).then(|| of(&newest));
-        // A crash in between: any of the survivors may hold it, and it has no effect yet.
+        // A crash in between: any of the survivors may hold it, but it is not in effect yet.
         for partly in (1..next).filter(|partly| partly & !next == 0) {
             let mut torn = members.to_vec();
             commit(&mut torn, &kept(partly), &superblock);
-            // Nothing was acknowledged without the dropped ones: all of `live` hold everything.
+            // Nothing was acknowledged without the dropped members: all of `live` hold everything.
             check_all_subsets(&torn, live);
         }
         if may_take_effect(before.len(), survivors.len()) && depth > 0 {
@@ -295,7 +294,7 @@ fn check_all_subsets(members: &[Superblock], live: usize) {
     }
 }
 
-/// A mirror of `n` of which slot 0 is being replaced by member `n`.
+/// A mirror of `n` whose slot 0 is being replaced by member `n`.
 fn replacing(n: usize) -> Vec<Superblock> {
     let mut members = made("raid1", n, 0, 1);
     let mut next = without(&members[0], &[]);
@@ -320,7 +319,7 @@ fn a_replacement_goes_on_beside_its_member_or_in_its_place() {
     assert_eq!(slot.state, SlotState::Rebuilding { lane: 3 });
     assert_eq!((slot.member_id, &slot.replacement), (Some(members[3].self_id), &None));
     assert_eq!(assembly.lost, [0]);
-    // It is not counted as the member that it is to replace.
+    // It does not count as the member that it is to replace.
     let mut members = replacing(2);
     members.remove(0);
     let refused = start(&found(&members), false);
@@ -328,7 +327,7 @@ fn a_replacement_goes_on_beside_its_member_or_in_its_place() {
 }
 
 /// As `no_stale_set_is_ever_started`, with a change that makes a replacement the member, alone or
-/// together with exclusions, before or after others.
+/// together with exclusions, before or after other changes.
 #[test]
 fn no_stale_set_is_started_after_a_replacement() {
     for n in 2..=4_usize {
@@ -348,7 +347,7 @@ fn no_stale_set_is_started_after_a_replacement() {
     }
 }
 
-/// All subsets but the empty one.
+/// All subsets except the empty one.
 fn subsets(of: &[usize]) -> Vec<Vec<usize>> {
     let pick = |set: usize| {
         let chosen = of.iter().enumerate().filter(move |(bit, _)| set >> bit & 1 == 1);
@@ -357,8 +356,8 @@ fn subsets(of: &[usize]) -> Vec<Vec<usize>> {
     (1..1 << of.len()).map(pick).collect()
 }
 
-/// The replacement (the last member) takes the place of member 0, one of `live`, which hold
-/// everything as it does.
+/// The replacement (the last member) takes the slot of member 0, which is one of `live`. Like them,
+/// it holds everything.
 fn swap(members: &[Superblock], live: &[usize]) {
     let new = members.len() - 1;
     let newest = &members[live[0]];
@@ -384,7 +383,7 @@ fn swap(members: &[Superblock], live: &[usize]) {
     }
 }
 
-/// After the swap others may go.
+/// After the swap, other members may be excluded.
 fn exclude_each(members: &[Superblock], live: &[usize]) {
     let new = members.len() - 1;
     for dropped in subsets(live).iter().filter(|dropped| dropped.len() < live.len()) {
@@ -399,7 +398,7 @@ fn exclude_each(members: &[Superblock], live: &[usize]) {
     }
 }
 
-/// Whatever set of members is found: those that are started as whole are among `live`.
+/// For every set of members found: those that are started as active are in `live`.
 fn check_active(members: &[Superblock], live: &[usize]) {
     let all: Vec<usize> = (0..members.len()).collect();
     for chosen in subsets(&all) {
@@ -418,17 +417,18 @@ fn check_active(members: &[Superblock], live: &[usize]) {
     }
 }
 
-/// Crashes, restarts with whatever is found, and crashes again, on mirrors of up to 5: what one
-/// part of the members was about to become never stands against what the others did meanwhile.
+/// Crashes, restarts with any subset of the disks, and further crashes, on mirrors of up to 5: an
+/// interrupted change on one part of the members never conflicts with what the others did
+/// meanwhile.
 #[test]
 fn no_stale_set_is_started_after_a_change_that_was_cut_short() {
     for n in 2..=5_usize {
         let members = made("raid1", n, 0, 1);
         let all: Vec<usize> = (0..n).collect();
-        // Which ones are dropped does not matter, as long as nothing tells the members apart.
+        // Which members are dropped does not matter as long as nothing distinguishes them.
         for kept in 1..=n {
             let change = without(&members[0], &all[kept..]);
-            // What needs two restarts needs no more than four.
+            // Cases that need two restarts need no more than four members.
             let restarts = if n < 5 { 2 } else { 1 };
             History { live: all.clone(), members: members.clone(), restarts }.change(
                 &of(&members[0]),
@@ -453,7 +453,7 @@ fn of(superblock: &Superblock) -> Predecessor {
     Predecessor { seq: superblock.seq, active: superblock.active_members() }
 }
 
-/// The superblock that makes the replacement, the last of `members`, the member of slot 0.
+/// The superblock in which the replacement, the last of `members`, is the member of slot 0.
 fn swapped(members: &[Superblock]) -> Superblock {
     let mut next = without(&members[0], &[]);
     next.slots[0].member_id = members.last().map(|own| own.self_id);
@@ -464,14 +464,14 @@ fn swapped(members: &[Superblock]) -> Superblock {
 #[derive(Clone)]
 struct History {
     members: Vec<Superblock>,
-    /// Those that hold all acknowledged writes.
+    /// The members that hold all acknowledged writes.
     live: Vec<usize>,
-    /// Assemblies that are still to come.
+    /// Assemblies still to come.
     restarts: usize,
 }
 
 impl History {
-    /// The engine writes `change` to these members, and a crash cuts it short anywhere.
+    /// The engine writes `change` to these members, and a crash interrupts it anywhere.
     fn change(&self, in_effect: &Predecessor, mut change: Superblock, to: &[usize]) {
         let active = change.active_members();
         let kept = in_effect.active.iter().filter(|id| active.contains(id)).count();
@@ -488,14 +488,14 @@ impl History {
             }
             next.crash();
             if reached.len() == to.len() && !meet {
-                // It is in effect: one majority is enough from now on.
+                // It is in effect: from now on one majority suffices.
                 next.change(&of(&change), without(&change, &[]), to);
             }
         }
     }
 
-    /// Which of these may have been reached by a crash: any, or where that is too much to try, the
-    /// first, the last or all.
+    /// The members that a write may have reached before a crash: any subset or, where that is too
+    /// many to try, the first, the last or all.
     fn moments(&self, to: &[usize]) -> Vec<Vec<usize>> {
         if self.members.len() < 4 {
             return subsets(to);
@@ -505,7 +505,7 @@ impl History {
         moments
     }
 
-    /// The array is started from whatever may be found, and goes on without the rest.
+    /// The array starts from any subset of the disks, and continues without the others.
     fn crash(&self) {
         let all: Vec<usize> = (0..self.members.len()).collect();
         for there in subsets(&all) {
@@ -514,13 +514,13 @@ impl History {
             let used: Vec<usize> = assembly.slots.iter().flatten().map(|i| there[*i]).collect();
             assert!(used.iter().all(|m| self.live.contains(m)), "stale: {used:?} of {there:?}");
             let outgoing: Vec<usize> = assembly.outgoing.iter().map(|i| there[*i]).collect();
-            // Disks that are not used change nothing.
+            // Unused disks change nothing.
             if self.restarts > 0 && used.len() + outgoing.len() == there.len() {
                 let mut next = self.clone();
                 next.restarts -= 1;
                 let lagging: Vec<usize> = assembly.lagging.iter().map(|i| there[*i]).collect();
                 commit(&mut next.members, &lagging, &assembly.newest);
-                // Each run has its own.
+                // Each run has its own number.
                 let run = there.iter().fold(self.restarts as u64, |bits, m| bits << 3 | *m as u64);
                 let mut change = without(&assembly.superblock, &[]);
                 change.log_epoch = run;

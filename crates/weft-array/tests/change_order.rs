@@ -1,9 +1,9 @@
-//! A member that the others cannot go on without yet, because it is not durable yet that they may,
-//! does not cost the array: a command waits or is refused, an error waits. Where the others can go on,
-//! nothing waits.
+//! A member fails while the others cannot continue without it yet, because the change that lets
+//! them is not durable. The array survives that: a command waits or is refused, a failing request
+//! waits. If the others can continue, nothing waits.
 //!
-//! The disks hold back the superblock that makes a rebuilt member of a mirror active. Until it is
-//! durable the other member is the only one that can be assembled by itself.
+//! The disks delay the superblock that makes a rebuilt member of a mirror active. Until it is
+//! durable, the other member is the only one that can be assembled alone.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
 mod common;
@@ -58,13 +58,13 @@ impl Promoting {
         missing(&self.bench.array)
     }
 
-    /// Writes something new with FUA, and does not wait.
+    /// Starts a FUA write of new data, and does not wait for it.
     fn begin_write(&self) -> Task<Result<(), ArrayError>> {
         let (array, data) = (self.bench.array.clone(), Frozen::copy_from(&pattern(0, LEN, 2)));
         self.rt.spawn(async move { array.write(0, data, true).await })
     }
 
-    /// What a kill leaves of the disks, without those in `without`.
+    /// The disks after a kill, without those in `without`.
     fn killed(&self, without: Option<usize>) -> Vec<Rc<TestDisk>> {
         let left = self.disks.iter().enumerate().filter(|(n, _)| Some(*n) != without);
         left.map(|(_, disk)| {
@@ -101,7 +101,7 @@ fn a_command_waits_until_it_is_durable_that_the_other_is_active() {
         assert_eq!(fail.await.expect("failed"), 0);
         assert_eq!((story.state(), story.missing()), (ArrayState::Degraded, vec![0]));
         story.begin_write().await.expect("written");
-        // The one that was failed is not started by itself, and the other is.
+        // The failed member cannot be started alone, the other one can.
         let old = members(&story.killed(Some(1)));
         Array::assemble(&rt, old, AssembleOptions::default()).await.expect_err("the old one");
         let array = assemble(&rt, &members(&story.killed(Some(0)))).await;
@@ -148,7 +148,8 @@ fn a_disk_that_cannot_be_written_to_stays_until_the_other_can_go_on_without_it()
         rt.sleep(SECOND).await;
         assert!(!write.is_finished(), "it met the failure");
         assert_eq!((story.state(), story.missing()), (ArrayState::Healthy, vec![]));
-        // Killed now, either is there, with what was acknowledged or was being written.
+        // After a kill now, each is there, with everything acknowledged and perhaps what was being
+        // written.
         let killed = assemble(&rt, &members(&story.killed(None))).await;
         let found = read(&killed, 0, LEN).await;
         for (at, sector) in found.chunks(512).enumerate() {
@@ -175,7 +176,7 @@ fn the_array_stops_where_the_disk_cannot_take_the_superblock_either() {
         let error = write.await.expect_err("nothing was made durable");
         assert!(matches!(error.root(), ArrayError::Broken { .. }), "{error}");
         assert_eq!(story.state(), ArrayState::Broken);
-        // Together they are the array, with all that was acknowledged.
+        // Together they are the array, with everything that was acknowledged.
         story.disks[0].faults.gone.set(false);
         let array = assemble(&rt, &members(&story.killed(None))).await;
         array.scrub(ScrubMode::Check).await.expect("scrubbed");
@@ -194,7 +195,7 @@ fn of_three_copies_two_may_fail_in_one_moment_if_the_second_still_takes_the_supe
         let fail = rt.spawn(async move { array.fail("0").await });
         pause(&rt).await;
         assert_eq!(missing(&bench.array), [0]);
-        // Two of three are active on disk, and so each is needed for the exclusion of the first.
+        // Two of three are active on disk, so both are needed to exclude the first.
         *bench.disks[1].faults.unwritable.borrow_mut() =
             bench.superblock.area.data_offset..u64::MAX;
         let (array, data) = (bench.array.clone(), Frozen::copy_from(&pattern(0, LEN, 2)));
@@ -244,7 +245,7 @@ fn a_member_that_hangs_in_a_superblock_write_is_failed_at_once_and_the_array_goe
             let len = 1 << 20;
             write(&array, 0, &pattern(0, len, 1)).await;
             faults[1].inject(Fault::Delay(3600 * SECOND));
-            // A change of the metadata: its superblock hangs on one member.
+            // A change of the metadata whose superblock hangs on one member.
             let (changing, spare) = (array.clone(), disks[width].clone());
             let add = rt.spawn(async move { changing.add_spare(spare).await });
             pause(&rt).await;

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use weft_array::{ArrayState, MemberState, ScrubMode};
 
-/// Codes with a number of slots, and one with more slots than the stripe is wide.
+/// Codes with a number of slots; one has more slots than its stripes are wide.
 const CODES: &[(&str, usize)] = &[
     ("raid0", 3),
     ("raid1", 2),
@@ -26,10 +26,10 @@ const CODES: &[(&str, usize)] = &[
     ("drc-oa:6,2,1", 9),
 ];
 
-/// A model of the array: what was written where.
+/// A model of the array's contents.
 struct Model(Vec<u8>);
 
-/// Small deterministic random numbers.
+/// A small deterministic random number generator.
 struct Dice(u64);
 
 impl Dice {

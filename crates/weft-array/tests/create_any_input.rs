@@ -1,5 +1,5 @@
-//! Whatever is asked of `create`, it makes what it planned or says why not and writes nothing: the
-//! body of the fuzz target over wishes put together at random, from a seed, of sensible and of
+//! For any request, `create` either makes what it planned, or says why not and writes nothing. This
+//! is the body of the fuzz target, over requests composed at random, from a seed, of sensible and
 //! extreme values.
 
 mod wishes;

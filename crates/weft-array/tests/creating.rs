@@ -1,5 +1,4 @@
-//! `create` makes members of disks only when everything is right, and nothing at all when it is
-//! not.
+//! `create` makes disks members only if everything is right, and otherwise changes nothing.
 
 mod members;
 
@@ -108,7 +107,7 @@ fn what_stands_on_a_disk_is_named_and_needs_force() {
 
 #[test]
 fn what_is_not_recognised_needs_force_too() {
-    // At the start, at the end, and where a sample is taken.
+    // At the start, at the end, and where a sample is read.
     for offset in [0, (16 << 20) - 512, (16 * MIB / 65 * 7) & !4095] {
         let disks = members::disks(3, 16);
         let mut sector = Buf::zeroed(512);
@@ -122,7 +121,7 @@ fn what_is_not_recognised_needs_force_too() {
     }
 }
 
-/// A disk that fails its n-th write, and all after it; or keeps the memory of another.
+/// A disk that fails its n-th write and all later ones; or one that shares the memory of another.
 struct Failing {
     info: DiskInfo,
     inner: Rc<RamDisk>,

@@ -1,8 +1,8 @@
-//! The promise: while a disk is lost, the others share its work. An idle array repairs with the
-//! fewest reads; one whose disks are the limit goes around the busiest, and serves more than the
-//! cheapest repairs would let it.
+//! While a disk is lost, the others share its work. An idle array repairs with the fewest reads. An
+//! array limited by its disks avoids the busiest one, and serves more than the cheapest repairs
+//! would.
 //!
-//! Members answer so many requests a second of virtual time, so the rates are exact.
+//! Members serve a fixed number of requests per second of virtual time, so the rates are exact.
 
 mod common;
 
@@ -27,7 +27,7 @@ struct Limited {
 }
 
 impl Limited {
-    /// An array that is written everywhere, of members that are all as slow.
+    /// A fully written array of equally slow members.
     fn new(code: &str, slots: usize) -> Self {
         let rt = rt();
         let new = |n| {
@@ -60,7 +60,7 @@ impl Limited {
         self.faults.iter().map(|faults| faults.counts().reads).sum()
     }
 
-    /// Random reads, each compared with what was written: how many a second.
+    /// Random reads per second, each compared with what was written.
     fn rate(&self) -> f64 {
         let (rt, array) = (self.rt.clone(), self.array.clone());
         let left = Rc::new(Cell::new(READS));
@@ -87,7 +87,7 @@ impl Limited {
     }
 }
 
-/// The lost slot for which the loss costs most: its rate by the healthy one.
+/// The degraded rate divided by the healthy one, for the lost slot that costs most.
 fn worst(code: &str, slots: usize) -> f64 {
     let rate = |slot: Option<usize>| {
         let limited = Limited::new(code, slots);
@@ -121,7 +121,7 @@ fn an_idle_array_repairs_with_the_fewest_reads() {
             array.read(block << 12, Buf::new(BLOCK)).await.0.expect("read");
         }
     });
-    // A seventh of the data is lost, and takes two reads instead of one.
+    // A seventh of the data is lost, and needs two reads instead of one.
     let reads = limited.reads() - before;
     assert!(reads.abs_diff(blocks * 8 / 7) <= blocks / 50, "{reads} reads of {blocks} blocks");
     limited.rt.kill_all();

@@ -1,5 +1,5 @@
-//! A request of no bytes does nothing, wherever it lies: also at the very end, which is in no
-//! stripe and no region, in every state of the array.
+//! A request of no bytes does nothing, at any offset and in every state of the array; also at the
+//! very end, which is in no stripe and no region.
 
 mod common;
 
@@ -10,9 +10,9 @@ use weft_array::{Array, AssembleOptions, CreateOptions, create};
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, Rt};
 
-/// An array whose stripes divide evenly by its regions.
+/// An array whose regions are full.
 async fn make(rt: &Rt, code: &str, disks: &[Rc<dyn Disk>]) -> Array {
-    // Less than a stripe: each region is one stripe.
+    // Less than a stripe is requested: each region is one stripe.
     let options = CreateOptions { region_bytes: Some(1), ..options(code) };
     create(disks, &options).await.expect("created");
     let options = AssembleOptions { nonce: 1, ..AssembleOptions::default() };

@@ -1,8 +1,8 @@
-//! Nothing is acknowledged that relies on a change of the membership before this is durable: not by
-//! whoever met the failure, nor by others that left the member out without an error.
+//! Nothing that relies on a change of membership is acknowledged before the change is durable:
+//! neither the request that met the failure, nor others that left the member out without an error.
 //!
-//! The disks hold superblock writes back. In that moment the program is killed and all disks come
-//! back, also the one that had been taken out, with old data: whatever was acknowledged is there.
+//! The disks delay superblock writes. At that moment the program is killed and all disks come back,
+//! including the excluded one with its old data. Everything that was acknowledged is there.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -26,19 +26,19 @@ const VICTIM: usize = 1;
 
 type Done = Task<Result<(), ArrayError>>;
 
-/// An array with something on it, of whose requests some wait.
+/// An array with data, and some requests that wait.
 struct Story {
     rt: Rt,
     code: &'static str,
     bench: Bench,
-    /// Disks that are no members, or were none at the beginning.
+    /// Disks that are not members, or were not at the start.
     others: Vec<Rc<TestDisk>>,
-    /// What was acknowledged.
+    /// The acknowledged contents.
     bytes: Vec<u8>,
     waiting: Vec<Waiting>,
 }
 
-/// A request that is not acknowledged.
+/// A request that is not acknowledged yet.
 struct Waiting {
     what: String,
     done: Done,
@@ -59,7 +59,7 @@ impl Story {
         self.bench.disks.iter().chain(&self.others)
     }
 
-    /// Superblock writes do not end any more, but for the next `passes` on each disk.
+    /// From now on superblock writes hang, except for the next `passes` on each disk.
     fn hold(&self, passes: u64) {
         let metadata = 0..self.bench.superblock.area.map_offset;
         self.disks().for_each(|disk| disk.faults.hold(metadata.clone(), passes));
@@ -69,13 +69,13 @@ impl Story {
         self.disks().for_each(|disk| disk.faults.release());
     }
 
-    /// Bytes of the array in a stripe.
+    /// The byte range of a stripe in the array.
     fn stripe(&self, stripe: u64) -> std::ops::Range<usize> {
         let bytes = self.bench.stripe_bytes() as usize;
         stripe as usize * bytes..(stripe as usize + 1) * bytes
     }
 
-    /// The data unit of a stripe that is on `slot`, or the first that has a copy there.
+    /// The data unit of a stripe that is on `slot`, or the first with a copy there.
     fn unit_on(&self, stripe: u64, slot: usize) -> Option<u64> {
         let k = self.bench.k();
         let units = if k == 1 { self.bench.disks.len() } else { k };
@@ -84,14 +84,14 @@ impl Story {
         (0..copies).find(is_on).map(|unit| if k == 1 { 0 } else { unit as u64 })
     }
 
-    /// Whether a byte of the array is on the disk in `slot`, and nowhere else.
+    /// Whether a byte of the array is on the disk in `slot` only.
     fn is_on(&self, byte: usize, slot: usize) -> bool {
         let (stripe, unit) = (byte as u64 / self.bench.stripe_bytes(), byte / UNIT as usize);
         let k = self.bench.k();
         k > 1 && self.bench.place(stripe, unit % k).0 == slot
     }
 
-    /// Writes something new with FUA, and does not wait.
+    /// Starts a FUA write of new data, and does not wait for it.
     fn begin_write(&mut self, offset: usize, len: usize) {
         let new = pattern(offset as u64, len, 2 + self.waiting.len() as u8);
         let (array, data) = (self.bench.array.clone(), Frozen::copy_from(&new));
@@ -100,7 +100,8 @@ impl Story {
         self.waiting.push(Waiting { what, done, write: Some((offset, new)) });
     }
 
-    /// Writes to the member `slot`, in `count` stripes from `stripe` on, a part of a unit each.
+    /// Starts writes to the member `slot`, each to part of a unit, in `count` stripes from `stripe`
+    /// on.
     fn begin_writes_to(&mut self, slot: usize, mut stripe: u64, mut count: usize) {
         while count > 0 {
             if let Some(unit) = self.unit_on(stripe, slot) {
@@ -136,8 +137,8 @@ impl Story {
         self.rt.sleep(5 * MILLISECOND).await;
     }
 
-    /// Some time later none of the requests is acknowledged; and if the program is killed now, what
-    /// was acknowledged before is there, also without one more member.
+    /// Some time later, none of the requests is acknowledged. If the program is killed now,
+    /// everything that was acknowledged is there, even with one more member lost.
     async fn expect_waiting(&self) {
         self.pause().await;
         for Waiting { what, done, .. } in &self.waiting {
@@ -150,7 +151,7 @@ impl Story {
         }
     }
 
-    /// The superblocks are written, all requests are acknowledged, and after a kill everything is
+    /// The superblocks get written, all requests are acknowledged, and after a kill everything is
     /// there.
     async fn expect_done(&mut self) {
         self.release();
@@ -166,8 +167,8 @@ impl Story {
         self.expect_all(disks, None, "when it was done").await;
     }
 
-    /// An array of these disks, without the one in slot `lost`, holds what was acknowledged; what
-    /// was being written is old or new, unless it was written to the one that is lost.
+    /// An array of these disks, without the one in slot `lost`, holds everything acknowledged. What
+    /// was being written is old or new, unless it was written to the lost disk.
     async fn expect_all(&self, disks: Vec<Rc<TestDisk>>, lost: Option<usize>, when: &str) {
         let array = assemble(&self.rt, &members(&disks)).await;
         let found = read(&array, 0, self.bytes.len()).await;
@@ -192,7 +193,7 @@ impl Story {
                 "{code}, killed {when}, then without {lost:?}: sector {sector} is none of {count}"
             );
         }
-        // Jobs end, and all redundancy agrees.
+        // Jobs end, and parity matches everywhere.
         for _ in 0..2000 {
             let state = array.status().state;
             if state == ArrayState::Healthy || state == ArrayState::Degraded {
@@ -206,7 +207,7 @@ impl Story {
     }
 }
 
-/// The disk as the death of the program leaves it, in new hands; it answers.
+/// The disk after a kill of the program, opened again; it answers.
 fn reopened(rt: &Rt, disk: &TestDisk) -> Rc<TestDisk> {
     after(rt, disk, Leave::Completed)
 }
@@ -228,7 +229,7 @@ fn every_request_that_meets_the_same_failure_waits_for_the_one_exclusion() {
             victim.faults.hold(data..u64::MAX, 0);
             story.begin_writes_to(VICTIM, 0, 4);
             story.pause().await;
-            // All of them fail in one turn.
+            // All of them fail in one poll.
             victim.faults.gone.set(true);
             story.hold(0);
             victim.faults.release();
@@ -285,7 +286,7 @@ fn what_sits_in_the_cache_of_a_member_failed_by_command_is_not_taken_for_flushed
     run(|rt| async move {
         for (code, slots) in CODES {
             let mut story = Story::new(&rt, code, slots).await;
-            // Acknowledged, and not durable so far.
+            // Acknowledged, but not durable so far.
             let stripe = (0..STRIPES).find(|stripe| story.unit_on(*stripe, VICTIM).is_some());
             let whole = story.stripe(stripe.expect("a unit there"));
             let new = pattern(whole.start as u64, whole.len(), 9);
@@ -296,7 +297,7 @@ fn what_sits_in_the_cache_of_a_member_failed_by_command_is_not_taken_for_flushed
             story.begin_flush();
             story.pause().await;
             let flushed = story.waiting[1].done.is_finished();
-            // The power goes, and with it that member's cache; all disks come back.
+            // A power cut, which empties that member's cache; all disks come back.
             let left = |slot: usize| if slot == VICTIM { Leave::Nothing } else { Leave::Completed };
             let disks = story.bench.disks.iter().enumerate();
             let disks: Vec<_> = disks.map(|(slot, disk)| after(&rt, disk, left(slot))).collect();
@@ -316,11 +317,11 @@ fn a_change_that_takes_two_rounds_is_waited_for_to_the_end_of_the_last() {
     run(|rt| async move {
         for (code, slots) in CODES {
             if matches!(code, "raid5" | "raid10") {
-                // They do not survive two.
+                // These do not survive two losses.
                 continue;
             }
             let mut story = Story::new(&rt, code, slots).await;
-            // The first round finds out that another member is gone, and passes on the others.
+            // The first round finds that another member is gone, and reaches the others.
             story.hold(1);
             let other = VICTIM + 1;
             story.bench.disks[VICTIM].faults.gone.set(true);
@@ -336,7 +337,7 @@ fn a_change_that_takes_two_rounds_is_waited_for_to_the_end_of_the_last() {
                 .filter(|s| s.state == MemberState::Missing)
                 .count();
             if code == "raid1" {
-                // Two of three at once are too many: it stops, and acknowledges nothing.
+                // Two of three at once are too many: the array stops, and acknowledges nothing.
                 assert_eq!(story.bench.array.status().state, ArrayState::Broken);
                 continue;
             }
@@ -354,8 +355,8 @@ fn a_change_that_takes_two_rounds_is_waited_for_to_the_end_of_the_last() {
 fn a_change_after_which_the_old_majority_must_be_asked_ends_with_the_superblock_that_says_no_more()
 {
     run(|rt| async move {
-        // Of three, one is lost and another replaced, in one change: the majorities before and
-        // after need not meet.
+        // One of three members is lost and another replaced in one change: majorities before and
+        // after may share no member.
         let mut story = Story::new(&rt, "raid1", 3).await;
         let new = disk(&rt, 8, 512);
         story.others.push(new.clone());
@@ -388,7 +389,8 @@ fn a_record_is_not_retired_by_a_flush_that_left_out_a_member_before_its_exclusio
     run(|rt| async move {
         for (code, slots) in [("raid5", 4), ("raid6", 5), ("rs:3+2", 5)] {
             let mut story = Story::new(&rt, code, slots).await;
-            // The victim holds a data unit of the stripe, and another disk one that nobody writes.
+            // The victim holds a data unit of the stripe, and another disk one that is not being
+            // written.
             let holds = |stripe: &u64| story.unit_on(*stripe, VICTIM).is_some();
             let stripe = (0..STRIPES).find(holds).expect("a stripe");
             let unit = story.unit_on(stripe, VICTIM).expect("a unit");
@@ -404,14 +406,14 @@ fn a_record_is_not_retired_by_a_flush_that_left_out_a_member_before_its_exclusio
             story.pause().await;
             story.begin_flush();
             story.pause().await;
-            // What is retired is told by the next record on the same disk.
+            // A retirement is noted by the next record on the same disk.
             let alike = |other: &u64| *other != stripe && story.bench.place(*other, k).0 == parity;
             for other in (0..STRIPES).filter(alike).collect::<Vec<_>>() {
                 let offset = story.stripe(other).start;
                 story.begin_write(offset, 512);
             }
             story.pause().await;
-            // The power goes; the victim comes back without its cache, and the other disk not.
+            // A power cut: the victim comes back without its cache, and the other disk does not.
             let left = |slot: usize| if slot == VICTIM { Leave::Nothing } else { Leave::Completed };
             let disks = story.bench.disks.iter().enumerate().filter(|(slot, _)| *slot != lost);
             let disks: Vec<_> = disks.map(|(slot, disk)| after(&rt, disk, left(slot))).collect();
@@ -446,7 +448,7 @@ fn a_spare_that_hangs_holds_nobody_up_and_gets_the_newest_superblock_when_it_ans
             for Waiting { what, done, .. } in &story.waiting {
                 assert!(done.is_finished(), "{code}: {what} waits for the spare");
             }
-            // The other one takes the place.
+            // The other disk takes the slot.
             story.bench.until(ArrayState::Healthy).await;
             assert_eq!(story.bench.array.status().slots[VICTIM].disk, "test8", "{code}");
             let begun = || hung.writes.borrow().iter().filter(|(at, _)| *at < map).count();
@@ -478,7 +480,7 @@ fn a_spare_that_fails_to_take_a_superblock_is_none_any_more() {
         assert_eq!(std::iter::from_fn(|| events.try_next()).filter(failed).count(), 1);
         let own = read_superblock(&*story.bench.disks[0]).await.expect("whole").expect("there");
         assert_eq!(own.spares.len(), 1, "and the members know");
-        // The array does not miss it.
+        // The array can do without it.
         story.bench.array.fail("0").await.expect("can lose one");
         story.bench.until(ArrayState::Healthy).await;
         story.bench.array.stop().await.expect("stopped");
@@ -566,7 +568,7 @@ fn what_waits_for_an_exclusion_fails_if_the_array_breaks_meanwhile() {
         story.begin_writes_to(VICTIM, 4, 2);
         story.begin_flush();
         story.expect_waiting().await;
-        // Another one goes, before the exclusion of the first is durable.
+        // Another member goes before the exclusion of the first is durable.
         story.bench.disks[2].faults.gone.set(true);
         let _ = story.bench.array.flush().await;
         assert_eq!(story.bench.array.status().state, ArrayState::Broken);

@@ -62,7 +62,7 @@ fn two_members_may_have_bad_sectors_in_one_stripe_if_not_in_one_column() {
         bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
         let left = |disk: &Rc<common::disk::TestDisk>| disk.faults.unreadable.borrow().len();
         assert_eq!(bench.disks.iter().map(left).sum::<usize>(), 0);
-        // In one column there is no help; what is beside it can be read.
+        // At one offset nothing helps; the neighbouring sectors can be read.
         bench.spoil(1, 0, 5..6);
         bench.spoil(1, 2, 5..6);
         let start = bench.stripe_bytes();
@@ -98,7 +98,7 @@ fn a_member_that_goes_at_any_write_costs_nothing() {
                 assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{code}, {after}");
                 let gone = bench.array.status().slots[victim].state == MemberState::Missing;
                 assert_eq!(gone, bench.disks[victim].faults.gone.get(), "{code}, {after}");
-                // The others say so: it does not come back with its old data.
+                // The others record it: the member does not come back with its old data.
                 bench.disks[victim].faults.gone_after_writes.set(None);
                 bench.disks[victim].faults.gone.set(false);
                 bench.array.stop().await.expect("stopped");
@@ -118,7 +118,7 @@ fn one_failure_too_many_stops_writes_and_leaves_the_metadata_alone() {
         let bytes = fill(&bench, 6).await;
         bench.array.fail("0").await.expect("can lose one");
         let seq = bench.array.status().seq;
-        // Its mirror goes: what the two held is lost. A third failure changes nothing more.
+        // Its mirror goes: what the two held is lost. A third failure changes nothing further.
         for victim in [1, 2] {
             bench.disks[victim].faults.gone.set(true);
             let _ = bench.array.write(0, Frozen::copy_from(&bytes), false).await;
@@ -142,7 +142,7 @@ fn one_failure_too_many_stops_writes_and_leaves_the_metadata_alone() {
         let refused = bench.array.write(0, Frozen::copy_from(&bytes[..512]), false).await;
         assert!(matches!(refused, Err(ref e) if matches!(e.root(), ArrayError::Broken { .. })));
         let _ = bench.array.stop().await;
-        // All disks answer again: the array is what it was before the failure too many.
+        // All disks answer again: the array is as it was before the failure that was too many.
         bench.disks[1].faults.gone.set(false);
         let array = Array::assemble(&rt, members(&bench.disks), SOME).await.expect("assembled");
         assert!(read(&array, 0, bytes.len()).await == bytes);
@@ -213,12 +213,12 @@ fn what_is_missing_decides_how_an_array_starts() {
         let new = pattern(5, 3000, 3);
         write(&bench.array, 100, &new).await;
         bench.array.stop().await.expect("stopped");
-        // The excluded member is stale, and named; the array starts without it.
+        // The excluded member is stale, and reported; the array starts without it.
         let array = Array::assemble(&rt, members(&bench.disks), SOME).await.expect("assembled");
         assert!(read(&array, 100, 3000).await == new);
         assert_eq!(array.status().slots[3].state, MemberState::Missing);
         array.stop().await.expect("stopped");
-        // Two missing are too many; forced, what is left can be read.
+        // Two missing are too many; when forced, the rest can be read.
         let some: Vec<Rc<dyn Disk>> = members(&bench.disks[..2]);
         assert!(Array::assemble(&rt, some.clone(), SOME).await.is_err());
         let options = AssembleOptions { force_degraded: true, ..SOME };
@@ -248,7 +248,7 @@ fn a_spare_takes_the_place_of_a_failed_member_and_a_dying_spare_that_of_none() {
         for spare in &spares {
             bench.array.add_spare(spare.clone()).await.expect("added");
         }
-        // The last one added is taken first, and dies while it is rebuilt.
+        // The last one added is taken first, and fails while it is rebuilt.
         spares[1].faults.gone_after_writes.set(Some(9));
         bench.disks[1].faults.gone.set(true);
         assert!(read(&bench.array, 0, bytes.len()).await == bytes);
@@ -274,7 +274,7 @@ fn a_broken_array_leaves_no_superblock_of_a_minority() {
                 write(&bench.array, 0, &pattern(0, 8192, 1)).await;
                 bench.disks[1].faults.gone_after_writes.set(Some(one));
                 bench.disks[2].faults.gone_after_writes.set(Some(other));
-                // A change of the superblock for another reason, and a write beside it.
+                // A change of the superblock for another reason, and a write at the same time.
                 let policy = RebuildPolicy { zones: 7, ..RebuildPolicy::default() };
                 let change = bench.array.set_rebuild_policy(policy);
                 let write = async {

@@ -1,6 +1,6 @@
-//! A durable write that met a failing member is as durable as any other: the next write of its
-//! stripe does not take for uncertain again what was acknowledged. The power goes at any operation of
-//! that next write, and another disk with it.
+//! A FUA write that met a failing member is as durable as any other: the next write of its stripe
+//! must not treat its units as being written. A power cut comes at any operation of that next
+//! write, and another disk is lost with it.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
 mod common;
@@ -20,8 +20,8 @@ const CODES: [(&str, usize); 3] = [("raid6", 6), ("drc-g:4,2,1", 7), ("rs:4+3", 
 
 const SIZE: u64 = (2 << 20) + 16 * UNIT;
 
-/// What the disks hold at each operation of a write that follows a durable one in which `failing`
-/// failed. All but the last unit of the first stripe were written durably.
+/// The contents of the disks at each operation of a write that follows a FUA write during which
+/// `failing` failed. All but the last unit of the first stripe were written by that FUA write.
 fn record(code: &'static str, slots: usize, failing: usize) -> Vec<Vec<Cells>> {
     let moments: Rc<RefCell<Vec<Vec<Cells>>>> = Rc::default();
     let noted = moments.clone();

@@ -1,5 +1,5 @@
-//! A disk that stops answering costs its time limit once, and `fail` ends even that: nobody waits
-//! for it any more, whatever locks, log space and memory those hold who did.
+//! A disk that stops answering costs its time limit once, and `fail` ends even that: no request
+//! waits for it any more, whatever locks, log space and memory it holds.
 
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
@@ -16,14 +16,14 @@ use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt, SECOND, Task};
 
 const LIMIT: Nanos = 30 * SECOND;
 
-/// The latest that a request is given up.
+/// The latest time at which a request is abandoned.
 const LATEST: Nanos = LIMIT + LIMIT / TICKS as Nanos;
 
 const HUNG: Fault = Fault::Delay(3600 * SECOND);
 
 const CODES: [&str; 4] = ["raid5", "raid6", "raid1", "rs:3+2"];
 
-/// Disks as the daemon opens them, and how to make them hang.
+/// Disks as the daemon opens them, and the means to make them hang.
 fn disks(rt: &Rt, count: usize) -> (Vec<Rc<dyn Disk>>, Vec<Faults>) {
     (0..count).map(|n| disk(rt, n)).unzip()
 }
@@ -31,7 +31,7 @@ fn disks(rt: &Rt, count: usize) -> (Vec<Rc<dyn Disk>>, Vec<Faults>) {
 fn disk(rt: &Rt, number: usize) -> (Rc<dyn Disk>, Faults) {
     let ram = Rc::new(RamDisk::new(&format!("disk{number}"), 16 << 20, 512));
     let (disk, faults) = FaultDisk::new(rt, ram);
-    // Some time for each operation, so that requests do meet.
+    // Each operation takes some time, so that requests overlap.
     faults.inject(Fault::Delay(50_000));
     let disk = Rc::new(BoundedDisk::new(rt, Rc::new(disk), LIMIT));
     (Rc::new(QueuedDisk::new(disk, QueueConfig::default())), faults)
@@ -41,7 +41,7 @@ fn width(code: &str) -> usize {
     if code == "raid1" { 3 } else { 5 }
 }
 
-/// Writes all over the array, many more than there is memory for at a time.
+/// Writes all over the array, many more than fit in memory at a time.
 fn load(rt: &Rt, array: &Array, count: u64) -> Vec<Task<()>> {
     let size = array.size_bytes();
     let task = |n: u64| {
@@ -100,7 +100,7 @@ fn reads_that_get_no_answer_fail_the_member_and_give_the_right_bytes() {
             write(&array, 0, &pattern(0, size, 1)).await;
             faults[0].inject(HUNG);
             let began = rt.now();
-            // One request over many units: some of its pieces come back in other memory.
+            // A request over many units: some of its pieces come back in other buffers.
             assert_eq!(read(&array, 0, size).await, pattern(0, size, 1), "{code}");
             assert!(rt.now() - began < LATEST + SECOND, "{code}");
             assert_eq!(missing(&array), [0], "{code}");
@@ -213,7 +213,7 @@ fn a_recovery_ends_although_a_member_hangs_in_it() {
             let array = make(&rt, "raid6", &disks).await;
             write(&array, 0, &pattern(0, 1 << 20, 1)).await;
             array.flush().await.expect("flushed");
-            // Not stopped: the next assembly recovers.
+            // Not stopped cleanly: the next assembly recovers.
             let at = faults[1].counts().total() + after;
             faults[1].inject_at(at, HUNG);
             let began = rt.now();

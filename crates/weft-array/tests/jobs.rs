@@ -1,4 +1,4 @@
-//! Rebuild, resync and scrub: what they find, what they leave, and how fast they go.
+//! Rebuild, resync and scrub: what they find, what they leave, and how fast they run.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -106,7 +106,7 @@ fn stop_does_not_wait_for_a_slow_job_and_nothing_is_written_after_it() {
             let start = rt.now();
             bench.array.stop().await.expect("stopped");
             assert!(rt.now() - start < SECOND);
-            // Adding a spare may still be preparing the new disk, which is no member yet.
+            // Adding a spare may still be preparing the new disk, which is not a member yet.
             let members = || bench.disks.iter().map(|d| d.writes.borrow().len()).sum::<usize>();
             let before = members();
             rt.sleep(10 * SECOND).await;
@@ -146,7 +146,7 @@ fn a_rebuild_goes_on_where_a_power_cut_left_it() {
     });
 }
 
-/// The disks as a power cut now would leave them, the spare in slot 1.
+/// The disks as a power cut now would leave them, with the spare in slot 1.
 fn after_cut(rt: &Rt, bench: &Bench, spare: &Rc<TestDisk>, leave: Leave) -> Vec<Rc<dyn Disk>> {
     let mut old = bench.disks.clone();
     old[1] = spare.clone();
@@ -175,7 +175,7 @@ fn a_crash_in_the_middle_of_a_rebuild_then_a_discard_brings_nothing_back() {
             array.set_paused(true);
             array.discard(0, 6 * stripe).await.expect("discarded");
             array.set_paused(false);
-            // A first write to each stripe, beside which everything is zero.
+            // The first write to each stripe; the rest of the stripe is zero.
             for n in 0..6 {
                 write(&array, n * stripe, &[7; 512]).await;
             }
@@ -202,7 +202,7 @@ fn a_crash_in_the_middle_of_a_rebuild_then_a_discard_brings_nothing_back() {
     });
 }
 
-/// The same disks after a crash that leaves everything that was written.
+/// The same disks after a crash that keeps everything written.
 fn crashed(rt: &Rt, bench: &Bench) -> Vec<Rc<TestDisk>> {
     let power = Power::new();
     let reopen = |(n, disk): (usize, &Rc<TestDisk>)| {
@@ -220,7 +220,7 @@ fn a_scrub_goes_on_about_where_a_stop_or_a_crash_left_it() {
             let stripes = bench.array.size_bytes() / bench.stripe_bytes();
             write(&bench.array, 0, &vec![1; bench.array.size_bytes() as usize]).await;
             bench.array.flush().await.expect("flushed");
-            // One wrong stripe at the beginning, one near the end; one stripe in 10 seconds.
+            // One mismatching stripe near the start, one near the end; one stripe per 10 seconds.
             bench.rot(1, 0);
             bench.rot(stripes - 2, 1);
             bench.array.set_throttle(0, Some(UNIT / 10));
@@ -238,7 +238,7 @@ fn a_scrub_goes_on_about_where_a_stop_or_a_crash_left_it() {
             let array = assemble(&rt, &members(&disks)).await;
             let after = array.status().scrub.expect("it goes on");
             assert!(after.running && after.mode == ScrubMode::Repair, "{after:?}");
-            // Half a minute, and what was in flight.
+            // Half a minute's work, and what was in flight.
             assert!(after.stripes <= before.stripes + 1, "{after:?}, {before:?}");
             let least = if crash { before.stripes - 6 } else { before.stripes };
             assert!(after.stripes >= least && after.mismatches == 1, "{after:?}, {before:?}");
@@ -248,7 +248,7 @@ fn a_scrub_goes_on_about_where_a_stop_or_a_crash_left_it() {
             let end = array.status().scrub.expect("a scrub ran");
             assert!(end.complete, "{end:?}");
             assert_eq!((end.stripes, end.mismatches, end.repaired), (stripes, 2, 2), "{end:?}");
-            // What has ended or was cancelled is not taken up again.
+            // A scrub that has ended or was cancelled is not continued.
             let again = array.clone();
             drop(rt.spawn(async move { again.scrub(ScrubMode::Check).await }));
             rt.sleep(MILLISECOND / 100).await;

@@ -1,5 +1,5 @@
-//! However wide an array is and however large its units, stripe operations hold no more memory than
-//! the bound that is stated: 96 MiB, and one batch for each member's log.
+//! However wide an array and however large its units, stripe operations use no more memory than the
+//! stated bound: 96 MiB, and one batch for each member's log.
 
 mod common;
 
@@ -19,21 +19,21 @@ const MIB: usize = 1 << 20;
 /// The bound for stripe operations.
 const BUDGET: usize = 96 * MIB;
 
-/// What a member's log has in memory: a batch, rounded up.
+/// Memory for a member's log: one batch, rounded up.
 const LOG_BATCH: usize = MIB;
 
-/// Bytes at a disk's beginning that are kept: those of the metadata.
+/// Bytes that are kept at the start of a disk: the metadata.
 const KEPT: u64 = 34 << 20;
 
 const PAGE: usize = 4096;
 
-/// A disk that keeps its metadata; its data are zeros for ever. So an array on it may be wider and
-/// have larger units than this machine has memory for, and holds data and parity that agree.
+/// A disk that keeps its metadata only; its data always reads as zeros. So an array on it may be
+/// wider and have larger units than this machine has memory for, and its parity matches its data.
 struct Hollow {
     info: DiskInfo,
-    /// Pages with something in them.
+    /// Pages that are not all zeros.
     kept: RefCell<BTreeMap<u64, Vec<u8>>>,
-    /// What is kept is before this byte.
+    /// Bytes before this offset are kept.
     kept_bytes: u64,
     rt: Rt,
 }
@@ -53,7 +53,7 @@ impl Hollow {
         Rc::new(Self { info, kept: RefCell::default(), kept_bytes, rt: rt.clone() })
     }
 
-    /// Takes some time, so that requests are in flight together.
+    /// Takes some time, so that requests overlap.
     async fn answer(&self) {
         self.rt.sleep(10_000).await;
     }
@@ -112,7 +112,7 @@ fn wide(code: &str, unit: usize) -> CreateOptions {
     CreateOptions { unit_bytes, region_bytes: None, ..options(code) }
 }
 
-/// Runs `work`, and checks what it held beyond `payload` bytes that are the caller's.
+/// Runs `work`, and checks its memory apart from `payload` bytes that belong to the caller.
 async fn within(what: &str, width: usize, payload: usize, work: impl Future<Output = ()>) {
     let before = BufMemory::of_thread().now;
     BufMemory::start_anew();
@@ -154,7 +154,7 @@ fn sixty_members_with_the_largest_units_stay_within_the_bound() {
                 async move {
                     let whole = write_zeros(array, 0, data);
                     within(&format!("{what} full stripe"), 60, 0, whole).await;
-                    // Several at a time, across units, not aligned to them.
+                    // Several at a time, across units and unaligned.
                     let tasks: Vec<_> = (0..8)
                         .map(|n| {
                             let (array, part) = (array.clone(), part.clone());
@@ -252,7 +252,7 @@ fn operations_that_are_cut_into_parts_keep_every_byte() {
             let mut model = pattern(0, size, 1);
             write(&array, 0, &model).await;
             let update = async |array: &Array, model: &mut Vec<u8>, version| {
-                // Beginning and end anywhere in units, also within sectors.
+                // The ends are anywhere in units, also within sectors.
                 for (from, len) in [(5, 3 * MIB), (15 * MIB - 77, 2 * MIB + 4096), (MIB, 30 * MIB)]
                 {
                     let bytes = pattern(from as u64, len, version);

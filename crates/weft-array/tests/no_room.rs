@@ -1,6 +1,6 @@
-//! Members without room: writes that find none wait, whichever they are, and all others go on.
-//! They end when there is room, or when the member is failed. A crash or a stop meanwhile loses
-//! nothing that was acknowledged, and the redundancy that the status then states is there.
+//! Members without space: writes that find none wait, and all others continue. They end when there
+//! is space, or when the member is failed. A crash or a stop meanwhile loses nothing that was
+//! acknowledged, and the redundancy in the status is real.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -22,14 +22,14 @@ use weft_rt::{Buf, Frozen, Rt, SECOND, Task};
 const SECTOR: usize = 512;
 const STRIPES: usize = 12;
 
-/// Which writes to the full disk find no room.
+/// Which writes to the full disk find no space.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lack {
-    /// Those that go where nothing was so far.
+    /// Writes to sectors that were never written.
     New,
-    /// All of data, after half of each was stored.
+    /// All data writes, after half of each was stored.
     Half,
-    /// All of data and of the log, as on a copy-on-write file system.
+    /// All writes to data and log, as on a copy-on-write file system.
     CopyOnWrite,
 }
 
@@ -39,9 +39,9 @@ enum End {
     Room,
     Fail,
     Stop,
-    /// The program dies, and its disks keep all that they were given.
+    /// The program dies, and its disks keep everything they were given.
     Kill,
-    /// The power goes.
+    /// A power cut.
     Cut,
 }
 
@@ -55,7 +55,7 @@ struct Case {
     lack: Lack,
 }
 
-/// What each sector may hold.
+/// The possible contents of each sector.
 #[derive(Clone)]
 struct Shadow(Vec<Vec<Vec<u8>>>);
 
@@ -76,7 +76,7 @@ impl Shadow {
         }
     }
 
-    /// Holds all of the array against it; one that may be more than one thing can be excused.
+    /// Compares the whole array with it; sectors with several possible contents can be excused.
     async fn check(&self, array: &Array, excused: impl Fn(usize) -> bool, what: &str) {
         self.check_part(array, 0..self.0.len(), excused, what).await;
     }
@@ -98,8 +98,8 @@ impl Shadow {
     }
 }
 
-/// A request to each of some stripes: part of a sector's unit, two units, a whole stripe, nearly
-/// one; where something was, and where nothing was. The last writes zeros.
+/// Requests to each of some stripes: part of a unit, two units, a whole stripe, nearly a whole one;
+/// in written and unwritten stripes. The last one writes zeros.
 fn requests(stripe: usize) -> Vec<(usize, usize)> {
     let unit = (UNIT as usize).min(stripe);
     let in_stripe = |n: usize, from: usize, len: usize| (n * stripe + from, len);
@@ -139,7 +139,7 @@ fn fill_up(disk: &TestDisk, case: Case, log: u64, data: u64, open: &Rc<Cell<bool
 }
 
 impl Story {
-    /// An array with something in every other stripe, and requests of which some wait.
+    /// An array in which every other stripe is written, with requests of which some wait.
     async fn begin(rt: &Rt, case: Case) -> Self {
         let mut options = options(case.code);
         options.consistency = case.consistency;
@@ -182,7 +182,7 @@ impl Story {
         }
     }
 
-    /// What was acknowledged holds from now on.
+    /// Adopts the data of requests that have been acknowledged.
     async fn note_ended(&mut self) {
         for (offset, new, task) in std::mem::take(&mut self.tasks) {
             if task.is_finished() {
@@ -209,8 +209,8 @@ impl Story {
         assert!(status.broken.is_none(), "{what}");
     }
 
-    /// Holds the array against the shadow while writes wait. What was on a missing member cannot be
-    /// had of their stripes until they have ended.
+    /// Compares the array with the shadow while writes wait. Until these have ended, their stripes'
+    /// units on a missing member cannot be read.
     async fn check_waiting(&self, what: &str) {
         let sectors = self.bench.stripe_bytes() as usize / SECTOR;
         for stripe in 0..STRIPES {
@@ -222,7 +222,7 @@ impl Story {
         }
     }
 
-    /// Sectors of the array that lie on this slot.
+    /// Sectors of the array that are on this slot.
     fn lies_on(&self, slot: usize) -> impl Fn(usize) -> bool {
         let (stripe, k) = (self.bench.stripe_bytes(), self.bench.k());
         move |sector| {
@@ -231,7 +231,7 @@ impl Story {
         }
     }
 
-    /// Disks with what a crash leaves, and as full as they were.
+    /// Disks with what a crash leaves, and as full as before.
     fn reopen(&self, rt: &Rt, leave: impl Fn(usize) -> Leave) -> Vec<Rc<TestDisk>> {
         let power = Power::new();
         let disks = self.bench.disks.iter().enumerate().map(|(n, disk)| {
@@ -297,7 +297,7 @@ async fn tell(rt: Rt, case: Case, end: End) -> bool {
 }
 
 impl Story {
-    /// After a power cut: of all requests, acknowledged or not, any sector is old or new.
+    /// After a power cut: each sector of any request, acknowledged or not, is old or new.
     fn cut(&self) -> Shadow {
         let stripe = self.bench.stripe_bytes() as usize;
         let mut bytes = vec![0; STRIPES * stripe];
@@ -309,7 +309,7 @@ impl Story {
         for (number, (offset, len)) in all.iter().copied().enumerate() {
             let zeroes = number + 1 == all.len();
             let new = if zeroes { vec![0; len] } else { pattern(offset as u64, len, 2) };
-            // With FUA it is durable once it is acknowledged.
+            // A FUA write is durable once it is acknowledged.
             let waits = self.tasks.iter().any(|(at, ..)| *at == offset);
             match number % 3 == 0 && !zeroes && !waits {
                 true => shadow.set(offset, &new),
@@ -320,8 +320,8 @@ impl Story {
     }
 }
 
-/// After a crash: everything is as it may be, with all disks and with each of them lost, before
-/// there is room and after.
+/// After a crash, all contents are possible ones: with all disks and with each of them lost, before
+/// there is space and after.
 async fn recovered(rt: &Rt, story: &Story, leave: impl Fn(usize) -> Leave, what: &str) {
     let Case { code, slots, failed, full, consistency, .. } = story.case;
     for lost in std::iter::once(None).chain((0..slots).map(Some)) {
@@ -338,7 +338,7 @@ async fn recovered(rt: &Rt, story: &Story, leave: impl Fn(usize) -> Leave, what:
         let options = weft_array::AssembleOptions { nonce: rt.now() + 1, ..Default::default() };
         let mut array = Array::assemble(rt, there.clone(), options).await;
         if let Err(ArrayError::NoSpace { .. }) = &array {
-            // Nothing was changed that it needs: it starts as soon as there is room.
+            // Everything it needs is unchanged: it starts as soon as there is space.
             story.open.set(true);
             array = Array::assemble(rt, there, options).await;
         }
@@ -350,8 +350,8 @@ async fn recovered(rt: &Rt, story: &Story, leave: impl Fn(usize) -> Leave, what:
                 continue;
             }
         };
-        // What was being written to a disk that is lost in the same moment may be garbage, and
-        // without a log what lies beside it, too.
+        // What was being written to a disk that is lost at the same time may be garbage; without a
+        // log, so may other units of the stripe.
         let holed = consistency != Consistency::Ppl;
         let on_lost = lost.map(|slot| story.lies_on(slot));
         if holed && (lost.is_some() || !failed.is_empty()) {
@@ -366,7 +366,7 @@ async fn recovered(rt: &Rt, story: &Story, leave: impl Fn(usize) -> Leave, what:
     }
 }
 
-/// Another member is lost, if the array says that it can be.
+/// Another member is lost, if the status says that the array survives it.
 async fn redundancy_is_there(rt: &Rt, story: &Story, array: &Array, full: usize, what: &str) {
     rt.sleep(25 * SECOND).await;
     let status = array.status();
@@ -377,7 +377,7 @@ async fn redundancy_is_there(rt: &Rt, story: &Story, array: &Array, full: usize,
     if status.redundancy_remaining.unwrap_or(0) > 0 {
         let what = &format!("{what}, then {victim} failed");
         array.fail(&victim.to_string()).await.expect(what);
-        // Before the resync has ended it takes what was being written to it.
+        // Before the resync has ended, the lost disk takes with it what was being written there.
         if status.regions.resync > 0 {
             for (now, then) in known.0.iter_mut().zip(&story.shadow.0) {
                 now.extend_from_slice(&then[1..]);
@@ -458,8 +458,8 @@ fn wide_codes() {
     everywhere("drc-g:4,2,1", 7, Consistency::Ppl, &[2]);
 }
 
-/// Reads of units that are there, and of what is lost elsewhere, do not wait with writes that have
-/// used up their memory; nor does failing the member.
+/// Reads of present units, and of units lost elsewhere, do not wait behind writes that have used up
+/// their memory; nor does failing the member.
 #[test]
 fn nothing_else_waits() {
     run(|rt| async move {
@@ -475,7 +475,7 @@ fn nothing_else_waits() {
         *bench.disks[0].faults.room.borrow_mut() =
             Some(Box::new(move |offset, _, covered| (offset >= data && !covered).then_some(0)));
         let events = array.subscribe();
-        // More than the memory for writes holds.
+        // More than fits in the memory for writes.
         let tasks: Vec<_> = (64..4096)
             .map(|n| {
                 let (array, at) = (array.clone(), (n * stripe) as u64);

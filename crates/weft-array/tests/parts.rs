@@ -1,6 +1,6 @@
-//! Two parts of an array never go on side by side: whatever a crash leaves of a change of the
-//! members, once some disks have been started unforced and written to, no other set of disks can be
-//! started unforced that does not hold what was written.
+//! Two parts of an array never run side by side. Whatever a crash leaves of a change of membership:
+//! once some disks have been started unforced and written to, no other set of disks can be started
+//! unforced unless it holds what was written.
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 mod common;
@@ -19,14 +19,14 @@ use weft_rt::{MILLISECOND, Rt};
 const SIZE: u64 = (1 << 20) + 4 * UNIT;
 const LEN: usize = 1024;
 
-/// What all disks hold.
+/// The contents of all disks.
 type Moment = Vec<Cells>;
 
 fn subsets(of: usize) -> impl Iterator<Item = Vec<usize>> {
     (1..1_usize << of).map(move |set| (0..of).filter(|m| set >> m & 1 == 1).collect())
 }
 
-/// Starts the array from some of the disks, if they are enough by themselves.
+/// Starts the array from some of the disks, if they suffice.
 async fn start(rt: &Rt, disks: &[Rc<TestDisk>], which: &[usize], nonce: u64) -> Option<Array> {
     let disks: Vec<Rc<dyn Disk>> =
         which.iter().map(|m| disks[*m].clone() as Rc<dyn Disk>).collect();
@@ -37,8 +37,8 @@ async fn start(rt: &Rt, disks: &[Rc<TestDisk>], which: &[usize], nonce: u64) -> 
     Array::assemble(rt, disks, options).await.ok()
 }
 
-/// What the disks hold after each operation of what `act` does to a mirror of `slots`, started
-/// from the disks `from`; one more disk is there.
+/// The contents of the disks after each operation of what `act` does to a mirror of `slots` that
+/// was started from the disks `from`; there is one more disk.
 fn record<F>(
     slots: usize,
     from: Vec<usize>,
@@ -73,7 +73,7 @@ where
     moments.take()
 }
 
-/// From each moment on: some of the disks go on, and then all others are tried.
+/// From each moment on: some of the disks continue, and then all others are tried.
 fn check(moments: &[Moment], what: &str) {
     let mut tried = 0;
     for (number, moment) in moments.iter().enumerate() {
@@ -109,7 +109,7 @@ fn check(moments: &[Moment], what: &str) {
     assert!(tried > 100, "{what}: only {tried} parts went on");
 }
 
-/// Keeps the moments at which superblocks differ from those of the moment before.
+/// Keeps the moments at which a superblock differs from that of the moment before.
 fn of_superblocks(moments: Vec<Moment>) -> Vec<Moment> {
     let superblocks = |moment: &Moment| -> Vec<Vec<u8>> {
         let bytes = |cells: &Cells| {

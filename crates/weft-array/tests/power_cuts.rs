@@ -1,7 +1,6 @@
-//! A power cut at every step of a small run, with what was not durable kept, lost, or torn; with
-//! all members there afterwards, or one more lost in the same moment. What was flushed is there,
-//! what was not being written is untouched, what was read once stays, and resync leaves parity
-//! right.
+//! A power cut at every step of a small run, with non-durable writes kept, lost or torn, and then
+//! all members present or one more lost at the same time. What was flushed is there, what was not
+//! being written is untouched, data once read does not change, and resync leaves parity right.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -26,8 +25,7 @@ const SECTOR: u64 = 512;
 const PER_UNIT: u64 = UNIT / SECTOR;
 const MIB: u64 = 1 << 20;
 
-/// The versions that a sector may be found to have, oldest first, and how many of them were
-/// acknowledged.
+/// The versions that a sector may have, oldest first, and how many of them were acknowledged.
 #[derive(Clone, Default)]
 struct Sector {
     versions: Vec<u32>,
@@ -43,7 +41,7 @@ impl Model {
         Self((0..sectors).map(|_| zeros.clone()).collect())
     }
 
-    /// What a flush that starts now makes durable: for each sector the version.
+    /// For each sector, the version that a flush starting now makes durable.
     fn line(&self) -> Vec<u32> {
         self.0.iter().map(|sector| sector.versions[sector.acknowledged - 1]).collect()
     }
@@ -65,7 +63,7 @@ fn content(sector: u64, version: u32) -> Vec<u8> {
     (0..SECTOR / 8).flat_map(word).collect()
 }
 
-/// A client of the array that keeps the model.
+/// A client of the array, which keeps the model.
 #[derive(Clone)]
 struct Client {
     array: Array,
@@ -110,8 +108,8 @@ impl Client {
     }
 }
 
-/// The run: partial and whole stripes, writes side by side, one over another without a flush
-/// between, a discard.
+/// The run: partial and whole stripes, concurrent writes, overwrites without a flush in between, a
+/// discard.
 async fn run(client: &Client, k: u64) {
     let stripe = k * PER_UNIT;
     client.write(1, 3).await;
@@ -137,13 +135,13 @@ struct Setup {
     slots: usize,
     /// Failed before the run.
     failed: &'static [usize],
-    /// Lost in the moment of the cut: how many.
+    /// Number of disks lost at the moment of the cut.
     lost: usize,
-    /// Whether each member is the one that is lost, in turn.
+    /// Whether each member is lost in turn.
     each: bool,
 }
 
-/// What the disks and the client were at one step.
+/// The state of the disks and the client at one step.
 struct Moment {
     cells: Vec<Cells>,
     model: Model,
@@ -158,7 +156,7 @@ fn members(disks: &[Rc<TestDisk>]) -> Vec<Rc<dyn Disk>> {
     disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
 }
 
-/// Runs the workload once and notes every moment.
+/// Runs the workload once and records every moment.
 fn record(setup: &Setup) -> (Superblock, Vec<Moment>) {
     let rt = rt();
     let power = Power::new();
@@ -230,7 +228,7 @@ fn check(
     let layout = for_code(superblock.code, superblock.algorithm, setup.slots, superblock.rows)
         .expect("a layout");
     let k = moment.model.0.len() as u64 / PER_UNIT / layout.stripes(superblock.rows);
-    // What was being written to a disk that was lost in the same moment may be anything.
+    // What was being written to a disk that was lost at the same time may be anything.
     let mirror = superblock.code.is_mirror();
     let lost2 = lost.to_vec();
     let failed = setup.failed.to_vec();
@@ -275,7 +273,7 @@ fn check(
         let state = array.status().state;
         let healthy = array.status().slots.iter().all(|slot| slot.state == MemberState::Active);
         assert_eq!(state == ArrayState::Healthy, healthy, "{what}");
-        // It works on.
+        // It works afterwards.
         let bytes = pattern(700, 3000, 1);
         write(&array, 700, &bytes).await;
         assert!(read(&array, 700, 3000).await == bytes, "{what}: a write after the crash");

@@ -1,7 +1,7 @@
 //! A power cut, a further lost disk, or both, at every disk operation of a rebuild: in every order,
-//! by every executor, beside users whose requests bring units along. No byte is lost and no stripe
-//! is taken for rebuilt that is not; what is left of the rebuild is done after the crash, and then
-//! others can be lost.
+//! by every executor, with users whose requests rebuild units too. No byte is lost, and no stripe
+//! counts as rebuilt that is not. After the crash the rest is rebuilt, and then other members can
+//! be lost.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -35,8 +35,8 @@ const SIZE: u64 = (2 << 20) + ROWS * UNIT;
 const ORDERS: [RebuildOrder; 3] =
     [RebuildOrder::Ascending, RebuildOrder::Popularity, RebuildOrder::Redundancy];
 
-/// An array, the members it misses when the rebuild begins, and how it is rebuilt. It survives one
-/// more.
+/// An array, the members that it lacks when the rebuild begins, and how it is rebuilt. It survives
+/// one more loss.
 #[derive(Debug, Clone, Copy)]
 struct Setup {
     code: &'static str,
@@ -66,7 +66,7 @@ impl Setup {
         self.slots + self.lost.len()
     }
 
-    /// A disk that may be lost: a survivor, or one of those that are being rebuilt.
+    /// A disk that may be lost: a survivor, or one that is being rebuilt.
     fn victim(&self, n: u64) -> usize {
         let may = |disk: &usize| !self.lost.contains(disk);
         let may: Vec<usize> = (0..self.disks()).filter(may).collect();
@@ -74,7 +74,7 @@ impl Setup {
     }
 }
 
-/// What users may find: what was durable, and the contents after each write that began since, with
+/// What users may read: what was durable, and the contents after each write that began since, with
 /// the step at which it began.
 #[derive(Clone, Default)]
 struct History {
@@ -103,35 +103,35 @@ impl History {
         all.into_iter().any(|bytes| bytes[range.clone()] == *found)
     }
 
-    /// Whether a write of these bytes began up to `step`, and is not known to be durable.
+    /// Whether a write of these bytes began up to `step` and is not known to be durable.
     fn was_being_written(&self, range: &std::ops::Range<usize>, step: u64) -> bool {
         let mut writes = self.newer.iter().filter(|(began, _)| *began <= step);
         writes.any(|(_, bytes)| bytes[range.clone()] != self.durable[range.clone()])
     }
 }
 
-/// All that is left of a moment, if the power goes then.
+/// Everything that is left if the power goes at one moment.
 #[derive(Clone)]
 struct Moment {
     step: u64,
     cells: Vec<Cells>,
     history: History,
-    /// What was lost before.
+    /// Disks lost before.
     taken: Vec<Taken>,
 }
 
-/// What is to happen to a rebuild.
+/// What happens to a rebuild.
 #[derive(Clone, Copy, Default)]
 struct Trouble {
     /// At this step this disk is lost.
     lose: Option<(u64, usize)>,
     /// At this step the power goes.
     cut: Option<u64>,
-    /// All moments are kept.
+    /// Keep all moments.
     record: bool,
 }
 
-/// The eyes on a run: counts its steps and brings the trouble.
+/// Watches a run: counts its steps and triggers the trouble.
 #[derive(Default)]
 struct Watch {
     trouble: Trouble,
@@ -170,7 +170,7 @@ impl Watch {
     }
 }
 
-/// What a disk says of the array.
+/// The superblock on a disk.
 fn superblock_on(cells: &Cells) -> Option<Superblock> {
     let copy = |offset| {
         let mut bytes = vec![0; 16 << 10];
@@ -180,21 +180,21 @@ fn superblock_on(cells: &Cells) -> Option<Superblock> {
     [128 << 10, 256 << 10].into_iter().filter_map(copy).max_by_key(|own| own.seq)
 }
 
-/// A slot whose disk is lost. What was being written there nobody else has.
+/// A slot whose disk is lost. What was being written there is nowhere else.
 #[derive(Clone)]
 struct Taken {
     slot: usize,
     member: Id,
-    /// If it was being rebuilt: its lane, and the regions that it had whole. The others are on the
-    /// survivors.
+    /// If it was being rebuilt: its lane, and the regions that it had completely. The other regions
+    /// are on the survivors.
     rebuilt: Option<(u8, BTreeSet<u64>)>,
-    /// The step up to which writes went to it: until the others knew that it is lost.
+    /// The step up to which it got writes: until the others knew that it was lost.
     until: u64,
     known: bool,
 }
 
 impl Taken {
-    /// What `victim` takes along.
+    /// What is lost with `victim`.
     fn with(disks: &[Rc<TestDisk>], victim: usize) -> Vec<Self> {
         let own = superblock_on(&disks[victim].cells.borrow());
         let (Some(own), Some(newest)) = (own, newest(disks)) else { return Vec::new() };
@@ -228,13 +228,13 @@ impl Taken {
     }
 }
 
-/// The newest superblock of these disks.
+/// The newest superblock on these disks.
 fn newest(disks: &[Rc<TestDisk>]) -> Option<Superblock> {
     let of = |disk: &Rc<TestDisk>| superblock_on(&disk.cells.borrow());
     disks.iter().filter_map(of).max_by_key(|own| own.seq)
 }
 
-/// The region map of these disks.
+/// The region map on these disks.
 fn region_map(newest: &Superblock, disks: &[Rc<TestDisk>]) -> RegionMap {
     let config = MapConfig {
         array_id: newest.array_id,
@@ -259,7 +259,7 @@ fn open(rt: &Rt, number: usize, cells: Cells) -> Rc<TestDisk> {
     TestDisk::new(rt, &Power::new(), number, SIZE, 512, cells)
 }
 
-/// Rebuilds beside users, from the adding of spares to the end. Returns all moments that were kept,
+/// Rebuilds under user load, from the adding of spares to the end. Returns all recorded moments,
 /// and the number of steps.
 fn rebuild(setup: Setup, trouble: Trouble) -> (Vec<Moment>, u64) {
     let (off, cut) = oneshot();
@@ -309,7 +309,7 @@ async fn live(rt: &Rt, setup: Setup, watch: &Rc<Watch>) {
     is_whole(&array, setup, &bytes, turn, &what).await;
 }
 
-/// The array of `setup`, without those that it misses, and slow to rebuild.
+/// The array of `setup`, without the members that it lacks, and throttled.
 async fn degraded(rt: &Rt, setup: Setup, disks: &[Rc<TestDisk>]) -> Array {
     let mut options = options(setup.code);
     let k = code_for(options.code, Default::default(), setup.slots).expect("a code").k() as u64;
@@ -325,7 +325,7 @@ async fn degraded(rt: &Rt, setup: Setup, disks: &[Rc<TestDisk>]) -> Array {
     array
 }
 
-/// The n-th request of users: parts of units and whole ones, here and there.
+/// The n-th user request: parts of units and whole ones, in various places.
 async fn use_it(array: &Array, watch: &Watch, n: u64) {
     let size = array.size_bytes();
     let place = |len: u64, align: u64| (mix(n) % ((size - len) / align) * align) as usize;
@@ -352,10 +352,10 @@ async fn use_it(array: &Array, watch: &Watch, n: u64) {
     }
 }
 
-/// With spares enough, numbered from `fresh` on, everything is rebuilt.
+/// With enough spares, numbered from `fresh` on, everything is rebuilt.
 async fn heals(rt: &Rt, array: &Array, mut fresh: usize, what: &str) {
     array.set_throttle(0, None);
-    // Whoever is lost and was not asked since is noticed now.
+    // A lost disk that got no request since is noticed now.
     array.flush().await.expect("flushed");
     let is_whole = || {
         let status = array.status();
@@ -377,7 +377,7 @@ async fn heals(rt: &Rt, array: &Array, mut fresh: usize, what: &str) {
     assert!(is_whole(), "{what}: {:#?}", array.status());
 }
 
-/// All is there, also without others than those that were rebuilt.
+/// Everything is there, also without members other than those that were rebuilt.
 async fn is_whole(array: &Array, setup: Setup, bytes: &[u8], turn: u64, what: &str) {
     assert!(read(array, 0, bytes.len()).await == bytes, "{what}: whole again");
     let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
@@ -391,7 +391,7 @@ async fn is_whole(array: &Array, setup: Setup, bytes: &[u8], turn: u64, what: &s
     array.stop().await.expect("stopped");
 }
 
-/// The power goes at `moment`, and `lost` with it; `before` was lost before, at that step.
+/// The power goes at `moment`, and `lost` is lost with it; `before` was lost earlier, at that step.
 fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(u64, usize)>) {
     let step = moment.step;
     let leave = [Leave::All, Leave::Nothing, Leave::Some(mix(step))][step as usize % 3];
@@ -403,9 +403,9 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
         let mut newest: Option<Superblock> = None;
         for (n, cells) in moment.cells.iter().enumerate() {
             let disk = open(&rt, n, cells.after_cut(leave));
-            // A spare that was being added is none yet.
+            // A disk that was being added as a spare is not one yet.
             let Ok(Some(own)) = read_superblock(&*disk).await else { continue };
-            // What was lost before the rebuild may be there again, and is not used.
+            // A disk lost before the rebuild may be back, and is not used.
             let is_stale = setup.lost.contains(&n);
             if !gone(n) && (!is_stale || step.is_multiple_of(2)) {
                 kept.push(disk);
@@ -449,9 +449,9 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
 }
 
 /// A crash with a lost disk is tried at every step of every setup, a crash alone at every second
-/// one. A run with a disk lost on the way begins anew for each step at which that is, so each setup
-/// takes every fifth step; the ten setups take each step in turn, half of them with a crash soon
-/// after.
+/// one. A run with a disk lost on the way starts over for each step at which that happens, so each
+/// setup takes every fifth step; the ten setups together take each step, half of them with a crash
+/// soon after.
 fn everywhere(setup: Setup, turn: u64) {
     let is_due = |step: u64, stride| (step + turn).is_multiple_of(stride);
     let (moments, steps) = rebuild(setup, Trouble { record: true, ..Trouble::default() });

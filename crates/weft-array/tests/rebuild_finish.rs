@@ -1,4 +1,4 @@
-//! While the stale marks of rebuilt regions are cleared users go on: they wait for no flush of the
+//! While the stale marks of rebuilt regions are cleared, users do not wait for a flush of the
 //! members, however long it takes and however often they write to those very regions.
 
 mod common;
@@ -57,13 +57,13 @@ impl Layer for SlowFlush {
 
 const FLUSH: Nanos = 10 * SECOND;
 
-/// Longest that a request may take while nothing but flushes is slow.
+/// Longest time that a request may take while only flushes are slow.
 const LATENCY_MAX: Nanos = 100 * MILLISECOND;
 
 const LEN: usize = 4096;
 
-/// Writes the same places of all regions again and again, and reads units that are lost, until the
-/// replacement is a member. Returns the longest that a request took.
+/// Rewrites the same places of all regions, and reads lost units, until the replacement is a
+/// member. Returns the longest time that a request took.
 async fn users(rt: &Rt, array: &Array, model: &mut [u8], slot: usize) -> Nanos {
     let size = array.size_bytes();
     let mut longest = 0;
@@ -92,7 +92,7 @@ async fn users(rt: &Rt, array: &Array, model: &mut [u8], slot: usize) -> Nanos {
 
 #[test]
 fn requests_to_regions_that_are_being_finished_wait_for_no_flush() {
-    // One slot is rebuilt, the others stay lost: their units are read degraded all the while.
+    // One slot is rebuilt, the others stay lost: their units are read degraded all the time.
     for (code, slots, lost) in
         [("raid5", 4, &[1][..]), ("raid6", 5, &[1, 3]), ("raid1", 3, &[1]), ("rs:3+2", 5, &[0, 2])]
     {
@@ -101,7 +101,7 @@ fn requests_to_regions_that_are_being_finished_wait_for_no_flush() {
             let all: Vec<_> = (0..=slots).map(|n| SlowFlush::new(&rt, n)).collect();
             let disks: Vec<Rc<dyn Disk>> =
                 all[..slots].iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect();
-            // Log enough for all that is written while a flush lasts.
+            // A log large enough for everything written during a flush.
             let options = CreateOptions { log_bytes: Some(8 << 20), ..options(code) };
             create(&disks, &options).await.expect("created");
             let array = assemble(&rt, &disks).await;
@@ -132,7 +132,7 @@ fn requests_to_regions_that_are_being_finished_wait_for_no_flush() {
             assert!(read(&array, 0, size).await == model, "{code}");
             let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
             assert_eq!((report.mismatches, report.unreadable), (0, 0), "{code}");
-            // What was rebuilt is there: another may go.
+            // The rebuilt units are there: another member may go.
             let other = (0..slots).find(|n| !lost.contains(n)).expect("a survivor");
             array.fail(&other.to_string()).await.expect("failed");
             assert!(read(&array, 0, size).await == model, "{code}: from the rebuilt member");

@@ -1,6 +1,6 @@
 //! Every order with every executor rebuilds every stripe exactly once and loses nothing: on all
-//! codes, with several members lost, beside users, when the policy is changed on the way, over
-//! crashes and further failures.
+//! codes, with several members lost, under user load, when the policy changes on the way, and
+//! across crashes and further failures.
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 mod common;
@@ -19,7 +19,7 @@ use weft_testkit::Rng;
 
 const UNIT: u64 = 8192;
 
-/// Code, slots, members lost.
+/// Code, slots, lost members.
 const CODES: [(&str, usize, usize); 10] = [
     ("raid1", 3, 2),
     ("raid4", 4, 1),
@@ -80,7 +80,7 @@ fn new_disk(rt: &Rt, number: usize) -> Rc<TestDisk> {
     sized_disk(rt, number, 512, (2 << 20) + 16 * UNIT)
 }
 
-/// An array that is full of a pattern, with `lost` members lost.
+/// An array filled with a pattern, with `lost` members lost.
 async fn damaged(rt: &Rt, (code, slots, lost): (&str, usize, usize)) -> (Bench, Vec<u8>) {
     let mut options = options(code);
     options.unit_bytes = UNIT as u32;
@@ -91,7 +91,7 @@ async fn damaged(rt: &Rt, (code, slots, lost): (&str, usize, usize)) -> (Bench, 
     write(&bench.array, 0, &bytes).await;
     bench.array.flush().await.expect("flushed");
     for n in 0..lost {
-        // Of a RAID-10 one of each pair.
+        // In a RAID-10, one member of each pair.
         bench.array.fail(&(2 * n).to_string()).await.expect("can lose it");
     }
     (bench, bytes)
@@ -154,7 +154,7 @@ fn every_order_and_executor_writes_every_unit_exactly_once() {
     });
 }
 
-/// Stripes of the rebuild that are left, as its job says; nothing before it has begun.
+/// Stripes left to rebuild according to the job; `None` before it has begun.
 fn left(bench: &Bench) -> Option<u64> {
     bench.array.status().jobs.first().map(|job| job.stripes_total - job.stripes_done)
 }
@@ -184,7 +184,7 @@ fn nothing_is_lost_or_done_twice_beside_users_and_changes_of_policy() {
                     rt.sleep(rng.below(MILLISECOND)).await;
                     bench.array.set_paused(false);
                 }
-                // A hot spot, and anywhere.
+                // A hot spot, or anywhere.
                 let end = if rng.chance(1, 2) { bytes.len() } else { 100_000 };
                 let offset = rng.index(end - 1);
                 let len = [1, 512, 9000, 70_000][rng.index(4)].min(bytes.len() - offset);
@@ -208,7 +208,7 @@ fn nothing_is_lost_or_done_twice_beside_users_and_changes_of_policy() {
                 assert_eq!(done, stripes, "{what}: {counts:?}");
             }
             check_whole(&bench, &bytes, &what).await;
-            // What came to the replacements is right: others can be lost instead.
+            // The replacements hold the right data: others can be lost instead.
             for n in 0..code.2 {
                 let slot = (2 * n + 1) % code.1;
                 bench.array.fail(&slot.to_string()).await.expect("can lose it");
@@ -223,7 +223,7 @@ fn nothing_is_lost_or_done_twice_beside_users_and_changes_of_policy() {
 fn a_rebuild_that_rests_says_how_far_it_is_and_goes_on_there() {
     run(|rt| async move {
         let (bench, bytes) = damaged(&rt, ("raid5", 4, 1)).await;
-        // Of 16 stripes one every 200 ms.
+        // 16 stripes, one every 200 ms.
         bench.array.set_throttle(0, Some(UNIT * 5));
         add_spares(&rt, &bench, 0..1).await;
         rt.sleep(SECOND / 2).await;
@@ -266,7 +266,7 @@ fn what_users_ask_for_is_rebuilt_first_and_the_rest_in_its_turn() {
             bench.array.set_throttle(0, Some(UNIT * 10));
             let spares = add_spares(&rt, &bench, 0..1).await;
             let stripe = bench.stripe_bytes();
-            // Stripes 10 and 11 have a lost unit that users want, as no other.
+            // Only stripes 10 and 11 have a lost unit that users request.
             for _ in 0..20 {
                 for offset in [10 * stripe, 11 * stripe] {
                     let found = read(&bench.array, offset, stripe as usize).await;
@@ -309,7 +309,7 @@ fn cold_space_is_not_starved_by_what_is_always_hot() {
         bench.array.set_throttle(0, Some(UNIT * 1000));
         let size = bench.array.size_bytes();
         let spares = add_spares(&rt, &bench, 0..1).await;
-        // Users want everything but the first two stripes, more than can be rebuilt.
+        // Users request everything but the first two stripes, more than can be rebuilt.
         let stripe = bench.stripe_bytes();
         while left(&bench).is_none_or(|left| left > 1) {
             read(&bench.array, 2 * stripe, (size - 2 * stripe) as usize).await;
@@ -341,7 +341,7 @@ fn what_users_read_or_write_is_rebuilt_by_that() {
                 let (bench, mut bytes) = damaged(&rt, (code, slots, 1)).await;
                 let policy = RebuildPolicy { piggyback, ..RebuildPolicy::default() };
                 bench.array.set_rebuild_policy(policy).await.expect("within its limits");
-                // The rebuild itself does nothing for hours but its first stripe.
+                // The rebuild job itself does only its first stripe for hours.
                 bench.array.set_throttle(0, Some(1));
                 add_spares(&rt, &bench, 0..1).await;
                 rt.sleep(SECOND).await;
@@ -367,12 +367,12 @@ fn what_users_read_or_write_is_rebuilt_by_that() {
                 // A write of everything reaches every replacement.
                 bytes = pattern(0, bytes.len(), 2);
                 write(&bench.array, 0, &bytes).await;
-                // Of a RAID-10 of four, half of the stripes have a unit on the slot.
+                // In a RAID-10 of four, half of the stripes have a unit on the slot.
                 let all = bench.array.size_bytes() / bench.stripe_bytes();
                 let stripes = if code == "raid10" { all / 2 } else { all };
                 let done = counts().stripes_rebuilt + counts().stripes_piggybacked;
                 assert_eq!(done == stripes, piggyback != Piggyback::Off, "{what}: {:?}", counts());
-                // What a change of the throttle lets go on goes on at once.
+                // Work that a change of the throttle allows begins at once.
                 bench.array.set_throttle(0, None);
                 bench.until(ArrayState::Healthy).await;
                 check_whole(&bench, &bytes, &what).await;

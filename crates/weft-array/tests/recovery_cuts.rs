@@ -1,7 +1,7 @@
-//! A member is missing in a recovery that a crash cuts short, and is there in the next one. Its
-//! parity then is as the first crash left it, and that of the others is not. So it must not count as
-//! if it had taken part: when one more member is lost before the resync, what nobody was writing
-//! would come out as garbage.
+//! A member is missing in a recovery that a crash interrupts, and is present in the next one. Its
+//! parity is as the first crash left it; that of the others is not. So it must not count as if it
+//! had taken part: if one more member were lost before the resync, units that were not being
+//! written would come out as garbage.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
 mod common;
@@ -16,13 +16,13 @@ use weft_array::{Array, AssembleOptions};
 use weft_disk::Disk;
 use weft_rt::{Rt, SECOND};
 
-/// Survives a unit that is lost already, the member that was missing and one more.
+/// Survives the loss of a unit, of the missing member, and of one more.
 const CODE: &str = "rs:2+3";
 const SLOTS: usize = 5;
 const SIZE: u64 = (2 << 20) + 16 * UNIT;
 const STRIPES: u64 = 3;
 
-/// What a crash leaves of disks at each step that changes one, from now on.
+/// What a crash leaves on the disks at each step that changes one, from now on.
 type Moments = Rc<RefCell<Vec<Vec<Cells>>>>;
 
 fn watch(power: &Power, disks: &[Rc<TestDisk>], leave: Leave) -> Moments {
@@ -44,7 +44,7 @@ async fn started(rt: &Rt, disks: &[Rc<dyn Disk>], nonce: u64, what: &str) -> Arr
 
 /// The first unit is written while its member is lost, and a crash comes at any step of that.
 struct Story {
-    /// What the crashes leave.
+    /// The contents that the crashes leave.
     crashes: Vec<Vec<Cells>>,
     before: Vec<u8>,
     new: Vec<u8>,
@@ -76,7 +76,7 @@ fn story() -> Story {
     told.take().expect("told")
 }
 
-/// Recovers without the member `away`, and gives what a crash at any step of that leaves.
+/// Recovers without the member `away`, and returns what a crash at any step of that leaves.
 fn recoveries(cells: &[Cells], away: usize, what: &str) -> Vec<Vec<Cells>> {
     let told = Moments::default();
     let (result, cells, what) = (told.clone(), cells.to_vec(), what.to_owned());
@@ -93,7 +93,7 @@ fn recoveries(cells: &[Cells], away: usize, what: &str) -> Vec<Vec<Cells>> {
     told.take()
 }
 
-/// All are there again, and a member is lost at once.
+/// All are present again, and one member is lost at once.
 fn check(story: &Story, cells: &[Cells], lost: usize, what: String) {
     let (before, new) = (story.before.clone(), story.new.clone());
     let cells = cells.to_vec();

@@ -1,5 +1,5 @@
 //! The region map against a model, under random schedules, failing writes and power cuts: a bit
-//! that was promised to be durable is never lost, whichever members are left afterwards.
+//! promised to be durable is never lost, whichever members are left afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -17,23 +17,23 @@ use weft_testkit::{Rng, for_seeds};
 
 const MEMBERS: usize = 3;
 const STRIPES: u64 = 3 * 2016 * 4 - 5;
-/// The regions that are used: some of each of the three pages, and the short last one.
+/// The regions used: some of each of the three pages, and the short last one.
 const REGIONS: [u64; 9] = [0, 1, 2, 2015, 2016, 2017, 4032, 4033, 6046];
 const LANE: u8 = 3;
 
-/// What must hold of a region after a crash.
+/// What must hold for a region after a crash.
 #[derive(Debug, Clone, Copy, Default)]
 struct Promise {
-    /// Writes that may be under way.
+    /// Writes that may be in progress.
     writers: u32,
-    /// Ended writes whose data was not flushed since, by the number of the last one.
+    /// Ended writes whose data was not flushed since, given by the number of the last one.
     unflushed: Option<u64>,
     written: bool,
     stale: bool,
     resync: bool,
-    /// Times that it was to become unwritten.
+    /// Number of attempts to make it unwritten.
     unwrites: u32,
-    /// A resync was asked for since the last one began.
+    /// A resync was requested since the last one began.
     asked: bool,
 }
 
@@ -48,12 +48,12 @@ struct Op {
     result: Rc<Cell<Option<bool>>>,
 }
 
-/// Members' map areas, and the operations under way.
+/// Members' map areas, and the operations in progress.
 struct Store {
     areas: RefCell<Vec<Vec<u8>>>,
     ops: RefCell<Vec<Op>>,
     promises: RefCell<[Promise; REGIONS.len()]>,
-    /// Writes ended so far.
+    /// Number of ended writes.
     ended: Cell<u64>,
     /// Regions under resync: one job at a time.
     resyncing: RefCell<BTreeSet<u64>>,
@@ -73,7 +73,7 @@ impl Store {
         })
     }
 
-    /// Completes one operation; pages fail now and then, with any effect on each member.
+    /// Completes one operation; page writes fail now and then, with any effect on each member.
     fn complete(&self, rng: &mut Rng) {
         let index = rng.index(self.ops.borrow().len());
         let op = self.ops.borrow_mut().swap_remove(index);
@@ -100,7 +100,7 @@ impl Store {
         op.result.set(Some(!fails));
     }
 
-    /// A page write that was cut off: each member has any subset of its sectors.
+    /// An interrupted page write: each member has any subset of its sectors.
     fn tear(&self, what: &What, rng: &mut Rng) {
         let What::Page { offset, bytes } = what else { return };
         for area in self.areas.borrow_mut().iter_mut() {
@@ -155,7 +155,7 @@ fn config(track_dirty: bool, zero_first: bool) -> MapConfig {
     }
 }
 
-/// Runs once through the executor's queue, so that others have a turn.
+/// Yields to the executor once, so that other tasks run.
 async fn pause() {
     let mut paused = false;
     poll_fn(|_| if std::mem::replace(&mut paused, true) { Poll::Ready(()) } else { Poll::Pending })
@@ -257,7 +257,7 @@ fn new_task(map: &Rc<RegionMap>, store: &Rc<Store>, rng: &mut Rng) -> Task {
     }
 }
 
-/// Runs tasks and completes operations in random order, for some steps.
+/// Runs tasks and completes operations in random order, for a number of steps.
 fn run(map: &Rc<RegionMap>, store: &Rc<Store>, tasks: &mut Vec<Task>, steps: u64, rng: &mut Rng) {
     for _ in 0..steps {
         match rng.below(5) {
@@ -293,7 +293,7 @@ fn drain(store: &Rc<Store>, tasks: &mut Vec<Task>, rng: &mut Rng) {
     panic!("{} tasks never end", tasks.len());
 }
 
-/// `early`: the marks for resync may not have been written yet, then the region is still dirty.
+/// `early`: the marks for resync may not have been written yet; then the region is still dirty.
 fn check(areas: &[Vec<u8>], promises: &[Promise], config: &MapConfig, early: bool) {
     for subset in 1_usize..1 << areas.len() {
         let chosen: Vec<&[u8]> = (0..areas.len())
@@ -384,12 +384,12 @@ fn story(rng: &mut Rng, failing: bool) {
         promises = *store.promises.borrow();
         areas = store.areas.take();
         check(&areas, &promises, &config, early);
-        // Members may be lost with it; the others go on with what they have.
+        // Members may be lost with it; the others continue with what they have.
         if areas.len() > 1 && rng.chance(1, 3) {
             areas.remove(rng.index(areas.len()));
         }
         for promise in &mut promises {
-            // What was in doubt is in doubt until it is resynced.
+            // What was in doubt stays in doubt until it is resynced.
             let in_doubt = promise.writers > 0 || promise.unflushed.is_some();
             promise.resync |= config.track_dirty && in_doubt && promise.written;
             (promise.writers, promise.unflushed) = (0, None);
@@ -510,7 +510,7 @@ fn a_replacement_that_came_while_a_region_was_zeroed_lacks_it() {
     for task in &mut tasks {
         assert!(task.as_mut().poll(&mut context).is_pending());
     }
-    // The zeros of region 0 are on their way to the members of before.
+    // The zeros of region 0 are on their way to the previous members only.
     map.lane_joined(LANE);
     let mut known = Box::pin(map.late_regions_known(LANE));
     assert!(known.as_mut().poll(&mut context).is_pending());

@@ -1,4 +1,4 @@
-//! A sector that cannot be read, on a member that has no room for its repair: nobody takes it for
+//! An unreadable sector on a member that has no space for its repair: it does not count as
 //! repaired. After a crash its region keeps the mark until the sector was written, or read,
 //! whatever it then holds.
 #![allow(
@@ -25,12 +25,12 @@ const STRIPES: usize = 3;
 const STRIPE: u64 = 1;
 const HIT: u64 = 3;
 
-/// What comes first.
+/// What happens first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Then {
-    /// Room: the sector is repaired.
+    /// There is space: the sector is repaired.
     Room,
-    /// The sector is read again, as it was before the crash.
+    /// The sector becomes readable, as it was before the crash.
     Readable,
     /// Another member is lost.
     Loss,
@@ -42,14 +42,14 @@ struct Story {
     /// The slot of the unit that was hit.
     slot: usize,
     open: Rc<Cell<bool>>,
-    /// Writes that found no room.
+    /// Number of writes that found no space.
     refused: Rc<Cell<u64>>,
     old: Vec<u8>,
     new: Vec<u8>,
 }
 
-/// A stripe is being written when the power goes; one of its units is old in a sector that cannot
-/// be read, and its disk has no room but for metadata.
+/// A power cut comes while a stripe is being written. One of its units is old in a sector that
+/// cannot be read, and its disk has space for metadata only.
 async fn crashed(
     rt: &Rt,
     code: &str,
@@ -66,7 +66,7 @@ async fn crashed(
     write(&bench.array, 0, &old).await;
     bench.array.flush().await.expect("flushed");
     let mut new = old.clone();
-    // One sector of the first two units, where there are two.
+    // One sector of the first two units, if there are two.
     let at = STRIPE as usize * stripe;
     for start in (at..at + stripe).step_by(UNIT as usize).take(2) {
         let range = start + HIT as usize * SECTOR..start + (HIT as usize + 1) * SECTOR;
@@ -120,7 +120,7 @@ async fn resynced_at_last(rt: Rt, code: &'static str, slots: usize, unit: usize,
         status.slots.iter().all(|slot| slot.state == MemberState::Active),
         "{what}: {status:?}"
     );
-    // It is tried again, and not all the time.
+    // It is retried, but not all the time.
     let tries = story.refused.get();
     assert!((2..20).contains(&tries), "{what}: {tries} tries");
     story.check(&array, &what).await;
@@ -137,7 +137,7 @@ async fn resynced_at_last(rt: Rt, code: &'static str, slots: usize, unit: usize,
         Then::Loss => {
             let other = ((story.slot + 1) % slots).to_string();
             match status.redundancy_remaining {
-                // The one without room does not count until the resync has ended.
+                // The member without space does not count until the resync has ended.
                 Some(0) => drop(array.fail(&other).await.expect_err("it would lose data")),
                 _ => {
                     array.fail(&other).await.expect("can lose one");
@@ -171,7 +171,7 @@ fn a_region_keeps_its_mark_until_the_sector_was_written_or_read() {
     }
 }
 
-/// Such a stripe takes writes to its other units, also beside the sector.
+/// Such a stripe takes writes to its other units, also at the sector's offset.
 #[test]
 fn writes_beside_the_sector_do_not_wait_for_its_repair() {
     run(|rt| async move {
@@ -242,7 +242,7 @@ fn a_scrub_counts_a_sector_that_it_cannot_repair() {
                 };
                 assert_eq!(scrub().await, (0, 0, 1), "{code} {mode:?}");
                 let status = bench.array.status();
-                // Nothing is lost that was there: there is nothing to resync.
+                // All existing data was kept: there is nothing to resync.
                 assert_eq!((status.slots[slot].repaired, status.regions.resync), (0, 0), "{code}");
                 assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{code} {mode:?}");
                 *room.borrow_mut() = None;

@@ -1,4 +1,4 @@
-//! Replacing a member that works: redundancy is never less, whatever fails meanwhile, and whenever
+//! Replacing a working member: redundancy never decreases, whatever fails meanwhile and whenever
 //! the power goes.
 #![allow(
     clippy::cast_possible_truncation,
@@ -24,7 +24,7 @@ use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
 
 const NEW: usize = 9;
 
-/// An array with something on it, and a disk that is to be a member.
+/// An array with data, and a disk that is to become a member.
 async fn prepared(rt: &Rt, code: &str, slots: usize) -> (Bench, Rc<TestDisk>, Vec<u8>) {
     let bench = Bench::new(rt, code, slots).await;
     let bytes = pattern(0, 6 * bench.stripe_bytes() as usize, 1);
@@ -63,7 +63,7 @@ fn the_new_disk_takes_over_and_nothing_is_missing_meanwhile() {
                 assert_eq!(status.state, ArrayState::Replacing, "{code}");
                 assert_eq!(status.redundancy_remaining, redundancy, "{code}");
                 assert_eq!(status.slots[1].state, MemberState::Active, "{code}");
-                // Users go on, everywhere.
+                // Users continue everywhere.
                 let at = (mix(n) % (bytes.len() as u64 - 3000)) as usize;
                 let part = pattern(n, 3000, 7);
                 write(&bench.array, at as u64, &part).await;
@@ -76,7 +76,7 @@ fn the_new_disk_takes_over_and_nothing_is_missing_meanwhile() {
             });
             assert_eq!(started.count(), 2, "{code}");
             assert_eq!(bench.array.status().slots[1].disk, "test9", "{code}");
-            // The old disk is not needed, and not written.
+            // The old disk is neither needed nor written.
             bench.disks[1].faults.gone.set(true);
             check(&bench.array, &bytes, code).await;
             bench.array.stop().await.expect("stopped");
@@ -85,7 +85,7 @@ fn the_new_disk_takes_over_and_nothing_is_missing_meanwhile() {
             let array = assemble(&rt, &disks).await;
             check(&array, &bytes, code).await;
             array.stop().await.expect("stopped");
-            // And it is stale if it comes back.
+            // It is stale if it comes back.
             bench.disks[1].faults.gone.set(false);
             disks.push(bench.disks[1].clone());
             let array = assemble(&rt, &disks).await;
@@ -111,7 +111,7 @@ fn sectors_that_the_member_cannot_read_come_from_the_others() {
     });
 }
 
-/// Which disk goes.
+/// The disk that is lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Goes {
     Member,
@@ -174,7 +174,7 @@ fn any_disk_may_go_at_any_write() {
                         Goes::Member => assert!(status.broken.is_none(), "{what}"),
                     }
                     bench.array.stop().await.expect("stopped");
-                    // What is left is the array, also with the lost disk there again.
+                    // The rest is the array, also when the lost disk is back.
                     victim.faults.gone_after_writes.set(None);
                     victim.faults.gone.set(false);
                     let mut disks = members(&bench.disks);
@@ -199,7 +199,7 @@ fn a_spare_that_is_taken_meanwhile_and_the_replacement_keep_out_of_each_others_w
         for delay in 0..60u64 {
             let (bench, new, bytes) = prepared(&rt, "raid6", 5).await;
             bench.array.fail("3").await.expect("can lose one");
-            // The log has something to retire.
+            // Gives the log something to retire.
             write(&bench.array, 512, &bytes[512..2048]).await;
             bench.array.set_throttle(0, Some(UNIT * 5000));
             let spare = disk(&rt, 10, 512);
@@ -237,7 +237,7 @@ fn a_replacement_can_be_given_up_and_what_cannot_be_is_refused() {
         assert_eq!(bench.array.status().state, ArrayState::Healthy);
         assert_eq!(bench.array.status().slots[1].disk, "test1");
         check(&bench.array, &bytes, "given up").await;
-        // A mirror of which one is left: nobody would know that it was replaced.
+        // A mirror with one member left: no other member could tell that it was replaced.
         let (bench, new, _) = prepared(&rt, "raid1", 2).await;
         bench.array.fail("0").await.expect("can lose one");
         let refused = bench.array.replace("1", new).await;
@@ -285,20 +285,20 @@ fn a_member_without_room_is_copied_to_one_that_has() {
     });
 }
 
-/// What the disks were at one step, what was flushed by then, and what may be there instead.
+/// The contents of the disks at one step, what was flushed by then, and what may be there instead.
 struct Moment {
     cells: Vec<Cells>,
     flushed: Vec<u8>,
     newer: Vec<Vec<u8>>,
 }
 
-/// Room for six units.
+/// Space for six units.
 fn size_of_members(consistency: Consistency) -> u64 {
     let metadata = if consistency == Consistency::Ppl { 2 << 20 } else { 1 << 20 };
     metadata + 6 * UNIT
 }
 
-/// Copies a member while users write, and notes every moment.
+/// Copies a member while users write, and records every moment.
 fn record(code: &'static str, slots: usize, consistency: Consistency) -> Vec<Moment> {
     let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
     let moments2 = moments.clone();
@@ -365,7 +365,7 @@ fn after_cut(moment: &Moment, size: u64, leave: Leave, lost: &[usize], survives:
             TestDisk::new(&rt, &power, number, size, 512, cells) as Rc<dyn Disk>
         };
         let disks: Vec<Rc<dyn Disk>> = cells.into_iter().enumerate().map(open).collect();
-        // Before it was made a member the new disk is none.
+        // Before it became the member the new disk does not count.
         let (mut kept, mut gone, mut newest): (Vec<_>, Vec<_>, Option<Superblock>) =
             Default::default();
         for (n, disk) in disks.into_iter().enumerate() {
@@ -418,7 +418,7 @@ fn after_cut(moment: &Moment, size: u64, leave: Leave, lost: &[usize], survives:
         assert!(read(&array, 0, flushed.len()).await == first, "{what}: changed by maintenance");
         let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
         assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
-        // The new disk alone carries its slot.
+        // Only the new disk holds its slot's data.
         if status.state == ArrayState::Healthy && status.redundancy_remaining != Some(0) {
             array.fail("0").await.expect("can lose one");
             assert!(read(&array, 0, flushed.len()).await == first, "{what}: with another lost");
@@ -438,8 +438,8 @@ fn cut_everywhere(code: &'static str, slots: usize, consistency: Consistency, su
         let leave = [Leave::All, Leave::Nothing, Leave::Some(mix(number as u64))][way];
         let what = format!("{code} {consistency}, cut {number} of {}, {leave:?}", moments.len());
         after_cut(moment, size, leave, &[], survives, &what);
-        // Without the replacement; without the member; without another.
-        // The last active member of a mirror cannot be replaced: there the member goes twice.
+        // Without the replacement; without the member; without another disk. The last active member
+        // of a mirror cannot be replaced: there the member is lost in two of the three cases.
         let other = usize::from(slots == 2);
         let lost = [vec![slots], vec![1], vec![other]][number / 3 % 3].clone();
         let what = format!("{what}, without {lost:?}");

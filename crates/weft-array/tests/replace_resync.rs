@@ -1,5 +1,5 @@
-//! What a crash in the middle of a resync leaves on a member and its replacement may differ, also where
-//! the region was copied before. The replacement must not become the member with it.
+//! What a crash in the middle of a resync leaves on a member and its replacement may differ, even
+//! where the region was copied before. The replacement must not become the member in that state.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
 mod common;
@@ -14,7 +14,7 @@ use weft_array::{Array, AssembleOptions, Consistency, ScrubMode};
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
-/// The disk as the death of the program leaves it, in new hands.
+/// The disk after a kill of the program, opened again.
 fn killed(rt: &Rt, disk: &TestDisk) -> Rc<TestDisk> {
     let info = disk.info();
     let number = info.name.trim_start_matches("test").parse().expect("a number");
@@ -27,9 +27,9 @@ async fn start(rt: &Rt, disks: &[Rc<TestDisk>]) -> Array {
     Array::assemble(rt, members(disks), options).await.expect("assembled")
 }
 
-/// The parity of stripe 0 is wrong after a crash, and its resync finds no room at first; meanwhile its
-/// region is copied to the member's replacement. Then there is room, the resync writes to both disks,
-/// and the program dies when only the member has taken it.
+/// The parity of stripe 0 is wrong after a crash, and its resync finds no space at first; meanwhile
+/// its region is copied to the member's replacement. Then there is space, the resync writes to both
+/// disks, and the program is killed when only the member has the write.
 #[test]
 fn a_region_that_awaits_its_resync_is_stale_on_the_replacement_after_a_crash() {
     run(|rt| async move {
@@ -40,7 +40,7 @@ fn a_region_that_awaits_its_resync_is_stale_on_the_replacement_after_a_crash() {
         let bytes = pattern(0, 8 * bench.stripe_bytes() as usize, 1);
         write(&bench.array, 0, &bytes).await;
         bench.array.flush().await.expect("flushed");
-        // Killed with stripe 0 dirty; its parity is not what it should be.
+        // Killed with stripe 0 dirty; its parity is wrong.
         let (slot, parity) = bench.place(0, bench.k());
         bench.disks[slot].cells.borrow_mut().poke(parity, &[0x5a; UNIT as usize]);
         let disks: Vec<_> = bench.disks.iter().map(|disk| killed(&rt, disk)).collect();
@@ -53,7 +53,7 @@ fn a_region_that_awaits_its_resync_is_stale_on_the_replacement_after_a_crash() {
         let array = start(&rt, &disks).await;
         rt.sleep(100 * MILLISECOND).await;
         assert_eq!(array.status().regions.resync, 1, "no room");
-        // Some regions are copied, also the one that awaits its resync.
+        // Some regions are copied, including the one that awaits its resync.
         let new = disk(&rt, 8, 512);
         array.set_throttle(0, Some(8192));
         array.replace(&slot.to_string(), new.clone()).await.expect("begun");

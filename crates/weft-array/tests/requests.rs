@@ -1,4 +1,5 @@
-//! Requests of every shape: unaligned, overlapping, over stripes, on disks of any sector and size.
+//! Requests of every shape: unaligned, overlapping, across stripes, on disks of any sector size and
+//! size.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

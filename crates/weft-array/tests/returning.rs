@@ -1,6 +1,5 @@
-//! A member that left and is back is rebuilt where it lacks something, and only there: what was
-//! written since, and what was not flushed when it left. A power cut at any operation of it loses
-//! nothing.
+//! A former member that comes back is rebuilt only where it lacks something: what was written since
+//! it left, and what was not flushed when it left. A power cut at any operation loses nothing.
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 mod common;
@@ -44,7 +43,7 @@ fn without(all: &[Rc<dyn Disk>], slot: usize) -> Vec<Rc<dyn Disk>> {
     all.iter().enumerate().filter(|(n, _)| *n != slot).map(|(_, disk)| disk.clone()).collect()
 }
 
-/// All data is there, also without another member, for which what is rebuilt must serve.
+/// All data is there, also without another member, so that the rebuilt data is needed.
 async fn is_whole(array: &Array, expected: &[u8], what: &str) {
     assert!(read(array, 0, expected.len()).await == expected, "{what}");
     let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
@@ -60,7 +59,7 @@ fn data_written(disk: &TestDisk, superblock: &Superblock, from: usize) -> u64 {
     data.map(|(_, len)| len).sum()
 }
 
-/// How the member leaves, and comes back.
+/// How the member leaves and comes back.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Leaves {
     ByCommand,
@@ -93,7 +92,7 @@ fn only_what_a_member_lacks_is_rebuilt() {
                         array = assembled(&rt, &without(&all, LEAVES), 2, &what).await;
                     }
                 }
-                // Two stripes, the second in part.
+                // Two stripes, the second one partly.
                 let (at, len) = (2 * stripe, stripe + 512);
                 expected[at..at + len].copy_from_slice(&pattern(at as u64, len, 2));
                 write(&array, at as u64, &expected[at..at + len]).await;
@@ -122,7 +121,7 @@ fn only_what_a_member_lacks_is_rebuilt() {
     }
 }
 
-/// What sits in the cache of a disk that leaves is gone when it comes back.
+/// The contents of a disk's cache are gone when the disk leaves and comes back.
 #[test]
 fn what_was_not_flushed_is_rebuilt() {
     for (code, slots) in CODES {
@@ -148,7 +147,7 @@ fn what_was_not_flushed_is_rebuilt() {
     }
 }
 
-/// Although nothing of it has to be rebuilt, and jobs look for work all the time.
+/// Nothing of it has to be rebuilt, while jobs look for work all the time.
 #[test]
 fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
     for (code, slots) in CODES {
@@ -190,7 +189,8 @@ fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
     }
 }
 
-/// One that was set back to an earlier state, or used by itself, is not as it left.
+/// A member that was set back to an earlier state, or used alone, is not in the state in which it
+/// left.
 #[test]
 fn a_member_that_is_not_as_it_left_is_no_returning_one() {
     for used_elsewhere in [false, true] {
@@ -225,25 +225,25 @@ fn a_member_that_is_not_as_it_left_is_no_returning_one() {
     }
 }
 
-/// What all disks hold at some moment, and what must be there after a cut then.
+/// The contents of all disks at one moment, and what must be there after a cut then.
 struct Moment {
     cells: Vec<Cells>,
-    /// Sectors were last acknowledged, and flushed, as this version; a write of the next one may be
-    /// under way.
+    /// The last version of the sectors that was acknowledged and flushed; a write of the next one
+    /// may be in progress.
     version: u8,
 }
 
-/// What the command asks for with which the disk returns.
+/// What the command requests that brings the disk back.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Comes {
-    /// To be taken back.
+    /// Take it back.
     Back,
-    /// To be a new disk.
+    /// Add it as a new disk.
     Anew,
 }
 
-/// Every moment from before the member leaves until it is whole again, with writes and flushes all
-/// the time.
+/// Every moment from before the member leaves until it is complete again, with writes and flushes
+/// all the time.
 fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
     let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
     let noted = moments.clone();
@@ -268,7 +268,7 @@ fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
             version.set(of);
         };
         if comes == Comes::Anew {
-            // It holds all there is, and lacks nothing.
+            // It holds everything.
             rt.sleep(10_000 * MILLISECOND).await;
         }
         array.fail("1").await.expect("failed");
@@ -299,7 +299,7 @@ fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
     moments.take()
 }
 
-/// The slot that holds a data unit, counted over the array.
+/// The slot that holds a data unit, given by its number in the array.
 fn slot_of(superblock: &Superblock, unit: usize) -> usize {
     let Superblock { code, algorithm, slots, rows, .. } = superblock;
     let layout = weft_layout::for_code(*code, *algorithm, slots.len(), *rows).expect("laid");
@@ -367,12 +367,12 @@ fn cut_everywhere(comes: Comes) {
                 format!("{code}, {comes:?}, step {number}, {leave:?}, lost {lost:?}")
             };
             after_cut(moment, leave, None, what(None, leave));
-            // With a further one these survive two.
+            // These survive a further loss.
             if matches!(code, "raid6" | "drc-g:4,2,1") {
                 let lost = Some(number % slots);
                 after_cut(moment, leave, lost, what(lost, leave));
             }
-            // What is zeroed of a new disk is few operations.
+            // Zeroing a new disk takes few operations.
             for leave in (0..16).map(|part| Leave::Some(mix(16 * n + part))) {
                 if comes == Comes::Anew && number < 30 {
                     after_cut(moment, leave, None, what(None, leave));
@@ -387,7 +387,7 @@ fn a_power_cut_at_any_operation_loses_nothing() {
     cut_everywhere(Comes::Back);
 }
 
-/// A disk that is being made a new one holds nothing that could be taken back.
+/// A disk that is being prepared as a new one holds nothing that could be taken back.
 #[test]
 fn a_power_cut_while_a_member_that_left_is_added_anew_loses_nothing() {
     cut_everywhere(Comes::Anew);

@@ -1,6 +1,7 @@
-//! An array is stopped while writes are under way and a slot is being rebuilt. A write whose record
-//! is on disk is carried out: the rebuild, which ends what it can before the array stops, counts on
-//! that. The program dies at any disk operation of the stop, and another disk is lost.
+//! An array is stopped while writes are in progress and a slot is being rebuilt. A write whose
+//! record is on disk is carried out: the rebuild, which finishes what it can before the array
+//! stops, relies on that. The program is killed at any disk operation of the stop, and another disk
+//! is lost.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
 mod common;
@@ -30,12 +31,13 @@ struct When {
 }
 
 struct Run {
-    /// What the disks hold at each operation from the stop on; the last are as the stop left them.
+    /// The contents of the disks at each operation from the stop on; the last one is after the
+    /// stop.
     moments: Vec<Vec<Cells>>,
-    /// The slot that is being rebuilt, whose unit the write was to change.
+    /// The slot that is being rebuilt, whose unit the write changes.
     slot: usize,
     written: bool,
-    /// The rebuild had not ended before.
+    /// The rebuild had not ended before the stop.
     in_time: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Whatever members say of themselves under right checksums, they are refused with a reason, or
-//! they are an array that can be used: the body of the fuzz target `assemble`, from seeds.
+//! Whatever members' metadata says under right checksums: either it is refused with a reason, or it
+//! is an array that can be used. This is the body of the fuzz target `assemble`, from seeds.
 
 #[allow(dead_code, reason = "only the sealing is used here")]
 mod exercise;

@@ -1,4 +1,4 @@
-//! The format on disk: its exact bytes, and what damage does to it.
+//! The format on disk: its exact bytes, and the effect of damage.
 
 mod exercise;
 mod members;
@@ -143,14 +143,14 @@ fn damage_is_told_from_absence() {
     assert_eq!(read_of(&swapped).expect("one is its own").expect("a member").seq, 2);
 }
 
-/// Puts the right checksum on changed bytes.
+/// Recomputes the checksum of changed bytes.
 fn reseal(bytes: &mut [u8], len: usize) {
     bytes[8..12].fill(0);
     let crc = u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..len])).expect("32 bits");
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// A copy with another payload.
+/// A superblock copy with another payload.
 fn with_payload(superblock: &Superblock, payload: &[u8]) -> Vec<u8> {
     exercise::seal(superblock.seq, superblock.array_id, payload)
 }
@@ -255,7 +255,7 @@ fn create_refuses_the_names_that_are_refused_on_disk() {
         let refused = refused.expect_err("no name").to_string();
         assert!(refused.contains("the array's name must"), "{name:?}: {refused}");
     }
-    // Disks may be called anything; what is kept of that can be printed.
+    // Disks may have any name; what is stored of it can be printed.
     assert_eq!(disk_hint("d\n0\u{1b}"), "d\u{fffd}0\u{fffd}");
 }
 
@@ -317,7 +317,7 @@ fn a_replacement_is_a_feature_that_others_must_know() {
     let encoded = superblock.encode(superblock.self_id).expect("fits");
     assert_eq!(Superblock::decode(&encoded).expect("whole"), superblock);
     assert_eq!(superblock.role_of(member_id), Role::Replacement(2));
-    // A lane used twice, a replacement of what is not there.
+    // A lane used twice, a replacement of a missing member.
     let breaks: [fn(&mut Superblock); 3] = [
         |own| own.slots[1].state = SlotState::Rebuilding { lane: 4 },
         |own| own.slots[2].state = SlotState::Missing,

@@ -1,6 +1,6 @@
-//! A replacement takes its member's slot, and while the superblock that says so is being written so
-//! many others fail that the swap is taken back. Whenever the power goes: the member that was to be
-//! replaced holds everything, and is not left out as stale.
+//! A replacement takes its member's slot. While the superblock that says so is being written, so
+//! many other members fail that the swap is undone. Whenever the power goes, the member that was to
+//! be replaced holds everything, and must not be left out as stale.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
 mod common;
@@ -17,8 +17,8 @@ use weft_rt::MILLISECOND;
 const SLOTS: usize = 5;
 const SIZE: u64 = (2 << 20) + 16 * UNIT;
 
-/// What the disks hold at each operation from the swap on. `failing` fail when they are to be told
-/// of it.
+/// The contents of the disks at each operation from the swap on. The disks `failing` fail when the
+/// superblock of the swap is written to them.
 fn record(failing: &'static [usize]) -> (Vec<Vec<Cells>>, usize) {
     let moments: Rc<RefCell<Vec<Vec<Cells>>>> = Rc::default();
     let bytes = Rc::new(Cell::new(0));
@@ -65,7 +65,7 @@ fn the_member_of_a_swap_that_was_taken_back_is_not_stale() {
         let (moments, len) = record(failing);
         assert!(moments.len() > 20, "only {} steps", moments.len());
         for (number, cells) in moments.into_iter().enumerate() {
-            // What is being written has reached all disks, all but that of the member, or some.
+            // What is being written has reached all disks, all except the member's, or some.
             let some = Leave::Some(mix(number as u64));
             for leave in [[Leave::All; 2], [Leave::Nothing, Leave::All], [some; 2]] {
                 let left = |(disk, cells): (usize, &Cells)| cells.after_cut(leave[disk.min(1)]);

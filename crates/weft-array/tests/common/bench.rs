@@ -1,4 +1,4 @@
-//! An array on test disks, for one test.
+//! An array on test disks.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ pub struct Bench {
     pub superblock: Superblock,
 }
 
-/// Runs `test` on an executor of its own.
+/// Runs `test` on its own executor.
 pub fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rt) -> F + 'static) {
     let rt = super::rt();
     let inner = rt.clone();
@@ -47,7 +47,7 @@ pub fn options(code: &str) -> CreateOptions {
 }
 
 impl Bench {
-    /// An array of `slots` fresh disks; regions of one stripe.
+    /// Makes an array of `slots` new disks, with regions of one stripe.
     pub async fn new(rt: &Rt, code: &str, slots: usize) -> Self {
         let disks: Vec<_> = (0..slots).map(|n| disk(rt, n, 512)).collect();
         Self::on(rt, &options(code), disks).await
@@ -59,7 +59,7 @@ impl Bench {
         Self { rt: rt.clone(), disks, array, superblock }
     }
 
-    /// Slot and byte offset on its disk of a unit of a stripe.
+    /// Slot and disk offset of a unit of a stripe.
     pub fn place(&self, stripe: u64, unit: usize) -> (usize, u64) {
         let Superblock { code, algorithm, rows, area, slots, .. } = &self.superblock;
         let layout = weft_layout::for_code(*code, *algorithm, slots.len(), *rows).expect("laid");
@@ -83,7 +83,7 @@ impl Bench {
         bad.extend(sectors.map(|sector| offset / 512 + sector));
     }
 
-    /// Changes bytes of a unit without anyone noticing.
+    /// Changes bytes of a unit silently.
     pub fn rot(&self, stripe: u64, unit: usize) {
         let (slot, offset) = self.place(stripe, unit);
         self.disks[slot].cells.borrow_mut().poke(offset + 512, &[0x5a; 512]);

@@ -1,6 +1,6 @@
-//! A disk for crash and fault tests: a volatile cache, operations that take virtual time, power
-//! that can be cut, and faults set by the test. [`Cells`] is what survives; a new [`TestDisk`] is
-//! opened on it.
+//! A disk for crash and fault tests: it has a volatile cache, its operations take virtual time, its
+//! power can be cut, and tests can inject faults. [`Cells`] are the contents that survive; a new
+//! [`TestDisk`] can be opened on them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,8 @@ const ENOSPC: i32 = 28;
 /// The power of all disks, and the clock of steps.
 pub struct Power {
     on: Cell<bool>,
-    /// Called before each step that changes what a disk holds, or may hold after a power cut.
+    /// Called before each step that changes the contents of a disk, or what a power cut may leave
+    /// of them.
     watch: RefCell<Option<Box<dyn Fn()>>>,
 }
 
@@ -29,7 +30,7 @@ impl Power {
         Rc::new(Self { on: Cell::new(true), watch: RefCell::default() })
     }
 
-    /// Has `watch` called before each step that changes a disk.
+    /// Calls `watch` before each step that changes a disk.
     pub fn watch(&self, watch: impl Fn() + 'static) {
         *self.watch.borrow_mut() = Some(Box::new(watch));
     }
@@ -40,7 +41,7 @@ impl Power {
         }
     }
 
-    /// Cuts the power: from now on nothing happens on any disk.
+    /// Cuts the power: no operation completes on any disk from now on.
     pub fn cut(&self) {
         self.on.set(false);
     }
@@ -50,25 +51,26 @@ impl Power {
 #[derive(Debug, Clone, Copy)]
 pub enum Leave {
     All,
-    /// Those that had completed: only the program died.
+    /// The completed ones: only the program was killed.
     Completed,
     Nothing,
-    /// For each sector any of its versions.
+    /// For each sector, any of its versions.
     Some(u64),
 }
 
 type Cellful = Rc<[u8]>;
 
-/// Contents of a disk; sectors never written are zeros.
+/// The contents of a disk; sectors never written are zeros.
 #[derive(Clone, Default)]
 pub struct Cells {
     durable: BTreeMap<u64, Cellful>,
-    /// Completed and not durable, by sector, oldest first, with the order of completion.
+    /// Versions that are complete but not durable, by sector, oldest first, with the order of
+    /// completion.
     cached: BTreeMap<u64, Vec<(u64, Cellful)>>,
     in_flight: BTreeMap<u64, Vec<(u64, Cellful)>>,
     order: u64,
     next: u64,
-    /// Ranges of sectors that were written with zeros only, and have room.
+    /// Ranges of sectors that were only written with zeros, and are allocated.
     reserved: Vec<std::ops::Range<u64>>,
 }
 
@@ -102,7 +104,7 @@ impl Cells {
             .all(|cell| self.get(cell).is_some() || reserved(&cell))
     }
 
-    /// Whether nothing is stored in the range, nor about to be.
+    /// Whether nothing is stored in the range or about to be.
     fn is_blank(&self, offset: u64, len: u64) -> bool {
         let range = offset / CELL..(offset + len) / CELL;
         self.durable.range(range.clone()).next().is_none()
@@ -110,7 +112,7 @@ impl Cells {
             && !self.in_flight.values().flatten().any(|(cell, _)| range.contains(cell))
     }
 
-    /// Changes stored bytes, under everything.
+    /// Changes stored bytes behind the disk's interface.
     pub fn poke(&mut self, offset: u64, bytes: &[u8]) {
         for (cell, part) in (offset / CELL..).zip(bytes.chunks(CELL as usize)) {
             self.cached.remove(&cell);
@@ -147,7 +149,7 @@ impl Cells {
         self.cached.retain(|_, versions| !versions.is_empty());
     }
 
-    /// What is left after the power went.
+    /// The contents that a power cut leaves.
     #[must_use]
     pub fn after_cut(&self, leave: Leave) -> Self {
         let mut cells = self.clone();
@@ -188,44 +190,44 @@ pub fn mix(x: u64) -> u64 {
 /// See [`Faults::room`].
 pub type Room = Box<dyn Fn(u64, u64, bool) -> Option<u64>>;
 
-/// What is wrong with a disk now.
+/// The present faults of a disk.
 #[derive(Default)]
 pub struct Faults {
-    /// Answers nothing any more.
+    /// Every operation fails.
     pub gone: Cell<bool>,
-    /// Goes when this many more writes were begun.
+    /// `gone` is set after this many more writes.
     pub gone_after_writes: Cell<Option<u64>>,
     /// Sectors that cannot be read until they are written, by number.
     pub unreadable: RefCell<BTreeSet<u64>>,
     /// Writes that begin in this range (bytes) fail.
     pub unwritable: RefCell<Range<u64>>,
-    /// Writes to sectors never written before find no room.
+    /// Writes to sectors never written before get "no space".
     pub full: Cell<bool>,
-    /// Asked for each write, with offset, length and whether all of it was written before: how many
-    /// bytes of it find room, if not all.
+    /// Called for each write with offset, length and whether all of it was written before; returns
+    /// how many bytes find space, or `None` if all do.
     pub room: RefCell<Option<Room>>,
-    /// Writes are begun and never end while this is set.
+    /// While set, writes start and do not end.
     pub stuck: Cell<bool>,
     held: RefCell<Option<Held>>,
     released: Notify,
 }
 
-/// Writes that do not end.
+/// Writes that are held back.
 struct Held {
-    /// Those that begin in this range of bytes.
+    /// Writes that begin in this range of bytes are held.
     range: Range<u64>,
-    /// So many of them pass before.
+    /// This many of them pass first.
     passes: u64,
 }
 
 impl Faults {
-    /// From now on writes that begin in `range` (bytes) are carried out and do not end, but for the
-    /// next so many.
+    /// From now on writes that begin in `range` (bytes) are carried out but do not complete, except
+    /// for the next `passes`.
     pub fn hold(&self, range: Range<u64>, passes: u64) {
         *self.held.borrow_mut() = Some(Held { range, passes });
     }
 
-    /// All that are held end in one turn.
+    /// Completes all held writes in one poll.
     pub fn release(&self) {
         *self.held.borrow_mut() = None;
         self.released.notify_all();
@@ -242,7 +244,7 @@ impl Faults {
     }
 }
 
-/// Disks of `size` bytes that hold these cells, numbered in their order.
+/// Disks of `size` bytes with these contents, numbered in order.
 pub fn holding(rt: &Rt, power: &Rc<Power>, size: u64, cells: &[Cells]) -> Vec<Rc<TestDisk>> {
     let disk = |(n, cells): (usize, &Cells)| TestDisk::new(rt, power, n, size, 512, cells.clone());
     cells.iter().enumerate().map(disk).collect()
@@ -296,7 +298,7 @@ impl TestDisk {
         assert!(offset + len <= self.info.size_bytes, "beyond the end of {}", self.info.name);
     }
 
-    /// Takes some time; without power, for ever.
+    /// Takes some time; without power, forever.
     async fn begin(&self) {
         if !self.power.on.get() {
             std::future::pending::<()>().await;
@@ -410,7 +412,7 @@ impl Disk for TestDisk {
                 && data.iter().all(|byte| *byte == 0)
                 && self.cells.borrow().is_blank(offset, data.len() as u64);
             if reserves {
-                // Room only: what is large stays cheap.
+                // Allocation only: large ranges stay cheap.
                 let len = data.len() as u64;
                 let result = self.store(DiskOp::Write, offset, &[], opts.fua).await;
                 let range = offset / CELL..(offset + len) / CELL;

@@ -1,4 +1,4 @@
-//! What the engine's tests share: virtual time, RAM disks, an array on them.
+//! Shared by the engine's tests: virtual time, RAM disks, an array on them.
 #![allow(dead_code, reason = "each story uses some of it")]
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
@@ -12,7 +12,7 @@ use weft_code::CodeSpec;
 use weft_disk::{Disk, RamDisk};
 use weft_rt::{Buf, Frozen, Rt, Schedule, virtual_rt};
 
-/// One code of each kind, on as many slots.
+/// One code of each kind, with a number of slots.
 pub const CODES: [(&str, usize); 7] = [
     ("raid1", 3),
     ("raid5", 4),
@@ -62,7 +62,7 @@ pub async fn assemble(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Array {
     Array::assemble(rt, disks.to_vec(), options).await.expect("assembled")
 }
 
-/// Bytes that tell their place and version.
+/// Bytes that encode their offset and version.
 pub fn pattern(offset: u64, len: usize, version: u8) -> Vec<u8> {
     (0..len as u64)
         .map(|i| {

@@ -1,4 +1,4 @@
-//! Any bytes against every parser of a member's metadata; shared by the tests and the fuzz target.
+//! Feeds any bytes to every parser of a member's metadata; shared by the tests and the fuzz target.
 
 use crc_fast::{CrcAlgorithm, checksum};
 use weft_array::region_map::{MapConfig, RegionMap};
@@ -8,7 +8,7 @@ use weft_array::{Id, Superblock};
 /// Bytes of a superblock's header; see `docs/on-disk-format.md`.
 pub const HEADER: usize = 48;
 
-/// Parses `input` as it is, and as the payload of a superblock whose header is right.
+/// Parses `input` as it is, and as the payload of a superblock with a right header.
 pub fn exercise(input: &[u8]) {
     drop(peek_label(input));
     drop(Superblock::decode(input));
@@ -42,7 +42,7 @@ pub fn exercise(input: &[u8]) {
     assert!(map.written_count() <= 2500 && report.pages_lost.len() <= 2);
 }
 
-/// A superblock copy with this payload, sealed.
+/// A superblock copy with this payload and a right checksum.
 pub fn seal(seq: u64, array_id: Id, payload: &[u8]) -> Vec<u8> {
     let mut bytes = b"WEFTSB\r\n\0\0\0\0".to_vec();
     for word in [1, HEADER, payload.len()] {

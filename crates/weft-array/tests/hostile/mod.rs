@@ -1,9 +1,9 @@
-//! Members whose metadata was made by somebody else: an array is made and written, then its
-//! superblocks, its map and its log are changed and sealed again with the right checksums, and the
-//! result is assembled and used. Shared by the tests and the fuzz target.
+//! Members with hostile metadata: an array is made and written, then its superblocks, map and log
+//! are changed and given right checksums, and the result is assembled and used. Shared by the tests
+//! and the fuzz target.
 //!
 //! Whatever the disks say, nothing panics, no request leaves a disk, none takes more memory than
-//! [`REQUEST_BYTES_MAX`], and the engine comes to an end.
+//! [`REQUEST_BYTES_MAX`], and the engine terminates.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use crate::exercise::seal;
 const REQUEST_BYTES_MAX: u64 = 32 << 20;
 const BLOCK: u64 = 4096;
 
-/// A disk of any size that keeps what was written, in blocks. Requests take a millisecond.
+/// A disk of any size that stores written blocks. Requests take a millisecond.
 struct Sparse {
     info: DiskInfo,
     rt: Rt,
@@ -126,14 +126,14 @@ impl Disk for Sparse {
     }
 }
 
-/// What became of the members.
+/// The outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// They were refused, with this text.
+    /// The members were refused, with this text.
     Refused(String),
     /// They were an array, which was used to the end.
     Used,
-    /// They were an array, which was still at work when it was left alone.
+    /// They were an array, which was still working when the time was up.
     Unfinished,
 }
 
@@ -152,7 +152,7 @@ const CODES: [&str; 10] = [
     "drc-g:4,2,1",
 ];
 
-/// One story; `pick(n)` chooses one of n.
+/// Runs one story; `pick(n)` chooses one of n.
 pub fn exercise(pick: Pick<'_>) -> Fate {
     let rt = virtual_rt(Schedule::Fifo);
     let code = CODES[pick(CODES.len())];
@@ -190,7 +190,7 @@ pub fn exercise(pick: Pick<'_>) -> Fate {
             }
         }
     });
-    // A crash, unless it was stopped.
+    // A crash, unless the array was stopped.
     rt.kill_all();
     mutate(&disks[..count + spares], pick);
     let fate = Rc::new(Cell::new(None));
@@ -244,7 +244,7 @@ fn options(code: &str, spares: usize, unit_bytes: u32) -> CreateOptions {
     }
 }
 
-/// What clients and administrators do with an array; errors are answers.
+/// What clients and administrators do with an array; errors are valid answers.
 async fn use_it(rt: &Rt, array: &Array, mut fresh: Vec<Rc<dyn Disk>>, words: &[usize]) {
     let size = array.size_bytes();
     let places = [0, size / 2, size.saturating_sub(5000), size];
@@ -336,7 +336,7 @@ const TEXTS: [&str; 16] = [
     "missing",
 ];
 
-/// Changes what the members say, each with a right checksum.
+/// Changes the members' metadata, with right checksums.
 fn mutate(disks: &[Rc<Sparse>], pick: Pick<'_>) {
     let newest: Vec<Superblock> = disks.iter().filter_map(|disk| newest(disk)).collect();
     let common = newest.iter().max_by_key(|own| own.seq).expect("some member is whole");
@@ -375,7 +375,7 @@ fn newest(disk: &Sparse) -> Option<Superblock> {
     copies.max_by_key(|copy| copy.seq)
 }
 
-/// Changes one value, somewhere.
+/// Changes one value somewhere.
 fn change(value: &mut Value, pick: Pick<'_>) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -414,7 +414,7 @@ fn change(value: &mut Value, pick: Pick<'_>) {
     }
 }
 
-/// Changes bytes of a block and puts a right checksum on it.
+/// Changes bytes of a block and recomputes its checksum.
 fn reseal(disk: &Sparse, offset: u64, crc_at: usize, change: impl FnOnce(&mut [u8])) {
     let mut block = vec![0; at(BLOCK)];
     disk.get(offset, &mut block);
@@ -425,7 +425,7 @@ fn reseal(disk: &Sparse, offset: u64, crc_at: usize, change: impl FnOnce(&mut [u
     disk.put(offset, &block);
 }
 
-/// The first page of the map: its number of regions, its sequence number, or regions.
+/// Changes the first page of the map: its number of regions, its sequence number, or regions.
 fn change_page(disk: &Sparse, pick: Pick<'_>) {
     let number = NUMBERS[pick(NUMBERS.len())].to_le_bytes();
     let place = MAP_OFFSET + BLOCK * pick(2) as u64;
@@ -437,7 +437,7 @@ fn change_page(disk: &Sparse, pick: Pick<'_>) {
     });
 }
 
-/// A batch's header: how far it is retired, its entries and length, or the first entry.
+/// Changes a batch header: its retirement, its entries and length, or the first entry.
 fn change_log(disk: &Sparse, log_offset: u64, pick: Pick<'_>) {
     let number = NUMBERS[pick(NUMBERS.len())].to_le_bytes();
     let (field, wide) = [
@@ -452,7 +452,7 @@ fn change_log(disk: &Sparse, log_offset: u64, pick: Pick<'_>) {
         (120, 4),
         (128, 2),
     ][pick(10)];
-    // The batches of small writes have two blocks.
+    // Batches of small writes have two blocks.
     let place = log_offset + BLOCK * pick(6) as u64;
     reseal(disk, place, 48, |head| head[field..field + wide].copy_from_slice(&number[..wide]));
 }

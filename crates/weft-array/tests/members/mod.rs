@@ -37,7 +37,7 @@ pub fn disks(count: usize, mib: u64) -> Vec<Rc<dyn Disk>> {
     (0..count).map(disk).collect()
 }
 
-/// An array's superblocks, as its members hold them.
+/// The superblocks of an array as its members hold them.
 pub fn made(code: &str, count: usize, spares: usize, id: u8) -> Vec<Superblock> {
     let disks = disks(count, 16);
     let superblock =

@@ -1,8 +1,7 @@
 //! Any arguments for `create`, as text; shared by the tests and the fuzz target.
 //!
-//! Words of the form `key=value`, as a user could have given them: code, algorithm, unit,
-//! consistency, region, log, spares, name, force, and `disks=SIZE*COUNT,…` (bytes, not limited by
-//! anything).
+//! Words of the form `key=value`, as a user could give them: code, algorithm, unit, consistency,
+//! region, log, spares, name, force, and `disks=SIZE*COUNT,…` (in bytes, not limited).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,7 +13,7 @@ use weft_array::{Consistency, CreateOptions, Superblock, create};
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
-/// Disks in one call, at most: each costs time.
+/// Most disks in one call: each costs time.
 const DISKS_MAX: usize = 300;
 
 const CODES: [&str; 26] = [
@@ -71,7 +70,7 @@ const NUMBERS: [u64; 22] = [
     u64::MAX,
 ];
 
-/// A wish of sensible and of extreme values; `pick(n)` chooses one of n.
+/// Arguments of sensible and extreme values; `pick(n)` chooses one of n.
 pub fn wish(pick: &mut dyn FnMut(usize) -> usize) -> String {
     let number = |pick: &mut dyn FnMut(usize) -> usize| NUMBERS[pick(NUMBERS.len())];
     let mut words = vec![format!("code={}", CODES[pick(CODES.len())])];
@@ -93,7 +92,7 @@ pub fn wish(pick: &mut dyn FnMut(usize) -> usize) -> String {
     words.join(" ")
 }
 
-/// A disk of any size that keeps only the sectors that are not zero.
+/// A disk of any size that stores only sectors that are not zero.
 struct Claimed {
     info: DiskInfo,
     sectors: RefCell<BTreeMap<u64, Vec<u8>>>,
@@ -171,19 +170,20 @@ fn at(n: u64) -> usize {
     usize::try_from(n).expect("small")
 }
 
-/// What became of the arguments.
+/// The outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// They are no arguments.
+    /// The words are not arguments.
     Meaningless,
-    /// Refused, with this text.
+    /// The request was refused, with this text.
     Refused(String),
     /// The array was made.
     Made,
 }
 
-/// Asks for the array that `words` describe. Whatever they say: no panic, no access outside a disk,
-/// a refusal writes nothing and gives a reason, and what is made is what was planned.
+/// Asks for the array that `words` describe. Whatever they say, there is no panic and no access
+/// outside a disk, a refusal writes nothing and gives a reason, and what is made is what was
+/// planned.
 pub fn exercise(words: &str) -> Fate {
     let Some((options, disks)) = parse(words) else { return Fate::Meaningless };
     let claimed: Vec<Rc<Claimed>> = disks;
