@@ -362,8 +362,8 @@ impl RegionMap {
 
     /// The slow path of `begin_write`: sets the missing flags and waits until they are durable.
     async fn mark(&self, store: &dyn MapStore, region: u64, wanted: u8) -> Result<(), MapError> {
-        let needs_room = wanted & DIRTY != 0 && !self.is_dirty(region);
-        let room = if needs_room { Some(self.make_room(store).await?) } else { None };
+        let needs_permit = wanted & DIRTY != 0 && !self.is_dirty(region);
+        let permit = if needs_permit { Some(self.reserve_dirty(store).await?) } else { None };
         // Held until the region is written: it must not be zeroed again after that.
         let zeroing = if self.zero_first.get() { self.zero(store, region).await? } else { None };
         let index = to_index(region);
@@ -381,7 +381,7 @@ impl RegionMap {
             self.entries.borrow_mut()[index].flags |= wanted | PENDING;
             self.pages.borrow_mut()[page::of(index)].set_pending(index);
         }
-        drop((zeroing, room));
+        drop((zeroing, permit));
         let durable = || !self.entries.borrow()[index].has(PENDING);
         self.persist(store, page::of(index), durable).await
     }

@@ -185,7 +185,8 @@ impl Inner {
         Box::pin(self.write_in_line(stripe, segments, fua)).await
     }
 
-    /// Queues the write. Whichever queued write gets the stripe's lock carries out all of them.
+    /// Queues the write. A queued write that gets the stripe's lock carries out the queue, batch by
+    /// batch, until its own is done.
     async fn write_in_line(
         &self,
         stripe: u64,

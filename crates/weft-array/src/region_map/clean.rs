@@ -9,12 +9,12 @@ use super::{
 };
 
 /// When the limit of dirty regions is reached, this fraction of them is cleaned at once.
-const ROOM_SHARE: usize = 8;
+const CLEAN_SHARE: usize = 8;
 
 /// A permit for one more dirty region, until the region is dirty.
-pub(super) struct Room<'a>(&'a RegionMap);
+pub(super) struct DirtyPermit<'a>(&'a RegionMap);
 
-impl Drop for Room<'_> {
+impl Drop for DirtyPermit<'_> {
     fn drop(&mut self) {
         self.0.reserved.set(self.0.reserved.get() - 1);
     }
@@ -48,21 +48,24 @@ impl RegionMap {
         Ok(cleaned)
     }
 
-    /// Makes room for one more dirty region.
-    pub(super) async fn make_room(&self, store: &dyn MapStore) -> Result<Room<'_>, MapError> {
+    /// Reserves one more dirty region, cleaning others if there are too many.
+    pub(super) async fn reserve_dirty(
+        &self,
+        store: &dyn MapStore,
+    ) -> Result<DirtyPermit<'_>, MapError> {
         let max = self.config.dirty_max.max(1);
         let taken = || self.dirty_count() + self.reserved.get();
         if taken() >= max {
             let permit = self.cleaner.acquire(1).await;
             if taken() >= max {
-                let most = (max / ROOM_SHARE).max(1) + (taken() - max);
+                let most = (max / CLEAN_SHARE).max(1) + (taken() - max);
                 let mut quiet = self.quiet(|touched| !touched, most);
                 quiet.extend(self.quiet(|touched| touched, most - quiet.len()));
                 self.clean(store, permit, quiet).await?;
             }
         }
         self.reserved.set(self.reserved.get() + 1);
-        Ok(Room(self))
+        Ok(DirtyPermit(self))
     }
 
     /// Dirty regions without writes in flight, longest dirty first.
