@@ -1,22 +1,22 @@
-//! Which piece of hardware a disk is, for the person who must find it.
+//! Which piece of hardware a disk is, so that a person can find it.
 
 use serde::{Deserialize, Serialize};
 use weft_disk::Hardware;
 
 use crate::members::Place;
 
-/// What a disk is, and how to know it.
+/// What a disk is, and how to recognise it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// What it is.
     pub kind: DeviceKind,
-    /// Of a disk reached over NBD, its URI.
+    /// The URI of a disk reached over NBD.
     pub url: Option<String>,
-    /// Of a block device, the serial number, as far as it is known.
+    /// The serial number of a block device, as far as it is known.
     pub serial: Option<String>,
-    /// Of a block device, its model.
+    /// The model of a block device.
     pub model: Option<String>,
-    /// Of a block device, its world wide name.
+    /// The world wide name of a block device.
     pub wwn: Option<String>,
 }
 
@@ -30,12 +30,12 @@ pub enum DeviceKind {
     File,
     /// Reached over NBD.
     Nbd,
-    /// It was not seen.
+    /// Not known: the disk was not opened.
     Unknown,
 }
 
 impl Device {
-    /// What stands at `place` now, where a disk was just opened.
+    /// The disk at `place`, which was just opened.
     pub fn at(place: &str) -> Self {
         match Place::of(place) {
             Place::Uri(uri) => Self { url: Some(uri), ..Self::of_kind(DeviceKind::Nbd) },
@@ -48,7 +48,7 @@ impl Device {
         }
     }
 
-    /// A disk that was not opened. What stands at its place now may be another one.
+    /// A disk that was not opened. The disk at its place now may be another one.
     pub fn unseen(place: &str) -> Self {
         match Place::of(place) {
             Place::Uri(_) => Self::at(place),
@@ -60,8 +60,8 @@ impl Device {
         Self { kind, url: None, serial: None, model: None, wwn: None }
     }
 
-    /// What a person reads on its label: `Samsung SSD 970 EVO, serial S4EWNX0R123456`; nothing if
-    /// that is not known.
+    /// What its printed label says: `Samsung SSD 970 EVO, serial S4EWNX0R123456`; `None` if that is
+    /// not known.
     pub fn label(&self) -> Option<String> {
         let serial = self.serial.as_ref().map(|serial| format!("serial {serial}"));
         let wwn = self.wwn.as_ref().filter(|_| serial.is_none()).map(|wwn| format!("WWN {wwn}"));

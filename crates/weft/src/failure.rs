@@ -1,4 +1,4 @@
-//! How a command ends: exit codes, and errors that say what is wrong and what to do next.
+//! How a command ends: its exit code, and an error that says what is wrong and what to do next.
 //!
 //! | code | meaning |
 //! |------|---------|
@@ -8,8 +8,8 @@
 //! | 3 | it works, but needs attention: `status --check` found redundancy reduced, `scrub` found mismatches |
 //! | 4 | `status --check`: an array has failed or did not start, not all of its data can be read |
 //! | 5 | no daemon answers in this runtime directory |
-//! | 70 | an internal error, also of the daemon when all of it had to end; please report it |
-//! | 141 | the reader of standard output has gone (`weft examine … \| head`); what was asked was done |
+//! | 70 | an internal error, also one that ended the whole daemon; please report it |
+//! | 141 | standard output was closed early (`weft examine … \| head`); the command had done its work |
 
 use crate::output::{answer, errln};
 use std::fmt;
@@ -45,12 +45,12 @@ impl Failure {
         Self { code: FAILED, message: message.into(), hint: None }
     }
 
-    /// Arguments that parse, but make no sense together.
+    /// Arguments that parse but do not fit together.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { code: USAGE, ..Self::new(message) }
     }
 
-    /// Everything was said already; only the exit code is left.
+    /// The message has been printed already; only the exit code is left.
     pub fn said(code: u8) -> Self {
         Self { code, ..Self::new("") }
     }
@@ -65,7 +65,7 @@ impl Failure {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Tells the person, or with `json` the program, and gives the exit code.
+    /// Reports it to the user, or with `json` to the program, and returns the exit code.
     pub fn report(&self, json: bool) -> ExitCode {
         if self.message.is_empty() {
             return ExitCode::from(self.code);
@@ -74,7 +74,7 @@ impl Failure {
             let error = serde_json::json!({
                 "error": { "code": self.code, "message": self.message, "hint": self.hint }
             });
-            // Where this fails there is no other place to say so.
+            // If this fails there is no other place to report it.
             let _ = answer(&error);
         } else {
             errln!("weft: {self}");

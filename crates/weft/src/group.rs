@@ -9,7 +9,7 @@ pub fn parse(text: &str) -> Result<u32, String> {
     }
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();
     find(&groups, text).ok_or_else(|| {
-        "/etc/group has no such group; give the number of one that comes from elsewhere".to_owned()
+        "/etc/group has no such group; give a number for a group from another source".to_owned()
     })
 }
 

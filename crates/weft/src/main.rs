@@ -1,11 +1,11 @@
 //! `weft`: the command line and the daemon.
 //!
-//! [`cli`] says what can be asked, [`commands`] do what needs no daemon or speak with one through
-//! [`control`], [`daemon`] serves arrays to NBD clients and, through [`fuse`], to the kernel's loop
-//! driver. What engine, network and disks do is in the crates below; what people read is in
-//! [`report`].
+//! [`cli`] defines the commands and options. [`commands`] carries out those that need no daemon,
+//! and sends the others to one through [`control`]. [`daemon`] serves arrays to NBD clients and,
+//! through [`fuse`], to the kernel's loop driver. Engine, network and disks are in crates of their
+//! own; the texts for people are in [`report`].
 #![forbid(unsafe_code)]
-// They panic when they cannot write: see output.rs.
+// `println!` and its kind panic when they cannot write: see output.rs.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod block;
@@ -43,14 +43,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line could not be parsed, or asks for help or the version only. A program that asked
+/// The command line could not be parsed, or only asks for help or the version. A program that asked
 /// for JSON gets the error as JSON.
 fn not_understood(error: &clap::Error) -> ExitCode {
     let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
     if !error.use_stderr() {
         error.exit();
     }
-    let text = in_our_words(&error.render().to_string());
+    let text = plain_words(&error.render().to_string());
     if !json {
         output::write_err(format_args!("{text}"));
         return failure::USAGE.into();
@@ -60,8 +60,8 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     output::run(true, || Err(Failure::usage(message).hint(hint.trim())))
 }
 
-/// What is said of numbers is written for programmers.
-fn in_our_words(text: &str) -> String {
+/// clap's messages about numbers are written for programmers: replaces them.
+fn plain_words(text: &str) -> String {
     text.replace("invalid digit found in string", "give a whole number, 0 or more")
         .replace("cannot parse integer from empty string", "give a whole number, 0 or more")
         .replace(&format!(" is not in 1..{}", u64::MAX), ": give 1 or more")

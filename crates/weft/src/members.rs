@@ -1,4 +1,4 @@
-//! Members as people name them: paths and NBD URIs.
+//! Members as users name them: paths and NBD URIs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions, Permissions};
@@ -27,7 +27,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Reads what a person wrote.
+    /// Parses what the user wrote.
     pub fn of(text: &str) -> Self {
         if text.starts_with("nbd:") || text.starts_with("nbd+unix:") {
             Self::Uri(text.to_owned())
@@ -37,12 +37,12 @@ impl Place {
     }
 }
 
-/// The place such that another process finds it too.
+/// The place as another process finds it: an absolute path or a URI.
 pub fn absolute(text: &str) -> Result<String, Failure> {
     match Place::of(text) {
         Place::Uri(uri) => Ok(uri),
         Place::Path(path) if text.contains("://") && !path.exists() => {
-            Err(Failure::usage(format!("{text} is no address of a disk"))
+            Err(Failure::usage(format!("{text} is not a disk's address"))
                 .hint("write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"))
         }
         Place::Path(path) => {
@@ -50,26 +50,26 @@ pub fn absolute(text: &str) -> Result<String, Failure> {
                 std::path::absolute(&path).map_err(|e| Failure::new(format!("{text}: {e}")))?;
             path.into_os_string().into_string().map_err(|path| {
                 Failure::new(format!("{}: the name is not UTF-8", path.display()))
-                    .hint("rename the file: member names are kept as text on the disks")
+                    .hint("rename the file: the disks store member names as text")
             })
         }
     }
 }
 
-/// How long a disk may stay in use: the kernel tears down the ring of a killed daemon, and with it
-/// the claim on its disks, some time after the process is gone.
+/// How long a disk may stay in use after its daemon was killed: the kernel tears down the ring, and
+/// with it the claim on the disks, some time after the process is gone.
 const BUSY_PATIENCE: Nanos = 2 * SECOND;
 
-/// How long a remote disk that is only looked at may take to answer a request: with the time to
+/// How long a remote disk that is only examined may take to answer a request: with the time to
 /// connect, no longer than one request of a disk in use.
 const LOOK_PATIENCE: Nanos = 20 * SECOND;
 
 /// Why a disk was not opened.
 #[derive(Debug)]
 pub struct OpenError {
-    /// What a person should know.
+    /// The failure to report.
     pub failure: Failure,
-    /// Another program has claimed it: the disk itself is there and sound.
+    /// Another program has claimed the disk; the disk itself is present and sound.
     pub busy: bool,
 }
 
@@ -131,7 +131,7 @@ impl Opener {
                 let disk = NbdDisk::open(&self.rt, &self.ring, &parsed, options).await;
                 Ok(Rc::new(disk.map_err(|e| {
                     Failure::new(format!("{uri}: {e}"))
-                        .hint("is the server running, and reachable from here?")
+                        .hint("check that the server is running and can be reached from here")
                 })?))
             }
         }
@@ -156,7 +156,7 @@ impl Opener {
             let failure = match kind {
                 io::ErrorKind::NotFound => failure.hint("check the name"),
                 io::ErrorKind::PermissionDenied => {
-                    failure.hint("are you allowed to read and write it?")
+                    failure.hint("check that you may read and write it")
                 }
                 io::ErrorKind::ResourceBusy => failure.hint(
                     "end what uses it, and try again; a disk that has just failed is in use until \
@@ -172,15 +172,15 @@ impl Opener {
     }
 }
 
-/// A member holds what users wrote: only its owner reads it.
+/// A member holds users' data: only its owner may read it.
 const MEMBER_MODE: u32 = 0o600;
 
-/// Reserves the space of member files, as far as they are files and their file system can. Their
-/// contents stay. With `dry_run` only looks whether there is enough.
+/// Reserves the space of those members that are files, if their file system supports it. Their
+/// contents stay. With `dry_run` only checks whether there is enough.
 pub fn reserve<'a>(paths: impl Iterator<Item = &'a Path> + Clone, dry_run: bool) -> Outcome {
     let mut wanted: BTreeMap<u64, (&Path, u64)> = BTreeMap::new();
     for path in paths.clone() {
-        // One that cannot be looked at is told of when it is opened.
+        // One that cannot be examined is reported when it is opened.
         let Ok(file) = fs::metadata(path) else { continue };
         let holes = file.len().saturating_sub(file.blocks().saturating_mul(512));
         if file.is_file() && holes > 0 {
@@ -196,7 +196,7 @@ pub fn reserve<'a>(paths: impl Iterator<Item = &'a Path> + Clone, dry_run: bool)
                 "the file system of {} has too little space: the members need {bytes}, {missing} more than is free",
                 path.display()
             ))
-            .hint("free some, make them smaller, or add --sparse: their writes wait whenever it is full"));
+            .hint("free some space, make them smaller, or add --sparse: writes then stall whenever it is full"));
         }
     }
     for path in paths.filter(|path| !dry_run && path.is_file()) {
@@ -204,7 +204,7 @@ pub fn reserve<'a>(paths: impl Iterator<Item = &'a Path> + Clone, dry_run: bool)
         let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
         match rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len) {
-            // Not every file system can.
+            // Not every file system supports it.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(error) => return Err(failed(error.into())),
         }
@@ -213,42 +213,43 @@ pub fn reserve<'a>(paths: impl Iterator<Item = &'a Path> + Clone, dry_run: bool)
 }
 
 fn cannot_reserve(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format!("the space of {} cannot be reserved: {error}", path.display()))
-        .hint("free some, or add --sparse: its writes wait whenever its file system is full")
+    Failure::new(format!("cannot reserve the space of {}: {error}", path.display())).hint(
+        "free some space, or add --sparse: writes then stall whenever its file system is full",
+    )
 }
 
-/// Refuses a member that is not there, and that no `--size` makes.
+/// Refuses a member that does not exist and that no `--size` creates.
 pub fn require(member: &str) -> Outcome {
     match Place::of(member) {
         Place::Path(path) if !member.contains("://") && !path.exists() => {
-            Err(Failure::new(format!("{member}: there is no such file or device"))
-                .hint("check the name, or make a file: `--size 10G`"))
+            Err(Failure::new(format!("{member}: no such file or device"))
+                .hint("check the name, or create a file with `--size 10G`"))
         }
         _ => Ok(()),
     }
 }
 
-/// Files made for members; removed again on drop unless kept.
+/// Files created for members; removed again on drop unless kept.
 #[derive(Debug, Default)]
 pub struct NewFiles(Vec<PathBuf>);
 
 impl NewFiles {
-    /// Makes a sparse file of `bytes` if there is nothing of that name.
+    /// Creates a sparse file of `bytes` unless something of that name exists.
     pub fn create_if_missing(&mut self, path: &Path, bytes: u64) -> Result<(), Failure> {
         let failed = |e: io::Error| {
             let size = size::show(bytes);
             let failure = Failure::new(format!("cannot create {} of {size}: {e}", path.display()));
             match e.kind() {
-                io::ErrorKind::NotFound => failure.hint("make its folder first"),
+                io::ErrorKind::NotFound => failure.hint("create its folder first"),
                 io::ErrorKind::FileTooLarge => failure
-                    .hint("its file system holds no file of that size: give a smaller --size"),
+                    .hint("its file system cannot hold a file of that size: give a smaller --size"),
                 _ => failure,
             }
         };
         match OpenOptions::new().write(true).create_new(true).mode(MEMBER_MODE).open(path) {
             Ok(file) => {
                 self.0.push(path.to_owned());
-                // Whatever the umask is.
+                // Regardless of the umask.
                 file.set_permissions(Permissions::from_mode(MEMBER_MODE)).map_err(failed)?;
                 file.set_len(bytes).map_err(failed)
             }
@@ -257,7 +258,7 @@ impl NewFiles {
         }
     }
 
-    /// Lets them stay.
+    /// Keeps them.
     pub fn keep(mut self) {
         self.0.clear();
     }

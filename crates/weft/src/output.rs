@@ -1,17 +1,17 @@
 //! What the program prints: the one place that writes to standard output and standard error.
 //!
-//! The macros of the standard library panic when such a write fails, and a panic must not come from
-//! a full disk below a log file, or from `head` having read enough. So `main.rs` forbids them, and
-//! everything goes through these:
+//! The macros of the standard library panic when such a write fails, and neither a full disk below a
+//! log file nor `head`, which closes its input early, may cause a panic. So `main.rs` forbids them,
+//! and all output goes through these:
 //!
 //! * [`outln!`] and [`out!`]: a command's answer, on standard output; [`answer`]: the same for
-//!   programs. If nobody can read it, the
-//!   command ends there, and what it holds is dropped in order: quietly with 141 if the reader has
-//!   gone, as a shell reports a program that ended by SIGPIPE; with a message and 1 if the write
-//!   failed for another reason (`/dev/full`).
-//! * [`announce`], [`announce_answer`]: a line on standard output of a daemon, which serves on if nobody reads it.
-//! * [`errln!`]: messages and logs, on standard error. There is no other place to say that this
-//!   failed, so nothing is said.
+//!   programs. If the write fails, the command ends there, and drops what it holds in order: quietly
+//!   with 141 if the reader has gone, as a shell reports a program that ended by SIGPIPE; with a
+//!   message and 1 if the write failed for another reason (`/dev/full`).
+//! * [`announce`], [`announce_answer`]: a line on standard output of a daemon, which continues to
+//!   serve if the line cannot be written.
+//! * [`errln!`]: messages and logs, on standard error. There is no other place to report that this
+//!   failed, so such a failure is ignored.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
@@ -22,11 +22,11 @@ use serde::Serialize;
 
 use crate::failure::{Failure, INTERNAL_ERROR, Outcome};
 
-/// Version of what `--json` prints, as docs/json.md describes it. What is added does not change it;
-/// what is renamed, removed, or comes to mean something else does.
+/// Version of what `--json` prints, as docs/json.md describes it. Additions do not change it; a key
+/// that is renamed, removed, or given another meaning does.
 const JSON_VERSION: u32 = 1;
 
-/// A line of JSON: an object that begins with the version.
+/// A line of JSON: an object whose first key is the version.
 #[derive(Serialize)]
 struct Versioned<'a, T> {
     weft_json: u32,
@@ -55,7 +55,7 @@ macro_rules! errln {
 
 pub(crate) use {errln, out, outln};
 
-/// What unwinds the main thread when the answer cannot be written.
+/// Unwinds the main thread when the answer cannot be written.
 struct Unwritten(io::Error);
 
 /// Writes a part of the answer, or ends the command.
@@ -93,7 +93,7 @@ pub fn announce(line: &str) {
     let _ = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
 }
 
-/// Standard output, for what writes a stream itself. It ends the command as [`outln!`] does.
+/// Standard output, for code that writes a stream itself. It ends the command as [`outln!`] does.
 #[derive(Debug)]
 pub struct Answer;
 
@@ -108,15 +108,15 @@ impl Write for Answer {
     }
 }
 
-/// Not a panic: the hook is not called, nothing is printed, but all that is held is dropped.
+/// Not a panic: the hook is not called and nothing is printed, but everything held is dropped.
 fn give_up(error: io::Error) -> ! {
     resume_unwind(Box::new(Unwritten(error)))
 }
 
-/// Carries out a command, and gives its exit code also if its answer could not be written, or if it
+/// Runs a command and returns its exit code, also if its answer could not be written, or if it
 /// panicked.
 pub fn run(json: bool, command: impl FnOnce() -> Outcome) -> ExitCode {
-    // Whatever the command held is gone when this returns; nothing half-changed is seen.
+    // Everything the command held is gone when this returns; nothing half-changed is seen.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let code = match command() {
             Ok(()) => ExitCode::SUCCESS,
@@ -128,7 +128,7 @@ pub fn run(json: bool, command: impl FnOnce() -> Outcome) -> ExitCode {
     ended.unwrap_or_else(|payload| match payload.downcast::<Unwritten>() {
         Ok(unwritten) if unwritten.0.kind() == io::ErrorKind::BrokenPipe => READER_GONE.into(),
         Ok(unwritten) => Failure::new(format!("standard output: {}", unwritten.0)).report(false),
-        // The hook has said what happened.
+        // The hook has already reported it.
         Err(_) => INTERNAL_ERROR.into(),
     })
 }

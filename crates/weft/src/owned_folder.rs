@@ -1,12 +1,13 @@
 //! Folders that only one user (and root) can change.
 //!
-//! The sockets, the lock and the mount points of a daemon are found by their names in a folder.
-//! Who may write in that folder, or replace it, chooses what is found there: so a folder is used
-//! only if its owner is the user who uses it or root, and if no one else may write in it. The same
-//! holds for the folders above; there others may write if only the owner of an entry may rename it
-//! (the sticky bit, as `/tmp` has it).
+//! Commands find the sockets, the lock and the mount points of a daemon by their names in a folder.
+//! A user who may write in that folder, or replace it, chooses what they find there. So a folder is
+//! used only if its owner is the current user or root, and if no other user may write in it. The
+//! same holds for the folders above it; there, others may write if only the owner of an entry may
+//! rename it (the sticky bit, as on `/tmp`).
 //!
-//! What was checked is then used by its descriptor, and entries are opened with `O_NOFOLLOW`.
+//! The folder is then used by the descriptor that was checked, and entries are opened with
+//! `O_NOFOLLOW`.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -28,8 +29,8 @@ pub fn open(path: &Path, user: Uid) -> Result<OwnedFd, Failure> {
     let place = path.display();
     let folder = open_file(path, FOLDER, Mode::empty()).map_err(|e| match e {
         rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR => {
-            Failure::new(format!("{place} is no folder, or a symbolic link"))
-                .hint("name a folder of your own with --runtime-dir or WEFT_RUNTIME_DIR")
+            Failure::new(format!("{place} is not a folder, or is a symbolic link"))
+                .hint("choose a folder of your own with --runtime-dir or WEFT_RUNTIME_DIR")
         }
         e => Failure::new(format!("{place}: {e}")),
     })?;
@@ -39,8 +40,8 @@ pub fn open(path: &Path, user: Uid) -> Result<OwnedFd, Failure> {
     Ok(folder)
 }
 
-/// Makes the folder `name` in `parent` unless it is there, and opens it as [`open`] does. `path` is
-/// for messages.
+/// Creates the folder `name` in `parent` if it does not exist, and opens it as [`open`] does.
+/// `path` is for messages.
 pub fn make_below(
     parent: &OwnedFd,
     name: &str,
@@ -68,13 +69,13 @@ fn check(path: &Path, owner: u32, mode: RawMode, user: Uid) -> Result<(), Failur
     if owner != 0 && owner != user.as_raw() {
         let (user, owner) = (user.as_raw(), owner);
         return Err(Failure::new(format!(
-            "{place} belongs to user {owner}, who could deceive user {user} there"
+            "{place} belongs to user {owner}, who could trick user {user} there"
         ))
         .hint("run this as that user, or name a folder of your own with --runtime-dir"));
     }
     if mode & WRITABLE_BY_OTHERS != 0 {
         return Err(Failure::new(format!(
-            "{place} can be written by others (mode {:o})",
+            "others can write to {place} (mode {:o})",
             mode & 0o7777
         ))
         .hint(format!("`chmod go-w {place}`, or choose another with --runtime-dir")));
@@ -82,7 +83,7 @@ fn check(path: &Path, owner: u32, mode: RawMode, user: Uid) -> Result<(), Failur
     Ok(())
 }
 
-/// Checks the folders above: whoever may rename an entry there can put another in its place.
+/// Checks the folders above: a user who may rename an entry there can put another in its place.
 fn check_above(path: &Path, user: Uid) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
     let real = fs::canonicalize(path).map_err(failed)?;
@@ -107,7 +108,7 @@ mod tests {
         let why = |owner, mode| check(place, owner, mode, me).expect_err("not safe").to_string();
         assert!(why(other, 0o40700).contains("belongs to user 1001"));
         for mode in [0o40720, 0o40702, 0o41777] {
-            assert!(why(1000, mode).contains("can be written by others"));
+            assert!(why(1000, mode).contains("others can write to"));
         }
         assert!(check(place, 1000, 0o40700, Uid::ROOT).is_err(), "root trusts only root");
     }

@@ -1,8 +1,8 @@
-//! The folder where a daemon and the commands meet: one daemon per folder.
+//! The folder where the daemon and the commands meet: one daemon per folder.
 //!
-//! `--runtime-dir` or `$WEFT_RUNTIME_DIR`; else `/run/weft` for root, `$XDG_RUNTIME_DIR/weft` for
-//! others. It holds the control socket, the NBD socket, the mount points of attached arrays,
-//! and a lock that keeps a second daemon out.
+//! It is `--runtime-dir` or `$WEFT_RUNTIME_DIR`, or else `/run/weft` for root and
+//! `$XDG_RUNTIME_DIR/weft` for others. It holds the control socket, the NBD socket, the mount
+//! points of attached arrays, and a lock that keeps a second daemon out.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -15,7 +15,7 @@ use rustix::process::{Uid, geteuid};
 use crate::failure::{Failure, Outcome};
 use crate::owned_folder;
 
-/// Below this, arrays are mounted whose daemon's runtime folder is not root's.
+/// Arrays whose daemon has a runtime folder that is not root's are mounted below this folder.
 const ATTACHED_FOR_OTHERS: &str = "/run/weft-attach";
 
 /// The folder where a daemon and the commands meet.
@@ -23,7 +23,7 @@ const ATTACHED_FOR_OTHERS: &str = "/run/weft-attach";
 pub struct RuntimeDir(PathBuf);
 
 impl RuntimeDir {
-    /// The folder asked for, or the usual one for this user.
+    /// The folder asked for, or this user's default.
     pub fn choose(asked: Option<&Path>) -> Result<Self, Failure> {
         let from_environment = std::env::var_os("WEFT_RUNTIME_DIR").filter(|dir| !dir.is_empty());
         if let Some(path) = asked.or_else(|| from_environment.as_deref().map(Path::new)) {
@@ -51,13 +51,13 @@ impl RuntimeDir {
         self.0.join("control.sock")
     }
 
-    /// The Unix socket that NBD clients use, unless the daemon was told another.
+    /// The Unix socket for NBD clients, unless the daemon was given another.
     pub fn nbd_socket(&self) -> PathBuf {
         self.0.join("nbd.sock")
     }
 
     /// Where an array named `array` is mounted while it is attached. Root mounts only below folders
-    /// that nobody else can change: a runtime folder of another user has its place in `/run`.
+    /// that no other user can change: a runtime folder of another user gets a place in `/run`.
     pub fn mount_point(&self, array: &str) -> PathBuf {
         let is_roots = fs::symlink_metadata(&self.0).map_or(true, |folder| folder.uid() == 0);
         if is_roots {
@@ -73,7 +73,7 @@ impl RuntimeDir {
         Path::new(ATTACHED_FOR_OTHERS).join(name).join(array)
     }
 
-    /// Makes the folder, for this user only, and takes its lock; the lock ends with the file.
+    /// Creates the folder, for this user only, and takes its lock; the lock ends with the file.
     pub fn claim(&self) -> Result<File, Failure> {
         let failed = |e: io::Error| {
             Failure::new(format!("runtime directory {}: {e}", self.0.display()))
@@ -88,22 +88,20 @@ impl RuntimeDir {
         let lock = File::from(lock);
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(lock),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::new(format!(
-                "a daemon already runs in {}",
-                self.0.display()
-            ))
-            .hint(
-                "end it with `weft stop`, or give this one a folder of its own with --runtime-dir",
-            )),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                Err(Failure::new(format!("a daemon already runs in {}", self.0.display())).hint(
+                    "stop it with `weft stop`, or give this one its own folder with --runtime-dir",
+                ))
+            }
             Err(e) => Err(failed(e.into())),
         }
     }
 
-    /// Lets the members of a group reach what is theirs in the folder. They cannot list it, and
-    /// everything else in it has a mode of its own that keeps them out.
+    /// Lets the members of a group reach their socket in the folder. They cannot list the folder,
+    /// and the mode of everything else in it keeps them out.
     pub fn let_enter(&self, group: u32) -> Outcome {
         let failed = |e: io::Error| {
-            Failure::new(format!("{} cannot be opened to group {group}: {e}", self.0.display()))
+            Failure::new(format!("cannot give group {group} access to {}: {e}", self.0.display()))
                 .hint("only root, or a member of the group, can do that; or choose --nbd-socket")
         };
         let mode = fs::metadata(&self.0).map_err(failed)?.permissions().mode();
@@ -115,15 +113,15 @@ impl RuntimeDir {
         fs::set_permissions(&self.0, permissions).map_err(failed)
     }
 
-    /// Refuses to speak, as root, with a daemon that another user may have put there. That user
-    /// would choose what root is told, and what `weft attach` mounts. A daemon of another user is
+    /// As root, refuses to talk to a daemon that another user may have put there. That user would
+    /// choose what root is told, and what `weft attach` mounts. A daemon of another user is
     /// accepted if root gave it its folder (`User=` and `RuntimeDirectory=` of systemd), or if it
-    /// is that user who called `sudo`.
+    /// belongs to the user who called `sudo`.
     pub fn check_for_client(&self) -> Outcome {
         if !geteuid().is_root() {
             return Ok(());
         }
-        // That there is none is told when nothing answers.
+        // A missing daemon is reported when the connection fails.
         let Ok(folder) = fs::symlink_metadata(&self.0) else { return Ok(()) };
         let by_root = || self.0.parent().is_some_and(owned_folder::is_roots);
         let by_caller = || {
@@ -136,7 +134,7 @@ impl RuntimeDir {
         owned_folder::open(&self.0, Uid::ROOT).map(drop)
     }
 
-    /// Removes the sockets of a daemon that is gone; only for the holder of the lock.
+    /// Removes the sockets of a daemon that has ended; only for the holder of the lock.
     pub fn clear_sockets(&self) {
         for socket in [self.control_socket(), self.nbd_socket()] {
             let _ = fs::remove_file(socket);

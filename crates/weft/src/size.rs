@@ -2,7 +2,7 @@
 //!
 //! A number takes an optional suffix. `K`, `M`, `G`, `T`, `P` and `KiB`, `MiB`, … are powers of
 //! 1024, as in `mdadm` and `zpool`. `KB`, `MB`, `GB`, `TB`, `PB` are powers of 1000, as disks are
-//! sold: a "20 TB" disk has `20TB`, not `20T`. A rate may end in `/s`.
+//! sold: a "20 TB" disk holds `20TB`, not `20T`. A rate may end in `/s`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SUFFIXES: [(char, u64); 5] =
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("`{text}` is not a size: write a number such as 4096, 64K, 1.5G, 20TB or 20TiB");
-    let too_big = || format!("`{text}` is more than this program can count");
+    let too_big = || format!("`{text}` is too large");
     let trimmed = text.trim();
     let number_ends = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, suffix) = trimmed.split_at(number_ends.unwrap_or(trimmed.len()));
@@ -27,7 +27,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let whole: u64 = whole.parse().map_err(|_| too_big())?;
     let mut bytes = whole.checked_mul(factor).ok_or_else(too_big)?;
     if !fraction.is_empty() {
-        // Nine digits are finer than a byte of a petabyte needs to be written by hand.
+        // Nine digits resolve a petabyte to a megabyte: more than people write by hand.
         let digits = &fraction[..fraction.len().min(9)];
         let scale = 10_u128.pow(u32::try_from(digits.len()).unwrap_or(9));
         let part = digits.parse::<u128>().map_err(|_| wrong())? * u128::from(factor) / scale;
@@ -59,10 +59,11 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Parses the length of a unit: a size that fits 32 bits (how long it may be the engine says).
+/// Parses the length of a unit: a size that fits 32 bits (the engine sets the limit).
 pub fn parse_u32(text: &str) -> Result<u32, String> {
     let bytes = parse(text)?;
-    u32::try_from(bytes).map_err(|_| format!("`{text}` is too large for a unit: 16M is the most"))
+    u32::try_from(bytes)
+        .map_err(|_| format!("`{text}` is too large for a unit: the maximum is 16M"))
 }
 
 /// Parses a duration: `30s`, `5m`, `1h`; a bare number is seconds.
@@ -81,7 +82,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
     let number: Option<u64> = digits.parse().ok();
     let seconds = number.and_then(|number| number.checked_mul(factor));
-    seconds.map(Duration::from_secs).ok_or_else(|| format!("`{text}` is too long a time"))
+    seconds.map(Duration::from_secs).ok_or_else(|| format!("`{text}` is too long"))
 }
 
 /// `bytes` for people: see [`Bytes`].

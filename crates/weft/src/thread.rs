@@ -1,4 +1,4 @@
-//! The engine's thread: the executor and ring on which everything about arrays runs.
+//! The engine's thread: the executor and ring on which all array code runs.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -32,22 +32,22 @@ pub fn start(config: RingConfig) -> Result<(weft_rt::Rt, ring::Ring), Failure> {
     })
 }
 
-/// Carries out `work`, which may block, on a thread of its own.
+/// Runs `work`, which may block, on a thread of its own.
 pub async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
     let (sender, receiver) = oneshot::channel();
     let run = move || {
-        // Nobody waits any more if the daemon is ending.
+        // The receiver is gone if the daemon is ending.
         let _ = sender.send(work());
     };
     let thread = std::thread::Builder::new().name("weft-helper".into()).spawn(run);
-    thread.map_err(|e| Failure::new(format!("no thread can be started: {e}")))?;
+    thread.map_err(|e| Failure::new(format!("cannot start a thread: {e}")))?;
     receiver.await.map_err(|_| Failure::new("a helper thread ended early"))
 }
 
-/// Calls `pass`, on a thread of its own, with every SIGTERM, SIGINT and SIGHUP, and with how many
-/// of the first two came before.
+/// Calls `pass`, on a thread of its own, for every SIGTERM, SIGINT and SIGHUP, with the number of
+/// earlier SIGTERMs and SIGINTs.
 pub fn on_signals(pass: impl Fn(i32, usize) + Send + 'static) -> Outcome {
     let failed = |e: std::io::Error| Failure::new(format!("cannot listen for signals: {e}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;

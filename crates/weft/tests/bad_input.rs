@@ -84,7 +84,7 @@ fn serve_refuses_what_is_no_array() {
     refused(&bench, &["serve", "--disk-depth", "0", "d0"], 2, "1..=1024");
     refused(&bench, &["serve", "none"], 1, "none");
     refused(&bench, &["serve", "d0"], 1, "t");
-    refused(&bench, &["serve", "d0", "d1", "d2", "d5", "d6"], 1, "two arrays are called t");
+    refused(&bench, &["serve", "d0", "d1", "d2", "d5", "d6"], 1, "two arrays are named t");
     refused(&bench, &["serve", "--array", "w", "d3", "d4"], 1, "no member of an array w");
     refused(&bench, &["serve", "--listen", "0.0.0.0:0", "d3", "d4"], 2, "--allow-remote");
     refused(&bench, &["serve", "--listen", "nowhere", "d3", "d4"], 2, "nowhere");
@@ -135,7 +135,7 @@ fn the_daemon_refuses_what_would_lose_data() {
     refused(&["rebuild", "t", "--order", "random"], 2, "popularity");
     refused(&["rebuild", "t", "--half-life", "soon"], 2, "give seconds");
     refused(&["throttle", "t", "--min", "2M", "--max", "1M"], 2, "--min");
-    refused(&["throttle", "t", "--max", "0"], 2, "pauses");
+    refused(&["throttle", "t", "--max", "0"], 2, "pause");
     refused(&["attach", "nope"], 1, "");
     refused(&["detach", "t"], 1, "");
     let second = bench.refused(&["serve", "x0", "x1"], 1);
@@ -171,7 +171,7 @@ fn a_stale_member_is_left_out_and_said_so() {
     bench.weft(&["fail", "t", "d1"]);
     bench.terminate();
     bench.serve(&["d0", "d1", "d2"]);
-    assert!(bench.log().contains("d1 is left out"), "{}", bench.log());
+    assert!(bench.log().contains("d1 is not used"), "{}", bench.log());
     assert_eq!(bench.status("t")["state"], "degraded");
     bench.terminate();
 }
@@ -248,17 +248,17 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
             ("crate t", 2, "unrecognized subcommand 'crate'", "'create'"),
             ("create t --code raid9 d0 d1 d2", 2, "--code: unknown code 'raid9'", "→ `weft create"),
             ("create t --code lrc:5,2,1 d0 d1", 2, "--code: lrc:5,2,1: L must divide K", "→ "),
-            ("create t --code raid5 d0", 1, "needs at least 2 slots", "→ a slot takes a member"),
-            ("create --code raid5 d0 d1 d2", 2, "d0 is a disk here", "→ give the array a name"),
+            ("create t --code raid5 d0", 1, "needs at least 2 slots", "→ each slot needs a member"),
+            ("create --code raid5 d0 d1 d2", 2, "but d0 is a disk", "→ give the array's name"),
             ("create t --code raid5 --size -5 n0 n1", 2, "`-5` is not a size", "20TB or 20TiB"),
             ("create t --code raid5 --spares x d0 d1", 2, "--spares", "give a whole number"),
             ("create t --code raid5 --unit 5G d0 d1", 2, "too large for a unit", "16M"),
             ("create t --code raid5 --unit 5000 d0 d1", 1, "4.8 KiB (5000 bytes)", "power of two"),
-            ("create t --code raid5 d0 d1 none", 1, "none: there is no such", "`--size 10G`"),
-            ("create t --code raid5 d0 http://x/y", 2, "no address of a disk", "→ write nbd://"),
+            ("create t --code raid5 d0 d1 none", 1, "none: no such file", "`--size 10G`"),
+            ("create t --code raid5 d0 http://x/y", 2, "not a disk's address", "→ write nbd://"),
             ("create t --code raid5 d0 folder", 1, "neither a regular file", "→ name a block dev"),
             ("create t --code raid5 d0 tiny", 1, "64 KiB is too small: at least", "→ use larger"),
-            ("create t --code raid5 --size 8M no/n0 d0", 1, "create no/n0", "→ make its folder"),
+            ("create t --code raid5 --size 8M no/n0 d0", 1, "create no/n0", "→ create its folder"),
             ("create t --code raid1 m0 d0", 1, "m0 is a member of array 'one'", "--force"),
             ("examine none", 1, "none: No such file", "→ check the name\n"),
             ("wipe none", 1, "none: No such file", "→ check the name\n"),
@@ -272,7 +272,7 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
             ("throttle one --max fast", 2, "`fast` is not a rate", "50MB/s"),
             ("throttle one --max -5", 2, "`-5` is not a rate", "50MB/s"),
             ("simulate --runs 0", 2, "'--runs <M>'", "give 1 or more"),
-            ("replay --workload zipf none", 1, "none: there is no such", "→ check the name"),
+            ("replay --workload zipf none", 1, "none: no such file", "→ check the name"),
             ("trace info none", 1, "none: No such file", "→ check the name"),
             ("lab run nope", 2, "no experiment is called 'nope'", "→ `weft lab list`"),
         ],
@@ -289,15 +289,15 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
     answered(
         &bench,
         &[
-            ("status nope", 1, "no array nope is being served", "→ served are: t, u"),
+            ("status nope", 1, "no array nope is being served", "→ these are: t, u"),
             ("status --watch=0", 2, "'--watch[=<SECONDS>]'", "from 0.1 to 86400"),
-            ("fail t ''", 2, "the name of the member is empty", ""),
+            ("fail t ''", 2, "the member's name is empty", ""),
             ("fail t d9", 1, "no member d9", "→ give a slot, 0 to 2"),
-            ("fail u d5", 1, "d5 is a spare of u, and no member", "→ `weft remove u d5`"),
+            ("fail u d5", 1, "d5 is a spare of u, not a member", "→ `weft remove u d5`"),
             ("replace u d5 m0", 1, "d5 is a spare of u", "→ `weft remove u d5`"),
-            ("remove t d0", 1, "in slot 0 and in use", "→ `weft replace t 0 NEWDISK`"),
-            ("add t none", 1, "none: there is no such", "`--size 10G`"),
-            ("add t d1", 1, "d1 is a member of t, in use now", "→ choose another disk"),
+            ("remove t d0", 1, "in use in slot 0", "→ `weft replace t 0 NEWDISK`"),
+            ("add t none", 1, "none: no such file", "`--size 10G`"),
+            ("add t d1", 1, "d1 is in use: it is a member of t", "→ choose another disk"),
             ("add t tiny", 1, "it has 64 KiB, and the array's members need", "MiB"),
             ("add t m0", 1, "holds a member of array 'one'", "--force overwrites"),
             ("wipe d0", 1, "it is in use, by a weft daemon", "→ end what uses it"),
@@ -308,11 +308,11 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
                 "--repair is for a scrub that is started",
                 "→ `weft scrub",
             ),
-            ("throttle t --max 1K", 1, "1 KiB/s is below the lowest, 1 GiB/s", "→ give both"),
+            ("throttle t --max 1K", 1, "1 KiB/s, is below the minimum, 1 GiB/s", "→ give both"),
             ("throttle t --max 0", 2, "would never end", "`weft rebuild ARRAY pause`"),
-            ("start t", 1, "t is being served already", "→ `weft status t`"),
+            ("start t", 1, "t is already being served", "→ `weft status t`"),
             ("start none", 1, "neither an array nor a member", "→ `weft status` lists"),
-            ("serve m0 m1", 1, "a daemon already runs", "→ end it with `weft stop`"),
+            ("serve m0 m1", 1, "a daemon already runs", "→ stop it with `weft stop`"),
         ],
     );
     bench.weft(&["fail", "t", "d1"]);
@@ -320,8 +320,8 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
         &bench,
         &[
             ("fail t d0", 1, "the array would lose data", "→ add a disk"),
-            ("fail t d1", 1, "slot 1 is missing already", "→ `weft status`"),
-            ("rebuild t", 1, "no spare is there", "→ give it a disk: `weft add t DISK`"),
+            ("fail t d1", 1, "slot 1 is already missing", "→ `weft status`"),
+            ("rebuild t", 1, "there is no spare", "→ add a disk: `weft add t DISK`"),
             ("status --check", 3, "redundancy is reduced: t", "→ `weft add ARRAY DISK`"),
         ],
     );

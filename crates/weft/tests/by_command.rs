@@ -38,7 +38,7 @@ fn an_array_is_stopped_and_started_alone() {
         (&"healthy".into(), Some(1))
     );
     let said = bench.refused(&["start", "t"], 1);
-    assert!(said.contains("served already"), "{said}");
+    assert!(said.contains("already being served"), "{said}");
     let said = bench.refused(&["start", "nope"], 1);
     assert!(said.contains("neither an array nor"), "{said}");
     bench.terminate();
@@ -133,9 +133,12 @@ fn a_pause_is_shown_and_explained() {
         "{shown}"
     );
     bench.weft(&["fail", "t", "d1"]);
-    bench.wait_for_log("maintenance is paused, so no spare is taken");
+    bench.wait_for_log("no spare is used while maintenance is paused");
     let shown = bench.weft(&["status", "t"]);
-    assert!(shown.lines().nth(1).is_some_and(|line| line.contains("NO SPARE IS TAKEN")), "{shown}");
+    assert!(
+        shown.lines().nth(1).is_some_and(|line| line.contains("NO SPARE WILL BE USED")),
+        "{shown}"
+    );
     assert_eq!(bench.status("t")["paused"], true);
     let said = bench.refused(&["rebuild", "t"], 1);
     assert!(said.contains("paused") && said.contains("weft rebuild t resume"), "{said}");

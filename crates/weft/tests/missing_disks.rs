@@ -60,7 +60,7 @@ fn what_was_named_and_is_not_there_stops_nothing() {
     // It comes back later: what was written meanwhile is rebuilt.
     fs::rename(bench.path("hidden"), bench.path("e2")).expect("bring it back");
     bench.signal(rustix::process::Signal::HUP);
-    bench.wait_for_log("is back in slot 2; 0 regions were written since it left");
+    bench.wait_for_log("is back in slot 2; 0 regions to rebuild");
     assert_eq!(bench.status("u")["slots"][2]["disk"], common::text(&bench.path("e2")));
     // The one with the damaged label is still missing.
     let said = bench.refused(&["rebuild", "u"], 1);
@@ -75,7 +75,7 @@ fn a_member_that_failed_is_given_back_by_command() {
     bench.serve(&["d0", "d1", "d2"]);
     bench.weft(&["fail", "t", "d1"]);
     bench.signal(rustix::process::Signal::HUP);
-    bench.wait_for_log("d1 is not used: t runs without it");
+    bench.wait_for_log("d1 is not used: t is running without it");
     let d1 = common::text(&bench.path("d1"));
     let hint = bench.weft(&["status"]);
     assert!(hint.contains(&format!("`weft add t {d1}` takes it back")), "{hint}");
@@ -83,7 +83,7 @@ fn a_member_that_failed_is_given_back_by_command() {
     assert!(dry.contains("can go back in slot 1") && dry.contains("nothing was changed"), "{dry}");
     assert_eq!(bench.status("t")["slots"][1]["state"], "missing");
     let said = bench.weft(&["add", "t", &d1]);
-    assert!(said.contains("is back in slot 1: only what was written since"), "{said}");
+    assert!(said.contains("is back in slot 1: only regions written since"), "{said}");
     bench.weft(&["rebuild", "t"]);
     assert_eq!(bench.status("t")["state"], "healthy");
     // Forgotten, it is a stranger.
@@ -92,7 +92,7 @@ fn a_member_that_failed_is_given_back_by_command() {
     let said = bench.refused(&["add", "t", &d1], 1);
     assert!(said.contains("--force"), "{said}");
     let said = bench.weft(&["add", "t", &d1, "--force"]);
-    assert!(said.contains("is a spare"), "{said}");
+    assert!(said.contains("added as a spare"), "{said}");
     bench.weft(&["rebuild", "t"]);
     assert_eq!(bench.status("t")["state"], "healthy");
     // One that was not there at a start is taken by itself at the next.
@@ -101,7 +101,7 @@ fn a_member_that_failed_is_given_back_by_command() {
     assert_eq!(states(&bench), ["t degraded"]);
     bench.terminate();
     bench.serve(&["d0", "d1", "d2"]);
-    bench.wait_for_log("is back in slot 1; 0 regions were written since it left");
+    bench.wait_for_log("is back in slot 1; 0 regions to rebuild");
     wait_until("it to be whole", || states(&bench) == ["t healthy"]);
     bench.terminate();
 }
@@ -191,7 +191,7 @@ fn two_arrays_of_one_name_do_not_stop_the_others() {
     bench.serve(&["."]);
     assert_eq!(states(&bench), ["u healthy"]);
     let said = bench.refused(&["start", "t"], 1);
-    assert!(said.contains("several arrays are called t"), "{said}");
+    assert!(said.contains("several arrays are named t"), "{said}");
     let status = snapshot(&bench);
     let found = status["not_started"].as_array().expect("a list");
     assert_eq!(found.len(), 2, "{status}");

@@ -52,7 +52,7 @@ fn sighup_ends_nothing() {
     bench.weft(&["create", "t", "--code", "raid1", "--size", "8M", "d0", "d1"]);
     bench.serve(&["d0", "d1"]);
     bench.signal(Signal::HUP);
-    bench.wait_for_log("SIGHUP: looking again");
+    bench.wait_for_log("SIGHUP: scanning");
     assert_eq!(bench.status("t")["state"], "healthy");
     // Nor does it count as the first of two signals that end the daemon at once.
     bench.terminate();
@@ -72,7 +72,7 @@ fn a_signal_waits_for_what_is_mounted() {
     let said = bench.refused(&["stop"], 1);
     assert!(said.contains("mounted on") && said.contains("used by"), "{said}");
     bench.signal(Signal::TERM);
-    bench.wait_for_log("stopping waits for its block device, which is mounted on");
+    bench.wait_for_log("cannot stop yet: its block device is mounted on");
     assert!(bench.log().contains("used by"), "{}", bench.log());
     let said = bench.refused(&["attach", "tank"], 1);
     assert!(said.contains("attached already") || said.contains("stopping"), "{said}");
@@ -169,7 +169,7 @@ fn a_deleted_member_is_missed_before_it_is_lost() {
     bench.wait_for_log("d1: it was deleted");
     bench.wait_for_log("d2: it was renamed to");
     let shown = bench.weft(&["status", "t"]);
-    assert!(shown.contains("GONE WHEN WEFT STOPS: it was deleted; `weft replace t 1"), "{shown}");
+    assert!(shown.contains("LOST WHEN WEFT STOPS: it was deleted; `weft replace t 1"), "{shown}");
     bench.refused(&["status", "--check"], 3);
     // It works still, and is copied.
     bench.weft(&["replace", "t", "1", "new", "--size", "8M"]);

@@ -13,19 +13,19 @@ use crate::fuse::mount::remove_mount_point;
 use crate::fuse::session::FILE_NAME;
 use crate::runtime_dir::RuntimeDir;
 
-/// What there is of an attached array.
+/// The kernel's side of an attached array.
 #[derive(Debug)]
 pub struct Attachment {
     /// The array.
     pub name: String,
-    /// Its devices: one, unless somebody made another by hand.
+    /// Its devices: one, unless a user created another by hand.
     pub devices: Vec<LoopDevice>,
     mount_point: PathBuf,
     mounted: bool,
 }
 
 impl Attachment {
-    /// What there is of the array `name`; `None` if it is not attached.
+    /// The attachment of the array `name`; `None` if it is not attached.
     pub fn of(dir: &RuntimeDir, name: &str) -> Option<Self> {
         if name.is_empty() || name.contains('/') {
             return None;
@@ -37,7 +37,7 @@ impl Attachment {
         (mounted || !devices.is_empty()).then_some(Self { name, devices, mount_point, mounted })
     }
 
-    /// Everything attached below a runtime directory.
+    /// All attachments below a runtime directory.
     pub fn all(dir: &RuntimeDir) -> Vec<Self> {
         let folder = dir.mount_point("");
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -45,12 +45,12 @@ impl Attachment {
         names.filter_map(|name| Self::of(dir, &name)).collect()
     }
 
-    /// The device that a person sees.
+    /// The device that users see.
     pub fn device(&self) -> Option<PathBuf> {
         self.devices.first().map(LoopDevice::path)
     }
 
-    /// Who uses it, in words; `None` if nobody.
+    /// Who uses it, in words; `None` if it is not in use.
     pub fn user(&self) -> Option<String> {
         self.devices.iter().find_map(LoopDevice::user)
     }
@@ -63,7 +63,7 @@ impl Attachment {
         if processes.is_empty() { Some(user) } else { Some(format!("{user}, used by {processes}")) }
     }
 
-    /// Takes it away. Refused while it is in use.
+    /// Removes it. Refused while it is in use.
     pub fn remove(&self) -> Outcome {
         for device in &self.devices {
             device.remove()?;

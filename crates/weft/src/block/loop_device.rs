@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::block::mounts::{self, Mount};
 use crate::failure::Failure;
 
-/// How long to wait for the kernel to let go of a device.
+/// How long to wait until the kernel releases a device.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A loop device: `/dev/loopN`.
@@ -19,7 +19,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Makes a device over `file` with the logical block size `block_bytes`.
+    /// Creates a device over `file` with the logical block size `block_bytes`.
     pub fn create(file: &Path, block_bytes: u32) -> Result<Self, Failure> {
         let mut losetup = command("losetup");
         losetup.args(["--find", "--show", "--direct-io=on", "--sector-size"]);
@@ -28,12 +28,12 @@ impl LoopDevice {
         let name = shown.trim().strip_prefix("/dev/").unwrap_or_default().to_owned();
         let device = Self { name };
         if device.setting("loop/backing_file").is_none() {
-            return Err(Failure::new(format!("losetup made no device, but said `{shown}`")));
+            return Err(Failure::new(format!("losetup created no device, but printed `{shown}`")));
         }
         if device.setting("loop/dio").as_deref() != Some("1") {
             device.remove()?;
             return Err(Failure::new(
-                "the loop device does no direct I/O, so it would cache twice",
+                "the loop device does not support direct I/O, so data would be cached twice",
             ));
         }
         Ok(device)
@@ -73,8 +73,8 @@ impl LoopDevice {
         parts.chain([self.sys()]).collect()
     }
 
-    /// Whether the device or one of its partitions is what is mounted there. Some file systems show
-    /// a device number of their own, so its name counts, too.
+    /// Whether `mount` is a mount of the device or of one of its partitions. Some file systems show
+    /// a device number of their own, so the name counts, too.
     fn is_source_of(&self, mount: &Mount) -> bool {
         self.nodes().iter().any(|node| {
             let number = fs::read_to_string(node.join("dev")).unwrap_or_default();
@@ -89,7 +89,7 @@ impl LoopDevice {
         mounts.filter(|mount| self.is_source_of(mount)).map(|mount| mount.target).collect()
     }
 
-    /// Who uses the device or one of its partitions, in words; `None` if nobody.
+    /// Who uses the device or one of its partitions, in words; `None` if it is not in use.
     pub fn user(&self) -> Option<String> {
         if let Some(target) = self.mounts().first() {
             return Some(format!("mounted on {}", target.display()));
@@ -116,8 +116,8 @@ impl LoopDevice {
         Some("held open by another program".into())
     }
 
-    /// Whether the kernel or a program has claimed it for itself (btrfs members, for one, show
-    /// under another device number in the list of mounts).
+    /// Whether the kernel or a program has claimed it exclusively (btrfs members, for example,
+    /// appear under another device number in the list of mounts).
     fn is_claimed(&self) -> bool {
         let flags = rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
         let flags = i32::try_from(flags.bits()).unwrap_or(0);
@@ -125,7 +125,7 @@ impl LoopDevice {
         opened.is_err_and(|e| e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
     }
 
-    /// Takes the device away and waits until it is gone.
+    /// Removes the device and waits until it is gone.
     pub fn remove(&self) -> Result<(), Failure> {
         output(command("losetup").arg("--detach").arg(self.path()))?;
         let start = Instant::now();
@@ -141,7 +141,7 @@ impl LoopDevice {
     }
 }
 
-/// `program`, also if only root has its folder on the search path.
+/// `program`, also if its folder is only on root's search path.
 fn command(program: &str) -> Command {
     let sbin = ["/usr/sbin", "/sbin"].map(|dir| Path::new(dir).join(program));
     let found = sbin.into_iter().find(|path| path.exists());
@@ -152,7 +152,8 @@ fn output(command: &mut Command) -> Result<String, Failure> {
     let name =
         Path::new(command.get_program()).file_name().unwrap_or_default().display().to_string();
     let output = command.output().map_err(|e| {
-        Failure::new(format!("{name}: {e}")).hint(format!("is {name} (util-linux) installed?"))
+        Failure::new(format!("{name}: {e}"))
+            .hint(format!("check that {name} (util-linux) is installed"))
     })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -1,4 +1,4 @@
-//! What the kernel knows about block devices and mounts: read from `/proc` and `/sys`, changed by
+//! The kernel's view of block devices and mounts: read from `/proc` and `/sys`, changed by
 //! `losetup` (util-linux).
 
 pub mod attachment;

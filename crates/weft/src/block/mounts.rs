@@ -1,4 +1,4 @@
-//! Who uses a file system or block device.
+//! The mounts of file systems and block devices, from `/proc`.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub fn all() -> io::Result<Vec<Mount>> {
     Ok(fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse).collect())
 }
 
-/// What is mounted in each mount namespace but our own, with a process that lives there.
+/// The mounts of each mount namespace except our own, with a process in it.
 pub fn of_other_namespaces() -> Vec<(String, Vec<Mount>)> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let mut seen: Vec<PathBuf> = namespace(Path::new("/proc/self")).into_iter().collect();

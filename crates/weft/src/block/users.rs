@@ -1,14 +1,14 @@
-//! Which processes use a mounted file system: by the links in `/proc`, which are read without
-//! touching the file system itself, as that may be dead.
+//! The processes that use a mounted file system. They are found by the links in `/proc`, without
+//! touching the file system itself, which may be dead.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Processes named at most.
+/// Maximum number of processes named.
 const SHOWN_MAX: usize = 3;
 
-/// Processes that have a file open, or work, below one of `targets`, in words; empty if none is
-/// seen.
+/// Processes that have a file open below one of `targets`, or run there, in words; empty if none is
+/// visible.
 pub fn processes_in(targets: &[PathBuf]) -> String {
     if targets.is_empty() {
         return String::new();

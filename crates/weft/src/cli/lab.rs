@@ -26,13 +26,13 @@ pub struct LabArgs {
 /// What `weft lab` does.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// List the experiments: papers' figures and tables that can be reproduced
+    /// List the experiments: figures and tables of papers that weft can reproduce
     List(LabListArgs),
-    /// Run experiments and print what they find beside the paper's numbers
+    /// Run experiments and print their results next to the paper's numbers
     Run(LabRunArgs),
-    /// Run experiments and make one HTML page of their figures
+    /// Run experiments and write their figures as one HTML page
     Report(LabReportArgs),
-    /// Serve disks over NBD that take as long as a certain product would
+    /// Serve modelled disks over NBD that take as long as a real product would
     Disk(LabDiskArgs),
 }
 
@@ -41,18 +41,18 @@ pub enum LabCommand {
 #[command(
     group = ArgGroup::new("what").args(["model", "list"]).required(true).multiple(false),
     after_help = "\
-Every request takes, in real time, what the model says that the product would take with all that \
-is asked of it; docs/disk-models.md tells how, and how well it agrees with data sheets. Contents \
-live in memory, and only what was written takes any, unless --file is given. Runs until SIGTERM \
-or Ctrl-C, then prints what each disk did, by the model's clock, and how much later the answers \
-were than the model's.
+Each request takes, in real time, as long as the model says the product would take under the same \
+load; docs/disk-models.md describes the models and how well they agree with data sheets. Contents \
+are kept in memory unless --file is given; only written data takes memory. Runs until SIGTERM or \
+Ctrl-C, then prints statistics for each disk by the model's clock, and how far the answers lagged \
+behind the model.
 
 Examples:
   weft lab disk --list
   A hard disk of 4 GiB for any NBD client:
     weft lab disk --model wd10eals --size 4G --socket disk.sock
     nbdinfo 'nbd+unix:///d0?socket=disk.sock'
-  Seven SSDs, and an array of weft over them:
+  Seven SSDs, and a weft array on them:
     weft lab disk --model 850pro-256g --size 5G --count 7 --socket ssds.sock &
     weft create tank --code drc-g:4,2,1 \\
       nbd+unix:///d{0..6}?socket=$PWD/ssds.sock
@@ -60,39 +60,40 @@ Examples:
     weft lab disk --model wd10eals --size 4G --count 4 --mount /mnt"
 )]
 pub struct LabDiskArgs {
-    /// The product (see --list)
+    /// Product to model (see --list)
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
-    /// List the products, with what the model does beside what their data sheets say
+    /// List the products, with the model's figures next to their data sheets'
     #[arg(long)]
     pub list: bool,
-    /// Offer only so much, from the outer edge; the mechanics stay those of the whole disk
+    /// Serve only this much, from the outer edge; the mechanics stay those of the whole disk
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// How many disks, called d0, d1, …
+    /// Number of disks, named d0, d1, …
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=64))]
     pub count: u32,
-    /// Keep contents in this file or block device (give as many as there are disks)
+    /// Keep contents in this file or block device (give one for each disk)
     #[arg(long = "file", value_name = "PATH", requires = "model")]
     pub files: Vec<String>,
     /// Serve on this Unix socket
     #[arg(long, value_name = "PATH", requires = "model")]
     pub socket: Option<PathBuf>,
-    /// Serve over TCP, also on loopback to every local user
+    /// Serve over TCP; even on loopback, every local user can connect
     #[arg(long, num_args = 0..=1, default_missing_value = "127.0.0.1:10809", value_name = "ADDR",
           requires = "model")]
     pub listen: Option<SocketAddr>,
-    /// Mount each disk below DIR, as the file DIR/d0/disk and so on; needs root
+    /// Mount each disk below DIR as a file, DIR/d0/disk and so on; needs root
     #[arg(long, value_name = "DIR", requires = "model")]
     pub mount: Option<PathBuf>,
-    /// Let --listen take an address that other machines reach; NBD has no passwords
+    /// Allow --listen on an address that other machines can reach: weft's NBD has no authentication
+    /// and no encryption
     #[arg(long, requires = "listen")]
     pub allow_remote: bool,
-    /// Switch a hard disk's write cache on or off [default: as the product comes]
+    /// Turn a hard disk's write cache on or off [default: as shipped]
     #[arg(long, value_name = "on|off", value_parser = parse_switch)]
     pub write_cache: Option<bool>,
-    /// Turns the platters of the first disk; the others follow from it
+    /// Seed of the first disk's rotational position; the others derive from it
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

@@ -1,4 +1,4 @@
-//! Commands that speak with the daemon about an array.
+//! Commands that ask the daemon to do something with an array.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ Examples:
 pub struct StatusArgs {
     /// Only this array, by name or id
     pub array: Option<String>,
-    /// Show it again every SECONDS (1 if not given)
+    /// Refresh every SECONDS (1 if not given)
     #[arg(
         long,
         num_args = 0..=1,
@@ -31,7 +31,7 @@ pub struct StatusArgs {
         value_name = "SECONDS"
     )]
     pub watch: Option<Duration>,
-    /// Show what went through each disk: in all, or with --watch per second since the last look
+    /// Show the I/O of each disk: totals, or with --watch the rates since the last refresh
     #[arg(long)]
     pub io: bool,
     /// Exit with 3 if redundancy is reduced, with 4 if an array has failed or did not start
@@ -42,8 +42,8 @@ pub struct StatusArgs {
 /// `weft fail`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Refuses if the array would lose data. A spare, if there is one, takes its place at once. What \
-waits for a disk that does not answer goes on without it at once.
+Refuses if the array would lose data. A spare, if there is one, takes over at once. Requests that \
+wait for a hung disk continue without it at once.
 
 Examples:
   weft fail tank d2
@@ -54,12 +54,12 @@ pub struct FailArgs {
     pub array: String,
     /// The member: its path, the end of its path, or its slot
     pub member: String,
-    /// Only say what would be left
+    /// Only show how much redundancy would be left
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// A disk that an array gets.
+/// A disk for an array to use.
 #[derive(Debug, Args)]
 pub struct NewDiskArgs {
     /// File, block device or nbd:// URI
@@ -67,10 +67,10 @@ pub struct NewDiskArgs {
     /// Create the file if it does not exist, of this size, and reserve its space
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// Do not reserve the file's space: writes wait whenever its file system is full
+    /// Do not reserve the file's space: writes stall whenever its file system is full
     #[arg(long)]
     pub sparse: bool,
-    /// Take a disk that belongs to an array or holds data of any kind (it is lost)
+    /// Use a disk that belongs to an array or holds data of any kind (that data is lost)
     #[arg(long)]
     pub force: bool,
 }
@@ -78,12 +78,12 @@ pub struct NewDiskArgs {
 /// `weft add`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A member that failed, or was failed by command, and works again takes its slot back: only what was \
-written since it left is rebuilt. With --force it is taken for a new disk.
+A member that failed, or was taken out with `weft fail`, gets its slot back if it works again: \
+only the regions written since it left are rebuilt. With --force it is treated as a new disk.
 
 Examples:
   weft add tank /dev/sdx
-  weft add tank spare.img --size 1G      (makes the file)")]
+  weft add tank spare.img --size 1G      (creates the file)")]
 pub struct AddArgs {
     /// Name or id of the array
     pub array: String,
@@ -98,10 +98,10 @@ pub struct AddArgs {
 /// `weft replace`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A member that works stays in the array while it is copied to the new disk: the array can lose as \
-many disks as before. What cannot be read from the member is reconstructed from the others. If \
-the new disk fails, or is given to `weft fail`, everything is as it was. A member that is missing \
-is rebuilt onto the new disk.
+A working member stays in service while it is copied to the new disk, so the array keeps its \
+redundancy. Data that cannot be read from the member is reconstructed from the others. If the new \
+disk fails, or you take it out with `weft fail`, the array is as before. A missing member is \
+rebuilt onto the new disk.
 
 Examples:
   weft replace tank d2 /dev/sdx
@@ -114,10 +114,10 @@ pub struct ReplaceArgs {
     /// The new disk.
     #[command(flatten)]
     pub new: NewDiskArgs,
-    /// Only check whether it could be done
+    /// Only check whether it can be replaced
     #[arg(long)]
     pub dry_run: bool,
-    /// Return when the rebuild has started
+    /// Return once the rebuild has started
     #[arg(long)]
     pub no_wait: bool,
 }
@@ -125,22 +125,21 @@ pub struct ReplaceArgs {
 /// `weft rebuild`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A rebuild starts by itself as soon as there is a disk to rebuild on (`weft add`, `weft replace`). \
-How it goes about its work can be changed at any time, also while it runs: nothing is done twice. \
-The array keeps the choice.
+A rebuild starts automatically once a disk is available (`weft add`, `weft replace`). Its policy \
+can be changed at any time, also while it runs; no work is repeated. The array stores the policy.
 
-A pause lasts until `resume`, or until the array is stopped; `weft status` shows it. While it \
-lasts no spare is taken: after a failure the array stays degraded.
+A pause lasts until `resume`, or until the array is stopped; `weft status` shows it. While paused, \
+the array uses no spare: after a failure it stays degraded.
 
-Orders: `popularity` rebuilds first what users ask for most, `redundancy` the stripes that have \
-lost most units, `ascending` goes from the first stripe to the last. `auto` is popularity, and \
-redundancy while more than one disk is being rebuilt or missing.
+Orders: `popularity` rebuilds the most accessed data first, `redundancy` the stripes that have \
+lost the most units, `ascending` goes from the first stripe to the last. `auto` is popularity, or \
+redundancy while more than one disk is missing or being rebuilt.
 
-Executors: `stripe` (several whole stripes in flight, one beside users), `pipelined` (4 KiB \
-requests, as Linux MD), `disk` (a process for each surviving disk, and a writer).
+Executors: `stripe` (several whole stripes in flight, one while users are active), `pipelined` (4 \
+KiB requests, as Linux md), `disk` (a process for each surviving disk, and a writer).
 
 Examples:
-  weft rebuild tank              (follows it to its end)
+  weft rebuild tank              (follows it to the end)
   weft rebuild tank pause
   weft rebuild tank resume
   weft rebuild tank --order popularity --slice 64 --zone 128
@@ -152,40 +151,41 @@ pub struct RebuildArgs {
     /// What to do
     #[command(subcommand)]
     pub action: Option<RebuildAction>,
-    /// How it goes about its work
+    /// Rebuild policy
     #[command(flatten)]
     pub policy: PolicyArgs,
 }
 
-/// How a rebuild goes about its work.
+/// The rebuild policy.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "How it goes about its work")]
+#[command(next_help_heading = "Rebuild policy")]
 pub struct PolicyArgs {
-    /// Set everything below back to its default
+    /// Reset all options below to their defaults
     #[arg(long)]
     pub defaults: bool,
-    /// Which stripe is next
+    /// Which stripes to rebuild first
     #[arg(long, value_parser = named(RebuildOrder::ALL, RebuildOrder::name))]
     pub order: Option<RebuildOrder>,
-    /// How a stripe is carried out
+    /// How to rebuild stripes
     #[arg(long, value_parser = named(RebuildExecutor::ALL, RebuildExecutor::name))]
     pub executor: Option<RebuildExecutor>,
-    /// How it moves between the bounds that `weft throttle` gives
+    /// How to choose the rate between the limits of `weft throttle`
     #[arg(long, value_parser = named(RebuildPace::ALL, RebuildPace::name))]
     pub pace: Option<RebuildPace>,
-    /// What users' requests bring to the new disk: nothing, units they cover, or all they touch
+    /// Opportunistic rebuild from user I/O: off, units that a request covers, or all units it
+    /// touches
     #[arg(long, value_parser = named(Piggyback::ALL, Piggyback::name))]
     pub piggyback: Option<Piggyback>,
-    /// Stripes that the hottest zone gets before it is chosen anew
+    /// Stripes to rebuild in the hottest zone before choosing again
     #[arg(long, value_name = "STRIPES")]
     pub slice: Option<u64>,
-    /// Stripes of a hot zone
+    /// Stripes per hot zone
     #[arg(long, value_name = "STRIPES")]
     pub zone: Option<u64>,
-    /// Hot zones that are followed
+    /// Number of hot zones to track
     #[arg(long, value_name = "NUMBER")]
     pub zones: Option<usize>,
-    /// Time in which an access comes to count half
+    /// Half-life of access popularity
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub half_life: Option<u64>,
     /// Leave a slice as soon as another zone is twice as hot
@@ -194,7 +194,7 @@ pub struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// What they change.
+    /// The changes that they ask for.
     pub fn change(&self) -> PolicyChange {
         PolicyChange {
             reset: self.defaults,
@@ -222,7 +222,7 @@ fn named<T: Copy + Send + Sync + 'static>(
     })
 }
 
-/// Time between two looks: long enough not to keep the daemon busy.
+/// The period of --watch: long enough not to keep the daemon busy.
 fn parse_period(text: &str) -> Result<Duration, String> {
     let wrong = || "give seconds from 0.1 to 86400, such as 0.5 or 10".to_owned();
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
@@ -243,22 +243,22 @@ fn parse_seconds(text: &str) -> Result<u64, String> {
 /// What `weft rebuild` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
 pub enum RebuildAction {
-    /// Follow it to its end (the default)
+    /// Follow it to the end (the default)
     Wait,
     /// Pause it
     Pause,
-    /// Let it go on
+    /// Resume it
     Resume,
 }
 
 /// `weft scrub`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Reads the whole array and verifies that parity and copies match the data. Exits with 3 if they do \
-not. With --repair, what does not match is made to match again.
+Reads the whole array and checks that parity and copies match the data. Exits with 3 if they do \
+not. With --repair, mismatches are repaired.
 
-A scrub that is interrupted (the array is stopped, or crashes) goes on by itself, from about \
-where it was, when the array is served again.
+An interrupted scrub (the array was stopped, or crashed) resumes automatically, close to where it \
+stopped, when the array is served again.
 
 Examples:
   weft scrub tank
@@ -272,10 +272,10 @@ pub struct ScrubArgs {
     /// What to do
     #[command(subcommand)]
     pub action: Option<ScrubAction>,
-    /// Make what does not match match again
+    /// Repair mismatches
     #[arg(long, global = true)]
     pub repair: bool,
-    /// Return when it has started
+    /// Return once it has started
     #[arg(long, global = true)]
     pub no_wait: bool,
 }
@@ -283,24 +283,24 @@ pub struct ScrubArgs {
 /// What `weft scrub` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
 pub enum ScrubAction {
-    /// Start and follow it to its end (the default)
+    /// Start a scrub and follow it to the end (the default)
     Start,
-    /// Follow the one running to its end
+    /// Follow the running scrub to the end
     Wait,
-    /// Start over from the beginning, also if one is running
+    /// Start from the beginning, even if a scrub is running
     Restart,
-    /// Stop it for good
+    /// Cancel the running scrub
     Cancel,
-    /// Show the one running, or the result of the last
+    /// Show the running scrub, or the result of the last one
     Status,
 }
 
 /// `weft throttle`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Applies to rebuild, resync and scrub. Between the two rates they give way to users; below --min \
-they go on in batches of 2.5 MiB of each disk, between which it is the users' turn, and they \
-never go faster than --max. Rates are bytes per second on each member. Takes effect at once.
+Applies to rebuild, resync and scrub. Between the two rates they yield to user I/O. Below --min \
+they proceed in batches of 2.5 MiB per disk, and user I/O runs between the batches. They never \
+exceed --max. Rates are bytes per second on each member, and take effect at once.
 
 Examples:
   weft throttle tank --max 50MB/s
@@ -309,10 +309,10 @@ Examples:
 pub struct ThrottleArgs {
     /// Name or id of the array
     pub array: String,
-    /// Lowest rate, bytes per second
+    /// Minimum rate, bytes per second
     #[arg(long, value_parser = size::parse_rate, value_name = "RATE")]
     pub min: Option<u64>,
-    /// Highest rate, bytes per second, or `unlimited`
+    /// Maximum rate, bytes per second, or `unlimited`
     #[arg(long, value_parser = parse_max, value_name = "RATE")]
     pub max: Option<u64>,
 }
@@ -321,9 +321,8 @@ fn parse_max(text: &str) -> Result<u64, String> {
     match text {
         "unlimited" => Ok(u64::MAX),
         _ => match size::parse_rate(text)? {
-            0 => {
-                Err("a highest rate of 0 would never end: `weft rebuild ARRAY pause` pauses".into())
-            }
+            0 => Err("with a maximum rate of 0 it would never end: use `weft rebuild ARRAY pause`"
+                .into()),
             rate => Ok(rate),
         },
     }
@@ -332,13 +331,13 @@ fn parse_max(text: &str) -> Result<u64, String> {
 /// `weft stop`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Requests in flight are finished, everything is flushed and marked clean. Refuses while an array \
-is attached as a block device. An array that was stopped stays so until `weft start`, or until \
-the daemon is started again.
+Completes the requests in flight, flushes, and marks arrays clean. Refuses while an array is \
+attached as a block device. An array stopped by name stays stopped until `weft start`, or until \
+the daemon restarts.
 
 Examples:
   weft stop
-  weft stop tank                (the daemon goes on with the others)")]
+  weft stop tank                (the daemon keeps serving the others)")]
 pub struct StopArgs {
     /// Only this array, by name or id
     pub array: Option<String>,
@@ -347,11 +346,10 @@ pub struct StopArgs {
 /// `weft start`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Starts an array that the running daemon found and does not serve: it was stopped, members were \
-missing, or another array has its name. Given a disk, its array is started, also if the daemon \
-was not told of it before; the other members are looked for where the daemon looks, and among the \
-disks given. It is started with what is there, even if members are missing, unless that could \
-lose data.
+Starts an array that the running daemon found but does not serve: it was stopped, members were \
+missing, or another array has the same name. Given a disk, starts that disk's array, even if the \
+daemon was not told of the disk; the other members are searched for where the daemon looks, and \
+among the given disks. The array starts even if members are missing, unless that could lose data.
 
 Examples:
   weft start tank
@@ -362,10 +360,10 @@ pub struct StartArgs {
     /// Arrays by name or id, or disks
     #[arg(required = true, value_name = "ARRAY|DISK")]
     pub targets: Vec<String>,
-    /// Start although half of the members or more are missing (they may hold newer data)
+    /// Start even if half of the members or more are missing (they may hold newer data)
     #[arg(long)]
     pub force_degraded: bool,
-    /// Only say what would be started, and what is missing
+    /// Only show what would be started, and what is missing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -373,9 +371,9 @@ pub struct StartArgs {
 /// `weft remove`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A spare leaves the array, and its label is erased: the disk is free for something else. Of a slot \
-that is missing, the array forgets which disk was last in it. A member that works is not removed: \
-replace it, or fail it.
+Takes a spare out of the array and erases its label, so that the disk can be reused. For a missing \
+slot, the array forgets which disk was last in it. A working member is not removed: use `weft \
+replace` or `weft fail`.
 
 Examples:
   weft remove tank /dev/sdx

@@ -26,7 +26,8 @@ pub use trace::{
     TraceCommand, TraceFile,
 };
 
-/// A software RAID in user space that stays fast and safe while a disk is failed or rebuilt.
+/// Software RAID in user space: combines local files, block devices and remote disks into one
+/// redundant volume, and stays fast through failures and rebuilds.
 #[derive(Debug, Parser)]
 #[command(
     name = "weft",
@@ -34,7 +35,7 @@ pub use trace::{
     max_term_width = 100,
     arg_required_else_help = true,
     after_help = "\
-Begin with:  weft demo
+Start with:  weft demo
 Exit codes:  0 done
              1 failed; unless the message says otherwise nothing was changed
              2 the command line was not understood
@@ -44,7 +45,7 @@ Exit codes:  0 done
                or did not start)
              5 no daemon answers
             70 an internal error (please report it)
-           141 nobody read the output to its end (weft examine … | head)"
+           141 standard output was closed early (weft examine … | head)"
 )]
 pub struct Cli {
     /// What to do.
@@ -68,7 +69,7 @@ impl Cli {
     }
 }
 
-/// A number below zero is refused as a value, not taken for an option that does not exist.
+/// A negative number is refused as a value, not taken for an unknown option.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let names: Vec<String> =
         command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
@@ -81,50 +82,50 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make an array of files, block devices or remote disks
+    /// Create an array from files, block devices or remote disks
     Create(CreateArgs),
     /// Assemble arrays from their members and serve them (runs until stopped)
     Serve(ServeArgs),
-    /// Show the arrays, how much each can still lose, and what is going on
+    /// Show each array, how many more disks it can lose, and what it is doing
     Status(StatusArgs),
-    /// Give an array a block device (/dev/loopN)
+    /// Make an array available as a block device (/dev/loopN)
     Attach(AttachArgs),
-    /// Take the block device of an array away again
+    /// Remove an array's block device
     Detach(DetachArgs),
     /// Take a member out of service
     Fail(FailArgs),
     /// Add a spare disk; it is used at once if a member is missing
     Add(AddArgs),
-    /// Take a spare out of an array, or forget a member that is missing
+    /// Remove a spare, or forget a missing member
     Remove(RemoveArgs),
-    /// Copy a member to a new disk, which takes its place
+    /// Replace a member: copy it to a new disk, which takes its slot
     Replace(ReplaceArgs),
-    /// Follow a rebuild; pause it, resume it
+    /// Follow, pause, resume or tune a rebuild
     Rebuild(RebuildArgs),
-    /// Verify that all redundancy matches the data; repair it if asked to
+    /// Check that all redundancy matches the data; repair mismatches on request
     Scrub(ScrubArgs),
-    /// Set how fast rebuild, resync and scrub may go, also while they run
+    /// Set minimum and maximum rates for rebuild, resync and scrub
     Throttle(ThrottleArgs),
-    /// Show what a disk says about the array it belongs to, without a daemon
+    /// Show what a disk's metadata says about its array, without a daemon
     Examine(ExamineArgs),
-    /// Erase what makes a disk a member, so that it can be used for something else
+    /// Erase a member's metadata, so that the disk can be reused
     Wipe(WipeArgs),
     /// Start an array that the daemon does not serve
     Start(StartArgs),
-    /// Stop one array, or end the daemon, cleanly
+    /// Stop one array, or the whole daemon, cleanly
     Stop(StopArgs),
-    /// Compare the codes that suit some disks: what they survive, their speed while degraded, their
-    /// mean time to data loss
+    /// Compare codes for a set of disks: what they survive, speed while degraded, mean time to data
+    /// loss
     Plan(PlanArgs),
-    /// Reproduce papers' figures and tables; serve disks that behave like real products
+    /// Reproduce figures from papers; serve modelled disks as fast as real products
     Lab(LabArgs),
-    /// Examine and convert block traces, generate workloads
+    /// Inspect and convert block traces; generate workloads
     Trace(TraceArgs),
-    /// Replay a trace to an array, a disk, a file or an NBD export, and measure
+    /// Replay a trace against an array, a disk, a file or an NBD export, and measure it
     Replay(ReplayArgs),
-    /// Run the engine against simulated crashes and faults
+    /// Run the engine under simulated crashes and faults
     Simulate(SimulateArgs),
-    /// Show what weft does: build an array, break it, mend it, compare every byte
+    /// See weft at work: create an array, fail disks, rebuild, compare every byte
     Demo(DemoArgs),
 }
 
@@ -139,8 +140,8 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// A paragraph is one line, which is wrapped to the terminal; what must not be wrapped, such as
-    /// an example, fits into 80 columns.
+    /// A paragraph is one line, which clap wraps to the terminal. Lines that must not be wrapped,
+    /// such as examples, fit into 80 columns.
     #[test]
     fn footers_fit_a_terminal_of_80_columns() {
         let mut commands = vec![Cli::command()];

@@ -11,20 +11,20 @@ Codes:
   raid0  raid1  raid10  raid10:n2  raid4  raid5  raid6
   rs:K+R       Reed-Solomon: K data, R parity; survives any R losses
   lrc:K,L,R    K data in L local groups of one parity each, R global parities
-  drc:K,L,R    as lrc, groups shuffled from stripe to stripe: faster degraded
+  drc:K,L,R    like lrc, but groups change from stripe to stripe: faster degraded
   drc-g:K,L,R  drc with every unit rotated over all disks
   drc-oa:K,L,R drc with a shorter period
-The code needs at least as many members as its stripe is wide, not counting spares.
+The array needs at least as many members, not counting spares, as a stripe has units.
 
-A disk that is not zero at its start, its end and samples between is refused without --force, \
-also if what it holds is not recognised.
+Without --force, weft refuses a disk that has nonzero data at its start, its end or at samples \
+between, even if it does not recognise the data.
 
 Examples:
-  Seven new files of 1 GiB, two of any seven may be lost:
+  Seven new files of 1 GiB, any two of which may be lost:
     weft create tank --code drc-g:4,2,1 --size 1G d0 d1 d2 d3 d4 d5 d6
   Block devices, the last one a hot spare:
     weft create vault --code raid6 --spares 1 /dev/sd[b-h]
-  A member on another machine, and nothing done yet:
+  A member on another machine; check only, change nothing:
     weft create far --code raid5 --dry-run /dev/sdb /dev/sdc nbd://10.0.0.2/disk")]
 pub struct CreateArgs {
     /// Name of the array: letters, digits, `-`, `_`, `.`
@@ -32,48 +32,48 @@ pub struct CreateArgs {
     /// Files, block devices or nbd:// URIs, in slot order; spares last
     #[arg(required = true, value_name = "MEMBER")]
     pub members: Vec<String>,
-    /// How data is protected (see below)
+    /// Redundancy code (see below)
     #[arg(long, value_name = "CODE")]
     pub code: String,
-    /// Bytes of a stripe on one member
+    /// Unit size: bytes of a stripe on one member
     #[arg(long, default_value = "64K", value_parser = size::parse_u32, value_name = "SIZE")]
     pub unit: u32,
-    /// Order of data and parity for raid4/5/6, named as Linux md does
-    /// [default: left-symmetric]
+    /// Order of data and parity for raid4/5/6, by Linux md's names [default: left-symmetric]
     #[arg(long, value_name = "NAME")]
     pub algorithm: Option<String>,
-    /// What protects a stripe from a crash in the middle of a write
+    /// Protection of stripes against a crash in the middle of a write
     /// [default: ppl for parity codes, bitmap for mirrors]
     #[arg(long, value_enum)]
     pub consistency: Option<Consistency>,
-    /// How many of the members, from the end, are hot spares
+    /// Number of hot spares, taken from the end of the members
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub spares: usize,
     /// Create member files that do not exist, of this size
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// Do not reserve the space of member files: writes wait whenever their file system is full
+    /// Do not reserve the space of member files: writes stall whenever their file system is full
     #[arg(long)]
     pub sparse: bool,
-    /// Bytes of the array that share one entry in the map of what needs resync or rebuild
+    /// Array bytes per entry of the region map, which tracks what needs resync or rebuild
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub region: Option<u64>,
-    /// Take disks that belong to an array or hold data of any kind (it is lost)
+    /// Use disks that belong to an array or hold data of any kind (that data is lost)
     #[arg(long)]
     pub force: bool,
-    /// Check everything and say what would be done, but change nothing
+    /// Check everything and show what would be done, but change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// What protects a stripe from a crash in the middle of a write.
+/// Protection of stripes against a crash in the middle of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Consistency {
-    /// Partial parity log: no write hole, also when a disk is lost with the crash
+    /// Partial parity log: no write hole, even if a disk is lost in the crash
     Ppl,
-    /// Only remembers what to resync; the write hole stays
+    /// Tracks only what to resync; the write hole stays open
     Bitmap,
-    /// Remembers nothing: a crash means a resync of all that was ever written; the write hole stays
+    /// Tracks nothing: after a crash, everything ever written is resynced; the write hole stays
+    /// open
     None,
 }
 
@@ -93,25 +93,25 @@ pub struct ExamineArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Erases the label and the superblocks that make a disk a member; with --zero everything on it. \
-Without --force it only says what is on the disk. No daemon is needed; a disk that a daemon, a \
-mounted file system or another program uses is refused. What other programs left is not touched: \
-`wipefs -a` erases that.
+Without --force it only shows what is on the disk. Needs no daemon. Refuses a disk that a daemon, \
+a mounted file system or another program uses. Leaves the signatures of other programs: erase \
+those with `wipefs -a`.
 
 Examples:
-  weft wipe d1                  (only says what would be erased)
+  weft wipe d1                  (only shows what would be erased)
   weft wipe /dev/sdx --force
   weft wipe old0 old1 --force --zero")]
 pub struct WipeArgs {
     /// Files, block devices or nbd:// URIs
     #[arg(required = true, value_name = "DISK")]
     pub disks: Vec<String>,
-    /// Erase it: the array that the disk belongs to loses this member
+    /// Erase it: the disk's array loses this member
     #[arg(long)]
     pub force: bool,
     /// Make everything on the disk read as zeros
     #[arg(long)]
     pub zero: bool,
-    /// Only say what would be erased
+    /// Only show what would be erased
     #[arg(long, conflicts_with = "force")]
     pub dry_run: bool,
 }
@@ -119,9 +119,9 @@ pub struct WipeArgs {
 /// `weft simulate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A run is an array under a random workload with power cuts, disk failures, read errors and slow \
-disks, in virtual time; every byte read is compared with a model of what may be read. The same \
-seed always gives the same run. If runs fail, their seeds are listed, and the exit code is 1.
+Each run puts an array under a random workload with power cuts, disk failures, read errors and \
+slow disks, in virtual time, and compares every byte read with a reference model. The same seed \
+always gives the same run. If runs fail, their seeds are listed, and the exit code is 1.
 
 Examples:
   weft simulate --seed 1 --runs 1000
@@ -130,7 +130,7 @@ pub struct SimulateArgs {
     /// Seed of the first run
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How many runs, with seeds counting up
+    /// Number of runs, with consecutive seeds
     #[arg(long, default_value_t = 1, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     pub runs: u64,
 }

@@ -10,73 +10,74 @@ use crate::size;
     group = ArgGroup::new("what").args(["members", "disks"]).required(true).multiple(false),
     group = ArgGroup::new("emphasis").args(["read", "write", "most"]).multiple(false),
     after_help = "\
-Every figure is counted with the layouts and the repair planner that run arrays; docs/plan.md \
-says how. Nothing is written anywhere. Without --survive, codes that survive any 2 failures are \
-looked for (any 1 with fewer than 5 disks).
+Every figure is computed with the layouts and the repair planner that run arrays; docs/plan.md \
+explains how. Nothing is written. Without --survive, codes must survive any 2 failures (any 1 with \
+fewer than 5 disks).
 
-Stripes are drawn as D data, L local parity, G global parity, P Q R parity, C copy.
+In stripes, D is data, L local parity, G global parity, P Q R parity, C a copy.
 
 Examples:
   Eight disks of 20 TB, any two may fail:
     weft plan --disks 8 --size 20TB --survive 2
-  Slow disks, a life of a million years, reads matter most:
+  Slow disks, an MTTDL of a million years, reads matter most:
     weft plan --disks 12 --size 18T --bandwidth 150M --mttdl 1e6y --read
-  These disks (only their sizes are looked at), at least 10 TiB usable:
+  These disks (only their sizes are read), at least 10 TiB usable:
     weft plan --capacity 10T /dev/sd[b-h]
   Two codes side by side, MTTDL checked by simulation:
     weft plan --disks 7 --size 4TB --code lrc:4,2,1 --code drc-g:4,2,1 \\
       --monte-carlo"
 )]
 pub struct PlanArgs {
-    /// Files, block devices or nbd:// URIs that the array would be made of
+    /// Files, block devices or nbd:// URIs to plan for
     #[arg(value_name = "MEMBER")]
     pub members: Vec<String>,
     /// Plan for this many disks
     #[arg(long, value_name = "N", requires = "size")]
     pub disks: Option<usize>,
-    /// Size of each
+    /// Size of each disk
     #[arg(long, value_parser = size::parse, value_name = "SIZE", conflicts_with = "members")]
     pub size: Option<u64>,
-    /// Bytes per second that a disk reads or writes in sequence
+    /// Sequential bandwidth of a disk, bytes per second
     #[arg(long, value_parser = size::parse, default_value = "200M", value_name = "RATE")]
     pub bandwidth: u64,
-    /// The part of it that a rebuild may take, 0 to 1
+    /// Share of the bandwidth that a rebuild may take, 0 to 1
     #[arg(long, default_value_t = 0.5, value_name = "PART")]
     pub rebuild_share: f64,
     /// Mean time to failure of a disk
     #[arg(long, value_parser = parse_hours, default_value = "1e6h", value_name = "TIME")]
     pub mttf: f64,
 
-    /// Any F disks may fail
+    /// Survive the loss of any F disks
     #[arg(long, value_name = "F")]
     pub survive: Option<usize>,
-    /// Mean time to data loss at least, such as 1e6y
+    /// Minimum mean time to data loss, such as 1e6y
     #[arg(long, value_parser = parse_hours, value_name = "TIME")]
     pub mttdl: Option<f64>,
-    /// Usable bytes at least
+    /// Minimum usable capacity
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub capacity: Option<u64>,
-    /// Reads matter most, also with a disk lost
+    /// Favour reads, also with a disk lost
     #[arg(long)]
     pub read: bool,
-    /// Small writes matter most
+    /// Favour small writes
     #[arg(long)]
     pub write: bool,
-    /// Usable capacity matters most
+    /// Favour usable capacity
     #[arg(long)]
     pub most: bool,
 
     /// Compare only this code (may be repeated)
     #[arg(long = "code", value_name = "CODE")]
     pub codes: Vec<String>,
-    /// Also show codes that others beat in everything, or that miss a goal
+    /// Also show codes that miss a goal, or that another code beats in every figure
     #[arg(long)]
     pub all: bool,
-    /// Check MTTDL by simulating CYCLES times from all disks working to all working, or to loss
+    /// Check MTTDL by simulation of CYCLES cycles, each from all disks working until all work
+    /// again, or until data is lost
     #[arg(long, num_args = 0..=1, default_missing_value = "100000", value_name = "CYCLES",
           value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
     pub monte_carlo: Option<u64>,
-    /// Seed of what is drawn
+    /// Random seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

@@ -12,12 +12,12 @@ use crate::{group, size};
 /// `weft serve`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Members are recognised by their labels, in any order. A folder is searched for members, its \
-subfolders are not. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its \
-name, on a Unix socket in the runtime directory and, with --listen, over TCP.
+Recognises members by their labels, in any order. Searches folders for members, but not their \
+subfolders. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its name, on \
+a Unix socket in the runtime directory and, with --listen, over TCP.
 
-A disk that is missing or bad stops no array that can do without it: the log says ALERT, `weft \
-status` why, and it is looked for again every few seconds (SIGHUP: at once).
+A missing or bad disk does not stop an array that can run without it: the log shows an ALERT, \
+`weft status` shows why, and weft looks for the disk again every few seconds (on SIGHUP at once).
 
 Examples:
   weft serve d0 d1 d2 d3 d4 d5 d6
@@ -33,7 +33,7 @@ pub struct ServeArgs {
     /// Serve only this array, by name or id (may be repeated)
     #[arg(long = "array", value_name = "ARRAY")]
     pub arrays: Vec<String>,
-    /// Also listen on TCP; every local user can then read and write every array, also on loopback
+    /// Also listen on TCP; even on loopback, every local user can then read and write every array
     #[arg(
         long,
         num_args = 0..=1,
@@ -42,18 +42,19 @@ pub struct ServeArgs {
         value_name = "ADDR[:PORT]"
     )]
     pub listen: Option<SocketAddr>,
-    /// Let --listen take an address that other machines reach; NBD has no passwords
+    /// Allow --listen on an address that other machines can reach: weft's NBD has no authentication
+    /// and no encryption
     #[arg(long, requires = "listen")]
     pub allow_remote: bool,
     /// Path of the Unix socket for NBD [default: nbd.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     pub nbd_socket: Option<PathBuf>,
-    /// Let the members of this group (a name in /etc/group, or a number) use that socket: its mode
-    /// is 0660 then, not 0600
+    /// Let the members of this group (a name in /etc/group, or a number) use that socket; its mode
+    /// is then 0660 instead of 0600
     #[arg(long, value_name = "GROUP", value_parser = group::parse)]
     pub socket_group: Option<u32>,
-    /// Requests with each disk at most, half of them of rebuilds and scrubs; further ones wait in
-    /// weft, users' first
+    /// Maximum number of requests in flight per disk, half of which rebuilds and scrubs may use;
+    /// further ones queue in weft, users' first
     #[arg(
         long,
         value_name = "N",
@@ -61,8 +62,8 @@ pub struct ServeArgs {
         value_parser = clap::value_parser!(u16).range(1..=1024)
     )]
     pub disk_depth: u16,
-    /// Wait up to this long for members that are missing (30s, 5m) before an array is started
-    /// without them; arrays that are complete start at once
+    /// Wait up to this long (30s, 5m) for missing members before starting an array without them;
+    /// complete arrays start at once
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = size::parse_duration)]
     pub wait: Duration,
     /// How long SIGTERM and Ctrl-C wait for attached arrays that are mounted or open
@@ -73,8 +74,8 @@ pub struct ServeArgs {
         value_parser = size::parse_duration
     )]
     pub stop_timeout: Duration,
-    /// A disk that answers a request for longer than this is given up: its member is failed, and
-    /// the array goes on without it (at least 1s)
+    /// Give up a disk that takes longer than this to answer a request: its member is failed, and
+    /// the array continues without it (at least 1s)
     #[arg(
         long,
         value_name = "TIME",
@@ -82,18 +83,18 @@ pub struct ServeArgs {
         value_parser = parse_disk_timeout
     )]
     pub disk_timeout: Duration,
-    /// Refuse all writes; nothing on the members is changed
+    /// Refuse all writes; change nothing on the members
     #[arg(long)]
     pub read_only: bool,
-    /// Start an array although half of its members or more are missing (they may hold newer data);
-    /// if its code does not survive that, only for reading what is left
+    /// Start an array even if half of its members or more are missing (they may hold newer data);
+    /// if its code does not survive that, only to read what is left
     #[arg(long)]
     pub force_degraded: bool,
 }
 
 fn parse_disk_timeout(text: &str) -> Result<Duration, String> {
     match size::parse_duration(text)? {
-        Duration::ZERO => Err("a disk needs some time to answer: give at least 1s".into()),
+        Duration::ZERO => Err("a disk needs time to answer: give at least 1s".into()),
         timeout => Ok(timeout),
     }
 }
@@ -124,8 +125,8 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
 /// `weft attach`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Needs root: the array appears as one file of a FUSE file system, and a loop device over it. Put \
-any file system on the device, mount it, and unmount it before `weft detach`.
+Needs root. The array appears as the one file of a FUSE file system, with a loop device over it. \
+Create any file system on the device, mount it, and unmount it before `weft detach`.
 
 Examples:
   dev=$(weft attach tank) && mkfs.ext4 $dev && mount $dev /mnt
@@ -141,8 +142,8 @@ pub struct AttachArgs {
 /// `weft detach`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Refuses while the device is mounted or open. Works without a daemon too, to clean up after one \
-that has died.
+Refuses while the device is mounted or open. Also works without a daemon, to clean up after one \
+that died.
 
 Examples:
   umount /mnt && weft detach tank")]
@@ -155,19 +156,19 @@ pub struct DetachArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Needs no root, less than 2 GB of disk space and less than a minute. Everything happens in a \
-scratch folder, which is removed at the end.
+temporary folder, which is removed at the end.
 
 Examples:
   weft demo
   weft demo --keep --dir /var/tmp/weft-demo")]
 pub struct DemoArgs {
-    /// Leave the array's files in place at the end
+    /// Keep the array's files at the end
     #[arg(long)]
     pub keep: bool,
-    /// Use this folder (must not exist yet) [default: a new one for temporary files]
+    /// Use this folder (must not exist yet) [default: a new temporary folder]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Store this tree of files [default: /usr/share, or what there is of the kind]
+    /// Store the files below this folder [default: /usr/share, or a similar folder]
     #[arg(long, value_name = "DIR")]
     pub tree: Option<PathBuf>,
     /// Store at most this much

@@ -11,7 +11,7 @@ use crate::size;
 /// `weft trace`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A FILE that does not exist here is looked for in the folder $WEFT_TRACES.
+A FILE that does not exist is also looked up in the folder $WEFT_TRACES.
 
 Examples:
   weft trace list                                   (formats and workloads)
@@ -27,21 +27,21 @@ pub struct TraceArgs {
 /// What `weft trace` does.
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
-    /// List the formats that are read and the workloads that are generated
+    /// List trace formats and workloads
     #[command(after_help = "Examples:\n  weft trace list --json")]
     List,
-    /// Show what a trace is like: requests, lengths, rate, footprint, reuse
+    /// Show statistics of a trace: requests, lengths, rate, footprint, reuse
     Info(InfoArgs),
-    /// Write a trace as weft's own CSV
+    /// Convert a trace to weft's own CSV
     Convert(ConvertArgs),
-    /// Write the requests of a described workload as CSV, marked as generated
+    /// Generate a workload as CSV, marked as generated
     Generate(GenerateArgs),
 }
 
 /// A trace in a file.
 #[derive(Debug, Clone, Args)]
 pub struct TraceFile {
-    /// Its format; found by looking at it if not given (`weft trace list`)
+    /// Trace format; detected if not given (see `weft trace list`)
     #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
     pub format: Option<Format>,
     /// Skip damaged lines and count them, instead of failing at the first
@@ -52,16 +52,16 @@ pub struct TraceFile {
 /// `weft trace info`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The trace is read once, in memory that does not grow with it: at most 256 MiB for the map of \
-blocks touched, from which footprint and reuse are counted. A trace that would need more is \
-counted in larger blocks, and the answer names their length. FILE may be a pipe.
+Reads the trace once. Memory does not grow with the trace: the map of touched blocks, from which \
+footprint and reuse are counted, takes at most 256 MiB. A trace that would need more is counted in \
+larger blocks, and the output shows their size. FILE may be a pipe.
 
 Examples:
   weft trace info web_3.csv.xz
   curl -s https://example.org/trace.spc.gz | weft trace info /dev/stdin
   weft trace info --format tencent --skip-bad cbs.csv.zst --json")]
 pub struct InfoArgs {
-    /// The trace, also compressed with gzip, xz or zstd
+    /// The trace, plain or compressed with gzip, xz or zstd
     pub file: PathBuf,
     #[command(flatten)]
     pub how: TraceFile,
@@ -70,21 +70,21 @@ pub struct InfoArgs {
 /// `weft trace convert`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --requests and a trace that has fewer, the trace is repeated with shifted time (and says \
+A trace with fewer requests than --requests is repeated with shifted time (and the output says \
 so).
 
 Examples:
   weft trace convert web_3.csv.xz > web_3.weft.csv
   weft trace convert websearch1.spc -o web200k.csv --requests 200000")]
 pub struct ConvertArgs {
-    /// The trace, also compressed with gzip, xz or zstd
+    /// The trace, plain or compressed with gzip, xz or zstd
     pub file: PathBuf,
     #[command(flatten)]
     pub how: TraceFile,
-    /// Where to write [default: standard output]
+    /// Output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write so many requests [default: all]
+    /// Write this many requests [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
 }
@@ -92,7 +92,7 @@ pub struct ConvertArgs {
 /// `weft trace generate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The same workload, options and seed give the same bytes, on every machine.
+The same workload, options and seed give the same bytes on every machine.
 
 Examples:
   weft trace generate zipf --requests 10000
@@ -101,23 +101,23 @@ Examples:
 pub struct GenerateArgs {
     /// The workload (`weft trace list`)
     pub workload: String,
-    /// How many requests
+    /// Number of requests
     #[arg(long, default_value_t = 10_000, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: u64,
-    /// Another seed gives other requests of the same kind
+    /// Random seed; another seed gives other requests of the same kind
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Requests a second, in place of the workload's own
+    /// Requests per second [default: the workload's]
     #[arg(long, value_name = "N")]
     pub rate: Option<u32>,
-    /// Share of reads in percent, in place of the workload's own
+    /// Share of reads in percent [default: the workload's]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub reads: Option<u8>,
-    /// Bytes of the volume, in place of the workload's own
+    /// Size of the volume [default: the workload's]
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub volume: Option<u64>,
-    /// Where to write [default: standard output]
+    /// Output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -128,15 +128,15 @@ pub struct GenerateArgs {
     group = clap::ArgGroup::new("source").required(true).args(["trace", "workload"]),
     group = clap::ArgGroup::new("writes").args(["overwrite", "reads_only"]),
     after_help = "\
-TARGET is an array's NBD URI (`weft status` prints it), any other nbd:// export, a block device \
-or a file. With --model it is a modelled disk, or with --code an array of weft on such disks, in \
-virtual time: the requests meet the real engine, and the report says how busy each disk was.
+TARGET is an array's NBD URI (`weft status` prints it), any other nbd:// export, a block device or \
+a file. With --model it is a modelled disk, or with --code an array on such disks, in virtual \
+time: the requests run through the real engine, and the report shows how busy each disk was.
 
-Writes destroy what TARGET holds: they need --overwrite. Response times count from when a request \
-was due (open loop) or issued (--closed), so a target that falls behind cannot hide it.
+Writes destroy the contents of TARGET, so they need --overwrite. Response times count from when a \
+request was due (open loop) or issued (--closed), so a target that falls behind cannot hide it.
 
-On Ctrl-C or SIGTERM nothing more is issued, what is in flight ends, and the figures so far are \
-printed (of a real target; a modelled one ends at once). Exit code 1 if requests failed or \
+On Ctrl-C or SIGTERM the replay issues nothing more, completes the requests in flight, and prints \
+the figures so far (with a modelled target it ends at once). Exit code 1 if requests failed or \
 verified blocks were wrong.
 
 Examples:
@@ -145,101 +145,102 @@ Examples:
       'nbd+unix:///tank?socket=/run/weft/nbd.sock'
   weft replay --workload zipf --closed 32 --duration 60 --reads-only disk.img
   weft replay --trace web.csv --overwrite --verify --csv series.csv scratch.img
-  An array that does not exist, with a disk lost and being rebuilt:
+  A modelled array, with one disk lost and being rebuilt:
     weft replay --workload websearch1 --model 850pro-256g \\
       --code drc-g:4,2,1 --disks 7 --failed 0 --rebuild 100M"
 )]
 pub struct ReplayArgs {
-    /// Where the requests go: an NBD URI, a block device, a file
+    /// Where to send the requests: an NBD URI, a block device or a file
     #[arg(required_unless_present = "model", conflicts_with = "model")]
     pub target: Option<String>,
     #[command(flatten)]
     pub modelled: ModelledArgs,
-    /// The trace, also compressed with gzip, xz or zstd; looked for in $WEFT_TRACES too
+    /// Trace to replay, plain or compressed with gzip, xz or zstd; also looked up in $WEFT_TRACES
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     #[command(flatten)]
     pub how: TraceFile,
-    /// A generated workload instead (`weft trace list`)
+    /// Generated workload to replay instead (see `weft trace list`)
     #[arg(long, value_name = "NAME")]
     pub workload: Option<String>,
-    /// Seed of the workload, and of what is written
+    /// Seed of the workload, and of the data written
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How many requests; a trace that has fewer is repeated [default: all, of a workload 10000]
+    /// Number of requests; a shorter trace is repeated [default: all, 10000 for a workload]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
-    /// How much faster than the trace, such as 2, 0.5 or 1/3
+    /// Speed relative to the trace, such as 2, 0.5 or 1/3
     #[arg(long, default_value = "1", value_name = "FACTOR", value_parser = parse_speed)]
     pub speed: Speed,
-    /// Keep N requests in flight instead, whatever the times of the trace
+    /// Keep N requests in flight, and ignore the trace's times
     #[arg(long, value_name = "N", conflicts_with = "speed",
           value_parser = clap::value_parser!(u16).range(1..))]
     pub closed: Option<u16>,
-    /// How addresses are fitted to TARGET [default: exact if they fit, else scale]
+    /// How to fit addresses to TARGET [default: exact if they fit, else scale]
     #[arg(long, value_enum)]
     pub fit: Option<FitName>,
-    /// Carry out the first N requests without measuring them
+    /// Issue the first N requests without measuring them
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub warm_up: u64,
-    /// Do not measure requests of the first so many seconds
+    /// Do not measure the requests of the first SECONDS
     #[arg(long, default_value = "0", value_name = "SECONDS", value_parser = parse_seconds)]
     pub warm_up_time: u64,
-    /// Issue nothing after so many seconds
+    /// Issue requests for at most this long
     #[arg(long, value_name = "SECONDS", value_parser = parse_some_seconds)]
     pub duration: Option<u64>,
-    /// Also report every interval of so many seconds
+    /// Also report each interval of this length
     #[arg(long, value_name = "SECONDS", value_parser = parse_some_seconds)]
     pub interval: Option<u64>,
-    /// Write the intervals as CSV (every second unless --interval says otherwise)
+    /// Write the intervals as CSV (one second each, unless --interval is given)
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Do the writes and trims: what TARGET holds is lost
+    /// Carry out writes and trims: the contents of TARGET are lost
     #[arg(long)]
     pub overwrite: bool,
-    /// Leave out writes and trims
+    /// Skip writes and trims
     #[arg(long)]
     pub reads_only: bool,
-    /// Check every block read that was written before, and all of them at the end
+    /// Verify every block read that the replay wrote before, and all of those at the end
     #[arg(long, requires = "overwrite")]
     pub verify: bool,
 }
 
-/// A target that is a model, in virtual time.
+/// A modelled target, in virtual time.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Modelled target")]
 pub struct ModelledArgs {
-    /// Instead of TARGET: this product, modelled (`weft lab disk --list`), in virtual time
+    /// Replay to this modelled product instead of TARGET, in virtual time (see `weft lab disk
+    /// --list`)
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
-    /// An array of such disks instead of a single one
+    /// Use an array of such disks with this code, instead of a single disk
     #[arg(long, value_name = "CODE", requires = "model", requires = "disks")]
     pub code: Option<String>,
-    /// How many disks the array has
+    /// Number of disks in the array
     #[arg(long, value_name = "N", requires = "code")]
     pub disks: Option<usize>,
-    /// Use so much of each disk, from its outer edge [default: all]
+    /// Use only this much of each disk, from its outer edge [default: all]
     #[arg(long, value_parser = size::parse, value_name = "SIZE", requires = "model")]
     pub disk_size: Option<u64>,
-    /// The array's unit
+    /// Unit size of the array
     #[arg(long, value_parser = size::parse, value_name = "SIZE", default_value = "64K")]
     pub unit: u64,
-    /// Fail these disks of the array first
+    /// Fail these slots of the array first
     #[arg(long, value_name = "SLOT", value_delimiter = ',', requires = "code")]
     pub failed: Vec<usize>,
-    /// And rebuild the first of them meanwhile, at so many bytes a second
+    /// Rebuild the first failed slot during the replay, at this rate in bytes per second
     #[arg(long, value_parser = size::parse, value_name = "RATE", requires = "failed")]
     pub rebuild: Option<u64>,
 }
 
-/// How addresses are fitted.
+/// How to fit addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FitName {
-    /// As they are; requests beyond the end are left out and counted
+    /// Unchanged; requests beyond the end are skipped and counted
     Exact,
     /// Modulo the target's size
     Wrap,
-    /// Stretched or shrunk by whole megabytes
+    /// Scaled in granules of 1 MiB
     Scale,
 }
 
@@ -262,7 +263,7 @@ fn parse_speed(text: &str) -> Result<Speed, String> {
     let digits = above.bytes().all(|byte| byte.is_ascii_digit());
     let above = above.parse::<u32>().ok().filter(|_| digits).ok_or_else(what)?;
     if above == 0 || below == 0 {
-        return Err(format!("a speed of `{text}` would never begin or never end"));
+        return Err(format!("`{text}` is not a positive speed; write 2, 0.5 or 1/3"));
     }
     Ok(Speed { numerator: above, denominator: below })
 }
@@ -284,7 +285,7 @@ fn parse_seconds(text: &str) -> Result<u64, String> {
 
 fn parse_some_seconds(text: &str) -> Result<u64, String> {
     match parse_seconds(text)? {
-        0 => Err("in 0 seconds nothing happens".to_owned()),
+        0 => Err("give more than 0 seconds".to_owned()),
         ns => Ok(ns),
     }
 }

@@ -1,12 +1,12 @@
 //! `weft attach` and `weft detach`: an array as a block device.
 //!
-//! Where the kernel has no NBD client and no ublk, a disk can still be made of two parts that every
-//! kernel has: a FUSE file system with one file, served by the daemon, and a loop device over that
-//! file. This command does what needs root – opens `/dev/fuse`, mounts, makes the loop device – and
-//! hands the open channel to the daemon over the control socket, so that the daemon needs no
-//! privilege.
+//! Where the kernel has no NBD client and no ublk, a disk can still be built from two parts that
+//! every kernel has: a FUSE file system with one file, served by the daemon, and a loop device over
+//! that file. This command does what needs root – it opens `/dev/fuse`, mounts, and creates the
+//! loop device – and passes the open channel to the daemon over the control socket, so that the
+//! daemon needs no privilege.
 //!
-//! `detach` looks at the kernel's own state only, so it cleans up after a dead daemon too.
+//! `detach` looks only at the kernel's own state, so it also cleans up after a daemon that died.
 
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -28,12 +28,12 @@ use crate::runtime_dir::RuntimeDir;
 /// `weft attach`: prints the device.
 pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     if let Some(bytes) = args.block_size.filter(|bytes| ![512, 4096].contains(bytes)) {
-        return Err(Failure::usage(format!("a block size of {bytes} is not possible"))
+        return Err(Failure::usage(format!("a block size of {bytes} is not supported"))
             .hint("choose 512 or 4096, or leave it out"));
     }
     require_root("attach")?;
     let mut client = Client::connect(dir)?;
-    // The name, whatever the array was called by.
+    // The name, also if the array was given by its id.
     let name = client.array_name(&args.array)?;
     let mount_point = dir.mount_point(&name);
     if let Some(attachment) = Attachment::of(dir, &name) {
@@ -44,14 +44,14 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let attached: Attached = client.ask_with(request, Some(mount.fuse.as_fd()))?;
     if ![512, 4096].contains(&attached.block_bytes) {
         return Err(Failure::new(format!(
-            "the daemon says that the array has blocks of {} bytes, which cannot be",
+            "the daemon reports blocks of {} bytes, which is invalid",
             attached.block_bytes
         )));
     }
     let block_bytes = args.block_size.unwrap_or(attached.block_bytes);
     if block_bytes < attached.block_bytes {
         return Err(Failure::usage(format!(
-            "the array's members have sectors of {} bytes: blocks of {block_bytes} are too small",
+            "blocks of {block_bytes} bytes are too small: the members' sectors have {}",
             attached.block_bytes
         )));
     }
@@ -68,13 +68,13 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 /// `weft detach`.
 pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     require_root("detach")?;
-    // A daemon that is gone cannot tell the name that belongs to an id.
+    // Without a daemon, an id cannot be resolved to a name.
     let asked = Client::connect(dir).and_then(|mut client| client.array_name(&args.array));
     let name = asked.unwrap_or_else(|_| args.array.clone());
     check_name(&name).map_err(|why| Failure::usage(format!("the name of an array {why}")))?;
     let Some(attachment) = Attachment::of(dir, &name) else {
         return Err(Failure::new(format!("{name} is not attached"))
-            .hint("`weft status` shows what is; is --runtime-dir that of its daemon?"));
+            .hint("`weft status` shows what is; check that --runtime-dir is its daemon's"));
     };
     if let Some(user) = attachment.user_and_processes() {
         let device = attachment.device().unwrap_or_default();
@@ -101,5 +101,5 @@ fn already_attached(attachment: &Attachment) -> Failure {
     let name = &attachment.name;
     let device = attachment.device().map_or_else(String::new, |d| format!(" as {}", d.display()));
     Failure::new(format!("{name} is attached already{device}"))
-        .hint(format!("take it away with `weft detach {name}`"))
+        .hint(format!("`weft detach {name}` removes it"))
 }

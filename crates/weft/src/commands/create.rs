@@ -1,4 +1,4 @@
-//! `weft create`: makes an array; the daemon is not needed for it.
+//! `weft create`: creates an array; needs no daemon.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -67,18 +67,21 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
     Ok(())
 }
 
-/// Whoever forgets the name gives the first member in its place, which then seems to be missing
-/// from the array only.
+/// If the user forgets the name, the first member takes its place, and the array only seems to lack
+/// a member.
 fn refuse_member_as_name(args: &CreateArgs) -> Outcome {
     let is_disk = |data: std::fs::Metadata| data.is_file() || data.file_type().is_block_device();
     if args.force || !std::fs::metadata(&args.name).is_ok_and(is_disk) {
         return Ok(());
     }
-    Err(Failure::usage(format!("the array's name comes first, and {} is a disk here", args.name))
-        .hint("give the array a name, before its members; nothing was changed"))
+    Err(Failure::usage(format!(
+        "the first argument is the array's name, but {} is a disk",
+        args.name
+    ))
+    .hint("give the array's name before its members; nothing was changed"))
 }
 
-/// No disk is given twice, under whatever name: opened once, it would look in use.
+/// Refuses a disk that is given twice, under any name: opened once, it would appear to be in use.
 fn refuse_twice(members: &[String], places: &[String]) -> Outcome {
     let mut seen: BTreeMap<(u64, u64, String), &str> = BTreeMap::new();
     for (member, place) in members.iter().zip(places) {
@@ -134,16 +137,15 @@ fn options_of(args: &CreateArgs) -> Result<CreateOptions, Failure> {
     })
 }
 
-/// Says what to do about it.
+/// The failure, with what to do about it.
 fn explain(error: CreateError) -> Failure {
     let failure = Failure::new(error.to_string());
     match error {
-        CreateError::Code(_) | CreateError::Layout(_) => failure.hint(
-            "a slot takes a member, spares not counted: give other members or another --code",
-        ),
+        CreateError::Code(_) | CreateError::Layout(_) => failure
+            .hint("each slot needs a member, spares not counted: change the members or the --code"),
         CreateError::Area { .. } => failure.hint("use larger disks, or a smaller --unit"),
         CreateError::AlreadyMember { .. } | CreateError::InUse { .. } => {
-            failure.hint("if it is the right disk, --force overwrites it; nothing was changed")
+            failure.hint("if this is the right disk, --force overwrites it; nothing was changed")
         }
         CreateError::SameDisk { .. } => failure.hint("give each member once"),
         _ => failure,
@@ -174,6 +176,6 @@ fn show(plan: &CreatePlan, dry_run: bool) {
     if dry_run {
         outln!("nothing was changed");
     } else {
-        outln!("serve it with `weft serve` and the names of its members, or their folder");
+        outln!("to serve it: `weft serve` with its members, or their folder");
     }
 }

@@ -1,4 +1,4 @@
-//! `weft examine`: what a disk says of itself.
+//! `weft examine`: shows a disk's metadata.
 
 use serde::Serialize;
 use serde_json::json;
@@ -12,7 +12,7 @@ use crate::output::{answer, out};
 use crate::report;
 use crate::thread;
 
-/// A report, with what the disk is.
+/// A report, with the disk's hardware.
 #[derive(Serialize)]
 struct Examined<'a> {
     hardware: Device,
@@ -31,10 +31,10 @@ async fn look(opener: &Opener, place: &str) -> Result<MemberReport, Failure> {
     weft_array::examine(&*disk).await.map_err(|e| Failure::new(e.to_string()))
 }
 
-/// `weft examine`. Fails if one of the disks is no member, or a damaged one.
+/// `weft examine`. Fails if one of the disks is not a member, or is damaged.
 pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
     let places: Vec<String> = args.disks.iter().map(|d| absolute(d)).collect::<Result<_, _>>()?;
-    // One disk that cannot be looked at keeps nothing of the others back.
+    // One disk that cannot be read does not hide the others.
     let (reports, unread) = thread::run(move |opener: Opener| async move {
         let (mut reports, mut unread) = (Vec::new(), None);
         for place in &places {

@@ -1,4 +1,4 @@
-//! Commands that have the daemon do something to an array.
+//! Commands by which the daemon changes an array.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::report;
 use crate::runtime_dir::RuntimeDir;
 use crate::size;
 
-/// Says what was done: a line for people, or the daemon's answer for programs.
+/// Prints what was done: a line for people, or the daemon's answer for programs.
 fn done(json: bool, line: &str, answer: &Value) -> Outcome {
     if json {
         return output::answer(answer);
@@ -28,7 +28,7 @@ fn done(json: bool, line: &str, answer: &Value) -> Outcome {
     Ok(())
 }
 
-/// How an array stands after a change, in words.
+/// The redundancy of an array after a change, in words.
 fn now(client: &mut Client, array: &str) -> Result<String, Failure> {
     let status = client.status_of(array)?.status;
     Ok(format!("{} {}", status.name, report::status::redundancy(&status)))
@@ -44,15 +44,15 @@ pub fn fail(args: &FailArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let line = if dry_run {
         let left = answer["redundancy_remaining"].as_u64().and_then(|n| usize::try_from(n).ok());
         let left = match (left, answer["redundancy_exact"] != false) {
-            (Some(0), true) => "the array could then lose no other disk".to_owned(),
+            (Some(0), true) => "the array could then lose no more disks".to_owned(),
             (Some(n), exact) => {
                 format!("the array could then lose {}", report::status::more_disks(n, exact))
             }
             (None, _) => "the array would lose data".to_owned(),
         };
-        format!("{disk} can be failed: {left}; nothing was changed")
+        format!("{disk} can be taken out of service: {left}; nothing was changed")
     } else {
-        format!("{disk} is failed; {}", now(&mut client, &args.array)?)
+        format!("{disk} taken out of service; {}", now(&mut client, &args.array)?)
     };
     done(json, &line, &answer)
 }
@@ -66,13 +66,13 @@ pub fn add(args: &AddArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     new_file.keep();
     let line = if let Some(slot) = answer["slot"].as_u64() {
         let verb = if args.dry_run { "can go" } else { "is" };
-        let only = "only what was written since it left is rebuilt";
+        let only = "only regions written since it left are rebuilt";
         let changed = if args.dry_run { "; nothing was changed" } else { "" };
         format!("{} {verb} back in slot {slot}: {only}{changed}", args.new.disk)
     } else if args.dry_run {
         format!("{} can be added; nothing was changed", args.new.disk)
     } else {
-        format!("{} is a spare; {}", args.new.disk, now(&mut client, &args.array)?)
+        format!("{} added as a spare; {}", args.new.disk, now(&mut client, &args.array)?)
     };
     done(json, &line, &answer)
 }
@@ -101,13 +101,13 @@ pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     };
     if number.is_some_and(unchanged) {
         return Err(Failure::new(format!("{} could not replace slot {slot}", args.new.disk))
-            .hint("the member stays, and nothing is lost; the daemon's log says why"));
+            .hint("the old member stays, and nothing is lost; the daemon's log says why"));
     }
-    let line = format!("slot {slot} is {} now; {}", args.new.disk, now(&mut client, &args.array)?);
+    let line = format!("slot {slot} is now {}; {}", args.new.disk, now(&mut client, &args.array)?);
     done(json, &line, &answer)
 }
 
-/// The disk as the daemon is to open it; a file that does not exist is made if `size` is given.
+/// The disk as the daemon should open it; a file that does not exist is created if `size` is given.
 fn bring(new: &NewDiskArgs, dry_run: bool) -> Result<(NewDisk, crate::members::NewFiles), Failure> {
     let disk = &new.disk;
     if new.size.is_none() {
@@ -117,7 +117,7 @@ fn bring(new: &NewDiskArgs, dry_run: bool) -> Result<(NewDisk, crate::members::N
     if let (Some(size), Place::Path(path)) = (new.size, Place::of(disk)) {
         if dry_run && !Path::new(&path).exists() {
             return Err(Failure::usage(format!("{disk} does not exist"))
-                .hint("with --dry-run nothing is created; leave out --size, or create the file"));
+                .hint("--dry-run creates nothing; leave out --size, or create the file"));
         }
         new_files.create_if_missing(&path, size)?;
         if !new.sparse {
@@ -167,7 +167,7 @@ pub fn rebuild(args: &RebuildArgs, dir: &RuntimeDir, json: bool) -> Outcome {
              array is stopped: if a disk fails, no spare is taken"
         )
     } else {
-        "maintenance goes on".to_owned()
+        "maintenance resumed".to_owned()
     };
     done(json, &line, &answer)
 }
@@ -177,8 +177,9 @@ pub fn scrub(args: &ScrubArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let starts = matches!(args.action, None | Some(ScrubAction::Start | ScrubAction::Restart));
     if !starts && (args.repair || args.no_wait) {
         let option = if args.repair { "--repair" } else { "--no-wait" };
-        return Err(Failure::usage(format!("{option} is for a scrub that is started"))
-            .hint(format!("`weft scrub {} restart {option}` starts one over", args.array)));
+        return Err(Failure::usage(format!("{option} applies only when a scrub is started")).hint(
+            format!("`weft scrub {} restart {option}` starts from the beginning", args.array),
+        ));
     }
     let mut client = Client::connect(dir)?;
     let array = args.array.clone();
@@ -211,18 +212,18 @@ pub fn scrub(args: &ScrubArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     }
 }
 
-/// Prints what the scrub found; exit code 3 if something is left that does not match.
+/// Prints the results of the scrub; exit code 3 if mismatches or unreadable sectors are left.
 fn scrub_result(client: &mut Client, array: &str, json: bool) -> Outcome {
     let status = client.status_of(array)?.status;
     let Some(scrub) = &status.scrub else {
         return Err(Failure::new(format!("{} has not been scrubbed yet", status.name))
-            .hint(format!("`weft scrub {}` does it", status.name)));
+            .hint(format!("`weft scrub {}` starts a scrub", status.name)));
     };
     if json {
         output::answer(scrub)?;
     } else if scrub.running {
         let job = status.jobs.iter().find(|job| job.kind == weft_array::JobKind::Scrub);
-        outln!("{}", job.map_or_else(|| "scrub is running".into(), report::status::job));
+        outln!("{}", job.map_or_else(|| "scrub running".into(), report::status::job));
     } else {
         outln!("{}: {}", status.name, report::status::scrub(scrub));
     }
@@ -239,14 +240,14 @@ fn scrub_result(client: &mut Client, array: &str, json: bool) -> Outcome {
     let name = &status.name;
     let (what, hint) = match (scrub.mismatches > scrub.repaired, scrub.unreadable > 0) {
         (true, _) => {
-            let hint = format!("`weft scrub {name} --repair` makes them match again");
-            (format!("{name} has stripes that do not match"), hint)
+            let hint = format!("`weft scrub {name} --repair` repairs them");
+            (format!("{name} has mismatches"), hint)
         }
         (false, true) => {
             let hint = format!(
-                "`weft status {name}` says which disks have errors or no room: make room, or replace them"
+                "`weft status {name}` shows which disks have errors or no space: free space, or replace them"
             );
-            (format!("{name} has stripes with sectors that cannot be read or repaired"), hint)
+            (format!("{name} has sectors that cannot be read or repaired"), hint)
         }
         (false, false) => return Ok(()),
     };
@@ -263,10 +264,8 @@ pub fn throttle(args: &ThrottleArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let answer: Value = client.ask(Request::Throttle { array, min_bytes_s, max_bytes_s })?;
     let min = answer["min_bytes_s"].as_u64().unwrap_or(0);
     let max = answer["max_bytes_s"].as_u64();
-    let max = max.map_or_else(
-        || "without upper limit".into(),
-        |max| format!("at most {}", size::show_rate(max)),
-    );
+    let max =
+        max.map_or_else(|| "unlimited".into(), |max| format!("at most {}", size::show_rate(max)));
     done(
         json,
         &format!("maintenance: at least {}, {max} on each disk", size::show_rate(min)),
@@ -278,7 +277,7 @@ pub fn throttle(args: &ThrottleArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 pub fn stop(args: &StopArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
     let answer: Value = client.ask(Request::Stop { array: args.array.clone() })?;
-    // The daemon waits for its connections to end.
+    // The daemon waits for its connections to close.
     drop(client);
     if args.array.is_none() {
         wait_for_end(dir);
@@ -321,15 +320,15 @@ pub fn remove(args: &RemoveArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let answer: Value = client.ask(Request::Remove { array, member, dry_run })?;
     let disk = answer["disk"].as_str().unwrap_or("?");
     let line = match (answer["slot"].as_u64(), dry_run) {
-        (None, false) => format!("{disk} is no spare any more; its label is erased"),
+        (None, false) => format!("{disk} is no longer a spare; its label is erased"),
         (None, true) => format!("{disk} can be removed; nothing was changed"),
-        (Some(slot), false) => format!("slot {slot} is empty; {disk} is forgotten"),
+        (Some(slot), false) => format!("slot {slot} is empty; the array forgot {disk}"),
         (Some(_), true) => format!("{disk} can be forgotten; nothing was changed"),
     };
     done(json, &line, &answer)
 }
 
-/// The daemon has answered and is leaving: waits until its lock is free.
+/// The daemon has answered and is ending: waits until its lock is free.
 fn wait_for_end(dir: &RuntimeDir) {
     let Ok(lock) = File::open(dir.path().join("daemon.lock")) else { return };
     let _ = rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared);

@@ -1,5 +1,5 @@
-//! The commands: each checks what it is asked, does it or has the daemon do it, and says what came
-//! of it.
+//! The commands: each checks its arguments, does its work or asks the daemon to, and prints the
+//! result.
 
 pub mod attach;
 pub mod create;

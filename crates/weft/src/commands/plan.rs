@@ -1,4 +1,4 @@
-//! `weft plan`: which codes suit some disks, as a table.
+//! `weft plan`: compares codes for some disks, as a table.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ fn wish_of(args: &PlanArgs) -> Result<Wish, Failure> {
     })
 }
 
-/// The size of the smallest member; nothing else of them is looked at.
+/// The size of the smallest member; nothing else is read.
 fn smallest(members: &[String]) -> Result<u64, Failure> {
     let members = members.to_vec();
     thread::run(move |opener: Opener| async move {
@@ -83,7 +83,7 @@ fn smallest(members: &[String]) -> Result<u64, Failure> {
             if let Place::Path(path) = Place::of(member)
                 && !path.exists()
             {
-                return Err(Failure::new(format!("{member}: there is no such file or device"))
+                return Err(Failure::new(format!("{member}: no such file or device"))
                     .hint("check the name, or plan without disks: --disks 7 --size 4T"));
             }
             least = least.min(opener.open(member, true).await?.info().size_bytes);
@@ -96,11 +96,11 @@ fn explain(error: PlanError) -> Failure {
     match error {
         PlanError::Wish(problem) => Failure::usage(problem),
         PlanError::Layout(error) => Failure::new(error.to_string())
-            .hint("`weft plan` without --code compares the codes that these disks can hold"),
+            .hint("without --code, `weft plan` compares the codes that fit these disks"),
     }
 }
 
-/// Lines of the table: what is worth taking, or everything.
+/// The rows to show: the useful ones, or all.
 fn chosen<'a>(plan: &'a Plan, args: &PlanArgs) -> Vec<&'a Row> {
     let everything = args.all || !args.codes.is_empty() || plan.recommended.is_none();
     let wanted =
@@ -136,7 +136,9 @@ fn show(plan: &Plan, args: &PlanArgs) {
     }
     let hidden = plan.codes.len() - rows.len();
     if hidden > 0 {
-        outln!("{hidden} more codes are beaten in everything or miss a goal: --all shows them");
+        outln!(
+            "{hidden} more codes miss a goal, or another code beats them in every figure: see --all"
+        );
     }
     show_simulated(&rows);
     match plan.recommended {
@@ -144,7 +146,7 @@ fn show(plan: &Plan, args: &PlanArgs) {
             outln!("\nTake {code}: {}.", plan.reason);
             outln!("  weft create NAME --code {code} MEMBER…");
         }
-        None => outln!("\n{}.\nAsk for less, or add disks.", plan.reason),
+        None => outln!("\n{}.\nLower the goals, or add disks.", plan.reason),
     }
 }
 
@@ -168,9 +170,9 @@ fn goals(wish: &Wish) -> String {
     goals.push(
         match wish.emphasis {
             Emphasis::Balanced => "no emphasis",
-            Emphasis::Read => "above all reads",
-            Emphasis::Write => "above all small writes",
-            Emphasis::Capacity => "above all capacity",
+            Emphasis::Read => "favour reads",
+            Emphasis::Write => "favour small writes",
+            Emphasis::Capacity => "favour capacity",
         }
         .into(),
     );
@@ -179,7 +181,7 @@ fn goals(wish: &Wish) -> String {
 
 fn line(row: &Row, recommended: bool) -> Vec<String> {
     let survives = row.survives.iter().map(|s| {
-        // Never rounded up to a certainty.
+        // Never rounded up to 100 %.
         let percent = (s.share() * 1000.0).floor() / 10.0;
         let sampled = if s.exact { "" } else { "~" };
         let shown = if percent == percent.trunc() || percent > 99.9 {
@@ -204,7 +206,7 @@ fn line(row: &Row, recommended: bool) -> Vec<String> {
     ]
 }
 
-/// In place of a figure that there is not.
+/// Shown where there is no figure.
 fn dash() -> String {
     "–".into()
 }

@@ -1,4 +1,4 @@
-//! `weft replay`: the requests of a trace, put to something that answers.
+//! `weft replay`: replays the requests of a trace to a target.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -29,20 +29,20 @@ use crate::report::progress::Progress;
 use crate::size;
 use crate::thread;
 
-/// Requests of a workload, unless said otherwise.
+/// Number of requests of a workload, unless given.
 const WORKLOAD_REQUESTS: u64 = 10_000;
 /// Requests in flight in an open loop.
 const IN_FLIGHT_MAX: usize = 4096;
-/// Between two looks at how far it is.
+/// Time between two progress updates.
 const LOOK_EVERY: Nanos = 200 * MILLISECOND;
 
-/// Where the requests come from.
+/// The source of the requests.
 enum Source {
     File { path: PathBuf, options: ReadOptions },
     Workload { workload: Box<Workload>, seed: u64 },
 }
 
-/// What is replayed.
+/// The requests to replay.
 struct Load {
     source: Source,
     told: Told,
@@ -85,7 +85,7 @@ impl Load {
         let mut told = survey(path, &args.how, args.requests, silent)?;
         let has = told.info.requests;
         if has == 0 {
-            return Err(Failure::new(format!("{} holds no request", path.display())));
+            return Err(Failure::new(format!("{} holds no requests", path.display())));
         }
         let requests = args.requests.unwrap_or(has);
         if requests > has {
@@ -128,12 +128,12 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
         (&args.target, load.changes && !args.overwrite && !args.reads_only)
     {
         return Err(Failure::usage(format!(
-            "{} holds writes, and they would destroy what {target} holds",
+            "{} contains writes, which would destroy the contents of {target}",
             load.told.name
         ))
-        .hint("--overwrite does them, --reads-only leaves them out"));
+        .hint("--overwrite carries them out, --reads-only skips them"));
     }
-    // A modelled target holds nothing that could be destroyed.
+    // A modelled target has no contents to destroy.
     let writes = (args.overwrite || modelled.is_some() && !args.reads_only) && load.changes;
     let put = Put {
         records: load.records(),
@@ -193,7 +193,7 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
     }
 }
 
-/// What is put to a target.
+/// A load to put on a target.
 pub struct Put {
     records: Box<dyn Iterator<Item = Result<Record, TraceError>>>,
     volumes: Volumes,
@@ -203,7 +203,7 @@ pub struct Put {
     silent: bool,
 }
 
-/// What came of it.
+/// The result.
 pub struct Done {
     outcome: replay::Outcome,
     size_bytes: u64,
@@ -212,7 +212,7 @@ pub struct Done {
 }
 
 impl Put {
-    /// Puts it to `disk`.
+    /// Replays it to `disk`.
     pub async fn to(self, rt: &Rt, disk: Rc<dyn Disk>, live: Live) -> Result<Done, Failure> {
         let (size_bytes, sector) = (disk.info().size_bytes, disk.info().sector_bytes);
         let fit = choose(self.fit, &self.volumes, size_bytes);
@@ -223,15 +223,15 @@ impl Put {
     }
 }
 
-/// To what there is, in real time.
+/// Replays to a real target, in real time.
 fn to_target(target: String, writes: bool, put: Put) -> Result<Done, Failure> {
     thread::run(move |opener: Opener| async move {
         if let Place::Path(path) = Place::of(&target)
             && !path.exists()
         {
-            return Err(Failure::new(format!("{target}: there is no such file or device")).hint(
-                format!("check the name; `truncate -s 10G {target}` makes a file to try on"),
-            ));
+            return Err(Failure::new(format!("{target}: no such file or device")).hint(format!(
+                "check the name; `truncate -s 10G {target}` creates a file to try on"
+            )));
         }
         let disk = opener.open(&target, !writes).await?;
         if writes {
@@ -246,7 +246,7 @@ fn to_target(target: String, writes: bool, put: Put) -> Result<Done, Failure> {
     })
 }
 
-/// The failure of a replay whose figures have been printed: with JSON they say it all.
+/// The failure of a replay whose figures were printed; with JSON, they already say everything.
 fn ended(json: bool, message: String) -> Failure {
     if json { Failure::said(FAILED) } else { Failure::new(message) }
 }
@@ -279,7 +279,7 @@ fn choose(fit: Option<FitName>, volumes: &Volumes, target_bytes: u64) -> Fit {
     }
 }
 
-/// A member of an array is never written to behind the array's back.
+/// Refuses a member of an array: nothing may write to it behind the array's back.
 async fn refuse_member(disk: &dyn Disk) -> Result<(), Failure> {
     let name = &disk.info().name;
     let report = weft_array::examine(disk).await;
@@ -291,15 +291,14 @@ async fn refuse_member(disk: &dyn Disk) -> Result<(), Failure> {
     }
 }
 
-/// When it will be over.
+/// When it will end.
 #[derive(Clone, Copy)]
 struct Goal {
     requests: u64,
     duration_ns: Option<Nanos>,
 }
 
-/// Whoever asks the replay to end is told what it measured until then; who asks twice ends it at
-/// once.
+/// A first signal ends the replay, which then prints its figures so far; a second ends it at once.
 fn stop_on_signals(rt: &Rt, live: &Live) -> Outcome {
     let (signals, mut inbox) = unbounded();
     thread::on_signals(move |signal, before| {
@@ -316,7 +315,7 @@ fn stop_on_signals(rt: &Rt, live: &Live) -> Outcome {
     Ok(())
 }
 
-/// Shows how far it is, until the executor ends.
+/// Shows the progress, until the executor ends.
 fn show_progress(rt: &Rt, live: &Live, goal: Goal, silent: bool) {
     let (tasks, rt, live) = (rt, rt.clone(), live.clone());
     let begun_ns = rt.now();

@@ -1,4 +1,4 @@
-//! `weft simulate`: the engine against simulated crashes and faults.
+//! `weft simulate`: runs the engine under simulated crashes and faults.
 
 use serde_json::json;
 use weft_sim::{Simulation, simulate as run};
@@ -8,7 +8,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{answer, outln};
 use crate::report::progress::Progress;
 
-/// `weft simulate`: fails with the seeds that fail.
+/// `weft simulate`: fails with the list of failing seeds.
 pub fn simulate(args: &SimulateArgs, json: bool) -> Outcome {
     let simulation =
         Simulation { seed: args.seed, runs: args.runs, keep_going: true, ..Simulation::default() };
@@ -43,7 +43,7 @@ pub fn simulate(args: &SimulateArgs, json: bool) -> Outcome {
     }
     match seeds.first() {
         Some(seed) => Err(Failure::new(format!("{} runs failed", seeds.len()))
-            .hint(format!("`weft simulate --seed {seed}` replays the first, exactly"))),
+            .hint(format!("`weft simulate --seed {seed}` replays the first one exactly"))),
         None => Ok(()),
     }
 }

@@ -18,7 +18,7 @@ use crate::runtime_dir::RuntimeDir;
 pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut before: Option<(Snapshot, Instant)> = None;
     loop {
-        // A connection for each look: between two of them it would only take up a place.
+        // One connection per refresh: between two it would only take up a place.
         let mut client = Client::connect(dir).map_err(|failure| tell_dead(failure, dir))?;
         let mut snapshot = client.snapshot(args.array.as_deref())?;
         drop(client);
@@ -49,7 +49,7 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     }
 }
 
-/// Block devices that no array served now stands behind.
+/// Block devices that no served array backs any more.
 fn dead_devices(dir: &RuntimeDir, served: &[ServedArray]) -> Vec<DeadDevice> {
     let lives = |name: &str| served.iter().any(|array| array.status.name == name && array.attached);
     let attached = Attachment::all(dir).into_iter().filter(|attachment| !lives(&attachment.name));
@@ -61,7 +61,7 @@ fn dead_devices(dir: &RuntimeDir, served: &[ServedArray]) -> Vec<DeadDevice> {
     dead.collect()
 }
 
-/// No daemon answers: says what an earlier one has left.
+/// No daemon answers: adds what an earlier one has left.
 fn tell_dead(failure: Failure, dir: &RuntimeDir) -> Failure {
     let dead = dead_devices(dir, &[]);
     if dead.is_empty() {
@@ -82,7 +82,7 @@ fn show(snapshot: &Snapshot, json: bool, details: report::status::Details<'_>) -
     Ok(())
 }
 
-/// The verdict for scripts.
+/// The exit code for scripts.
 fn check(snapshot: &Snapshot) -> Outcome {
     let names = |wanted: &dyn Fn(ArrayState, bool) -> bool| -> Vec<String> {
         let arrays = snapshot.arrays.iter().map(|array| &array.status);
@@ -93,7 +93,7 @@ fn check(snapshot: &Snapshot) -> Outcome {
     let not_started = snapshot.not_started.iter().filter(|array| !array.stopped);
     failed.extend(not_started.map(|array| array.name.clone()));
     let dead = snapshot.dead_devices.iter().filter(|device| device.user.is_some());
-    failed.extend(dead.map(|device| format!("{} (its block device is dead)", device.array)));
+    failed.extend(dead.map(|device| format!("{} (dead block device)", device.array)));
     if !failed.is_empty() {
         return Err(
             Failure::new(format!("failed: {}", failed.join(", "))).with_code(DATA_UNAVAILABLE)
@@ -108,7 +108,7 @@ fn check(snapshot: &Snapshot) -> Outcome {
     if !reduced.is_empty() {
         return Err(Failure::new(format!("redundancy is reduced: {}", reduced.join(", ")))
             .with_code(ATTENTION)
-            .hint("`weft add ARRAY DISK` gives an array a disk to rebuild on"));
+            .hint("`weft add ARRAY DISK` adds a disk to rebuild onto"));
     }
     let vanished = snapshot.arrays.iter().flat_map(|array| &array.vanished).map(|gone| &gone.disk);
     let unused = snapshot.unused.iter().filter(|disk| disk.attention).map(|disk| &disk.disk);
@@ -116,7 +116,7 @@ fn check(snapshot: &Snapshot) -> Outcome {
     if !disks.is_empty() {
         return Err(Failure::new(format!("disks need attention: {}", disks.join(", ")))
             .with_code(ATTENTION)
-            .hint("`weft status` says what is wrong with each"));
+            .hint("`weft status` shows what is wrong with each"));
     }
     Ok(())
 }

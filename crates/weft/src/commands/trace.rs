@@ -1,4 +1,4 @@
-//! `weft trace`: what traces are like, and where they come from.
+//! `weft trace`: inspects, converts and generates traces.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,7 +18,7 @@ use crate::report;
 use crate::report::progress::Progress;
 use crate::size;
 
-/// Records between two looks at the progress.
+/// Records between two progress updates.
 const STEP: u64 = 4096;
 
 /// `weft trace`.
@@ -40,21 +40,21 @@ fn list(json: bool) -> Outcome {
     }
     outln!("Formats (compressed with gzip, xz or zstd as well):");
     Format::all().for_each(|(_, name, about)| outln!("  {name:<14} {about}"));
-    outln!("Workloads (generated; a fit says what it is fitted to and what is assumed):");
+    outln!("Workloads (generated; each says what it is fitted to and what is assumed):");
     generate::names().for_each(|(name, about)| outln!("  {name:<14} {about}"));
     Ok(())
 }
 
-/// What is told of a trace.
+/// What to report about a trace.
 #[derive(Debug, Serialize)]
 pub struct Told {
     /// The file, or the workload.
     pub name: String,
     /// The format, if it is a file.
     pub format: Option<Format>,
-    /// What it was generated from.
+    /// What generated it.
     pub generated: Option<String>,
-    /// What was met while reading.
+    /// Irregularities found while reading.
     pub read: Option<ReadStats>,
     /// The statistics.
     pub info: Info,
@@ -121,17 +121,17 @@ pub fn open(file: &Path, how: &TraceFile) -> Result<Reader, Failure> {
 pub fn explain(error: TraceError) -> Failure {
     let failure = Failure::new(error.to_string());
     match error {
-        TraceError::Bad { .. } => failure.hint(
-            "--skip-bad skips damaged lines and counts them; --format, if it is of another format",
-        ),
+        TraceError::Bad { .. } => {
+            failure.hint("--skip-bad skips and counts damaged lines; --format names another format")
+        }
         TraceError::Unrecognised { .. } => {
-            failure.hint("name the format with --format; `weft trace list` describes them")
+            failure.hint("give the format with --format; `weft trace list` lists them")
         }
         TraceError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            failure.hint("check the name; $WEFT_TRACES is searched for it as well")
+            failure.hint("check the name; $WEFT_TRACES was searched, too")
         }
         TraceError::Io { source, .. } if source.kind() == io::ErrorKind::UnexpectedEof => {
-            failure.hint("the compressed file ends in the middle: it was cut, fetch it again")
+            failure.hint("the compressed file is truncated: fetch it again")
         }
         TraceError::Io { .. } | TraceError::UnknownFormat { .. } => failure,
     }
@@ -141,7 +141,7 @@ pub fn explain(error: TraceError) -> Failure {
 pub fn workload(name: &str) -> Result<Workload, Failure> {
     generate::workload(name).ok_or_else(|| {
         let known: Vec<&str> = generate::names().map(|(name, _)| name).collect();
-        Failure::usage(format!("no workload is called `{name}`; known are {}", known.join(", ")))
+        Failure::usage(format!("no workload is named `{name}`; known are {}", known.join(", ")))
     })
 }
 
@@ -167,7 +167,7 @@ fn convert(args: &ConvertArgs, json: bool) -> Outcome {
         let written = sink.finish()?;
         return said(written, &args.output, Some(reader.stats()), json);
     };
-    // How often it must be repeated is known only afterwards, but the mark comes first.
+    // The number of repetitions is known only at the end, but the comment comes first.
     let has = survey(&file, &args.how, Some(requests), json)?.info.requests;
     comments.push(match has < requests {
         true => format!("looped: {requests} requests of {name}, which has {has}, time shifted"),
@@ -195,7 +195,7 @@ fn generate(args: &GenerateArgs, json: bool) -> Outcome {
     }
     if args.rate == Some(0) || workload.device_bytes < 4096 {
         return Err(Failure::usage(
-            "a rate of 0 or a volume of less than 4096 bytes makes no workload",
+            "a workload needs a rate above 0 and a volume of at least 4096 bytes",
         ));
     }
     let comments = [workload.label(args.seed), workload.about.clone()];
@@ -215,7 +215,7 @@ fn generate(args: &GenerateArgs, json: bool) -> Outcome {
     said(written, &args.output, None, json)
 }
 
-/// What was written, unless the requests themselves went to standard output.
+/// Reports what was written, unless the requests themselves went to standard output.
 fn said(written: u64, output: &Option<PathBuf>, read: Option<&ReadStats>, json: bool) -> Outcome {
     let Some(output) = output else { return Ok(()) };
     if json {
@@ -229,7 +229,7 @@ fn said(written: u64, output: &Option<PathBuf>, read: Option<&ReadStats>, json: 
     Ok(())
 }
 
-/// Where requests are written as CSV.
+/// Writes requests as CSV.
 struct Sink {
     writer: Writer<BufWriter<Box<dyn Write>>>,
     written: u64,

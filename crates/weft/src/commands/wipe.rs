@@ -1,7 +1,7 @@
-//! `weft wipe`: erases what makes a disk a member; the daemon is not needed for it.
+//! `weft wipe`: erases a member's metadata; needs no daemon.
 //!
-//! A disk that is in use cannot be opened for writing, whoever uses it. Only remote disks know no
-//! owner: of those the daemon of this runtime directory is asked.
+//! A disk in use by any program cannot be opened for writing. Only remote disks have no such claim:
+//! for those, the daemon of this runtime directory is asked.
 
 use serde_json::json;
 use weft_array::{Contents, contents};
@@ -14,14 +14,14 @@ use crate::output::{answer, outln};
 use crate::runtime_dir::RuntimeDir;
 use crate::thread;
 
-/// What became of a disk.
+/// The result for a disk.
 struct Wiped {
     disk: String,
     /// What it is, in words; `None` if there is nothing to erase.
     what: Option<String>,
 }
 
-/// `weft wipe`. All disks are looked at before one is changed.
+/// `weft wipe`. Checks all disks before it changes one.
 pub fn wipe(
     args: &WipeArgs,
     dir: impl FnOnce() -> Result<RuntimeDir, Failure>,
@@ -35,7 +35,7 @@ pub fn wipe(
     let wiped = thread::run(move |opener: Opener| async move {
         let mut disks = Vec::new();
         for place in &places {
-            // Owning it, even to look: what is in use shall be refused, not judged.
+            // Claimed even to examine it: a disk in use is refused, not examined.
             let disk = opener.open(place, false).await?;
             let what = look(&*disk, zero).await?;
             disks.push((disk, Wiped { disk: place.clone(), what }));
@@ -57,15 +57,15 @@ pub fn wipe(
     } else {
         for Wiped { disk, what } in &wiped {
             match what {
-                None => outln!("{disk}: no member of a weft array, nothing to erase"),
+                None => outln!("{disk}: not a member of a weft array, nothing to erase"),
                 Some(what) if force => outln!("{disk}: erased ({what})"),
                 Some(what) => outln!("{disk}: {what}"),
             }
         }
         if force && !zero && !to_erase.is_empty() {
             outln!(
-                "what was stored in their data areas is still there, so `weft create` and `weft add` \
-                 ask for --force; `weft wipe --zero --force` clears it"
+                "their data areas were not erased, so `weft create` and `weft add` require --force; \
+                 `weft wipe --zero --force` clears them"
             );
         }
         if args.dry_run {
@@ -77,10 +77,10 @@ pub fn wipe(
     }
     let disks: Vec<&str> = to_erase.iter().map(|wiped| wiped.disk.as_str()).collect();
     Err(Failure::new(format!("not erased: {}", disks.join(", ")))
-        .hint("check that they are the right disks; --force erases them. Nothing was changed"))
+        .hint("check that these are the right disks; --force erases them. Nothing was changed"))
 }
 
-/// What there is to erase on a disk.
+/// What can be erased on a disk.
 async fn look(disk: &dyn weft_disk::Disk, zero: bool) -> Result<Option<String>, Failure> {
     let name = &disk.info().name;
     match contents(disk).await.map_err(|e| Failure::new(e.to_string()))? {
@@ -89,17 +89,17 @@ async fn look(disk: &dyn weft_disk::Disk, zero: bool) -> Result<Option<String>, 
             Ok(Some(what.to_string()))
         }
         Some(what @ Contents::Unrecognised { .. }) if zero => Ok(Some(what.to_string())),
-        // Only what was a member of an array has such data behind no label.
+        // Only a former member of an array has such data without a label.
         Some(Contents::Unrecognised { .. }) => Ok(None),
         Some(what @ Contents::Foreign(_)) => {
-            Err(Failure::new(format!("{name} holds {what}, and is no member of a weft array"))
-                .hint(format!("`wipefs -a {name}` erases that; nothing was changed")))
+            Err(Failure::new(format!("{name} holds {what}, and is not a member of a weft array"))
+                .hint(format!("`wipefs -a {name}` erases it; nothing was changed")))
         }
     }
 }
 
 fn refuse_served(places: &[String], dir: impl FnOnce() -> Result<RuntimeDir, Failure>) -> Outcome {
-    // Without a daemon there is nobody to ask.
+    // Without a daemon there is none to ask.
     let Ok(mut client) = dir().and_then(|dir| Client::connect(&dir)) else { return Ok(()) };
     for array in client.snapshot(None)?.arrays {
         let disks = array.status.disks();

@@ -1,4 +1,4 @@
-//! The commands' end of the control socket.
+//! The command's side of the control socket.
 
 use std::io::{self, BufRead as _, BufReader, IoSlice, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -26,7 +26,8 @@ impl Client {
     /// Connects to the daemon of `dir`.
     ///
     /// # Errors
-    /// With exit code 5 if none answers; if this is root, and another user may have put it there.
+    /// With exit code 5 if none answers; as root also if another user may have put the daemon
+    /// there.
     pub fn connect(dir: &RuntimeDir) -> Result<Self, Failure> {
         dir.check_for_client()?;
         let path = dir.control_socket();
@@ -39,18 +40,18 @@ impl Client {
             }
             io::ErrorKind::PermissionDenied => Failure::new(format!("{place}: {e}"))
                 .with_code(NO_DAEMON)
-                .hint("run this as the user that runs the daemon"),
+                .hint("run this as the daemon's user"),
             _ => Failure::new(format!("{place}: {e}")).with_code(NO_DAEMON),
         })?;
         Ok(Self { stream: BufReader::new(stream), place })
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub fn ask<T: DeserializeOwned>(&mut self, request: Request) -> Result<T, Failure> {
         self.ask_with(request, None)
     }
 
-    /// Everything the daemon serves, or one array.
+    /// The state of everything that the daemon serves, or of one array.
     pub fn snapshot(&mut self, array: Option<&str>) -> Result<Snapshot, Failure> {
         self.ask(Request::Status { array: array.map(str::to_owned) })
     }
@@ -61,48 +62,52 @@ impl Client {
         snapshot.arrays.pop().ok_or_else(|| Failure::new(format!("{array} is not being served")))
     }
 
-    /// The name of an array that may be given by its id. It is checked: paths are made from it, and
-    /// the daemon may have been told it by a disk, or be another user's.
+    /// The name of an array that may be given by its id. The name is checked, because paths are
+    /// made from it, and the daemon may have read it from a disk, or may belong to another user.
     pub fn array_name(&mut self, array: &str) -> Result<String, Failure> {
         let status = self.status_of(array)?.status;
         let wrong = |why: String| {
             Failure::new(format!("the daemon at {} is not to be trusted: {why}", self.place))
-                .hint("is --runtime-dir that of your daemon? nothing was changed")
+                .hint("check that --runtime-dir is your daemon's; nothing was changed")
         };
         check_name(&status.name).map_err(|why| wrong(format!("the name of its array {why}")))?;
         if status.name != array && status.id != array {
-            return Err(wrong("it answers for another array than was asked for".into()));
+            return Err(wrong("it answered for another array than the one asked for".into()));
         }
         Ok(status.name)
     }
 
-    /// Asks, and hands the daemon a descriptor along with it.
+    /// Sends a request together with a descriptor, and waits for the answer.
     pub fn ask_with<T: DeserializeOwned>(
         &mut self,
         request: Request,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<T, Failure> {
         let mut line = serde_json::to_vec(&Envelope { version: VERSION, request })
-            .map_err(|e| Failure::new(format!("cannot write the request: {e}")))?;
+            .map_err(|e| Failure::new(format!("cannot encode the request: {e}")))?;
         line.push(b'\n');
         let place = &self.place;
         let lost = |e: io::Error| {
-            Failure::new(format!("the daemon at {place} went away before it answered: {e}"))
+            Failure::new(format!("the daemon at {place} ended before it answered: {e}"))
                 .with_code(NO_DAEMON)
-                .hint("look at its log; what was acknowledged is safe")
+                .hint("see its log; acknowledged data is safe")
         };
-        // A daemon that refuses us says so, and hangs up, before it looks at any request.
+        // A daemon that refuses the connection says so, and hangs up, before it reads any request.
         let sent = send_all(self.stream.get_ref(), &line, descriptor);
         let mut answer = String::new();
         let mut stream = (&mut self.stream).take(ANSWER_BYTES_MAX);
         if stream.read_line(&mut answer).map_err(lost)? == 0 {
             return Err(lost(sent.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())));
         }
-        let answer: Answer = serde_json::from_str(&answer)
-            .map_err(|e| Failure::new(format!("{place} answers in another language: {e}")))?;
+        let answer: Answer = serde_json::from_str(&answer).map_err(|e| {
+            Failure::new(format!("{place} sent an answer that this weft does not understand: {e}"))
+        })?;
         match answer {
-            Answer::Ok(value) => serde_json::from_value(value)
-                .map_err(|e| Failure::new(format!("{place} answers in another language: {e}"))),
+            Answer::Ok(value) => serde_json::from_value(value).map_err(|e| {
+                Failure::new(format!(
+                    "{place} sent an answer that this weft does not understand: {e}"
+                ))
+            }),
             Answer::Error(failure) => Err(failure.into()),
         }
     }

@@ -1,13 +1,13 @@
-//! The control plane: how commands speak with the daemon.
+//! The control plane: how commands talk to the daemon.
 //!
-//! A Unix stream socket (`control.sock` in the runtime directory, mode 0600). The client sends one
-//! JSON object on one line, the daemon answers with one; then the next. [`protocol`] has the
-//! messages.
+//! It is a Unix stream socket (`control.sock` in the runtime directory, mode 0600). The client
+//! sends one JSON object on one line, the daemon answers with one; then the next request may
+//! follow. [`protocol`] has the messages.
 //!
-//! The daemon serves it with plain blocking threads, one a connection and few of them, which
-//! pass each request to the engine's thread and wait for the answer. Not on the engine's own
-//! ring: parsing and slow clients would then share a thread with every user's I/O. And no async
-//! runtime of its own: there is nothing here that needs one.
+//! The daemon serves the socket with plain blocking threads, one per connection and few of them,
+//! which pass each request to the engine's thread and wait for the answer. The engine's own ring
+//! does not serve it: parsing and slow clients would then share a thread with every user's I/O.
+//! Nothing here needs an async runtime.
 
 pub mod client;
 pub mod protocol;

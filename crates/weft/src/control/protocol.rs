@@ -20,11 +20,11 @@ pub const VERSION: u32 = 1;
 pub struct Envelope {
     /// Must be [`VERSION`].
     pub version: u32,
-    /// What is asked.
+    /// The request.
     pub request: Request,
 }
 
-/// What a client asks. Arrays are named by name or id.
+/// A client's request. Arrays are given by name or id.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -86,12 +86,11 @@ pub enum Request {
         /// Highest rate in bytes per second; `None` leaves it.
         max_bytes_s: Option<u64>,
     },
-    /// Change how rebuilds go about their work, from now on; answers with the whole
-    /// [`weft_array::RebuildPolicy`].
+    /// Change the rebuild policy from now on; answers with the whole [`weft_array::RebuildPolicy`].
     RebuildPolicy {
         /// The array.
         array: String,
-        /// What is to be changed.
+        /// The changes.
         change: PolicyChange,
     },
     /// Serve the array on the FUSE channel whose descriptor comes with this message.
@@ -103,9 +102,9 @@ pub enum Request {
     Start {
         /// Arrays, or disks of them.
         targets: Vec<StartTarget>,
-        /// Start them although most members are missing.
+        /// Start them even if half of their members or more are missing.
         force_degraded: bool,
-        /// Only look.
+        /// Only check.
         dry_run: bool,
     },
     /// Take a spare out of an array, or forget the disk that was last in a missing slot.
@@ -117,7 +116,7 @@ pub enum Request {
         /// Only check.
         dry_run: bool,
     },
-    /// End cleanly: one array, or the daemon.
+    /// Stop cleanly: one array, or the daemon.
     Stop {
         /// Only this one.
         array: Option<String>,
@@ -125,7 +124,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The one array that it is about.
+    /// The one array that it concerns.
     pub fn array(&self) -> Option<&str> {
         match self {
             Self::Status { array } | Self::Stop { array } => array.as_deref(),
@@ -144,27 +143,27 @@ impl Request {
     }
 }
 
-/// A change of a [`weft_array::RebuildPolicy`]: `None` leaves what is.
+/// A change of a [`weft_array::RebuildPolicy`]: `None` leaves a parameter as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicyChange {
-    /// Back to the defaults first.
+    /// Reset to the defaults first.
     pub reset: bool,
-    /// Which stripe is next.
+    /// Which stripes come first.
     pub order: Option<RebuildOrder>,
-    /// How a stripe is carried out.
+    /// How stripes are rebuilt.
     pub executor: Option<RebuildExecutor>,
-    /// How it moves between the bounds of its rate.
+    /// How the rate is chosen between its limits.
     pub pace: Option<RebuildPace>,
-    /// What requests of users bring to the replacement.
+    /// Opportunistic rebuild from user I/O.
     pub piggyback: Option<Piggyback>,
-    /// Stripes of a slice.
+    /// Stripes per slice.
     pub slice_stripes: Option<u64>,
-    /// Stripes of a hot zone.
+    /// Stripes per hot zone.
     pub zone_stripes: Option<u64>,
-    /// Hot zones followed at a time.
+    /// Hot zones tracked at a time.
     pub zones: Option<usize>,
-    /// Time in which an access comes to count half, in milliseconds.
+    /// Half-life of access popularity, in milliseconds.
     pub half_life_ms: Option<u64>,
     /// Leave a slice as soon as another zone is much more popular.
     pub preemptive: Option<bool>,
@@ -194,16 +193,16 @@ impl PolicyChange {
     }
 }
 
-/// What `weft start` is to start.
+/// A target of `weft start`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StartTarget {
-    /// As the person wrote it: a name or id of an array, or a disk.
+    /// As the user wrote it: a name or id of an array, or a disk.
     pub text: String,
     /// The same as an absolute path or URI.
     pub place: String,
 }
 
-/// A disk that a command brings; opened by the daemon.
+/// A disk that a command adds; the daemon opens it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NewDisk {
     /// Absolute path or URI.
@@ -218,9 +217,9 @@ pub struct NewDisk {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Done; what it gave.
+    /// Success, with the result.
     Ok(serde_json::Value),
-    /// Not done.
+    /// Failure.
     Error(WireFailure),
 }
 
@@ -250,16 +249,16 @@ impl From<WireFailure> for Failure {
 /// Answer to [`Request::Attach`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Attached {
-    /// Smallest logical block that the array takes without reading first, bytes.
+    /// Smallest logical block that the array writes without a read-modify-write, bytes.
     pub block_bytes: u32,
 }
 
 /// Answer to [`Request::Status`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Version of weft that the daemon is of.
+    /// The daemon's version of weft.
     pub daemon_version: String,
-    /// Its process.
+    /// Its process id.
     pub daemon_pid: u32,
     /// The arrays, by name.
     pub arrays: Vec<ServedArray>,
@@ -273,12 +272,12 @@ pub struct Snapshot {
     pub dead_devices: Vec<DeadDevice>,
 }
 
-/// A block device whose daemon has ended: all it gives is errors.
+/// A block device whose daemon has ended; it returns only errors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeadDevice {
     /// The array.
     pub array: String,
-    /// The device, if there is one still.
+    /// The device, if it still exists.
     pub device: Option<PathBuf>,
     /// Who uses it, in words.
     pub user: Option<String>,
@@ -293,14 +292,14 @@ pub struct UnusedDisk {
     pub why: String,
     /// What to do about it.
     pub hint: Option<String>,
-    /// Something is wrong with it that a person should look at.
+    /// Something is wrong with it that needs attention.
     pub attention: bool,
 }
 
 /// A member whose file or device node has gone while it is in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VanishedDisk {
-    /// The disk, by the name that it was opened by.
+    /// The disk, by the name under which it was opened.
     pub disk: String,
     /// What became of it.
     pub what: String,
@@ -309,7 +308,7 @@ pub struct VanishedDisk {
 /// The block device of an attached array.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BlockDevice {
-    /// Its path; not known if `weft attach` is still at work.
+    /// Its path; not known while `weft attach` is still running.
     pub path: Option<PathBuf>,
     /// Who uses it, in words: where it is mounted, and by which processes.
     pub user: Option<String>,
@@ -320,32 +319,32 @@ pub struct BlockDevice {
 pub struct DiskStatus {
     /// The path or URI by which it was opened.
     pub disk: String,
-    /// What it is to the array.
+    /// Its role in the array.
     pub role: DiskRole,
-    /// The slot that it holds, held last, or is to take.
+    /// The slot that it holds, held last, or is about to take.
     pub slot: Option<usize>,
     /// Which piece of hardware it is.
     pub hardware: Device,
-    /// What went through it since it was opened.
+    /// Its I/O since it was opened.
     pub io: Option<IoCounts>,
 }
 
-/// What a disk is to its array.
+/// The role of a disk in its array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskRole {
     /// It holds a slot, or was the last to do so.
     Member,
-    /// It is to take the place of a member that works.
+    /// It is about to replace a working member.
     Replacement,
-    /// It waits.
+    /// It is a spare.
     Spare,
 }
 
 /// An array that the daemon serves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServedArray {
-    /// What the engine tells.
+    /// The engine's status.
     pub status: weft_array::Status,
     /// Its disks.
     pub disks: Vec<DiskStatus>,

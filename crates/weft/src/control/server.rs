@@ -1,4 +1,4 @@
-//! The daemon's end of the control socket.
+//! The daemon's side of the control socket.
 
 use std::io::{self, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
@@ -15,11 +15,11 @@ use crate::control::table::{CONNECTIONS_MAX, Connections, Doing, Place, Welcome}
 use crate::daemon::sparing::SparingLog;
 use crate::failure::Failure;
 
-/// A request longer than this is not one.
+/// A longer request is refused.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// A client that sends nothing, or does not take its answer, for so long is sent away.
+/// A client that sends nothing, or does not take its answer, for this long is disconnected.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
-/// A client does not wait longer for its answer; what it asked for goes on.
+/// A client waits at most this long for its answer; the operation continues.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(300);
 
 /// A request on its way to the engine's thread.
@@ -28,9 +28,9 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(300);
 /// what is in it: a connection asks one thing at a time.
 #[derive(Debug)]
 pub struct Call {
-    /// What is asked.
+    /// The request.
     pub request: Request,
-    /// A descriptor that came with it.
+    /// A descriptor that was sent with it.
     pub descriptor: Option<OwnedFd>,
     /// Where the answer goes.
     pub answer: mpsc::SyncSender<Answer>,
@@ -43,7 +43,7 @@ impl Call {
             Ok(value) => Answer::Ok(value),
             Err(failure) => Answer::Error(failure.into()),
         };
-        // The client may have gone; then nobody wants the answer.
+        // The client may have gone; then the answer is dropped.
         let _ = self.answer.send(answer);
     }
 }
@@ -63,26 +63,26 @@ pub fn start(
             let (place, stream) = match welcome {
                 Ok((Welcome::Free(place), stream)) => (place, stream),
                 Ok((Welcome::Displaced(place), stream)) => {
-                    lines.line("a control connection that asked for nothing had to make room");
+                    lines.line("closed an idle control connection to make room");
                     (place, stream)
                 }
                 Ok((Welcome::Full, stream)) => {
-                    lines.line("a command was refused: too many others are being carried out");
+                    lines.line("refused a command: too many others are in progress");
                     refuse(stream);
                     continue;
                 }
                 Err(_) => {
-                    // Out of descriptors, most likely: some will be closed.
+                    // Most likely out of descriptors: some will be closed.
                     thread::sleep(Duration::from_millis(100));
                     continue;
                 }
             };
             let pass = pass.clone();
             let serve = move || {
-                // An error is the client's own: it reads that the connection has ended.
+                // Errors are the client's: it sees that the connection has ended.
                 let _ = serve(stream, &place, &pass);
             };
-            // The place was moved into the closure: also left if no thread can be made.
+            // The closure owns the place, so the place is left also if no thread can be started.
             let _ = thread::Builder::new().name("weft-control".into()).spawn(serve);
         }
     };
@@ -90,10 +90,10 @@ pub fn start(
     Ok(connections)
 }
 
-/// Tells a newcomer that there is no place.
+/// Tells a new client that all places are taken.
 fn refuse(mut stream: UnixStream) {
     let failure = Failure::new(format!(
-        "the daemon is carrying out {CONNECTIONS_MAX} other commands, as many as it takes"
+        "the daemon is carrying out {CONNECTIONS_MAX} other commands, the maximum"
     ))
     .hint("try again when some of them have ended");
     // The socket is empty: this does not wait.
@@ -132,7 +132,7 @@ fn parse(line: &[u8]) -> Result<Request, Failure> {
     }
     let not_understood = |e: serde_json::Error| {
         Failure::new(format!("the daemon did not understand the request: {e}"))
-            .hint("are the command and the daemon of the same version of weft?")
+            .hint("check that the command and the daemon are the same version of weft")
     };
     // The version first: what follows it may look different in other versions.
     let Version { version } = serde_json::from_slice(line).map_err(not_understood)?;
@@ -159,14 +159,14 @@ fn forward(request: Request, descriptor: Option<OwnedFd>, pass: &dyn Fn(Call) ->
         Err(mpsc::RecvTimeoutError::Timeout) => {
             let minutes = REQUEST_PATIENCE.as_secs() / 60;
             let failure =
-                Failure::new(format!("the daemon is still at it after {minutes} minutes"))
-                    .hint("it goes on; `weft status` and its log show what it waits for");
+                Failure::new(format!("the daemon has not finished after {minutes} minutes"))
+                    .hint("it continues; `weft status` and its log show what it waits for");
             Answer::Error(failure.into())
         }
     }
 }
 
-/// Lines of a stream, and the last descriptor that came along.
+/// Reads lines from a stream, and keeps the last descriptor that was sent along.
 struct Lines {
     stream: UnixStream,
     bytes: Vec<u8>,

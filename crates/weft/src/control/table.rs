@@ -1,9 +1,9 @@
-//! The connections of the control socket, and which of them must go when another comes.
+//! The connections of the control socket, and which one must make room for another.
 //!
-//! A connection costs a thread, so there are few. One that waits for its client – for a request, or
-//! for an answer to be taken – is worth less than a newcomer: when all places are taken, the one
-//! that has done so for the longest time is ended. Those whose request is being carried out stay;
-//! if all are of that kind the newcomer is told so.
+//! A connection costs a thread, so there are few. An idle connection – one that waits for a
+//! request, or for its client to take an answer – is worth less than a new one: when all places are
+//! taken, the one that has been idle the longest is closed. Connections whose request is being
+//! carried out stay; if all are busy, the new client is refused.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -51,20 +51,20 @@ pub struct Place {
     number: u64,
 }
 
-/// How a newcomer was received.
+/// The result for a new connection.
 #[derive(Debug)]
 pub enum Welcome {
-    /// There was a place.
+    /// A place was free.
     Free(Place),
-    /// Another connection was ended to make one.
+    /// Another connection was closed to make room.
     Displaced(Place),
-    /// All are at work.
+    /// All are busy.
     Full,
 }
 
 impl Connections {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // Nothing that holds the lock panics half-way through a change.
+        // No code that holds the lock panics in the middle of a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +83,7 @@ impl Connections {
             });
             let Some((_, number)) = waiting.min() else { return Ok(Welcome::Full) };
             if let Some(entry) = table.entries.remove(&number) {
-                // Its thread sees the end of the stream.
+                // Its thread reads the end of the stream.
                 let _ = entry.stream.shutdown(Shutdown::Both);
             }
         }
@@ -94,7 +94,7 @@ impl Connections {
         Ok(if full { Welcome::Displaced(place) } else { Welcome::Free(place) })
     }
 
-    /// Waits until every request has been answered, but not for longer than `patience`.
+    /// Waits until every request has been answered, for at most `patience`.
     pub async fn wait_answered(&self, rt: &Rt, patience: Nanos) {
         let deadline = rt.now().saturating_add(patience);
         let listens = |entry: &Entry| matches!(entry.doing, Doing::Listening(_));
@@ -105,7 +105,7 @@ impl Connections {
 }
 
 impl Place {
-    /// Notes what the connection does now. False: its place was given to another.
+    /// Records what the connection does now. False: its place was given to another.
     pub fn note(&self, doing: Doing) -> bool {
         let mut table = self.table.lock();
         let entry = table.entries.get_mut(&self.number);

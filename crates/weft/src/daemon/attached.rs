@@ -1,4 +1,4 @@
-//! Serves an array on a FUSE channel that `weft attach` brought.
+//! Serves an array on a FUSE channel that `weft attach` passed in.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -16,12 +16,12 @@ use crate::members::Opener;
 pub fn start(opener: &Opener, served: &Rc<Served>, channel: OwnedFd) -> Outcome {
     let name = served.array.status().name;
     if served.read_only {
-        return Err(Failure::new(format!("{name} is served read only"))
+        return Err(Failure::new(format!("{name} is served read-only"))
             .hint("a block device needs writes: restart `weft serve` without --read-only"));
     }
     if served.attached.replace(true) {
         return Err(Failure::new(format!("{name} is attached already"))
-            .hint(format!("take it away with `weft detach {name}`")));
+            .hint(format!("`weft detach {name}` removes it")));
     }
     prepare_for_reclaim();
     let (rt, ring, served) = (opener.rt.clone(), opener.ring.clone(), served.clone());
@@ -30,7 +30,7 @@ pub fn start(opener: &Opener, served: &Rc<Served>, channel: OwnedFd) -> Outcome 
         let export = served.export.clone();
         match session::serve(rt, ring, channel, export).await {
             Ok(()) => log::about(&name, "detached"),
-            Err(e) => log::about(&name, &format!("ALERT: the block device is gone: {e}")),
+            Err(e) => log::about(&name, &format!("ALERT: the block device has failed: {e}")),
         }
         served.attached.set(false);
     };
@@ -38,9 +38,9 @@ pub fn start(opener: &Opener, served: &Rc<Served>, channel: OwnedFd) -> Outcome 
     Ok(())
 }
 
-/// The kernel, short of memory, may wait for writes to this very device while this thread asks for
-/// memory: from now on its requests must not wait for that. Both need privilege; without it,
-/// the risk stays, as for every block device served from user space.
+/// Short of memory, the kernel may wait for writes to this very device while this thread asks for
+/// memory. From now on this thread's requests must not wait for that. Both calls need privilege;
+/// without it the risk stays, as for every block device served from user space.
 fn prepare_for_reclaim() {
     if let Err(e) = configure_io_flusher_behavior(true) {
         log::line(&format!(

@@ -1,19 +1,20 @@
-//! Which arrays are served: starting what was found, looking again for what is missing.
+//! Decides which arrays are served: starts those that were found, and scans again for missing
+//! disks.
 //!
-//! One bad disk stops nothing but, at most, its own array. What can be started is started; the rest
-//! is listed in the status with the reason, and looked for again in the background:
+//! A bad disk affects at most its own array. The daemon starts what it can; the status lists the
+//! rest with the reason, and the daemon scans for it again in the background:
 //!
-//! * A disk that appears later starts its array, once a second look finds the same disks (more may
-//!   be on their way). If its array runs without it, it is taken back, and what was written since is
-//!   rebuilt. One that failed is not: the status says how to give it back.
-//! * An array that was stopped by command stays so until `weft start`.
-//! * Of two arrays of one name neither is started by itself: clients would not know whose bytes
-//!   they get. `weft start` with the id of one settles it.
-//! * A member that another program has claimed is there, and will most likely be free soon. Its
-//!   array waits: started without it, the member would have to be rebuilt.
+//! * A disk that appears later starts its array as soon as a second scan finds the same disks (more
+//!   may be about to appear). If its array already runs without it, the array takes it back and
+//!   rebuilds the regions that were written since. A disk that failed is not taken back: the status
+//!   says how to add it.
+//! * An array that was stopped by command stays stopped until `weft start`.
+//! * Of two arrays with the same name neither starts automatically, as clients could not know which
+//!   one they get. `weft start` with an id starts one.
+//! * A member that another program has claimed will most likely be free soon. Its array waits for
+//!   it: if it started without the member, it would have to rebuild it.
 //!
-//! Scans run on a thread of their own. A disk that hangs when it is opened hangs that thread, and no
-//! user.
+//! Scans run on a thread of their own, so a disk that hangs when it is opened blocks no user.
 
 mod by_command;
 
@@ -37,17 +38,17 @@ use crate::daemon::{Daemon, log, notify};
 use crate::failure::{Failure, Outcome};
 use crate::thread;
 
-/// Time between two looks while `--wait` lasts.
+/// Time between two scans during `--wait`.
 const LOOK_SOON: Nanos = SECOND / 2;
-/// Time between two looks later, while there is news.
+/// Time between two scans later, while something changes.
 const LOOK_EVERY: Nanos = 5 * SECOND;
-/// The same after many looks without news.
+/// The same after many scans without change.
 const LOOK_SELDOM: Nanos = 60 * SECOND;
 
-/// What is known of arrays and disks that are not served.
+/// The arrays and disks that are not served.
 #[derive(Debug)]
 pub struct Pending {
-    /// Where members are.
+    /// Where to search for members.
     places: RefCell<Vec<SearchPlace>>,
     /// Serve only these, by name or id; all if empty.
     only: Vec<String>,
@@ -58,22 +59,22 @@ pub struct Pending {
     pub unused: RefCell<Vec<UnusedDisk>>,
     /// Stopped by command.
     stopped: RefCell<BTreeSet<Id>>,
-    /// Taken out of service after an internal error, which nothing but a new daemon mends.
+    /// Taken out of service after an internal error; only a restart of the daemon brings them back.
     failed: RefCell<BTreeMap<Id, Failure>>,
-    /// The members found by the last look, for each array that was not started.
+    /// The members that the last scan found, for each array that was not started.
     last_seen: RefCell<BTreeMap<Id, Vec<String>>>,
-    /// The first look is over.
+    /// The first scan is complete.
     is_up: Cell<bool>,
 }
 
-/// How eager a look is to start arrays that are not complete.
+/// When a scan may start arrays that are not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// Wait for the rest.
+    /// Not yet: wait for the missing members.
     Wait,
-    /// Start what can be started.
+    /// Now, if they can run without them.
     Now,
-    /// Start it if the look before found the same members.
+    /// If the previous scan found the same members.
     Settled,
 }
 
@@ -94,13 +95,13 @@ impl Pending {
         }
     }
 
-    /// Whether a further look may find what is missing.
+    /// Whether another scan may find what is missing.
     fn is_incomplete(&self) -> bool {
         self.not_started.borrow().iter().any(|array| !array.stopped)
             || self.unused.borrow().iter().any(|disk| disk.attention)
     }
 
-    /// Looks there too from now on; what is gone from there is not missed.
+    /// Adds places to scan; a disk that disappears from them is not reported as missing.
     fn add_places(&self, more: impl IntoIterator<Item = String>) {
         let mut places = self.places.borrow_mut();
         for text in more {
@@ -124,7 +125,7 @@ impl Pending {
         self.not_started.borrow_mut().push(array);
     }
 
-    /// Replaces what is known by what the last look found; news go to the log.
+    /// Replaces the lists with the results of the last scan, and logs what changed.
     fn set(&self, not_started: Vec<NotStarted>, unused: Vec<UnusedDisk>) -> bool {
         let before = self.not_started.replace(not_started);
         let unused_before = self.unused.replace(unused);
@@ -146,7 +147,7 @@ impl Pending {
 }
 
 impl Daemon {
-    /// The first start: waits for `--wait` until the arrays seen are complete.
+    /// The first start: waits, at most for `--wait`, until the arrays seen are complete.
     ///
     /// # Errors
     /// If nothing could be started.
@@ -174,24 +175,24 @@ impl Daemon {
         };
         if let Some(wanted) = pending.only.iter().find(missed) {
             return Err(Failure::new(format!("no member of an array {wanted} was found"))
-                .hint("`weft examine DISK` says to which array a disk belongs"));
+                .hint("`weft examine DISK` shows which array a disk belongs to"));
         }
         if let Some(array) = pending.not_started.borrow().first() {
             return Err(Failure { hint: array.hint.clone(), ..Failure::new(&*array.why) });
         }
         if let Some(disk) = pending.unused.borrow().iter().find(|disk| disk.attention) {
             let failure = Failure::new(format!("{}: {}", disk.disk, disk.why));
-            // The daemon ends: it looks for nothing again.
+            // The daemon ends, so it will not search again.
             let hint = disk.hint.as_deref().filter(|hint| *hint != LOOKED_FOR_AGAIN);
-            return Err(failure.hint(hint.unwrap_or("check the name, and that it can be read")));
+            return Err(failure.hint(hint.unwrap_or("check the name, and that you may read it")));
         }
         let places = pending.places.borrow();
         let places: Vec<&str> = places.iter().map(|place| place.text.as_str()).collect();
         Err(Failure::new(format!("no members found in {}", places.join(", ")))
-            .hint("make an array with `weft create`, or name the disks themselves"))
+            .hint("create an array with `weft create`, or name its disks"))
     }
 
-    /// Looks again, as long as something is missing, until the daemon stops.
+    /// Scans again, as long as something is missing, until the daemon stops.
     pub(super) async fn keep_looking(self: Rc<Self>) {
         let mut pause = LOOK_EVERY;
         while !self.stopping.get() {
@@ -205,14 +206,14 @@ impl Daemon {
         }
     }
 
-    /// Looks again now, because a person asked for it.
+    /// Scans now, at a user's request.
     pub(super) async fn look_now(&self) {
         if let Err(failure) = self.look(Patience::Now).await {
-            log::line(&format!("could not look for disks: {failure}"));
+            log::line(&format!("could not scan for disks: {failure}"));
         }
     }
 
-    /// Looks at all places and starts what can be started. Returns whether there is news.
+    /// Scans all places and starts what can be started. Returns whether anything changed.
     async fn look(&self, patience: Patience) -> Result<bool, Failure> {
         let scan = self.scan(&[]).await?;
         let _turn = self.starting.acquire(1).await;
@@ -279,8 +280,8 @@ impl Daemon {
         self.arrays.borrow().values().any(|served| served.array.identities().0 == found.id)
     }
 
-    /// What keeps an array from being started by itself: `None` if nothing does, an empty list item
-    /// if it was not asked for at all.
+    /// What keeps an array from starting automatically: `None` if nothing does, an empty list item
+    /// if the array was not asked for at all.
     fn keeps_from_starting(
         &self,
         found: &FoundArray,
@@ -310,18 +311,18 @@ impl Daemon {
         }
         let why = match other {
             Some(other) => {
-                format!("two arrays are called {name}: {} and {}", found.id, other.id)
+                format!("two arrays are named {name}: {} and {}", found.id, other.id)
             }
-            None => format!("another array called {name} is being served"),
+            None => format!("another array named {name} is being served"),
         };
         let hint = format!(
-            "`weft start {}` starts this one; `weft serve --array ID` always picks one of them",
+            "`weft start {}` starts this one; `weft serve --array ID` always picks that one",
             found.id
         );
         Some(Some(pending.note_not_started(found, &why, Some(hint))))
     }
 
-    /// Assembles an array of the members that were found, and serves it. Members that cannot be
+    /// Assembles an array from the members that were found, and serves it. Members that cannot be
     /// opened go to `unused`.
     async fn start_one(
         &self,
@@ -362,7 +363,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes members back that were not there when their arrays were started.
+    /// Takes back members that were absent when their arrays started.
     async fn take_back_absent(&self, all: &[FoundArray]) {
         let served: Vec<Rc<Served>> = self.arrays.borrow().values().cloned().collect();
         for served in served.iter().filter(|served| !served.read_only) {
@@ -380,7 +381,7 @@ impl Daemon {
         }
     }
 
-    /// Members that were found of arrays that run without them.
+    /// Members of arrays that already run without them.
     fn left_out(&self, all: &[FoundArray]) -> Vec<UnusedDisk> {
         let arrays = self.arrays.borrow();
         let mut left_out = Vec::new();
@@ -392,13 +393,13 @@ impl Daemon {
                 let place = &member.place;
                 let add = if served.array.slot_left_by(&member.superblock).is_some() {
                     format!(
-                        "`weft add {name} {place}` takes it back: only what was written since it \
-                         left is rebuilt"
+                        "`weft add {name} {place}` takes it back: only the regions written since it \
+                         left are rebuilt"
                     )
                 } else {
-                    format!("`weft add {name} {place} --force` makes it a spare, to be rebuilt on")
+                    format!("`weft add {name} {place} --force` makes it a spare to rebuild onto")
                 };
-                let failure = Failure::new(format!("{name} runs without it"))
+                let failure = Failure::new(format!("{name} is running without it"))
                     .hint(format!("{add}; `weft wipe {place} --force` frees it"));
                 left_out.push(scan::unused(place, &failure, false));
             }
@@ -407,24 +408,24 @@ impl Daemon {
     }
 }
 
-/// Members that are left out, because they missed writes, are worth a word.
+/// Logs members that are left out because they missed writes.
 async fn tell_unused(name: &str, disks: &[Rc<dyn Disk>], force_degraded: bool) {
-    // All at once: of disks that do not answer, each takes its time limit.
+    // All at once: each disk that does not answer takes its full time limit.
     let found = disks.iter().map(|disk| async move {
         let superblock = read_superblock(&**disk).await;
         Found { disk: disk.info().clone(), superblock }
     });
     let found = join_all(found).await;
-    // Whether it survives what is missing is not the question here.
+    // Whether the array survives what is missing is decided elsewhere.
     if let Ok(assembly) = decide(&found, force_degraded, &|_, _| true) {
         for unused in &assembly.unused {
             let disk = &found[unused.index].disk.name;
-            log::about(name, &format!("ALERT: {disk} is left out: {}", unused.why));
+            log::about(name, &format!("ALERT: {disk} is not used: {}", unused.why));
         }
     }
 }
 
-/// Says what to do about an array that cannot be assembled.
+/// The failure of an array that cannot be assembled, with what to do.
 fn explain(error: ArrayError) -> Failure {
     let failure = Failure::new(error.to_string());
     match error {

@@ -1,7 +1,7 @@
-//! What is known of the disks of the arrays: which hardware they are, and what went through them.
+//! The disks of the arrays: which hardware they are, and their I/O.
 //!
-//! Both are looked up when a disk is opened and kept when it fails, because it is the failed disk
-//! that a person must find. What stands at its path later may be another disk.
+//! Both are looked up when a disk is opened and kept when it fails, because the user must find the
+//! failed disk. The path may lead to another disk later.
 
 use weft_array::{MemberState, Status};
 use weft_disk::{Counters, Disk};
@@ -14,14 +14,14 @@ use crate::device::Device;
 /// A disk that was opened.
 #[derive(Debug)]
 pub struct Opened {
-    /// What its name stood for; nothing if that is no path.
+    /// The file or device that its name led to; `None` if that is not a path.
     pub identity: Option<Identity>,
     device: Device,
     counters: Option<Counters>,
 }
 
 impl Opened {
-    /// What there is to know of `disk`, which was opened as `place`.
+    /// Looks up `disk`, which was opened as `place`.
     pub fn new(place: &str, disk: &dyn Disk) -> Self {
         let (identity, device) = (Identity::of(place), Device::at(place));
         Self { identity, device, counters: disk.counters() }

@@ -1,10 +1,9 @@
-//! Ending while arrays are block devices.
+//! Ending while arrays are attached as block devices.
 //!
-//! A daemon that ends under a mounted file system takes its unwritten pages along: the device gives
-//! errors from then on. At a shutdown SIGTERM often comes before the unmounting. So the daemon then
-//! attaches nothing new, serves on until the devices are not used any more, for at most
-//! `--stop-timeout`, and says what it waits for. Devices that are not used it takes away itself
-//! where it may.
+//! If a daemon ends under a mounted file system, the kernel's unwritten pages are lost: the device
+//! returns errors from then on. At a shutdown SIGTERM often comes before the unmounting. So the
+//! daemon attaches nothing new, serves until the devices are no longer used, for at most
+//! `--stop-timeout`, and logs what it waits for. It removes unused devices itself where it may.
 
 use std::rc::Rc;
 
@@ -17,16 +16,16 @@ use crate::thread;
 
 const LOOK_EVERY: Nanos = 300 * MILLISECOND;
 
-/// What became of the block devices of a look.
+/// The block devices found by a look.
 struct Look {
     /// Arrays that are still used, with their users in words.
     used: Vec<(String, String)>,
-    /// Arrays whose unused device could not be taken away, with the reason.
+    /// Arrays whose unused device could not be removed, with the reason.
     left: Vec<(String, String)>,
 }
 
 impl Daemon {
-    /// Waits until no array is in use as a block device, but not beyond `--stop-timeout`.
+    /// Waits until no array is in use as a block device, for at most `--stop-timeout`.
     pub(super) async fn drain(self: Rc<Self>) {
         let deadline = self.opener.rt.now().saturating_add(self.stop_timeout);
         let mut said = Vec::new();
@@ -37,16 +36,16 @@ impl Daemon {
             }
             let dir = self.dir.clone();
             let look = thread::elsewhere(move || look(&dir, &attached)).await;
-            // What cannot be looked at may be in use.
+            // A device that cannot be examined may be in use.
             let Look { used, left } = look.unwrap_or_else(|failure| Look {
-                used: vec![("weft".to_owned(), format!("not to be looked at: {failure}"))],
+                used: vec![("weft".to_owned(), format!("cannot be examined: {failure}"))],
                 left: Vec::new(),
             });
             for (name, why) in left {
                 log::about(
                     &name,
                     &format!(
-                        "its unused block device stays ({why}): clean up with `weft detach {name}`"
+                        "its unused block device stays ({why}): remove it with `weft detach {name}`"
                     ),
                 );
             }
@@ -59,15 +58,15 @@ impl Daemon {
                     log::about(
                         name,
                         &format!(
-                            "ALERT: stopped while its block device is {user}: it gives errors from now on"
+                            "ALERT: stopped while its block device is {user}: it returns errors from now on"
                         ),
                     );
                 } else if !said.contains(&(name.clone(), user.clone())) {
                     log::about(
                         name,
                         &format!(
-                            "ALERT: stopping waits for its block device, which is {user}; unmount \
-                             or close it (a second signal ends at once)"
+                            "ALERT: cannot stop yet: its block device is {user}; unmount or close it \
+                             (a second signal ends the daemon at once)"
                         ),
                     );
                 }
@@ -83,7 +82,7 @@ impl Daemon {
         }
     }
 
-    /// What keeps a block device from going away, for a command that is refused.
+    /// The user that keeps a block device in use, for the refusal of a command.
     pub(super) async fn user_of(&self, array: &str) -> Option<String> {
         let (dir, array) = (self.dir.clone(), array.to_owned());
         let look = move || Attachment::of(&dir, &array)?.user_and_processes();

@@ -59,7 +59,7 @@ impl Export for ArrayExport {
     }
 
     fn block_sizes(&self) -> BlockSizes {
-        // Any byte may be written, and what is not whole blocks is read first.
+        // Any byte may be written; the array first reads what is not whole blocks.
         let preferred = u32::try_from(self.array.block_bytes()).unwrap_or(4096).max(4096);
         BlockSizes { min: 1, preferred, ..BlockSizes::default() }
     }
@@ -81,7 +81,7 @@ impl Export for ArrayExport {
             let len = buf.len();
             match self.isolation.guard(self.array.read(offset, buf)).await {
                 Ok((result, buf)) => (result.map_err(export_error), buf),
-                // The buffer is with the request, which may still be under way.
+                // The request still holds the buffer, and may still be in flight.
                 Err(error) => (Err(isolated(error)), Buf::zeroed(len)),
             }
         })

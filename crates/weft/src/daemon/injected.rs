@@ -1,20 +1,20 @@
-//! Faults in the program, on demand: for tests of what a panic costs. Only debug builds have them.
+//! Injected faults, to test what a panic costs. Only debug builds have them.
 //!
-//! `WEFT_PANIC_AT` names a file. As long as there is one, the place that it names panics:
-//! `flush DISK` in the engine, where a member is flushed; `SIGHUP` in what belongs to no array.
+//! `WEFT_PANIC_AT` names a file. While it exists, the place that it names panics: `flush DISK` in
+//! the engine, where a member is flushed; `SIGHUP` in code that belongs to no array.
 
 use std::rc::Rc;
 
 use weft_disk::{Disk, DoneFuture, Layer};
 
-/// Panics if this place was asked to.
+/// Panics if the file asks for this place.
 pub fn panic_point(place: &str) {
     let Some(file) = std::env::var_os("WEFT_PANIC_AT") else { return };
     let wanted = std::fs::read_to_string(file).unwrap_or_default();
     assert!(wanted != place, "asked for at {place}");
 }
 
-/// A member whose flushes are such places.
+/// A member with such a place in its flushes.
 pub struct Faulty(pub Rc<dyn Disk>);
 
 impl Layer for Faulty {

@@ -1,17 +1,18 @@
 //! One array's fault must not take the others down.
 //!
-//! A panic in the engine is a fault in the program: the array that it happened in is not what the
-//! program takes it for. Its tasks are a domain of failure of the executor ([`weft_rt::Rt::domain`]):
-//! they are dropped where they stand, and nothing is written to its members any more. For them this
-//! is a crash, which the next start recovers from; what was acknowledged is safe. The other arrays
-//! share nothing with it but the executor, the ring and the queues of their own disks.
+//! A panic in the engine is a bug: the array it happened in is no longer in the state that the
+//! program assumes. The array's tasks are a failure domain of the executor
+//! ([`weft_rt::Rt::domain`]): they are dropped where they stand, and write nothing more to its
+//! members. To the members this is a crash, from which the next start recovers; acknowledged data
+//! is safe. The other arrays share only the executor, the ring and the queues of their own disks
+//! with it.
 //!
-//! The array is also called from outside of its domain: by the connections of clients, the FUSE
-//! channel, the commands. They do so through [`Isolation::guard`] and [`Isolation::call`], which end
-//! the domain if the call panics, and give an error from then on, also to calls that wait.
+//! The array is also called from outside its domain: by client connections, the FUSE channel and
+//! commands. They call it through [`Isolation::guard`] and [`Isolation::call`], which end the
+//! domain if the call panics, and return an error from then on, also to calls that wait.
 //!
-//! What serves one NBD client is such a domain, too (`weft-nbd`). A panic anywhere else ends the
-//! daemon: see [`end_on_panic`].
+//! The code that serves one NBD client is such a domain, too (`weft-nbd`). A panic anywhere else
+//! ends the daemon: see [`end_on_panic`].
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -26,13 +27,13 @@ use crate::daemon::log;
 use crate::failure::{Failure, INTERNAL_ERROR};
 
 thread_local! {
-    /// What the panic hook was told last on this thread.
+    /// What the panic hook last heard on this thread.
     static LAST: RefCell<String> = RefCell::default();
 }
 
 /// The boundary around one array.
 pub struct Isolation {
-    /// Of the array's domain.
+    /// The domain of the array.
     rt: Rt,
     state: Rc<State>,
 }
@@ -40,12 +41,12 @@ pub struct Isolation {
 #[derive(Default)]
 struct State {
     cause: RefCell<Option<String>>,
-    /// Calls that wait: woken when the domain ends.
+    /// Waiting calls, woken when the domain ends.
     waiting: RefCell<Vec<Option<Waker>>>,
     free: RefCell<Vec<usize>>,
 }
 
-/// The array has failed; nothing is done on it any more.
+/// The array has failed; it takes no more calls.
 #[derive(Debug, Clone)]
 pub struct Isolated {
     cause: String,
@@ -86,7 +87,7 @@ impl Isolation {
         Rc::new(Self { rt: rt.domain(failed), state })
     }
 
-    /// The executor for what belongs to the array.
+    /// The executor for the array's tasks.
     pub fn rt(&self) -> &Rt {
         &self.rt
     }
@@ -101,10 +102,10 @@ impl Isolation {
     /// Calls the array.
     ///
     /// # Errors
-    /// If it has failed, or does so now.
+    /// If the array has failed, or fails now.
     pub fn call<T>(&self, work: impl FnOnce() -> T) -> Result<T, Isolated> {
         self.check()?;
-        // What a panic leaves half-changed belongs to the array, and is not used again.
+        // State that a panic leaves half-changed belongs to the array, and is not used again.
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(value) => Ok(value),
             Err(panic) => Err(self.fail(panic)),
@@ -112,14 +113,14 @@ impl Isolation {
     }
 
     fn fail(&self, panic: Box<dyn Any + Send>) -> Isolated {
-        // What was thrown may panic when it is dropped.
+        // The panic's payload may itself panic when it is dropped.
         std::mem::forget(panic);
         self.rt.fail_domain();
-        // Not known yet if this is within the end of the domain.
+        // Not known yet while the domain is ending.
         self.check().err().unwrap_or_else(|| Isolated { cause: LAST.with_borrow(Clone::clone) })
     }
 
-    /// Drives a call of the array.
+    /// Polls a call of the array to its end.
     ///
     /// # Errors
     /// If the array has failed, or does so before the call ends.
@@ -139,14 +140,14 @@ impl Isolation {
         })
         .await;
         if result.is_err() {
-            // It may hold parts of the array.
+            // The call may hold parts of the array.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(work)));
         }
         result
     }
 }
 
-/// A call's place among those that wait.
+/// A call's place in the list of waiting calls.
 struct Waiting<'a> {
     state: &'a State,
     place: Cell<Option<usize>>,
@@ -171,7 +172,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(place) = self.place.get() else { return };
-        // The list is gone when the array has failed.
+        // The list is gone once the array has failed.
         if let Some(waiting) = self.state.waiting.borrow_mut().get_mut(place) {
             *waiting = None;
             self.state.free.borrow_mut().push(place);
@@ -179,12 +180,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// From now on a panic is logged as what it is, with its place, and not in the words of the
-/// language.
+/// From now on a panic is logged with its place, in plain words.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|info| {
         let said = describe(info);
-        log::line(&format!("ALERT: {said}; this is a fault in weft, please report it"));
+        log::line(&format!("ALERT: {said}; this is a bug in weft, please report it"));
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
             log::line(&trace.to_string());
@@ -202,8 +202,8 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
 }
 
 /// Runs the daemon's thread. A panic that belongs to no array ends the process at once, with
-/// [`INTERNAL_ERROR`] so that a service manager starts it again: nothing is stopped in order, since
-/// nothing is known to be in order. The next start recovers the arrays.
+/// [`INTERNAL_ERROR`] so that a service manager restarts it. Nothing is shut down in order, because
+/// no state can be trusted. The next start recovers the arrays.
 pub fn end_on_panic<T>(work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         log::line(&format!(

@@ -1,4 +1,4 @@
-//! The daemon's log: one line a fact, on standard error, where systemd and shells look for it.
+//! The daemon's log: one line per fact, on standard error, where systemd and shells expect it.
 
 use weft_array::{Array, ArrayState, Event, MemberState};
 
@@ -16,7 +16,7 @@ pub fn about(array: &str, text: &str) {
     line(&format!("{array}: {text}"));
 }
 
-/// Says how an array stands as it is started; loudly, if something is missing.
+/// Logs the state of an array at its start, with an ALERT for what is missing.
 pub fn started(array: &Array) {
     let status = array.status();
     let name = &status.name;
@@ -28,11 +28,11 @@ pub fn started(array: &Array) {
         about(name, &format!("ALERT: slot {number} is {state}{disk}"));
     }
     if status.state == ArrayState::Degraded && status.spares.is_empty() {
-        about(name, &format!("ALERT: no spare; give it a disk with `weft add {name} DISK`"));
+        about(name, &format!("ALERT: no spare; add a disk with `weft add {name} DISK`"));
     }
 }
 
-/// Says what happened to an array, and how it then stands if that changed.
+/// Logs what happened to an array, and its redundancy if that changed.
 pub fn event(array: &Array, event: &Event) {
     let status = array.status();
     let now = redundancy(&status);
@@ -40,7 +40,7 @@ pub fn event(array: &Array, event: &Event) {
         Event::MemberFailed { slot, disk, cause } => {
             let paused = if status.paused {
                 format!(
-                    "; maintenance is paused, so no spare is taken: `weft rebuild {} resume`",
+                    "; no spare is used while maintenance is paused: `weft rebuild {} resume`",
                     status.name
                 )
             } else {
@@ -49,43 +49,43 @@ pub fn event(array: &Array, event: &Event) {
             format!("ALERT: slot {slot} ({disk}) failed: {cause}; {now}{paused}")
         }
         Event::ArrayBroken { cause } => {
-            format!("ALERT: no more writes, one failure was too many: {cause}")
+            format!("ALERT: array failed, too many members lost; writes stopped: {cause}")
         }
         Event::ReadErrorRepaired { slot, offset, len } => {
-            format!("slot {slot}: {len} unreadable bytes at {offset} repaired from redundancy")
+            format!("slot {slot}: repaired {len} unreadable bytes at {offset} from redundancy")
         }
         Event::NoSpace { slot, disk } => format!(
-            "ALERT: slot {slot} ({disk}) has no space left, and writes wait for it: free some, or `weft fail {} {slot}`",
+            "ALERT: slot {slot} ({disk}) has no space left, and writes wait: free some space, or `weft fail {} {slot}`",
             status.name
         ),
         Event::RebuildStarted { slot, disk } => format!("rebuilding slot {slot} onto {disk}"),
-        Event::MemberReturned { slot, disk, stale_regions } => format!(
-            "{disk} is back in slot {slot}; {stale_regions} regions were written since it left, and are rebuilt"
-        ),
+        Event::MemberReturned { slot, disk, stale_regions } => {
+            format!("{disk} is back in slot {slot}; {stale_regions} regions to rebuild")
+        }
         Event::ReplaceStarted { slot, disk } => {
-            format!("copying slot {slot} to {disk}, its replacement")
+            format!("replacing slot {slot}: copying it to {disk}")
         }
         Event::ReplaceFinished { slot, disk } => {
-            format!("slot {slot} is {disk} now; its old disk is free")
+            format!("slot {slot} is now {disk}; its old disk is free")
         }
         Event::ReplacementFailed { slot, disk, cause } => {
             format!(
-                "ALERT: {disk}, the replacement of slot {slot}, failed: {cause}; the slot's member stays"
+                "ALERT: {disk}, the replacement of slot {slot}, failed: {cause}; the old member stays"
             )
         }
-        Event::RebuildFinished { slot } => format!("slot {slot} is rebuilt; {now}"),
+        Event::RebuildFinished { slot } => format!("slot {slot} rebuilt; {now}"),
         Event::ResyncStarted { regions } => {
-            format!("parity may not match the data: resync of {regions} regions")
+            format!("parity may not match the data: resyncing {regions} regions")
         }
-        Event::ResyncFinished => "resync is done".to_owned(),
+        Event::ResyncFinished => "resync finished".to_owned(),
         Event::ScrubFinished { mismatches, repaired } => {
-            format!("scrub is done: {mismatches} mismatches, {repaired} repaired")
+            format!("scrub finished: {mismatches} mismatches, {repaired} repaired")
         }
-        Event::JobStalled { job, cause } => format!("ALERT: {job} cannot go on: {cause}"),
+        Event::JobStalled { job, cause } => format!("ALERT: {job} stalled: {cause}"),
         Event::SpareFailed { disk, cause } => {
-            format!("ALERT: the spare {disk} failed ({cause}) and was removed; replace it")
+            format!("ALERT: spare {disk} failed ({cause}) and was removed; add another")
         }
-        Event::SpareAdded { disk } => format!("{disk} is a spare"),
+        Event::SpareAdded { disk } => format!("{disk} added as a spare"),
     };
     about(&status.name, &text);
 }

@@ -1,9 +1,9 @@
 //! The daemon: `weft serve`.
 //!
-//! One thread – pinned to a processor, with one io_uring – drives the disks, the arrays, the
-//! NBD sockets and the FUSE channels: a request is accepted, carried out and answered without ever
-//! crossing to another core. Beside it there are only threads that mostly sleep: signals, and
-//! the control socket ([`crate::control`]); they pass messages into [`Daemon::run`].
+//! One thread – pinned to a processor, with one io_uring – drives the disks, the arrays, the NBD
+//! sockets and the FUSE channels: a request is received, carried out and answered on the same core.
+//! The other threads mostly sleep: one for signals, and those of the control socket
+//! ([`crate::control`]). They pass messages to [`Daemon::run`].
 
 mod attached;
 mod bring_up;
@@ -54,41 +54,41 @@ use isolation::Isolation;
 use served::Served;
 pub use start::refuse_remote;
 
-/// What reaches the engine's thread from the others.
+/// Messages from the other threads to the engine's thread.
 #[derive(Debug)]
 enum Message {
     /// A command.
     Call(Call),
-    /// SIGHUP, or a signal that asks to end.
+    /// SIGHUP, or a signal to stop.
     Signal(i32),
-    /// The first start is over.
+    /// The first start is complete.
     Started(Outcome),
-    /// No array is in use as a block device any more, or time is up.
+    /// No array is in use as a block device any more, or the time limit has passed.
     Drained,
 }
 
-/// Everything the engine's thread holds.
+/// The state of the engine's thread.
 struct Daemon {
     me: Weak<Self>,
     opener: Opener,
     dir: RuntimeDir,
-    /// The queue before each member.
+    /// Configuration of the members' queues.
     queue: QueueConfig,
     server: Server,
     arrays: RefCell<BTreeMap<String, Rc<Served>>>,
-    /// What is not served, and where to look for it.
+    /// The arrays that are not served, and where to search for them.
     pending: Pending,
-    /// One array is started at a time.
+    /// Arrays start one at a time.
     starting: Semaphore,
-    /// Disks of arrays, by the names that they were opened by.
+    /// Disks of arrays, by the names under which they were opened.
     opened: RefCell<BTreeMap<String, Opened>>,
-    /// Members whose names stand for nothing any more, by array.
+    /// Members whose file or device node has gone, by array.
     vanished: RefCell<BTreeMap<String, Vec<VanishedDisk>>>,
     /// NBD endpoints, as a prefix and a suffix around an export's name.
     endpoints: Vec<(String, String)>,
-    /// How long a signal to end waits for block devices in use.
+    /// How long a signal to stop waits for block devices in use.
     stop_timeout: Nanos,
-    /// Nothing new is attached or started.
+    /// Stopping: nothing new is attached or started.
     stopping: Cell<bool>,
     json: bool,
 }
@@ -96,13 +96,13 @@ struct Daemon {
 /// `weft serve`: returns when it has been stopped.
 pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     refuse_remote(args.listen, args.allow_remote)?;
-    // Held until the process ends: what `weft stop` waits for.
+    // Held until the process ends, which `weft stop` waits for.
     let _lock = dir.claim()?;
     dir.clear_sockets();
     let (messages, inbox) = unbounded();
     listen_for_signals(messages.clone())?;
     start::pin_thread();
-    // A disk that hangs keeps its places in the ring: so there are enough for a dozen of them.
+    // A hung disk keeps its places in the ring, so there are enough for a dozen of them.
     let usual = RingConfig::default();
     let disk_ops_max = usual.disk_ops_max.max(14 * (u32::from(args.disk_depth) + 8));
     let (rt, ring) = crate::thread::start(RingConfig { disk_ops_max, ..usual })?;
@@ -162,7 +162,7 @@ async fn run(
             connections.wait_answered(&daemon.opener.rt, 2000 * MILLISECOND).await;
         }
         Ended::Signal => {}
-        // What kept us from starting is what the caller must know.
+        // The reason for not starting is what the caller must see.
         Ended::NotStarted(failure) => return Err(failure),
     }
     log::line("stopped");
@@ -171,10 +171,10 @@ async fn run(
 
 /// Why the daemon ends.
 enum Ended {
-    /// By `weft stop`.
+    /// `weft stop` asked for it.
     Asked(Call),
     Signal,
-    /// There is nothing to serve.
+    /// Nothing could be started.
     NotStarted(Failure),
 }
 
@@ -184,7 +184,7 @@ fn open_control(
 ) -> Result<Connections, Failure> {
     let path = dir.control_socket();
     let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
-    // The folder is this user's own; the mode says so once more.
+    // The folder belongs to this user; the mode guards it once more.
     let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(&path);
     rustix::process::umask(before);
@@ -195,8 +195,8 @@ fn open_control(
 fn listen_for_signals(messages: UnboundedSender<Message>) -> Outcome {
     crate::thread::on_signals(move |signal, before| {
         if before > 0 && signal != SIGHUP {
-            // What was acknowledged after a flush is safe; the next start recovers the rest.
-            log::line("asked again: ending at once, without stopping the arrays");
+            // What was flushed is safe; the next start recovers the rest.
+            log::line("second signal: ending at once, without stopping the arrays");
             std::process::exit(1);
         }
         let _ = messages.unbounded_send(Message::Signal(signal));
@@ -204,7 +204,7 @@ fn listen_for_signals(messages: UnboundedSender<Message>) -> Outcome {
 }
 
 impl Daemon {
-    /// Opens a member, or a disk that is to be one, with a queue before it.
+    /// Opens a member, or a disk to become one, behind a queue.
     async fn open_member(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
         let disk = self.opener.open(place, look_only).await?;
         self.opened.borrow_mut().insert(place.to_owned(), Opened::new(place, &*disk));
@@ -213,7 +213,7 @@ impl Daemon {
         Ok(Rc::new(QueuedDisk::new(disk, self.queue)))
     }
 
-    /// Carries out commands until the daemon is asked to end.
+    /// Carries out commands until the daemon is asked to stop.
     async fn run(
         self: &Rc<Self>,
         mut inbox: UnboundedReceiver<Message>,
@@ -236,7 +236,7 @@ impl Daemon {
                 Some(Message::Started(Err(failure))) => return Ended::NotStarted(failure),
                 Some(Message::Started(Ok(()))) => self.begin_service(),
                 Some(Message::Signal(SIGHUP)) => {
-                    log::line("SIGHUP: looking again for disks that are missing");
+                    log::line("SIGHUP: scanning for missing disks");
                     let daemon = self.clone();
                     drop(self.opener.rt.spawn(async move {
                         #[cfg(debug_assertions)]
@@ -260,7 +260,7 @@ impl Daemon {
         }
     }
 
-    /// What can be served is: tells so, and looks after the rest from now on.
+    /// Everything that can be served is served: announces it, and starts the background tasks.
     fn begin_service(self: &Rc<Self>) {
         if self.stopping.get() {
             return;
@@ -272,12 +272,12 @@ impl Daemon {
         drop(self.opener.rt.spawn(self.clone().watch_members()));
     }
 
-    /// The boundary around an array that is to be started. If it fails behind it, the array counts
-    /// as not started; its clients keep their connections, and get errors.
+    /// The boundary around an array that is about to start. If the array fails, it counts as not
+    /// started; its clients keep their connections, and get errors.
     fn isolate(&self, id: Id, name: &str) -> Rc<Isolation> {
         let (me, rt, name) = (self.me.clone(), self.opener.rt.clone(), name.to_owned());
         Isolation::new(&self.opener.rt, move |isolated| {
-            // In a turn of its own: whoever called the array may be looking at the list.
+            // In a task of its own: the caller of the array may hold the list.
             drop(rt.spawn(async move {
                 let failure = Failure::from(isolated);
                 log::about(&name, &format!("ALERT: {failure}"));
@@ -301,16 +301,16 @@ impl Daemon {
         let Some(name) = attached.first() else { return Ok(()) };
         let user = self.user_of(name).await.map_or_else(String::new, |user| format!(", {user}"));
         Err(Failure::new(format!("{name} is attached as a block device{user}"))
-            .hint(format!("unmount it, `weft detach {name}`, then stop; nothing was changed")))
+            .hint(format!("unmount it, run `weft detach {name}`, then stop; nothing was changed")))
     }
 
-    /// Ends service, then stops every array cleanly; gives their names.
+    /// Ends service, then stops every array cleanly; returns their names.
     async fn stop_all(&self) -> Result<Vec<String>, Failure> {
-        // An array that is just being started is stopped like the others.
+        // An array that is just starting is stopped like the others.
         let _turn = self.starting.acquire(1).await;
         let cut = self.server.shutdown().await;
         if cut > 0 {
-            log::line(&format!("{cut} clients did not finish and were cut off"));
+            log::line(&format!("disconnected {cut} clients that did not finish"));
         }
         let arrays = std::mem::take(&mut *self.arrays.borrow_mut());
         let stopped = join_all(arrays.values().map(|served| served.stop())).await;
@@ -318,7 +318,7 @@ impl Daemon {
         Ok(arrays.into_keys().collect())
     }
 
-    /// Tells on standard output that clients of an array may come.
+    /// Announces on standard output that clients of an array may connect.
     fn announce(&self, name: &str) {
         let uris = self.uris(name);
         if self.json {

@@ -7,10 +7,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
 
-/// How much longer systemd shall wait for what is under way.
+/// How much longer systemd should wait for the current operation.
 const EXTENSION: Duration = Duration::from_secs(20);
 
-/// Asks for more time to start or stop; to be repeated while it takes longer.
+/// Asks for more time to start or stop; repeated as long as that takes.
 pub fn extend_timeout() {
     systemd(&format!("EXTEND_TIMEOUT_USEC={}", EXTENSION.as_micros()));
 }

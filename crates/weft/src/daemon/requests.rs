@@ -58,7 +58,7 @@ impl Daemon {
             }
             Request::RebuildPolicy { array, change } => self.rebuild_policy(&array, &change).await,
             Request::Attach { .. } if self.stopping.get() => {
-                Err(Failure::new("the daemon is stopping: it attaches nothing any more"))
+                Err(Failure::new("the daemon is stopping and attaches no more arrays"))
             }
             Request::Attach { array } => self.find(&array).and_then(|served| {
                 let channel = descriptor
@@ -91,8 +91,8 @@ impl Daemon {
             }
             let names: Vec<&str> = arrays.keys().map(String::as_str).collect();
             match names.as_slice() {
-                [] => failure.hint("none is; `weft start DISK…` starts one"),
-                _ => failure.hint(format!("served are: {}", names.join(", "))),
+                [] => failure.hint("no array is; `weft start DISK…` starts one"),
+                _ => failure.hint(format!("these are: {}", names.join(", "))),
             }
         })
     }
@@ -102,7 +102,7 @@ impl Daemon {
             Some(wanted) => vec![self.find(wanted)?],
             None => self.arrays.borrow().values().cloned().collect(),
         };
-        // One that fails just now is among those not started the next time.
+        // An array that fails just now is listed as not started the next time.
         let arrays = chosen.iter().filter_map(|served| {
             let status = served.isolation.call(|| served.array.status()).ok()?;
             let nbd_uris = self.uris(&status.name);
@@ -153,15 +153,15 @@ impl Daemon {
         }
         let slot = find_member(&served, member)?;
         if slot.state == MemberState::Missing {
-            return Err(Failure::new(format!("slot {} is missing already", slot.slot))
+            return Err(Failure::new(format!("slot {} is already missing", slot.slot))
                 .hint("`weft status` shows the members"));
         }
         if served.array.essential_slots().contains(&slot.slot) {
             return Err(Failure::new(format!(
-                "{} cannot be failed: the array would lose data",
+                "cannot fail {}: the array would lose data",
                 slot.disk
             ))
-            .hint("add a disk and let it be rebuilt first; nothing was changed"));
+            .hint("add a disk and wait for its rebuild first; nothing was changed"));
         }
         let left = served.array.redundancy_without(slot.slot);
         if !dry_run {
@@ -176,9 +176,9 @@ impl Daemon {
         }))
     }
 
-    /// Opens a disk that is to join an array; refuses one that holds something, and whatever is
-    /// forced one that is in use here. That is told by what stands on it: names, also those of the
-    /// kernel, differ for one disk that is reached in two ways.
+    /// Opens a disk that is to join an array. Refuses one that holds something, and, even if
+    /// forced, one that is in use here. The labels decide that: names, also the kernel's, differ
+    /// for one disk that is reached in two ways.
     async fn open_new(&self, disk: &NewDisk) -> Result<Rc<dyn Disk>, Failure> {
         let place = &disk.place;
         self.refuse_used(place).await?;
@@ -186,14 +186,14 @@ impl Daemon {
         let holds = contents(&*opened).await.map_err(|e| Failure::new(e.to_string()))?;
         match holds {
             Some(what) if !disk.force => Err(Failure::new(format!("{place} holds {what}"))
-                .hint("if it is the right disk, --force overwrites it; nothing was changed")),
+                .hint("if this is the right disk, --force overwrites it; nothing was changed")),
             _ => Ok(opened),
         }
     }
 
     /// Refuses a disk that one of the arrays served here uses.
     async fn refuse_used(&self, place: &str) -> Outcome {
-        // If it cannot be looked at, opening it will say why.
+        // If it cannot be examined, opening it will say why.
         let Ok(disk) = self.opener.open(place, true).await else { return Ok(()) };
         let Ok(Some(own)) = read_superblock(&*disk).await else { return Ok(()) };
         for (name, served) in &*self.arrays.borrow() {
@@ -203,7 +203,7 @@ impl Daemon {
                     Role::Spare => "a spare",
                     _ => "a member",
                 };
-                return Err(Failure::new(format!("{place} is {what} of {name}, in use now")).hint(
+                return Err(Failure::new(format!("{place} is in use: it is {what} of {name}")).hint(
                     "choose another disk; `weft status` lists those in use. Nothing was changed",
                 ));
             }
@@ -223,7 +223,7 @@ impl Daemon {
         Ok(json!({ "disk": new.place, "slot": null, "done": !new.dry_run }))
     }
 
-    /// Takes a member back that left the array, with what it holds; not with `--force`, which asks
+    /// Takes back a member that left the array, with its contents; not with `--force`, which asks
     /// for a new disk.
     async fn take_back(&self, served: &Served, new: &NewDisk) -> Result<Option<usize>, Failure> {
         if new.force {
@@ -245,10 +245,10 @@ impl Daemon {
             && served.array.essential_slots().contains(&slot.slot)
         {
             return Err(Failure::new(format!(
-                "{} cannot be replaced now: the array would lose data while it is rebuilt",
+                "cannot replace {} now: the array would lose data during the rebuild",
                 slot.disk
             ))
-            .hint("mend the members that are missing first; nothing was changed"));
+            .hint("replace the missing members first; nothing was changed"));
         }
         let disk = self.open_new(new).await?;
         if !new.dry_run {
@@ -268,8 +268,8 @@ impl Daemon {
         let served = self.find(array)?;
         let is_running = || served.array.status().scrub.is_some_and(|scrub| scrub.running);
         if is_running() {
-            return Err(Failure::new("a scrub is running already").hint(format!(
-                "`weft scrub {array} wait` follows it, `restart` starts over, `cancel` ends it"
+            return Err(Failure::new("a scrub is already running").hint(format!(
+                "`weft scrub {array} wait` follows it, `restart` starts over, `cancel` stops it"
             )));
         }
         let mode = if repair { ScrubMode::Repair } else { ScrubMode::Check };
@@ -279,7 +279,7 @@ impl Daemon {
         while !is_running() && !task.is_finished() {
             self.opener.rt.yield_now().await;
         }
-        // Ended this soon, it was refused, or there was little to do.
+        // If it ended this soon, it was refused, or there was little to do.
         if task.is_finished() {
             task.await.map_err(refused)?;
         }
@@ -298,7 +298,7 @@ impl Daemon {
         if let Some(max) = max.filter(|max| *max < min || *max == 0) {
             let (max, min) = (size::show_rate(max), size::show_rate(min));
             return Err(Failure::new(format!(
-                "a highest rate of {max} is below the lowest, {min}"
+                "the maximum rate, {max}, is below the minimum, {min}"
             ))
             .hint("give both --min and --max; nothing was changed"));
         }
@@ -323,7 +323,7 @@ impl Daemon {
             let user = self.user_of(&name).await;
             let user = user.map_or_else(String::new, |user| format!(", {user}"));
             return Err(Failure::new(format!("{name} is attached as a block device{user}")).hint(
-                format!("unmount it, `weft detach {name}`, then stop; nothing was changed"),
+                format!("unmount it, run `weft detach {name}`, then stop; nothing was changed"),
             ));
         }
         self.arrays.borrow_mut().remove(&name);
@@ -343,14 +343,14 @@ impl Daemon {
         if let [spare] = spares.as_slice() {
             if !dry_run {
                 served.array.remove_spare(spare).await.map_err(refused)?;
-                log::about(name, &format!("spare {spare} was removed"));
+                log::about(name, &format!("removed spare {spare}"));
             }
             return Ok(json!({ "disk": spare, "spare": true, "done": !dry_run }));
         }
         let slot = find_member(&served, member)?;
         if slot.state != MemberState::Missing {
             return Err(Failure::new(format!(
-                "{} is in slot {} and in use; only spares and missing members are removed",
+                "{} is in use in slot {}; only spares and missing members can be removed",
                 slot.disk, slot.slot
             ))
             .hint(format!(
@@ -361,13 +361,13 @@ impl Daemon {
         }
         if !dry_run {
             served.array.forget(slot.slot).await.map_err(refused)?;
-            log::about(name, &format!("slot {}: {} was forgotten", slot.slot, slot.disk));
+            log::about(name, &format!("slot {}: forgot {}", slot.slot, slot.disk));
         }
         Ok(json!({ "disk": slot.disk, "slot": slot.slot, "spare": false, "done": !dry_run }))
     }
 }
 
-/// The slot that the disk of this name is to take from a member that works.
+/// The slot of a working member that the disk of this name is going to take over.
 fn find_replacement(served: &Served, name: &str) -> Option<(usize, String)> {
     let mut slots = served.array.status().slots.into_iter();
     slots.find_map(|slot| {
@@ -376,10 +376,10 @@ fn find_replacement(served: &Served, name: &str) -> Option<(usize, String)> {
     })
 }
 
-/// The slot that is meant: its number, a disk's whole name, or the end of its path.
+/// The slot that the user means: by number, by a disk's whole name, or by the end of its path.
 fn find_member(served: &Served, member: &str) -> Result<SlotStatus, Failure> {
     if member.is_empty() {
-        return Err(Failure::usage("the name of the member is empty"));
+        return Err(Failure::usage("the member's name is empty"));
     }
     let status = served.array.status();
     let slots = status.slots;
@@ -391,14 +391,14 @@ fn find_member(served: &Served, member: &str) -> Result<SlotStatus, Failure> {
         ([one], _) => Ok((*one).clone()),
         ([], Some(slot)) => Ok(slot.clone()),
         ([], None) if let Some(spare) = status.spares.iter().find(is_meant) => {
-            Err(Failure::new(format!("{spare} is a spare of {}, and no member", status.name))
-                .hint(format!("`weft remove {} {member}` takes it out", status.name)))
+            Err(Failure::new(format!("{spare} is a spare of {}, not a member", status.name))
+                .hint(format!("`weft remove {} {member}` removes it", status.name)))
         }
         ([], None) => Err(Failure::new(format!("no member {member}")).hint(format!(
             "give a slot, 0 to {}, or a path as `weft status` shows it",
             slots.len().saturating_sub(1)
         ))),
-        _ => Err(Failure::new(format!("several members are called {member}"))
+        _ => Err(Failure::new(format!("several members match {member}"))
             .hint("give more of the path, or the slot")),
     }
 }

@@ -1,5 +1,5 @@
-//! Finds members: looks at the disks that were named, and into the folders, without changing or
-//! claiming anything, and sorts what it finds by array.
+//! Finds members: examines the disks and folders that were named, without changing or claiming
+//! anything, and groups the members by array.
 //!
 //! A disk that cannot be used stops nothing: it is listed with the reason, and the rest goes on.
 
@@ -17,32 +17,32 @@ use crate::control::protocol::UnusedDisk;
 use crate::failure::Failure;
 use crate::members::{Opener, Place, absolute};
 
-/// Smaller files in a folder are not looked at: no member is.
+/// Smaller files in a folder are ignored: none can be a member.
 const MEMBER_BYTES_MIN: u64 = 64 << 10;
-/// What is said of a disk that cannot be opened now.
+/// The hint for a disk that cannot be opened now.
 pub const LOOKED_FOR_AGAIN: &str =
-    "it is looked for again every few seconds; if it is gone for good, leave it out";
+    "weft looks for it again every few seconds; if it is gone for good, leave it out";
 
-/// Disks looked at side by side: one that does not answer must not hold up the others.
+/// Disks examined at the same time: one that does not answer must not hold up the others.
 const LOOKS_MAX: usize = 32;
 
-/// Where to look: a disk, or a folder.
+/// Where to search: a disk, or a folder.
 #[derive(Debug, Clone)]
 pub struct SearchPlace {
     /// Path or URI.
     pub text: String,
-    /// Whether the person who started the daemon named it: it is missed then if it is not there.
+    /// Whether the user named it: it is then reported if it is absent.
     pub named: bool,
 }
 
 impl SearchPlace {
-    /// What a person named.
+    /// A place that the user named.
     pub fn named(text: &str) -> Self {
         Self { text: text.to_owned(), named: true }
     }
 }
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// The arrays.
@@ -51,7 +51,7 @@ pub struct Scan {
     pub unused: Vec<UnusedDisk>,
 }
 
-/// The members found of one array.
+/// The members of one array that were found.
 #[derive(Debug)]
 pub struct FoundArray {
     /// The identity.
@@ -65,11 +65,11 @@ pub struct FoundArray {
 pub struct FoundMember {
     /// Where it is.
     pub place: String,
-    /// What it says.
+    /// Its metadata.
     pub superblock: Superblock,
 }
 
-/// Looks everywhere. What stands in a folder beside members is left alone.
+/// Scans all places. Other files in a folder are ignored.
 pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
     let mut scan = Scan::default();
     let mut candidates = Vec::new();
@@ -102,12 +102,12 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
             }
             Ok(None) if !is_missed => {}
             Ok(None) => {
-                let failure = Failure::new("it is not a member of a weft array")
-                    .hint(format!("leave it out, or look at it with `weft examine {place}`"));
+                let failure = Failure::new("not a member of a weft array")
+                    .hint(format!("leave it out, or inspect it with `weft examine {place}`"));
                 scan.unused.push(unused(&place, &failure, true));
             }
-            // What cannot be read in a folder need not be a member; what is one and is damaged
-            // needs attention wherever it is.
+            // A file in a folder that cannot be read need not be a member; a damaged member needs
+            // attention wherever it is.
             Err((failure, damaged)) => {
                 let failure = match damaged {
                     true => failure,
@@ -147,13 +147,13 @@ impl FoundArray {
         self.newest().name.clone()
     }
 
-    /// Whether a person means this array.
+    /// Whether `text` names this array, or is its id.
     pub fn is_called(&self, wanted: &str) -> bool {
         self.newest().name == wanted || self.id.to_string() == wanted
     }
 
-    /// The members that the newest superblock lists: who they are, what they are, and the disk that
-    /// each was last.
+    /// The members that the newest superblock lists: their ids, their roles, and the disk that each
+    /// was last.
     fn listed(&self) -> Vec<(Id, String, &str)> {
         let newest = self.newest();
         let mut listed = Vec::new();
@@ -172,16 +172,16 @@ impl FoundArray {
         listed
     }
 
-    /// The members that should be there and were not found, in words.
+    /// The members that are listed and were not found, in words.
     pub fn missing(&self) -> Vec<String> {
         let found: BTreeSet<Id> = self.members.iter().map(|m| m.superblock.self_id).collect();
         let listed = self.listed().into_iter().filter(|(id, ..)| !found.contains(id));
         listed.map(|(_, what, hint)| format!("{what} (last seen as {hint})")).collect()
     }
 
-    /// Of several disks that say that they are the same member, all but one were copied by hand. The
-    /// right one is the newest, or among those as new the one where the member was last seen. If
-    /// that does not tell, all stay: the assembly then refuses, and says why.
+    /// If several disks claim to be the same member, all but one were copied by hand. The right one
+    /// is the newest, or among those equally new the one at the place where the member was last
+    /// seen. If that does not decide, all stay: the assembly then refuses, and says why.
     fn leave_out_copies(&mut self) -> Vec<UnusedDisk> {
         let mut copies = Vec::new();
         for (id, what, hint) in self.listed() {
@@ -207,7 +207,8 @@ impl FoundArray {
     }
 }
 
-/// The superblock of the disk, if it is a member; else why not, and whether it is a damaged one.
+/// The superblock of the disk, if it is a member; otherwise the reason, and whether it is a damaged
+/// member.
 async fn look(opener: &Opener, place: &str) -> Result<Option<Superblock>, (Failure, bool)> {
     let disk = opener.open(place, true).await.map_err(|error| (error.failure, false))?;
     read_superblock(&*disk).await.map_err(|e| {
@@ -215,7 +216,7 @@ async fn look(opener: &Opener, place: &str) -> Result<Option<Superblock>, (Failu
         match e {
             SuperblockError::Disk(_) => (failure, false),
             _ => {
-                let hint = format!("`weft examine {place}` shows what can be read of it");
+                let hint = format!("`weft examine {place}` shows what can still be read of it");
                 (failure.hint(hint), true)
             }
         }
@@ -234,7 +235,7 @@ fn members_of(folder: &Path) -> Result<Vec<String>, Failure> {
             Err(_) => false,
         };
         if may_be_member {
-            // A name that is not UTF-8 cannot be a member's.
+            // A member's name must be UTF-8.
             places.extend(path.to_str().and_then(|path| absolute(path).ok()));
         }
     }
@@ -242,7 +243,7 @@ fn members_of(folder: &Path) -> Result<Vec<String>, Failure> {
     Ok(places)
 }
 
-/// The same for all names of one file.
+/// Equal for all names of one file.
 fn identity(place: &str) -> PathBuf {
     match Place::of(place) {
         Place::Path(path) => fs::canonicalize(&path).unwrap_or(path),

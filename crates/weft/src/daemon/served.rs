@@ -1,4 +1,4 @@
-//! An array while it is served.
+//! An array that is being served.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,23 +13,23 @@ use crate::daemon::isolation::Isolation;
 use crate::daemon::log;
 use crate::failure::{Failure, Outcome};
 
-/// An array while it is served.
+/// An array that is being served.
 pub struct Served {
     /// The array.
     pub array: Array,
-    /// What keeps its faults from the others.
+    /// The boundary that keeps its faults from the others.
     pub isolation: Rc<Isolation>,
     /// The array for clients.
     pub export: Rc<dyn Export>,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether it is a block device now.
+    /// Whether it is attached as a block device.
     pub attached: Cell<bool>,
     stopped: Notify,
 }
 
 impl Served {
-    /// Takes `array` into service: from now on its events are logged.
+    /// Takes `array` into service, and logs its events from now on.
     pub fn new(isolation: &Rc<Isolation>, array: Array, read_only: bool) -> Rc<Self> {
         log::started(&array);
         let isolation = isolation.clone();
@@ -62,7 +62,7 @@ impl Served {
         let stopped = self.isolation.guard(self.array.stop()).await?;
         self.stopped.notify_all();
         stopped.map_err(|e| {
-            log::about(&name, &format!("ALERT: not stopped cleanly: {e}"));
+            log::about(&name, &format!("ALERT: could not be stopped cleanly: {e}"));
             Failure::new(format!("{name} could not be stopped cleanly: {e}"))
                 .hint("nothing acknowledged is lost; the next `weft serve` recovers the rest")
         })

@@ -1,11 +1,11 @@
-//! Lines that others can cause as often as they like: the log must not be theirs to fill.
+//! A rate limit for log lines that clients can cause at will, so that they cannot fill the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::daemon::log;
 
-/// So many lines of a kind are written within [`PERIOD`].
+/// At most this many lines of a kind are written per [`PERIOD`].
 const LINES_MAX: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -21,13 +21,13 @@ struct State {
 }
 
 impl SparingLog {
-    /// Writes a line, unless there were many of late; the next one then says how many.
+    /// Writes a line, unless there were too many lately; the next line then reports their number.
     pub fn line(&self, text: &str) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(left_out) = state.admit(Instant::now()) else { return };
         drop(state);
         if left_out > 0 {
-            log::line(&format!("{left_out} more lines of this kind were left out"));
+            log::line(&format!("suppressed {left_out} more lines of this kind"));
         }
         log::line(text);
     }

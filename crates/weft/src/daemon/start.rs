@@ -1,4 +1,4 @@
-//! What `weft serve` needs before it starts arrays: its thread, its sockets.
+//! Prepares `weft serve`: its thread and its sockets.
 
 use std::net::SocketAddr;
 
@@ -13,29 +13,29 @@ use crate::runtime_dir::RuntimeDir;
 /// Longest path of a Unix socket, bytes (`sockaddr_un`, less the closing zero).
 const SOCKET_PATH_MAX: usize = 107;
 
-/// An address that other machines reach must be asked for twice.
+/// Refuses an address that other machines can reach, unless that was asked for explicitly.
 pub fn refuse_remote(listen: Option<SocketAddr>, allowed: bool) -> Outcome {
     match listen {
         Some(address) if !address.ip().is_loopback() && !allowed => {
             Err(Failure::usage(format!(
-                "{address} can be reached by other machines, and NBD neither asks who they are nor encrypts"
+                "other machines can reach {address}, and weft's NBD has no authentication and no encryption"
             ))
-            .hint("listen on 127.0.0.1 and use a tunnel, or add --allow-remote if the network is trusted"))
+            .hint("listen on 127.0.0.1 and use a tunnel, or add --allow-remote if you trust the network"))
         }
         _ => Ok(()),
     }
 }
 
-/// Binds the engine's thread to one processor, the last it may use: the first is the one that most
-/// interrupts go to.
+/// Pins the engine's thread to the last processor it may use: most interrupts go to the first.
 pub fn pin_thread() {
     let last = usable_cpus().ok().and_then(|cpus| cpus.last().copied());
     if let Some(Err(e)) = last.map(pin_to_cpu) {
-        log::line(&format!("the thread is not bound to a processor: {e}"));
+        log::line(&format!("cannot pin the thread to a processor: {e}"));
     }
 }
 
-/// Starts listening; gives what surrounds an export's name in the URIs of each socket.
+/// Starts listening; returns the prefix and suffix around an export's name in the URIs of each
+/// socket.
 pub fn endpoints(
     args: &ServeArgs,
     dir: &RuntimeDir,
@@ -58,7 +58,7 @@ pub fn endpoints(
     }
     server.listen_unix(&path, args.socket_group).map_err(|e| match args.socket_group {
         Some(group) => failed(e).hint(format!(
-            "only root, or a member of group {group}, can give a socket to it (--socket-group)"
+            "only root, or a member of group {group}, can give the group a socket (--socket-group)"
         )),
         None => failed(e),
     })?;

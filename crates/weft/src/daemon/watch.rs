@@ -1,10 +1,10 @@
-//! Watches that members can be found again under the names they were opened by.
+//! Watches that members still exist under the names they were opened by.
 //!
-//! A file that is deleted while it is open works on, and is gone when it is closed: the array would
-//! look healthy until its next start finds a member missing. Failing it at once would throw away
-//! redundancy that is still there, so a person is told, loudly, to replace it while it can be
-//! copied. The look goes by the names alone, on a thread of its own, so no disk that hangs and no
-//! request is in the way.
+//! A file that is deleted while it is open still works, and is lost when it is closed: the array
+//! would look healthy until its next start, and then find a member missing. Failing the member at
+//! once would throw away redundancy that still exists, so an ALERT asks the user to replace it
+//! while it can be copied. The check uses only the names, on a thread of its own, so a hung disk
+//! cannot delay it, and it delays no request.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -21,7 +21,7 @@ use crate::thread;
 
 const LOOK_EVERY: Nanos = 3 * SECOND;
 
-/// What a name stood for.
+/// The file or device that a name led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
     /// A file: file system and inode.
@@ -31,7 +31,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// What `place` stands for now; nothing if that is no path, or not there.
+    /// The file or device at `place` now; `None` if that is not a path, or nothing is there.
     pub fn of(place: &str) -> Option<Self> {
         match Place::of(place) {
             Place::Path(path) => fs::metadata(path).ok().map(|data| Self::from(&data)),
@@ -48,17 +48,17 @@ impl Identity {
     }
 }
 
-/// What became of `disk`, which was `identity` when it was opened; nothing if it is still there.
+/// What became of `disk`, which was `identity` when it was opened; `None` if it is still there.
 fn what_became(disk: &str, identity: Identity) -> Option<String> {
     let there = match fs::metadata(disk) {
         Ok(data) if Identity::from(&data) == identity => return None,
         Ok(_) => true,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
-        // That it cannot be looked at now says nothing about it.
+        // A failed look says nothing about the disk.
         Err(_) => return None,
     };
     if let Identity::Device(_) = identity {
-        return Some("its device node is gone: was it unplugged?".to_owned());
+        return Some("its device node is gone (unplugged?)".to_owned());
     }
     let opened = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let own = opened
@@ -68,13 +68,13 @@ fn what_became(disk: &str, identity: Identity) -> Option<String> {
     let renamed = own.and_then(|path| fs::read_link(path).ok()).filter(|_| links != Some(0));
     Some(match renamed {
         Some(name) if name != Path::new(disk) => format!("it was renamed to {}", name.display()),
-        _ if there => "it was deleted, and another file has its name".to_owned(),
+        _ if there => "it was deleted, and another file took its name".to_owned(),
         _ => "it was deleted".to_owned(),
     })
 }
 
 impl Daemon {
-    /// Looks again and again, until the daemon stops.
+    /// Checks regularly, until the daemon stops.
     pub(super) async fn watch_members(self: Rc<Self>) {
         while !self.stopping.get() {
             self.opener.rt.sleep(LOOK_EVERY).await;
@@ -114,7 +114,7 @@ impl Daemon {
                     array,
                     &format!(
                         "ALERT: {disk}: {what}; it works until weft stops, and will be missing \
-                         then: replace it now with `weft replace {array} {disk} NEWDISK`"
+                         after that: replace it now with `weft replace {array} {disk} NEWDISK`"
                     ),
                 );
             }

@@ -1,9 +1,9 @@
-//! `weft demo`: the main job on this machine, in plain words.
+//! `weft demo`: shows on this machine what weft is for, in plain words.
 //!
-//! Everything is done with the program itself, as a user would: the commands are run as processes
-//! of their own and shown as typed, and the data goes over NBD on loopback. Only the client that
-//! stores the files is built in, so that neither root nor a file system is needed: it writes them
-//! one behind the other, as onto a tape, and keeps a checksum of each.
+//! The demo uses the program as a user would: it runs commands as processes of their own and shows
+//! them as typed, and the data goes over NBD on loopback. Only the client that stores the files is
+//! built in, so that neither root nor a file system is needed: it writes the files one after
+//! another, as onto a tape, and keeps a checksum of each.
 
 mod scene;
 mod store;
@@ -27,7 +27,8 @@ const MEMBERS: usize = 7;
 const DATA_UNITS: u64 = 4;
 /// Metadata and rounding of a member.
 const OVERHEAD_BYTES: u64 = 32 << 20;
-/// The first rebuild is held to this rate on each disk, or it would be over before one sees it.
+/// The first rebuild is limited to this rate on each disk; otherwise it would end before it is
+/// seen.
 const SHOWN_RATE: &str = "48M";
 
 /// `weft demo`.
@@ -36,13 +37,13 @@ pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
     let root = tree::choose(args.tree.as_deref())?;
     let files = tree::list(&root, args.limit);
     if files.is_empty() {
-        return Err(Failure::new(format!("{} holds no files to store", root.display()))
-            .hint("name another folder with --tree"));
+        return Err(Failure::new(format!("{} contains no files to store", root.display()))
+            .hint("choose another folder with --tree"));
     }
     let member_bytes = (args.limit / DATA_UNITS + OVERHEAD_BYTES).next_multiple_of(1 << 20);
     let mut scene = Scene::open(args, member_bytes * (MEMBERS as u64 + 2), json)?;
 
-    scene.say("Seven files become one array. Any two of them may be lost.");
+    scene.say("Seven files form one array. Any two of them may be lost.");
     let size = format!("{}M", member_bytes >> 20);
     let members: Vec<String> = (0..MEMBERS).map(|n| format!("d{n}")).collect();
     let mut create = vec!["create", "demo", "--code", "drc-g:4,2,1", "--size", &size];
@@ -52,7 +53,7 @@ pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
 
     let mut store = Store::open(&uri)?;
     scene.say(&format!(
-        "The files of {} are stored on it over NBD. In the middle of that, a disk fails.",
+        "It stores the files of {} over NBD. Half-way through, a disk fails.",
         root.display()
     ));
     let stored = write_while_failing(&mut scene, &mut store, &files, json)?;
@@ -60,20 +61,20 @@ pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
     scene.tell(&format!("{} files, {} stored", stored.len(), size::show(bytes)));
     scene.weft(&["status", "demo"])?;
 
-    scene.say("All of it is read back, with that disk missing.");
+    scene.say("All files are read back, with that disk missing.");
     compare(&scene, &mut store, &stored, json)?;
 
-    scene.say("A spare comes, and what was lost is rebuilt onto it.");
+    scene.say("A spare is added, and the lost data is rebuilt onto it.");
     scene.weft(&["throttle", "demo", "--max", SHOWN_RATE])?;
     scene.weft(&["add", "demo", "spare0", "--size", &size])?;
     scene.weft(&["rebuild", "demo"])?;
     scene.weft(&["throttle", "demo", "--max", "unlimited"])?;
 
-    scene.say("Another disk is lost, and replaced.");
+    scene.say("Another disk fails, and is replaced.");
     scene.weft(&["fail", "demo", "d5"])?;
     scene.weft(&["replace", "demo", "d5", "spare1", "--size", &size])?;
 
-    scene.say("Every stripe is verified: does all redundancy match the data?");
+    scene.say("A scrub checks every stripe: does all redundancy match the data?");
     scene.weft(&["scrub", "demo"])?;
     if args.corrupt {
         store.corrupt(&stored)?;
@@ -92,7 +93,7 @@ pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
         }))?;
     }
     scene.say(&format!(
-        "Two disks were lost and no byte: {} files, {}, all as they were. ({})",
+        "Two disks failed, and no byte was lost: {} files, {}, all intact. ({})",
         stored.len(),
         size::show(bytes),
         size::show_duration(seconds)
@@ -100,7 +101,7 @@ pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
     scene.close(args.keep)
 }
 
-/// Stores the files; half way through, a member is failed while the writes go on.
+/// Stores the files; half-way through, fails a member while the writes continue.
 fn write_while_failing(
     scene: &mut Scene,
     store: &mut Store,
@@ -138,11 +139,11 @@ fn compare(scene: &Scene, store: &mut Store, stored: &[Stored], json: bool) -> O
     drop(progress);
     match wrong.first() {
         None => {
-            scene.tell(&format!("{} files, every checksum is right", stored.len()));
+            scene.tell(&format!("{} files, every checksum matches", stored.len()));
             Ok(())
         }
         Some(first) => Err(Failure::new(format!(
-            "{} of {} files are not as they were stored; the first is {}",
+            "{} of {} files differ from what was stored; the first is {}",
             wrong.len(),
             stored.len(),
             first.display()

@@ -1,5 +1,5 @@
-//! Where the demo happens: a scratch folder, a daemon, and commands run in it. All of it goes
-//! away at the end, also when something fails or the user has seen enough.
+//! The demo's scene: a scratch folder, a daemon, and commands run in it. Everything is removed at
+//! the end, also if a step fails or the user interrupts the demo.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,20 +17,20 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{Answer, outln};
 use crate::size;
 
-/// Where the demo happens.
+/// The scene of the demo.
 pub struct Scene {
     folder: PathBuf,
     program: PathBuf,
     daemon: Option<Child>,
     remove: bool,
-    /// Nothing is told (JSON is asked for).
+    /// Prints nothing (JSON is asked for).
     silent: bool,
     /// The daemon's process, for the signals' thread; 0 for none.
     daemon_pid: Arc<AtomicI32>,
 }
 
 impl Scene {
-    /// Makes the folder; there must be room for `bytes` below it.
+    /// Creates the folder; there must be room for `bytes` below it.
     pub fn open(args: &DemoArgs, bytes: u64, silent: bool) -> Result<Self, Failure> {
         let folder = match &args.dir {
             Some(dir) => std::path::absolute(dir)
@@ -38,7 +38,7 @@ impl Scene {
             None => std::env::temp_dir().join(format!("weft-demo-{}", std::process::id())),
         };
         let program = std::env::current_exe()
-            .map_err(|e| Failure::new(format!("cannot find this program itself: {e}")))?;
+            .map_err(|e| Failure::new(format!("cannot find this program's own file: {e}")))?;
         fs::create_dir(&folder).map_err(|e| {
             Failure::new(format!("{}: {e}", folder.display()))
                 .hint("choose a folder that does not exist yet with --dir")
@@ -57,7 +57,7 @@ impl Scene {
         {
             let place = scene.folder.display();
             return Err(Failure::new(format!(
-                "{place} has room for {}, and the demo may need {}",
+                "{place} has {} free, but the demo may need {}",
                 size::show(room),
                 size::show(bytes)
             ))
@@ -81,14 +81,14 @@ impl Scene {
         });
     }
 
-    /// Begins a step, in plain words.
+    /// Announces a step, in plain words.
     pub fn say(&self, words: &str) {
         if !self.silent {
             outln!("\n{words}");
         }
     }
 
-    /// A result, in plain words.
+    /// Prints a result, in plain words.
     pub fn tell(&self, words: &str) {
         if !self.silent {
             outln!("  {words}");
@@ -138,9 +138,9 @@ impl Scene {
         }
     }
 
-    /// Starts the daemon; gives the array's NBD URI on loopback.
+    /// Starts the daemon; returns the array's NBD URI on loopback.
     pub fn serve(&mut self) -> Result<String, Failure> {
-        // The port is the kernel's choice: a daemon may run here already.
+        // The kernel chooses the port: another daemon may run here already.
         let args = ["serve", "--listen", "127.0.0.1:0", "."];
         self.show(&args);
         let mut command = self.command(&args);
@@ -163,7 +163,7 @@ impl Scene {
         Ok(uri)
     }
 
-    /// Ends it: removes everything, or says where it is.
+    /// Ends the demo: removes everything, or says where it is.
     pub fn close(mut self, keep: bool) -> Outcome {
         self.remove = !keep;
         if keep {
@@ -179,7 +179,7 @@ impl Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
-            // Stopped in order already, or in the way of removing the folder.
+            // Already stopped in order, or in the way of removing the folder.
             if self.remove {
                 let _ = daemon.kill();
             }

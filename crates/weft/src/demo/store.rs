@@ -1,4 +1,4 @@
-//! Files on an array, one behind the other, by our own NBD client.
+//! Stores files on an array, one after another, with weft's own NBD client.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -24,7 +24,7 @@ const DEPTH: usize = 8;
 /// A file on the array.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// Where it came from.
+    /// The file it is a copy of.
     pub path: PathBuf,
     /// Bytes.
     pub len: u64,
@@ -52,7 +52,7 @@ impl Store {
     }
 
     /// Writes the files and flushes; `at` is told how many bytes are written. Files that have
-    /// become unreadable are left out.
+    /// become unreadable are skipped.
     pub fn write(
         &mut self,
         files: &[Source],
@@ -64,7 +64,8 @@ impl Store {
         let mut flights = FuturesUnordered::new();
         for file in files {
             let Ok(opened) = File::open(&file.path) else { continue };
-            // Not longer than it was listed: it may be growing, and the room is measured.
+            // At most the listed length: the file may be growing, and space was reserved for that
+            // length.
             let mut content = opened.take(file.len);
             let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
             let mut len = 0;
@@ -94,7 +95,7 @@ impl Store {
         Ok(stored)
     }
 
-    /// Reads everything back; gives the files that are not as they were.
+    /// Reads everything back; returns the files that differ.
     pub fn compare(
         &mut self,
         stored: &[Stored],
@@ -124,7 +125,7 @@ impl Store {
         Ok(check.finish())
     }
 
-    /// Changes one byte of a stored file, behind the back of the checksums.
+    /// Changes one byte of a stored file without updating its checksum.
     pub fn corrupt(&mut self, stored: &[Stored]) -> Outcome {
         let total: u64 = stored.iter().map(|file| file.len).sum();
         let offset = total / 2 / CHUNK as u64 * CHUNK as u64;
@@ -140,7 +141,7 @@ impl Store {
 
 type Flight = weft_rt::Task<Result<(), DiskError>>;
 
-/// Waits for one of the writes; gives the others.
+/// Waits for one of the writes; returns the others.
 async fn one(mut flights: FuturesUnordered<Flight>) -> Result<FuturesUnordered<Flight>, Failure> {
     if let Some(result) = flights.next().await {
         result.map_err(failed)?;
@@ -157,7 +158,7 @@ struct Tape {
 }
 
 impl Tape {
-    /// Starts to write what is collected, padded to whole blocks.
+    /// Starts to write the collected bytes, padded to whole blocks.
     fn send(&mut self, rt: &Rt) -> Flight {
         let mut chunk = std::mem::replace(&mut self.chunk, Buf::new(CHUNK));
         let len = self.filled.next_multiple_of(4096).max(4096);
@@ -170,7 +171,7 @@ impl Tape {
     }
 }
 
-/// Follows the files through the bytes that are read.
+/// Maps the bytes that are read to the files.
 struct Check<'a> {
     files: std::slice::Iter<'a, Stored>,
     current: Option<(&'a Stored, u64, Digest)>,
@@ -209,7 +210,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// The files that were wrong; one that was not read to its end is wrong too.
+    /// The files that were wrong; a file that was not read to its end is wrong too.
     fn finish(mut self) -> Vec<PathBuf> {
         // Empty files at the end need no bytes.
         self.update(&[]);

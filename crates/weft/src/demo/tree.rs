@@ -1,11 +1,11 @@
-//! Real files of this machine.
+//! Real files of this machine, for the demo to store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// Files stored at most: the demo is about bytes, and remembers a line for each.
+/// Maximum number of files: the demo is about bytes, and keeps a line for each file.
 const FILES_MAX: usize = 20_000;
 
 /// Trees that most machines have.
@@ -28,7 +28,7 @@ pub fn choose(asked: Option<&Path>) -> Result<PathBuf, Failure> {
         None => {
             let usual = USUAL.iter().map(Path::new).find(|path| path.is_dir());
             usual.map(Path::to_owned).ok_or_else(|| {
-                Failure::new("no tree of files to store").hint("name a folder with --tree")
+                Failure::new("no files to store").hint("choose a folder with --tree")
             })
         }
     }
@@ -48,7 +48,7 @@ fn walk(folder: &Path, files: &mut Vec<Source>, left: &mut u64) {
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     for path in paths {
-        // Not followed: a link may lead out of the tree, or round in it.
+        // Links are not followed: one may lead out of the tree, or form a loop.
         let Ok(data) = fs::symlink_metadata(&path) else { continue };
         if data.is_dir() {
             walk(&path, files, left);

@@ -1,9 +1,9 @@
-//! Mounting the FUSE file system: what needs root.
+//! Mounts the FUSE file system: the part that needs root.
 //!
-//! Root makes a folder and mounts there, under a name that comes from the daemon and in the end from
-//! a disk. So the name is checked ([`weft_array::superblock::check_name`]), the folders below the
-//! base are made and opened one by one, by descriptor and without following links, in folders that
-//! only root can change ([`crate::owned_folder`]), and the mount goes to the descriptor.
+//! Root creates a folder and mounts there, under a name that comes from the daemon and ultimately
+//! from a disk. So the name is checked ([`weft_array::superblock::check_name`]), the folders below
+//! the base are created and opened one by one, by descriptor and without following links, in
+//! folders that only root can change ([`crate::owned_folder`]), and the mount uses the descriptor.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -21,13 +21,13 @@ use crate::owned_folder;
 /// A mounted FUSE file system; unmounted on drop unless kept.
 #[derive(Debug)]
 pub struct Mount {
-    /// The channel that its requests come by.
+    /// The channel on which its requests arrive.
     pub fuse: File,
     mount_point: Option<PathBuf>,
 }
 
 impl Mount {
-    /// Mounts at `mount_point`, which is made; needs root.
+    /// Creates `mount_point` and mounts there; needs root.
     pub fn new(name: &str, mount_point: &Path) -> Result<Self, Failure> {
         let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
         let flags = i32::try_from(flags.bits()).unwrap_or(0);
@@ -35,13 +35,14 @@ impl Mount {
             OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/fuse");
         let fuse = opened.map_err(|e| {
             Failure::new(format!("/dev/fuse: {e}")).hint(
-                "the kernel's FUSE is needed: try `modprobe fuse`; or use an NBD client instead",
+                "the kernel must support FUSE: try `modprobe fuse`, or use an NBD client instead",
             )
         })?;
         let place = mount_point.display();
         let failed = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
         let folder = make_mount_point(name, mount_point)?;
-        // Whatever goes wrong, nobody shall write into the folder beneath, taking it for the array.
+        // Even if a step fails, no program may write into the folder beneath, taking it for the
+        // array.
         set_immutable(&folder, true);
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", fuse.as_raw_fd());
         let options = std::ffi::CString::new(options).map_err(|e| failed(e.into()))?;
@@ -59,7 +60,7 @@ impl Mount {
         Ok(Self { fuse, mount_point: Some(mount_point.to_owned()) })
     }
 
-    /// Lets it stay.
+    /// Keeps it.
     pub fn keep(mut self) {
         self.mount_point = None;
     }
@@ -75,13 +76,13 @@ impl Drop for Mount {
     }
 }
 
-/// Makes and opens `BASE/FOLDER/NAME`, each only root's; the base must be there or in `/run`.
+/// Creates and opens `BASE/FOLDER/NAME`, each owned by root; the base must exist or be in `/run`.
 fn make_mount_point(name: &str, mount_point: &Path) -> Result<OwnedFd, Failure> {
     check_name(name).map_err(|why| Failure::new(format!("the array's name {why}")))?;
     let parent = mount_point.parent().filter(|_| mount_point.ends_with(name));
     let base = parent.and_then(Path::parent).zip(parent.and_then(Path::file_name));
     let Some((base, last)) = base.and_then(|(base, last)| Some((base, last.to_str()?))) else {
-        return Err(Failure::new(format!("{} is no mount point", mount_point.display())));
+        return Err(Failure::new(format!("{} is not a mount point", mount_point.display())));
     };
     DirBuilder::new()
         .recursive(true)
@@ -102,7 +103,7 @@ pub fn remove_mount_point(mount_point: &Path) {
     let _ = fs::remove_dir(mount_point);
 }
 
-/// A safeguard that some file systems (tmpfs before Linux 6.6) do not have; then it goes without.
+/// A safeguard that some file systems lack (tmpfs before Linux 6.6); then it is skipped.
 fn set_immutable(folder: &OwnedFd, immutable: bool) {
     let Ok(flags) = rustix::fs::ioctl_getflags(folder) else { return };
     let mut wanted = flags;

@@ -1,4 +1,4 @@
-//! Serves a FUSE channel: takes requests, carries them out on an [`Export`], answers.
+//! Serves a FUSE channel: receives requests, carries them out on an [`Export`], answers.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -19,19 +19,20 @@ use crate::fuse::wire::{
 /// Name of the one file.
 pub const FILE_NAME: &str = "disk";
 
-/// Longest write, bytes; the kernel's own bound (`fs.fuse.max_pages_limit`) is the same.
+/// Longest write, bytes; the kernel's own limit (`fs.fuse.max_pages_limit`) is the same.
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Writes up to this are copied out of the receive buffer, which then serves the next request
-/// at once; longer ones take it with them.
+/// Writes up to this length are copied out of the receive buffer, which can then receive the next
+/// request at once; longer writes keep it.
 const COPY_BYTES_MAX: usize = 64 << 10;
-/// Requests under way at most. Bounds memory: each holds at most one write.
+/// Maximum number of requests in progress. Bounds memory: each holds at most one write.
 const IN_FLIGHT_MAX: usize = 192;
-/// What the kernel keeps in flight by itself; below [`IN_FLIGHT_MAX`] for the sake of the others.
+/// Number of background requests that the kernel keeps in flight; below [`IN_FLIGHT_MAX`], to leave
+/// room for others.
 const BACKGROUND_MAX: u16 = 128;
-/// Requests taken before others of this thread get a turn, and before what they ask of the disks
-/// is submitted.
+/// Number of requests received before other tasks of this thread run, and before the disk requests
+/// are submitted.
 const BATCH: usize = 8;
-/// How long the kernel may believe what we say about nodes, which never change: one day, seconds.
+/// How long the kernel may cache node attributes, which never change: one day, in seconds.
 const VALID_S: u64 = 86_400;
 
 /// Serves `channel` until the file system is unmounted.
@@ -63,18 +64,18 @@ pub async fn serve(
                 Ok(()) => {}
                 Err(e) => break Err(Errno::from_io_error(&e).unwrap_or(Errno::IO)),
             },
-            // Withdrawn between our wake-up and our read.
+            // Interrupted between our wake-up and our read.
             Err(Errno::INTR | Errno::NOENT) => {}
             Err(Errno::NODEV) => break Ok(()),
             Err(e) => break Err(e),
         }
     };
-    // What is under way still owns its buffers and an answer to give.
+    // Requests in progress still own their buffers and must still be answered.
     let _all = slots.acquire(IN_FLIGHT_MAX).await;
     ended
 }
 
-/// A request as it came: the head, and what follows it.
+/// A request as received: the header, and what follows it.
 struct Request {
     head: InHeader,
     body: Body,
@@ -87,7 +88,7 @@ enum Body {
     Plain(Vec<u8>),
 }
 
-/// Receives requests; header and payload of a write go to different places.
+/// Receives requests; the header and the payload of a write go to different buffers.
 struct Receiver {
     head: [u8; WRITE_HEAD],
     payload: Buf,
@@ -179,7 +180,7 @@ impl Channel {
         self.answer(head, result.map(|()| out.as_bytes()).map_err(|e| errno_of(&e)));
     }
 
-    /// What discard and write-zeroes of the loop device become.
+    /// Discard and write-zeroes of the loop device arrive as FALLOCATE.
     async fn fallocate(&self, body: &[u8]) -> Result<(), Errno> {
         let (FallocateIn { offset, length, mode, .. }, _) =
             FallocateIn::read_from_prefix(body).map_err(|_| Errno::INVAL)?;
@@ -258,7 +259,7 @@ impl Channel {
         };
         let len = u32::try_from(size_of::<OutHeader>() + data.len()).unwrap_or(u32::MAX);
         let out = OutHeader { len, error, unique: head.unique };
-        // It fails only if nobody waits any more: the request was withdrawn, or all is unmounted.
+        // It fails only if the request was interrupted, or the file system was unmounted.
         let _ = rustix::io::writev(&self.fd, &[IoSlice::new(out.as_bytes()), IoSlice::new(data)]);
     }
 }
@@ -293,7 +294,7 @@ fn sets_size(body: &[u8]) -> bool {
     u32::read_from_prefix(body).is_ok_and(|(valid, _)| valid & FATTR_SIZE != 0)
 }
 
-/// The entries of the root folder from the offset that `body` asks for.
+/// The entries of the root folder, from the offset that `body` gives.
 fn directory(body: &[u8]) -> Vec<u8> {
     const DIRECTORY: u32 = 4;
     const REGULAR: u32 = 8;

@@ -5,9 +5,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version spoken: newer kernels fall back to it.
 pub const MAJOR: u32 = 7;
-/// The highest minor version of which this code knows the structures.
+/// The highest minor version whose structures this code knows.
 pub const MINOR: u32 = 36;
-/// The lowest minor version that it works with (Linux 5.4).
+/// The lowest supported minor version (Linux 5.4).
 pub const MINOR_MIN: u32 = 31;
 
 /// Node of the root folder.
@@ -82,7 +82,7 @@ pub struct OutHeader {
     pub unique: u64,
 }
 
-/// Body of INIT, as far as all versions have it.
+/// Body of INIT, as far as all versions share it.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct InitIn {

@@ -1,4 +1,4 @@
-//! `weft lab disk`: modelled disks for NBD clients, in real time.
+//! `weft lab disk`: serves modelled disks to NBD clients, in real time.
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -30,11 +30,11 @@ pub fn disk(args: &LabDiskArgs, json: bool) -> Outcome {
         return list(json);
     };
     let model = Model::find(name).map_err(|e: UnknownModel| {
-        Failure::usage(e.to_string()).hint("`weft lab disk --list` says what they are")
+        Failure::usage(e.to_string()).hint("`weft lab disk --list` describes them")
     })?;
     if args.socket.is_none() && args.listen.is_none() && args.mount.is_none() {
-        return Err(Failure::usage("nowhere to serve the disk")
-            .hint("give --socket PATH, --listen ADDR or --mount DIR, or several of them"));
+        return Err(Failure::usage("no place given to serve the disk")
+            .hint("give --socket PATH, --listen ADDR or --mount DIR, or several of these"));
     }
     refuse_remote(args.listen, args.allow_remote)?;
     let count = usize::try_from(args.count).unwrap_or(1);
@@ -43,7 +43,7 @@ pub fn disk(args: &LabDiskArgs, json: bool) -> Outcome {
         return Err(Failure::usage(format!("{files} files for {disks} disks"))
             .hint("give --file once for each disk, or not at all"));
     }
-    // Half a fast SSD's latency is what the kernel may otherwise be late by.
+    // By default the kernel may be late by half of a fast SSD's latency.
     if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
         log::line(&format!("timers stay coarse: {error}"));
     }
@@ -55,7 +55,7 @@ async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json:
     let (signals, mut inbox) = unbounded();
     thread::on_signals(move |signal, before| {
         if before > 0 {
-            log::line("asked again: ending at once");
+            log::line("second signal: ending at once");
             std::process::exit(1);
         }
         let _ = signals.unbounded_send(signal);
@@ -95,7 +95,7 @@ async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json:
     tell(model, &disks, json)
 }
 
-/// Makes the disk a file below `place`.
+/// Mounts the disk as a file below `place`.
 fn mount(
     opener: &Opener,
     name: &str,
@@ -104,14 +104,14 @@ fn mount(
 ) -> Result<Mount, Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("--mount needs root")
-            .hint("--socket does not, and nbdfuse makes a file of what is served there"));
+            .hint("--socket does not, and nbdfuse can present such a disk as a file"));
     }
     let mount = Mount::new(name, place)?;
     let channel = mount.fuse.try_clone().map_err(|e| Failure::new(format!("{name}: {e}")))?;
     let (rt, ring, name) = (opener.rt.clone(), opener.ring.clone(), name.to_owned());
     drop(opener.rt.spawn(async move {
         if let Err(e) = session::serve(rt, ring, channel.into(), export).await {
-            log::about(&name, &format!("the file is gone: {e}"));
+            log::about(&name, &format!("the file has failed: {e}"));
         }
     }));
     Ok(mount)
@@ -137,7 +137,7 @@ async fn open(
     {
         let (path, sector) = (&disk.info().name, disk.info().sector_bytes);
         return Err(Failure::new(format!(
-            "{path} has sectors of {sector} bytes, and {} has {}",
+            "{path} has sectors of {sector} bytes, but {} has {}",
             model.name, model.sector_bytes
         ))
         .hint("choose a file on another file system, or keep the contents in memory"));
@@ -157,7 +157,7 @@ async fn open(
     Ok(disk)
 }
 
-/// Tells on standard output that clients may come.
+/// Announces on standard output that clients may connect.
 fn announce(disks: &[Rc<ModelDisk>], endpoints: &[(String, String)], json: bool) {
     for disk in disks {
         let name = &disk.info().name;
@@ -171,7 +171,7 @@ fn announce(disks: &[Rc<ModelDisk>], endpoints: &[(String, String)], json: bool)
     }
 }
 
-/// Tells what the disks did.
+/// Prints the disks' statistics.
 fn tell(model: &Model, disks: &[Rc<ModelDisk>], json: bool) -> Outcome {
     let all: Vec<(&str, DiskStats)> =
         disks.iter().map(|disk| (disk.info().name.as_str(), disk.stats())).collect();
@@ -210,7 +210,7 @@ fn as_json(name: &str, stats: &DiskStats) -> Value {
     })
 }
 
-/// The products, measured.
+/// Lists the products, with the models' figures.
 fn list(json: bool) -> Outcome {
     if json {
         let models: Vec<Value> = MODELS.iter().map(model_json).collect();
@@ -222,12 +222,12 @@ fn list(json: bool) -> Outcome {
         outln!("  from:     {}", model.source);
         outln!("  inferred: {}", model.inferred);
         for line in validate(model) {
-            let beside = line.sheet.map_or_else(String::new, |sheet| {
+            let expected = line.sheet.map_or_else(String::new, |sheet| {
                 let by = if sheet.stated { "data sheet" } else { "expected" };
                 format!("{by} {:.1}", sheet.value)
             });
             let measure = line.measure.to_string();
-            outln!("  {measure:<38}{:>12.1}   {beside}", line.measured);
+            outln!("  {measure:<38}{:>12.1}   {expected}", line.measured);
         }
         outln!();
     }

@@ -43,7 +43,7 @@ pub fn list(json: bool) -> Outcome {
         };
         outln!("{:<13} {takes:>11}  {}", experiment.name, experiment.title);
     }
-    outln!("(with {threads} threads; --divide 10 takes a tenth, and is coarser)");
+    outln!("(with {threads} threads; --divide 10 takes a tenth, and is less precise)");
     Ok(())
 }
 
@@ -65,7 +65,7 @@ pub fn run_named(args: &LabRunArgs, json: bool) -> Outcome {
 pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
     let out = &args.out;
     let failed = |e| Failure::new(format!("cannot write {}: {e}", out.display()));
-    // Before the work of perhaps an hour, not after it.
+    // Checked before the work, which may take an hour.
     OpenOptions::new().append(true).create(true).open(out).map_err(failed)?;
     let figures = figures(&args.names, &args.runs, json)?;
     fs::write(out, html(&figures)).map_err(failed)?;
@@ -78,12 +78,12 @@ pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
     }
     outln!("{}: {plots} plots; open it in any browser", out.display());
     if let Some(dir) = &args.png {
-        outln!("{}: each plot as a picture", dir.display());
+        outln!("{}: each plot as an image", dir.display());
     }
     Ok(())
 }
 
-/// Every panel as a picture in `dir`.
+/// Writes every panel as an image in `dir`.
 fn pictures(dir: &Path, figures: &[Figure]) -> Outcome {
     let failed = |path: &Path, e| Failure::new(format!("cannot write {}: {e}", path.display()));
     fs::create_dir_all(dir).map_err(|e| failed(dir, e))?;
@@ -110,7 +110,7 @@ fn figures(names: &[String], runs: &LabRuns, json: bool) -> Result<Vec<Figure>, 
     };
     if let Some(dir) = runs.traces.as_ref().filter(|dir| !dir.is_dir()) {
         return Err(Failure::new(format!("--traces {}: no such folder", dir.display()))
-            .hint("without --traces generated traces stand in for the recorded ones"));
+            .hint("without --traces, generated traces replace the recorded ones"));
     }
     let options = options(runs);
     let mut pace = Pace::new(options.threads, options.divide);
@@ -142,7 +142,7 @@ fn show(figure: &Figure) {
     outln!("  {}", figure.source);
     outln!("  {}", facts(figure));
     for error in &figure.errors {
-        outln!("  the paper errs: {error}");
+        outln!("  error in the paper: {error}");
     }
     for note in &figure.notes {
         outln!("  note: {note}");

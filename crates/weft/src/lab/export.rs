@@ -1,4 +1,4 @@
-//! A disk as NBD clients see it.
+//! A disk as an NBD export.
 
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ impl DiskExport {
 }
 
 impl DiskExport {
-    /// Reads what is not whole sectors: programs that look at a file do.
+    /// Reads parts of sectors, for programs that inspect the file.
     async fn read_part(
         &self,
         offset: u64,

@@ -1,4 +1,4 @@
-//! `weft lab`: experiments, and what is done with modelled disks.
+//! `weft lab`: experiments, and modelled disks.
 
 mod disk;
 mod experiments;

@@ -14,7 +14,7 @@ use crate::cli::ModelledArgs;
 use crate::commands::replay::{Done, Put};
 use crate::failure::Failure;
 
-/// What is modelled.
+/// A modelled target.
 pub struct Modelled {
     model: &'static Model,
     disk_bytes: Option<u64>,
@@ -24,11 +24,11 @@ pub struct Modelled {
 }
 
 impl Modelled {
-    /// What the arguments ask for, if it is a model.
+    /// The modelled target that the arguments ask for, if any.
     pub fn of(args: &ModelledArgs) -> Result<Option<Self>, Failure> {
         let Some(name) = &args.model else { return Ok(None) };
         let model = Model::find(name).map_err(|e: UnknownModel| {
-            Failure::usage(e.to_string()).hint("`weft lab disk --list` says what they are")
+            Failure::usage(e.to_string()).hint("`weft lab disk --list` describes them")
         })?;
         let array = match (&args.code, args.disks) {
             (Some(code), Some(disks)) => Some(Wish {
@@ -54,7 +54,7 @@ impl Modelled {
         }))
     }
 
-    /// What it is, in a line.
+    /// Its description, in a line.
     pub fn title(&self) -> String {
         match &self.array {
             Some(wish) => format!("modelled {} of {} × {}", wish.code, wish.disks, self.model.name),
@@ -62,7 +62,7 @@ impl Modelled {
         }
     }
 
-    /// Puts requests to it.
+    /// Replays requests to it.
     pub fn run(self, put: Put) -> Result<Done, Failure> {
         let rt = lab_rt();
         rt.clone().block_on(async move {

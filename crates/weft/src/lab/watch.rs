@@ -1,9 +1,10 @@
-//! Progress of experiments: which one, how many of its runs are done, how long it may still take.
+//! Progress of experiments: which one runs, how many of its runs are done, how long it may still
+//! take.
 //!
-//! A run of a large experiment takes minutes, so what is shown is renewed every second, whether a
-//! run ended or not. How long is left follows from the runs that are done; before the first one,
-//! and for the experiments to come, from what their files say, corrected by how long those before
-//! took here.
+//! A run of a large experiment takes minutes, so the display is renewed every second, whether a run
+//! ended or not. The time left is derived from the runs that are done; before the first one, and
+//! for the experiments to come, from the estimates in their files, corrected by how long the
+//! previous ones took here.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -14,21 +15,21 @@ use weft_lab::Experiment;
 use crate::report::progress::Progress;
 use crate::size;
 
-/// What is shown is renewed so often.
+/// The display is renewed at this interval.
 const RENEW: Duration = Duration::from_secs(1);
-/// Less than this tells nothing about a machine's speed.
+/// Less time than this says nothing about a machine's speed.
 const TELLING_S: f64 = 5.0;
 
-/// Where one experiment among others is.
+/// The progress of one experiment.
 struct At {
     done: usize,
     of: usize,
     ended: bool,
 }
 
-/// How long things take on this machine.
+/// How long experiments take on this machine.
 pub struct Pace {
-    /// Threads at work, and what the requests are divided by.
+    /// Number of threads times the divisor of the requests.
     shared_by: f64,
     expected_s: f64,
     took_s: f64,
@@ -56,8 +57,8 @@ impl Pace {
     }
 }
 
-/// Runs `work`, which tells its callback of runs done, and shows meanwhile how far it is.
-/// `others_s` are the seconds that other experiments will take afterwards.
+/// Runs `work`, which reports finished runs to its callback, and shows its progress meanwhile.
+/// `others_s` is the time in seconds that the other experiments will take afterwards.
 pub fn watched<T>(
     name: &str,
     expected_s: f64,
@@ -92,7 +93,7 @@ pub fn watched<T>(
     })
 }
 
-/// Ends the display, also when the work panics: the scope would wait for it for ever.
+/// Ends the display, also if the work panics: the scope would wait for it for ever.
 struct Ends<'a> {
     at: &'a Mutex<At>,
     changed: &'a Condvar,
@@ -112,7 +113,7 @@ fn message(done: usize, of: usize, elapsed_s: f64, expected_s: f64, others_s: f6
         done => elapsed_s * of.saturating_sub(done) as f64 / done as f64,
     };
     let mut text = match of {
-        0 => "begun".to_owned(),
+        0 => "started".to_owned(),
         of => format!("{done} of {of} runs"),
     };
     text.push_str(&format!(", {}", shown(elapsed_s)));
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_is_left_follows_from_what_was_done() {
-        assert_eq!(message(0, 0, 2.0, 60.0, 0.0), "begun, 2.0 s, about 58 s left");
+        assert_eq!(message(0, 0, 2.0, 60.0, 0.0), "started, 2.0 s, about 58 s left");
         assert_eq!(message(0, 4, 70.0, 60.0, 0.0), "0 of 4 runs, 1 min 10 s");
         assert_eq!(
             message(1, 4, 70.0, 60.0, 0.0),

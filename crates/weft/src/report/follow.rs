@@ -9,20 +9,20 @@ use crate::failure::Failure;
 use crate::report::progress::Progress;
 use crate::report::status;
 
-/// Time between two looks.
+/// Time between two queries.
 const LOOK_EVERY: Duration = Duration::from_millis(150);
 
-/// Follows the rebuilds and replacements of `array` until there are none; gives the state then.
+/// Follows the rebuilds and replacements of `array` until there are none; returns the state then.
 ///
 /// # Errors
-/// If a member is missing still, and nothing is going to change that.
+/// If a member is still missing, and nothing is going to change that.
 pub fn rebuild(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
     let end = replacement(client, array, silent)?;
     match end.slots.iter().find(|slot| slot.state == MemberState::Missing) {
         Some(slot) => {
             let (number, name) = (slot.slot, &end.name);
-            Err(Failure::new(format!("slot {number} of {name} is missing, and no spare is there"))
-                .hint(format!("give it a disk: `weft add {name} DISK`")))
+            Err(Failure::new(format!("slot {number} of {name} is missing, and there is no spare"))
+                .hint(format!("add a disk: `weft add {name} DISK`")))
         }
         None => Ok(end),
     }
@@ -39,7 +39,7 @@ pub fn replacement(client: &mut Client, array: &str, silent: bool) -> Result<Sta
             .iter()
             .any(|slot| slot.state == MemberState::Rebuilding || slot.replacement.is_some())
     };
-    // A spare was accepted a moment ago: its rebuild is about to start.
+    // A spare was just accepted: its rebuild is about to start.
     let may_start = |status: &Status| {
         !status.spares.is_empty()
             && status.slots.iter().any(|slot| slot.state == MemberState::Missing)
@@ -59,17 +59,17 @@ pub fn replacement(client: &mut Client, array: &str, silent: bool) -> Result<Sta
     let waits = is_rebuilding(&end) || may_start(&end);
     match &end.broken {
         None if end.paused && waits => Err(Failure::new(format!(
-            "maintenance of {} is paused: nothing is rebuilt, and no spare is taken",
+            "maintenance of {} is paused: nothing is rebuilt, and no spare is used",
             end.name
         ))
-        .hint(format!("`weft rebuild {} resume` lets it go on", end.name))),
-        Some(cause) => Err(Failure::new(format!("{} is broken: {cause}", end.name))
-            .hint(format!("`weft status {}` says what can still be read", end.name))),
+        .hint(format!("`weft rebuild {} resume` resumes it", end.name))),
+        Some(cause) => Err(Failure::new(format!("{} has failed: {cause}", end.name))
+            .hint(format!("`weft status {}` shows what can still be read", end.name))),
         None => Ok(end),
     }
 }
 
-/// Follows a scrub to its end; gives the state then.
+/// Follows a scrub to its end; returns the state then.
 pub fn scrub(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
     follow(client, array, &[JobKind::Scrub], silent, |status| {
         status.scrub.as_ref().is_some_and(|scrub| scrub.running)

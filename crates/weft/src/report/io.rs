@@ -1,7 +1,8 @@
-//! What went through the disks of an array, as a table.
+//! The I/O of an array's disks, as a table.
 //!
-//! Once it shows totals since each disk was opened; shown again and again, the rates between two
-//! looks, as iostat and `zpool iostat` do. Errors are always totals: they must not scroll away.
+//! A single report shows totals since each disk was opened. Repeated reports show the rates since
+//! the last one, as iostat and `zpool iostat` do; errors are always totals, so that they do not
+//! scroll away.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::size;
 const HEADS: [&str; 8] =
     ["reads", "read", "writes", "written", "flushes", "in flight", "errors", "time-outs"];
 
-/// The table. With `before`, what the disks said so long ago, rates in place of totals.
+/// The table. With `before`, the counts of a time ago, it shows rates instead of totals.
 pub fn table(disks: &[DiskStatus], before: Option<(&[DiskStatus], Duration)>) -> String {
     let mut rows = vec![("disk".to_owned(), HEADS.map(str::to_owned))];
     for disk in disks {
@@ -60,7 +61,7 @@ fn cells(now: &IoCounts, then: Option<(IoCounts, Duration)>) -> [String; 8] {
     ]
 }
 
-/// Per second. A disk that was opened anew has counted from 0 again.
+/// Per second. A disk that was opened again has counted from 0 again.
 fn rate(now: u64, then: u64, since: Duration) -> u64 {
     let done = now.checked_sub(then).unwrap_or(now);
     let per_s = u128::from(done) * 1000 / since.as_millis().max(1);

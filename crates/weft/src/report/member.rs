@@ -1,4 +1,4 @@
-//! What a member says of itself, in words.
+//! What a member's metadata says, for people.
 
 use std::fmt::Write as _;
 
@@ -50,7 +50,7 @@ pub fn show(report: &MemberReport, device: &Device) -> String {
     text
 }
 
-/// What is wrong with it, if it is not a sound member.
+/// What is wrong with it, unless it is a sound member.
 pub fn fault(report: &MemberReport) -> Option<String> {
     match &report.label {
         LabelReport::None { foreign: Some(foreign) } => {
@@ -71,7 +71,7 @@ fn headline(report: &MemberReport) -> String {
         Some(Role::Slot(slot, state)) => format!("slot {slot} of {name} ({})", slot_state(state)),
         Some(Role::Replacement(slot)) => format!("replacing slot {slot} of {name}"),
         Some(Role::Spare) => format!("a spare of {name}"),
-        _ => format!("was a member of {name}, and is no longer"),
+        _ => format!("former member of {name}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What people see: the state of arrays in words, and progress.
+//! Texts for people: the state of arrays, and progress.
 
 pub mod follow;
 pub mod io;

@@ -1,11 +1,11 @@
-//! A progress bar where there is a terminal, plain lines now and then where there is none.
+//! A progress bar on a terminal, and a plain line now and then elsewhere.
 
 use std::time::{Duration, Instant};
 
 use crate::output::errln;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A task takes this long before anything is shown of it.
+/// Nothing is shown of a task that is shorter than this.
 const QUIET: Duration = Duration::from_millis(500);
 /// Time between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ pub struct Progress {
     plain: bool,
     start: Instant,
     last_line: Option<Instant>,
-    /// Nothing at all is shown (JSON is asked for).
+    /// Shows nothing (JSON is asked for).
     silent: bool,
 }
 
@@ -36,7 +36,7 @@ impl Progress {
         Self { what: what.to_owned(), bar, plain, start: Instant::now(), last_line: None, silent }
     }
 
-    /// It is at `done` of `total`; `message` says so in words.
+    /// Shows that `done` of `total` is done; `message` says so for people.
     pub fn at(&mut self, done: u64, total: u64, message: &str) {
         if self.silent || self.start.elapsed() < QUIET {
             return;

@@ -1,4 +1,4 @@
-//! An array's state in words. What matters most comes first: how much it can still lose.
+//! An array's state in words, the most important first: how many more disks it can lose.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::control::protocol::{DeadDevice, NotStarted, ServedArray, Snapshot, Un
 use crate::report::io;
 use crate::{size, thread};
 
-/// Hot zones shown to whoever watches.
+/// Hot zones shown with --watch.
 const ZONES_SHOWN: usize = 5;
 
-/// What is shown of the arrays beside their state.
+/// What to show of the arrays in addition to their state.
 #[derive(Clone, Copy, Default)]
 pub struct Details<'a> {
-    /// It is shown again and again: what changes soon is of interest.
+    /// The report is repeated: show what changes quickly.
     pub watched: bool,
-    /// What went through the disks.
+    /// The I/O of each disk.
     pub io: bool,
-    /// The look before, and how long ago it was.
+    /// The previous report, and how long ago it was.
     pub before: Option<(&'a Snapshot, Duration)>,
 }
 
@@ -70,8 +70,9 @@ pub fn dead_device(dead: &DeadDevice) -> String {
     let DeadDevice { array, device, user } = dead;
     let device =
         device.as_ref().map_or_else(|| "the block device".into(), |d| d.display().to_string());
-    let mut text =
-        format!("{array}: DEAD BLOCK DEVICE: {device} gives only errors, its daemon ended");
+    let mut text = format!(
+        "{array}: DEAD BLOCK DEVICE: {device} returns only errors, as its daemon has ended"
+    );
     let first = match user {
         Some(user) => {
             let _ = write!(text, "; it is still {user}");
@@ -83,13 +84,13 @@ pub fn dead_device(dead: &DeadDevice) -> String {
     text
 }
 
-/// How much an array can still lose, in words.
+/// How many more disks an array can lose, in words.
 pub fn redundancy(status: &Status) -> String {
     let Some(spare_failures) = status.redundancy_remaining else {
         return "DATA LOST: more disks failed than the code survives".into();
     };
     if status.broken.is_some() {
-        return "STOPPED: a disk failed that was one too many".into();
+        return "FAILED: too many members lost; writes stopped".into();
     }
     match spare_failures {
         0 if !status.redundancy_exact => "MAY NOT SURVIVE THE LOSS OF ANOTHER DISK".into(),
@@ -101,7 +102,7 @@ pub fn redundancy(status: &Status) -> String {
     }
 }
 
-/// So many more disks, or at least so many: `at least 2 more disks`.
+/// `n` more disks, or at least as many: `at least 2 more disks`.
 pub fn more_disks(n: usize, exact: bool) -> String {
     let bound = if exact { "" } else { "at least " };
     format!("{bound}{n} more disk{}", if n == 1 { "" } else { "s" })
@@ -125,9 +126,9 @@ fn array(served: &ServedArray, watched: bool) -> String {
     if status.paused {
         let spares = status.spares.len();
         let what = match spares {
-            _ if status.state != ArrayState::Degraded => "no rebuild, resync or scrub goes on",
+            _ if status.state != ArrayState::Degraded => "no rebuild, resync or scrub runs",
             0 => "no rebuild starts",
-            _ => "NO SPARE IS TAKEN",
+            _ => "NO SPARE WILL BE USED",
         };
         let _ = writeln!(
             text,
@@ -164,13 +165,13 @@ fn array(served: &ServedArray, watched: bool) -> String {
             let _ = write!(notes, "  being replaced by {disk}");
         }
         if slot.wants_room_bytes > 0 {
-            let _ = write!(notes, "  NO SPACE: waits for {}", size::show(slot.wants_room_bytes));
+            let _ = write!(notes, "  NO SPACE: {} waiting", size::show(slot.wants_room_bytes));
         }
         for vanished in served.vanished.iter().filter(|vanished| vanished.disk == slot.disk) {
             let (name, number) = (&status.name, slot.slot);
             let _ = write!(
                 notes,
-                "\n           GONE WHEN WEFT STOPS: {}; `weft replace {name} {number} NEWDISK`",
+                "\n           LOST WHEN WEFT STOPS: {}; `weft replace {name} {number} NEWDISK`",
                 vanished.what
             );
         }
@@ -181,7 +182,7 @@ fn array(served: &ServedArray, watched: bool) -> String {
         let label = label.filter(|_| trouble).map_or_else(String::new, |l| format!(" [{l}]"));
         let last = match slot.state {
             MemberState::Missing if slot.disk.is_empty() => "no disk",
-            MemberState::Missing => " (was last)",
+            MemberState::Missing => " (last known)",
             _ => "",
         };
         let _ = writeln!(
@@ -193,14 +194,14 @@ fn array(served: &ServedArray, watched: bool) -> String {
     if let Some(slot) = status.slots.iter().find(|slot| slot.wants_room_bytes > 0) {
         let _ = writeln!(
             text,
-            "  what finds no space waits: free some under {}, or `weft fail {} {}`",
+            "  writes wait for space: free some in the file system of {}, or `weft fail {} {}`",
             slot.disk, status.name, slot.slot
         );
     }
     for spare in &status.spares {
         let vanished = served.vanished.iter().find(|vanished| vanished.disk == *spare);
         let note = vanished.map_or_else(String::new, |vanished| {
-            format!("  GONE WHEN WEFT STOPS: {}", vanished.what)
+            format!("  LOST WHEN WEFT STOPS: {}", vanished.what)
         });
         let _ = writeln!(text, "  spare                {spare}{note}");
     }
@@ -226,14 +227,14 @@ fn array(served: &ServedArray, watched: bool) -> String {
     text
 }
 
-/// How long ago something ended, in brackets; nothing if it is not known.
+/// How long ago something ended, in brackets; empty if it is not known.
 fn ago(ended_unix_s: Option<u64>) -> String {
     let since = ended_unix_s.filter(|at| *at > 0).map(|at| thread::unix_s().saturating_sub(at));
     let words = |s| format!(" ({} ago)", size::show_duration(Duration::from_secs(s)));
     since.map_or_else(String::new, words)
 }
 
-/// How a rebuild goes about its work, and what users have of it.
+/// The policy of a rebuild, and what users gain from it so far.
 fn rebuild(text: &mut String, rebuild: &RebuildStatus, watched: bool) {
     let policy = &rebuild.policy;
     let _ = write!(
@@ -243,14 +244,14 @@ fn rebuild(text: &mut String, rebuild: &RebuildStatus, watched: bool) {
     );
     let counts = &rebuild.counts;
     if counts.stripes_piggybacked > 0 {
-        let _ = write!(text, "; {} stripes came with requests", counts.stripes_piggybacked);
+        let _ = write!(text, "; {} stripes rebuilt from user I/O", counts.stripes_piggybacked);
     }
     text.push('\n');
     if let Some(share) = rebuild.redirected_share {
         let percent = share * 100.0;
         let _ = writeln!(
             text,
-            "  {percent:.0} % of the recent reads of what was lost need no reconstruction any more"
+            "  {percent:.0} % of recent reads of lost data no longer need reconstruction"
         );
     }
     if rebuild.hot_zones_total > 0 && rebuild.order == RebuildOrder::Popularity {
@@ -286,7 +287,7 @@ pub fn policy(policy: &RebuildPolicy) -> String {
 
 fn unreadable(text: &mut String, ranges: &[ByteRange]) {
     if ranges.is_empty() {
-        text.push_str("  everything written can still be read\n");
+        text.push_str("  all written data can still be read\n");
     }
     for ByteRange { offset_bytes, length_bytes } in ranges.iter().take(8) {
         let length = size::show(*length_bytes);
@@ -322,7 +323,7 @@ pub fn kind(kind: JobKind) -> &'static str {
     }
 }
 
-/// A job in one line: what is done, how fast, how long it will take if that goes on.
+/// A job in one line: its progress, its rate, and the time left at that rate.
 pub fn job(job: &JobStatus) -> String {
     let mut text = format!("{} {}", kind(job.kind), percent(job));
     if job.paused {
@@ -338,7 +339,7 @@ pub fn job(job: &JobStatus) -> String {
     text
 }
 
-/// How far it is, rounded down: 100 % means done.
+/// Its progress, rounded down: 100 % means done.
 pub fn percent(job: &JobStatus) -> String {
     let tenths = match job.stripes_total {
         0 => 1000,
@@ -351,7 +352,7 @@ pub fn percent(job: &JobStatus) -> String {
 mod tests {
     use super::*;
 
-    /// A degraded array of which little is to be said.
+    /// A degraded array with nothing else to report.
     fn served() -> ServedArray {
         let slot = |slot: usize, state: &str| {
             serde_json::json!({
@@ -385,10 +386,10 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_failed_is_named_by_what_stands_on_it() {
+    fn a_missing_disk_is_named_by_its_printed_label() {
         let text = array(&served(), false);
         let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("  slot")).collect();
-        let missing = "  slot 1   missing     /dev/sd1 [Maker 8T, serial S1X] (was last)";
+        let missing = "  slot 1   missing     /dev/sd1 [Maker 8T, serial S1X] (last known)";
         assert_eq!(lines, ["  slot 0   active      /dev/sd0", missing]);
     }
 

@@ -1,4 +1,4 @@
-//! What a trace is like, and what a replay found, in words.
+//! The statistics of a trace and the outcome of a replay, in words.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use weft_trace::{ReadStats, Sizes};
 use crate::commands::trace::Told;
 use crate::size;
 
-/// Lines for volumes that are shown one by one.
+/// Volumes shown one by one.
 const DEVICES_SHOWN: usize = 20;
 
 /// The statistics of a trace.
@@ -76,7 +76,7 @@ pub fn show(told: &Told) -> String {
     text + &told.read.as_ref().map(show_read).unwrap_or_default()
 }
 
-/// What was met while reading that is not as it should be.
+/// Irregularities found while reading.
 pub fn show_read(read: &ReadStats) -> String {
     let mut text = String::new();
     if read.bad > 0 {
@@ -90,7 +90,7 @@ pub fn show_read(read: &ReadStats) -> String {
         let by = show_ns(read.backwards_ns_max);
         let _ = writeln!(
             text,
-            "  backwards   {} requests earlier than the one before, by up to {by}: given its time",
+            "  backwards   {} requests earlier than their predecessor, by up to {by}: given its time",
             read.backwards
         );
     }
@@ -129,7 +129,7 @@ fn show_ns(ns: u64) -> String {
     }
 }
 
-/// What a replay found.
+/// The outcome of a replay.
 pub fn show_outcome(outcome: &Outcome) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -181,18 +181,21 @@ fn notes(text: &mut String, outcome: &Outcome) {
         }
     };
     let started = format!(
-        "{} requests started late: by {} in the mean, {} at most",
+        "{} requests started late: by {} on average, {} at most",
         late.requests,
         show_ns(late.mean_ns),
         show_ns(late.max_ns)
     );
     note(late.requests, started);
     note(outcome.warm_up, format!("{} requests of warm-up, not measured", outcome.warm_up));
-    note(outcome.beyond, format!("{} requests beyond the target, not issued", outcome.beyond));
+    note(
+        outcome.beyond,
+        format!("{} requests beyond the end of the target, not issued", outcome.beyond),
+    );
     note(outcome.widened, format!("{} requests widened to whole sectors", outcome.widened));
     let small = format!("{} trims of less than a sector, not issued", outcome.trims_too_small);
     note(outcome.trims_too_small, small);
-    note(outcome.writes_skipped, format!("{} writes and trims left out", outcome.writes_skipped));
+    note(outcome.writes_skipped, format!("{} writes and trims skipped", outcome.writes_skipped));
     let failures = format!(
         "{} requests failed: {} reads, {} writes, {} flushes, {} trims",
         failed.total(),
@@ -211,7 +214,10 @@ fn notes(text: &mut String, outcome: &Outcome) {
         note(1, line);
         note(
             verified.blocks_not_kept,
-            format!("  {} writes of blocks were too many to remember", verified.blocks_not_kept),
+            format!(
+                "  {} written blocks not checked: too many to remember",
+                verified.blocks_not_kept
+            ),
         );
         verified.wrong_first.iter().for_each(|wrong| note(1, format!("  {wrong}")));
     }

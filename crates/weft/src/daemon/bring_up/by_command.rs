@@ -1,4 +1,4 @@
-//! Starting arrays by command, and remembering those that were stopped by one.
+//! Starts arrays by command, and remembers those stopped by command.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ impl Daemon {
         for found in &scan.arrays {
             let (name, missing) = (found.name(), found.missing());
             if self.arrays.borrow().contains_key(&name) {
-                return Err(Failure::new(format!("another array called {name} is being served"))
+                return Err(Failure::new(format!("another array named {name} is being served"))
                     .hint(format!("`weft stop {name}` stops it")));
             }
             if !dry_run {
@@ -82,15 +82,15 @@ impl Daemon {
             }
             ([], found) | (found, _) if found.len() > 1 => {
                 let ids: Vec<String> = found.iter().map(|found| found.id.to_string()).collect();
-                return Err(Failure::new(format!("several arrays are called {text}"))
-                    .hint(format!("give the id of one: {}", ids.join(" or "))));
+                return Err(Failure::new(format!("several arrays are named {text}"))
+                    .hint(format!("use the id of one: {}", ids.join(" or "))));
             }
             ([], [found]) | ([found], _) => found,
             _ => unreachable!("several are handled above"),
         };
         if self.is_served(chosen) {
             let name = chosen.name();
-            return Err(Failure::new(format!("{name} is being served already"))
+            return Err(Failure::new(format!("{name} is already being served"))
                 .hint(format!("`weft status {name}` shows it")));
         }
         Ok(chosen.id)
