@@ -1,9 +1,9 @@
-//! Experiments as data: a file each, in `experiments/`.
+//! Experiments as data: one file each, in `experiments/`.
 //!
-//! A file says what is shown and where it comes from, what to run (`[run]`, by kind), the paper's
-//! numbers (`[paper]`, by panel, series and point), where the paper errs, and how long it takes.
-//! The kinds are programs ([`crate::kinds`]); everything that can differ from figure to figure is
-//! in the file.
+//! A file gives the title, the source, what to run (`[run]`, by kind), the paper's numbers
+//! (`[paper]`, by panel, series and point), errors in the paper, and how long it takes. The kinds
+//! are programs ([`crate::kinds`]); everything that can differ from figure to figure is in the
+//! file.
 
 use serde::Deserialize;
 
@@ -31,19 +31,19 @@ const FILES: &[(&str, &str)] = &[
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Its name: the file's.
+    /// Its name, which is the file's name.
     #[serde(skip)]
     pub name: String,
     /// What it shows, in a line.
     pub title: String,
     /// Paper, figure, section.
     pub source: String,
-    /// What is done and how to read it.
+    /// What it does and how to read the result.
     pub about: String,
-    /// Where the paper errs.
+    /// Errors in the paper.
     #[serde(default)]
     pub errors: Vec<String>,
-    /// Seconds of one processor that it takes, about: for whoever wonders whether to wait.
+    /// Approximate run time, in seconds of one processor, shown to users.
     #[serde(default)]
     pub processor_s: u32,
     /// What to run.
@@ -55,15 +55,15 @@ pub struct Experiment {
 
 /// No experiment of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no experiment is called '{name}'; there are: {known}")]
+#[error("no experiment is named '{name}'; known are: {known}")]
 pub struct UnknownExperiment {
-    /// What was asked for.
+    /// The name asked for.
     pub name: String,
-    /// All there are.
+    /// All names.
     pub known: String,
 }
 
-/// A file that is no experiment.
+/// A file that is not a valid experiment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("experiment '{name}': {cause}")]
 pub struct BadExperiment {
@@ -77,7 +77,7 @@ impl Experiment {
     /// Reads the text of an experiment file.
     ///
     /// # Errors
-    /// If it is no TOML, or has fields missing, unknown or of the wrong kind.
+    /// If it is not TOML, or has fields that are missing, unknown or of the wrong kind.
     pub fn parse(name: &str, text: &str) -> Result<Self, BadExperiment> {
         match toml::from_str::<Self>(text) {
             Ok(experiment) => Ok(Self { name: name.to_owned(), ..experiment }),

@@ -1,5 +1,5 @@
-//! What an experiment found, beside what the paper says: the one form that text, JSON, CSV and
-//! plots are made from.
+//! The results of an experiment, with the paper's numbers: the one form from which text, JSON, CSV
+//! and plots are made.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ pub struct Figure {
     pub title: String,
     /// Paper, figure, section.
     pub source: String,
-    /// What was done.
+    /// How it was measured.
     pub about: String,
-    /// Everything drawn was drawn from it.
+    /// The random seed.
     pub seed: u64,
     /// The modelled disks, if there were any.
     pub disk: Option<String>,
@@ -27,7 +27,7 @@ pub struct Figure {
     pub traces: Vec<TraceUsed>,
     /// Where the paper errs.
     pub errors: Vec<String>,
-    /// What this run has to say beside its numbers.
+    /// Notes on this run, in addition to its numbers.
     pub notes: Vec<String>,
     /// The plots.
     pub panels: Vec<Panel>,
@@ -38,7 +38,7 @@ pub struct Figure {
 pub struct TraceUsed {
     /// Its name.
     pub name: String,
-    /// Made by a generator fitted to published statistics, not recorded.
+    /// Generated from published statistics, not recorded.
     pub generated: bool,
     /// Requests replayed.
     pub requests: u64,
@@ -49,13 +49,13 @@ pub struct TraceUsed {
 pub struct Panel {
     /// Its heading.
     pub title: String,
-    /// What is to the right.
+    /// Label of the x axis.
     pub x_label: String,
-    /// What is upwards.
+    /// Label of the y axis.
     pub y_label: String,
     /// Bars or lines.
     pub shape: Shape,
-    /// Decades in place of steps upwards.
+    /// A logarithmic y axis.
     pub log_y: bool,
     /// The data.
     pub series: Vec<Series>,
@@ -65,11 +65,11 @@ pub struct Panel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// A bar a point, side by side by label.
+    /// One bar per point, side by side by label.
     Bars,
-    /// A line through the points, by their place.
+    /// A line through the points, by their x values.
     Lines,
-    /// The same with decades to the right.
+    /// The same with a logarithmic x axis.
     LogLines,
 }
 
@@ -82,19 +82,19 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
-/// A number of ours, and the paper's.
+/// One of our numbers, and the paper's.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// Its label; by this the paper's number is found.
+    /// Its label, by which the paper's number is found.
     pub x: String,
-    /// Where it is drawn, in lines.
+    /// Its x value, in line plots.
     pub at: f64,
-    /// What we found.
+    /// Our number.
     pub ours: f64,
     /// The least and the greatest, where `ours` is a mean.
     #[serde(serialize_with = "least_and_greatest")]
     pub range: Option<(f64, f64)>,
-    /// What the paper says.
+    /// The paper's number.
     pub paper: Option<f64>,
 }
 
@@ -117,7 +117,7 @@ impl Point {
         Self { x: x.into(), at: 0.0, ours, range: None, paper: None }
     }
 
-    /// A number at a place of a line.
+    /// A number at an x value of a line.
     pub fn at(at: f64, ours: f64) -> Self {
         Self { at, ..Self::new(format!("{at}"), ours) }
     }
@@ -171,7 +171,7 @@ impl Panel {
 }
 
 impl Figure {
-    /// Puts the paper's numbers beside ours; those that belong to no point are returned.
+    /// Adds the paper's numbers to ours; returns those that belong to no point.
     #[must_use]
     pub fn lay_beside(&mut self, paper: &Numbers) -> Vec<String> {
         let mut orphans = Vec::new();

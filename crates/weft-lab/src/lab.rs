@@ -1,4 +1,4 @@
-//! What every kind of experiment is given, and what it gives back.
+//! The environment that every kind of experiment runs in, and its results.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,13 +16,13 @@ use crate::parallel;
 /// How experiments are run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Everything that is drawn is drawn from it.
+    /// The random seed.
     pub seed: u64,
-    /// Folder with recorded traces; without it generated ones stand in, and are marked as such.
+    /// Folder of recorded traces; without it, generated traces are used, and marked as such.
     pub traces: Option<PathBuf>,
     /// Threads.
     pub threads: usize,
-    /// Divides the requests of every simulated run: quicker, coarser.
+    /// Divides the requests of every simulated run: faster, less precise.
     pub divide: u64,
 }
 
@@ -36,7 +36,7 @@ impl Default for RunOptions {
 /// Why an experiment gave no figure.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The experiment's file asks for what there is not.
+    /// The experiment's file asks for something that does not exist.
     #[error("experiment '{name}': {cause}")]
     Experiment {
         /// The experiment.
@@ -44,7 +44,7 @@ pub enum LabError {
         /// What is wrong.
         cause: String,
     },
-    /// A run failed, or its data were not what had been written.
+    /// A run failed, or read data that it had not written.
     #[error("experiment '{name}', {run}: {cause}")]
     Run {
         /// The experiment.
@@ -56,24 +56,24 @@ pub enum LabError {
     },
 }
 
-/// How users' reads of what is lost are repaired.
+/// How users' reads of lost data are repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Repair {
-    /// With the fewest reads, whoever has to serve them: as in the papers.
+    /// With the fewest reads, regardless of load: as in the papers.
     Fewest,
-    /// Around members whose queues are deep: as weft does.
-    Around,
+    /// Avoids members with deep queues: weft's default.
+    LoadAware,
 }
 
-/// What a run is given.
+/// The environment of a run.
 pub(crate) struct Lab<'a> {
     pub(crate) name: &'a str,
     pub(crate) options: &'a RunOptions,
     pub(crate) progress: &'a (dyn Fn(usize, usize) + Sync),
 }
 
-/// What a run found.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) disk: Option<String>,
@@ -83,7 +83,7 @@ pub(crate) struct Found {
 }
 
 impl Lab<'_> {
-    /// Runs all `cells`, side by side. After a failure no more are begun, and it is the result.
+    /// Runs all `cells` in parallel. After a failure no more are started, and it is the result.
     pub(crate) fn all<C: Sync, T: Send>(
         &self,
         cells: &[C],
@@ -115,7 +115,8 @@ impl Lab<'_> {
         LabError::Experiment { name: self.name.to_owned(), cause: cause.to_string() }
     }
 
-    /// The bed for so many MiB of each disk of a modelled product, in units of so many KiB.
+    /// The test bed for this many MiB of each disk of a modelled product, in units of this many
+    /// KiB.
     pub(crate) fn bed(&self, model: &str, disk_mib: u64, unit_kib: u32) -> Result<Bed, LabError> {
         let model = Model::find(model).map_err(|e| self.wrong(e))?;
         let (disk_bytes, unit_bytes) = (disk_mib << 20, unit_kib << 10);

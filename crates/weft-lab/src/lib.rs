@@ -1,13 +1,12 @@
-//! The lab: what an array would do, before a disk is bought and beside what papers say.
+//! The lab: what an array would do, before anybody buys disks, and compared with what papers say.
 //!
 //! * [`plan`]: the codes that suit a set of disks and a goal, compared by exact counting.
 //! * [`Experiment`]: a paper's table or figure as a small file; [`run()`] makes a [`Figure`] of it,
-//!   our numbers beside the paper's; [`report`] draws it. The same seed gives the same bytes.
+//!   with our numbers and the paper's; [`report`] draws it. The same seed gives the same bytes.
+//! * [`modelled`]: an array on modelled disks, as large as the products.
 //!
-//! * [`modelled`]: an array on modelled disks, as large as the products are.
-//!
-//! Every number is worked out by what runs arrays: the codes, the layouts, the planner and – where
-//! requests are simulated – the engine itself, in virtual time.
+//! Every number comes from the code that runs arrays: the codes, the layouts, the planner and –
+//! where requests are simulated – the engine itself, in virtual time.
 #![forbid(unsafe_code)]
 
 mod bench;

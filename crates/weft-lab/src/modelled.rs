@@ -1,11 +1,10 @@
-//! An array of the engine on modelled disks, in virtual time, for loads from outside (`weft
-//! replay`).
+//! An array of the engine on modelled disks, in virtual time, for external loads (`weft replay`).
 //!
-//! Its disks may be as large as the product, because nothing is stored of what nobody wrote. An
-//! array knows which regions were never written, and answers reads of them without a disk; so one
-//! block of zeros is written to each region first. From then on the whole array is data, which
-//! zeros happen to be: every read goes to the disks, every rebuild has all of it to do, and parity
-//! is right from the start.
+//! Its disks may be as large as the product, because unwritten blocks need no storage. An array
+//! knows which regions were never written, and answers reads of them without a disk, so one block
+//! of zeros is written to each region first. From then on the whole array counts as data that
+//! happens to be zero: every read goes to the disks, every rebuild has to process all of it, and
+//! parity is correct from the start.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,13 +23,13 @@ use crate::bench::Target;
 
 /// Smallest write.
 const BLOCK: usize = 4096;
-/// After the first writes the disks rest so long, until their buffers have drained.
+/// After the first writes the disks rest this long, until their buffers have drained.
 const REST: Nanos = 2000 * MILLISECOND;
 
-/// Why there is no such array.
+/// Why the array cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelledError {
-    /// It cannot be made.
+    /// It cannot be created.
     #[error(transparent)]
     Create(#[from] CreateError),
     /// It cannot be used.
@@ -38,20 +37,20 @@ pub enum ModelledError {
     Array(#[from] ArrayError),
 }
 
-/// What an array is to be made of.
+/// Parameters of the array.
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct ArraySetup {
     /// The stripe code.
     pub code: CodeSpec,
     /// Disks.
     pub disks: usize,
-    /// What they are.
+    /// The product.
     pub model: &'static Model,
-    /// Bytes offered of each; none: all.
+    /// Bytes used of each; `None`: all.
     pub disk_bytes: Option<u64>,
     /// Bytes of a unit.
     pub unit_bytes: u32,
-    /// Turns the platters.
+    /// Seed of the rotational position.
     pub seed: u64,
 }
 
@@ -59,24 +58,24 @@ pub struct Wish {
 #[derive(Debug)]
 pub struct ModelledArray {
     rt: Rt,
-    wish: Wish,
+    setup: ArraySetup,
     array: Array,
     disks: RefCell<Vec<Rc<ModelDisk>>>,
 }
 
 impl ModelledArray {
-    /// Makes one, on the clock of `rt`. No log and no bitmap, as Linux MD comes.
+    /// Creates an array, on the clock of `rt`. Without log and bitmap, as Linux MD by default.
     ///
     /// # Errors
-    /// If there can be no such array.
-    pub async fn open(rt: &Rt, wish: Wish) -> Result<Self, ModelledError> {
-        let disks: Vec<_> = (0..wish.disks).map(|number| disk(rt, &wish, number)).collect();
+    /// If no such array can be created.
+    pub async fn open(rt: &Rt, setup: ArraySetup) -> Result<Self, ModelledError> {
+        let disks: Vec<_> = (0..setup.disks).map(|number| disk(rt, &setup, number)).collect();
         let members = || disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect::<Vec<_>>();
         let options = CreateOptions {
             name: "modelled".into(),
-            code: wish.code,
+            code: setup.code,
             algorithm: None,
-            unit_bytes: wish.unit_bytes,
+            unit_bytes: setup.unit_bytes,
             consistency: Consistency::None,
             region_bytes: None,
             log_bytes: None,
@@ -86,11 +85,11 @@ impl ModelledArray {
             now_unix_s: 0,
         };
         create(&members(), &options).await?;
-        let options = AssembleOptions { nonce: wish.seed, ..AssembleOptions::default() };
+        let options = AssembleOptions { nonce: setup.seed, ..AssembleOptions::default() };
         let array = Array::assemble(rt, members(), options).await?;
         mark_written(&array).await?;
         rt.sleep(REST).await;
-        Ok(Self { rt: rt.clone(), wish, array, disks: RefCell::new(disks) })
+        Ok(Self { rt: rt.clone(), setup, array, disks: RefCell::new(disks) })
     }
 
     /// The array.
@@ -114,11 +113,11 @@ impl ModelledArray {
         Ok(())
     }
 
-    /// Gives the array a fresh disk, to which it rebuilds a failed one from the beginning to the
-    /// end, at `bytes_s` whatever users do.
+    /// Adds a fresh disk, onto which the array rebuilds a failed one from the beginning to the end,
+    /// at `bytes_s` regardless of users.
     ///
     /// # Errors
-    /// If the array takes no disk.
+    /// If the array refuses the disk.
     pub async fn rebuild(&self, bytes_s: u64) -> Result<(), ArrayError> {
         self.array.set_throttle(bytes_s, Some(bytes_s));
         let policy = RebuildPolicy {
@@ -128,7 +127,7 @@ impl ModelledArray {
         };
         self.array.set_rebuild_policy(policy).await?;
         let number = self.disks.borrow().len();
-        let spare = disk(&self.rt, &self.wish, number);
+        let spare = disk(&self.rt, &self.setup, number);
         self.disks.borrow_mut().push(spare.clone());
         self.array.add_spare(spare).await
     }
@@ -148,7 +147,7 @@ async fn mark_written(array: &Array) -> Result<(), ArrayError> {
     while at < size {
         array.write(at, Buf::zeroed(BLOCK).freeze(), false).await?;
         if at == 0 {
-            // What is not a hole now is the first region.
+            // The first region is now the part that is not a hole.
             region = array.allocation(0, size)?.first().map_or(size, |extent| extent.len);
         }
         at += region;
@@ -156,12 +155,12 @@ async fn mark_written(array: &Array) -> Result<(), ArrayError> {
     array.flush().await
 }
 
-fn disk(rt: &Rt, wish: &Wish, number: usize) -> Rc<ModelDisk> {
+fn disk(rt: &Rt, setup: &ArraySetup, number: usize) -> Rc<ModelDisk> {
     let options = ModelOptions {
         name: Some(format!("d{number}")),
-        size_bytes: wish.disk_bytes,
-        seed: wish.seed.wrapping_add(number as u64),
+        size_bytes: setup.disk_bytes,
+        seed: setup.seed.wrapping_add(number as u64),
         ..ModelOptions::default()
     };
-    ModelDisk::open(rt, wish.model, options)
+    ModelDisk::open(rt, setup.model, options)
 }

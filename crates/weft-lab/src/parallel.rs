@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// `work` on every item, on at most `threads` threads; the results in the order of the items. What
-/// runs where, and when, has no influence on them as long as `work` looks at its item only.
+/// Runs `work` on every item, on at most `threads` threads; returns the results in the order of the
+/// items. Scheduling does not affect them as long as `work` uses only its item.
 ///
 /// # Panics
 /// If `work` does.

@@ -1,14 +1,14 @@
-//! Running an experiment.
+//! Runs an experiment.
 
 use crate::experiment::Experiment;
 use crate::figure::Figure;
 use crate::lab::{Lab, LabError, RunOptions};
 
-/// Runs `experiment`. `progress(done, of)` is told, from any thread, of the steps that are done.
+/// Runs `experiment`. `progress(done, of)` is called, from any thread, when a step is done.
 ///
 /// # Errors
-/// If the experiment asks for what there is not, a run fails, or the paper's numbers in its file
-/// belong to no point of the figure.
+/// If the experiment asks for something that does not exist, a run fails, or the paper's numbers in
+/// its file belong to no point of the figure.
 pub fn run(
     experiment: &Experiment,
     options: &RunOptions,
@@ -32,6 +32,6 @@ pub fn run(
     if orphans.is_empty() {
         return Ok(figure);
     }
-    let cause = format!("the paper's numbers have no place: {}", orphans.join("; "));
+    let cause = format!("numbers of the paper that match no point: {}", orphans.join("; "));
     Err(LabError::Experiment { name: experiment.name.clone(), cause })
 }

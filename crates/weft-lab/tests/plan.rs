@@ -1,9 +1,9 @@
 //! A plan says what is so: shares, speeds and times that can be worked out by hand.
 
-use weft_lab::plan::{Emphasis, PlanError, Row, Wish, candidates, picture, plan};
+use weft_lab::plan::{Emphasis, PlanError, PlanRequest, Row, candidates, picture, plan};
 
-fn wish(disks: usize) -> Wish {
-    Wish {
+fn request(disks: usize) -> PlanRequest {
+    PlanRequest {
         disks,
         size_bytes: 1 << 40,
         bandwidth_bytes_s: 100 << 20,
@@ -18,13 +18,13 @@ fn wish(disks: usize) -> Wish {
     }
 }
 
-fn rows(wish: &Wish, codes: &[&str]) -> Vec<Row> {
+fn rows(request: &PlanRequest, codes: &[&str]) -> Vec<Row> {
     let codes: Vec<_> = codes.iter().map(|code| code.parse().unwrap()).collect();
-    plan(wish, &codes, |_, _| {}).unwrap().codes
+    plan(request, &codes, |_, _| {}).unwrap().codes
 }
 
 fn row(disks: usize, code: &str) -> Row {
-    rows(&wish(disks), &[code]).remove(0)
+    rows(&request(disks), &[code]).remove(0)
 }
 
 fn shares(row: &Row) -> Vec<(u64, u64)> {
@@ -74,7 +74,7 @@ fn shuffled_groups_are_faster_with_a_disk_lost() {
 
 #[test]
 fn the_chain_and_the_simulation_agree() {
-    let asked = Wish { monte_carlo_cycles: Some(20_000), mttf_h: 20_000.0, ..wish(7) };
+    let asked = PlanRequest { monte_carlo_cycles: Some(20_000), mttf_h: 20_000.0, ..request(7) };
     for row in rows(&asked, &["raid6", "drc:4,2,1", "lrc:4,2,1", "rs:2+2"]) {
         let simulated = row.simulated.unwrap();
         let off = (simulated.mttdl_years - row.mttdl_years).abs();
@@ -85,7 +85,7 @@ fn the_chain_and_the_simulation_agree() {
 
 #[test]
 fn goals_are_met_or_the_reason_is_said() {
-    let asked = Wish { survive: 2, capacity_bytes: Some(5 << 40), ..wish(8) };
+    let asked = PlanRequest { survive: 2, capacity_bytes: Some(5 << 40), ..request(8) };
     let answer = plan(&asked, &[], |_, _| {}).unwrap();
     let best = &answer.codes[0];
     assert_eq!(answer.recommended, Some(best.code));
@@ -99,18 +99,19 @@ fn goals_are_met_or_the_reason_is_said() {
     let raid5 = answer.codes.iter().find(|row| row.code.to_string() == "raid5").unwrap();
     assert_eq!(raid5.misses, ["survives any one loss, not any 2"]);
 
-    let too_much = Wish { capacity_bytes: Some(9 << 40), ..wish(8) };
+    let too_much = PlanRequest { capacity_bytes: Some(9 << 40), ..request(8) };
     let answer = plan(&too_much, &[], |_, _| {}).unwrap();
     assert_eq!(answer.recommended, None);
     assert!(answer.reason.contains("too little capacity"), "{}", answer.reason);
-    let long = Wish { mttdl_years: Some(1e9), survive: 2, ..wish(8) };
+    let long = PlanRequest { mttdl_years: Some(1e9), survive: 2, ..request(8) };
     assert!(plan(&long, &[], |_, _| {}).unwrap().codes[0].mttdl_years >= 1e9);
 }
 
 #[test]
 fn what_matters_decides() {
     let take = |emphasis| {
-        let answer = plan(&Wish { emphasis, survive: 2, ..wish(12) }, &[], |_, _| {}).unwrap();
+        let answer =
+            plan(&PlanRequest { emphasis, survive: 2, ..request(12) }, &[], |_, _| {}).unwrap();
         answer.codes.into_iter().next().unwrap()
     };
     let (read, write, most) =
@@ -157,20 +158,23 @@ fn candidates_can_all_be_built_and_none_comes_twice() {
 }
 
 #[test]
-fn wishes_that_make_no_sense_are_refused() {
+fn requests_that_make_no_sense_are_refused() {
     let bad = [
-        Wish { disks: 0, ..wish(8) },
-        Wish { disks: 1000, ..wish(8) },
-        Wish { size_bytes: 0, ..wish(8) },
-        Wish { bandwidth_bytes_s: 0, ..wish(8) },
-        Wish { mttf_h: -1.0, ..wish(8) },
-        Wish { rebuild_share: 1.5, ..wish(8) },
-        Wish { survive: 8, ..wish(8) },
-        Wish { mttdl_years: Some(f64::NAN), ..wish(8) },
+        PlanRequest { disks: 0, ..request(8) },
+        PlanRequest { disks: 1000, ..request(8) },
+        PlanRequest { size_bytes: 0, ..request(8) },
+        PlanRequest { bandwidth_bytes_s: 0, ..request(8) },
+        PlanRequest { mttf_h: -1.0, ..request(8) },
+        PlanRequest { rebuild_share: 1.5, ..request(8) },
+        PlanRequest { survive: 8, ..request(8) },
+        PlanRequest { mttdl_years: Some(f64::NAN), ..request(8) },
     ];
-    for wish in bad {
-        assert!(matches!(plan(&wish, &[], |_, _| {}), Err(PlanError::Wish(_))), "{wish:?}");
+    for request in bad {
+        assert!(
+            matches!(plan(&request, &[], |_, _| {}), Err(PlanError::Request(_))),
+            "{request:?}"
+        );
     }
     let code = ["lrc:12,2,2".parse().unwrap()];
-    assert!(matches!(plan(&wish(8), &code, |_, _| {}), Err(PlanError::Layout(_))));
+    assert!(matches!(plan(&request(8), &code, |_, _| {}), Err(PlanError::Layout(_))));
 }

@@ -66,7 +66,7 @@ fn the_papers_numbers_stand_beside_ours() {
         let ours = point(&figures[2], bandwidth, "n = 6", code);
         assert!((ours.ours - as_printed).abs() < 1.5, "{ours:?}");
         assert_eq!(ours.paper, Some(as_printed));
-        let ours = point(&figures[2], bandwidth, "n as there are", code);
+        let ours = point(&figures[2], bandwidth, "actual n", code);
         assert!((ours.ours - right).abs() < 1.5, "{ours:?}");
     }
 }
@@ -89,8 +89,7 @@ fn the_page_is_whole_and_stays_the_same() {
     let panels: usize = figures.iter().map(|figure| figure.panels.len()).sum();
     assert_eq!(page.matches("<svg").count(), panels);
     assert_eq!(page.matches("</svg>").count(), panels);
-    for needed in ["seed 1", "Where the paper errs", "no trace", "class=\"paper\"", "ours / paper"]
-    {
+    for needed in ["seed 1", "Errors in the paper", "no trace", "class=\"paper\"", "ours / paper"] {
         assert!(page.contains(needed), "no {needed}");
     }
     for outside in ["<script", "http://", "https://", "NaN", "inf\""] {

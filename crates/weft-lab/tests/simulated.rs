@@ -142,19 +142,20 @@ fn degraded_arrays_are_slower_by_what_the_layout_says() {
 /// With the fewest reads what does not take part in a repair stays idle (the paper's Table 3: the
 /// global parity of LRC is busy 0.03 % of the time); going around the busiest it helps.
 #[test]
-fn without_going_around_only_the_group_is_busy() {
-    let text = DEGRADED.replace("failures = 1", "failures = 1\nrepairs = [\"fewest\", \"around\"]");
+fn with_fewest_reads_only_the_group_is_busy() {
+    let text =
+        DEGRADED.replace("failures = 1", "failures = 1\nrepairs = [\"fewest\", \"load-aware\"]");
     let figure = figure(&text, 2, 1);
     let worst = |series| ours(&figure, "reads, 1 failed", series, "LRC");
-    let (fewest, around) = (worst("worst position"), worst("worst position, going around"));
+    let (fewest, load_aware) = (worst("worst position"), worst("worst position, load-aware"));
     assert!((0.45..0.54).contains(&fewest), "the group serves twice its share: {fewest}");
-    assert!(around > 1.1 * fewest, "{around} {fewest}");
+    assert!(load_aware > 1.1 * fewest, "{load_aware} {fewest}");
     let busy = |series, disk| ours(&figure, "reads, utilisation with #0 failed", series, disk);
     assert!(busy("LRC", "#6") < 0.1, "{}", busy("LRC", "#6"));
-    assert!(busy("LRC, going around", "#6") > 1.0);
+    assert!(busy("LRC, load-aware", "#6") > 1.0);
     let failed = |series| ours(&figure, "reads, rates", series, "RAID-5");
     // RAID-5 has no choice.
-    assert_eq!(failed("failed #0"), failed("failed #0, going around"));
+    assert_eq!(failed("failed #0"), failed("failed #0, load-aware"));
 }
 
 #[test]
@@ -163,9 +164,9 @@ fn a_rebuild_takes_as_long_as_its_bandwidth_says() {
     let time = |series| ours(&figure, "time until all is normal again", series, "RAID-6");
     let printed = time("the paper's bandwidths");
     assert!((1.7..2.3).contains(&printed), "half the bandwidth, twice the time: {printed}");
-    let right = time("with n as there are");
+    let right = time("with the actual n");
     assert!((0.8..1.2).contains(&right), "{right}");
-    let begin = ours(&figure, "reads when the recovery begins", "with n as there are", "RAID-6");
+    let begin = ours(&figure, "reads when the recovery begins", "with the actual n", "RAID-6");
     assert!((0.05..1.0).contains(&begin), "{begin}");
 }
 

@@ -1,4 +1,4 @@
-//! What the blocks of an array shall hold.
+//! The expected contents of an array's blocks.
 
 use std::cell::RefCell;
 
@@ -31,7 +31,7 @@ impl Contents {
         (z ^ (z >> 27)).to_le_bytes()
     }
 
-    /// What `len` bytes at `offset`, whole blocks, hold now.
+    /// The current contents of `len` bytes at `offset`, whole blocks.
     pub(crate) fn make(&self, offset: u64, len: usize) -> Frozen {
         let mut buf = Buf::new(len);
         let versions = self.versions.borrow();
@@ -43,8 +43,8 @@ impl Contents {
         buf.freeze()
     }
 
-    /// The next version of a range, as bytes to be written. Whoever writes must have the range for
-    /// itself until the write is complete.
+    /// The next version of a range, as bytes to be written. The writer must own the range until the
+    /// write is complete.
     pub(crate) fn renew(&self, offset: u64, len: usize) -> Frozen {
         let blocks = offset / BLOCK..offset / BLOCK + len as u64 / BLOCK;
         for block in blocks {
@@ -53,7 +53,7 @@ impl Contents {
         self.make(offset, len)
     }
 
-    /// Compares what was read at `offset`.
+    /// Compares data read at `offset` with the expected contents.
     pub(crate) fn check(&self, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let versions = self.versions.borrow();
         for (index, bytes) in bytes.chunks_exact(4096).enumerate() {

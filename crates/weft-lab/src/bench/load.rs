@@ -1,8 +1,8 @@
-//! A closed loop of requests: so many always in flight, measured in the steady state.
+//! A closed loop of requests: a fixed number is always in flight, measured in the steady state.
 //!
 //! The clock runs from the completion of the first `depth` requests to that of `requests` more;
-//! only then the loop drains. Clients never write the same block at once: of every `depth` blocks
-//! (or long requests) each client has one.
+//! only then the loop drains. Clients never write the same block at once: each client owns one of
+//! every `depth` blocks (or long requests).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use weft_sim::model::DiskStats;
 
 use super::{Bench, text};
 
-/// How requests are placed, and what they do.
+/// The kind of requests and where they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Access {
@@ -47,18 +47,18 @@ pub(crate) struct Load {
 /// When a load ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// After so many requests.
+    /// After this many requests.
     After(u64),
     /// When no member of the array is missing or being rebuilt.
     WhenHealthy,
 }
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) bytes: u64,
     pub(crate) ns: Nanos,
-    /// What the disks did meanwhile.
+    /// The disks' work meanwhile.
     pub(crate) stats: Vec<DiskStats>,
     /// Bytes completed in each interval.
     pub(crate) series: Vec<u64>,
@@ -72,7 +72,7 @@ impl Measured {
     }
 }
 
-/// What the clients share.
+/// The state that the clients share.
 struct Run {
     bench: Rc<Bench>,
     load: Load,
@@ -85,7 +85,7 @@ struct Run {
 }
 
 impl Bench {
-    /// Puts a load on the array, and measures.
+    /// Runs a load on the array, and measures it.
     pub(crate) async fn drive(self: &Rc<Self>, load: Load) -> Result<Measured, String> {
         let run = Rc::new(Run {
             bench: self.clone(),
@@ -191,7 +191,7 @@ impl Run {
     fn is_over(&self, requests: u64) -> bool {
         match self.load.ended {
             Ended::After(count) => requests >= count,
-            // Asking for the status is dear: once in a while is enough.
+            // Querying the status is expensive: once in a while is enough.
             Ended::WhenHealthy => {
                 requests.is_multiple_of(256)
                     && (self.bench.array.status().state == weft_array::ArrayState::Healthy
@@ -201,5 +201,5 @@ impl Run {
     }
 }
 
-/// No rebuild of a bench takes so long.
+/// No rebuild of a bench takes this long.
 const PATIENCE: Nanos = 1000 * SECOND;

@@ -1,8 +1,8 @@
 //! A bench: an array of the engine on modelled disks, in virtual time, with known contents.
 //!
-//! Every block of 4 KiB holds a word made of its number and its version, all through; every read is
+//! Every block of 4 KiB is filled with a word made of its number and its version; every read is
 //! compared, so that no figure can come from wrong data. A bench lives on one thread and has an
-//! executor of its own; benches run side by side on several.
+//! executor of its own; several benches run in parallel.
 
 mod contents;
 mod load;
@@ -27,19 +27,19 @@ pub(crate) use load::{Access, Ended, Load};
 pub(crate) use recovery::{Recovered, Recovery, recover};
 pub(crate) use target::Target;
 
-/// Fills in flight while the array is written first.
+/// Writes in flight while the array is filled.
 const FILLS: usize = 16;
-/// After the fill the disks rest so long, until their buffers have drained.
+/// After the fill the disks rest this long, until their buffers have drained.
 const REST: u64 = 2000 * MILLISECOND;
 
 /// Reads find rebuilt data in steps of so much.
 const REGION: u64 = 1 << 20;
 
-/// What all benches of an experiment have in common.
+/// The parameters that all benches of an experiment share.
 #[derive(Clone, Debug)]
 pub(crate) struct Bed {
     pub(crate) model: &'static Model,
-    /// Bytes offered of each disk.
+    /// Bytes used of each disk.
     pub(crate) disk_bytes: u64,
     pub(crate) unit_bytes: u32,
     pub(crate) seed: u64,
@@ -52,7 +52,7 @@ impl Bed {
     }
 }
 
-/// What a bench is made of.
+/// The parameters of a bench.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) code: CodeSpec,
@@ -101,7 +101,7 @@ impl Bench {
             code: setup.code,
             algorithm: None,
             unit_bytes: setup.bed.unit_bytes,
-            // As Linux MD is, with which the papers compare.
+            // Like Linux MD, with which the papers compare.
             consistency: Consistency::None,
             region_bytes: Some(REGION),
             log_bytes: None,
@@ -159,9 +159,9 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether repairs go around busy members; see [`Array::set_load_aware_reconstruction`].
-    pub(crate) fn go_around(&self, around: bool) {
-        self.array.set_load_aware_reconstruction(around);
+    /// Whether users' repairs avoid busy members; see [`Array::set_load_aware_reconstruction`].
+    pub(crate) fn load_aware_repairs(&self, on: bool) {
+        self.array.set_load_aware_reconstruction(on);
     }
 
     /// Fails slots, and lets the array settle.
@@ -173,11 +173,10 @@ impl Bench {
         Ok(())
     }
 
-    /// Gives the array a fresh disk; its rebuild begins, at `bytes_s` on each member whatever users
-    /// do.
+    /// Adds a fresh disk; its rebuild begins, at `bytes_s` on each member regardless of users.
     pub(crate) async fn rebuild(&self, bytes_s: u64) -> Result<(), String> {
         self.array.set_throttle(bytes_s, Some(bytes_s));
-        // As in the paper: from beginning to end, and nothing is taken from what users read.
+        // As in the paper: in ascending order, without opportunistic rebuild from user reads.
         let policy = RebuildPolicy {
             order: RebuildOrder::Ascending,
             piggyback: Piggyback::Off,
@@ -188,7 +187,7 @@ impl Bench {
         self.array.add_spare(spare).await.map_err(text)
     }
 
-    /// What each slot's disk has done since [`Bench::count_anew`].
+    /// The work of each slot's disk since [`Bench::count_anew`].
     pub(crate) fn stats(&self) -> Vec<DiskStats> {
         self.disks.iter().map(|disk| disk.stats()).collect()
     }

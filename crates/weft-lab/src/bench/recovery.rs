@@ -1,12 +1,12 @@
 //! A recovery under the load of a trace, from the failure of a member until its replacement is
-//! whole.
+//! complete.
 //!
-//! The array is as large as the paper's, which is more than memory holds: it begins as zeros, of
-//! which the disks keep nothing, with every region marked as written, so that no read and no
-//! rebuild is spared. What the trace writes is kept, and every read of it is compared.
+//! The array is as large as the paper's, which does not fit in memory: it begins as zeros, which
+//! the disks do not store, with every region marked as written, so that no read and no rebuild is
+//! skipped. The trace's writes are stored, and every read of them is compared.
 //!
-//! The trace is replayed in an open loop, at its own times; a response counts from when the request
-//! was due.
+//! The trace is replayed in an open loop, at its own times; a response time counts from when the
+//! request was due.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -25,24 +25,24 @@ use weft_trace::replay::{
 
 use super::{REGION, Setup, Target, disk, text};
 
-/// Between two looks at whether the rebuild has ended.
+/// Time between two checks whether the rebuild has ended.
 const LOOK: Nanos = SECOND / 100;
 
-/// What is recovered, and how.
+/// The parameters of a recovery.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
     pub(crate) setup: Setup,
     pub(crate) policy: RebuildPolicy,
-    /// Bounds of the rebuild's rate, in bytes a second.
+    /// Limits of the rebuild's rate, in bytes per second.
     pub(crate) min_bytes_s: u64,
     pub(crate) max_bytes_s: Option<u64>,
-    /// Requests a second, in thousandths: the trace's times are stretched to it.
+    /// Requests per second, in thousandths: the trace's times are stretched to this rate.
     pub(crate) rate_milli: u32,
-    /// Length of the intervals of the course.
+    /// Length of the intervals of the time series.
     pub(crate) interval: Nanos,
 }
 
-/// What a recovery came to.
+/// The result of a recovery.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovered {
     /// From the failure to the end of the rebuild.
@@ -51,8 +51,8 @@ pub(crate) struct Recovered {
     pub(crate) all: Latency,
     /// Intervals, with the response times of what was completed in them.
     pub(crate) series: Vec<Point>,
-    /// Of each interval: units read by users, and those of them that had to be reconstructed. What
-    /// is left over at the end of the recovery belongs to the last one.
+    /// For each interval: units read by users, and how many of them had to be reconstructed. A
+    /// remainder at the end of the recovery counts in the last interval.
     pub(crate) units: Vec<(u64, u64)>,
     /// Length of these intervals.
     pub(crate) interval: Nanos,
@@ -86,7 +86,7 @@ impl Written {
             code: setup.code,
             algorithm: None,
             unit_bytes: setup.bed.unit_bytes,
-            // As Linux MD is, with which the papers compare.
+            // Like Linux MD, with which the papers compare.
             consistency: Consistency::None,
             region_bytes: Some(REGION),
             log_bytes: None,
@@ -98,7 +98,7 @@ impl Written {
         create(&members, &options).await.map_err(text)?;
         let options = AssembleOptions { nonce: setup.bed.seed, ..AssembleOptions::default() };
         let array = Array::assemble(rt, members, options).await.map_err(text)?;
-        // A block in each region is enough for all of it to count as written.
+        // One block in each region is enough for the whole region to count as written.
         let block = Buf::zeroed(4096).freeze();
         let mut at = 0;
         while at < array.size_bytes() {
@@ -173,7 +173,7 @@ impl Written {
     }
 }
 
-/// The requests of a trace at so many a second on the average, again and again.
+/// The requests of a trace at the given mean rate, repeated without end.
 fn endless(records: Rc<[Record]>, rate_milli: u32) -> impl Iterator<Item = Record> {
     let count = records.len() as u128;
     let span = u128::from(records.last().map_or(0, |record| record.at_ns)).max(1);
@@ -188,7 +188,7 @@ fn endless(records: Rc<[Record]>, rate_milli: u32) -> impl Iterator<Item = Recor
     })
 }
 
-/// Ends the replay with the rebuild, and says how long it took.
+/// Ends the replay when the rebuild ends, and returns how long that took.
 async fn watch(rt: Rt, course: Rc<Course>, live: Live) -> Result<Nanos, String> {
     loop {
         course.look(rt.now());
@@ -212,7 +212,7 @@ struct Course {
     begun: Nanos,
     /// Units read since the beginning.
     read: Cell<u64>,
-    /// What was read, and reconstructed, before this interval.
+    /// Units read, and reconstructed, before this interval.
     before: Cell<(u64, u64)>,
     units: RefCell<Vec<(u64, u64)>>,
 }
@@ -239,7 +239,7 @@ impl Course {
         }
     }
 
-    /// Ends the recovery: a part of an interval is too short to stand alone.
+    /// Ends the recovery: a partial interval is too short to stand alone.
     fn end(&self) {
         let (read, reconstructed) = self.since();
         let mut units = self.units.borrow_mut();
@@ -251,7 +251,7 @@ impl Course {
         }
     }
 
-    /// Units read, and reconstructed, since this was last asked.
+    /// Units read, and reconstructed, since the last call.
     fn since(&self) -> (u64, u64) {
         let now = (self.read.get(), self.array.rebuild_counts().reads_reconstructed);
         let before = self.before.replace(now);

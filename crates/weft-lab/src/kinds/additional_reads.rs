@@ -1,4 +1,5 @@
-//! Additional reads on the busiest disk (AR) of DRC: equation 1 of the paper beside counting.
+//! Additional reads on the busiest disk (AR) of DRC: equation 1 of the paper compared with
+//! counting.
 
 use serde::Deserialize;
 use weft_code::CodeSpec;
@@ -11,7 +12,7 @@ use crate::lab::{Found, Lab, LabError};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
-    /// A panel for each.
+    /// One panel for each.
     panels: Vec<Groups>,
 }
 

@@ -14,14 +14,14 @@ use crate::lab::{Found, Lab, LabError, Repair};
 pub struct Parameters {
     /// The modelled disk.
     model: String,
-    /// MiB offered of each.
+    /// MiB used of each.
     disk_mib: u64,
     /// KiB of a unit.
     unit_kib: u32,
-    /// How users' reads are repaired; each gives bars of its own.
-    #[serde(default = "around")]
+    /// How users' reads are repaired; each way gets bars of its own.
+    #[serde(default = "load_aware")]
     repairs: Vec<Repair>,
-    /// Most failures.
+    /// Largest number of failures.
     failures: usize,
     arrays: Vec<Array>,
     loads: Vec<Named>,
@@ -30,8 +30,8 @@ pub struct Parameters {
     rates: Vec<Vec<usize>>,
 }
 
-fn around() -> Vec<Repair> {
-    vec![Repair::Around]
+fn load_aware() -> Vec<Repair> {
+    vec![Repair::LoadAware]
 }
 
 /// An array.
@@ -66,7 +66,7 @@ struct Cell<'a> {
     failed: Vec<usize>,
 }
 
-/// What it came to.
+/// The result of a run.
 struct Outcome {
     mb_s: f64,
     busy: Vec<f64>,
@@ -79,7 +79,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         for array in &parameters.arrays {
             for failed in (0..=parameters.failures).flat_map(|f| sets(array.disks, f)) {
                 let failed: Vec<usize> = failed.iter().collect();
-                // What misses nothing repairs nothing.
+                // Without failures there is nothing to repair.
                 let ways = if failed.is_empty() { 1 } else { parameters.repairs.len() };
                 let cell =
                     |repair: &Repair| Cell { array, load, repair: *repair, failed: failed.clone() };
@@ -123,7 +123,7 @@ impl Parameters {
         };
         let (failed, repair) = (cell.failed.clone(), cell.repair);
         on_bench(&setup, move |bench| async move {
-            bench.go_around(repair == Repair::Around);
+            bench.load_aware_repairs(repair == Repair::LoadAware);
             bench.fail(failed).await?;
             let measured = bench.drive(load).await?;
             if matches!(load.access, Access::RandomWrite | Access::SequentialWrite) {
@@ -134,15 +134,15 @@ impl Parameters {
         })
     }
 
-    /// A series' name, which tells the repair if there are several.
+    /// A series' name, with the repair if there are several.
     fn named(&self, series: &str, repair: Repair) -> String {
         match repair {
-            Repair::Around if self.repairs.len() > 1 => format!("{series}, going around"),
+            Repair::LoadAware if self.repairs.len() > 1 => format!("{series}, load-aware"),
             _ => series.to_owned(),
         }
     }
 
-    /// Speed with so many failed, each array's own normal speed being 1.
+    /// Speed with this many failed, relative to each array's own normal speed.
     fn speeds(&self, load: &Named, failures: usize, runs: &[(&Cell<'_>, &Outcome)]) -> Panel {
         let speeds = |array: &Array, repair: Repair| {
             let of_array = || runs.iter().filter(|(cell, _)| std::ptr::eq(cell.array, array));
@@ -174,7 +174,7 @@ impl Parameters {
         panel
     }
 
-    /// Rates in MB/s: without failures, and with certain ones.
+    /// Rates in MB/s, without failures and with given ones.
     fn rate_panel(&self, load: &Named, runs: &[(&Cell<'_>, &Outcome)]) -> Panel {
         let mut panel = Panel::bars(format!("{}, rates", load.name), "code", "MB/s");
         let normal = self.by_array(runs, &[], self.repairs.first(), |o| o.mb_s);

@@ -10,7 +10,7 @@ use crate::figure::{Panel, Point};
 use crate::lab::{Found, Lab, LabError};
 use crate::parallel;
 
-/// What is shown.
+/// Parameters.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
@@ -18,7 +18,7 @@ pub struct Parameters {
     failures: u32,
     /// Local groups, from 1 on.
     groups: u32,
-    /// Counted for DRC with so many data units a group.
+    /// Counted for DRC with this many data units per group.
     counted_units: Vec<usize>,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     Ok(Found { panels, ..Found::default() })
 }
 
-/// The panel of so many failures.
+/// The panel for this many failures.
 fn panel(parameters: &Parameters, lab: &Lab<'_>, failures: u32) -> Result<Panel, LabError> {
     let line = |of: &dyn Fn(u32) -> f64| {
         (1..=parameters.groups).map(|l| Point::at(f64::from(l), of(l))).collect()

@@ -1,8 +1,8 @@
 //! Random reads while a failed disk is being rebuilt, over time, at bandwidths of equal
 //! reliability.
 //!
-//! The disks are scaled down; the bandwidth is not, so that what a recovery takes from the readers
-//! is what it takes on the whole disk, only for a shorter time. Times are scaled up again.
+//! The disks are scaled down; the bandwidth is not, so that a recovery takes as much from the
+//! readers as on the whole disk, only for a shorter time. The times are scaled up again.
 
 use serde::Deserialize;
 use weft_code::CodeSpec;
@@ -21,7 +21,7 @@ const INTERVALS: u64 = 32;
 pub struct Parameters {
     /// The modelled disk.
     model: String,
-    /// MiB offered of each.
+    /// MiB used of each.
     disk_mib: u64,
     /// MiB of the paper's disk: times are scaled up to it.
     whole_disk_mib: u32,
@@ -45,14 +45,14 @@ struct Array {
     disks: usize,
     /// Recovery bandwidth for equal reliability, as the paper sets it, in MB/s.
     paper_mb_s: u64,
-    /// The same with the right number of disks.
+    /// The same for the actual number of disks.
     right_mb_s: u64,
 }
 
 /// One run.
 struct Cell<'a> {
     array: &'a Array,
-    /// Recovery bandwidth; none: nothing fails.
+    /// Recovery bandwidth; `None`: nothing fails.
     mb_s: Option<u64>,
     repair: Repair,
 }
@@ -70,15 +70,15 @@ const VARIANTS: [Variant; 3] = [
         mb_s: |array| array.paper_mb_s,
         repair: Repair::Fewest,
     },
-    Variant { name: "with n as there are", mb_s: |array| array.right_mb_s, repair: Repair::Fewest },
+    Variant { name: "with the actual n", mb_s: |array| array.right_mb_s, repair: Repair::Fewest },
     Variant {
-        name: "with n as there are, going around",
+        name: "with the actual n, load-aware",
         mb_s: |array| array.right_mb_s,
-        repair: Repair::Around,
+        repair: Repair::LoadAware,
     },
 ];
 
-/// What it came to: MB/s over all and in each interval, and seconds.
+/// The result of a run: MB/s overall and in each interval, and seconds.
 struct Outcome {
     mb_s: f64,
     series: Vec<f64>,
@@ -150,7 +150,7 @@ impl Parameters {
         let (recovery, repair) = (cell.mb_s.map(|mb_s| mb_s << 20), cell.repair);
         let scale = f64::from(self.whole_disk_mib) * seconds(SECOND) / megas(bed.disk_bytes);
         on_bench(&setup, move |bench| async move {
-            bench.go_around(repair == Repair::Around);
+            bench.load_aware_repairs(repair == Repair::LoadAware);
             if let Some(bytes_s) = recovery {
                 bench.fail([0]).await?;
                 bench.rebuild(bytes_s).await?;

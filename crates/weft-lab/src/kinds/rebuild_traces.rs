@@ -1,12 +1,12 @@
 //! Traces replayed while a failed disk is being rebuilt, relative to the normal speed of the first
 //! array.
 //!
-//! The loop is closed: so many requests are always in flight, and what is measured is the
-//! throughput from the failure to the end of the trace, as in the paper, whose replays were over
-//! long before the disk was whole. The disks have the size of the product, so that addresses keep
-//! their distances; nothing is stored but what the trace writes, and reads of it are compared.
-//! Where no recorded trace is at hand, one generated from its published statistics stands in, and
-//! the figure says so.
+//! The loop is closed: a fixed number of requests is always in flight. The throughput is measured
+//! from the failure to the end of the trace, as in the paper, whose replays ended long before the
+//! disk was rebuilt. The disks have the size of the product, so that addresses keep their
+//! distances; only the trace's own writes are stored, and reads of them are compared. If no
+//! recorded trace is available, one generated from its published statistics is used, and the figure
+//! says so.
 
 use std::convert::Infallible;
 
@@ -21,7 +21,7 @@ use super::trace::Trace;
 use crate::bench::Bed;
 use crate::figure::{Panel, Point};
 use crate::lab::{Found, Lab, LabError, Repair};
-use crate::modelled::{ModelledArray, Wish};
+use crate::modelled::{ArraySetup, ModelledArray};
 
 /// Arrays and traces.
 #[derive(Clone, Debug, Deserialize)]
@@ -29,7 +29,7 @@ use crate::modelled::{ModelledArray, Wish};
 pub struct Parameters {
     /// The modelled disk.
     model: String,
-    /// MiB offered of each.
+    /// MiB used of each.
     disk_mib: u64,
     /// KiB of a unit.
     unit_kib: u32,
@@ -52,7 +52,7 @@ struct Array {
     mb_s: u64,
 }
 
-/// One run; without a repair nothing fails.
+/// One run; nothing fails without a repair.
 struct Cell<'a> {
     trace: usize,
     array: &'a Array,
@@ -61,7 +61,7 @@ struct Cell<'a> {
 
 const REPAIRS: [(Repair, &str); 2] = [
     (Repair::Fewest, "while a disk is rebuilt"),
-    (Repair::Around, "while a disk is rebuilt, going around"),
+    (Repair::LoadAware, "while a disk is rebuilt, load-aware"),
 ];
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
@@ -106,8 +106,8 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
 }
 
 impl Parameters {
-    /// A panel of rates, relative to the normal one of the first array. Those of each trace begin
-    /// with that one; the panel's begin at `from`.
+    /// A panel of rates, relative to the normal rate of the first array. The rates of each trace
+    /// begin with the normal one; the panel's begin at `from`.
     fn panel(&self, title: &str, rates: &[f64], from: usize) -> Panel {
         let mut panel = Panel::bars(title, "trace", "throughput, normal RAID-6 = 1");
         let each = 1 + REPAIRS.len() * self.arrays.len();
@@ -129,7 +129,7 @@ impl Parameters {
         bed: &Bed,
         lab: &Lab<'_>,
     ) -> Result<f64, String> {
-        let wish = Wish {
+        let setup = ArraySetup {
             code: cell.array.code,
             disks: cell.array.disks,
             model: bed.model,
@@ -148,9 +148,9 @@ impl Parameters {
         let (repair, bytes_s) = (cell.repair, cell.array.mb_s << 20);
         let rt = lab_rt();
         rt.clone().block_on(async move {
-            let array = ModelledArray::open(&rt, wish).await.map_err(|e| e.to_string())?;
+            let array = ModelledArray::open(&rt, setup).await.map_err(|e| e.to_string())?;
             if let Some(repair) = repair {
-                array.array().set_load_aware_reconstruction(repair == Repair::Around);
+                array.array().set_load_aware_reconstruction(repair == Repair::LoadAware);
                 array.fail(&[0]).await.map_err(|e| e.to_string())?;
                 array.rebuild(bytes_s).await.map_err(|e| e.to_string())?;
             }

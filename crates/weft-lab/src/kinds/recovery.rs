@@ -1,13 +1,13 @@
-//! Policies of rebuild beside each other: what users feel of a recovery, and how long it takes.
+//! Rebuild policies compared: the effect of a recovery on users, and how long it takes.
 //!
-//! A trace is replayed at its own times from the failure of a disk until its replacement is whole,
-//! once with each policy. Four things are looked at: mean and 99th percentile of the response times
-//! of all requests meanwhile, the time of the rebuild, and the time until 90 % of the units that
-//! users read run at full speed, that is, without being reconstructed: the end of the last interval
-//! with fewer. The last interval ends with the recovery, so that this is the time of the rebuild
-//! where nothing is redirected.
+//! A trace is replayed at its own times from the failure of a disk until its replacement is
+//! complete, once with each policy. Four figures are measured: mean and 99th percentile of the
+//! response times of all requests meanwhile, the time of the rebuild, and the time until 90 % of
+//! the units that users read run at full speed, that is, without being reconstructed: the end of
+//! the last interval with fewer. The last interval ends with the recovery, so without redirection
+//! this is the time of the rebuild.
 //!
-//! A *sweep* changes one parameter of the first policy, and leaves all others.
+//! A *sweep* changes one parameter of the first policy, and keeps all others.
 
 use serde::Deserialize;
 use weft_array::RebuildPolicy;
@@ -27,20 +27,20 @@ use crate::lab::{Found, Lab, LabError};
 pub struct Parameters {
     /// The modelled disk.
     model: String,
-    /// Millions of bytes offered of each.
+    /// Millions of bytes used of each.
     disk_mb: u64,
-    /// Requests of a trace that are used; then it begins again.
+    /// Requests of a trace that are used before it repeats.
     requests: usize,
     /// Milliseconds of an interval.
     interval_ms: u64,
     traces: Vec<Trace>,
     cases: Vec<Case>,
-    /// The first is what the others are compared with.
+    /// The policies; the others are compared with the first.
     policies: Vec<Policy>,
-    /// The cases whose course is drawn.
+    /// The cases drawn over time.
     #[serde(default)]
     courses: Vec<String>,
-    /// Runs of each, with seeds in a row: what is shown is their mean.
+    /// Number of runs of each, with consecutive seeds; their mean is shown.
     #[serde(default = "once")]
     repeats: u64,
     /// Parameters that are swept.
@@ -60,7 +60,7 @@ struct Sweep {
     values: Vec<u32>,
 }
 
-/// What can be swept.
+/// The parameters that can be swept.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Parameter {
@@ -90,7 +90,7 @@ impl Parameter {
     }
 }
 
-/// An array and its bounds.
+/// An array and its rate limits.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
@@ -98,7 +98,7 @@ struct Case {
     code: CodeSpec,
     disks: usize,
     unit_kib: u32,
-    /// Bounds of the rebuild's rate, in MD's unit of 1024 bytes a second.
+    /// Limits of the rebuild's rate, in MD's unit of 1024 bytes per second.
     min_kib_s: u64,
     max_kib_s: Option<u64>,
 }
@@ -120,7 +120,7 @@ struct Cell<'a> {
     repeat: u64,
 }
 
-/// What is looked at: its name, its unit, and what it is of a run.
+/// A figure: its name, its unit, and its value for a run.
 type Measure<'a> = (&'a str, &'a str, &'a dyn Fn(&Recovered) -> f64);
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
@@ -266,7 +266,7 @@ impl Parameters {
         panels
     }
 
-    /// By how much policies are below the first one in mean response time.
+    /// By how much the mean response time of each policy is below the first one's.
     fn compared(&self, trace: &Trace, runs: &[&[Recovered]]) -> Panel {
         let title = format!("mean response time below {}'s, {}", self.policies[0].name, trace.name);
         let mut panel = Panel::bars(title, "array", "%");

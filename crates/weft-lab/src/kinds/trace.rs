@@ -1,5 +1,5 @@
-//! The requests of a trace: recorded if there is a file of it, generated from its published
-//! statistics if not.
+//! The requests of a trace: recorded if its file exists, otherwise generated from its published
+//! statistics.
 
 use std::path::Path;
 
@@ -20,14 +20,14 @@ pub(super) struct Trace {
     workload: String,
     /// The recorded file in the folder of traces, if there is one.
     file: Option<String>,
-    /// Requests a second, in thousandths, for replays at the trace's own times: these are stretched
-    /// to it.
+    /// Requests per second, in thousandths, for replays at the trace's own times, which are
+    /// stretched to this rate.
     #[serde(default)]
     pub(super) rate_milli: u32,
 }
 
 impl Trace {
-    /// Its first `most` requests, and where they are from.
+    /// Its first `most` requests, and their origin.
     pub(super) fn requests(
         &self,
         most: usize,
@@ -48,7 +48,7 @@ impl Trace {
         let Some(workload) = workload(&self.workload) else {
             let known: Vec<&str> = names().map(|(name, _)| name).collect();
             let cause =
-                format!("no workload is called {}; there are {}", self.workload, known.join(", "));
+                format!("no workload is named {}; known are {}", self.workload, known.join(", "));
             return Err(lab.wrong(cause));
         };
         let records: Vec<Record> = workload.generate(lab.options.seed).take(most).collect();

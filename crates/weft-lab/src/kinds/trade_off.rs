@@ -1,8 +1,8 @@
-//! Degraded read performance against reliability: what recovery bandwidth buys, and costs.
+//! Degraded read performance against reliability: the benefit of recovery bandwidth, and its cost.
 //!
-//! More bandwidth for the recovery makes repairs shorter and so the array safer, and takes it from
-//! degraded reads. The paper's model (equations 2 to 5, 9 and 10), with the number of disks that
-//! the paper's figures imply, and with the number there is.
+//! More bandwidth for the recovery makes repairs shorter and so the array safer, but takes it from
+//! degraded reads. This is the paper's model (equations 2 to 5, 9 and 10), with the number of disks
+//! that the paper's figures imply, and with the actual number.
 
 use serde::Deserialize;
 use weft_code::degraded::{p_edr, p_fdr, recovery_bandwidth_max, u_rp};
@@ -15,7 +15,7 @@ use crate::lab::{Found, Lab, LabError};
 const CURVE: u32 = 48;
 /// The curves begin at this bandwidth, in MB/s.
 const LEAST_MB_S: f64 = 20.0;
-/// Failures that the chain knows of.
+/// Largest number of failures in the chain.
 const FAILURES: usize = 4;
 
 /// Disks, and the arrays made of them.
@@ -32,7 +32,7 @@ pub struct Parameters {
     mttf_h: f64,
     /// Disks of every array, as the paper's figures imply.
     paper_disks: usize,
-    /// The mean time to data loss that is to be reached, in years.
+    /// The mean time to data loss to be reached, in years.
     goal_years: f64,
     /// The arrays.
     arrays: Vec<Array>,
@@ -48,7 +48,7 @@ struct Array {
     disks: usize,
     /// Additional reads with one disk failed.
     ar: f64,
-    /// Disks that hold data, in the mean: these serve reads.
+    /// Average number of disks that hold data and thus serve reads.
     bearing: f64,
     /// Recovery bandwidth for the goal, as the paper sets it.
     paper_mb_s: f64,
@@ -75,7 +75,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let p = parameters;
     let implied = |_: &Array| p.paper_disks;
     let actual = |array: &Array| array.disks;
-    let (paper_n, there_are) = (format!("n = {}", p.paper_disks), "n as there are".to_owned());
+    let (paper_n, there_are) = (format!("n = {}", p.paper_disks), "actual n".to_owned());
     let by_array = |of: &dyn Fn(&Rated<'_>) -> f64| -> Vec<Point> {
         arrays.iter().map(|rated| Point::new(&rated.array.name, of(rated))).collect()
     };
@@ -89,8 +89,8 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         Panel { log_y: true, ..panel }
     };
     let panels = vec![
-        p.curves(&format!("as the paper reckons, n = {}", p.paper_disks), &arrays, &implied),
-        p.curves("with the disks there are, n = 6 and 7", &arrays, &actual),
+        p.curves(&format!("with the paper's n = {}", p.paper_disks), &arrays, &implied),
+        p.curves("with the actual disks, n = 6 and 7", &arrays, &actual),
         both("MTTDL at the paper's recovery bandwidths", "years", &|a| a.paper_mb_s),
         both("MTTDL at the most recovery bandwidth", "years", &|a| p.most_mb_s(a)),
         Panel::bars("recovery bandwidth for equal reliability", "code", "MB/s")
@@ -123,7 +123,7 @@ impl Parameters {
         p_edr(p_fdr(array.ar), u_rp(mb_s, array.ar, self.read_mb_s)) * bearing
     }
 
-    /// The least recovery bandwidth that reaches the goal.
+    /// The lowest recovery bandwidth that reaches the goal.
     fn needed_mb_s(&self, rated: &Rated<'_>, disks: usize) -> f64 {
         let (mut low, mut high) = (1e-3, 1e6);
         for _ in 0..100 {

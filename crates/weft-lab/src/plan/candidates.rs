@@ -10,12 +10,12 @@ const GROUPS: [usize; 3] = [2, 3, 4];
 const GLOBALS: [usize; 3] = [1, 2, 3];
 /// Periods of shuffled groups beyond this are left to `drc-oa`.
 const PERIOD_MAX: u64 = 256;
-/// Arrays wider than this get no groups across all disks.
+/// Arrays wider than this get no codes with groups across all disks.
 const GROUPED_MAX: usize = 24;
 /// Arrays wider than this also get codes with narrower stripes.
 const WIDE: usize = 9;
 
-/// Codes for `disks` disks, the plainest first.
+/// Codes for `disks` disks, the simplest first.
 #[must_use]
 pub fn candidates(disks: usize) -> Vec<CodeSpec> {
     let n = disks;

@@ -1,14 +1,14 @@
-//! Which code to take.
+//! Recommends a code.
 //!
-//! Among the codes that meet all goals one is recommended: the one with the highest weighed
-//! *product* of usable share, degraded speed, and the inverses of write operations and rebuild
-//! reads – a product, because twice as good is worth the same wherever it is. The emphasis shifts
-//! the weights. A longer MTTDL counts a little, and beyond [`MTTDL_ENOUGH_YEARS`] not at all: other
-//! things than independent disk failures lose the data then.
+//! Among the codes that meet all goals, the one with the highest weighted *product* of usable
+//! share, degraded speed, and the inverses of write operations and rebuild reads is recommended. It
+//! is a product because twice as good should count the same for every figure. The emphasis shifts
+//! the weights. A longer MTTDL counts a little, and beyond [`MTTDL_ENOUGH_YEARS`] not at all: data
+//! is then lost by other causes than independent disk failures.
 
-use super::{Emphasis, Plan, Row, Wish};
+use super::{Emphasis, Plan, PlanRequest, Row};
 
-/// Where a longer mean time to data loss stops to matter.
+/// A mean time to data loss beyond this does not count.
 pub(super) const MTTDL_ENOUGH_YEARS: f64 = 1e7;
 const MTTDL_WEIGHT: f64 = 0.03;
 
@@ -30,21 +30,21 @@ fn weights(emphasis: Emphasis) -> Weights {
     }
 }
 
-/// Sorts, marks and recommends.
-pub(super) fn choose(wish: Wish, mut rows: Vec<Row>) -> Plan {
+/// Sorts and marks the codes, and recommends one.
+pub(super) fn choose(request: PlanRequest, mut rows: Vec<Row>) -> Plan {
     let better: Vec<bool> = (0..rows.len())
         .map(|i| rows[i].fits() && !(0..rows.len()).any(|j| beats(&rows, j, i)))
         .collect();
     rows.iter_mut().zip(better).for_each(|(row, best)| row.best_in_something = best);
-    let weights = weights(wish.emphasis);
+    let weights = weights(request.emphasis);
     rows.sort_by(|a, b| {
         let by_score = || score(b, &weights).total_cmp(&score(a, &weights));
         b.fits().cmp(&a.fits()).then_with(by_score)
     });
     let best = rows.first().filter(|row| row.fits());
     let recommended = best.map(|row| row.code);
-    let reason = best.map_or_else(|| nothing(&rows), |best| reason(best, &rows, &wish));
-    Plan { wish, codes: rows, recommended, reason }
+    let reason = best.map_or_else(|| nothing(&rows), |best| reason(best, &rows, &request));
+    Plan { request, codes: rows, recommended, reason }
 }
 
 /// The score's logarithm.
@@ -57,7 +57,7 @@ fn score(row: &Row, weights: &Weights) -> f64 {
         + MTTDL_WEIGHT * row.mttdl_years.min(MTTDL_ENOUGH_YEARS).ln()
 }
 
-/// What makes a code better, larger being better.
+/// The figures by which codes are compared, larger being better.
 fn merits(row: &Row) -> [f64; 6] {
     [
         row.efficiency,
@@ -69,8 +69,8 @@ fn merits(row: &Row) -> [f64; 6] {
     ]
 }
 
-/// Whether `rows[j]` fits and is at least as good as `rows[i]` in everything, and better in
-/// something or named first.
+/// Whether `rows[j]` fits, is at least as good as `rows[i]` in every figure, and is better in one
+/// or listed first.
 fn beats(rows: &[Row], j: usize, i: usize) -> bool {
     if i == j || !rows[j].fits() {
         return false;
@@ -81,31 +81,31 @@ fn beats(rows: &[Row], j: usize, i: usize) -> bool {
     at_least && (more || j < i)
 }
 
-fn reason(best: &Row, rows: &[Row], wish: &Wish) -> String {
+fn reason(best: &Row, rows: &[Row], request: &PlanRequest) -> String {
     let fitting: Vec<&Row> = rows.iter().filter(|row| row.fits()).collect();
-    let what = match wish.emphasis {
+    let what = match request.emphasis {
         Emphasis::Balanced => "the best balance of capacity, degraded reads, writes and rebuild",
-        Emphasis::Read => "the best for reads, also with a disk lost, at a fair price",
-        Emphasis::Write => "the best for small writes at a fair price",
-        Emphasis::Capacity => "the most capacity without giving up the rest",
+        Emphasis::Read => "the best for reads, also with a disk lost, at a reasonable cost",
+        Emphasis::Write => "the best for small writes at a reasonable cost",
+        Emphasis::Capacity => "the most capacity at a reasonable cost in the other figures",
     };
     let mut reason = match fitting.len() {
         1 => "the only code compared that meets every goal".to_owned(),
         n => format!("of the {n} codes that meet every goal, {what}"),
     };
-    // Beside the one that people know best, or else the runner-up.
+    // Compared with the best-known alternative, or else with the runner-up.
     let known = ["raid6", "raid5", "raid10", "rs:"];
     let known = known.iter().find_map(|name| {
         fitting.iter().find(|row| row.code != best.code && row.code.to_string().starts_with(name))
     });
     if let Some(other) = known.or_else(|| fitting.get(1)) {
-        reason.push_str(&beside(best, other));
+        reason.push_str(&comparison(best, other));
     }
     reason
 }
 
 /// How `best` compares with `other`.
-fn beside(best: &Row, other: &Row) -> String {
+fn comparison(best: &Row, other: &Row) -> String {
     let mut words = Vec::new();
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let mut add = |what: &str, ours: String, theirs: String| {
@@ -125,15 +125,15 @@ fn beside(best: &Row, other: &Row) -> String {
     add("disk operations per small write", ops(best), ops(other));
     add("MTTDL", format!("{:.1e} years", best.mttdl_years), format!("{:.1e}", other.mttdl_years));
     if words.is_empty() {
-        return format!("; {} does the same", other.code);
+        return format!("; {} is equally good", other.code);
     }
-    format!("; beside {}: {}", other.code, words.join(", "))
+    format!("; compared with {}: {}", other.code, words.join(", "))
 }
 
 fn nothing(rows: &[Row]) -> String {
     let closest = rows.iter().min_by_key(|row| row.misses.len());
     closest.map_or_else(
-        || "no code can be built on these disks".into(),
+        || "no code fits these disks".into(),
         |row| {
             let misses = row.misses.join(", ");
             format!("no code meets every goal; the closest is {}: {misses}", row.code)

@@ -1,15 +1,15 @@
 //! Planning an array: which codes suit a set of disks and a goal, and what each costs.
 //!
-//! Every figure of a code is counted over a whole period of its rows and its placement, by the
-//! same planner and layouts that run arrays:
+//! Every figure of a code is counted over a whole period of its rows and its placement, by the same
+//! planner and layouts that run arrays:
 //!
 //! | figure | how |
 //! |---|---|
 //! | usable | data units over all units |
 //! | survives | all sets of 1 to 4 failed disks tried (a seeded sample where there are too many) |
-//! | degraded | load of the busiest disk, healthy over one failed; the worst disk to lose |
-//! | rebuild | the busiest disk's reads, or the replacement's writes, at the rate given |
-//! | write | disk operations of a small write, the log not counted |
+//! | degraded | load of the busiest disk, healthy over one failed; for the worst disk to lose |
+//! | rebuild | the busiest disk's reads, or the replacement's writes, at the given rate |
+//! | write | disk operations of a small write, not counting the log |
 //! | MTTDL | the Markov chain of [`weft_code::Fleet`] with these shares |
 //!
 //! `candidates` lists codes, `rate` measures one, `choose` compares.
@@ -29,33 +29,33 @@ pub use picture::picture;
 pub use rate::{Degraded, Rebuild, Simulated, Writes};
 pub use shares::Survived;
 
-/// Most disks that are planned for.
+/// Maximum number of disks.
 pub const DISKS_MAX: usize = 128;
 
-/// The disks there are, and what they shall do.
+/// The disks, and the goals of the array.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Wish {
-    /// How many disks.
+pub struct PlanRequest {
+    /// Number of disks.
     pub disks: usize,
-    /// Bytes of the smallest.
+    /// Size of the smallest, bytes.
     pub size_bytes: u64,
-    /// Sequential bytes a second of one disk.
+    /// Sequential bandwidth of one disk, bytes per second.
     pub bandwidth_bytes_s: u64,
-    /// The part of the bandwidth that a rebuild takes.
+    /// Share of the bandwidth that a rebuild takes.
     pub rebuild_share: f64,
     /// Mean time to failure of a disk, in hours.
     pub mttf_h: f64,
-    /// Any so many disks may fail.
+    /// The loss of any this many disks must be survived.
     pub survive: usize,
-    /// Mean time to data loss at least, in years.
+    /// Minimum mean time to data loss, in years.
     pub mttdl_years: Option<f64>,
-    /// Usable bytes at least.
+    /// Minimum usable bytes.
     pub capacity_bytes: Option<u64>,
     /// What matters most.
     pub emphasis: Emphasis,
-    /// Check the mean time to data loss by so many simulated cycles.
+    /// Check the mean time to data loss by this many simulated cycles.
     pub monte_carlo_cycles: Option<u64>,
-    /// For all that is drawn.
+    /// Random seed.
     pub seed: u64,
 }
 
@@ -63,9 +63,9 @@ pub struct Wish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Emphasis {
-    /// Everything somewhat.
+    /// All figures.
     Balanced,
-    /// Reads, above all while degraded.
+    /// Reads, especially while degraded.
     Read,
     /// Small writes.
     Write,
@@ -82,25 +82,25 @@ pub struct Row {
     pub picture: String,
     /// Usable bytes.
     pub capacity_bytes: u64,
-    /// Usable part of all bytes.
+    /// Usable share of all bytes.
     pub efficiency: f64,
-    /// Any so many disks may fail.
+    /// It survives the loss of any this many disks.
     pub tolerance: usize,
     /// Whether `tolerance` is exact, not a lower bound.
     pub tolerance_exact: bool,
     /// Sets of 1, 2, 3, 4 failed disks that it survives.
     pub survives: Vec<Survived>,
-    /// Reads with one disk failed; none if data is lost then.
+    /// Reads with one disk failed; `None` if data is lost then.
     pub degraded: Option<Degraded>,
-    /// Rebuilding one disk; none if there is nothing to rebuild from.
+    /// Rebuilding one disk; `None` if there is nothing to rebuild from.
     pub rebuild: Option<Rebuild>,
     /// A small write.
     pub write: Writes,
     /// Mean time to data loss, in years.
     pub mttdl_years: f64,
-    /// The same by simulation, if that was asked for.
+    /// The same by simulation, if requested.
     pub simulated: Option<Simulated>,
-    /// Goals that it misses, for people; empty if it fits.
+    /// Goals that it misses, in words; empty if it fits.
     pub misses: Vec<String>,
     /// No other code that fits is at least as good in everything.
     pub best_in_something: bool,
@@ -114,70 +114,74 @@ impl Row {
     }
 }
 
-/// The answer.
+/// A plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// What was asked.
-    pub wish: Wish,
+    /// The request.
+    #[serde(rename = "wish")]
+    pub request: PlanRequest,
     /// The codes, best first; those that miss a goal last.
     pub codes: Vec<Row>,
-    /// The code to take, if any fits.
+    /// The recommended code, if any fits.
     pub recommended: Option<CodeSpec>,
-    /// Why it is that one.
+    /// The reason for it.
     pub reason: String,
 }
 
-/// Why no plan was made.
+/// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// A code that was asked for cannot be built.
+    /// A requested code cannot be built.
     #[error(transparent)]
     Layout(#[from] weft_layout::LayoutError),
-    /// Something out of its range.
+    /// A value out of its range.
     #[error("{0}")]
-    Wish(String),
+    Request(String),
 }
 
-/// Compares `codes` (all [`candidates`] if empty) for a wish; `progress(done, of)` is told after
+/// Compares `codes` (all [`candidates`] if empty) for a request; `progress(done, of)` is told after
 /// each.
 ///
 /// # Errors
-/// If the wish makes no sense, or a code in `codes` cannot be built on these disks.
+/// If the request makes no sense, or a code in `codes` cannot be built on these disks.
 pub fn plan(
-    wish: &Wish,
+    request: &PlanRequest,
     codes: &[CodeSpec],
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Plan, PlanError> {
-    check(wish)?;
-    let codes = if codes.is_empty() { candidates(wish.disks) } else { codes.to_vec() };
+    check(request)?;
+    let codes = if codes.is_empty() { candidates(request.disks) } else { codes.to_vec() };
     let mut rows = Vec::with_capacity(codes.len());
     for code in &codes {
-        rows.push(rate::rate(*code, wish)?);
+        rows.push(rate::rate(*code, request)?);
         progress(rows.len(), codes.len());
     }
-    Ok(choose::choose(wish.clone(), rows))
+    Ok(choose::choose(request.clone(), rows))
 }
 
-fn check(wish: &Wish) -> Result<(), PlanError> {
+fn check(request: &PlanRequest) -> Result<(), PlanError> {
     let positive = |value: f64| value.is_finite() && value > 0.0;
-    let problem = if !(1..=DISKS_MAX).contains(&wish.disks) {
-        format!("{} disks: 1 to {DISKS_MAX} can be planned for", wish.disks)
-    } else if wish.size_bytes == 0 {
-        "the disks have no size".into()
-    } else if wish.bandwidth_bytes_s == 0 {
-        "the disks have no bandwidth".into()
-    } else if !positive(wish.mttf_h) {
+    let problem = if !(1..=DISKS_MAX).contains(&request.disks) {
+        format!("{} disks: the number must be 1 to {DISKS_MAX}", request.disks)
+    } else if request.size_bytes == 0 {
+        "the disk size must be more than 0".into()
+    } else if request.bandwidth_bytes_s == 0 {
+        "the disk bandwidth must be more than 0".into()
+    } else if !positive(request.mttf_h) {
         "the mean time to failure must be more than 0 hours".into()
-    } else if !(positive(wish.rebuild_share) && wish.rebuild_share <= 1.0) {
-        "a rebuild takes more than 0 and at most all of the bandwidth".into()
-    } else if wish.survive >= wish.disks {
-        format!("{} of {} disks cannot all be lost", wish.survive, wish.disks)
-    } else if wish.mttdl_years.is_some_and(|years| !positive(years)) {
+    } else if !(positive(request.rebuild_share) && request.rebuild_share <= 1.0) {
+        "the rebuild's share of the bandwidth must be more than 0 and at most 1".into()
+    } else if request.survive >= request.disks {
+        format!(
+            "an array of {1} disks cannot survive the loss of {0}",
+            request.survive, request.disks
+        )
+    } else if request.mttdl_years.is_some_and(|years| !positive(years)) {
         "the mean time to data loss must be more than 0 years".into()
     } else {
         return Ok(());
     };
-    Err(PlanError::Wish(problem))
+    Err(PlanError::Request(problem))
 }
 
 /// Hours as years of 365 days.

@@ -1,4 +1,4 @@
-//! The figures of one code on the disks of a wish.
+//! The figures of one code on the requested disks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,11 +8,11 @@ use weft_code::{Code, CodeSpec, Fleet, Traffic, UnitSet, monte_carlo};
 use weft_layout::{Algorithm, Layout, LayoutError, code_for, for_code};
 
 use super::shares::{Stripes, Survived};
-use super::{PlanError, Row, Wish, picture, years};
+use super::{PlanError, PlanRequest, Row, picture, years};
 
-/// Rows per disk that a placement is made for; more than any period.
+/// Rows per disk used to compute a placement; more than any period.
 const ROWS: u64 = 1 << 24;
-/// Failures whose sets are counted.
+/// Largest number of failures whose sets are counted.
 const FAILURES: usize = 4;
 
 /// Reads with one disk failed, relative to the healthy array, 0 to 1.
@@ -27,12 +27,12 @@ pub struct Degraded {
 /// Rebuilding one disk.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rebuild {
-    /// Hours it takes, for the worst disk.
+    /// Duration in hours, for the worst disk.
     #[serde(rename = "took_h")]
     pub hours: f64,
-    /// Bytes read from all disks for each byte rebuilt, in the mean over the disks.
+    /// Bytes read from all disks for each byte rebuilt, on average over the disks.
     pub reads: f64,
-    /// The part of its contents that the busiest disk has to read, for the worst disk.
+    /// Share of its contents that the busiest disk has to read, for the worst disk.
     pub busiest: f64,
 }
 
@@ -65,24 +65,24 @@ pub struct Simulated {
 }
 
 /// Measures `spec`.
-pub(super) fn rate(spec: CodeSpec, wish: &Wish) -> Result<Row, PlanError> {
-    let disks = wish.disks;
+pub(super) fn rate(spec: CodeSpec, request: &PlanRequest) -> Result<Row, PlanError> {
+    let disks = request.disks;
     let layout = for_code(spec, Algorithm::default(), disks, ROWS)?;
     let code = code_for(spec, Algorithm::default(), disks)?;
     let period = lcm(code.period(), layout.period());
     let stripes = Stripes::of(&code, &*layout, period);
     let survives: Vec<Survived> =
-        (1..=FAILURES.min(disks)).map(|f| stripes.survived(f, wish.seed)).collect();
-    let (degraded, rebuild) = one_failure(&code, &*layout, period, wish);
+        (1..=FAILURES.min(disks)).map(|f| stripes.survived(f, request.seed)).collect();
+    let (degraded, rebuild) = one_failure(&code, &*layout, period, request);
     let small = Traffic::new(&code, disks, 1, |_, unit| unit).small_write();
     let efficiency = ratio(code.k() as u64, code.width() as u64);
     let hours = rebuild.map_or(1.0, |rebuild| rebuild.hours);
-    let fleet = Fleet { disks, mttf_h: wish.mttf_h, mttr_h: hours };
+    let fleet = Fleet { disks, mttf_h: request.mttf_h, mttr_h: hours };
     let mttdl_years = years(fleet.mttdl_h(&chain_shares(&survives, &code)));
     let mut row = Row {
         code: spec,
         picture: picture(spec, disks).map_err(LayoutError::from)?,
-        capacity_bytes: scaled(wish.size_bytes * disks as u64, efficiency),
+        capacity_bytes: scaled(request.size_bytes * disks as u64, efficiency),
         efficiency,
         tolerance: code.tolerance(),
         tolerance_exact: code.tolerance_is_exact(),
@@ -91,26 +91,28 @@ pub(super) fn rate(spec: CodeSpec, wish: &Wish) -> Result<Row, PlanError> {
         rebuild,
         write: Writes { reads: small.reads, writes: small.writes },
         mttdl_years,
-        simulated: wish.monte_carlo_cycles.map(|cycles| simulated(&fleet, &stripes, cycles, wish)),
+        simulated: request
+            .monte_carlo_cycles
+            .map(|cycles| simulated(&fleet, &stripes, cycles, request)),
         misses: Vec::new(),
         best_in_something: false,
     };
-    row.misses = misses(&row, wish);
+    row.misses = misses(&row, request);
     Ok(row)
 }
 
-/// What one failed disk does to reads, and what its rebuild takes.
+/// The effect of one failed disk on reads, and the cost of its rebuild.
 fn one_failure(
     code: &Code,
     layout: &dyn Layout,
     period: u64,
-    wish: &Wish,
+    request: &PlanRequest,
 ) -> (Option<Degraded>, Option<Rebuild>) {
-    let traffic = Traffic::new(code, wish.disks, period, |s, u| layout.place(s, u).slot);
+    let traffic = Traffic::new(code, request.disks, period, |s, u| layout.place(s, u).slot);
     let (mut worst, mut speeds) = (f64::INFINITY, 0.0);
     let (mut busiest, mut reads) = (0.0, 0.0);
-    // Where stripes are narrower than the array every slot meets the same as every other.
-    let slots = if code.width() < wish.disks { 1 } else { wish.disks };
+    // Where stripes are narrower than the array, every slot shares stripes with every other.
+    let slots = if code.width() < request.disks { 1 } else { request.disks };
     let Ok(healthy) = traffic.reads(UnitSet::EMPTY).map(most) else { return (None, None) };
     for slot in 0..slots {
         let failed = UnitSet::one(slot);
@@ -118,7 +120,7 @@ fn one_failure(
         else {
             return (None, None);
         };
-        // A disk that holds no data is not missed by reads.
+        // Reads do not miss a disk that holds no data.
         let speed = f64::min(healthy / left, 1.0);
         worst = speed.min(worst);
         speeds += speed;
@@ -126,32 +128,38 @@ fn one_failure(
         busiest = f64::max(busiest, most(loads));
     }
     let disks = ratio(slots as u64, 1);
-    let rate = ratio(wish.bandwidth_bytes_s, 1) * wish.rebuild_share;
-    let hours = ratio(wish.size_bytes, 1) * f64::max(busiest, 1.0) / rate / 3600.0;
+    let rate = ratio(request.bandwidth_bytes_s, 1) * request.rebuild_share;
+    let hours = ratio(request.size_bytes, 1) * f64::max(busiest, 1.0) / rate / 3600.0;
     (
         Some(Degraded { worst, mean: speeds / disks }),
         Some(Rebuild { hours, reads: reads / disks, busiest }),
     )
 }
 
-/// Shares for the chain, from no failure on. Tolerance beyond the sets counted is certain, too.
+/// Shares for the chain, starting with no failure. The tolerance is also certain beyond the counted
+/// sets.
 fn chain_shares(survives: &[Survived], code: &Code) -> Vec<f64> {
     let mut shares = vec![1.0];
     shares.extend(survives.iter().map(Survived::share));
     shares.extend((shares.len()..=code.tolerance()).map(|_| 1.0));
-    // A sample may by chance rise where the truth falls.
+    // By chance, a sample may rise where the true share falls.
     for f in 1..shares.len() {
         shares[f] = shares[f].min(shares[f - 1]);
     }
     shares
 }
 
-fn simulated(fleet: &Fleet, stripes: &Stripes<'_>, cycles: u64, wish: &Wish) -> Simulated {
+fn simulated(
+    fleet: &Fleet,
+    stripes: &Stripes<'_>,
+    cycles: u64,
+    request: &PlanRequest,
+) -> Simulated {
     let known = RefCell::new(BTreeMap::new());
     let survives = |failed: UnitSet| {
         *known.borrow_mut().entry(failed).or_insert_with(|| stripes.survive(failed))
     };
-    let estimate = monte_carlo::simulate(fleet, survives, cycles, wish.seed);
+    let estimate = monte_carlo::simulate(fleet, survives, cycles, request.seed);
     Simulated {
         mttdl_years: years(estimate.mttdl_h),
         standard_error_years: years(estimate.standard_error_h),
@@ -159,22 +167,25 @@ fn simulated(fleet: &Fleet, stripes: &Stripes<'_>, cycles: u64, wish: &Wish) -> 
     }
 }
 
-fn misses(row: &Row, wish: &Wish) -> Vec<String> {
+fn misses(row: &Row, request: &PlanRequest) -> Vec<String> {
     let mut misses = Vec::new();
-    if row.tolerance < wish.survive {
+    if row.tolerance < request.survive {
         misses.push(match row.tolerance {
-            0 => format!("survives no loss, not any {}", wish.survive),
-            1 => format!("survives any one loss, not any {}", wish.survive),
+            0 => format!("survives no loss, not any {}", request.survive),
+            1 => format!("survives any one loss, not any {}", request.survive),
             least if !row.tolerance_exact => {
-                format!("survives at least any {least} losses, maybe not any {}", wish.survive)
+                format!(
+                    "survives at least any {least} losses, possibly not any {}",
+                    request.survive
+                )
             }
-            most => format!("survives any {most} losses, not any {}", wish.survive),
+            most => format!("survives any {most} losses, not any {}", request.survive),
         });
     }
-    if let Some(years) = wish.mttdl_years.filter(|years| row.mttdl_years < *years) {
+    if let Some(years) = request.mttdl_years.filter(|years| row.mttdl_years < *years) {
         misses.push(format!("MTTDL {:.1e} years, not {years:.1e}", row.mttdl_years));
     }
-    if wish.capacity_bytes.is_some_and(|bytes| row.capacity_bytes < bytes) {
+    if request.capacity_bytes.is_some_and(|bytes| row.capacity_bytes < bytes) {
         misses.push("too little capacity".into());
     }
     misses

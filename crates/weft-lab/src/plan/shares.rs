@@ -1,8 +1,8 @@
-//! How many sets of failed disks an array survives: all sets tried, or a seeded sample.
+//! How many sets of failed disks an array survives: all sets, or a seeded sample.
 //!
-//! The stripes of a period are boiled down first: only the different pairs of (rows, places of the
-//! units) count. A set is then held against each of them until one is lost; stripes that lose no
-//! more than the code tolerates anyway cost an intersection of two bit sets.
+//! The stripes of a period are first reduced to the distinct pairs of (rows, places of the units).
+//! A set is then checked against each of them until one loses data; stripes that lose no more than
+//! the code tolerates cost one intersection of two bit sets.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use serde::Serialize;
 use weft_code::{Code, UnitSet, sets};
 use weft_layout::Layout;
 
-/// Sets times stripes up to which all sets are tried.
+/// All sets are tried up to this number of sets times stripes.
 const WORK_MAX: u64 = 20_000_000;
-/// Sets that a sample has.
+/// Size of a sample.
 const SAMPLE: u64 = 4000;
 
 /// Failure sets of one size that an array survives.
@@ -37,7 +37,7 @@ impl Survived {
     }
 }
 
-/// The different stripes of an array.
+/// The distinct stripes of an array.
 #[derive(Debug)]
 pub(super) struct Stripes<'a> {
     code: &'a Code,
@@ -63,7 +63,7 @@ impl<'a> Stripes<'a> {
         Self { code, slots: layout.slots(), kinds }
     }
 
-    /// Whether all data can be had with the slots `failed` gone.
+    /// Whether all data can be read without the slots `failed`.
     pub(super) fn survive(&self, failed: UnitSet) -> bool {
         let tolerance = self.code.tolerance();
         if failed.len() <= tolerance {
@@ -79,7 +79,7 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// The sets of `failures` failed slots that are survived.
+    /// The number of sets of `failures` failed slots that the array survives.
     pub(super) fn survived(&self, failures: usize, seed: u64) -> Survived {
         let all = binomial(self.slots as u64, failures as u64);
         if failures <= self.code.tolerance() || failures > self.slots {

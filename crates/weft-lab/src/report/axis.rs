@@ -1,6 +1,6 @@
-//! An axis: values to places, and where its ticks are.
+//! An axis: maps values to places, and sets its ticks.
 
-/// From values to places.
+/// Maps values to places.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     low: f64,

@@ -1,4 +1,4 @@
-//! Letters as strokes, for pictures without a font at hand.
+//! Letters as strokes, for images without a font.
 //!
 //! A glyph is a list of strokes, each a run of points "xy" on a grid of 5 columns (0 to 4) and 9
 //! lines: capitals stand from 0 to the base line 6, small letters from 2, descenders reach 8.
@@ -8,7 +8,7 @@ pub(super) const ADVANCE: f64 = 5.6;
 /// The base line.
 pub(super) const BASE: f64 = 6.0;
 
-/// The strokes of a letter; of one that has none, a box.
+/// The strokes of a letter; a box for unknown letters.
 pub(super) fn strokes(letter: char) -> impl Iterator<Item = Vec<(f64, f64)>> {
     let all = glyph(letter).split(' ').filter(|stroke| !stroke.is_empty());
     all.map(|stroke| {

@@ -1,9 +1,9 @@
-//! One HTML page with everything that was run: figures as SVG, every number beside the paper's in a
-//! table.
+//! One HTML page with everything that was run: figures as SVG, and each number next to the paper's
+//! in a table.
 //!
-//! The page needs nothing else: no scripts, no fonts, no network. It says of each figure where it
-//! comes from, the seed, the modelled disks, which traces were replayed and whether they were
-//! generated, and where the paper errs. The same figures give the same bytes.
+//! The page is self-contained: no scripts, no fonts, no network. Each figure shows its source, the
+//! seed, the modelled disks, which traces were replayed and whether they were generated, and errors
+//! in the paper. The same figures give the same bytes.
 
 mod axis;
 mod font;
@@ -32,7 +32,7 @@ pub fn html(figures: &[Figure]) -> String {
     page.push_str(STYLE);
     page.push_str(
         "</style>\n</head>\n<body>\n<header>\n<h1>weft lab</h1>\n\
-         <p>Papers' figures and tables beside what weft finds. Filled bars and lines are ours; \
+         <p>Figures and tables of papers, compared with weft's results. Filled bars and lines are ours; \
          a diamond is the paper's number; whiskers span the least and the greatest.</p>\n<nav><ul>\n",
     );
     for figure in figures {
@@ -51,7 +51,7 @@ fn section(page: &mut String, figure: &Figure) {
     let _ = writeln!(page, "<p class=\"source\">{}</p>", escape(&figure.source));
     let _ = writeln!(page, "<p>{}</p>", escape(&figure.about));
     let _ = writeln!(page, "<p class=\"facts\">{}</p>", escape(&facts(figure)));
-    list(page, "Where the paper errs", "errors", &figure.errors);
+    list(page, "Errors in the paper", "errors", &figure.errors);
     list(page, "Notes", "notes", &figure.notes);
     for panel in &figure.panels {
         let _ = writeln!(page, "<figure>\n<figcaption>{}</figcaption>", escape(&panel.title));
@@ -116,7 +116,7 @@ fn table(page: &mut String, panel: &Panel) {
             escape(series),
             escape(&point.x),
             number(point.ours),
-            beside(point).unwrap_or_default(),
+            ratio(point).unwrap_or_default(),
         );
     }
     page.push_str("</table></details>\n");
@@ -125,14 +125,14 @@ fn table(page: &mut String, panel: &Panel) {
 /// Curves with more points than this are shown as curves only.
 const CURVE_LONG: usize = 20;
 
-/// Ours as a part of the paper's, if both can be compared.
+/// The ratio of ours to the paper's, if both can be compared.
 #[must_use]
-pub fn beside(point: &Point) -> Option<String> {
+pub fn ratio(point: &Point) -> Option<String> {
     let paper = point.paper.filter(|paper| *paper != 0.0)?;
     Some(format!("{:.2}", point.ours / paper))
 }
 
-/// A number for people: three digits that count.
+/// A number for people, with three significant digits.
 #[must_use]
 pub fn number(value: f64) -> String {
     let size = value.abs();

@@ -1,5 +1,5 @@
-//! A panel as marks on a plane: rectangles, lines, diamonds and words. What draws them – SVG or
-//! pixels – knows nothing of series and axes.
+//! A panel as marks on a plane: rectangles, lines, diamonds and words. The code that draws them, as
+//! SVG or pixels, knows nothing of series and axes.
 
 use super::axis::Axis;
 use super::number;
@@ -13,19 +13,19 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 12.0;
 const BOTTOM: f64 = 54.0;
 const LEGEND_LINE: f64 = 20.0;
-/// Width of a letter of the legend, about.
+/// Approximate width of a letter of the legend.
 const LETTER: f64 = 6.9;
 /// Half the width of a diamond.
 pub(super) const DIAMOND: f64 = 6.0;
 
-/// Colours that people with any colour vision can tell apart (Okabe and Ito).
+/// Colours that are distinguishable with any colour vision (Okabe and Ito).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a8a8a", "#1d2125"];
 const DARK: &str = "#1d2125";
 const GREY: &str = "#555555";
 const FAINT: &str = "#dddddd";
 
-/// Where words are put, seen from their point.
+/// The alignment of words relative to their point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -46,7 +46,7 @@ fn colour(index: usize) -> &'static str {
     COLOURS[index % COLOURS.len()]
 }
 
-/// What a panel looks like.
+/// The marks of a panel.
 pub(super) fn plot(panel: &Panel) -> Vec<Mark> {
     let mut marks = Vec::new();
     let top = legend(&mut marks, panel);
@@ -73,7 +73,7 @@ fn line(points: Vec<(f64, f64)>, colour: &'static str, width: f64) -> Mark {
     Mark::Line { points, colour, width, tip: String::new() }
 }
 
-/// Names and colours, in as many lines as needed; where the plot begins.
+/// The legend, in as many lines as needed; returns where the plot begins.
 fn legend(marks: &mut Vec<Mark>, panel: &Panel) -> f64 {
     let has_paper =
         panel.series.iter().flat_map(|series| &series.points).any(|point| point.paper.is_some());

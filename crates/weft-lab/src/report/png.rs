@@ -1,7 +1,7 @@
-//! Marks as pixels: a PNG picture, drawn without any font or library of pictures.
+//! Marks as pixels: a PNG image, drawn without a font or image library.
 //!
-//! Every mark is laid over the canvas with the share of each pixel that it covers, taken from the
-//! pixel's distance to the mark's edge; that is smooth enough at two pixels a unit.
+//! Each mark is blended onto the canvas with the share of each pixel that it covers, computed from
+//! the pixel's distance to the mark's edge; at two pixels a unit that is smooth enough.
 
 use std::io::Write as _;
 

@@ -11,7 +11,7 @@ Codes:
   raid0  raid1  raid10  raid10:n2  raid4  raid5  raid6
   rs:K+R       Reed-Solomon: K data, R parity; survives any R losses
   lrc:K,L,R    K data in L local groups of one parity each, R global parities
-  drc:K,L,R    like lrc, but groups change from stripe to stripe: faster degraded
+  drc:K,L,R    lrc whose groups change from stripe to stripe: faster degraded
   drc-g:K,L,R  drc with every unit rotated over all disks
   drc-oa:K,L,R drc with a shorter period
 The array needs at least as many members, not counting spares, as a stripe has units.

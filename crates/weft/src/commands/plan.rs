@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use weft_code::CodeSpec;
-use weft_lab::plan::{Emphasis, HOURS_PER_YEAR, Plan, PlanError, Row, Wish, plan as compare};
+use weft_lab::plan::{
+    Emphasis, HOURS_PER_YEAR, Plan, PlanError, PlanRequest, Row, plan as compare,
+};
 
 use crate::cli::PlanArgs;
 use crate::failure::{FAILED, Failure, Outcome};
@@ -16,12 +18,12 @@ use crate::thread;
 /// `weft plan`.
 pub fn plan(args: &PlanArgs, json: bool) -> Outcome {
     let codes = codes_of(&args.codes)?;
-    let wish = wish_of(args)?;
+    let request = request_of(args)?;
     let mut progress = Progress::new("plan", 1, json);
     let told = |done: usize, of: usize| {
         progress.at(done as u64, of as u64, &format!("{done} of {of} codes"));
     };
-    let plan = compare(&wish, &codes, told).map_err(explain)?;
+    let plan = compare(&request, &codes, told).map_err(explain)?;
     drop(progress);
     if json {
         answer(&plan)?;
@@ -44,7 +46,7 @@ fn codes_of(given: &[String]) -> Result<Vec<CodeSpec>, Failure> {
     given.iter().map(parse).collect()
 }
 
-fn wish_of(args: &PlanArgs) -> Result<Wish, Failure> {
+fn request_of(args: &PlanArgs) -> Result<PlanRequest, Failure> {
     let (disks, size_bytes) = match (args.disks, args.size) {
         (Some(disks), Some(size)) => (disks, size),
         _ => (args.members.len(), smallest(&args.members)?),
@@ -55,7 +57,7 @@ fn wish_of(args: &PlanArgs) -> Result<Wish, Failure> {
         (.., true) => Emphasis::Capacity,
         _ => Emphasis::Balanced,
     };
-    Ok(Wish {
+    Ok(PlanRequest {
         disks,
         size_bytes,
         bandwidth_bytes_s: args.bandwidth,
@@ -94,7 +96,7 @@ fn smallest(members: &[String]) -> Result<u64, Failure> {
 
 fn explain(error: PlanError) -> Failure {
     match error {
-        PlanError::Wish(problem) => Failure::usage(problem),
+        PlanError::Request(problem) => Failure::usage(problem),
         PlanError::Layout(error) => Failure::new(error.to_string())
             .hint("without --code, `weft plan` compares the codes that fit these disks"),
     }
@@ -109,16 +111,16 @@ fn chosen<'a>(plan: &'a Plan, args: &PlanArgs) -> Vec<&'a Row> {
 }
 
 fn show(plan: &Plan, args: &PlanArgs) {
-    let wish = &plan.wish;
+    let request = &plan.request;
     outln!(
         "{} disks of {}, {}, {:.0} % of it for a rebuild; MTTF of a disk {:.1e} hours",
-        wish.disks,
-        size::show(wish.size_bytes),
-        size::show_rate(wish.bandwidth_bytes_s),
-        wish.rebuild_share * 100.0,
-        wish.mttf_h,
+        request.disks,
+        size::show(request.size_bytes),
+        size::show_rate(request.bandwidth_bytes_s),
+        request.rebuild_share * 100.0,
+        request.mttf_h,
     );
-    outln!("goals: {}\n", goals(wish));
+    outln!("goals: {}\n", goals(request));
     let rows = chosen(plan, args);
     let mut table = vec![HEAD.map(str::to_owned).to_vec()];
     table.extend(rows.iter().map(|row| line(row, plan.recommended == Some(row.code))));
@@ -129,7 +131,7 @@ fn show(plan: &Plan, args: &PlanArgs) {
          write (reads+writes)"
     );
     if rows.iter().any(|row| row.survives.iter().any(|s| !s.exact)) {
-        outln!("~ estimated from a sample of the sets (seed {})", wish.seed);
+        outln!("~ estimated from a sample of the sets (seed {})", request.seed);
     }
     for row in rows.iter().filter(|row| !row.fits()) {
         outln!("{} does not qualify: {}", row.code, row.misses.join(", "));
@@ -163,12 +165,12 @@ const HEAD: [&str; 10] = [
     "write  MTTDL",
 ];
 
-fn goals(wish: &Wish) -> String {
-    let mut goals = vec![format!("any {} may fail", wish.survive)];
-    goals.extend(wish.mttdl_years.map(|years| format!("MTTDL {years:.1e} years")));
-    goals.extend(wish.capacity_bytes.map(|bytes| format!("{} usable", size::show(bytes))));
+fn goals(request: &PlanRequest) -> String {
+    let mut goals = vec![format!("any {} may fail", request.survive)];
+    goals.extend(request.mttdl_years.map(|years| format!("MTTDL {years:.1e} years")));
+    goals.extend(request.capacity_bytes.map(|bytes| format!("{} usable", size::show(bytes))));
     goals.push(
-        match wish.emphasis {
+        match request.emphasis {
             Emphasis::Balanced => "no emphasis",
             Emphasis::Read => "favour reads",
             Emphasis::Write => "favour small writes",

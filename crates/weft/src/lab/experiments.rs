@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use weft_lab::figure::{CSV_HEADER, Panel};
-use weft_lab::report::{beside, facts, html, number, png};
+use weft_lab::report::{facts, html, number, png, ratio};
 use weft_lab::{Experiment, Figure, RunOptions, run};
 
 use crate::cli::{LabReportArgs, LabRunArgs, LabRuns};
@@ -160,7 +160,7 @@ fn show_panel(panel: &Panel) {
                 format!("  ({} to {})", number(low), number(high))
             });
             let paper = point.paper.map_or_else(String::new, |paper| {
-                let part = beside(point).map(|part| format!(", ours/paper {part}"));
+                let part = ratio(point).map(|part| format!(", ours/paper {part}"));
                 format!("  paper {}{}", number(paper), part.unwrap_or_default())
             });
             outln!(

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use weft_code::CodeSpec;
 use weft_disk::Disk as _;
-use weft_lab::modelled::{ModelledArray, ModelledError, Wish};
+use weft_lab::modelled::{ArraySetup, ModelledArray, ModelledError};
 use weft_rt::{Nanos, Rt};
 use weft_sim::model::UnknownModel;
 use weft_sim::{Model, ModelDisk, ModelOptions, lab_rt};
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 pub struct Modelled {
     model: &'static Model,
     disk_bytes: Option<u64>,
-    array: Option<Wish>,
+    array: Option<ArraySetup>,
     failed: Vec<usize>,
     rebuild_bytes_s: Option<u64>,
 }
@@ -31,7 +31,7 @@ impl Modelled {
             Failure::usage(e.to_string()).hint("`weft lab disk --list` describes them")
         })?;
         let array = match (&args.code, args.disks) {
-            (Some(code), Some(disks)) => Some(Wish {
+            (Some(code), Some(disks)) => Some(ArraySetup {
                 code: code_called(code)?,
                 disks,
                 model,
@@ -57,7 +57,9 @@ impl Modelled {
     /// Its description, in a line.
     pub fn title(&self) -> String {
         match &self.array {
-            Some(wish) => format!("modelled {} of {} × {}", wish.code, wish.disks, self.model.name),
+            Some(setup) => {
+                format!("modelled {} of {} × {}", setup.code, setup.disks, self.model.name)
+            }
             None => format!("modelled {}", self.model.name),
         }
     }
@@ -67,7 +69,7 @@ impl Modelled {
         let rt = lab_rt();
         rt.clone().block_on(async move {
             match self.array.clone() {
-                Some(wish) => self.to_array(&rt, wish, put).await,
+                Some(setup) => self.to_array(&rt, setup, put).await,
                 None => self.to_disk(&rt, put).await,
             }
         })
@@ -79,15 +81,15 @@ impl Modelled {
         put.to(rt, disk.clone(), Live::watching(Rc::new(One(disk)))).await
     }
 
-    async fn to_array(&self, rt: &Rt, wish: Wish, put: Put) -> Result<Done, Failure> {
+    async fn to_array(&self, rt: &Rt, setup: ArraySetup, put: Put) -> Result<Done, Failure> {
         let title = self.title();
-        let array = self.array_of(rt, wish).await;
+        let array = self.array_of(rt, setup).await;
         let array = Rc::new(array.map_err(|e| Failure::new(format!("{title}: {e}")))?);
         put.to(rt, array.target(), Live::watching(array)).await
     }
 
-    async fn array_of(&self, rt: &Rt, wish: Wish) -> Result<ModelledArray, ModelledError> {
-        let array = ModelledArray::open(rt, wish).await?;
+    async fn array_of(&self, rt: &Rt, setup: ArraySetup) -> Result<ModelledArray, ModelledError> {
+        let array = ModelledArray::open(rt, setup).await?;
         array.fail(&self.failed).await?;
         if let Some(bytes_s) = self.rebuild_bytes_s {
             array.rebuild(bytes_s).await?;
