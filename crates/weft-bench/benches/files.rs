@@ -1,7 +1,7 @@
-//! Arrays on files, beside an io_uring that does the same to the same files.
+//! Arrays on files, compared with an io_uring that does the same to the same files.
 //!
-//! All files lie in the temporary folder (`TMPDIR`), hence mostly on one real disk, which they
-//! share alike in each turn of each contestant. They are written before anything is measured.
+//! All files are in the temporary folder (`TMPDIR`), hence usually on one real disk, which all
+//! contestants share alike. They are written before anything is measured.
 
 mod bare_ring;
 
@@ -23,7 +23,7 @@ const TURN: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 5;
 const SLOTS: usize = 6;
 const UNIT: u64 = 64 << 10;
-/// Where the contestants begin on a member; the array's own metadata lies before.
+/// Offset of the contestants' area on a member, behind the array's own metadata.
 const DATA: u64 = 32 * MIB;
 
 struct Setup {
@@ -38,7 +38,7 @@ impl Setup {
         Rc::new(QueuedDisk::new(Rc::new(disk), QueueConfig::default()))
     }
 
-    /// A raid6 of 4+2 on new files that is written everywhere.
+    /// A raid6 of 4+2 on new files, completely written.
     fn array(&self, name: &str, policy: Consistency, member_mib: u64) -> (Array, Vec<PathBuf>) {
         let paths = self.scratch.files(name, SLOTS, member_mib * MIB);
         let disks = paths.iter().map(|path| self.open(path)).collect();
@@ -159,7 +159,8 @@ fn reads(table: &Table, setup: &Setup) {
     setup.stop(array);
 }
 
-/// Full stripes in order, and the rebuild of a member, beside the same traffic without an array.
+/// Full stripes in order, and the rebuild of a member, compared with the same traffic without an
+/// array.
 fn streams(table: &Table, setup: &Setup) {
     let member_mib = 256;
     let bytes = member_mib * MIB;
@@ -199,7 +200,7 @@ fn rebuild(table: &Table, setup: &Setup, array: &Array, files: &[File], bytes: u
         File::open(&path).and_then(|file| file.sync_all()).expect("durable");
         let (rt, array, disk) = (setup.rt.clone(), array.clone(), setup.open(&path));
         let elapsed = setup.rt.block_on(async move {
-            // A member that still works would only be copied.
+            // A working member would only be copied.
             array.fail(&(round % SLOTS).to_string()).await.expect("failed");
             let start = Instant::now();
             array.add_spare(disk).await.expect("added");

@@ -1,9 +1,8 @@
-//! What redundancy costs when disks are the limit: reads while one disk is lost, and rebuild.
+//! The cost of redundancy when disks are the limit: reads while one disk is lost, and rebuild.
 //!
-//! Members are RAM disks that are all held to the same rate. In virtual time nothing but that rate
+//! Members are RAM disks that are all limited to the same rate. In virtual time only that rate
 //! counts, so the figures are exact and the same on every machine; in real time they show that the
-//! engine keeps up. Any slot may be the lost one: the row shows the slot for which the loss costs
-//! most.
+//! engine keeps up. Any slot may be the lost one: the row shows the slot whose loss costs the most.
 //!
 //! The targets of degraded reads are what the DRC paper measured (0.50, 0.50, 0.68, 0.68 at the
 //! queue depth of 128 that is used here too; for DRC the arithmetic of the code gives two thirds).

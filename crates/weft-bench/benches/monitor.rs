@@ -1,13 +1,13 @@
-//! What the access monitor of rebuilds costs users' requests.
+//! The cost of the rebuild's access monitor for users' requests.
 //!
-//! The same program is built twice, as it is and with the monitor's calls left out of the engine,
-//! and the two take turns. What differs by a few nanoseconds also differs by where the compiler
-//! puts code, so each kind of request is a turn of its own process, and ratios are medians of many
-//! rounds.
+//! The same program is built twice, unchanged and with the monitor's calls left out of the engine,
+//! and the two take turns. Differences of a few nanoseconds also come from where the compiler
+//! places code, so each kind of request is a turn of its own process, and ratios are medians of
+//! many rounds.
 //!
-//! Healthy arrays only pass the test of one flag. Then a member is lost and its replacement there,
-//! with the rebuild at rest: reads of members that are whole only find out that they are; a read of
-//! what the replacement lacks is noted, of few zones or of more than the table holds.
+//! Healthy arrays only test one flag. Then a member is lost and a replacement is present, with the
+//! rebuild paused: reads of complete members only find that these are complete; a read that the
+//! replacement cannot serve yet is recorded, for few zones or for more than the table holds.
 
 use std::io::BufRead as _;
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ const TURN: Duration = Duration::from_millis(150);
 const SLOTS: u64 = 5;
 const MEMBER_MIB: u64 = 24;
 const LEN: u64 = 4 << 10;
-/// Of the healthy rate, what must be left.
+/// The share of the healthy rate that must be left.
 const TARGET: f64 = 0.98;
 
 /// What is read or written.

@@ -1,5 +1,5 @@
-//! An array on RAM disks served over NBD, beside nbdkit's memory plugin: fio's nbd engine, Unix
-//! sockets, in turns.
+//! An array on RAM disks served over NBD, compared with nbdkit's memory plugin: fio's nbd engine,
+//! Unix sockets, in turns.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use weft_testkit::{Need, Process, Scratch, command, have, run, wait_until};
 const SIZE_MIB: u64 = 256;
 const ROUNDS: usize = 5;
 
-/// What is asked of both: fio's arguments, and the least ratio.
+/// The load for both: fio's arguments, and the target ratio.
 const SHAPES: [(&str, [&str; 3], Option<f64>); 4] = [
     ("4 KiB random reads, depth 32", ["--rw=randread", "--bs=4k", "--iodepth=32"], Some(0.9)),
     ("1 MiB reads, depth 8", ["--rw=read", "--bs=1m", "--iodepth=8"], Some(1.0)),
@@ -121,7 +121,7 @@ fn main() {
     let theirs = format!("nbd+unix:///?socket={}", kit.display());
     fio(&theirs, &["--rw=write", "--bs=1m", "--iodepth=8"]);
     let table = Table::new(
-        "An array on RAM disks over NBD, beside nbdkit's memory plugin",
+        "An array on RAM disks over NBD, compared with nbdkit's memory plugin",
         "raid6 of 4+2 with policy ppl against plain memory; fio's nbd engine, one connection.",
     );
     for (what, args, target) in SHAPES {

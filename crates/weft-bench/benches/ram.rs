@@ -1,6 +1,5 @@
-//! The engine alone: arrays over RAM disks, whose operations complete at once, so that what is
-//! measured is processor time per request. The peer is the same request handed straight to the
-//! disk.
+//! The engine alone: arrays on RAM disks, whose operations complete at once, so that the benchmark
+//! measures processor time per request. The peer issues the same requests directly to the disk.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,12 +1,12 @@
-//! What the benchmarks of arrays share.
+//! Code that the array benchmarks share.
 //!
 //! A benchmark is a program in `benches/` that prints a table; `./bench` runs them all. None is a
-//! test: nothing fails because it was slow. What makes figures worth reading:
+//! test: nothing fails because it was slow. What makes the figures reliable:
 //!
-//! * **Peers in the same run.** A contestant is measured beside what it is compared with, in turns,
-//!   round by round; a ratio is the median of the rounds' ratios. Machines differ from hour to
-//!   hour by a factor of two, and two contestants of one round do not.
-//! * **Warm.** The first round is thrown away. Members are filled before they are read.
+//! * **Peers in the same run.** A contestant and its peers are measured in turns, round by round; a
+//!   ratio is the median of the rounds' ratios. A machine's speed varies by a factor of two from
+//!   hour to hour, but not between two contestants of one round.
+//! * **Warm.** The first round is discarded. Members are filled before they are read.
 //! * **Bounded.** A turn ends after a fixed time; a benchmark after about a minute.
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,6 @@ pub use clock::{CpuClock, TrivialDriver};
 pub use load::{Load, Outcome, run};
 pub use race::{Contestant, Race, Row, Table, median};
 
-/// What the program itself allocates with.
+/// The program's own allocator.
 #[global_allocator]
 static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;

@@ -1,4 +1,4 @@
-//! Closed loops: so many requests in flight, each followed by the next.
+//! Closed loops: a fixed number of requests in flight, each followed by the next.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -10,18 +10,18 @@ use weft_rt::Rt;
 
 use crate::CpuClock;
 
-/// How a loop is driven.
+/// Parameters of a loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     /// Requests in flight.
     pub depth: usize,
-    /// How long requests are started.
+    /// For how long requests are started.
     pub turn: Duration,
     /// Seed of the random numbers that the requests are given.
     pub seed: u64,
 }
 
-/// What a loop did.
+/// The result of a loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
     /// Requests completed.

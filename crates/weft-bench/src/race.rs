@@ -1,4 +1,4 @@
-//! Contestants in turns, and the table of what came out.
+//! Runs contestants in turns, and prints the table of results.
 
 use std::fmt::Display;
 
@@ -12,15 +12,15 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Somebody who takes a turn in each round, and tells how fast it was (more is better).
+/// A contestant: takes a turn in each round, and returns its speed (more is better).
 pub type Contestant<'a> = Box<dyn FnMut() -> f64 + 'a>;
 
-/// What each contestant reached in each counted round.
+/// The speed of each contestant in each counted round.
 #[derive(Debug)]
 pub struct Race(Vec<Vec<f64>>);
 
 impl Race {
-    /// Lets the contestants take turns: one round to warm up, then `rounds` that count.
+    /// Runs the contestants in turns: one round to warm up, then `rounds` that count.
     #[must_use]
     pub fn run(rounds: usize, contestants: &mut [Contestant<'_>]) -> Self {
         let mut reached = vec![Vec::new(); contestants.len()];
@@ -35,13 +35,13 @@ impl Race {
         Self(reached)
     }
 
-    /// What a contestant reached in the middle.
+    /// A contestant's median.
     #[must_use]
     pub fn rate(&self, contestant: usize) -> f64 {
         median(self.0[contestant].clone())
     }
 
-    /// One contestant by another: the middle of the rounds' ratios.
+    /// The ratio of two contestants: the median of the rounds' ratios.
     #[must_use]
     pub fn ratio(&self, contestant: usize, peer: usize) -> f64 {
         let pairs = self.0[contestant].iter().zip(&self.0[peer]);
@@ -54,13 +54,13 @@ impl Race {
 pub struct Row {
     /// What was measured.
     pub what: String,
-    /// What weft reached, with its unit.
+    /// weft's result, with its unit.
     pub weft: String,
-    /// What it is compared with, and what that reached.
+    /// The peer, and its result.
     pub peer: String,
-    /// weft by peer.
+    /// The ratio of weft to the peer.
     pub ratio: Option<f64>,
-    /// The least ratio that was aimed at.
+    /// The target for the ratio.
     pub target: Option<f64>,
 }
 

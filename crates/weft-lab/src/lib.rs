@@ -1,4 +1,4 @@
-//! The lab: what an array would do, before anybody buys disks, and compared with what papers say.
+//! The lab: what an array would do, before its disks are bought, and compared with papers.
 //!
 //! * [`plan`]: the codes that suit a set of disks and a goal, compared by exact counting.
 //! * [`Experiment`]: a paper's table or figure as a small file; [`run()`] makes a [`Figure`] of it,

@@ -1,4 +1,4 @@
-//! A plan says what is so: shares, speeds and times that can be worked out by hand.
+//! The figures of a plan are right: shares, speeds and times that can be computed by hand.
 
 use weft_lab::plan::{Emphasis, PlanError, PlanRequest, Row, candidates, picture, plan};
 

@@ -1,4 +1,4 @@
-//! Figures and the page: the paper's numbers beside ours, and the same bytes for the same seed.
+//! Figures and the page: the paper's numbers next to ours, and the same bytes for the same seed.
 
 use weft_lab::report::{html, png};
 use weft_lab::{Experiment, Figure, LabError, RunOptions, figure, run};
@@ -28,7 +28,7 @@ fn every_experiment_file_is_sound() {
             experiment.source
         );
     }
-    // Whoever lists them sees which take long: all that simulate.
+    // The list shows which take long: all that simulate.
     let closed = ["drc-table1", "drc-fig9", "drc-fig11"];
     for experiment in &all {
         let at_once = experiment.processor_s == 0;

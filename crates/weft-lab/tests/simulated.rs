@@ -1,4 +1,4 @@
-//! Simulated experiments: small ones, whose outcome is known beforehand, and the same bytes again.
+//! Simulated experiments: small ones with known outcomes, and the same bytes when repeated.
 
 use weft_lab::report::html;
 use weft_lab::{Experiment, Figure, LabError, RunOptions, run};

@@ -79,7 +79,7 @@ impl Algorithm {
     /// Whether it is defined for P and Q only.
     #[must_use]
     pub fn raid6_only(self) -> bool {
-        self.is_ddf() || self.raid5_beside_q().is_some()
+        self.is_ddf() || self.raid5_part().is_some()
     }
 
     fn is_ddf(self) -> bool {
@@ -87,7 +87,7 @@ impl Algorithm {
     }
 
     /// The RAID-5 algorithm on all slots but the last, which holds Q.
-    fn raid5_beside_q(self) -> Option<Self> {
+    fn raid5_part(self) -> Option<Self> {
         match self {
             LeftAsymmetric6 => Some(LeftAsymmetric),
             RightAsymmetric6 => Some(RightAsymmetric),
@@ -103,7 +103,7 @@ impl Algorithm {
     pub(crate) fn turns(self, slots: usize, parities: usize) -> Vec<Vec<usize>> {
         let turns = match self {
             ParityFirst | ParityLast | ParityFirst6 => 1,
-            _ if self.raid5_beside_q().is_some() => slots - 1,
+            _ if self.raid5_part().is_some() => slots - 1,
             _ => slots,
         };
         (0..turns).map(|stripe| self.stripe(stripe, slots, parities)).collect()
@@ -127,15 +127,15 @@ impl Algorithm {
             ParityLast => (0..n).collect(),
             LeftAsymmetric6 | RightAsymmetric6 | LeftSymmetric6 | RightSymmetric6
             | ParityFirst6 => {
-                let beside = self.raid5_beside_q().expect("one of those");
-                let mut units = beside.stripe(stripe, n - 1, 1);
+                let raid5 = self.raid5_part().expect("one of those");
+                let mut units = raid5.stripe(stripe, n - 1, 1);
                 units.push(n - 1);
                 units
             }
         }
     }
 
-    /// The column of Q's coefficients that each data unit takes, stripe by stripe, for
+    /// The coefficient of Q that each data unit takes, by its index, stripe by stripe, for
     /// `weft_code::Code::with_columns`.
     pub(crate) fn columns(self, slots: usize, parities: usize) -> Vec<Vec<usize>> {
         let k = slots - parities;

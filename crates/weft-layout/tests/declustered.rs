@@ -1,4 +1,5 @@
-//! With more slots than units, every slot carries the same and helps the same in a rebuild.
+//! With more slots than units, every slot holds the same share and contributes equally to a
+//! rebuild.
 
 use weft_layout::{Algorithm, Layout, for_code};
 

@@ -252,7 +252,7 @@ async fn run_link(shared: Rc<Shared>, link: Rc<Link>, mut inbox: Inbox) {
     shared.lost(&link, reason).await;
 }
 
-/// What is said of a disk whose server let a request take too long.
+/// The message for a disk whose server let a request take too long.
 const LATE: &str = "the server did not answer in time";
 
 /// Gives the disk up when a request has taken too long. It looks when the oldest request must be

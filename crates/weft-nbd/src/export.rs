@@ -1,11 +1,11 @@
-//! What a server serves.
+//! The export: what a server serves.
 
 use weft_disk::{DoneFuture, ReadFuture};
 use weft_rt::{Buf, Frozen};
 
 use crate::proto::{BlockSizes, Errno};
 
-/// A failed operation of an export: what the client gets to know.
+/// A failed operation of an export, as the client sees it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ExportError {
@@ -45,7 +45,7 @@ impl Extent {
 /// Ranges are checked before (inside the size, aligned to the minimum block, not longer than the
 /// largest payload for data), and an export that is read-only gets no writes. The promises
 /// are those of NBD with several connections: a write that has completed is seen by every read
-/// that starts after it, whichever connection it came by, and a flush makes everything durable that
+/// that starts after it, on any connection, and a flush makes everything durable that
 /// completed before it, likewise.
 ///
 /// A client that vanishes does not cancel what was started: futures run to their end. Only of a
@@ -69,8 +69,8 @@ pub trait Export {
         String::new()
     }
 
-    /// Trims and zeros are cut at multiples of so many bytes, and each piece is carried out by
-    /// itself. What is given back in whole units should not be cut within one.
+    /// Trims and zeros are cut at multiples of this many bytes, and each piece is carried out by
+    /// itself. A range that is freed in whole units should not be cut within one.
     fn zero_granularity(&self) -> u64 {
         64 << 20
     }

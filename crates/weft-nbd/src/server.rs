@@ -98,7 +98,7 @@ impl ServerConfig {
     }
 }
 
-/// What kept a server from doing as it was told.
+/// An error of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address cannot be listened on.
@@ -357,7 +357,7 @@ impl Inner {
         self.exports.borrow().list.iter().any(|(_, known)| Rc::ptr_eq(known, export))
     }
 
-    /// Lets go of some connections; returns how many had to be cut off.
+    /// Ends some connections; returns how many had to be cut off.
     async fn end_connections(self: &Rc<Self>, which: impl Fn(&Connection) -> bool) -> usize {
         let chosen: Vec<(u64, Rc<Connection>)> = {
             let connections = self.connections.borrow();
@@ -376,8 +376,8 @@ impl Inner {
         for (_, connection) in &chosen {
             connection.cut("the server does not wait any longer");
         }
-        // What is cut off ends at once, unless an export never answers: then its requests stay,
-        // and so does what they hold.
+        // A connection that is cut ends at once, unless an export never answers: then its requests
+        // stay, with all that they hold.
         self.wait_until(100 * MILLISECOND, || left(self) == 0).await;
         cut
     }

@@ -4,14 +4,14 @@ use std::os::fd::AsFd;
 
 use rustix::net::{AddressFamily, sockopt};
 
-/// What a Unix socket may hold that its reader has not taken, in bytes; the kernel doubles it, and
-/// lowers it to `net.core.wmem_max`. A sender that filled the socket is woken only when three
-/// quarters of it are empty. With the usual 208 KiB the reader has then taken the rest, and sleeps,
-/// before the sender is back. TCP's buffers grow by themselves.
+/// Bytes that a Unix socket may hold for its reader; the kernel doubles the number, and lowers it
+/// to `net.core.wmem_max`. A sender that filled the socket is woken only when three quarters of it
+/// are empty. With the usual 208 KiB the reader has then taken the rest, and sleeps, before the
+/// sender is back. TCP's buffers grow by themselves.
 const UNIX_SEND_BYTES: usize = 512 << 10;
 
-/// Makes a socket fit for NBD. Whatever is refused only costs speed, or time to notice that the
-/// peer is gone.
+/// Configures a socket for NBD. A refused option only costs speed, or time to notice that the peer
+/// is gone.
 pub(crate) fn tune(socket: impl AsFd) {
     let socket = socket.as_fd();
     if sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX) {

@@ -1,6 +1,6 @@
-//! Servers that cannot be trusted, as members: replies that do not add up end the connection and
-//! never the wait for data that did not come, and a server that says nothing keeps no request for
-//! longer than its time, whatever state the connection is in.
+//! Untrustworthy servers as members: inconsistent replies end the connection, and never complete a
+//! read with data that did not arrive; a silent server keeps no request for longer than its time
+//! limit, in any state of the connection.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,4 +1,4 @@
-//! Clients that others wrote get on with the server: libnbd's, QEMU's, fio's, and FUSE.
+//! Third-party clients work with the server: libnbd's, QEMU's, fio's, and FUSE.
 
 mod support;
 

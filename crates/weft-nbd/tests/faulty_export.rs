@@ -1,4 +1,4 @@
-//! A panic in what serves one client ends that client's connection, and no other.
+//! A panic in the code that serves one client ends only that client's connection.
 
 mod support;
 

@@ -1,6 +1,6 @@
-//! Clients that take places and memory and make no progress lose them to those that do, and never
-//! stop the others. Nothing here measures time: the good client is done while the bad ones still
-//! sit there.
+//! Clients that hold places and memory without making progress lose them to those that do, and
+//! never stop the others. The tests measure no time: the good client completes while the bad ones
+//! are still connected.
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Clients that break the rules, stall or disappear harm only themselves, and the server releases
-//! what they held (every test ends with a server that has no byte in flight).
+//! their resources (every test ends with a server that has no bytes in flight).
 
 mod support;
 

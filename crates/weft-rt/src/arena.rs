@@ -43,7 +43,7 @@ pub(crate) fn current() -> Option<&'static Arena> {
     ARENA.get()?.as_ref()
 }
 
-/// The arena, for a ring that starts. `None` if there is no memory for it.
+/// The arena, for a ring that is starting. `None` if there is no memory for it.
 pub(crate) fn open() -> Option<&'static Arena> {
     ARENA.get_or_init(Arena::map).as_ref()
 }

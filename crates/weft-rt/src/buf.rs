@@ -23,7 +23,7 @@ use crate::arena;
 /// Alignment of every allocation, in bytes; what O_DIRECT asks for on any disk.
 pub const BUF_ALIGN: usize = 4096;
 
-/// Bytes that a thread keeps for reuse, at most.
+/// Maximum bytes that a thread keeps for reuse.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 
 /// Allocations are powers of two from one page up; bigger than this are not kept.
@@ -58,7 +58,7 @@ impl Drop for Cache {
 
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
-    /// What [`Frozen::zeros`] gives parts of, once anybody has asked.
+    /// The memory of which [`Frozen::zeros`] returns parts, once allocated.
     static ZEROS: RefCell<Option<Frozen>> = const { RefCell::new(None) };
     static HELD: Cell<BufMemory> = const { Cell::new(BufMemory { now: 0, most: 0 }) };
 }
@@ -68,17 +68,17 @@ thread_local! {
 pub struct BufMemory {
     /// Now.
     pub now: usize,
-    /// At most, since [`BufMemory::start_anew`].
+    /// The maximum since [`BufMemory::start_anew`].
     pub most: usize,
 }
 
 impl BufMemory {
-    /// What was allocated on this thread.
+    /// The counts of this thread.
     pub fn of_thread() -> Self {
         HELD.get()
     }
 
-    /// Forgets what there was at most.
+    /// Restarts the maximum.
     pub fn start_anew() {
         let held = HELD.get();
         HELD.set(Self { most: held.now, ..held });
@@ -86,7 +86,7 @@ impl BufMemory {
 
     fn taken(size: usize) {
         let held = HELD.get();
-        // A buffer may be given back on another thread than it was taken on.
+        // A buffer may be freed on another thread than it was allocated on.
         let now = held.now.wrapping_add(size);
         let most = if now > isize::MAX as usize { held.most } else { held.most.max(now) };
         HELD.set(Self { now, most });

@@ -1,11 +1,11 @@
-//! Binding a thread to a processor, because a wake-up across processors costs ten times as much as
-//! one on the same processor.
+//! Pins a thread to a processor, because a wake-up across processors costs ten times as much as one
+//! on the same processor.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Binds the calling thread to processor `cpu` (counted from 0, as `/proc/cpuinfo` does).
+/// Pins the calling thread to processor `cpu` (counted from 0, as `/proc/cpuinfo` does).
 ///
 /// # Errors
 /// If there is no such processor, or this process may not use it.

@@ -28,7 +28,7 @@ impl Domain {
         self.has_failed.get()
     }
 
-    /// Marks it as failed; what is to be called then, the first time.
+    /// Marks it as failed; returns the callbacks, the first time.
     pub fn fail(&self) -> Option<Box<dyn FnOnce()>> {
         self.has_failed.set(true);
         self.failed.borrow_mut().take()

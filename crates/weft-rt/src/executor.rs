@@ -19,13 +19,13 @@ use crate::schedule::{Drawn, Next, Schedule};
 use crate::timer::{Sleep, Timers};
 use crate::waker::{ReadyQueue, TASKS_MAX, TaskId};
 
-/// Polls between two looks at the driver. A long run of ready tasks must not starve I/O; and what
-/// they submit should be in progress while the rest of them run. With many requests in flight,
-/// longer turns let these travel in a convoy – all with us, then all with the disks – where either
-/// waits for the other; shorter ones cost a call for every few requests.
+/// Number of polls between two calls of the driver. A long run of ready tasks must not starve I/O,
+/// and the requests they submit should be in progress while the rest of them run. With many
+/// requests in flight, longer turns let these travel in a convoy – all with us, then all with the
+/// disks – where either waits for the other; shorter ones cost a call for every few requests.
 const POLLS_PER_TURN: usize = 16;
 
-/// Where time and completions come from.
+/// The source of time and completions.
 pub trait Driver {
     /// The time now.
     fn now(&self) -> Nanos;

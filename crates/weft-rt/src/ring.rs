@@ -1,7 +1,7 @@
 //! The production driver: one io_uring of one thread.
 //!
 //! **Ownership.** The kernel writes into memory we gave it until the completion (CQE) of that
-//! operation has been reaped, whatever happens to the future that waits for it. So an operation's
+//! operation has been reaped, regardless of the future that waits for it. So an operation's
 //! buffer, descriptor and addresses live in a *slot* of the driver, and a slot is
 //! freed only after its completion. A dropped future detaches its slot: disk operations run on
 //! unobserved, socket operations are cancelled (they could wait forever), and in both cases the
@@ -254,7 +254,7 @@ impl Inner {
                 let outcome = self.slab.borrow_mut().complete(index, result);
                 match outcome {
                     op::Outcome::Wake(waker) => waker.wake(),
-                    op::Outcome::Nobody => {}
+                    op::Outcome::Unobserved => {}
                     op::Outcome::Abandoned(held) => drop(held),
                 }
             }
@@ -334,7 +334,7 @@ fn check(result: io::Result<usize>) {
     if let Err(error) = result {
         match error.raw_os_error() {
             // A timeout, a signal, or the kernel short of memory or completion room for now: the
-            // caller reaps, and whatever was not submitted stays queued for the next turn.
+            // caller reaps, and entries not submitted stay queued for the next turn.
             Some(ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => {}
             _ => panic!("the io_uring of this thread broke: {error}"),
         }

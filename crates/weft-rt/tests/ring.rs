@@ -158,7 +158,7 @@ fn a_dropped_receive_keeps_its_memory_until_it_is_over() {
             assert!(other.iter().all(|b| *b == 0));
             rt2.sleep(MILLISECOND / 10).await;
             drop(other);
-            // Whatever the cancelled receive did not take is still in the stream.
+            // The bytes that the cancelled receive did not take are still in the stream.
             let (result, _) = ring.recv(&near, Buf::new(4096), 0).await;
             assert_eq!(result.expect("receive"), 4);
         }

@@ -1,4 +1,4 @@
-//! Loop devices and mounts that are given back on drop.
+//! Loop devices and mounts that are released on drop.
 
 use std::path::{Path, PathBuf};
 
@@ -93,7 +93,7 @@ impl Drop for Mount {
     }
 }
 
-/// Runs a clean-up command; a failure is only told, since a drop may run while panicking.
+/// Runs a clean-up command; a failure is only printed, since a drop may run while panicking.
 fn report(command: &mut std::process::Command) {
     match command.status() {
         Ok(status) if status.success() => {}

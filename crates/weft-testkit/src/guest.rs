@@ -2,15 +2,15 @@
 //!
 //! QEMU emulates the processor: no KVM is needed, which is often absent inside of virtual machines,
 //! and nothing of the machine's own kernel matters. The guest's kernel is Debian's package, which
-//! `guest-kernel` (beside this crate's manifest) unpacked into the user's cache. Its root is made
+//! `guest-kernel` (next to this crate's manifest) unpacked into the user's cache. Its root is made
 //! on the spot and lives in memory: busybox, mdadm, the programs that a test brings, and the
 //! modules. `/host` is a folder of this machine, shared by 9p, where the script stands and through
-//! which it exchanges files with the test. Disks are virtio drives over files or NBD exports, with a
-//! real block layer above them: requests reach them merged and many at a time.
+//! which it exchanges files with the test. Disks are virtio drives over files or NBD exports, with
+//! a real block layer above them: requests reach them merged and many at a time.
 //!
 //! A guest boots in five seconds of processor time, so that tests put several questions to one
-//! boot. It computes slowly: it is an oracle for bytes and behaviour, and for times only where disks
-//! are slow.
+//! boot. It computes slowly: it is an oracle for bytes and behaviour, and for times only where
+//! disks are slow.
 //!
 //! A guest that hangs is ended after its patience, and the test fails with what it printed. The
 //! script's output and status are files on a second shared folder, as the console also carries the
@@ -96,7 +96,8 @@ impl Guest {
         self
     }
 
-    /// Gives it a disk, a file or an NBD export's URI: the first is `/dev/vda`, the next `/dev/vdb`.
+    /// Gives it a disk, a file or an NBD export's URI: the first is `/dev/vda`, the next
+    /// `/dev/vdb`.
     #[must_use]
     pub fn disk(mut self, what: &str) -> Self {
         self.disks.push(what.into());
@@ -144,7 +145,8 @@ impl Guest {
     fn machine(&self, scratch: &Scratch, shared: &Path) -> std::process::Command {
         let mut machine = command("qemu-system-x86_64");
         machine
-            // Everything that QEMU emulates but a fifth level of page tables, which only costs time.
+            // Everything that QEMU emulates but a fifth level of page tables, which only costs
+            // time.
             .args(["-M", "q35", "-accel", "tcg", "-cpu", "max,la57=off", "-smp", "1"])
             .args(["-m", &MEMORY_MIB.to_string(), "-nodefaults", "-no-reboot", "-display", "none"])
             .args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off"])

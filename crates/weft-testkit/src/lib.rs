@@ -1,4 +1,4 @@
-//! What weft's tests stand on when they meet the real world.
+//! The foundation of weft's tests against the real world.
 //!
 //! A development-only crate: nothing in the product depends on it. It holds the few things that
 //! every end-to-end test needs and that are easy to get subtly wrong.

@@ -1,4 +1,4 @@
-//! The one policy for tests that need something the machine may lack.
+//! The one policy for tests that need something that the machine may lack.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -57,8 +57,8 @@ pub fn have(needs: &[Need]) -> bool {
     false
 }
 
-/// Says that the test that calls this is skipped, and `why`; for needs that only the test itself
-/// can look for. [`have`] tells the policy.
+/// Reports that the calling test is skipped, and `why`; for needs that only the test itself can
+/// check. [`have`] describes the policy.
 ///
 /// # Panics
 /// With `WEFT_NOTHING_SKIPPED=1`.
@@ -74,7 +74,7 @@ pub fn skip(why: &str) {
     }
 }
 
-/// Where `name` is on the search path, or where administrators' tools are.
+/// The place of `name` on the search path, or in the folders of administrators' tools.
 pub(crate) fn find_tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let extra = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);

@@ -53,7 +53,7 @@ fn fill_sector(stream: u64, number: u64, sector: &mut [u8]) {
     }
 }
 
-/// What a wrong sector seems to be.
+/// A guess at what a wrong sector is.
 fn describe(stream: u64, sector: &[u8]) -> String {
     if sector.iter().all(|byte| *byte == 0) {
         return "all zeros".into();

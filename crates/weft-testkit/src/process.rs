@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::need::find_tool;
 
-/// How long anything may take before the test gives up on it: a net against hanging, far above
-/// what the slowest machine needs, never a measure of speed.
+/// How long anything may take before the test gives up: a guard against hanging, far above the
+/// needs of the slowest machine, never a measure of speed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A command that is killed if the thread that starts it ends (also by `kill -9` of the whole
@@ -43,7 +43,7 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Waits until `condition` holds, looking often.
+/// Polls until `condition` holds.
 ///
 /// # Panics
 /// After two minutes, saying `what` was waited for. It guards against hanging and tests no speed.
@@ -92,16 +92,16 @@ impl Process {
 
     /// Sends a signal to the process itself (not to its group).
     pub fn signal(&self, signal: Signal) {
-        // It may have ended by itself a moment ago; whoever cares looks at its status.
+        // It may just have ended by itself; a caller that cares checks its status.
         let _ = kill_process(self.group, signal);
     }
 
-    /// `kill -9`, the daemon's power cut; returns when it is gone.
+    /// `kill -9`, like a power cut for the daemon; returns when it is gone.
     pub fn kill9(self) {
         drop(self);
     }
 
-    /// Asks it to end (SIGTERM) and waits for it.
+    /// Asks it to stop (SIGTERM) and waits for it.
     ///
     /// # Panics
     /// If it does not end within two minutes.
@@ -136,7 +136,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The group's id stays reserved until the leader is reaped, so this can hit nobody else.
+        // The group's id stays reserved until the leader is reaped, so this can hit no other
+        // process.
         if self.is_running() {
             let _ = kill_process_group(self.group, Signal::KILL);
         }

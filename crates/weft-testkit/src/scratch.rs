@@ -1,4 +1,4 @@
-//! Folders that go away with the test.
+//! Folders that are removed with the test.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Seeded randomness that says how to replay a failure.
+//! Seeded randomness that prints how to replay a failure.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

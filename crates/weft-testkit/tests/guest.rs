@@ -1,5 +1,5 @@
-//! The guest does what its tests rely on: files, disks and a status go in and out, and one that
-//! dies or hangs ends as a failure that shows how far it came.
+//! The guest provides what its tests rely on: files, disks and a status go in and out, and a guest
+//! that dies or hangs is reported as a failure that shows how far it came.
 
 use std::fs;
 use std::time::Duration;

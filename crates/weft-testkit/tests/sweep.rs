@@ -1,5 +1,5 @@
-//! After a run nothing of it is left, and nothing else is touched: what a killed test leaves is
-//! planted, and `sweep` removes it.
+//! After a run nothing of it is left, and nothing else is touched: the test plants the leftovers of
+//! a killed test, and `sweep` removes them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -53,7 +53,7 @@ fn processes_and_files_of_a_run_go_and_others_stay() {
 }
 
 /// A file system on a loop device on a file of the run, in use; another mounted elsewhere; and a
-/// folder that lets nobody in, as `weft attach` makes.
+/// folder that admits no user, as `weft attach` makes.
 #[test]
 fn mounts_and_loop_devices_of_a_run_are_given_back() {
     if !have(&[Need::Root, Need::Loop, Need::Tool("mkfs.ext4"), Need::Tool("chattr")]) {

@@ -1,11 +1,11 @@
-//! What goes wrong while a trace is read, and where.
+//! Errors of reading a trace, with their place.
 
 use std::fmt;
 use std::io;
 
 use crate::Format;
 
-/// Where in a trace.
+/// A place in a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A line of a text, counted from 1.
@@ -37,7 +37,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a line or record is no request.
+/// Why a line or record is not a valid request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     what: &'static str,
@@ -52,7 +52,7 @@ impl Fault {
         Self { what, text: String::new() }
     }
 
-    /// With the bytes that are to blame.
+    /// A fault, with the bytes that caused it.
     pub(crate) fn at(what: &'static str, bytes: &[u8]) -> Self {
         let shown = &bytes[..bytes.len().min(SHOWN_MAX)];
         let text = shown.escape_ascii().to_string();
@@ -67,11 +67,11 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A trace that cannot be read, or not further.
+/// A trace that cannot be read, or not to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// A damaged or truncated line or record. Skipping such is asked for with
-    /// [`ReadOptions::skip_bad`](crate::ReadOptions::skip_bad).
+    /// A damaged or truncated line or record.
+    /// [`ReadOptions::skip_bad`](crate::ReadOptions::skip_bad) skips these.
     #[error("{place}: {fault}")]
     Bad {
         /// Where.
@@ -79,8 +79,7 @@ pub enum TraceError {
         /// Why.
         fault: Fault,
     },
-    /// The file itself cannot be read, or is not what its compression says. Never skipped: what
-    /// follows cannot be found.
+    /// The file itself cannot be read or decompressed. Never skipped, as the rest cannot be found.
     #[error("{file}: {source}")]
     Io {
         /// The file's name.
@@ -89,12 +88,12 @@ pub enum TraceError {
         source: io::Error,
     },
     /// A format was named that does not exist.
-    #[error("no trace format is called `{name}`; known are {}", Format::known())]
+    #[error("no trace format is named `{name}`; known are {}", Format::known())]
     UnknownFormat {
-        /// What was asked for.
+        /// The name asked for.
         name: String,
     },
-    /// No format was named, and the file looks like none.
+    /// No format was given, and the file is not recognised.
     #[error("{file} looks like no known trace format; known are {}", Format::known())]
     Unrecognised {
         /// The file's name.

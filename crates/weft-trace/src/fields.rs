@@ -1,8 +1,8 @@
-//! Numbers and columns out of bytes, without copying.
+//! Parses numbers and columns from bytes, without copying.
 
 use crate::error::Fault;
 
-/// Without blanks at either end.
+/// Trims blanks at both ends.
 pub(crate) fn trim(bytes: &[u8]) -> &[u8] {
     bytes.trim_ascii()
 }
@@ -63,7 +63,7 @@ pub(crate) fn decimal(what: &'static str, bytes: &[u8], scale: u64) -> Result<u6
     Ok(value)
 }
 
-/// The columns of a line that are parted by commas.
+/// The columns of a line, separated by commas.
 pub(crate) struct Columns<'a> {
     rest: Option<&'a [u8]>,
 }

@@ -1,9 +1,9 @@
-//! Which blocks a trace touches, in bounded memory.
+//! The set of blocks that a trace touches, in bounded memory.
 //!
-//! One bit a block, in chunks of 32,768 blocks that exist only where something was touched. Blocks
-//! are of 4 KiB; when that would take more than [`CHUNKS_MAX`] chunks (256 MiB), blocks become
-//! twice as long, as often as needed, and two bits become one. What is counted is then too large,
-//! by less than two blocks a run.
+//! It keeps one bit per block, in chunks of 32,768 blocks that exist only where something was
+//! touched. Blocks are 4 KiB; when that would take more than [`CHUNKS_MAX`] chunks (256 MiB),
+//! blocks are doubled in size, as often as needed, and two bits become one. The count is then too
+//! large, by less than two blocks per run.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ type Chunk = Box<[u64; WORDS]>;
 
 /// The blocks touched of all volumes.
 pub(crate) struct Footprint {
-    /// By volume and number of the chunk.
+    /// The chunks, by volume and number.
     chunks: BTreeMap<(u32, u64), Chunk>,
     block_bytes: u64,
     chunks_max: usize,
-    /// Blocks touched, each as often as it was.
+    /// Touches of blocks, with repetitions.
     accesses: u64,
 }
 
@@ -41,12 +41,12 @@ impl Footprint {
         self.block_bytes
     }
 
-    /// Blocks touched, each as often as it was.
+    /// Touches of blocks, with repetitions.
     pub(crate) fn accesses(&self) -> u64 {
         self.accesses
     }
 
-    /// Blocks touched, each once: of every volume.
+    /// Distinct blocks touched, for every volume.
     pub(crate) fn blocks(&self) -> BTreeMap<u32, u64> {
         let mut blocks: BTreeMap<u32, u64> = BTreeMap::new();
         for ((device, _), chunk) in &self.chunks {
@@ -56,7 +56,7 @@ impl Footprint {
         blocks
     }
 
-    /// Notes that these bytes were touched.
+    /// Records that these bytes were touched.
     pub(crate) fn touch(&mut self, device: u32, offset: u64, len: u64) {
         if len == 0 {
             return;

@@ -11,7 +11,7 @@ const SUB_BITS: u32 = SUB.trailing_zeros();
 /// Values below 2·SUB are exact; above, each of the remaining powers of two has SUB buckets.
 const BUCKETS: usize = (64 - SUB_BITS as usize + 1) << SUB_BITS;
 
-/// How values are distributed.
+/// The distribution of values.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     counts: Box<[u64]>,
@@ -65,7 +65,7 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// Forgets everything.
+    /// Clears it.
     pub fn clear(&mut self) {
         self.counts.fill(0);
         (self.count, self.sum, self.min, self.max) = (0, 0, u64::MAX, 0);

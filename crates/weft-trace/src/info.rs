@@ -9,7 +9,7 @@ use crate::histogram::Histogram;
 use crate::record::{Op, Record};
 use crate::replay::Volumes;
 
-/// Volumes that are told apart; requests to further ones count as of the last.
+/// Number of volumes that are counted separately; requests to further ones count as of the last.
 const DEVICES_MAX: usize = 65_536;
 
 /// How long requests are, in bytes. Percentiles are never too large and at most 1/128 too small,
@@ -61,7 +61,7 @@ pub struct DeviceInfo {
     pub end_bytes: u64,
 }
 
-/// What a trace is like. Shares are in millionths, rates in requests per 1000 seconds, so that no
+/// Statistics of a trace. Shares are in millionths, rates in requests per 1000 seconds, so that no
 /// figure depends on how a machine rounds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Info {
@@ -90,7 +90,7 @@ pub struct Info {
     /// Lengths of writes.
     #[serde(rename = "write_sizes_bytes")]
     pub write_sizes: Sizes,
-    /// From the first request to the last, in nanoseconds.
+    /// Time from the first request to the last, in nanoseconds.
     pub span_ns: u64,
     /// Requests in 1000 seconds of the span.
     pub requests_per_1000_s: u64,
@@ -98,9 +98,9 @@ pub struct Info {
     pub bytes_per_s: u64,
     /// Bytes touched by reads and writes, each once, in whole blocks.
     pub footprint_bytes: u64,
-    /// The length of these blocks: 4096, more only for traces that touch very much.
+    /// The length of these blocks: 4096, or more for traces with a very large footprint.
     pub footprint_block_bytes: u64,
-    /// Of all touches of blocks, those of blocks touched before.
+    /// The share of touches of blocks that were touched before.
     pub reuse_ppm: u64,
     /// Reads and writes that begin where the one before of the same volume ended.
     pub sequential_ppm: u64,
@@ -134,7 +134,7 @@ impl std::fmt::Debug for Survey {
 }
 
 impl Survey {
-    /// Takes the next request.
+    /// Adds the next request.
     pub fn add(&mut self, record: &Record) {
         let Record { at_ns, device, offset, len, op } = *record;
         let info = &mut self.info;
@@ -170,7 +170,7 @@ impl Survey {
         }
     }
 
-    /// What was found.
+    /// The statistics.
     pub fn finish(self) -> Info {
         let share = |part: u64, whole: u64| {
             u64::try_from(u128::from(part) * 1_000_000 / u128::from(whole.max(1))).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Where a trace's bytes come from: a file or any reader, decompressed on the way.
+//! The input of a trace: a file or any reader, decompressed while it is read.
 //!
 //! Compression is recognised by its magic number, not by the file's name. Files made of several
 //! members, streams or frames one behind the other (`cat a.gz b.gz`) are read to their end. A
@@ -87,7 +87,7 @@ fn buffered(decoder: impl Read + 'static) -> Box<dyn BufRead> {
     Box::new(BufReader::with_capacity(CHUNK_BYTES, decoder))
 }
 
-/// What is buffered, after filling an empty buffer. Interruptions are not errors.
+/// The buffered bytes, after filling an empty buffer. Interruptions are not errors.
 pub(crate) fn fill<R: BufRead + ?Sized>(source: &mut R) -> io::Result<&[u8]> {
     loop {
         match source.fill_buf() {

@@ -1,11 +1,11 @@
-//! Block traces: reading them, making them, replaying them.
+//! Block traces: reading, generating and replaying them.
 //!
-//! A trace is a stream of [`Record`]s, whatever it comes from: a file in one of the [`Format`]s
-//! ([`open`]), a generator ([`generate`]), or an excerpt that is repeated. Everything streams: no
-//! part of this crate holds a whole trace.
+//! A trace is a stream of [`Record`]s from any source: a file in one of the [`Format`]s ([`open`]),
+//! a generator ([`generate`]), or an excerpt that is repeated. Everything streams: no part of this
+//! crate holds a whole trace.
 //!
-//! [`replay::run`] puts the requests to any [`weft_disk::Disk`] on any executor of [`weft_rt`] – so in
-//! real time or in virtual time – and measures what comes back.
+//! [`replay::run`] issues the requests to any [`weft_disk::Disk`] on any executor of [`weft_rt`],
+//! in real or in virtual time, and measures the answers.
 #![forbid(unsafe_code)]
 
 mod error;

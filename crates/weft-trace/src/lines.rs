@@ -1,4 +1,4 @@
-//! Lines of a text, without copying those that lie whole in the buffer.
+//! Splits a text into lines, without copying those that are whole in the buffer.
 
 use std::io::{self, BufRead};
 
@@ -34,7 +34,7 @@ impl Lines {
         self.number
     }
 
-    /// Hands the next line to `f`.
+    /// Passes the next line to `f`.
     pub(crate) fn next<T>(&mut self, f: impl FnOnce(Line<'_>) -> T) -> io::Result<T> {
         self.carry.clear();
         self.number += 1;
@@ -74,7 +74,7 @@ impl Lines {
     }
 }
 
-/// Without the carriage return of a text from Windows.
+/// Removes the carriage return of a text from Windows.
 fn strip(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }

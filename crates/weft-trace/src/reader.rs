@@ -1,19 +1,18 @@
-//! Reading a trace as a stream of requests, in memory that does not grow with the file.
+//! Reads a trace as a stream of requests, in memory that does not grow with the file.
 //!
-//! What every format has in common is defined here:
+//! These rules hold for all formats:
 //!
-//! * **Time** is made to begin at 0 with the first request. A request that is earlier than the one
-//!   before it keeps the time of that one ("time never goes backwards"), and is counted; of formats
-//!   that are logged at completion ([`Format::reorder_window`]) requests are first sorted by issue
+//! * **Time** begins at 0 with the first request. A request that is earlier than its predecessor
+//!   gets the predecessor's time ("time never goes backwards"), and is counted; requests of formats
+//!   that are logged at completion ([`Format::reorder_window`]) are first sorted by issue time
 //!   within a window.
-//! * **Nothing asked** – a read, write or trim of 0 bytes – is left out, and counted. A flush has
+//! * **Empty requests** – a read, write or trim of 0 bytes – are left out, and counted. A flush has
 //!   no length.
-//! * **Beyond 2⁶⁴**: a request whose end does not fit 64 bits is damaged. (What lies beyond a
-//!   *volume* only a replay can know; see [`crate::replay::AddressMap`].)
+//! * **Beyond 2⁶⁴**: a request whose end does not fit 64 bits is damaged. (Only a replay can tell
+//!   what lies beyond a *volume*; see [`crate::replay::AddressMap`].)
 //! * **Damaged** lines and records are errors with their place. With [`ReadOptions::skip_bad`] they
-//!   are skipped and counted, and the first ones are kept for the report. Of a binary format that
-//!   tells its records apart only by their own lengths, a damaged length ends the trace in either
-//!   case.
+//!   are skipped and counted, and the first ones are kept for the report. In a binary format whose
+//!   records are found only by their own lengths, a damaged length ends the trace in either case.
 //! * A last line without an end of line counts as a line.
 
 use std::cmp::Reverse;
@@ -31,22 +30,22 @@ use crate::lines::{Line, Lines};
 use crate::record::{Op, Record};
 use crate::sniff::{self, HEAD_BYTES};
 
-/// Descriptions of damaged lines that are kept.
+/// Number of descriptions of damaged lines that are kept.
 const BAD_KEPT: usize = 10;
 
-/// Of a label are kept.
+/// Bytes of a label that are kept.
 const LABEL_CHARS_MAX: usize = 200;
 
-/// How a trace is read.
+/// Options for reading a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// The format; found by looking at the beginning of the file if not given.
+    /// The format; detected from the beginning of the file if not given.
     pub format: Option<Format>,
     /// Skip (and count) damaged lines instead of ending with an error.
     pub skip_bad: bool,
 }
 
-/// What was met so far while reading.
+/// Irregularities found so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ReadStats {
     /// Requests given.
@@ -57,9 +56,9 @@ pub struct ReadStats {
     pub bad_first: Vec<String>,
     /// Reads, writes and trims of 0 bytes, left out.
     pub empty: u64,
-    /// Requests that were earlier than the one before; they were given its time.
+    /// Requests that were earlier than their predecessor, and got its time.
     pub backwards: u64,
-    /// By how much at most.
+    /// The largest step back in time.
     pub backwards_ns_max: u64,
 }
 
@@ -68,11 +67,11 @@ enum Source {
     Binary(Box<dyn BufRead>, Box<dyn crate::formats::BinaryParser>, Position),
 }
 
-/// Where a binary trace is read.
+/// The position in a binary trace.
 #[derive(Default)]
 struct Position {
     records: u64,
-    /// Where the record that was read last begins and ends, in bytes.
+    /// The begin and end of the last record read, in bytes.
     begins: u64,
     ends: u64,
 }
@@ -192,18 +191,18 @@ impl Reader {
         self.format
     }
 
-    /// What the file says it was generated or looped from; whoever shows its figures shows this,
-    /// too.
+    /// The label by which the file says that it was generated or looped; it must be shown with all
+    /// figures of the trace.
     pub fn label(&self) -> Option<&str> {
         self.label.as_deref()
     }
 
-    /// What was met so far.
+    /// Irregularities found so far.
     pub fn stats(&self) -> &ReadStats {
         &self.stats
     }
 
-    /// How far the file has been read.
+    /// The progress through the file.
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
@@ -286,7 +285,7 @@ impl Reader {
         Ok(self.window.pop().map(|Reverse(held)| held.record))
     }
 
-    /// With the time made to begin at 0 and never to go backwards.
+    /// Shifts the time to begin at 0, and never to go backwards.
     fn timed(&mut self, mut record: Record) -> Record {
         let zero_ns = *self.zero_ns.get_or_insert(record.at_ns);
         let last_ns = zero_ns + self.last_ns;
@@ -334,7 +333,7 @@ fn label_of(head: &[u8]) -> Option<String> {
 /// One step through the file.
 enum Step {
     Parsed(Result<Parsed, Fault>),
-    /// Damaged, and nothing can be found behind it.
+    /// Damaged, and the rest cannot be found.
     Lost(Fault),
     End,
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// What was asked of the disk.
+/// The operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -14,7 +14,7 @@ pub enum Op {
     Write,
     /// Make everything written durable; has no address.
     Flush,
-    /// The bytes are not needed any more.
+    /// Discard the bytes.
     Trim,
 }
 
@@ -52,12 +52,12 @@ pub struct Record {
     pub offset: u64,
     /// Length in bytes; 0 for a flush, never 0 otherwise.
     pub len: u64,
-    /// What was asked.
+    /// The operation.
     pub op: Op,
 }
 
 impl Record {
-    /// The byte behind the last.
+    /// The end: the offset after the last byte.
     pub const fn end(&self) -> u64 {
         self.offset.saturating_add(self.len)
     }

@@ -1,15 +1,15 @@
-//! Finding out the format of a trace by looking at its beginning.
+//! Detects the format of a trace from its beginning.
 //!
-//! Each format of lines tries to parse the first lines. The one that finds requests in most of them
-//! is taken, and at least half of the lines must be sound, so that a damaged line in the beginning
-//! does not hide the format. Binary formats have a look of their own.
+//! Each line format tries to parse the first lines. The format that finds the most requests wins;
+//! at least half of the lines must be valid, so that a damaged line at the beginning does not hide
+//! the format. Binary formats have checks of their own.
 
 use crate::formats::{Format, Parsed, Parser};
 
-/// What is looked at.
+/// Bytes examined.
 pub(crate) const HEAD_BYTES: u64 = 64 << 10;
 
-/// Lines that are tried.
+/// Lines examined.
 const LINES_MAX: usize = 200;
 
 /// The format of a trace that begins with `head`.

@@ -1,4 +1,4 @@
-//! Compressed traces are read as they are, whatever they are called, to the end of the last part;
+//! Compressed traces are read as they are, regardless of their names, to the end of the last part;
 //! what is cut or damaged is an error and not a short trace.
 
 use std::io::Cursor;

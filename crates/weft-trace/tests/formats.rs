@@ -1,4 +1,4 @@
-//! Every format is recognised and read as its description says, and what is damaged is located.
+//! Every format is recognised and read as its description says, and damage is located.
 
 use std::io::Cursor;
 

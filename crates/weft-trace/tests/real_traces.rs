@@ -1,6 +1,6 @@
-//! Real traces in their own formats read as somebody else's converter read them. They may not be
-//! passed on, so this test needs a folder of them in `WEFT_TRACES` (and says so when there is
-//! none).
+//! Real traces in their own formats are read as an independent converter read them. They may not be
+//! redistributed, so this test needs a folder of them in `WEFT_TRACES` (and says so when it is not
+//! set).
 
 use std::path::{Path, PathBuf};
 

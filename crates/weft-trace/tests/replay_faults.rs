@@ -1,6 +1,6 @@
-//! What older tools that replay traces got wrong does not happen here: completions lost and counted
-//! as no time, one buffer for all requests, requests cut to a greatest length, addresses rounded,
-//! failures passed over, a greatest number of requests. (All are of RAIDmeter as published, 2007.)
+//! Errors of older replay tools do not happen here: completions lost and counted as zero time, one
+//! buffer for all requests, requests cut to a maximum length, rounded addresses, ignored failures,
+//! a maximum number of requests. (All are of RAIDmeter as published, 2007.)
 
 mod common;
 

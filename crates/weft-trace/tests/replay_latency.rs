@@ -1,5 +1,5 @@
-//! What a replay says about a disk whose latency is known is what that disk did: open and closed
-//! loop, queueing, lateness, warm-up, series. In virtual time, so every figure is exact.
+//! The results of a replay match a disk of known latency: open and closed loop, queueing, lateness,
+//! warm-up, series. In virtual time, so every figure is exact.
 
 mod common;
 

@@ -1,9 +1,10 @@
-//! A raid5 of four loop devices, by weft and by btrfs: the same devices in the same run, in turns.
+//! A raid5 of four loop devices, with weft and with btrfs: the same devices in the same run, in
+//! turns.
 //!
-//! weft's array is used as an attached block device and over NBD, btrfs by a file on the mounted
-//! file system; fio does the same to all, past the page cache. Then a disk is lost, and a fifth
-//! takes its place. The files below the devices are written whole before the first turn.
-//! Beside the figures stands the daemon's memory, idle and at its highest.
+//! weft's array is used as an attached block device and over NBD, btrfs through a file on the
+//! mounted file system; fio does the same to all, bypassing the page cache. Then a disk is lost,
+//! and a fifth replaces it. The files below the devices are written completely before the first
+//! turn. The report also shows the daemon's memory, idle and at its peak.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -171,12 +172,12 @@ fn main() {
         memory = [memory[0].max(used[0]), memory[1].max(used[1])];
     }
     let table = Table::new(
-        "Beside btrfs raid5",
+        "Compared with btrfs raid5",
         format!(
             "Four loop devices of {MEMBER_MIB} MiB, a fifth as replacement; {WORK_MIB} MiB written."
         ),
     );
     report(&table, "attached", &ours, &theirs);
     report(&table, "over NBD", &nbd, &theirs);
-    println!("\nDaemon's memory: {:.1} MiB idle, {:.1} MiB at its highest.", memory[0], memory[1]);
+    println!("\nDaemon's memory: {:.1} MiB idle, {:.1} MiB at its peak.", memory[0], memory[1]);
 }

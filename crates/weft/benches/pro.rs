@@ -1,14 +1,14 @@
-//! Rebuilds beside users in real time, on modelled hard disks over NBD: weft's popularity order
+//! Rebuilds under user load in real time, on modelled hard disks over NBD: weft's popularity order
 //! (PRO), its ascending pipelined rebuild (PR), and Linux MD itself in a virtual machine on the
 //! same disks.
 //!
-//! A raid5 of three disks loses one, a fourth takes its place, and `weft replay` puts the same
-//! generated trace to the array, for weft over NBD, for MD to `/dev/md0` inside the guest. What is
-//! measured is what requests that were due during the rebuild took, as `weft replay` tells it, and
-//! how long the rebuild took. *Full speed* is reached when nine of ten reads of the lost member,
-//! over ten seconds, find it on the replacement: weft counts them; for MD they follow from the
-//! trace, its layout, and how far `sync_completed` says it is. Takes some minutes, since the time
-//! is real.
+//! A raid5 of three disks loses one, a fourth replaces it, and `weft replay` issues the same
+//! generated trace to the array, for weft over NBD, for MD to `/dev/md0` inside the guest. Measured
+//! are the response times, from `weft replay`, of the requests that were due during the rebuild,
+//! and the duration of the rebuild. *Full speed* is reached when nine of ten reads of the lost
+//! member, over ten seconds, find their data on the replacement: weft counts them; for MD they
+//! follow from the trace, its layout, and the progress in `sync_completed`. Takes some minutes,
+//! since the time is real.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -29,7 +29,7 @@ const UNIT: u64 = 64 << 10;
 const DISKS: u64 = 3;
 /// The slot that is lost.
 const LOST: u64 = 1;
-/// The papers' band, bytes per second on each member.
+/// The papers' rate limits, bytes per second on each member.
 const BAND: (u64, u64) = (10_000_000, 30_000_000);
 const WORKLOAD: &str = "pro-financial";
 /// More than any rebuild needs.
@@ -43,7 +43,7 @@ const REPLAY: [&str; 7] =
 const WINDOW_S: f64 = 10.0;
 const FULL_SPEED: f64 = 0.9;
 
-/// weft's ways, and what `weft rebuild` is told for them.
+/// weft's policies, as options of `weft rebuild`.
 const WAYS: [(&str, &[&str]); 3] = [
     (
         "weft, PR",
@@ -71,10 +71,10 @@ const WAYS: [(&str, &[&str]); 3] = [
             "off",
         ],
     ),
-    ("weft as it comes", &["--defaults"]),
+    ("weft, default", &["--defaults"]),
 ];
 
-/// What one rebuild gave.
+/// The result of one rebuild.
 struct Turn {
     healthy_ms: f64,
     mean_ms: f64,
@@ -118,7 +118,7 @@ fn main() {
             turns[number].push(turn);
         }
     }
-    println!("\n### Rebuilds beside users\n");
+    println!("\n### Rebuilds under user load\n");
     println!(
         "raid5 of {DISKS} modelled {MODEL} of {MEMBER_MIB} MiB, units of 64 KiB, {WORKLOAD} (generated), band {} to {} MB/s;\n\
          medians of {ROUNDS} rebuilds, and the least and the most.\n",
@@ -246,7 +246,7 @@ fn fill(bench: &Bench, uri: &str) {
     ]);
 }
 
-/// What replays measured, as JSON: of the healthy array, and beside the rebuild.
+/// The results of the replays, as JSON: of the healthy array, and during the rebuild.
 fn turn(healthy: &str, found: &str, rebuild_s: f64, full_speed_s: f64) -> Turn {
     let healthy_ms = latency_ms(healthy, "mean_ns");
     let [mean_ms, p50_ms, p99_ms] =

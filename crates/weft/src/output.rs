@@ -1,13 +1,13 @@
 //! What the program prints: the one place that writes to standard output and standard error.
 //!
-//! The macros of the standard library panic when such a write fails, and neither a full disk below a
-//! log file nor `head`, which closes its input early, may cause a panic. So `main.rs` forbids them,
-//! and all output goes through these:
+//! The macros of the standard library panic when such a write fails, and neither a full disk below
+//! a log file nor `head`, which closes its input early, may cause a panic. So `main.rs` forbids
+//! them, and all output goes through these:
 //!
 //! * [`outln!`] and [`out!`]: a command's answer, on standard output; [`answer`]: the same for
-//!   programs. If the write fails, the command ends there, and drops what it holds in order: quietly
-//!   with 141 if the reader has gone, as a shell reports a program that ended by SIGPIPE; with a
-//!   message and 1 if the write failed for another reason (`/dev/full`).
+//!   programs. If the write fails, the command ends there, and drops what it holds in order:
+//!   quietly with 141 if the reader has gone, as a shell reports a program that ended by SIGPIPE;
+//!   with a message and 1 if the write failed for another reason (`/dev/full`).
 //! * [`announce`], [`announce_answer`]: a line on standard output of a daemon, which continues to
 //!   serve if the line cannot be written.
 //! * [`errln!`]: messages and logs, on standard error. There is no other place to report that this

@@ -1,5 +1,4 @@
-//! Everything that can be asked wrongly is refused: with a reason, an exit code, and nothing
-//! changed.
+//! Every wrong request is refused with a reason and an exit code, and changes nothing.
 
 mod common;
 
@@ -89,7 +88,8 @@ fn serve_refuses_what_is_no_array() {
     refused(&bench, &["serve", "--listen", "0.0.0.0:0", "d3", "d4"], 2, "--allow-remote");
     refused(&bench, &["serve", "--listen", "nowhere", "d3", "d4"], 2, "nowhere");
     refused(&bench, &["serve"], 2, "required");
-    // A copy of a member is no other member. Where neither is at its place, nobody can know which.
+    // A copy of a member is not another member. If neither is in its place, it is unclear which is
+    // right.
     fs::copy(bench.path("d3"), bench.path("d7")).expect("copy a member");
     fs::rename(bench.path("d3"), bench.path("d9")).expect("rename a member");
     refused(&bench, &["serve", "d9", "d4", "d7"], 1, "cop");
@@ -277,7 +277,7 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
             ("lab run nope", 2, "no experiment is called 'nope'", "→ `weft lab list`"),
         ],
     );
-    // What can be looked at is shown, whatever the others are.
+    // A disk that can be read is shown, regardless of the others.
     let said = bench.refused(&["examine", "none", "m0"], 1);
     assert!(said.contains("slot 0 of one (active)") && said.contains("none: No such"), "{said}");
     assert!(before == contents(&bench), "a mistake changed a member");

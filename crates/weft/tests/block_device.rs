@@ -75,7 +75,7 @@ fn ext4_lives_through_failures_and_rebuilds() {
     bench.weft(&["rebuild", "tank"]);
     check(&at, 300);
 
-    // Nobody takes away what is in use.
+    // A device in use is not removed.
     let said = bench.refused(&["detach", "tank"], 1);
     assert!(said.contains("mounted on"), "{said}");
     let said = bench.refused(&["stop"], 1);

@@ -20,7 +20,7 @@ fn an_array_is_stopped_and_started_alone() {
     bench.weft(&["stop", "t"]);
     let said = bench.refused(&["status", "t"], 1);
     assert!(said.contains("stopped by command") && said.contains("weft start t"), "{said}");
-    // It is nobody's fault, and nothing starts it behind the administrator's back.
+    // This is no fault, and nothing starts the array behind the administrator's back.
     bench.weft(&["status", "--check"]);
     bench.signal(rustix::process::Signal::HUP);
     bench.wait_for_log("SIGHUP");

@@ -1,5 +1,5 @@
-//! No command takes a disk that holds something unless it is told to, whether or not what it holds
-//! is recognised.
+//! No command takes a disk that holds data unless it is forced, whether or not the data is
+//! recognised.
 
 mod common;
 

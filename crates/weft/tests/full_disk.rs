@@ -1,6 +1,6 @@
-//! The file system below a member is full: writes that find no space wait, and end when there is
-//! some; the member is not thrown out for it, and status says what it wants. `create` reserves the
-//! space of member files, so that it does not come to that.
+//! The file system below a member is full: writes that find no space wait, and complete when space
+//! is freed; the member is not failed for it, and the status shows what it needs. `create` reserves
+//! the space of member files, so that this does not happen.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A member made by somebody else, with any numbers under a right checksum, is refused with a
-//! reason, and the other arrays start.
+//! A forged member, with arbitrary numbers under a valid checksum, is refused with a reason, and
+//! the other arrays start.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A member that stops answering stops nobody: after `--disk-timeout` the array goes on without it and
-//! says so, and `weft fail` frees what waits for it at once.
+//! A member that stops answering does not stop the array: after `--disk-timeout` the array
+//! continues without it and says so, and `weft fail` releases the waiting requests at once.
 //!
 //! The members are disks on an NBD server in this test.
 

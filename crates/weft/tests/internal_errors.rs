@@ -1,5 +1,5 @@
-//! A panic in one array takes that array out of service and no other, and the daemon says so. A panic
-//! that belongs to no array ends the daemon with code 70. What was acknowledged is there afterwards.
+//! A panic in one array takes only that array out of service, and the daemon reports it. A panic
+//! that belongs to no array ends the daemon with code 70. Acknowledged data is there afterwards.
 //!
 //! Only debug builds can be told to panic.
 #![cfg(debug_assertions)]

@@ -1,4 +1,4 @@
-//! `weft lab list`, `run`, `report`: the paper's numbers beside ours, and a page that a browser
+//! `weft lab list`, `run`, `report`: the paper's numbers next to ours, and a page that a browser
 //! shows.
 
 mod common;

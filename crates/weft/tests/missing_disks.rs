@@ -1,5 +1,5 @@
-//! A disk that is missing or bad stops no array that can do without it, and is used as soon as it
-//! can be.
+//! A missing or bad disk does not stop an array that can run without it, and is used as soon as
+//! possible.
 
 mod common;
 

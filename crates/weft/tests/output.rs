@@ -14,7 +14,7 @@ use weft_testkit::{Process, wait_until};
 /// As a shell reports a program that ended by SIGPIPE.
 const READER_GONE: i32 = 141;
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 fn closed_pipe() -> PipeWriter {
     std::io::pipe().expect("a pipe").1
 }

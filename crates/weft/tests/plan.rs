@@ -1,4 +1,5 @@
-//! `weft plan`: a table to decide by, the same as JSON, and plain words for what cannot be.
+//! `weft plan`: a table with a recommendation, the same as JSON, and clear messages for impossible
+//! goals.
 
 mod common;
 

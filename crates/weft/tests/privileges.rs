@@ -1,5 +1,5 @@
-//! Root does not do what others want: who may put files, sockets and names in front of a command,
-//! and what it does about them. The other user is `nobody`.
+//! Root does not do what other users want: who may place files, sockets and names in front of a
+//! command, and how it reacts. The other user is `nobody`.
 
 mod common;
 

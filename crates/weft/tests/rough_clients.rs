@@ -1,5 +1,5 @@
-//! Clients of the daemon – of NBD and of its control socket – that do not play fair: the daemon goes
-//! on, and so do the others.
+//! Misbehaving clients of the daemon, over NBD and on its control socket, harm neither the daemon
+//! nor the other clients.
 
 mod common;
 

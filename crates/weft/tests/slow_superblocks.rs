@@ -1,5 +1,5 @@
-//! The daemon is killed while it makes durable that a member has failed: the member comes back with
-//! old data, and every byte that was acknowledged is there all the same.
+//! The daemon is killed while it records the failure of a member: the member comes back with old
+//! data, and every acknowledged byte is still there.
 //!
 //! The members are disks on an NBD server in this test, whose writes to superblocks take long. All
 //! writes are with FUA and many at a time, so some meet the failure, and others only leave the

@@ -1,4 +1,5 @@
-//! A daemon does not end under what uses it, unless it must; what is then left is said.
+//! The daemon does not end while its block devices are in use, unless it must; then it reports what
+//! is left.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Traces as a user meets them: looked at, converted, generated, replayed to files and to an array,
-//! and refused where they would do harm.
+//! Traces as users work with them: inspected, converted, generated, replayed to files and to an
+//! array, and refused where they would do harm.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! What the README shows: an array is made, served, used with ordinary NBD clients, loses disks,
-//! gets others, and is stopped and started again.
+//! The story of the README: an array is created, served, used with ordinary NBD clients, loses
+//! disks, gets new ones, and is stopped and started again.
 
 mod common;
 

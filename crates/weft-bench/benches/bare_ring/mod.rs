@@ -1,4 +1,4 @@
-//! The peer of everything on files: an io_uring with nothing around it.
+//! The peer of all arrays on files: a bare io_uring.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-/// Memory for requests past the page cache: a program's own, of which the kernel knows nothing yet.
+/// Memory for requests that bypass the page cache: a program's own, not registered with the kernel.
 #[repr(align(4096))]
 #[derive(Clone)]
 struct Page(#[expect(dead_code, reason = "only the kernel looks at it")] [u8; 4096]);

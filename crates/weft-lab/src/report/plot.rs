@@ -159,7 +159,7 @@ fn bars(marks: &mut Vec<Mark>, panel: &Panel, y: &Axis) {
                 colour: colour(number),
                 tip: tip(series, point),
             });
-            beside(marks, point, left + bar / 2.0, y, series);
+            annotations(marks, point, left + bar / 2.0, y, series);
         }
     }
 }
@@ -178,12 +178,12 @@ fn lines(marks: &mut Vec<Mark>, panel: &Panel, y: &Axis, log: bool) {
         let points = series.points.iter().map(place).collect();
         let tip = series.name.clone();
         marks.push(Mark::Line { points, colour: colour(index), width: 2.5, tip });
-        series.points.iter().for_each(|p| beside(marks, p, x.place(p.at), y, series));
+        series.points.iter().for_each(|p| annotations(marks, p, x.place(p.at), y, series));
     }
 }
 
 /// The range and the paper's number of a point.
-fn beside(marks: &mut Vec<Mark>, point: &Point, x: f64, y: &Axis, series: &Series) {
+fn annotations(marks: &mut Vec<Mark>, point: &Point, x: f64, y: &Axis, series: &Series) {
     if let Some((low, high)) = point.range {
         let (low, high) = (y.place(low), y.place(high));
         let foot = |y: f64| vec![(x - 5.0, y), (x + 5.0, y)];

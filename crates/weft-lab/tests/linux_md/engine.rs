@@ -125,7 +125,7 @@ pub fn rebuild(case: &Case) -> Rebuilt {
         }
         array.flush().await.expect("flushed");
         array.fail("0").await.expect("failed");
-        // Both paces of MD are the same where nobody else is about.
+        // Both paces of MD are the same without users.
         let pace = RebuildPace::MdDepth;
         let policy = if mirror {
             RebuildPolicy::linux_md_mirror(pace)

@@ -1,9 +1,9 @@
-//! The baseline `linux_md` asks the disks for what MD asks them: an idle rebuild onto a spare, by a
-//! real kernel and by the engine on modelled disks, member by member.
+//! The baseline `linux_md` sends the disks the same requests as MD: an idle rebuild onto a spare,
+//! by a real kernel and by the engine on modelled disks, member by member.
 //!
 //! The kernel counts requests after it has joined neighbours, and how many it joined: their sum is
 //! what MD asked for, and must be the same number, as must the sectors. How many were joined
-//! depends on how the kernel's threads take turns; it is printed beside ours, and must be of the
+//! depends on how the kernel's threads take turns; it is printed with ours, and must be of the
 //! same size.
 
 use std::fmt::Write as _;
@@ -141,7 +141,7 @@ fn the_baseline_asks_the_disks_for_what_md_asks_them() {
             let reads = |all: &[Counts]| all.iter().map(|counts| counts.reads).sum::<u64>();
             assert_eq!(reads(&ours.members) * survivors, reads(&md) * (survivors - 1));
         }
-        // Beside its superblocks MD writes the spare once, and nothing else.
+        // Apart from its superblocks MD writes the spare once, and nothing else.
         let sectors = ours.rows * UNIT_KIB * 2;
         assert_eq!(md.last().expect("the spare").written_sectors, sectors);
         assert_eq!(ours.members.last().expect("the spare").written_sectors, sectors);

@@ -58,7 +58,7 @@ struct Table {
     ended: bool,
 }
 
-/// What has been written and not been made durable, across all connections of a disk.
+/// Writes that were not yet made durable, across all connections of a disk.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     /// Writes that have completed and were not durable when they did.
@@ -273,7 +273,7 @@ impl Link {
                 self.with(cookie, |pending| _ = pending.refusal.get_or_insert(refusal))?;
                 Ok(())
             }
-            Chunk::Other(_) => Err(Violation::Malformed("reply: a chunk nobody asked for").into()),
+            Chunk::Other(_) => Err(Violation::Malformed("reply: unrequested chunk").into()),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A structured reply may be cut into chunks in any order, but no two may overlap, and together
 //! they must be the whole range. Counting bytes is not enough: a chunk sent twice would make up for
-//! one that never came, and the gap would hold whatever the buffer held before. So the ranges
+//! one that never came, and the gap would keep the old contents of the buffer. So the ranges
 //! themselves are kept. Chunks that come in order cost no memory; only those ahead of a gap are
 //! listed, up to a limit.
 

@@ -16,7 +16,7 @@ use crate::Export;
 use crate::outbox::Outbox;
 use crate::proto::Violation;
 
-/// What a request holds until its reply has been sent.
+/// Resources that a request holds until its reply has been sent.
 #[derive(Debug, Default)]
 pub(super) struct Ticket {
     pub(super) request: Option<Permit>,
@@ -85,8 +85,8 @@ impl Connection {
         self.export.borrow().as_ref().is_some_and(|served| Rc::ptr_eq(served, export))
     }
 
-    /// Since when this client has kept us waiting: not a byte of what it owes us has come, or has
-    /// it taken of what we send.
+    /// Since when this client has kept us waiting: it has sent none of the bytes it owes, or taken
+    /// none of the bytes we send.
     pub(super) fn waiting_since(&self) -> Option<Nanos> {
         let owed = self.owed_since.borrow().get();
         [owed, self.outbox.sending_since()].into_iter().flatten().min()
@@ -110,7 +110,7 @@ impl Connection {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Ends it now.
+    /// Closes it now.
     pub(super) fn cut(&self, why: &str) {
         self.fault.borrow_mut().get_or_insert_with(|| why.to_owned());
         self.draining.set(true);

@@ -1,4 +1,4 @@
-//! Memory for requests in flight, and who gets it.
+//! Memory for requests in flight, and how it is shared.
 //!
 //! A request counts with its length from before its payload is received, or its data read, until
 //! its reply has been sent. There are three bounds:
@@ -52,7 +52,7 @@ struct Part {
 /// The memory that a connection may take.
 #[derive(Debug)]
 pub(super) struct Allowance {
-    /// What it takes, of whichever kind.
+    /// The bytes it takes, of either kind.
     bound: Semaphore,
     bound_size: usize,
     /// Its own.
@@ -202,7 +202,7 @@ impl Allowance {
     }
 }
 
-/// Whichever comes first.
+/// The earlier of the two.
 async fn either(
     one: impl Future<Output = Permit> + Unpin,
     other: impl Future<Output = Permit> + Unpin,

@@ -31,7 +31,7 @@ pub(super) enum Leave {
     Silent,
 }
 
-/// What the requests of one connection share.
+/// State that the requests of one connection share.
 struct Service {
     server: Rc<Inner>,
     connection: Rc<Connection>,
@@ -153,8 +153,8 @@ async fn receive(
     Ok((buf, share))
 }
 
-/// What a piece of a trim or of zeros counts: as much as a write of its length, but no more than
-/// the longest one. It holds hardly any memory, but others have to wait for it.
+/// The memory that a piece of a trim or of zeros counts: as much as a write of its length, but no
+/// more than the longest one. It holds hardly any memory, but others have to wait for it.
 async fn work_share(server: &Inner, connection: &Connection, len: u64) -> Share {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(server.config.payload_max() as usize);
     match connection.memory.try_take(&server.pool, len, false) {

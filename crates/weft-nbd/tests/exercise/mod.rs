@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to every parser of the protocol. What must hold, whatever comes:
+//! Feeds arbitrary bytes to every parser of the protocol. What must hold for any input:
 //! no panic, progress on every step, no more output than a bound per input, and no more of the
 //! input consumed than there is. Shared by the fuzz target and by a plain test.
 

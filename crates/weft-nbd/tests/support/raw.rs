@@ -1,4 +1,4 @@
-//! A client by hand.
+//! A client that sends raw messages.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;

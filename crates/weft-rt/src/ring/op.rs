@@ -83,7 +83,7 @@ enum State {
 /// What a completion leads to.
 pub(super) enum Outcome {
     Wake(Waker),
-    Nobody,
+    Unobserved,
     Abandoned(Abandoned),
 }
 
@@ -131,7 +131,7 @@ impl Slab {
         match self.take(index) {
             State::Waiting(waker, owned) => {
                 self.slots[index as usize] = State::Done(result, owned);
-                waker.map_or(Outcome::Nobody, Outcome::Wake)
+                waker.map_or(Outcome::Unobserved, Outcome::Wake)
             }
             State::Detached(owned) => {
                 self.free.push(index);

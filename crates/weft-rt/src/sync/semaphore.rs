@@ -1,4 +1,4 @@
-//! A fair counting semaphore: first come, first served, whatever the number of permits.
+//! A fair counting semaphore: first come, first served, for any number of permits.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ struct Waiter {
 }
 
 impl State {
-    /// Wakes the first in line if its wish can now be met.
+    /// Wakes the first in line if its request can now be met.
     fn wake_first(&self) {
         if let Some(first) = self.queue.front()
             && first.wanted <= self.available

@@ -5,7 +5,7 @@
 //!   major,minor  cpu  sequence  seconds.ns  pid  action  RWBS  sector + sectors [process]
 //! ```
 //!
-//! One request shows up in several events: Q (queued by whoever asks), I (inserted in the
+//! One request appears in several events: Q (queued by the submitter), I (inserted in the
 //! scheduler), D (issued to the driver), C (complete). One kind is used: Q if the beginning of the
 //! file has any, else I, else D. RWBS tells what it is: R and W, D for discards, F for flushes; a
 //! write of no sectors is a flush, too. S, M, A and the like mean nothing here. Sectors are of 512
@@ -23,7 +23,7 @@ use crate::formats::weft::device_number;
 use crate::formats::{LineParser, Parsed, in_sectors};
 use crate::record::Op;
 
-/// Events by which a request may be taken, best first.
+/// Events that may represent a request, best first.
 const EVENTS: [&[u8]; 3] = [b"Q", b"I", b"D"];
 
 pub(crate) struct Blkparse {

@@ -4,7 +4,7 @@
 //!   since 1970.
 //! * **Tencent** CBS 2018: `Timestamp,Offset,Size,IOType,VolumeID`: whole seconds since 1970,
 //!   offset and size in sectors of 512 bytes, 0 for reads and 1 for writes. All requests of a
-//!   second have the same time: their order is all that is known.
+//!   second have the same time: only their order is known.
 
 use crate::error::Fault;
 use crate::fields::{Columns, number, number32, scaled, trim};

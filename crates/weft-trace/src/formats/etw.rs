@@ -33,7 +33,7 @@ pub(crate) fn is_sure(head: &[u8]) -> bool {
         && memchr::memmem::find(head, b"DiskRead").is_some()
 }
 
-/// Where the columns of one kind of event are.
+/// The places of the columns of one kind of event.
 #[derive(Debug, Default, Clone)]
 struct Columns {
     count: usize,

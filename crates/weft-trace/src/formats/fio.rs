@@ -16,10 +16,10 @@ use crate::fields::{number, scaled};
 use crate::formats::{LineParser, Parsed};
 use crate::record::{Op, Record};
 
-/// Files of one log at most.
+/// Maximum number of files of one log.
 const FILES_MAX: usize = 1 << 16;
 
-/// Whether a file begins as an I/O log of fio does.
+/// Whether a file begins like an I/O log of fio.
 pub(crate) fn is_sure(head: &[u8]) -> bool {
     head.starts_with(b"fio version 2 iolog") || head.starts_with(b"fio version 3 iolog")
 }

@@ -1,9 +1,9 @@
 //! The formats: one file each, and one line in the table below.
 //!
-//! A format turns lines, or the bytes of a binary file, into requests with the trace's *own* times
-//! in nanoseconds since whatever zero it has; the [`Reader`](crate::Reader) does what all have in
-//! common. What must be known of a format to read it right – units, what its times mean, its traps
-//! – opens its file.
+//! A format turns lines, or the bytes of a binary file, into requests with the trace's *own* times,
+//! in nanoseconds since any zero; the [`Reader`](crate::Reader) does what is common to all. Each
+//! file begins with what is needed to read its format right: units, the meaning of its times,
+//! pitfalls.
 
 mod blkparse;
 mod clouds;
@@ -24,30 +24,30 @@ use serde::Serialize;
 use crate::error::{Fault, TraceError};
 use crate::record::{Op, Record};
 
-/// What a line means.
+/// The meaning of a line.
 #[derive(Debug)]
 pub(crate) enum Parsed {
     /// A request; its time counts from the trace's own zero.
     Request(Record),
-    /// Nothing that concerns a disk: a header, a comment, another kind of event.
+    /// Not a disk request: a header, a comment, another kind of event.
     Nothing,
 }
 
 /// Reads one line at a time.
 pub(crate) trait LineParser {
-    /// What `line` (without its end) means.
+    /// Parses `line` (without its end).
     fn parse(&mut self, line: &[u8]) -> Result<Parsed, Fault>;
 }
 
-/// What a binary record means.
+/// The meaning of a binary record.
 pub(crate) enum Block {
-    /// What comes before the records.
+    /// A header before the records.
     Header,
-    /// A request, or nothing that concerns a disk.
+    /// A request, or a record that is not a disk request.
     Parsed(Parsed),
-    /// A damaged record, behind which the next one can be found.
+    /// A damaged record; the next one can be found.
     Bad(Fault),
-    /// A damaged record, behind which nothing can be found any more.
+    /// A damaged record; the next one cannot be found.
     Lost(Fault),
     /// The end of the file.
     End,
@@ -55,11 +55,11 @@ pub(crate) enum Block {
 
 /// Reads one binary record at a time.
 pub(crate) trait BinaryParser {
-    /// Reads the next record, and adds the bytes that it took to `byte`.
+    /// Reads the next record, and adds its length to `byte`.
     fn next(&mut self, source: &mut dyn BufRead, byte: &mut u64) -> io::Result<Block>;
 }
 
-/// How a format is read.
+/// The kind of parser of a format.
 pub(crate) enum Parser {
     /// Line by line.
     Lines(Box<dyn LineParser>),
@@ -89,7 +89,7 @@ pub enum Format {
     Tencent,
     /// fio's I/O log, version 2 and 3.
     Fio,
-    /// What blkparse prints.
+    /// The output of blkparse.
     Blkparse,
 }
 
@@ -112,7 +112,7 @@ const TABLE: &[Row] = &[
     (Format::Alibaba, "alibaba", "Alibaba block traces 2020, CSV", |_| lines(clouds::Alibaba)),
     (Format::Tencent, "tencent", "Tencent CBS 2018, CSV", |_| lines(clouds::Tencent)),
     (Format::Fio, "fio", "fio I/O log, version 2 and 3", |_| lines(fio::Fio::default())),
-    (Format::Blkparse, "blkparse", "what blkparse prints of a Linux block trace", |head| {
+    (Format::Blkparse, "blkparse", "output of blkparse for a Linux block trace", |head| {
         lines(blkparse::Blkparse::new(head))
     }),
 ];
@@ -133,17 +133,17 @@ impl Format {
         names.join(", ")
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         Self::all().find(|(format, ..)| *format == self).map_or("?", |(_, name, _)| name)
     }
 
-    /// Requests within which those of this format are sorted by time. Formats that are logged in
-    /// order of issue need none.
+    /// The window within which requests of this format are sorted by time. Formats that are logged
+    /// in order of issue need none.
     pub fn reorder_window(self) -> usize {
         match self {
-            // Logged at completion: as many as may be in flight together. Events of several
-            // processors, which blkparse merges in pieces.
+            // Logged at completion: the window covers the requests that may be in flight together.
+            // blkparse merges the events of several processors in pieces.
             Self::Etw | Self::Blkparse => 4096,
             _ => 0,
         }
@@ -198,7 +198,7 @@ pub(crate) fn in_sectors(
     Ok(Record { at_ns, device, offset, len, op })
 }
 
-/// Fills `buffer` as far as the file goes; how far that is.
+/// Fills `buffer` as far as the file goes; returns how far that is.
 pub(crate) fn read_up_to(source: &mut dyn BufRead, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

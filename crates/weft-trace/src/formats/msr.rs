@@ -10,7 +10,7 @@ use crate::fields::{Columns, number, number32, scaled, trim};
 use crate::formats::{LineParser, Parsed};
 use crate::record::{Op, Record};
 
-/// Hosts in one file at most.
+/// Maximum number of hosts in one file.
 const HOSTS_MAX: usize = 4096;
 
 /// Numbers kept for the disks of one host.

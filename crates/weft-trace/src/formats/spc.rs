@@ -3,7 +3,7 @@
 //! The application storage unit (ASU) counts from 0, and each has an address space of its own. The
 //! address is in blocks of 512 bytes, the size in bytes (any number; 0 is legal), the opcode `r` or
 //! `w` in either case, the time in seconds. Blanks may follow a comma; a line may have further
-//! columns, which mean nothing here. Source: SPC, *Trace File Format Specification*, revision
+//! columns, which are ignored. Source: SPC, *Trace File Format Specification*, revision
 //! 1.0.1.
 
 use crate::error::Fault;

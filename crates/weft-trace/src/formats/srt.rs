@@ -21,14 +21,14 @@ use crate::record::Op;
 const END_OF_HEADER: u8 = 0x0c;
 /// Bytes of the words up to info.
 const FIXED_BYTES: usize = 52;
-/// No record is longer: what says so is damaged.
+/// No record is longer: a longer one is damaged.
 const RECORD_BYTES_MAX: usize = 256;
 const SHORT_IO: u32 = 1;
 const SUSPECT_IO: u32 = 4;
 const FLAG_READ: u32 = 1;
 const SECTOR_BYTES: u64 = 512;
 
-/// Whether a file begins as all of these do.
+/// Whether a file begins like an SRT trace.
 pub(crate) fn is_sure(head: &[u8]) -> bool {
     head.starts_with(b"$$TR_IOREC")
 }

@@ -8,8 +8,7 @@
 //! The version is the high byte of its field; two records must agree on it. Blocks are of 512
 //! bytes, times in microseconds. Descriptions say that the length is in sectors, the files hold
 //! bytes: it is taken as bytes if every length in the beginning of the file is a multiple of 512,
-//! else as sectors. Commands other than reads, writes and "synchronize cache" ask nothing of the
-//! medium that could be replayed.
+//! else as sectors. Commands other than reads, writes and "synchronize cache" are ignored.
 
 use std::io::{self, BufRead};
 
@@ -35,7 +34,7 @@ impl Version {
         }
     }
 
-    /// Whether `record` says that it is of this version.
+    /// Whether `record` claims to be of this version.
     fn is_of(self, record: &[u8]) -> bool {
         match self {
             Self::One => u16_at(record, 14) >> 8 == 1,
@@ -75,7 +74,7 @@ pub(crate) fn is_sure(head: &[u8]) -> bool {
 
 pub(crate) struct Vscsi {
     version: Version,
-    /// What a length of 1 means, in bytes.
+    /// The unit of lengths, in bytes.
     len_unit: u64,
 }
 

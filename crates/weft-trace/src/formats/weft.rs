@@ -2,8 +2,8 @@
 //!
 //! Microseconds since the first request, with up to three digits behind the point; the device as a
 //! number or as `major:minor`; offset and size in bytes; `R`, `W`, `F` (flush) or `T` (trim). The
-//! first line may be the header, and lines that begin with `#` are comments: a generator says there
-//! what it is.
+//! first line may be the header, and lines that begin with `#` are comments, in which a generator
+//! describes itself.
 
 use std::io::{self, Write};
 
@@ -65,7 +65,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins with `comments`, a line each, and the header.
+    /// Writes `comments`, a line each, and the header.
     ///
     /// # Errors
     /// If the output fails.
@@ -87,7 +87,7 @@ impl<W: Write> Writer<W> {
         writeln!(self.out, "{us}.{ns:03},{device},{offset},{len},{}", op.letter())
     }
 
-    /// Ends: everything is handed on.
+    /// Flushes everything and ends.
     ///
     /// # Errors
     /// If the output fails.

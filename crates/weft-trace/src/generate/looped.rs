@@ -2,13 +2,13 @@
 //!
 //! Published experiments replay more requests than some excerpts have. Each round of the excerpt
 //! begins one mean distance of its requests after the last request of the round before, so the rate
-//! stays the same; addresses repeat, so reuse grows: whoever shows figures of it says that it is
+//! stays the same. Addresses repeat, so reuse grows; all figures made from it must say that it is
 //! looped.
 
 use crate::error::TraceError;
 use crate::record::Record;
 
-/// A trace read again and again.
+/// A trace that is read repeatedly.
 #[derive(Debug)]
 pub struct Looped<F, I> {
     open: F,

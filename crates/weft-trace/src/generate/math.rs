@@ -1,4 +1,4 @@
-//! Chance and the two functions it needs, the same to the last bit on every machine.
+//! Random numbers and the two functions they need, the same to the last bit on every machine.
 //!
 //! The standard library's `ln` and `exp` come from the platform and may differ in the last digit,
 //! which would make a seed's requests differ too. These use only additions, multiplications and
@@ -93,8 +93,7 @@ pub(crate) fn to_u64(x: f64) -> u64 {
     x as u64
 }
 
-/// A bijection of the numbers below `count`, drawn from `key`: scatters what would lie side by
-/// side.
+/// A bijection of the numbers below `count`, drawn from `key`: it scatters neighbours.
 ///
 /// A Feistel network of four rounds over the next even number of bits, walked until it comes back
 /// below `count` (Black, Rogaway, "Ciphers with arbitrary finite domains", 2002).

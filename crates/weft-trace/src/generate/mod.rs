@@ -1,18 +1,18 @@
-//! Workloads made from a description and a seed.
+//! Workloads generated from a description and a seed.
 //!
-//! Real traces of many published experiments can no longer be had, or may not be passed on. A
-//! [`Workload`] describes one by its statistics: how requests arrive, how many are reads, how long
-//! they are, and where they go. The same workload and seed give the same requests, byte for byte,
-//! on every machine. Whatever is made so says so: [`Workload::label`] goes wherever its figures are
-//! shown, and into the files written of it.
+//! Real traces of many published experiments are no longer available, or may not be passed on. A
+//! [`Workload`] describes one by its statistics: how requests arrive, how many are reads, their
+//! lengths, and where they go. The same workload and seed give the same requests, byte for byte, on
+//! every machine. Everything generated is marked: [`Workload::label`] is shown with all its
+//! figures, and written into its files.
 //!
 //! * **Arrivals** at even distances, as a Poisson process, or in bursts: runs of requests at a
-//!   multiple of the mean rate, and quiet runs between, such that the mean rate and the share of
-//!   requests in bursts are those asked for.
+//!   multiple of the mean rate, with quiet runs between them, such that the mean rate and the share
+//!   of requests in bursts are as described.
 //! * **Lengths** drawn from a table, one for reads and one for writes.
-//! * **Places**: a share of the requests goes on where the one before (of the same stream) ended;
-//!   the others go to a region of the volume, drawn by Zipf's law or evenly, and to any place in
-//!   it.
+//! * **Places**: a share of the requests continues where the previous one (of the same stream)
+//!   ended; the others go to a region of the volume, drawn by Zipf's law or evenly, and to any
+//!   place in it.
 
 mod looped;
 mod math;
@@ -38,15 +38,15 @@ pub enum Arrivals {
         factor: u32,
         /// Requests in bursts, of a million.
         share_ppm: u32,
-        /// Requests of a burst, in the mean.
+        /// Mean number of requests of a burst.
         mean_len: u32,
     },
 }
 
-/// Where requests go that do not go on where the last one ended.
+/// Where requests go that do not continue the previous one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Places {
-    /// Anywhere alike.
+    /// Uniformly anywhere.
     Uniform,
     /// To regions by Zipf's law, scattered over the volume.
     Zipf {
@@ -69,9 +69,9 @@ pub struct Size {
 /// A workload, described.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it is fitted to, with its source, and what is assumed.
+    /// What it is fitted to, with the source, and what is assumed.
     pub about: String,
     /// Requests in 1000 seconds.
     pub rate_milli: u64,
@@ -87,11 +87,11 @@ pub struct Workload {
     pub devices: u32,
     /// Bytes of each volume.
     pub device_bytes: u64,
-    /// Requests, of a million, that go on where the one before of their stream ended.
+    /// Requests, of a million, that continue where the previous one of their stream ended.
     pub sequential_ppm: u32,
     /// Streams of each volume, taken in turn.
     pub streams: u32,
-    /// Where the others go.
+    /// The places of the others.
     pub places: Places,
     /// Offsets are multiples of this many bytes.
     pub align_bytes: u64,
@@ -118,7 +118,7 @@ impl Workload {
         }
     }
 
-    /// What its figures are marked with.
+    /// The label of its figures.
     pub fn label(&self, seed: u64) -> String {
         format!("generated: workload {}, seed {seed}", self.name)
     }
@@ -134,7 +134,7 @@ impl Workload {
 pub struct Generator {
     workload: Workload,
     seed: u64,
-    /// One source of chance for each thing that is drawn.
+    /// One random generator for each thing that is drawn.
     times: Rng,
     kinds: Rng,
     lengths: Rng,
@@ -143,7 +143,7 @@ pub struct Generator {
     write_sizes: SizeTable,
     clock: Clock,
     zipf: Option<(Zipf, u64)>,
-    /// Where each stream of each volume goes on.
+    /// Where each stream of each volume continues.
     streams: Vec<u64>,
     turn: usize,
 }

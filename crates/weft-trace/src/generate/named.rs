@@ -127,7 +127,7 @@ fn websearch(name: &str, read_ppm: u32, gib: u64, reads: &[(u64, u32)]) -> Workl
         rate_milli: 323_750,
         read_ppm,
         read_sizes: sizes(reads),
-        // Writes are so few that the mean does not feel them.
+        // There are too few writes to affect the mean.
         write_sizes: sizes(reads),
         device_bytes: gib * GIB,
         sequential_ppm: 60_000,

@@ -1,24 +1,23 @@
-//! Where the requests of a trace go on a target of another size.
+//! Maps the addresses of a trace to a target of another size.
 //!
-//! The volumes of a trace are laid one behind the other, each with a base of its own at a multiple
-//! of the granule, so that two volumes never share a byte by chance. The space so made is then
-//! fitted to the target:
+//! The volumes of a trace are laid out one after another, each with its own base at a multiple of
+//! the granule, so that two volumes never share a byte by chance. This space is then fitted to the
+//! target:
 //!
-//! * [`Fit::Exact`]: as it is. What lies beyond the end of the target is *beyond*: not issued, but
-//!   counted.
+//! * [`Fit::Exact`]: unchanged. Requests beyond the end of the target are not issued, but counted.
 //! * [`Fit::Wrap`]: modulo the target's size.
-//! * [`Fit::Scale`]: stretched or shrunk to fill the target, by *granules*: granule g of S goes to
-//!   g·T/S of T, and what lies within a granule keeps its place and distance. Runs of sequential
-//!   requests therefore stay sequential (but for a jump at the end of a granule), and near stays
-//!   near. Shrinking lays several granules over each other, which makes reuse; [`AddressMap::fold`]
-//!   tells how many.
+//! * [`Fit::Scale`]: scaled to the size of the target, by *granules*: granule g of S goes to g·T/S
+//!   of T, and addresses within a granule keep their place and distance. So runs of sequential
+//!   requests stay sequential (except for a jump at the end of a granule), and neighbours stay near
+//!   each other. Shrinking maps several granules to one place, which adds reuse;
+//!   [`AddressMap::fold`] says how many.
 //!
-//! All of it is done in integers: a scale in floating point loses low bits of large addresses, and
-//! with them the alignment and the sequence of requests. Lengths are never cut. A request goes
-//! whole: if it would reach over the end of the target, it is moved back so that it ends there
+//! All arithmetic is in integers: a scale in floating point loses low bits of large addresses, and
+//! with them the alignment and the sequence of requests. Lengths are never cut. A request stays
+//! whole: if it would reach beyond the end of the target, it is moved back so that it ends there
 //! (`Wrap`, `Scale`).
 //!
-//! The target takes whole sectors. Reads and writes are widened to sectors (counted), trims
+//! The target takes whole sectors. Reads and writes are widened to sectors (counted), trims are
 //! narrowed.
 
 use std::collections::BTreeMap;
@@ -28,14 +27,14 @@ use crate::record::{Op, Record};
 /// Granule of [`Fit::Scale`] and alignment of the volumes' bases, in bytes.
 pub const GRANULE_BYTES: u64 = 1 << 20;
 
-/// How a trace's space is fitted to the target's.
+/// How to fit a trace's space to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// Addresses stay; what lies beyond the target is not issued.
+    /// Addresses are unchanged; requests beyond the target are not issued.
     Exact,
     /// Modulo the target's size.
     Wrap,
-    /// Stretched or shrunk by granules.
+    /// Scaled by granules.
     Scale,
 }
 
@@ -83,10 +82,10 @@ fn padded(bytes: u64) -> u64 {
     bytes.div_ceil(GRANULE_BYTES).saturating_mul(GRANULE_BYTES)
 }
 
-/// Where a request goes.
+/// The place of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placed {
-    /// To these bytes, whole sectors.
+    /// These bytes, whole sectors.
     At {
         /// Byte offset on the target.
         offset: u64,
@@ -123,7 +122,8 @@ impl AddressMap {
         Self { bases, source_bytes: base, target_bytes, sector_bytes, fit }
     }
 
-    /// How many granules of the trace lie over each other on the target, at most: 1 unless shrunk.
+    /// The largest number of granules of the trace that share a place on the target: 1 unless
+    /// shrunk.
     pub fn fold(&self) -> u64 {
         match self.fit {
             Fit::Exact => 1,
@@ -147,7 +147,7 @@ impl AddressMap {
         self.sector_bytes
     }
 
-    /// Where `record` goes.
+    /// The place of `record` on the target.
     pub fn place(&self, record: &Record) -> Placed {
         let Some(base) = self.bases.get(&record.device) else { return Placed::Beyond };
         let Some(flat) = base.checked_add(record.offset) else { return Placed::Beyond };

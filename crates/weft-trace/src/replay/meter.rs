@@ -1,4 +1,4 @@
-//! Accounting of a replay while it runs.
+//! The accounting of a replay while it runs.
 //!
 //! A request is measured if it was due (closed loop: issued) after the warm-up. Measuring begins
 //! when the first such request is due. A completion belongs to the interval of the series in which
@@ -14,12 +14,12 @@ use crate::histogram::Histogram;
 use crate::record::Op;
 use crate::replay::outcome::{Failed, Late, Latency, Outcome, Point, Utilisation};
 
-/// Descriptions of failures that are kept.
+/// Number of descriptions of failures that are kept.
 const FAILED_KEPT: usize = 10;
 
 /// Knows how long disks have been busy.
 pub trait DiskTimes {
-    /// Each disk with the time for which it has been busy since any fixed moment.
+    /// Each disk, with the time that it has been busy since a fixed moment.
     fn busy(&self) -> Vec<(String, Nanos)>;
 }
 
@@ -50,7 +50,7 @@ impl Live {
         Self::default()
     }
 
-    /// One whose utilisation of disks is taken from `disks`.
+    /// A view that takes the utilisation of disks from `disks`.
     pub fn watching(disks: Rc<dyn DiskTimes>) -> Self {
         let live = Self::default();
         live.0.meter.borrow_mut().disks = Some(disks);
@@ -68,7 +68,7 @@ impl Live {
         self.0.meter.borrow().trace_ns
     }
 
-    /// The intervals of the series that are over.
+    /// The complete intervals of the series.
     pub fn series(&self) -> Vec<Point> {
         self.0.meter.borrow().series.clone()
     }
@@ -78,7 +78,7 @@ impl Live {
         Latency::from(&self.0.meter.borrow().all)
     }
 
-    /// Lets the replay issue nothing more; it ends when what is in flight is complete.
+    /// Stops issuing; the replay ends when the requests in flight are complete.
     pub fn stop(&self) {
         self.0.meter.borrow_mut().stopped = true;
         self.0.stop.notify_all();
@@ -89,7 +89,7 @@ impl Live {
     }
 }
 
-/// A request that is under way.
+/// A request in flight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Begun {
     pub(crate) op: Op,
@@ -98,7 +98,7 @@ pub(crate) struct Begun {
     pub(crate) due_ns: Nanos,
     /// When it did.
     pub(crate) issued_ns: Nanos,
-    /// Whether it counts.
+    /// Whether it is measured.
     pub(crate) measured: bool,
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct Meter {
     series: Vec<Point>,
 }
 
-/// The interval of the series that runs.
+/// The current interval of the series.
 struct Interval {
     len_ns: Nanos,
     /// When it began.
@@ -201,7 +201,7 @@ impl Meter {
         self.late_requests += u64::from(late_ns > self.late_after_ns);
     }
 
-    /// A request is complete: `error` says how it failed, if it did.
+    /// A request is complete; `error` is the reason if it failed.
     pub(crate) fn end(&mut self, begun: &Begun, now_ns: Nanos, error: Option<String>) {
         self.completed += 1;
         if let Some(error) = error {
@@ -252,7 +252,7 @@ impl Meter {
         }
     }
 
-    /// Closes the interval that runs, as of `now_ns`, and begins the one that holds `now_ns`.
+    /// Closes the current interval, as of `now_ns`, and begins the one that contains `now_ns`.
     fn close(&mut self, now_ns: Nanos) {
         let busy = self.busy();
         let in_flight = self.issued - self.completed;
@@ -284,7 +284,7 @@ impl Meter {
         interval.sampled_ns = now_ns;
     }
 
-    /// What was found.
+    /// The outcome.
     pub(crate) fn outcome(&mut self) -> Outcome {
         if self.interval.as_ref().is_some_and(|interval| interval.latency.count() > 0) {
             self.close(self.ended_ns);

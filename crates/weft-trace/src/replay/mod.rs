@@ -1,21 +1,21 @@
-//! Replaying requests to a disk, and measuring how it answers.
+//! Replays requests to a disk, and measures its answers.
 //!
-//! **Open loop**: every request is issued when the trace (sped up, perhaps) says, whether or not
-//! the ones before are complete. A slow target makes requests wait; the response time therefore
-//! counts from when a request was *due*, so that a stalled target cannot hide its stall by delaying
-//! the requests that would have seen it. Memory bounds how many can be in flight; what waits for
-//! that, or for the processor, starts late, and how many and how late is part of the outcome.
-//! **Closed loop**: so many requests are always in flight, and the response time counts from the
-//! issue.
+//! **Open loop**: every request is issued at the time of the trace (scaled by the speed), whether
+//! or not the previous ones are complete. A slow target makes requests wait, so the response time
+//! counts from when a request was *due*: a stalled target cannot hide its stall by delaying the
+//! requests that would have seen it. Memory limits how many requests can be in flight; a request
+//! that waits for that, or for the processor, starts late, and the outcome shows how many did and
+//! how late. **Closed loop**: a fixed number of requests is always in flight, and the response time
+//! counts from the issue.
 //!
-//! What older tools of the kind (RAIDmeter) got wrong, and how it is ruled out here: a completion
-//! cannot be lost, since each request is a task that ends with it, and the run waits for all
-//! (`issued == completed`); every request owns its buffer; lengths are never cut, long requests go
-//! in pieces and are complete with the last; addresses are scaled in integers; a failed request is
-//! counted and described, and is in no latency; the number of requests has no limit.
+//! Older tools of this kind (RAIDmeter) had errors that this design rules out: a completion cannot
+//! be lost, since each request is a task that ends with it, and the run waits for all (`issued ==
+//! completed`); every request owns its buffer; lengths are never cut, long requests go in pieces
+//! and are complete with the last; addresses are scaled in integers; a failed request is counted
+//! and described, and is in no latency; the number of requests is unlimited.
 //!
-//! Time is [`Rt::now`], so the same replay runs in real time against real devices and in virtual
-//! time against modelled ones.
+//! The clock is [`Rt::now`], so the same replay runs in real time against real devices and in
+//! virtual time against modelled ones.
 
 mod address;
 mod meter;
@@ -44,16 +44,16 @@ pub use verify::Verified;
 use meter::Begun;
 use verify::Tracker;
 
-/// Requests issued without a pause in which completions are looked at.
+/// Requests issued before completions are processed.
 const BATCH: u32 = 16;
 
-/// Pieces of one long request that are on their way together.
+/// Pieces of one long request in flight together.
 const PIECES_AT_ONCE: u64 = 64;
 
 /// Buffers are counted in pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// What the requests of a run share.
+/// State that the requests of a run share.
 struct Run {
     rt: Rt,
     target: Rc<dyn Disk>,
@@ -62,15 +62,15 @@ struct Run {
     memory: Semaphore,
     memory_pages: usize,
     piece_bytes: u64,
-    /// What is written when nothing is verified: never changes, so all writes may share it.
+    /// The data written when nothing is verified: never changes, so all writes may share it.
     noise: Frozen,
 }
 
-/// Replays `records` to `target`, each where `map` places it, and returns when all that was issued
-/// is complete. `live` watches from outside, and can end the run early.
+/// Replays `records` to `target`, each where `map` places it, and returns when all issued requests
+/// are complete. `live` observes the run, and can end it early.
 ///
 /// # Errors
-/// The first error of `records`; what was issued before is completed first.
+/// The first error of `records`; requests issued before are completed first.
 pub async fn run<E>(
     rt: &Rt,
     target: Rc<dyn Disk>,
@@ -87,7 +87,7 @@ pub async fn run<E>(
     let free = Semaphore::new(places);
     live.0.meter.borrow_mut().start(options.late_after_ns, options.interval_ns);
     let issued = issue_all(&run, map, records, options, &free).await;
-    // Every request holds one until it is complete.
+    // Every request holds a permit until it is complete.
     drop(free.acquire(places).await);
     issued?;
     let mut outcome = live.0.meter.borrow_mut().outcome();
@@ -100,7 +100,7 @@ pub async fn run<E>(
     Ok(outcome)
 }
 
-/// Issues request after request, at the pace asked for.
+/// Issues requests at the chosen pace.
 async fn issue_all<E>(
     run: &Rc<Run>,
     map: &AddressMap,
@@ -150,7 +150,7 @@ async fn issue_all<E>(
     Ok(())
 }
 
-/// A request that is to be issued.
+/// A request to issue.
 struct Request {
     op: Op,
     offset: u64,
@@ -194,7 +194,7 @@ impl Run {
         }
     }
 
-    /// Where a request goes; `None` if it is not to be issued, which is counted.
+    /// The place of a request; `None` if it is not to be issued, which is counted.
     fn place(&self, map: &AddressMap, record: &Record, options: &Options) -> Option<(u64, u64)> {
         let mut meter = self.live.0.meter.borrow_mut();
         let changes = matches!(record.op, Op::Write | Op::Trim);
@@ -232,7 +232,7 @@ impl Run {
         }
     }
 
-    /// Starts a request as a task of its own. `permit` is its place among those in flight.
+    /// Starts a request as a task. `permit` is its place among those in flight.
     fn issue(self: &Rc<Self>, request: Request, permit: Permit) {
         let run = self.clone();
         let task = async move {
@@ -284,7 +284,7 @@ impl Run {
         usize::try_from(self.piece_bytes).unwrap_or(usize::MAX)
     }
 
-    /// The pieces of a request, many at once; the first error, when all are complete.
+    /// Issues the pieces of a request, many at once; returns the first error when all are complete.
     async fn in_pieces(&self, offset: u64, len: u64, piece: Piece) -> Result<(), DiskError> {
         if len <= self.piece_bytes {
             return self.one_piece(offset, len, piece).await;
@@ -341,7 +341,7 @@ impl Run {
         result
     }
 
-    /// Reads everything that was written, one run of blocks after the other.
+    /// Reads everything that was written, one run of blocks after another.
     async fn read_again(&self, tracker: &RefCell<Tracker>, outcome: &mut Outcome) {
         let runs = tracker.borrow().written(self.piece_bytes.min(1 << 20));
         for (offset, len) in runs {
@@ -354,7 +354,7 @@ impl Run {
     }
 }
 
-/// What is done with a piece.
+/// The operation on a piece.
 #[derive(Clone, Copy)]
 enum Piece {
     Read,

@@ -1,19 +1,19 @@
-//! How a trace is replayed.
+//! Options of a replay.
 
 use weft_rt::{MILLISECOND, Nanos};
 
 /// When requests are issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// At the times of the trace, whatever the target does.
+    /// At the times of the trace, regardless of the target.
     Open {
-        /// How much faster than the trace.
+        /// Speed relative to the trace.
         speed: Speed,
-        /// Requests in flight at most: bounds memory. A request that finds no place starts late;
-        /// its latency counts from when it should have started.
+        /// Maximum number of requests in flight: bounds memory. A request that finds no place
+        /// starts late; its latency counts from when it should have started.
         in_flight_max: usize,
     },
-    /// As soon as there are fewer than so many in flight; the times of the trace are not used.
+    /// Whenever fewer than this many are in flight; the times of the trace are not used.
     Closed {
         /// Requests in flight.
         outstanding: usize,
@@ -30,7 +30,7 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// As the trace says.
+    /// The trace's own speed.
     pub const REAL: Self = Self { numerator: 1, denominator: 1 };
 
     /// When a request of the trace's time `at_ns` is due.
@@ -40,32 +40,32 @@ impl Speed {
     }
 }
 
-/// What is checked.
+/// What to verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verify {
     /// Nothing.
     Off,
-    /// Reads of what the replay itself has written.
+    /// Reads of data that the replay itself has written.
     Reads,
-    /// These, and at the end all that was written is read again (not measured).
+    /// These, and at the end everything written is read again (not measured).
     All,
 }
 
-/// What is done with writes and trims.
+/// How to treat writes and trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
-    /// They are done: the target's contents are lost.
+    /// Perform them: the target's contents are lost.
     Perform,
-    /// They are left out, and counted.
+    /// Skip and count them.
     Skip,
 }
 
-/// How a trace is replayed.
+/// Options of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// When requests are issued.
     pub pace: Pace,
-    /// The first so many requests are carried out but not measured.
+    /// This many requests at the beginning are carried out but not measured.
     pub warm_up_requests: u64,
     /// Requests due before this time (after speeding up, since the start) are not measured either.
     pub warm_up_ns: Nanos,
@@ -75,22 +75,22 @@ pub struct Options {
     pub interval_ns: Option<Nanos>,
     /// Writes and trims.
     pub writes: Writes,
-    /// What is checked. Needs [`Writes::Perform`] to find anything to check.
+    /// What to verify. Needs [`Writes::Perform`] to find anything to verify.
     pub verify: Verify,
-    /// Distinguishes the contents that different runs write.
+    /// Distinguishes the data that different runs write.
     pub seed: u64,
     /// An open-loop request that starts later than this counts as late.
     pub late_after_ns: Nanos,
     /// Longer requests go to the target in pieces of this length, in bytes; none is cut.
     pub piece_bytes_max: u64,
-    /// Bytes of buffers at most; pieces beyond wait (and their waiting counts).
+    /// Maximum bytes of buffers; further pieces wait (and their waiting counts).
     pub memory_bytes_max: u64,
-    /// Blocks (sectors) whose contents are remembered at most, some 80 bytes each.
+    /// Maximum number of blocks (sectors) whose contents are remembered, some 80 bytes each.
     pub verify_blocks_max: usize,
 }
 
 impl Default for Options {
-    /// Open loop at the trace's own speed, everything measured, nothing verified, writes done.
+    /// Open loop at the trace's own speed, everything measured, nothing verified, writes performed.
     fn default() -> Self {
         Self {
             pace: Pace::Open { speed: Speed::REAL, in_flight_max: 4096 },

@@ -1,4 +1,4 @@
-//! What a replay found.
+//! The outcome of a replay.
 
 use serde::Serialize;
 use weft_rt::Nanos;
@@ -6,8 +6,8 @@ use weft_rt::Nanos;
 use crate::histogram::Histogram;
 use crate::replay::verify::Verified;
 
-/// How long requests took. Mean, minimum and maximum are exact; a percentile is never too small and
-/// at most 1/128 (0.8 %) too large.
+/// The latency of requests. Mean, minimum and maximum are exact; a percentile is never too small
+/// and at most 1/128 (0.8 %) too large.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
     /// Requests.
@@ -43,7 +43,7 @@ impl From<&Histogram> for Latency {
     }
 }
 
-/// How late requests of an open loop started, after they were due.
+/// The lateness with which requests of an open loop started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Late {
     /// Requests that started later than
@@ -79,14 +79,14 @@ impl Failed {
     }
 }
 
-/// One interval of the series: what completed in it.
+/// One interval of the series: the requests that completed in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Point {
     /// Where the interval begins, in nanoseconds since measuring began.
     pub at_ns: Nanos,
     /// Its length; the last one may be shorter.
     pub len_ns: Nanos,
-    /// How long the requests took that completed in it.
+    /// Latency of the requests that completed in it.
     pub latency: Latency,
     /// Bytes read.
     pub read_bytes: u64,
@@ -94,11 +94,11 @@ pub struct Point {
     pub written_bytes: u64,
     /// Requests in flight at its end.
     pub in_flight: u64,
-    /// Of each disk that is known: how busy it was, in thousandths.
+    /// How busy each known disk was, in thousandths.
     pub busy_per_mille: Vec<u16>,
 }
 
-/// How busy a disk was while measuring.
+/// How busy a disk was during the measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Utilisation {
     /// Its name.
@@ -107,11 +107,11 @@ pub struct Utilisation {
     pub busy_per_mille: u16,
 }
 
-/// Everything that a replay found. Unless it says otherwise, a figure leaves out the warm-up and
+/// The complete outcome of a replay. Unless stated otherwise, a figure leaves out the warm-up and
 /// requests that failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// From when the first measured request was due to when the last one was complete.
+    /// Time from when the first measured request was due until the last one was complete.
     pub elapsed_ns: Nanos,
     /// Response times of all requests: from when a request was due (open loop) or issued (closed
     /// loop) until it was complete.
@@ -150,14 +150,14 @@ pub struct Outcome {
     pub widened: u64,
     /// Trims of less than a sector: not issued.
     pub trims_too_small: u64,
-    /// Writes and trims left out because they were not allowed.
+    /// Writes and trims skipped because they were not allowed.
     pub writes_skipped: u64,
     /// Most requests in flight at the same time.
     pub in_flight_max: u64,
-    /// What verification found, if it was asked for.
+    /// The results of verification, if requested.
     pub verified: Option<Verified>,
     /// How busy each disk was, where that is known.
     pub utilisation: Vec<Utilisation>,
-    /// The series, if it was asked for; intervals in which nothing completed are left out.
+    /// The series, if requested; intervals in which nothing completed are left out.
     pub series: Vec<Point>,
 }

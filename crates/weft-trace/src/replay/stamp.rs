@@ -1,8 +1,8 @@
-//! What verified blocks hold: every block says which block it is, and which write wrote it.
+//! The contents of verified blocks: each block names itself and the write that wrote it.
 //!
 //! A stamp is a magic number, the seed of the run, the number of the block and that of the write;
-//! the rest of the block is noise made of these four. A block is right only if all of it is, so a
-//! torn or misplaced block, a stale one and one of another run are told apart and named.
+//! the rest of the block is noise derived from these four. A block is right only if all of it is,
+//! so a torn, misplaced or stale block, and a block of another run, can be told apart and named.
 
 /// Length of the stamp itself in bytes.
 const HEAD_BYTES: usize = 32;
@@ -30,14 +30,14 @@ pub(crate) fn fill(data: &mut [u8], block_bytes: usize, seed: u64, first: u64, w
     }
 }
 
-/// What a block holds.
+/// The contents of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// What this write of this block wrote, whole.
+    /// The data of this write of this block, whole.
     Write(u64),
-    /// The stamp of this write, but not what belongs to it.
+    /// The stamp of this write, with wrong data after it.
     Torn(u64),
-    /// What another block should hold.
+    /// The data of another block.
     OtherBlock(u64),
     /// The stamp of another run.
     OtherRun,
@@ -47,7 +47,7 @@ pub(crate) enum Found {
     Strange,
 }
 
-/// Looks at one block, which should be number `block`.
+/// Examines one block, which should be number `block`.
 pub(crate) fn look(bytes: &[u8], seed: u64, block: u64) -> Found {
     let word = |at: usize| {
         bytes.get(at * 8..at * 8 + 8).map_or(0, |word| {

@@ -1,18 +1,17 @@
-//! What a read may return, given what the replay itself has written.
+//! Which data a read may return, given the replay's own writes.
 //!
-//! A disk promises that a read sees every write that was complete before it began; of writes in
-//! flight at the same time it may see either state, and of two writes that overlapped in time
-//! either may be the last. So for each block the writes are kept that *may* be its contents: a
-//! write that completes removes those that were complete before it began, and only those. A read
-//! accepts what was kept when it began, and every write that began while it ran.
+//! A disk promises that a read sees every write that was complete before the read began. Of writes
+//! in flight at the same time it may see either state, and of two writes that overlapped in time
+//! either may be the last. So for each block the verifier keeps the writes that *may* be its
+//! contents: a write that completes removes those that were complete before it began, and only
+//! those. A read accepts the writes kept when it began, and every write that began while it ran.
 //!
-//! A write that failed may have been done or not: it is kept as one more possibility, and removes
-//! nothing. After a trim the contents are undefined until a write that began behind it is complete.
-//! A block that the replay has never written holds what was there before, which nobody knows: it is
-//! counted, not judged.
+//! A failed write may or may not have happened: it is kept as one more possibility, and removes
+//! nothing. After a trim the contents are undefined until a write that began after it is complete.
+//! A block that the replay has never written holds unknown data: it is counted, not judged.
 //!
-//! Numbers of writes are ticks of one counter that every beginning and every end moves on; they are
-//! the writes' names in the stamps, too.
+//! The numbers of writes are ticks of one counter, which advances at every begin and every end;
+//! they also name the writes in the stamps.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -22,13 +21,13 @@ use std::ops::Range;
 use crate::generate::mix;
 use crate::replay::stamp::{self, Found};
 
-/// Descriptions of wrong blocks that are kept.
+/// Number of descriptions of wrong blocks that are kept.
 const WRONG_KEPT: usize = 10;
 
-/// Possible contents of one block that are told apart, but for writes in flight.
+/// Maximum number of possible contents of one block, not counting writes in flight.
 const SEVERAL_MAX: usize = 64;
 
-/// Hashes block numbers; they need no protection from anyone.
+/// Hashes block numbers; they need no protection against collisions chosen by an attacker.
 #[derive(Default)]
 struct BlockHasher(u64);
 
@@ -93,7 +92,7 @@ impl Writes {
                 if done {
                     writes.retain(|write| write.began == began || write.ended > began);
                 }
-                // A block whose writes keep failing: what it holds is as good as unknown.
+                // A block whose writes keep failing: its contents count as unknown.
                 if writes.len() > SEVERAL_MAX {
                     writes.retain(|write| write.ended == u64::MAX);
                     writes.push(Write { began: ANYTHING, ended: now, anything: true });
@@ -127,22 +126,22 @@ pub(crate) struct ReadTicket {
 /// Name of "anything" in a [`ReadTicket`]; no write has it.
 const ANYTHING: u64 = 0;
 
-/// What verification has found.
+/// The results of verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Verified {
-    /// Blocks that were read and are what they should be.
+    /// Blocks that were read and are right.
     pub blocks_right: u64,
-    /// Blocks that were read and hold something else.
+    /// Blocks that were read and are wrong.
     pub blocks_wrong: u64,
-    /// Blocks that were read, of which nothing was known: never written by this replay, or trimmed.
+    /// Blocks that were read and had unknown contents: never written by this replay, or trimmed.
     pub blocks_unknown: u64,
-    /// Writes of blocks that were not remembered, because too many were already.
+    /// Writes of blocks that were not remembered, because too many already were.
     pub blocks_not_kept: u64,
     /// The first wrong blocks, described.
     pub wrong_first: Vec<String>,
 }
 
-/// Remembers what was written.
+/// Remembers the writes.
 pub(crate) struct Tracker {
     blocks: HashMap<u64, Writes, BuildHasherDefault<BlockHasher>>,
     block_bytes: u64,
@@ -186,7 +185,7 @@ impl Tracker {
         let write = Write { began, ended: u64::MAX, anything };
         if anything {
             self.last_trim = began;
-            // A trim may be as long as the disk: only blocks that are known are looked at.
+            // A trim may be as long as the disk: only known blocks are examined.
             self.of_range(first, count, |writes| writes.push(write));
             self.trims.push((first..first + count, write));
             return WriteTicket { first, count, began };
@@ -196,7 +195,7 @@ impl Tracker {
             match self.blocks.entry(block) {
                 Slot::Occupied(mut writes) => writes.get_mut().push(write),
                 Slot::Vacant(_) if full => self.verified.blocks_not_kept += 1,
-                // What was there before is one more possibility: anything.
+                // The previous contents are one more possibility: anything.
                 Slot::Vacant(slot) => {
                     let before = Write { began: ANYTHING, ended: ANYTHING, anything: true };
                     let trims = self.trims.iter().filter(|(blocks, _)| blocks.contains(&block));
@@ -218,7 +217,7 @@ impl Tracker {
                 }
             }
         } else {
-            // The order of a map does not matter: every block is changed for itself.
+            // The map's order does not matter: every block is changed independently.
             for (block, writes) in &mut self.blocks {
                 if (first..first + count).contains(block) {
                     act(writes);
@@ -235,7 +234,7 @@ impl Tracker {
         self.of_range(ticket.first, ticket.count, |writes| writes.end(began, now, done));
     }
 
-    /// Stamps what write number `write` puts at `offset`.
+    /// Stamps the data that write number `write` puts at `offset`.
     pub(crate) fn stamp(&self, write: u64, offset: u64, data: &mut [u8]) {
         let block_bytes = usize::try_from(self.block_bytes).unwrap_or(512);
         stamp::fill(data, block_bytes, self.seed, offset / self.block_bytes, write);
@@ -291,7 +290,7 @@ impl Tracker {
             }
             Found::OtherRun => "the stamp of another replay".to_owned(),
             Found::Zeros => "zeros".to_owned(),
-            Found::Strange => "what no replay wrote".to_owned(),
+            Found::Strange => "data that no replay wrote".to_owned(),
         };
         let text = format!(
             "offset {} should hold write {}, but holds {found}",

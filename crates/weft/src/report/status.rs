@@ -177,7 +177,7 @@ fn array(served: &ServedArray, watched: bool) -> String {
         }
         let hardware = served.disks.iter().find(|disk| disk.disk == slot.disk);
         let label = hardware.and_then(|disk| disk.hardware.label());
-        // Where somebody may have to find the disk.
+        // If a person may have to find the disk.
         let trouble = slot.state != MemberState::Active || !notes.is_empty();
         let label = label.filter(|_| trouble).map_or_else(String::new, |l| format!(" [{l}]"));
         let last = match slot.state {

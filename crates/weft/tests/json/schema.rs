@@ -1,7 +1,7 @@
 //! docs/json.md as a schema: its tables, and whether an answer is as they say.
 //!
-//! A heading names a table, a row a key by its path. The type column says what stands there; a link
-//! in it leads to the table of a part that several answers have in common.
+//! A heading names a table, a row a key by its path. The type column gives its type; a link in it
+//! leads to the table of a part that several answers share.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
