@@ -173,7 +173,7 @@ impl Panel {
 impl Figure {
     /// Adds the paper's numbers to ours; returns those that belong to no point.
     #[must_use]
-    pub fn lay_beside(&mut self, paper: &Numbers) -> Vec<String> {
+    pub fn add_paper_numbers(&mut self, paper: &Numbers) -> Vec<String> {
         let mut orphans = Vec::new();
         for (panel, series, x, value) in flat(paper) {
             let points = self.panels.iter_mut().filter(|p| p.title == panel);

@@ -28,7 +28,7 @@ pub fn run(
         notes: found.notes,
         panels: found.panels,
     };
-    let orphans = figure.lay_beside(&experiment.paper);
+    let orphans = figure.add_paper_numbers(&experiment.paper);
     if orphans.is_empty() {
         return Ok(figure);
     }

@@ -89,7 +89,7 @@ pub enum OpenError {
     #[error("cannot resolve {0:?}: the resolver did not answer in time")]
     ResolveTimedOut(String),
     /// The resolver has not answered for many names already.
-    #[error("cannot resolve {0:?}: the resolver has not answered other questions yet")]
+    #[error("cannot resolve {0:?}: the resolver is still busy with other names")]
     ResolverBusy(String),
     /// The server cannot be reached, or the connection broke.
     #[error("cannot connect: {0}")]
@@ -98,7 +98,7 @@ pub enum OpenError {
     #[error("the server did not answer in time")]
     TimedOut,
     /// The server closed the connection in the handshake.
-    #[error("the server hung up in the handshake; perhaps it has no such export")]
+    #[error("the server closed the connection during the handshake; it may not have this export")]
     HungUp,
     /// The server refused, or speaks something else.
     #[error(transparent)]
@@ -107,10 +107,10 @@ pub enum OpenError {
     #[error("the export is read-only")]
     ReadOnly,
     /// The server cannot make writes durable on demand.
-    #[error("the server offers no flush: nothing written to it could be promised to be durable")]
+    #[error("the server does not support flush, which weft needs to make writes durable")]
     NoFlush,
     /// The export's smallest block is larger than any sector.
-    #[error("the export wants requests of at least {0} bytes; at most 4096 is possible")]
+    #[error("the export's minimum request is {0} bytes; weft supports at most 4096")]
     BlockSize(u32),
 }
 

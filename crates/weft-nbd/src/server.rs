@@ -12,7 +12,7 @@
 //! client. `memory.rs` says how the memory is shared.
 //!
 //! **No client can stop the others.** Each has some memory that no other can take, and one that
-//! makes no progress loses its memory or its place as soon as others need it (`doorman.rs`). A
+//! makes no progress loses its memory or its place as soon as others need it (`admission.rs`). A
 //! client that owes us the rest of a message, or does not read our replies, for
 //! [`ServerConfig::stall_timeout`] is disconnected in any case. An idle client may stay forever.
 //!
@@ -21,8 +21,8 @@
 //! the server stops. [`Server::shutdown`] stops accepting, refuses new requests, waits for those in
 //! flight, and disconnects the remaining clients after a while.
 
+mod admission;
 mod connection;
-mod doorman;
 mod listen;
 mod memory;
 mod session;
@@ -116,13 +116,13 @@ pub enum ServerError {
     #[error("{0} exists and is not a socket; remove it, or choose another path")]
     NotASocket(String),
     /// There is an export of this name.
-    #[error("there is an export named {0:?} already")]
+    #[error("an export named {0:?} already exists")]
     Duplicate(String),
     /// A name that the protocol cannot carry.
     #[error("export names have at most {NAME_BYTES_MAX} bytes, none of them NUL")]
     Name,
     /// Block sizes that make no sense.
-    #[error("block sizes of export {0:?} are no powers of two in order")]
+    #[error("the block sizes of export {0:?} are not ascending powers of two")]
     BlockSizes(String),
 }
 
@@ -203,7 +203,7 @@ impl Server {
             ended: Notify::default(),
             log: RefCell::default(),
         });
-        rt.spawn(doorman::watch(rt.clone(), Rc::downgrade(&inner)));
+        rt.spawn(admission::watch(rt.clone(), Rc::downgrade(&inner)));
         Self(inner)
     }
 
@@ -273,7 +273,7 @@ impl Server {
     }
 
     fn start_listener(&self, listener: Listener) {
-        let accept = doorman::accept(self.0.clone(), listener.fd().clone());
+        let accept = admission::accept(self.0.clone(), listener.fd().clone());
         self.0.rt.spawn(accept);
         self.0.listeners.borrow_mut().push(listener);
     }
@@ -374,7 +374,7 @@ impl Inner {
         self.wait_until(self.config.shutdown_grace, || left(self) == 0).await;
         let cut = left(self);
         for (_, connection) in &chosen {
-            connection.cut("the server does not wait any longer");
+            connection.cut("the server stopped");
         }
         // A connection that is cut ends at once, unless an export never answers: then its requests
         // stay, with all that they hold.

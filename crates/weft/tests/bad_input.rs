@@ -274,7 +274,7 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
             ("simulate --runs 0", 2, "'--runs <M>'", "give 1 or more"),
             ("replay --workload zipf none", 1, "none: no such file", "→ check the name"),
             ("trace info none", 1, "none: No such file", "→ check the name"),
-            ("lab run nope", 2, "no experiment is called 'nope'", "→ `weft lab list`"),
+            ("lab run nope", 2, "no experiment is named 'nope'", "→ `weft lab list`"),
         ],
     );
     // A disk that can be read is shown, regardless of the others.
@@ -289,7 +289,7 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
     answered(
         &bench,
         &[
-            ("status nope", 1, "no array nope is being served", "→ these are: t, u"),
+            ("status nope", 1, "no array nope is being served", "→ served arrays: t, u"),
             ("status --watch=0", 2, "'--watch[=<SECONDS>]'", "from 0.1 to 86400"),
             ("fail t ''", 2, "the member's name is empty", ""),
             ("fail t d9", 1, "no member d9", "→ give a slot, 0 to 2"),

@@ -89,8 +89,8 @@ impl<'a> Stripes<'a> {
         let survived = if exact {
             sets(self.slots, failures).filter(|set| self.survive(*set)).count() as u64
         } else {
-            let mut dice = Dice(seed);
-            (0..SAMPLE).filter(|_| self.survive(dice.set(self.slots, failures))).count() as u64
+            let mut random = SplitMix(seed);
+            (0..SAMPLE).filter(|_| self.survive(random.set(self.slots, failures))).count() as u64
         };
         let of = if exact { all } else { SAMPLE };
         Survived { failures, recoverable: survived, of, exact }
@@ -105,9 +105,9 @@ fn binomial(n: u64, size: u64) -> u64 {
 }
 
 /// Steele, Lea and Flood's SplitMix64.
-struct Dice(u64);
+struct SplitMix(u64);
 
-impl Dice {
+impl SplitMix {
     fn set(&mut self, slots: usize, size: usize) -> UnitSet {
         let mut set = UnitSet::EMPTY;
         while set.len() < size {

@@ -310,7 +310,7 @@ fn range_in(
     offset: u64,
     len: u64,
 ) -> Result<std::ops::Range<usize>, Violation> {
-    const OUTSIDE: Violation = Violation::Malformed("reply: data outside of what was asked for");
+    const OUTSIDE: Violation = Violation::Malformed("reply: data outside of the requested range");
     let request = &pending.request;
     let total = u64::from(request.len);
     let start = offset.checked_sub(request.offset).filter(|start| *start <= total);

@@ -101,7 +101,7 @@ impl Shared {
     fn gone_because(&self) -> String {
         match &*self.state.borrow() {
             State::Gone(why) => why.clone(),
-            _ => "the connection broke each time this was asked".to_owned(),
+            _ => "the connection broke each time this request was sent".to_owned(),
         }
     }
 

@@ -1,5 +1,5 @@
-//! A connection, as all of the server sees it: how far its client has come, what it owes, how it is
-//! ended. What it does is in `session.rs`.
+//! The server's view of a connection: how far its client has come, what it owes, and how to end it.
+//! `session.rs` serves it.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -59,7 +59,7 @@ pub(super) enum Fault {
     Protocol(#[from] Violation),
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    #[error("the client went away {0}")]
+    #[error("the client disconnected {0}")]
     Vanished(&'static str),
 }
 

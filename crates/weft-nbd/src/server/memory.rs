@@ -16,7 +16,7 @@
 //!
 //! A client that holds part of the pool, and neither sends the rest of its payload nor reads its
 //! replies, must not block clients that would. So the pool remembers since when the first in line
-//! has waited; see [`Pool::is_stuck`] and what the server does then (`doorman.rs`).
+//! has waited; see [`Pool::is_stuck`] and what the server does then (`admission.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

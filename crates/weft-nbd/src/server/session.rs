@@ -1,4 +1,4 @@
-//! What a connection does: its handshake, its requests, its two tasks, its end.
+//! The life of a connection: its handshake, its two tasks, its requests, its end.
 
 use std::rc::Rc;
 
@@ -51,7 +51,7 @@ pub(super) async fn run(server: &Rc<Inner>, connection: &Rc<Connection>) -> Opti
     // Leaving without `DISC` is no error where the protocol allows it.
     fault
         .or_else(|| read.err().map(|fault| fault.to_string()))
-        .or_else(|| written.err().map(|error| format!("the client took no answer: {error}")))
+        .or_else(|| written.err().map(|error| format!("cannot send to the client: {error}")))
 }
 
 async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<Leave, Fault> {

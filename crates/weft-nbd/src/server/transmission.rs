@@ -247,7 +247,7 @@ impl Service {
                 ticket.memory = Some(work_share(&self.server, connection, end - at).await);
             }
             if is_over() {
-                let text = "the server is shutting down: only part of the range was dealt with";
+                let text = "the server is shutting down: only part of the range was processed";
                 return Err(ExportError::new(Errno::Shutdown, text));
             }
             let piece_end = (at - at % granularity).saturating_add(granularity).min(end);

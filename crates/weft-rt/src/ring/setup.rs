@@ -86,9 +86,11 @@ fn check_features(uring: IoUring) -> io::Result<IoUring> {
 fn explain(error: io::Error) -> io::Error {
     let hint = match error.raw_os_error() {
         Some(libc::EPERM) => {
-            "it is switched off: see sysctl kernel.io_uring_disabled, or the policy of the container"
+            "it is disabled: check sysctl kernel.io_uring_disabled and the container's policy"
         }
-        Some(libc::ENOSYS) => "this kernel or container has none: Linux 5.11 or later is needed",
+        Some(libc::ENOSYS) => {
+            "this kernel or container does not have it: Linux 5.11 or later is needed"
+        }
         Some(libc::ENOMEM) => "too little locked memory: raise `ulimit -l`",
         Some(libc::EMFILE | libc::ENFILE) => "too many open files: raise `ulimit -n`",
         _ => "Linux 5.11 or later is needed",

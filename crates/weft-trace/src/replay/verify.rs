@@ -283,7 +283,7 @@ impl Tracker {
         }
         let expected: Vec<String> = may_hold.iter().map(ToString::to_string).collect();
         let found = match found {
-            Found::Write(write) => format!("write {write}, which was overwritten before"),
+            Found::Write(write) => format!("write {write}, which had been overwritten"),
             Found::Torn(write) => format!("a damaged block with the stamp of write {write}"),
             Found::OtherBlock(other) => {
                 format!("the data of offset {}", other.saturating_mul(self.block_bytes))

@@ -26,7 +26,7 @@ impl<'a> Examined<'a> {
     }
 }
 
-async fn look(opener: &Opener, place: &str) -> Result<MemberReport, Failure> {
+async fn examine_one(opener: &Opener, place: &str) -> Result<MemberReport, Failure> {
     let disk = opener.open(place, true).await?;
     weft_array::examine(&*disk).await.map_err(|e| Failure::new(e.to_string()))
 }
@@ -38,7 +38,7 @@ pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
     let (reports, unread) = thread::run(move |opener: Opener| async move {
         let (mut reports, mut unread) = (Vec::new(), None);
         for place in &places {
-            match look(&opener, place).await {
+            match examine_one(&opener, place).await {
                 Ok(report) => reports.push(report),
                 Err(failure) => unread = unread.or(Some(failure)),
             }

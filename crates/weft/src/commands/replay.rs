@@ -19,7 +19,7 @@ use weft_trace::replay::{
 use weft_trace::{Info, ReadOptions, Record, TraceError};
 
 use crate::cli::{FitName, ReplayArgs};
-use crate::commands::trace::{Told, explain, find, survey, workload};
+use crate::commands::trace::{TraceSummary, explain, find, survey, workload};
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::lab::replay::Modelled;
 use crate::members::{Opener, Place};
@@ -45,7 +45,7 @@ enum Source {
 /// The requests to replay.
 struct Load {
     source: Source,
-    told: Told,
+    summary: TraceSummary,
     volumes: Volumes,
     requests: u64,
     /// Whether it holds writes or trims.
@@ -69,7 +69,7 @@ impl Load {
             Some(_) => u64::MAX,
             None => WORKLOAD_REQUESTS,
         });
-        let told = Told {
+        let summary = TraceSummary {
             name: workload.name.clone(),
             format: None,
             generated: Some(format!("{label} – {}", workload.about)),
@@ -78,19 +78,19 @@ impl Load {
         };
         let changes = workload.read_ppm < 1_000_000;
         let source = Source::Workload { workload: Box::new(workload), seed: args.seed };
-        Ok(Self { source, told, volumes, requests, changes })
+        Ok(Self { source, summary, volumes, requests, changes })
     }
 
     fn of_file(path: &Path, args: &ReplayArgs, silent: bool) -> Result<Self, Failure> {
-        let mut told = survey(path, &args.how, args.requests, silent)?;
-        let has = told.info.requests;
+        let mut summary = survey(path, &args.how, args.requests, silent)?;
+        let has = summary.info.requests;
         if has == 0 {
             return Err(Failure::new(format!("{} holds no requests", path.display())));
         }
         let requests = args.requests.unwrap_or(has);
         if requests > has {
             let looped = format!("looped: {requests} requests of {has}, time shifted");
-            told.generated = Some(match told.generated.take() {
+            summary.generated = Some(match summary.generated.take() {
                 Some(generated) => format!("{generated}; {looped}"),
                 None => looped,
             });
@@ -98,10 +98,10 @@ impl Load {
         let options = ReadOptions { format: args.how.format, skip_bad: args.how.skip_bad };
         Ok(Self {
             source: Source::File { path: path.to_owned(), options },
-            volumes: told.info.volumes(),
+            volumes: summary.info.volumes(),
             requests,
-            changes: told.info.writes + told.info.trims > 0,
-            told,
+            changes: summary.info.writes + summary.info.trims > 0,
+            summary,
         })
     }
 
@@ -129,13 +129,13 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
     {
         return Err(Failure::usage(format!(
             "{} contains writes, which would destroy the contents of {target}",
-            load.told.name
+            load.summary.name
         ))
         .hint("--overwrite carries them out, --reads-only skips them"));
     }
     // A modelled target has no contents to destroy.
     let writes = (args.overwrite || modelled.is_some() && !args.reads_only) && load.changes;
-    let put = Put {
+    let replay = Replay {
         records: load.records(),
         volumes: load.volumes.clone(),
         options: options_of(args, writes),
@@ -148,9 +148,9 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
         (None, Some(target)) => target.clone(),
         (None, None) => return Err(Failure::usage("name a TARGET or a --model")),
     };
-    let Done { outcome: found, size_bytes, fit, fold } = match modelled {
-        Some(modelled) => modelled.run(put)?,
-        None => to_target(target.clone(), writes, put)?,
+    let Replayed { outcome: found, size_bytes, fit, fold } = match modelled {
+        Some(modelled) => modelled.run(replay)?,
+        None => to_target(target.clone(), writes, replay)?,
     };
     if let Some(path) = &args.csv {
         fs::write(path, report::trace::csv(&found.series))
@@ -162,16 +162,16 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
         Fit::Scale => "scale",
     };
     if json {
-        let told = &load.told;
+        let summary = &load.summary;
         let answer = json!({
-            "trace": { "name": told.name, "format": told.format, "generated": told.generated, "read": told.read },
+            "trace": { "name": summary.name, "format": summary.format, "generated": summary.generated, "read": summary.read },
             "target": { "name": target, "size_bytes": size_bytes },
             "fit": fit, "fold": fold, "outcome": found,
         });
         output::answer(&answer)?;
     } else {
-        outln!("{} on {target} ({})", load.told.name, size::show(size_bytes));
-        load.told.generated.iter().for_each(|generated| outln!("  {generated}"));
+        outln!("{} on {target} ({})", load.summary.name, size::show(size_bytes));
+        load.summary.generated.iter().for_each(|generated| outln!("  {generated}"));
         let source = size::show(load.volumes.total_bytes());
         match fit {
             "exact" => {}
@@ -193,8 +193,8 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
     }
 }
 
-/// A load to put on a target.
-pub struct Put {
+/// A load to replay on a target.
+pub struct Replay {
     records: Box<dyn Iterator<Item = Result<Record, TraceError>>>,
     volumes: Volumes,
     options: Options,
@@ -204,27 +204,27 @@ pub struct Put {
 }
 
 /// The result.
-pub struct Done {
+pub struct Replayed {
     outcome: replay::Outcome,
     size_bytes: u64,
     fit: Fit,
     fold: u64,
 }
 
-impl Put {
+impl Replay {
     /// Replays it to `disk`.
-    pub async fn to(self, rt: &Rt, disk: Rc<dyn Disk>, live: Live) -> Result<Done, Failure> {
+    pub async fn to(self, rt: &Rt, disk: Rc<dyn Disk>, live: Live) -> Result<Replayed, Failure> {
         let (size_bytes, sector) = (disk.info().size_bytes, disk.info().sector_bytes);
         let fit = choose(self.fit, &self.volumes, size_bytes);
         let map = AddressMap::new(&self.volumes, size_bytes, sector, fit);
         show_progress(rt, &live, self.goal, self.silent);
         let outcome = replay::run(rt, disk, &map, self.records, &self.options, &live).await;
-        Ok(Done { outcome: outcome.map_err(explain)?, size_bytes, fit, fold: map.fold() })
+        Ok(Replayed { outcome: outcome.map_err(explain)?, size_bytes, fit, fold: map.fold() })
     }
 }
 
 /// Replays to a real target, in real time.
-fn to_target(target: String, writes: bool, put: Put) -> Result<Done, Failure> {
+fn to_target(target: String, writes: bool, replay: Replay) -> Result<Replayed, Failure> {
     thread::run(move |opener: Opener| async move {
         if let Place::Path(path) = Place::of(&target)
             && !path.exists()
@@ -242,7 +242,7 @@ fn to_target(target: String, writes: bool, put: Put) -> Result<Done, Failure> {
             None => Live::new(),
         };
         stop_on_signals(&opener.rt, &live)?;
-        put.to(&opener.rt, disk, live).await
+        replay.to(&opener.rt, disk, live).await
     })
 }
 

@@ -47,7 +47,7 @@ fn list(json: bool) -> Outcome {
 
 /// What to report about a trace.
 #[derive(Debug, Serialize)]
-pub struct Told {
+pub struct TraceSummary {
     /// The file, or the workload.
     pub name: String,
     /// The format, if it is a file.
@@ -61,11 +61,11 @@ pub struct Told {
 }
 
 fn info(args: &InfoArgs, json: bool) -> Outcome {
-    let told = survey(&find(&args.file), &args.how, None, json)?;
+    let summary = survey(&find(&args.file), &args.how, None, json)?;
     if json {
-        answer(&told)?;
+        answer(&summary)?;
     } else {
-        out!("{}", report::trace::show(&told));
+        out!("{}", report::trace::show(&summary));
     }
     Ok(())
 }
@@ -76,7 +76,7 @@ pub fn survey(
     how: &TraceFile,
     requests: Option<u64>,
     silent: bool,
-) -> Result<Told, Failure> {
+) -> Result<TraceSummary, Failure> {
     let mut reader = open(file, how)?;
     let at = reader.progress();
     let mut progress = Progress::new("reading", at.total_bytes(), silent);
@@ -93,7 +93,7 @@ pub fn survey(
         }
     }
     drop(progress);
-    Ok(Told {
+    Ok(TraceSummary {
         name: file.display().to_string(),
         format: Some(reader.format()),
         generated: reader.label().map(str::to_owned),

@@ -37,7 +37,7 @@ pub fn wipe(
         for place in &places {
             // Claimed even to examine it: a disk in use is refused, not examined.
             let disk = opener.open(place, false).await?;
-            let what = look(&*disk, zero).await?;
+            let what = erasable(&*disk, zero).await?;
             disks.push((disk, Wiped { disk: place.clone(), what }));
         }
         for (disk, wiped) in &disks {
@@ -81,7 +81,7 @@ pub fn wipe(
 }
 
 /// What can be erased on a disk.
-async fn look(disk: &dyn weft_disk::Disk, zero: bool) -> Result<Option<String>, Failure> {
+async fn erasable(disk: &dyn weft_disk::Disk, zero: bool) -> Result<Option<String>, Failure> {
     let name = &disk.info().name;
     match contents(disk).await.map_err(|e| Failure::new(e.to_string()))? {
         None => Ok(None),

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::control::protocol::{Answer, Envelope, Request, VERSION};
-use crate::control::table::{CONNECTIONS_MAX, Connections, Doing, Place, Welcome};
-use crate::daemon::sparing::SparingLog;
+use crate::control::table::{Activity, Admission, CONNECTIONS_MAX, Connections, Place};
+use crate::daemon::limited_log::LimitedLog;
 use crate::failure::Failure;
 
 /// A longer request is refused.
@@ -57,16 +57,16 @@ pub fn start(
     let connections = Connections::default();
     let table = connections.clone();
     let accept = move || {
-        let lines = SparingLog::default();
+        let lines = LimitedLog::default();
         for stream in listener.incoming() {
-            let welcome = stream.and_then(|stream| Ok((table.welcome(&stream)?, stream)));
-            let (place, stream) = match welcome {
-                Ok((Welcome::Free(place), stream)) => (place, stream),
-                Ok((Welcome::Displaced(place), stream)) => {
+            let admission = stream.and_then(|stream| Ok((table.admit(&stream)?, stream)));
+            let (place, stream) = match admission {
+                Ok((Admission::Free(place), stream)) => (place, stream),
+                Ok((Admission::Displaced(place), stream)) => {
                     lines.line("closed an idle control connection to make room");
                     (place, stream)
                 }
-                Ok((Welcome::Full, stream)) => {
+                Ok((Admission::Full, stream)) => {
                     lines.line("refused a command: too many others are in progress");
                     refuse(stream);
                     continue;
@@ -111,16 +111,16 @@ fn serve(stream: UnixStream, place: &Place, pass: &dyn Fn(Call) -> bool) -> io::
     stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let mut lines = Lines { stream, bytes: Vec::new(), descriptor: None };
     while let Some(line) = lines.next()? {
-        if !place.note(Doing::Working) {
+        if !place.note(Activity::Working) {
             return Ok(());
         }
         let answer = match parse(&line) {
             Ok(request) => forward(request, lines.descriptor.take(), pass),
             Err(failure) => Answer::Error(failure.into()),
         };
-        place.note(Doing::Answering(Instant::now()));
+        place.note(Activity::Answering(Instant::now()));
         write_answer(&mut lines.stream, &answer)?;
-        place.note(Doing::Listening(Instant::now()));
+        place.note(Activity::Listening(Instant::now()));
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ pub const CONNECTIONS_MAX: usize = 32;
 
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
+pub enum Activity {
     /// It waits for a request since then.
     Listening(Instant),
     /// Its request is being carried out.
@@ -41,7 +41,7 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     stream: UnixStream,
-    doing: Doing,
+    activity: Activity,
 }
 
 /// A connection's place in the table, left on drop.
@@ -53,7 +53,7 @@ pub struct Place {
 
 /// The result for a new connection.
 #[derive(Debug)]
-pub enum Welcome {
+pub enum Admission {
     /// A place was free.
     Free(Place),
     /// Another connection was closed to make room.
@@ -72,16 +72,16 @@ impl Connections {
     ///
     /// # Errors
     /// The process has no descriptor left.
-    pub fn welcome(&self, stream: &UnixStream) -> io::Result<Welcome> {
+    pub fn admit(&self, stream: &UnixStream) -> io::Result<Admission> {
         let stream = stream.try_clone()?;
         let mut table = self.lock();
         let full = table.entries.len() >= CONNECTIONS_MAX;
         if full {
-            let waiting = table.entries.iter().filter_map(|(number, entry)| match entry.doing {
-                Doing::Listening(since) | Doing::Answering(since) => Some((since, *number)),
-                Doing::Working => None,
+            let waiting = table.entries.iter().filter_map(|(number, entry)| match entry.activity {
+                Activity::Listening(since) | Activity::Answering(since) => Some((since, *number)),
+                Activity::Working => None,
             });
-            let Some((_, number)) = waiting.min() else { return Ok(Welcome::Full) };
+            let Some((_, number)) = waiting.min() else { return Ok(Admission::Full) };
             if let Some(entry) = table.entries.remove(&number) {
                 // Its thread reads the end of the stream.
                 let _ = entry.stream.shutdown(Shutdown::Both);
@@ -89,15 +89,17 @@ impl Connections {
         }
         let number = table.next;
         table.next += 1;
-        table.entries.insert(number, Entry { stream, doing: Doing::Listening(Instant::now()) });
+        table
+            .entries
+            .insert(number, Entry { stream, activity: Activity::Listening(Instant::now()) });
         let place = Place { table: self.clone(), number };
-        Ok(if full { Welcome::Displaced(place) } else { Welcome::Free(place) })
+        Ok(if full { Admission::Displaced(place) } else { Admission::Free(place) })
     }
 
     /// Waits until every request has been answered, for at most `patience`.
     pub async fn wait_answered(&self, rt: &Rt, patience: Nanos) {
         let deadline = rt.now().saturating_add(patience);
-        let listens = |entry: &Entry| matches!(entry.doing, Doing::Listening(_));
+        let listens = |entry: &Entry| matches!(entry.activity, Activity::Listening(_));
         while !self.lock().entries.values().all(listens) && rt.now() < deadline {
             rt.sleep(MILLISECOND).await;
         }
@@ -106,10 +108,10 @@ impl Connections {
 
 impl Place {
     /// Records what the connection does now. False: its place was given to another.
-    pub fn note(&self, doing: Doing) -> bool {
+    pub fn note(&self, activity: Activity) -> bool {
         let mut table = self.table.lock();
         let entry = table.entries.get_mut(&self.number);
-        entry.map(|entry| entry.doing = doing).is_some()
+        entry.map(|entry| entry.activity = activity).is_some()
     }
 }
 

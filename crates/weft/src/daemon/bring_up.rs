@@ -32,18 +32,18 @@ use weft_rt::{Nanos, SECOND};
 
 use crate::cli::ServeArgs;
 use crate::control::protocol::{NotStarted, UnusedDisk};
-use crate::daemon::scan::{self, FoundArray, LOOKED_FOR_AGAIN, Scan, SearchPlace};
+use crate::daemon::scan::{self, FoundArray, SCANNED_AGAIN, Scan, SearchPlace};
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, log, notify};
 use crate::failure::{Failure, Outcome};
 use crate::thread;
 
 /// Time between two scans during `--wait`.
-const LOOK_SOON: Nanos = SECOND / 2;
+const SCAN_SOON: Nanos = SECOND / 2;
 /// Time between two scans later, while something changes.
-const LOOK_EVERY: Nanos = 5 * SECOND;
+const SCAN_EVERY: Nanos = 5 * SECOND;
 /// The same after many scans without change.
-const LOOK_SELDOM: Nanos = 60 * SECOND;
+const SCAN_SELDOM: Nanos = 60 * SECOND;
 
 /// The arrays and disks that are not served.
 #[derive(Debug)]
@@ -156,13 +156,13 @@ impl Daemon {
         let deadline = self.opener.rt.now().saturating_add(wait);
         loop {
             let waiting = self.opener.rt.now() < deadline;
-            self.look(if waiting { Patience::Wait } else { Patience::Now }).await?;
+            self.scan_and_start(if waiting { Patience::Wait } else { Patience::Now }).await?;
             let nothing_yet = self.arrays.borrow().is_empty();
             if !waiting || !nothing_yet && !self.pending.is_incomplete() {
                 break;
             }
             notify::extend_timeout();
-            self.opener.rt.sleep(LOOK_SOON).await;
+            self.opener.rt.sleep(SCAN_SOON).await;
         }
         self.pending.is_up.set(true);
         let pending = &self.pending;
@@ -183,7 +183,7 @@ impl Daemon {
         if let Some(disk) = pending.unused.borrow().iter().find(|disk| disk.attention) {
             let failure = Failure::new(format!("{}: {}", disk.disk, disk.why));
             // The daemon ends, so it will not search again.
-            let hint = disk.hint.as_deref().filter(|hint| *hint != LOOKED_FOR_AGAIN);
+            let hint = disk.hint.as_deref().filter(|hint| *hint != SCANNED_AGAIN);
             return Err(failure.hint(hint.unwrap_or("check the name, and that you may read it")));
         }
         let places = pending.places.borrow();
@@ -193,28 +193,28 @@ impl Daemon {
     }
 
     /// Scans again, as long as something is missing, until the daemon stops.
-    pub(super) async fn keep_looking(self: Rc<Self>) {
-        let mut pause = LOOK_EVERY;
+    pub(super) async fn keep_scanning(self: Rc<Self>) {
+        let mut pause = SCAN_EVERY;
         while !self.stopping.get() {
             self.opener.rt.sleep(pause).await;
             if !self.pending.is_incomplete() || self.stopping.get() {
-                pause = LOOK_EVERY;
+                pause = SCAN_EVERY;
                 continue;
             }
-            let news = self.look(Patience::Settled).await.unwrap_or(false);
-            pause = if news { LOOK_EVERY } else { (pause * 2).min(LOOK_SELDOM) };
+            let news = self.scan_and_start(Patience::Settled).await.unwrap_or(false);
+            pause = if news { SCAN_EVERY } else { (pause * 2).min(SCAN_SELDOM) };
         }
     }
 
     /// Scans now, at a user's request.
-    pub(super) async fn look_now(&self) {
-        if let Err(failure) = self.look(Patience::Now).await {
+    pub(super) async fn scan_now(&self) {
+        if let Err(failure) = self.scan_and_start(Patience::Now).await {
             log::line(&format!("could not scan for disks: {failure}"));
         }
     }
 
     /// Scans all places and starts what can be started. Returns whether anything changed.
-    async fn look(&self, patience: Patience) -> Result<bool, Failure> {
+    async fn scan_and_start(&self, patience: Patience) -> Result<bool, Failure> {
         let scan = self.scan(&[]).await?;
         let _turn = self.starting.acquire(1).await;
         let arrays_before = self.arrays.borrow().len();
@@ -228,7 +228,7 @@ impl Daemon {
             let places: Vec<String> = found.members.iter().map(|m| m.place.clone()).collect();
             let settled = self.pending.last_seen.borrow().get(&found.id) == Some(&places);
             seen.insert(found.id, places);
-            if let Some(array) = self.keeps_from_starting(found, &scan.arrays) {
+            if let Some(array) = self.reason_not_to_start(found, &scan.arrays) {
                 not_started.extend(array);
                 continue;
             }
@@ -282,7 +282,7 @@ impl Daemon {
 
     /// What keeps an array from starting automatically: `None` if nothing does, an empty list item
     /// if the array was not asked for at all.
-    fn keeps_from_starting(
+    fn reason_not_to_start(
         &self,
         found: &FoundArray,
         all: &[FoundArray],

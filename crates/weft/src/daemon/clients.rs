@@ -3,11 +3,11 @@
 use weft_nbd::Server;
 use weft_nbd::server::Event;
 
-use crate::daemon::sparing::SparingLog;
+use crate::daemon::limited_log::LimitedLog;
 
 /// From now on logs problems with clients of `server`.
 pub fn log_events(server: &Server) {
-    let lines = SparingLog::default();
+    let lines = LimitedLog::default();
     server.on_event(move |event| match event {
         Event::Refused => {
             lines.line("refused an NBD client: all connections are taken by active clients");

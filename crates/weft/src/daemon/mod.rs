@@ -14,12 +14,12 @@ mod export;
 #[cfg(debug_assertions)]
 mod injected;
 mod isolation;
+pub mod limited_log;
 pub mod log;
 mod notify;
 mod requests;
 mod scan;
 mod served;
-pub mod sparing;
 mod start;
 mod watch;
 
@@ -241,7 +241,7 @@ impl Daemon {
                     drop(self.opener.rt.spawn(async move {
                         #[cfg(debug_assertions)]
                         injected::panic_point("SIGHUP");
-                        daemon.look_now().await;
+                        daemon.scan_now().await;
                     }));
                 }
                 Some(Message::Signal(signal)) => {
@@ -268,7 +268,7 @@ impl Daemon {
         let names: Vec<String> = self.arrays.borrow().keys().cloned().collect();
         names.iter().for_each(|name| self.announce(name));
         notify::systemd("READY=1");
-        drop(self.opener.rt.spawn(self.clone().keep_looking()));
+        drop(self.opener.rt.spawn(self.clone().keep_scanning()));
         drop(self.opener.rt.spawn(self.clone().watch_members()));
     }
 

@@ -92,7 +92,7 @@ impl Daemon {
             let names: Vec<&str> = arrays.keys().map(String::as_str).collect();
             match names.as_slice() {
                 [] => failure.hint("no array is; `weft start DISK…` starts one"),
-                _ => failure.hint(format!("these are: {}", names.join(", "))),
+                _ => failure.hint(format!("served arrays: {}", names.join(", "))),
             }
         })
     }

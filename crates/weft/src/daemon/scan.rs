@@ -20,11 +20,11 @@ use crate::members::{Opener, Place, absolute};
 /// Smaller files in a folder are ignored: none can be a member.
 const MEMBER_BYTES_MIN: u64 = 64 << 10;
 /// The hint for a disk that cannot be opened now.
-pub const LOOKED_FOR_AGAIN: &str =
+pub const SCANNED_AGAIN: &str =
     "weft looks for it again every few seconds; if it is gone for good, leave it out";
 
 /// Disks examined at the same time: one that does not answer must not hold up the others.
-const LOOKS_MAX: usize = 32;
+const EXAMINED_MAX: usize = 32;
 
 /// Where to search: a disk, or a folder.
 #[derive(Debug, Clone)]
@@ -87,13 +87,13 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
             Err(failure) => scan.unused.push(unused(text, &failure, *named)),
         }
     }
-    let looks = candidates.into_iter().map(|(is_missed, place)| async move {
-        let found = look(opener, &place).await;
+    let examined = candidates.into_iter().map(|(is_missed, place)| async move {
+        let found = examine(opener, &place).await;
         (is_missed, place, found)
     });
-    let mut looks = stream::iter(looks).buffered(LOOKS_MAX);
+    let mut examined = stream::iter(examined).buffered(EXAMINED_MAX);
     let mut arrays: BTreeMap<Id, FoundArray> = BTreeMap::new();
-    while let Some((is_missed, place, found)) = looks.next().await {
+    while let Some((is_missed, place, found)) = examined.next().await {
         match found {
             Ok(Some(superblock)) => {
                 let id = superblock.array_id;
@@ -111,7 +111,7 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
             Err((failure, damaged)) => {
                 let failure = match damaged {
                     true => failure,
-                    false => failure.hint(LOOKED_FOR_AGAIN),
+                    false => failure.hint(SCANNED_AGAIN),
                 };
                 scan.unused.push(unused(&place, &failure, damaged || is_missed));
             }
@@ -209,7 +209,7 @@ impl FoundArray {
 
 /// The superblock of the disk, if it is a member; otherwise the reason, and whether it is a damaged
 /// member.
-async fn look(opener: &Opener, place: &str) -> Result<Option<Superblock>, (Failure, bool)> {
+async fn examine(opener: &Opener, place: &str) -> Result<Option<Superblock>, (Failure, bool)> {
     let disk = opener.open(place, true).await.map_err(|error| (error.failure, false))?;
     read_superblock(&*disk).await.map_err(|e| {
         let failure = Failure::new(e.to_string());

@@ -49,7 +49,7 @@ impl Identity {
 }
 
 /// What became of `disk`, which was `identity` when it was opened; `None` if it is still there.
-fn what_became(disk: &str, identity: Identity) -> Option<String> {
+fn fate_of(disk: &str, identity: Identity) -> Option<String> {
     let there = match fs::metadata(disk) {
         Ok(data) if Identity::from(&data) == identity => return None,
         Ok(_) => true,
@@ -88,7 +88,7 @@ impl Daemon {
             }
             let look = move || -> Vec<(String, VanishedDisk)> {
                 let became = |(array, disk, id): (String, String, Identity)| {
-                    let what = what_became(&disk, id)?;
+                    let what = fate_of(&disk, id)?;
                     Some((array, VanishedDisk { disk, what }))
                 };
                 watched.into_iter().filter_map(became).collect()

@@ -103,7 +103,7 @@ fn figures(names: &[String], runs: &LabRuns, json: bool) -> Result<Vec<Figure>, 
     } else {
         let find = |name: &String| {
             Experiment::find(name).map_err(|e| {
-                Failure::usage(e.to_string()).hint("`weft lab list` says what each one shows")
+                Failure::usage(e.to_string()).hint("`weft lab list` describes them")
             })
         };
         names.iter().map(find).collect::<Result<_, _>>()?

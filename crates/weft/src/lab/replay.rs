@@ -11,7 +11,7 @@ use weft_sim::{Model, ModelDisk, ModelOptions, lab_rt};
 use weft_trace::replay::{DiskTimes, Live};
 
 use crate::cli::ModelledArgs;
-use crate::commands::replay::{Done, Put};
+use crate::commands::replay::{Replay, Replayed};
 use crate::failure::Failure;
 
 /// A modelled target.
@@ -65,27 +65,32 @@ impl Modelled {
     }
 
     /// Replays requests to it.
-    pub fn run(self, put: Put) -> Result<Done, Failure> {
+    pub fn run(self, replay: Replay) -> Result<Replayed, Failure> {
         let rt = lab_rt();
         rt.clone().block_on(async move {
             match self.array.clone() {
-                Some(setup) => self.to_array(&rt, setup, put).await,
-                None => self.to_disk(&rt, put).await,
+                Some(setup) => self.to_array(&rt, setup, replay).await,
+                None => self.to_disk(&rt, replay).await,
             }
         })
     }
 
-    async fn to_disk(&self, rt: &Rt, put: Put) -> Result<Done, Failure> {
+    async fn to_disk(&self, rt: &Rt, replay: Replay) -> Result<Replayed, Failure> {
         let options = ModelOptions { size_bytes: self.disk_bytes, ..ModelOptions::default() };
         let disk = ModelDisk::open(rt, self.model, options);
-        put.to(rt, disk.clone(), Live::watching(Rc::new(One(disk)))).await
+        replay.to(rt, disk.clone(), Live::watching(Rc::new(One(disk)))).await
     }
 
-    async fn to_array(&self, rt: &Rt, setup: ArraySetup, put: Put) -> Result<Done, Failure> {
+    async fn to_array(
+        &self,
+        rt: &Rt,
+        setup: ArraySetup,
+        replay: Replay,
+    ) -> Result<Replayed, Failure> {
         let title = self.title();
         let array = self.array_of(rt, setup).await;
         let array = Rc::new(array.map_err(|e| Failure::new(format!("{title}: {e}")))?);
-        put.to(rt, array.target(), Live::watching(array)).await
+        replay.to(rt, array.target(), Live::watching(array)).await
     }
 
     async fn array_of(&self, rt: &Rt, setup: ArraySetup) -> Result<ModelledArray, ModelledError> {

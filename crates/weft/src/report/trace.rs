@@ -6,21 +6,21 @@ use std::time::Duration;
 use weft_trace::replay::{Latency, Outcome, Point};
 use weft_trace::{ReadStats, Sizes};
 
-use crate::commands::trace::Told;
+use crate::commands::trace::TraceSummary;
 use crate::size;
 
 /// Volumes shown one by one.
 const DEVICES_SHOWN: usize = 20;
 
 /// The statistics of a trace.
-pub fn show(told: &Told) -> String {
-    let info = &told.info;
-    let mut text = told.name.clone();
-    if let Some(format) = told.format {
+pub fn show(summary: &TraceSummary) -> String {
+    let info = &summary.info;
+    let mut text = summary.name.clone();
+    if let Some(format) = summary.format {
         let _ = write!(text, " ({format})");
     }
     text.push('\n');
-    if let Some(generated) = &told.generated {
+    if let Some(generated) = &summary.generated {
         let _ = writeln!(text, "  {generated}");
     }
     let _ = writeln!(
@@ -73,7 +73,7 @@ pub fn show(told: &Told) -> String {
     if info.devices.len() > DEVICES_SHOWN {
         let _ = writeln!(text, "  … and {} more devices", info.devices.len() - DEVICES_SHOWN);
     }
-    text + &told.read.as_ref().map(show_read).unwrap_or_default()
+    text + &summary.read.as_ref().map(show_read).unwrap_or_default()
 }
 
 /// Irregularities found while reading.

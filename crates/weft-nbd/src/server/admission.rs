@@ -21,10 +21,10 @@ use weft_rt::{MILLISECOND, Rt, SECOND};
 use super::connection::{Connection, Stage};
 use super::{Event, Inner, session};
 
-/// Connections beyond the bound that may exist for the moment in which displaced ones end.
+/// Connections beyond the limit that may exist for a moment, while displaced ones end.
 const DISPLACED_MAX: usize = 16;
 
-/// A connection that was made so recently is not displaced although it made no request yet.
+/// A connection younger than this is not displaced, although it has made no request yet.
 const UNUSED_AGE_MIN: u64 = SECOND;
 
 /// Accepts connections until the server stops.
@@ -44,7 +44,7 @@ pub(super) async fn accept(server: Rc<Inner>, listener: Fd) {
         match accepted {
             Ok(fd) => welcome(&server, fd),
             Err(error) => {
-                // Out of descriptors or memory: it may pass.
+                // Out of descriptors or memory: this may pass.
                 server.emit(Event::AcceptFailed(error.to_string()));
                 server.rt.sleep(100 * MILLISECOND).await;
             }
@@ -81,7 +81,7 @@ fn ended(server: &Inner, id: u64, fault: Option<String>) {
     server.emit(Event::Disconnected { connection: id, fault });
 }
 
-/// Whether there is a place for one more; displaces a connection if need be.
+/// Whether there is a place for one more connection; displaces one if necessary.
 fn make_room(server: &Inner) -> bool {
     let connections = server.connections.borrow();
     let max = server.config.connections_max;
@@ -100,14 +100,14 @@ fn make_room(server: &Inner) -> bool {
     drop(connections);
     match leaves {
         Some(connection) => {
-            connection.cut("all places were taken, and it had asked for nothing yet");
+            connection.cut("the client had sent no request, and another needed the place");
             true
         }
         None => false,
     }
 }
 
-/// Disconnects clients that keep others waiting, or us for too long.
+/// Disconnects clients that make other clients, or the server, wait for too long.
 pub(super) async fn watch(rt: Rt, server: Weak<Inner>) {
     loop {
         let Some(inner) = server.upgrade() else { return };
@@ -122,14 +122,14 @@ pub(super) async fn watch(rt: Rt, server: Weak<Inner>) {
             let handshake = connection.stage.get() == Stage::Handshake;
             let waiting_ns = connection.waiting_since().map_or(0, |since| now - since);
             if handshake && now - connection.since > config.handshake_timeout {
-                connection.cut("its handshake took too long");
+                connection.cut("the handshake took too long");
             } else if waiting_ns > config.stall_timeout {
-                connection.cut("it kept us waiting for too long");
+                connection.cut("the client stalled for too long");
             } else if waiting_ns > config.stall_timeout_contended {
                 if connection.draining.get() {
-                    connection.cut("it took no answers while the server waited for it to end");
+                    connection.cut("the client read no answers while the server was stopping");
                 } else if stuck && connection.memory.holds_pool() {
-                    connection.cut("it kept others waiting for the memory that it held");
+                    connection.cut("the client stalled while others waited for its memory");
                 }
             }
         }

@@ -11,7 +11,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 /// Lines of one kind.
 #[derive(Debug, Default)]
-pub struct SparingLog(Mutex<State>);
+pub struct LimitedLog(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -20,7 +20,7 @@ struct State {
     left_out: u64,
 }
 
-impl SparingLog {
+impl LimitedLog {
     /// Writes a line, unless there were too many lately; the next line then reports their number.
     pub fn line(&self, text: &str) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
