@@ -92,7 +92,7 @@ fn a_daemon_serves_on_when_its_log_and_its_output_cannot_be_written() {
         drop(serve);
         wait_until("the daemon to serve", || {
             assert!(daemon.is_running(), "{what}: the daemon ended");
-            bench.command(&["status"]).output().expect("start weft").status.success()
+            bench.command(&["status", "t"]).output().expect("start weft").status.success()
         });
         if n == 2 {
             let mut first = [0; 16];

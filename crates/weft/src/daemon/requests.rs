@@ -91,7 +91,7 @@ impl Daemon {
             }
             let names: Vec<&str> = arrays.keys().map(String::as_str).collect();
             match names.as_slice() {
-                [] => failure.hint("no array is; `weft start DISK…` starts one"),
+                [] => failure.hint("the daemon serves no array; `weft start DISK…` starts one"),
                 _ => failure.hint(format!("served arrays: {}", names.join(", "))),
             }
         })
