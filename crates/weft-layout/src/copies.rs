@@ -1,7 +1,7 @@
 //! RAID-10 as md places it. A stripe is one data unit and its copies; n slots, c copies:
 //!
 //! * **near**: units are laid out row by row, each c times in a row. n need not be a multiple
-//!   of c: the copies of a unit may then lie in neighbouring rows.
+//!   of c: the copies of a unit may then be in adjacent rows.
 //! * **far**: the disks are cut in c sections. Section 0 is a RAID-0; section i is the same with
 //!   everything i slots further to the right.
 //! * **offset**: as far, but row by row: each RAID-0 row is followed by its c−1 shifted copies.

@@ -3,7 +3,7 @@
 //!
 //! Units are assigned in order to the n columns of a *block*, stripe after stripe, w units each;
 //! after lcm(w, n) units the block ends flush with a row. Within a stripe the columns are
-//! neighbours, so they differ. Columns become slots by a permutation that changes from block to
+//! adjacent, so they differ. Columns become slots by a permutation that changes from block to
 //! block: `slot = (base[column] + shift) mod n`, the shift going through 0..n before the next base
 //! is taken (a "permutation development"; Schwarz, Steinberg and Burkhard, "Permutation
 //! Development Data Layout (PDDL) Disk Array Declustering", HPCA 1999). Development makes every

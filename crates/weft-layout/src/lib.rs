@@ -76,7 +76,7 @@ pub enum LayoutError {
     /// No rotation of that name.
     #[error("unknown layout '{given}'; known: {known}")]
     UnknownAlgorithm {
-        /// What was given.
+        /// The given name.
         given: String,
         /// All names.
         known: String,

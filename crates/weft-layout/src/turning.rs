@@ -2,7 +2,7 @@
 //! which slot changes, with a short period. RAID-0, 1, 4, 5, 6, `rs`, LRC and DRC all do this; they
 //! differ in a small table, with a line of slots for each turn.
 //!
-//! **Local groups** (LRC, DRC) occupy k/l + 1 neighbouring slots each, the group's base data and
+//! **Local groups** (LRC, DRC) occupy k/l + 1 adjacent slots each, the group's base data and
 //! its parity; the global parities come last:
 //!
 //! ```text

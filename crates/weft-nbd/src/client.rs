@@ -56,7 +56,7 @@ pub struct NbdOptions {
     pub read_only: bool,
     /// How long it may take to resolve a name, connect and shake hands, all together.
     pub connect_timeout: Nanos,
-    /// How long a request may take, all told; the disk is gone if one takes longer.
+    /// Total time that a request may take; the disk is gone if one takes longer.
     pub request_timeout: Nanos,
     /// Attempts to reconnect where that is safe; 0: never.
     pub reconnect_attempts: u32,
@@ -311,7 +311,7 @@ impl Shared {
         }
     }
 
-    /// The link is no more.
+    /// The link has ended.
     async fn lost(self: Rc<Self>, link: &Link, reason: String) {
         if matches!(*self.state.borrow(), State::Gone(_)) {
             return;

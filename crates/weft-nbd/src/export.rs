@@ -91,7 +91,7 @@ pub trait Export {
     /// Makes durable what completed before.
     fn flush(&self) -> DoneFuture<'_, ExportError>;
 
-    /// `len` bytes from `offset` are not needed any more; what they read as is not promised.
+    /// `len` bytes from `offset` are no longer needed; what they read as is undefined.
     fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError>;
 
     /// `len` bytes from `offset` read as zeros afterwards; `may_trim` allows deallocation.

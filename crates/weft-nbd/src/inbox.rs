@@ -18,7 +18,7 @@ pub(crate) const INBOX_BYTES: usize = 128 << 10;
 /// Payloads from here on are received directly, in bytes.
 const DIRECT_BYTES_MIN: usize = 32 << 10;
 
-/// A payload is received in steps of so many bytes, so that one sees it come.
+/// A payload is received in steps of this many bytes, so that progress is visible.
 const STEP_BYTES: usize = 1 << 20;
 
 /// The receiving end of a connection.

@@ -14,9 +14,9 @@ use weft_rt::{Buf, Frozen, Nanos, Rt};
 
 /// Messages of one send, at most (each is a head and perhaps data).
 const BATCH_MESSAGES: usize = 32;
-/// No further message joins a send of so many bytes.
+/// No further message joins a send of this many bytes.
 const BATCH_BYTES: usize = 256 << 10;
-/// Bytes handed to the kernel at a time, so that one sees them go.
+/// Bytes passed to the kernel at a time, so that progress is visible.
 const STEP_BYTES: usize = 1 << 20;
 
 /// Messages on their way out; `T` is what each holds until it has been sent.
@@ -218,7 +218,7 @@ impl<T> Outbox<T> {
     }
 }
 
-/// Takes off all of `parts` that lies beyond the first [`STEP_BYTES`].
+/// Removes everything in `parts` beyond the first [`STEP_BYTES`].
 fn split_step(parts: &mut Vec<Frozen>) -> Vec<Frozen> {
     let mut room = STEP_BYTES;
     for (at, part) in parts.iter_mut().enumerate() {

@@ -234,7 +234,7 @@ impl Server {
         Ok(())
     }
 
-    /// Serves `name` no longer: no client can choose it, and those that use it are let go once
+    /// Stops serving `name`: no client can choose it, and those that use it are disconnected once
     /// their requests in flight have ended (at most [`ServerConfig::shutdown_grace`]). Returns
     /// whether there was such an export.
     pub async fn remove_export(&self, name: &str) -> bool {

@@ -56,7 +56,7 @@ fn owing(served: &Served, count: usize, sent: usize) -> Vec<Raw> {
     clients
 }
 
-/// A read, a write and a read of it, of so many bytes.
+/// A read, a write and a read of it, of this many bytes.
 fn works_with(client: &mut Raw, len: usize) {
     let size = u32::try_from(len).expect("short");
     client.send(CMD_WRITE, 1, 0, size);
@@ -280,7 +280,7 @@ fn trims_and_zeroes_of_a_client_that_vanished_end_and_give_its_place_back() {
             gone.send(CMD_WRITE_ZEROES, cookie, 0, 2 << 20);
         }
     }
-    // A client comes in as soon as the others are let go.
+    // A new client is accepted as soon as the others are disconnected.
     wait_until("a place", || {
         let mut raw = Raw(Raw::dial(&served));
         let mut greeting = [0; 1];
@@ -311,7 +311,7 @@ fn trims_and_zeroes_end_when_the_server_stops() {
     raw.send(CMD_TRIM, 1, 0, 4 << 20);
     wait_until("the trim to be under way", || pieces(&seen) > 3);
     served.begin_stop();
-    // It is said that not all was done.
+    // The error says that only part was done.
     assert_eq!(raw.reply(), (1, 108));
     assert!(raw.at_end());
     served.stop();

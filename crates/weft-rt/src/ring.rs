@@ -11,7 +11,7 @@
 //! **Bounds.** There are two kinds of slots, with fixed numbers: for disk operations, which end by
 //! themselves, and for socket operations, which wait for a peer. So idle clients can never take the
 //! slots that disks need. An operation that finds no free slot waits in line. The completion queue
-//! holds one entry for every slot and its cancellation; if it overflows all the same, the kernel
+//! holds one entry for every slot and its cancellation; if it overflows nevertheless, the kernel
 //! keeps the rest and the next turn fetches it.
 //!
 //! **System calls.** Operations are only queued when they are polled; the executor's turn ends in

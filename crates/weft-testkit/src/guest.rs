@@ -27,7 +27,8 @@ use crate::need::{Need, find_tool, have, skip};
 use crate::process::{Process, command};
 use crate::scratch::Scratch;
 
-/// After this long a guest is taken to hang, unless told otherwise; far above what scripts need.
+/// A guest that runs for longer is considered hung, unless configured otherwise; far above what
+/// scripts need.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// The guest's memory. The host gives what is touched, some 200 MiB after booting.
@@ -43,7 +44,7 @@ pub struct Guest {
     patience: Duration,
 }
 
-/// What became of the script.
+/// The result of a script.
 #[derive(Debug)]
 pub struct GuestOutcome {
     /// The script's exit status; `None` if the guest ended before it did, or hung.
@@ -64,8 +65,8 @@ struct Kernel {
 
 impl Guest {
     /// A guest that sees the folder `host` as `/host`, if this machine can run one: with QEMU,
-    /// busybox, mdadm, and a kernel in the user's cache or below `$WEFT_GUEST_KERNEL`. If not, that
-    /// is said as of a test that is skipped.
+    /// busybox, mdadm, and a kernel in the user's cache or below `$WEFT_GUEST_KERNEL`. Otherwise
+    /// the test is reported as skipped.
     #[must_use]
     pub fn find(host: &Path) -> Option<Self> {
         if !have(&["qemu-system-x86_64", "busybox", "mdadm"].map(Need::Tool)) {
@@ -104,7 +105,7 @@ impl Guest {
         self
     }
 
-    /// How long it may take, a quarter of an hour unless told.
+    /// The time limit, a quarter of an hour by default.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

@@ -57,7 +57,7 @@ pub struct DeviceInfo {
     pub bytes: u64,
     /// Bytes touched by reads and writes, in whole blocks.
     pub footprint_bytes: u64,
-    /// The end of the highest request, in bytes: the volume is at least so large.
+    /// The end of the highest request, in bytes: the minimum size of the volume.
     pub end_bytes: u64,
 }
 

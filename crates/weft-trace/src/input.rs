@@ -1,7 +1,7 @@
 //! The input of a trace: a file or any reader, decompressed while it is read.
 //!
 //! Compression is recognised by its magic number, not by the file's name. Files made of several
-//! members, streams or frames one behind the other (`cat a.gz b.gz`) are read to their end. A
+//! members, streams or frames (`cat a.gz b.gz`) are read to their end. A
 //! window larger than [`WINDOW_BYTES_MAX`] is refused, so that no file can ask for all of memory.
 
 use std::cell::Cell;
@@ -100,7 +100,7 @@ pub(crate) fn fill<R: BufRead + ?Sized>(source: &mut R) -> io::Result<&[u8]> {
     source.fill_buf()
 }
 
-/// Zstandard frames, one behind the other; checksums are verified where there are any.
+/// A sequence of Zstandard frames; checksums are verified where present.
 struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,

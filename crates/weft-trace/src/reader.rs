@@ -48,7 +48,7 @@ pub struct ReadOptions {
 /// Irregularities found so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ReadStats {
-    /// Requests given.
+    /// Requests returned.
     pub requests: u64,
     /// Damaged lines or records that were skipped.
     pub bad: u64,
@@ -107,7 +107,7 @@ pub struct Reader {
     window: BinaryHeap<Reverse<Held>>,
     window_len: usize,
     numbered: u64,
-    /// The trace's own time of the first request given.
+    /// The trace's own time of the first request returned.
     zero_ns: Option<u64>,
     last_ns: u64,
     ended: bool,

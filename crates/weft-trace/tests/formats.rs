@@ -24,7 +24,7 @@ fn holds(format: Format, bytes: &[u8], expected: &[Record]) {
     assert_eq!(read_all(bytes, &named).0, expected);
 }
 
-/// What is said about the first damaged place, and how much is read when it is skipped.
+/// The message about the first damaged place, and how much is read when it is skipped.
 #[track_caller]
 fn refused(bytes: &[u8], format: Format, why: &str, rest: u64) {
     let options = ReadOptions { format: Some(format), skip_bad: false };

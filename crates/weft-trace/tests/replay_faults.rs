@@ -88,7 +88,7 @@ fn addresses_are_not_rounded() {
     }
 }
 
-/// A failed request is told, and takes part in no mean.
+/// A failed request is reported, and counts in no mean.
 #[test]
 fn failures_are_not_passed_over() {
     let rt = seeded_rt(4);

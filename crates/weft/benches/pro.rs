@@ -35,7 +35,7 @@ const WORKLOAD: &str = "pro-financial";
 /// More than any rebuild needs.
 const REQUESTS: &str = "40000";
 const ROUNDS: usize = 3;
-/// The healthy array is measured for so long before.
+/// The healthy array is measured for this long before.
 const HEALTHY_S: &str = "15";
 const REPLAY: [&str; 7] =
     ["replay", "--trace", "load.csv", "--fit", "exact", "--overwrite", "--json"];

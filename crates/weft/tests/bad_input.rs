@@ -213,7 +213,7 @@ fn a_client_that_speaks_another_language_is_answered_and_others_go_on() {
     bench.terminate();
 }
 
-/// A mistake: what was typed, the exit code, what is said to be wrong, and what to do next.
+/// A mistake: the command, the exit code, the expected message, and the expected hint.
 type Mistake = (&'static str, i32, &'static str, &'static str);
 
 #[track_caller]
@@ -225,7 +225,7 @@ fn answered(bench: &Bench, mistakes: &[Mistake]) {
         let said = bench.refused(&args, *code);
         let both = said.contains(wrong) && said.contains(next);
         assert!(both, "weft {typed} should say `{wrong}` and `{next}`, but says\n{said}");
-        // What a program is told is the same, as one object.
+        // The JSON error says the same, as one object.
         let told = bench.refused(&[&["--json"], &args[..]].concat(), *code);
         let told = told.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
         let told: serde_json::Value = serde_json::from_str(told).expect("an object");

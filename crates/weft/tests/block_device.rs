@@ -157,7 +157,7 @@ fn a_dead_daemon_gives_errors_not_hangs_and_can_be_cleaned_up() {
     };
     wait_until("the device to fail", || !read().success());
     attached.bench.weft(&["detach", "tank"]);
-    // The same array again, as good as before.
+    // The same array again, intact.
     attached.bench.serve(&["."]);
     let device = attached.bench.weft(&["attach", "tank", "--block-size", "4096"]);
     assert!(device.starts_with("/dev/loop"), "{device}");

@@ -51,7 +51,7 @@ fn must(bench: &Bench, commands: &[&str]) {
     assert!(!text.contains("failed") && output.status.success(), "{text}\n{}", bench.log());
 }
 
-/// Starts a write of so much that finds no space under `d0`.
+/// Starts a write that is too long for the space under `d0`.
 fn write_that_waits(bench: &Bench, len: &str) -> Process {
     let mut qemu = client(bench, &[&format!("write -P 2 4M {len}")]);
     let process = Process::spawn(qemu.stdout(Stdio::null()).stderr(Stdio::null()));

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const COPIES: [u64; 2] = [128 << 10, 256 << 10];
 const HEADER: usize = 48;
 
-/// What is said instead.
+/// The expected message.
 type Change = fn(&mut Value);
 
 /// Changes what both copies of a member's superblock say, and seals them again.

@@ -181,7 +181,7 @@ fn administration(story: &mut Story) {
     story.does(&["fail", "t", "d8"], "weft fail");
     story.does(&["throttle", "t", "--max", "unlimited"], "weft throttle");
 
-    // Scrubs: one under way, one that finds something, and what a person is told of both.
+    // Scrubs: one running, one that finds mismatches, and the text for both.
     story.ends(&["scrub", "u", "status"], 1, None);
     story.does(&["throttle", "t", "--max", "1M"], "weft throttle");
     story.does(&["scrub", "t", "--no-wait"], "weft scrub");

@@ -95,7 +95,7 @@ fn a_member_that_failed_is_given_back_by_command() {
     assert!(said.contains("added as a spare"), "{said}");
     bench.weft(&["rebuild", "t"]);
     assert_eq!(bench.status("t")["state"], "healthy");
-    // One that was not there at a start is taken by itself at the next.
+    // A member that was absent at a start is taken back automatically at the next.
     bench.terminate();
     bench.serve(&["d0", "d2"]);
     assert_eq!(states(&bench), ["t degraded"]);

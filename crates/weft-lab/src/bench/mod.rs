@@ -32,7 +32,7 @@ const FILLS: usize = 16;
 /// After the fill the disks rest this long, until their buffers have drained.
 const REST: u64 = 2000 * MILLISECOND;
 
-/// Reads find rebuilt data in steps of so much.
+/// Granularity in which reads find rebuilt data.
 const REGION: u64 = 1 << 20;
 
 /// The parameters that all benches of an experiment share.

@@ -116,7 +116,7 @@ mod tests {
             assert_eq!(found.len(), 1);
             let_go.await;
 
-            // It is given up in time, and leaves only so many threads behind.
+            // It is given up in time, and leaves only a bounded number of threads behind.
             let mut held = Vec::new();
             for _ in 0..THREADS_MAX {
                 let (release, lookup) = hold();

@@ -50,7 +50,7 @@ pub fn put_data_chunk_head(out: &mut Vec<u8>, cookie: u64, offset: u64, len: usi
     out.extend_from_slice(U64::new(offset).as_bytes());
 }
 
-/// Appends a structured reply that says no more than that it went well.
+/// Appends a structured reply that only reports success.
 pub fn put_empty_chunk(out: &mut Vec<u8>, cookie: u64) {
     put_chunk_head(out, cookie, CHUNK_NONE, true, 0);
 }

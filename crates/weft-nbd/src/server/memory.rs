@@ -27,7 +27,7 @@ use weft_rt::{Nanos, Rt};
 
 use super::ServerConfig;
 
-/// Requests of so many bytes at most may take the part of the pool that is kept for them.
+/// Requests of at most this many bytes may take the reserved part of the pool.
 const MEDIUM_BYTES_MAX: usize = 1 << 20;
 
 /// The memory that connections share.

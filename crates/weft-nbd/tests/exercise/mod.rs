@@ -92,7 +92,7 @@ fn requests(input: &[u8]) {
     }
 }
 
-/// A read of so many bytes, which the chunks of an input are taken to answer.
+/// A read of this many bytes, which the chunks of an input are taken to answer.
 const READ_BYTES: usize = 64;
 
 fn responses(input: &[u8]) {

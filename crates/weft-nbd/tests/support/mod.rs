@@ -47,8 +47,8 @@ pub struct RamExport {
     pub allocated: RefCell<Vec<bool>>,
     pub block: BlockSizes,
     pub read_only: bool,
-    /// Reads, writes, trims and zeroes that begin below `slow_below` take so long; 0: they complete
-    /// at once.
+    /// Reads, writes, trims and zeroes that begin below `slow_below` take this long; 0: they
+    /// complete at once.
     pub delay: Cell<Nanos>,
     pub slow_below: u64,
     /// Where trims and zeroes are cut.

@@ -1,7 +1,7 @@
 //! Operations on stream sockets.
 //!
 //! All of them wait for a peer, so all are cancelled when their future is dropped. A receive or
-//! send that was dropped may have moved some bytes: the stream is then of no more use, and its
+//! send that was dropped may have moved some bytes: the stream is then useless, and its
 //! owner closes it.
 
 use std::io;
@@ -212,7 +212,7 @@ impl Ring {
     }
 
     /// Ends every operation on `fd` that has been submitted and still waits: those give
-    /// `ECANCELED`. What a server does before it lets go of a listener or a client.
+    /// `ECANCELED`. A server does this before it closes a listener or a client.
     pub fn cancel(&self, fd: &Fd) {
         let which = types::CancelBuilder::fd(fd.raw()).all();
         self.0.push(&opcode::AsyncCancel2::new(which).build().user_data(Tag::Cancel.encode()));

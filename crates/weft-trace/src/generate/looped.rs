@@ -15,9 +15,9 @@ pub struct Looped<F, I> {
     round: Option<I>,
     /// Requests of one round at most.
     excerpt: u64,
-    /// Requests still to be given.
+    /// Requests still to return.
     left: u64,
-    /// Requests of this round given.
+    /// Requests of this round returned.
     given: u64,
     shift_ns: u64,
     last_ns: u64,
@@ -29,7 +29,7 @@ where
     F: FnMut() -> Result<I, TraceError>,
     I: Iterator<Item = Result<Record, TraceError>>,
 {
-    /// `requests` requests made of the first `excerpt` (`None`: all) of the trace that `open`
+    /// `requests` requests from the first `excerpt` (`None`: all) of the trace that `open`
     /// opens.
     pub fn new(open: F, excerpt: Option<u64>, requests: u64) -> Self {
         Self {

@@ -33,7 +33,7 @@ impl Rng {
         u64::try_from(wide >> 64).unwrap_or(0)
     }
 
-    /// True so many times of a million.
+    /// True with a probability in millionths.
     pub(crate) fn chance(&mut self, ppm: u32) -> bool {
         self.below(1_000_000) < u64::from(ppm)
     }

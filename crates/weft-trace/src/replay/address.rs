@@ -72,7 +72,7 @@ impl Volumes {
         self.0.iter().map(|(device, bytes)| (*device, *bytes))
     }
 
-    /// Bytes of all of them, one behind the other. Saturates.
+    /// Bytes of all volumes together. Saturates.
     pub fn total_bytes(&self) -> u64 {
         self.0.values().fold(0, |sum, bytes| sum.saturating_add(padded(*bytes)))
     }

@@ -33,7 +33,7 @@ pub fn all_at_once(rt: &Rt, bytes: u64, service_ns: Nanos) -> (Rc<dyn Disk>, Fau
     (Rc::new(disk), faults)
 }
 
-/// A request at so many milliseconds.
+/// A request at this time in milliseconds.
 pub fn at_ms(at_ms: u64, op: Op, offset: u64, len: u64) -> Record {
     Record { at_ns: at_ms * MILLISECOND, device: 0, offset, len, op }
 }

@@ -153,8 +153,6 @@ pub struct ReplayArgs {
     /// Where to send the requests: an NBD URI, a block device or a file
     #[arg(required_unless_present = "model", conflicts_with = "model")]
     pub target: Option<String>,
-    #[command(flatten)]
-    pub modelled: ModelledArgs,
     /// Trace to replay, plain or compressed with gzip, xz or zstd; also looked up in $WEFT_TRACES
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -203,6 +201,9 @@ pub struct ReplayArgs {
     /// Verify every block read that the replay wrote before, and all of those at the end
     #[arg(long, requires = "overwrite")]
     pub verify: bool,
+    // Last, since its heading applies to all options that follow.
+    #[command(flatten)]
+    pub modelled: ModelledArgs,
 }
 
 /// A modelled target, in virtual time.

@@ -51,8 +51,8 @@ impl Store {
         Ok(Self { rt, disk })
     }
 
-    /// Writes the files and flushes; `at` is told how many bytes are written. Files that have
-    /// become unreadable are skipped.
+    /// Writes the files and flushes; `at` is called with the number of bytes written. Files that
+    /// have become unreadable are skipped.
     pub fn write(
         &mut self,
         files: &[Source],

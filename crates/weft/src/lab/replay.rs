@@ -107,7 +107,7 @@ fn code_called(text: &str) -> Result<CodeSpec, Failure> {
     text.parse().map_err(|e| Failure::usage(format!("--code {text}: {e}")))
 }
 
-/// A modelled disk by itself.
+/// A single modelled disk.
 struct One(Rc<ModelDisk>);
 
 impl DiskTimes for One {

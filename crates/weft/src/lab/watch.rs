@@ -50,7 +50,7 @@ impl Pace {
         f64::from(experiment.processor_s) / self.shared_by * slower
     }
 
-    /// An experiment took so long.
+    /// Records how long an experiment took.
     pub fn took(&mut self, experiment: &Experiment, seconds: f64) {
         self.expected_s += f64::from(experiment.processor_s) / self.shared_by;
         self.took_s += seconds;

@@ -27,7 +27,7 @@ pub const NONE: usize = usize::MAX;
 /// What the test's thread does to the disks.
 #[derive(Debug)]
 pub struct Faults {
-    /// Writes to superblocks take so many milliseconds.
+    /// Writes to superblocks take this many milliseconds.
     pub delay_ms: AtomicU64,
     /// This disk answers nothing but errors.
     pub failed: AtomicUsize,
