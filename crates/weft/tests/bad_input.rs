@@ -305,7 +305,7 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
             (
                 "scrub t wait --repair",
                 2,
-                "--repair is for a scrub that is started",
+                "--repair applies only when a scrub is started",
                 "→ `weft scrub",
             ),
             ("throttle t --max 1K", 1, "1 KiB/s, is below the minimum, 1 GiB/s", "→ give both"),

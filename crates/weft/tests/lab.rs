@@ -18,7 +18,9 @@ fn experiments_are_listed_and_run() {
     }
     assert!(list.contains("takes about") && list.contains("a moment"), "{list}");
     let said = bench.weft(&["lab", "run", "drc-table1", "drc-fig11", "--seed", "5"]);
-    for part in ["seed 5", "no trace", "paper 125", "error in the paper", "equation 1", "ours/paper"] {
+    for part in
+        ["seed 5", "no trace", "paper 125", "error in the paper", "equation 1", "ours/paper"]
+    {
         assert!(said.contains(part), "no `{part}` in\n{said}");
     }
     let json = bench.weft(&["lab", "run", "drc-table1", "--json"]);

@@ -102,9 +102,8 @@ fn figures(names: &[String], runs: &LabRuns, json: bool) -> Result<Vec<Figure>, 
         Experiment::all()
     } else {
         let find = |name: &String| {
-            Experiment::find(name).map_err(|e| {
-                Failure::usage(e.to_string()).hint("`weft lab list` describes them")
-            })
+            Experiment::find(name)
+                .map_err(|e| Failure::usage(e.to_string()).hint("`weft lab list` describes them"))
         };
         names.iter().map(find).collect::<Result<_, _>>()?
     };
