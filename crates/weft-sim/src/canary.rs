@@ -1,9 +1,8 @@
-//! Canaries: the engine, with one of its guarantees taken away. A simulator that does not notice is
-//! of no use.
+//! Canaries: the engine with one of its guarantees removed. The simulator must notice each.
 //!
-//! The product has no such switches. The fault sits between the engine and its disks, which then do
-//! not what the engine asked for, but tell it that they did: to all that can be seen from outside
-//! that is an engine that forgot to ask.
+//! The product has no such switches. A canary sits between the engine and its disks: it drops or
+//! delays an operation and reports success. From outside this looks like an engine that forgot to
+//! do it.
 
 use std::cell::Cell;
 use std::io;
@@ -15,46 +14,46 @@ use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt};
 
 use crate::format::SUPERBLOCKS;
 use crate::rng::mix;
-use crate::violation::Violation;
+use crate::violation::ViolationKind;
 
-/// In a page of the region map: the checksum, and the first region's flags.
+/// Offsets in a page of the region map: the checksum, and the flags of the first region.
 const MAP_CRC_AT: usize = 8;
 const MAP_FLAGS_AT: usize = 64;
 const MAP_DIRTY: u8 = 2;
 
-/// How late a superblock lands for which the engine did not wait.
+/// The longest delay of a superblock for which the engine seems not to wait.
 const LATE_MAX: Nanos = 200 * MILLISECOND;
 
-/// What the engine seems to have forgotten.
+/// What the engine seems to omit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canary {
     /// Flushes.
     Flush,
-    /// To have durable what must be durable on return (FUA), data and metadata.
+    /// FUA of writes, data and metadata.
     Fua,
-    /// To wait for the writes of a stripe before it acknowledges.
+    /// Waiting for the writes of a stripe before acknowledging.
     WaitForWrites,
-    /// To write partial parity to the log.
+    /// Writing partial parity to the log.
     Log,
-    /// To apply the log after a crash.
+    /// Applying the log after a crash.
     Replay,
-    /// To mark regions dirty.
+    /// Marking regions dirty.
     DirtyMark,
-    /// To tell the superblocks of those that are left who was excluded.
+    /// Recording an exclusion in the superblocks of the remaining members.
     Exclusion,
-    /// To wait until they have it before it acknowledges what relies on that.
+    /// Waiting for that record before acknowledging a request that relies on it.
     WaitForExclusion,
-    /// To write what it has reconstructed before it counts as rebuilt.
+    /// Writing reconstructed data before it counts as rebuilt.
     Rebuild,
-    /// To zero what is to read as zeros.
+    /// Zeroing what is to read as zeros.
     Zeroes,
-    /// To go on for as long as the rules of membership allow: when one member fails it counts the
-    /// others as failed in the same moment, and stops.
-    GoOn,
+    /// Continuing as long as the membership rules allow: when one member fails, the engine takes
+    /// the others for failed at the same moment, and stops.
+    Continue,
 }
 
 impl Canary {
-    /// All of them.
+    /// All canaries.
     pub const ALL: [Self; 11] = [
         Self::Flush,
         Self::Fua,
@@ -66,32 +65,33 @@ impl Canary {
         Self::WaitForExclusion,
         Self::Rebuild,
         Self::Zeroes,
-        Self::GoOn,
+        Self::Continue,
     ];
 
-    /// What it makes the engine do wrong. Anything else that a run finds is not this canary.
-    pub fn violations(self) -> &'static [Violation] {
+    /// The violations that this canary can cause. Any other violation does not count as catching
+    /// it.
+    pub fn violations(self) -> &'static [ViolationKind] {
         match self {
-            Self::GoOn => &[Violation::RequestFailed, Violation::CommandFailed],
-            _ => &[Violation::WrongRead],
+            Self::Continue => &[ViolationKind::RequestFailed, ViolationKind::CommandFailed],
+            _ => &[ViolationKind::WrongRead],
         }
     }
 }
 
-/// A disk that the engine forgets something about.
+/// A disk layer that drops or delays what the canary omits.
 #[derive(Debug)]
-pub(crate) struct Forgotten<D> {
+pub(crate) struct CanaryDisk<D> {
     pub rt: Rt,
     pub disk: Rc<D>,
     pub canary: Canary,
     pub area: Area,
-    /// The array works: data was written.
-    pub works: Cell<bool>,
-    /// When the last superblock lands for which the engine does not wait.
+    /// The array is in use: data was written.
+    pub in_use: Cell<bool>,
+    /// When the last delayed superblock is stored.
     pub late: Cell<Nanos>,
 }
 
-impl<D> Forgotten<D> {
+impl<D> CanaryDisk<D> {
     fn is_log(&self, offset: u64) -> bool {
         (self.area.log_offset..self.area.log_offset + self.area.log_bytes).contains(&offset)
     }
@@ -104,7 +104,7 @@ impl<D> Forgotten<D> {
         offset >= self.area.data_offset
     }
 
-    fn forgets(&self, offset: u64, opts: WriteOpts) -> bool {
+    fn drops_write(&self, offset: u64, opts: WriteOpts) -> bool {
         match self.canary {
             Canary::Log => self.is_log(offset),
             Canary::Exclusion => SUPERBLOCKS.contains(&offset),
@@ -113,7 +113,7 @@ impl<D> Forgotten<D> {
         }
     }
 
-    fn weaken(&self, opts: WriteOpts) -> WriteOpts {
+    fn maybe_without_fua(&self, opts: WriteOpts) -> WriteOpts {
         WriteOpts { fua: opts.fua && self.canary != Canary::Fua, ..opts }
     }
 }
@@ -122,7 +122,7 @@ fn done<'a>() -> DoneFuture<'a> {
     Box::pin(std::future::ready(Ok(())))
 }
 
-/// The page with no region dirty.
+/// The page with all dirty flags cleared.
 fn without_dirty_marks(page: &Frozen) -> Frozen {
     let mut page = Buf::copy_from(page);
     page[MAP_FLAGS_AT..].iter_mut().step_by(2).for_each(|flags| *flags &= !MAP_DIRTY);
@@ -132,7 +132,7 @@ fn without_dirty_marks(page: &Frozen) -> Frozen {
     page.freeze()
 }
 
-/// CRC32C of each byte.
+/// The CRC32C of each byte value.
 const CRC_OF: [u32; 256] = {
     let mut table = [0; 256];
     let (mut byte, mut at) = (0_u32, 0);
@@ -148,7 +148,7 @@ const CRC_OF: [u32; 256] = {
     table
 };
 
-/// CRC32C.
+/// CRC32C of `bytes`.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         let [low, ..] = crc.to_le_bytes();
@@ -156,7 +156,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-impl<D: Disk + 'static> Layer for Forgotten<D> {
+impl<D: Disk + 'static> Layer for CanaryDisk<D> {
     fn below(&self) -> &dyn Disk {
         self.disk.as_ref()
     }
@@ -169,14 +169,14 @@ impl<D: Disk + 'static> Layer for Forgotten<D> {
     }
 
     fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
-        if self.forgets(offset, opts) {
+        if self.drops_write(offset, opts) {
             return done();
         }
-        self.works.set(self.works.get() || self.is_data(offset));
+        self.in_use.set(self.in_use.get() || self.is_data(offset));
         match self.canary {
-            Canary::GoOn if self.works.get() && SUPERBLOCKS.contains(&offset) => {
+            Canary::Continue if self.in_use.get() && SUPERBLOCKS.contains(&offset) => {
                 let (name, len) = (&self.disk.info().name, data.len() as u64);
-                let error = io::Error::other("as the canary has it");
+                let error = io::Error::other("refused by the canary");
                 let error = DiskError::new(name, DiskOp::Write, offset, len, error);
                 Box::pin(std::future::ready(Err(error)))
             }
@@ -185,8 +185,8 @@ impl<D: Disk + 'static> Layer for Forgotten<D> {
                 drop(self.rt.spawn(async move { disk.write(offset, data, opts).await }));
                 done()
             }
-            // It lands late.
-            Canary::WaitForExclusion if self.works.get() && SUPERBLOCKS.contains(&offset) => {
+            // The superblock is stored later.
+            Canary::WaitForExclusion if self.in_use.get() && SUPERBLOCKS.contains(&offset) => {
                 let (rt, disk) = (self.rt.clone(), self.disk.clone());
                 let now = rt.now();
                 let until = (now + mix(now) % LATE_MAX).max(self.late.get() + MILLISECOND);
@@ -200,7 +200,7 @@ impl<D: Disk + 'static> Layer for Forgotten<D> {
             Canary::DirtyMark if self.is_map(offset) && data.len() == 4096 => {
                 self.disk.write(offset, without_dirty_marks(&data), opts)
             }
-            _ => self.disk.write(offset, data, self.weaken(opts)),
+            _ => self.disk.write(offset, data, self.maybe_without_fua(opts)),
         }
     }
 
@@ -209,10 +209,10 @@ impl<D: Disk + 'static> Layer for Forgotten<D> {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
-        if self.canary == Canary::Zeroes || self.forgets(offset, opts) {
+        if self.canary == Canary::Zeroes || self.drops_write(offset, opts) {
             return done();
         }
-        self.disk.write_zeroes(offset, len, self.weaken(opts))
+        self.disk.write_zeroes(offset, len, self.maybe_without_fua(opts))
     }
 }
 

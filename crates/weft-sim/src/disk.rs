@@ -1,10 +1,9 @@
-//! A disk that exists only in the simulation: real contents, modelled speed, and every way of
-//! failing that a disk has.
+//! A simulated disk: with contents, modelled latency, and all kinds of faults.
 //!
-//! [`Platter`] is the thing that survives: contents and faults. [`SimDisk`] is the open disk of one
-//! incarnation of the program: it dies with the executor's tasks, and a new one is opened
-//! on the same platter. An operation is started at the first poll of its future and runs on in
-//! a task of its own, also when the future is dropped, as with a real disk.
+//! A [`Platter`] holds what survives a crash: contents and faults. A [`SimDisk`] is a platter that
+//! is open for one life of the program; its operations end with the executor's tasks, and the next
+//! life opens the platter again. An operation starts when its future is first polled and continues
+//! in its own task even if the future is dropped, as on a real disk.
 
 mod faults;
 mod hangs;
@@ -16,7 +15,7 @@ use std::io;
 use std::rc::Rc;
 
 pub use faults::Faults;
-use faults::{Errno, Fate};
+use faults::{Errno, WriteOutcome};
 use hangs::Hang;
 pub(crate) use hangs::Hangs;
 pub use latency::{Latency, Request, Uniform};
@@ -29,8 +28,8 @@ use crate::model::{Command, Model, Service, Station, Verb};
 use crate::rng::Rng;
 use crate::world::World;
 
-/// Contents and faults of a disk: what outlives a crash. Clones are handles of the same one;
-/// [`Platter::copy`] makes another.
+/// The contents and faults of a disk, which survive a crash. Clones share the same state;
+/// [`Platter::copy`] makes an independent one.
 #[derive(Debug, Clone)]
 pub struct Platter(Rc<RefCell<State>>);
 
@@ -47,14 +46,14 @@ struct State {
     ops: u64,
     depth: usize,
     fast_zeroes: bool,
-    /// Parts of writes are never shown before their completion.
-    calm: bool,
-    /// The sectors that were at risk when the power was cut last.
-    caught: Vec<u64>,
+    /// Reads never see part of a write before it completes.
+    whole_writes: bool,
+    /// The sectors that were at risk at the last power cut.
+    interrupted: Vec<u64>,
 }
 
 impl Platter {
-    /// An empty disk. `number` names it in traces and errors.
+    /// An empty disk. `number` identifies it in traces and errors.
     pub fn new(number: usize, size_bytes: u64, sector_bytes: u32, rng: Rng) -> Self {
         let size = size_bytes - size_bytes % u64::from(sector_bytes);
         Self(Rc::new(RefCell::new(State {
@@ -69,12 +68,13 @@ impl Platter {
             ops: 0,
             depth: 0,
             fast_zeroes: true,
-            calm: false,
-            caught: Vec::new(),
+            whole_writes: false,
+            interrupted: Vec::new(),
         })))
     }
 
-    /// Another disk with the same contents and sector faults, fast and without trouble ahead.
+    /// An independent disk with the same contents and unreadable sectors, without latency spikes
+    /// and pending faults.
     #[must_use]
     pub fn copy(&self) -> Self {
         let state = self.0.borrow();
@@ -91,8 +91,8 @@ impl Platter {
             ops: 0,
             depth: 0,
             fast_zeroes: state.fast_zeroes,
-            calm: true,
-            caught: Vec::new(),
+            whole_writes: true,
+            interrupted: Vec::new(),
         })))
     }
 
@@ -116,28 +116,28 @@ impl Platter {
         change(&mut self.0.borrow_mut().faults)
     }
 
-    /// Gives it another speed.
+    /// Sets the latency model.
     pub fn set_latency(&self, latency: Box<dyn Latency>) {
         self.0.borrow_mut().latency = latency;
     }
 
-    /// Lets some of its operations hang.
+    /// Sets which operations hang.
     pub(crate) fn set_hangs(&self, hangs: Hangs) {
         self.0.borrow_mut().hangs = hangs;
     }
 
-    /// Gives it the times of a product instead, from its next opening on: then requests are served
-    /// in the order that the product would choose, and no part of a write is seen before its end.
+    /// Uses the timing of a product from the next opening on. Requests are then served in the order
+    /// that the product would choose, and reads see no part of a write before it completes.
     pub fn set_model(&self, model: Model) {
         self.0.borrow_mut().model = Some(model);
     }
 
-    /// Whether it says that zeroing is cheap.
+    /// Sets whether the disk reports that zeroing is cheap.
     pub fn set_fast_zeroes(&self, fast: bool) {
         self.0.borrow_mut().fast_zeroes = fast;
     }
 
-    /// Whether operations are under way.
+    /// Whether operations are in progress.
     pub fn is_busy(&self) -> bool {
         self.0.borrow().depth > 0
     }
@@ -147,35 +147,35 @@ impl Platter {
         self.0.borrow().ops
     }
 
-    /// Bytes of memory that its contents take, roughly.
+    /// The memory that the contents use, approximately.
     pub fn stored_bytes(&self) -> u64 {
         self.0.borrow().media.pages() * crate::pages::PAGE
     }
 
-    /// Sectors that a power cut now could change.
+    /// The number of sectors that a power cut could change now.
     pub fn sectors_at_risk(&self) -> usize {
         self.0.borrow().media.sectors_at_risk()
     }
 
-    /// Silently changes stored bytes (whole sectors).
+    /// Changes stored bytes silently (whole sectors).
     pub fn rot(&self, offset: u64, len: u64) {
         let state = &mut *self.0.borrow_mut();
         state.media.rot(offset, len, &mut state.rng);
     }
 
-    /// Whether no sector of a range is unreadable.
+    /// Whether no sector of the range is unreadable.
     pub fn can_be_read(&self, offset: u64, len: u64) -> bool {
         let state = self.0.borrow();
         let sector = u64::from(state.sector);
         state.faults.first_unreadable(offset / sector..(offset + len).div_ceil(sector)).is_none()
     }
 
-    /// Reads the contents as they are, past every fault.
+    /// Reads the contents, ignoring faults.
     pub fn peek(&self, offset: u64, out: &mut [u8]) {
         self.0.borrow().media.read(offset, out);
     }
 
-    /// Stores bytes, past every fault and durably (for damage made by hand).
+    /// Stores bytes durably, ignoring faults (to damage a disk on purpose).
     pub fn poke(&self, offset: u64, data: &[u8]) {
         let media = &mut self.0.borrow_mut().media;
         let op = u64::MAX;
@@ -183,29 +183,29 @@ impl Platter {
         media.complete(op, Some(offset), true);
     }
 
-    /// What the power cut leaves is what the disk holds from now on.
+    /// The power is cut: draws what each sector at risk holds from now on.
     pub fn power_cut(&self) {
         let state = &mut *self.0.borrow_mut();
         state.depth = 0;
-        state.caught = state.media.power_cut(&mut state.rng);
+        state.interrupted = state.media.power_cut(&mut state.rng);
     }
 
-    /// The program was killed; the disk and its cache were not.
+    /// The program was killed; the disk keeps its cache.
     pub fn program_killed(&self) {
         let state = &mut *self.0.borrow_mut();
         state.depth = 0;
-        state.caught.clear();
+        state.interrupted.clear();
         state.media.program_killed(&mut state.rng);
     }
 
-    /// The sectors (by number, in order) that the last crash caught on their way to the medium, if
-    /// it was a power cut. They are told once.
-    pub fn take_caught(&self) -> Vec<u64> {
-        std::mem::take(&mut self.0.borrow_mut().caught)
+    /// The sectors, by number and in order, that the last crash interrupted; none if it was no
+    /// power cut. Returns them only once.
+    pub fn take_interrupted(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.borrow_mut().interrupted)
     }
 }
 
-/// An open simulated disk.
+/// A simulated disk, opened.
 #[derive(Debug)]
 pub struct SimDisk {
     info: DiskInfo,
@@ -217,18 +217,18 @@ pub struct SimDisk {
 /// An operation that has started.
 struct Started {
     op: u64,
-    /// When it ends, if the disk is no modelled product; never, if it hangs for good.
+    /// When it ends, without a product's model; `None`: it hangs until the power is cut.
     until: Option<Nanos>,
-    /// What serves it, if the disk is a modelled product.
+    /// The service by the product's model, if there is one.
     service: Option<Service>,
-    /// When part of a write becomes visible, for some.
+    /// When reads begin to see part of the write, for some writes.
     shown: Option<Nanos>,
-    /// Nothing of it reaches the disk before its end.
+    /// Nothing reaches the disk before the operation ends.
     held: bool,
 }
 
 impl SimDisk {
-    /// Opens a platter in the present incarnation.
+    /// Opens a platter for this life.
     pub fn open(world: &World, platter: &Platter) -> Rc<Self> {
         let state = platter.0.borrow();
         let info = DiskInfo {
@@ -246,7 +246,7 @@ impl SimDisk {
         DiskError::new(&info.name, op, offset, len, io::Error::from_raw_os_error(errno as i32))
     }
 
-    /// The caller broke the contract: a bug that the simulation must not forgive.
+    /// Panics if the caller broke the contract of [`Disk`].
     fn check(&self, op: DiskOp, offset: u64, len: u64, memory_aligned: bool) {
         let sector = u64::from(self.info.sector_bytes);
         let end = offset.saturating_add(len);
@@ -282,7 +282,7 @@ impl SimDisk {
             delay += longer;
         }
         let service = self.station.as_ref().map(|station| station.serve(command));
-        let hidden = state.calm || service.is_some();
+        let hidden = state.whole_writes || service.is_some();
         let held = hang.is_some() && state.hangs.holds();
         let shown =
             (!is_read && !hidden && !held && state.rng.chance(10)).then(|| state.rng.below(delay));
@@ -302,8 +302,8 @@ impl SimDisk {
         Some(Started { op, until, service, shown, held })
     }
 
-    /// Runs `body` as a task that nobody can cancel but the end of the world; what it returns is
-    /// given to the caller. With the power off nothing is ever given.
+    /// Runs `body` in a task that only the end of this life can cancel, and returns its result.
+    /// With the power off it never returns.
     fn run<T: 'static>(
         &self,
         started: Option<Started>,
@@ -365,7 +365,7 @@ impl SimDisk {
             let sectors = offset / sector..(offset + len) / sector;
             if let Some(number) = state.faults.first_unreadable(sectors) {
                 world.disk(state.number, "medium error in read", offset, len, started.op);
-                // A disk says the whole request failed; some tell the first bad sector.
+                // A disk reports that the whole request failed; some name the first bad sector.
                 let _ = number;
                 return (bad(offset, len, Errno::Io), buf);
             }
@@ -394,43 +394,43 @@ impl SimDisk {
             let media = &mut self.state.borrow_mut().media;
             media.begin(started.op, offset, len, payload);
             if started.held {
-                media.hold_up(started.op);
+                media.hold(started.op);
             }
         }
         let info = self.info.clone();
         self.run(started, move |state, world, started| {
-            let fate = if state.faults.answers() {
+            let outcome = if state.faults.answers() {
                 let allocates = state.media.allocates(offset, len);
                 let (size, range) = (state.media.size, offset..offset + len);
-                state.faults.fate(range, allocates, size, op, &mut state.rng)
+                state.faults.write_outcome(range, allocates, size, op, &mut state.rng)
             } else {
-                Fate::Fails(Errno::NoDevice)
+                WriteOutcome::Fails(Errno::NoDevice)
             };
-            let place = match fate {
-                Fate::Fails(errno) => {
+            let place = match outcome {
+                WriteOutcome::Fails(errno) => {
                     world.disk(state.number, "fails to write", offset, len, started.op);
                     state.media.abandon(started.op, &mut state.rng);
                     state.faults.failed |= errno != Errno::NoSpace;
-                    state.faults.denied.push(offset..offset + len);
+                    state.faults.failed_writes.push(offset..offset + len);
                     return Err(Self::error(&info, op, offset, len, errno));
                 }
-                Fate::Lost => {
+                WriteOutcome::Lost => {
                     world.disk(state.number, "LOSES the write", offset, len, started.op);
                     None
                 }
-                Fate::Elsewhere(other) => {
+                WriteOutcome::Elsewhere(other) => {
                     world.disk(state.number, "MISDIRECTS the write to", other, len, started.op);
                     Some(other)
                 }
-                Fate::Stored => Some(offset),
+                WriteOutcome::Stored => Some(offset),
             };
             state.media.complete(started.op, place, fua);
             world.disk(state.number, verb_done(op), offset, len, started.op);
             if let Some(place) = place {
-                state.faults.is_stored(place..place + len, u64::from(info.sector_bytes));
-                // It was given up already: who asked was told that this failed.
+                state.faults.write_stored(place..place + len, u64::from(info.sector_bytes));
+                // The engine had given the disk up: it was told that this write failed.
                 if state.faults.failed {
-                    state.faults.denied.push(place..place + len);
+                    state.faults.failed_writes.push(place..place + len);
                 }
             }
             Ok(())
@@ -491,7 +491,7 @@ impl Disk for SimDisk {
 
     fn sever(&self, _: &str) {
         let faults = &mut self.state.borrow_mut().faults;
-        faults.failed |= faults.condemned;
+        faults.failed |= faults.fail_requested;
     }
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {

@@ -1,4 +1,4 @@
-//! The engine under test, as the clients see it, and the few commands that a run gives it.
+//! The engine under test: as a volume for the clients, and the commands that a run gives it.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ fn text<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, String> {
 }
 
 impl Engine {
-    /// Creates the array of `setup` on disks.
+    /// Creates the array of `setup` on `disks`.
     pub(crate) async fn create(
         disks: Vec<Rc<dyn Disk>>,
         setup: &Setup,
@@ -45,7 +45,7 @@ impl Engine {
         text(weft_array::create(&disks, &options).await).map(drop)
     }
 
-    /// Assembles it from whatever members there are among the disks.
+    /// Assembles the array from the members among `disks`.
     pub(crate) async fn assemble(
         rt: &Rt,
         disks: Vec<Rc<dyn Disk>>,
@@ -55,7 +55,7 @@ impl Engine {
     ) -> Result<Self, String> {
         let mut members = Vec::new();
         for disk in disks {
-            // A disk that was about to become a member has no label yet.
+            // A disk that was being added when the crash came has no label yet.
             if !matches!(read_superblock(&*disk).await, Ok(None)) {
                 members.push(disk);
             }

@@ -1,14 +1,15 @@
-//! Where promises end: the part of `docs/consistency.md` that says what a crash may take when disks
-//! are lost with it, no more and no less.
+//! Where promises end: the part of `docs/consistency.md` that says what may be lost when disks are
+//! lost together with a crash.
 //!
-//! * `ppl`: what was being written **to** a disk that is lost in the same moment may be garbage.
-//!   "In the same moment" begins when the write begins, and ends when the write is durable.
-//! * `bitmap`, `none`: in the stripes and columns that were being written, all data of the lost
-//!   disks may be garbage (the write hole), also of disks lost long before.
-//! * Mirrors: any copy may be the one that is left.
+//! * `ppl`: data that was being written **to** a disk that is lost together with the crash may be
+//!   garbage. "Together" means: after the write began and before it was durable.
+//! * `bitmap`, `none`: of the stripes that were being written, at the offsets in the unit that were
+//!   being written, all data on lost disks may be garbage (the write hole), also on disks lost long
+//!   before.
+//! * Mirrors: any copy may be the one that survives.
 //!
-//! What is lost after the crash, before the volume has made itself consistent, counts like what is
-//! lost with it.
+//! A disk lost after the crash, before the volume is consistent again, counts as lost with the
+//! crash.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,29 +21,29 @@ use weft_code::UnitSet;
 use crate::engine::Engine;
 use crate::oracle::{Cut, Oracle, Tick};
 use crate::setup::{Map, Piece, Policy};
-use crate::workload::Desk;
+use crate::workload::ClientHarness;
 
-/// Slots that are lost, each with the instant from which on writes knew of it.
+/// Lost slots, each with the instant from which writes took the loss into account.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lost(BTreeMap<usize, Tick>);
 
 impl Lost {
-    /// Lost in this moment: all writes so far counted on them.
+    /// Slots that are lost now: all writes so far relied on them.
     pub(crate) fn now(slots: UnitSet) -> Self {
         Self(slots.iter().map(|slot| (slot, Tick::MAX)).collect())
     }
 
-    /// These, too, are lost in this moment.
+    /// Adds slots that are lost now.
     pub(crate) fn extend(&mut self, slots: UnitSet) {
         self.add(&Self::now(slots).0);
     }
 
-    /// These were lost before any write of which it matters.
+    /// Adds slots that were lost before any write that matters here.
     pub(crate) fn long_ago(&mut self, slots: UnitSet) {
         self.add(&slots.iter().map(|slot| (slot, 0)).collect());
     }
 
-    /// These were lost before.
+    /// Adds slots that were lost at the given instants.
     pub(crate) fn add(&mut self, lost_at: &BTreeMap<usize, Tick>) {
         for (slot, at) in lost_at {
             let known = self.0.entry(*slot).or_insert(*at);
@@ -50,8 +51,8 @@ impl Lost {
         }
     }
 
-    /// Ends the promises that the last crashes and these losses end together. Returns for how many
-    /// cells.
+    /// Ends the promises that the last crashes end together with these losses. Returns the number
+    /// of cells.
     pub(crate) fn excuse(&self, oracle: &mut Oracle, map: &Map, policy: Policy) -> u64 {
         if self.0.is_empty() {
             return 0;
@@ -62,10 +63,10 @@ impl Lost {
                 oracle.doubt(cut.cell);
                 continue;
             }
-            // A request that covers part of a sector writes the whole of it.
+            // A request for part of a sector writes the whole sector.
             let bytes = map.sectors(&oracle.bytes(&(cut.cell..cut.cell + 1)));
             for piece in map.pieces(bytes) {
-                for bytes in self.taken(map, policy, &piece, cut) {
+                for bytes in self.excused_bytes(map, policy, &piece, cut) {
                     let cells = oracle.cells_of(&bytes);
                     count += cells.filter(|cell| oracle.excuse(*cell, cut.at)).count() as u64;
                 }
@@ -74,8 +75,8 @@ impl Lost {
         count
     }
 
-    /// The bytes of the volume for which nothing is promised, since this piece was being written.
-    fn taken(
+    /// The bytes of the volume that may be garbage because this piece was being written.
+    fn excused_bytes(
         &self,
         map: &Map,
         policy: Policy,
@@ -88,16 +89,16 @@ impl Lost {
                     self.0.get(&piece.slot).is_some_and(|lost_at| cut.began <= *lost_at);
                 if counted_on { vec![piece.bytes.clone()] } else { Vec::new() }
             }
-            _ => map.beside(piece, self.0.keys().copied().collect()),
+            _ => map.data_on(piece, self.0.keys().copied().collect()),
         }
     }
 }
 
-/// Lets the desk note when the engine loses members: before it judges an answer, and at the end of
-/// a life. A task that waits for the events might be starved until after a crash.
+/// Makes the harness pass lost members on to the oracle before it checks an answer and at the end
+/// of a life. A task that waits for the engine's events might not run before the crash.
 pub(crate) fn watch_losses(
     engine: &Engine,
-    desk: &Rc<Desk>,
+    harness: &Rc<ClientHarness>,
     map: &Rc<Map>,
     lost_at: &Rc<RefCell<BTreeMap<usize, Tick>>>,
 ) {
@@ -107,10 +108,10 @@ pub(crate) fn watch_losses(
             let Event::MemberFailed { slot, .. } = event else { continue };
             lost_at.borrow_mut().insert(slot, oracle.now());
             if map.is_mirror() {
-                // Only now is it sure that no read takes the lost copy any more.
+                // Only now is it certain that no read uses the lost copy any more.
                 Lost::now(UnitSet::one(slot)).excuse(oracle, &map, Policy::Bitmap);
             }
         }
     };
-    *desk.losses.borrow_mut() = Some(Box::new(note));
+    *harness.losses.borrow_mut() = Some(Box::new(note));
 }

@@ -1,24 +1,25 @@
-//! The simulator: proves the engine by living through its disasters in virtual time.
+//! A deterministic simulator: runs the engine in virtual time against simulated disks, crashes and
+//! faults, and checks every answer.
 //!
-//! One `u64` seed decides everything – the array, the clients, which task runs next, how long a
-//! disk takes, when the power goes and what is left of each sector. The same seed gives the
-//! same run, event for event; a failure names its seed.
+//! One `u64` seed determines everything: the array, the clients, which task runs next, how long
+//! each disk operation takes, when the power is cut, and what each sector holds afterwards. The
+//! same seed gives the same run, event for event; a failure names its seed.
 //!
-//! * [`sim_rt`]: the executor of the product under a clock that jumps ([`weft_rt::VirtualTime`]).
-//! * [`model`]: how long real disks take, product by product.
-//! * [`disk`]: disks with real contents, a volatile cache, and faults.
-//! * [`oracle`]: what a volume may answer, sector by sector, before and after a crash.
-//! * [`workload`]: clients that hold every answer against the oracle.
+//! * [`sim_rt`]: the product's executor under virtual time ([`weft_rt::VirtualTime`]).
+//! * [`model`]: models of the speed of real disks.
+//! * [`disk`]: disks with contents, a volatile cache, and faults.
+//! * [`oracle`]: what each sector of a volume may hold, before and after a crash.
+//! * [`workload`]: clients that check every answer against the oracle.
 #![forbid(unsafe_code)]
 
 mod canary;
 mod clock;
 pub mod disk;
 mod engine;
-mod events;
 mod excuse;
 mod factory;
 mod format;
+mod injector;
 mod member;
 mod membership;
 pub mod model;
@@ -42,10 +43,10 @@ pub use clock::{lab_rt, sim_rt};
 pub use disk::{Faults, Latency, Platter, SimDisk, Uniform};
 pub use model::{Contents, Model, ModelDisk, ModelOptions, PluggedDisk};
 pub use oracle::Oracle;
-pub use report::{Failure, Options, Report, Story};
+pub use report::{Failure, Options, Report, Scenario};
 pub use rng::Rng;
 pub use run::run;
-pub use setup::{DiskSetup, Policy, Setup, Wishes};
+pub use setup::{DiskSetup, Policy, Setup, SetupFilter};
 pub use simulate::{Outcome, Simulation, every_cut, shrink, simulate};
-pub use violation::{Broken, Violation};
-pub use world::{Event, What, World};
+pub use violation::{Violation, ViolationKind};
+pub use world::{Event, EventKind, World};

@@ -1,8 +1,8 @@
-//! A disk of a run, whether the array has it or not.
+//! The disks of a run, members and others.
 
 use crate::disk::{Faults, Platter};
 
-/// A disk of the run.
+/// A disk of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
     pub platter: Platter,
@@ -11,14 +11,14 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// The disk works again. That does not undo what it missed: to the array it stays a member that
-    /// failed, until it is taken as a new one.
+    /// The disk works again. It still lacks the writes that it missed: to the array it is a failed
+    /// member until it is added as a new one.
     pub(crate) fn comes_back(&mut self) {
         let away = std::mem::replace(&mut self.absent, false);
         self.platter.faults(|f| {
             let failed = f.failed || f.gone || away;
-            let denied = std::mem::take(&mut f.denied);
-            *f = Faults { failed, denied, ..Faults::default() };
+            let failed_writes = std::mem::take(&mut f.failed_writes);
+            *f = Faults { failed, failed_writes, ..Faults::default() };
         });
     }
 }

@@ -1,9 +1,9 @@
-//! The rules of membership, worked out a second time from what stands on the disks.
+//! The membership rules, implemented a second time, from the superblocks on the disks.
 //!
-//! The engine refuses to start a set of disks that may be stale, and stops when most active members
-//! fail in one moment (`docs/on-disk-format.md`, "Who belongs to the array"). Both must happen
-//! exactly when the rules say so: here they are applied to the superblocks as they are on the
-//! platters, so that neither is excused otherwise.
+//! The engine refuses to start disks that may be stale, and stops when most active members fail at
+//! once (`docs/on-disk-format.md`, "Who belongs to the array"). Both must happen exactly when the
+//! rules say so. This module applies the rules to the superblocks as they are on the platters; the
+//! simulator accepts a refusal or a stop for no other reason.
 
 use std::rc::Rc;
 
@@ -17,19 +17,19 @@ use crate::disk::{Faults, Platter};
 use crate::engine::Engine;
 use crate::format::{SUPERBLOCK_COPIES, SUPERBLOCK_COPY_BYTES};
 use crate::member::Member;
-use crate::violation::{Broken, Violation};
+use crate::violation::{Violation, ViolationKind};
 
-/// The newest superblock on a disk, if it is a member's.
+/// The newest superblock on a disk, if the disk is a member.
 pub(crate) fn superblock_of(platter: &Platter) -> Option<Superblock> {
     newest_superblock(platter, |_| true)
 }
 
-/// The newest superblock on a disk of which the program in this life can know: not one whose write
-/// failed, and which is there all the same.
+/// The newest superblock on a disk that the engine knows of in this life. A superblock whose write
+/// failed does not count, even if it was stored.
 fn acknowledged_superblock_of(platter: &Platter) -> Option<Superblock> {
-    let denied = platter.faults(|f| f.denied.clone());
+    let failed_writes = platter.faults(|f| f.failed_writes.clone());
     newest_superblock(platter, |copy| {
-        denied
+        failed_writes
             .iter()
             .all(|range| range.end <= copy || copy + SUPERBLOCK_COPY_BYTES as u64 <= range.start)
     })
@@ -53,16 +53,16 @@ fn newest_superblock(platter: &Platter, counts: impl Fn(u64) -> bool) -> Option<
         .max_by_key(|superblock| superblock.seq)
 }
 
-/// The superblocks of disks, newest first, and whether each disk failed.
-fn all(
+/// The superblocks on the disks, newest first, each with whether its disk failed.
+fn known_superblocks(
     disks: &[Member],
     superblock_of: impl Fn(&Platter) -> Option<Superblock>,
 ) -> Vec<(Superblock, bool)> {
     let known = |member: &Member| {
         let own = superblock_of(&member.platter)?;
-        // A member is excluded if its metadata finds no room; if data does not, it stays.
+        // A failed metadata write excludes a member; a failed data write does not.
         let metadata = |range: &std::ops::Range<u64>| range.start < own.area.data_offset;
-        let failed = |f: &mut Faults| f.failed || f.gone || f.denied.iter().any(metadata);
+        let failed = |f: &mut Faults| f.failed || f.gone || f.failed_writes.iter().any(metadata);
         let failed = member.absent || member.platter.faults(failed);
         Some((own, failed))
     };
@@ -71,23 +71,23 @@ fn all(
     known
 }
 
-/// Those of disks that place themselves in a slot: only they may tell what the array is.
+/// The superblocks of disks that have a slot. Only these determine the state of the array.
 fn in_slots(
     disks: &[Member],
     superblock_of: impl Fn(&Platter) -> Option<Superblock>,
 ) -> Vec<(Superblock, bool)> {
-    let mut known = all(disks, superblock_of);
+    let mut known = known_superblocks(disks, superblock_of);
     known.retain(|(own, _)| matches!(own.role_of(own.self_id), Role::Slot(..)));
     known
 }
 
-/// Whether so many of the members that are active in the superblock in effect have failed that the
-/// array has to stop.
+/// Whether so many active members of the superblock in effect have failed that the array has to
+/// stop.
 pub(crate) fn must_have_stopped(disks: &[Member]) -> bool {
     lacks_majority(disks, None)
 }
 
-/// Whether it has to stop, or would, if this disk failed, too.
+/// Whether the array has to stop, or would have to if this disk failed, too.
 pub(crate) fn must_have_stopped_without(disks: &[Member], platter: &Platter) -> bool {
     lacks_majority(disks, Some(platter))
 }
@@ -99,13 +99,13 @@ fn lacks_majority(disks: &[Member], lost: Option<&Platter>) -> bool {
         let is_kept = |(own, failed): &(Superblock, bool)| !failed && Some(own.self_id) != lost;
         let kept = superblock
             .active_slots()
-            .filter(|slot| on(&known, superblock, *slot).is_some_and(is_kept));
+            .filter(|slot| member_in_slot(&known, superblock, *slot).is_some_and(is_kept));
         2 * kept.count() < superblock.active_slots().count()
     })
 }
 
-/// Whether this disk is the only one that is active in the superblock in effect: a command that
-/// excluded it would cost the array.
+/// Whether this disk is the only active member of the superblock in effect. A command that excluded
+/// it would cost the array.
 pub(crate) fn is_only_active(disks: &[Member], platter: &Platter) -> bool {
     let id = acknowledged_superblock_of(platter).map(|own| own.self_id);
     let known = in_slots(disks, acknowledged_superblock_of);
@@ -114,8 +114,8 @@ pub(crate) fn is_only_active(disks: &[Member], platter: &Platter) -> bool {
     })
 }
 
-/// What a member's disk says that is in a slot of `superblock`.
-fn on<'a>(
+/// The superblock of the member in a slot of `superblock`.
+fn member_in_slot<'a>(
     known: &'a [(Superblock, bool)],
     superblock: &Superblock,
     slot: usize,
@@ -124,19 +124,20 @@ fn on<'a>(
     known.iter().find(|(own, _)| Some(own.self_id) == id)
 }
 
-/// The superblock in effect: the newest that all have which it lists.
+/// The superblock in effect: the newest that all members listed in it have.
 fn in_effect(known: &[(Superblock, bool)]) -> Option<&Superblock> {
     let all_have = |candidate: &Superblock| {
         let listed = |slot: &usize| candidate.slots[*slot].state != SlotState::Missing;
-        let holds =
-            |slot| on(known, candidate, slot).is_some_and(|(own, _)| own.seq >= candidate.seq);
+        let holds = |slot| {
+            member_in_slot(known, candidate, slot).is_some_and(|(own, _)| own.seq >= candidate.seq)
+        };
         (0..candidate.slots.len()).filter(listed).all(holds)
     };
     known.iter().map(|(own, _)| own).find(|candidate| all_have(candidate))
 }
 
-/// The slots whose disks the newest superblock does not call active. The engine may have taken one
-/// for active that was not so on disk yet.
+/// The slots that are not active in the newest superblock. The engine may have taken a slot for
+/// active before that was on disk.
 pub(crate) fn not_active(disks: &[Member]) -> UnitSet {
     let known = in_slots(disks, superblock_of);
     let Some((newest, _)) = known.first() else { return UnitSet::new() };
@@ -148,13 +149,13 @@ pub(crate) fn not_active(disks: &[Member]) -> UnitSet {
 fn may_be_stale(disks: &[Member]) -> bool {
     let witnesses = in_slots(disks, superblock_of);
     let Some((first, _)) = witnesses.first() else { return false };
-    // Of several of one number the one that most hold counts.
+    // Of several superblocks with the same number the one on the most disks counts.
     let holders =
         |of: &Superblock| witnesses.iter().filter(|(own, _)| own.says_the_same(of)).count();
     let latest = witnesses.iter().filter(|(own, _)| own.seq == first.seq);
     let most = latest.max_by_key(|(own, _)| (holders(own), own.log_epoch));
     let newest = most.map_or(first, |(own, _)| own);
-    let known = all(disks, superblock_of);
+    let known = known_superblocks(disks, superblock_of);
     let found = |counts: &dyn Fn(&Superblock) -> bool| {
         known.iter().filter(|(own, _)| own.seq <= newest.seq && counts(own)).count()
     };
@@ -176,14 +177,14 @@ fn may_be_stale(disks: &[Member]) -> bool {
     2 * present <= active.len() || lacks_those_before
 }
 
-/// Assembles the array from the attached disks: by itself where the rule allows it, and else – what
-/// is missing is lost for good – by force, after it was refused.
+/// Assembles the array from the attached disks. Where the rules forbid it, first checks that the
+/// engine refuses, then forces it: the missing members are lost for good.
 pub(crate) fn assemble(
     rt: &Rt,
     members: &[Member],
     disks: Vec<Rc<dyn Disk>>,
     nonce: u64,
-) -> impl Future<Output = Result<Engine, Broken>> + 'static + use<> {
+) -> impl Future<Output = Result<Engine, Violation>> + 'static + use<> {
     let attached: Vec<Member> = members.iter().filter(|member| !member.absent).cloned().collect();
     let rt = rt.clone();
     async move {
@@ -199,19 +200,19 @@ pub(crate) fn assemble(
                 .unzip();
             let (before, force) = (gone(), may_be_stale(&left));
             if force && Engine::assemble(&rt, disks.clone(), false, false, nonce).await.is_ok() {
-                let text = "disks were started that may be stale";
-                return Err(Broken::new(Violation::StaleAssembly, text));
+                let text = "the engine started disks that may be stale";
+                return Err(Violation::new(ViolationKind::StaleAssembly, text));
             }
             match Engine::assemble(&rt, disks, force, false, nonce).await {
-                // What the log says found no room: whoever runs it makes some.
+                // Replaying the log needed space: the operator frees some.
                 Err(error) if is_full(&left) && error.to_lowercase().contains("no space") => {
                     left.iter().for_each(|member| member.platter.faults(|f| f.full = false));
                 }
-                // A disk went meanwhile: whoever runs it tries again without.
+                // A disk failed meanwhile: the operator tries again without it.
                 Err(_) if gone() > before && !must_have_stopped(&left) => {}
                 Err(error) => {
-                    let text = format!("assembly was refused: {error}");
-                    return Err(Broken::new(Violation::AssemblyRefused, text));
+                    let text = format!("the engine refused to assemble: {error}");
+                    return Err(Violation::new(ViolationKind::AssemblyRefused, text));
                 }
                 Ok(engine) => return Ok(engine),
             }
@@ -228,7 +229,7 @@ mod tests {
     use crate::disk::SimDisk;
     use crate::world::World;
 
-    /// A new mirror of `count`.
+    /// A new mirror on `count` disks.
     fn mirror(count: usize) -> Vec<Member> {
         let rt = sim_rt(1, 1_000_000);
         let world = World::new(&rt, 1);
@@ -286,9 +287,9 @@ mod tests {
         let disks = mirror(3);
         let data = superblock_of(&disks[0].platter).expect("a member").area.data_offset;
         disks[0].platter.faults(|f| f.gone = true);
-        disks[1].platter.faults(|f| f.denied.push(data..data + 512));
+        disks[1].platter.faults(|f| f.failed_writes.push(data..data + 512));
         assert!(!must_have_stopped(&disks));
-        disks[1].platter.faults(|f| f.denied.push(data - 512..data));
+        disks[1].platter.faults(|f| f.failed_writes.push(data - 512..data));
         assert!(must_have_stopped(&disks));
     }
 }

@@ -1,21 +1,22 @@
-//! What a volume may answer: the reference that every read is held against.
+//! The oracle: which values each part of a volume may hold. Every read is checked against it.
 //!
-//! The volume is seen as *cells* (one logical block each, or smaller pieces of odd size
-//! when unaligned requests are tried). A cell has a list of **candidates**: values that it may
-//! hold. Time is logical – every call that begins or ends a request is a tick.
+//! The volume is divided into *cells*: logical blocks, or pieces of odd sizes when unaligned
+//! requests are tested. For each cell the oracle keeps **candidates**, the values that the cell may
+//! hold. Time is logical: each start and each end of a request is a tick.
 //!
-//! * A write adds its value when it begins: from then on reads may see it. When it is acknowledged,
-//!   at tick e, every candidate whose own write had *ended before this one began* is superseded:
-//!   reads that begin later must not see it. Writes that overlapped stay candidates side by side –
-//!   until a read, alone on the cell, has seen one of them: then that is the value.
-//! * A superseded value may still come back through a power cut, until a flush that began after
-//!   it was superseded is acknowledged (or a FUA write supersedes it).
-//! * A write that failed may have happened or not; it supersedes nothing.
-//! * After a power cut every candidate is possible, and reads are held to the first answer:
-//!   what was read once must be read for ever, from whatever copy or parity it comes.
-//! * After the program alone was killed the same holds for reads; a later power cut may still
-//!   bring another candidate, as long as no flush has been acknowledged.
-//! * *Anything* is a candidate too: after a discard, and where `docs/consistency.md` says that
+//! * A write adds a candidate when it begins; reads may return it from then on. When the write is
+//!   acknowledged, at tick e, it supersedes every candidate whose write had *ended before this one
+//!   began*: reads that begin after e must not return those. Overlapping writes all remain
+//!   candidates until a read that overlaps nothing returns one of them; from then on that is the
+//!   value.
+//! * A superseded value may return after a power cut, until a flush that began after tick e is
+//!   acknowledged, or a FUA write supersedes it.
+//! * A failed write may or may not have happened; it supersedes nothing.
+//! * After a power cut all candidates are possible, and the first read decides: what was read once
+//!   must be read from then on, whichever copy or parity it comes from.
+//! * After a crash of the program alone the same holds for reads, but a later power cut may still
+//!   bring back another candidate, as long as no flush was acknowledged.
+//! * *Anything* can be a candidate, too: after a discard, and where `docs/consistency.md` says that
 //!   a promise ends (see [`Oracle::excuse`]).
 
 mod candidate;
@@ -30,18 +31,18 @@ pub use candidate::{Cut, Tick};
 use content::Contents;
 pub use content::Version;
 
-/// What kind of write it is.
+/// The kind of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes made by [`Oracle::fill`].
     Data,
     /// Zeros.
     Zero,
-    /// A discard: anything may be there afterwards.
+    /// A discard: the range may hold anything afterwards.
     Anything,
 }
 
-/// A write under way.
+/// A write in progress.
 #[derive(Debug)]
 #[must_use]
 pub struct Writing {
@@ -52,13 +53,13 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// The cells that it writes.
+    /// The cells that it covers.
     pub fn cells(&self) -> Range<usize> {
         self.cells.clone()
     }
 }
 
-/// A read under way.
+/// A read in progress.
 #[derive(Debug)]
 #[must_use]
 pub struct Reading {
@@ -66,38 +67,38 @@ pub struct Reading {
     began: Tick,
 }
 
-/// A flush under way.
+/// A flush in progress.
 #[derive(Debug)]
 #[must_use]
 pub struct Flushing(Tick);
 
-/// A read that returned what must not be there.
+/// A read that returned a value that is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
     /// The cell.
     pub cell: usize,
     /// Byte offset of the cell in the volume.
     pub offset: u64,
-    /// In words: what was found and what was allowed.
+    /// What was found and what is allowed, in words.
     pub text: String,
 }
 
-/// The reference.
+/// The reference model of a volume.
 #[derive(Debug, Clone)]
 pub struct Oracle {
     contents: Contents,
-    /// Candidates of each cell in the order of their beginning; none means: never written.
+    /// The candidates of each cell, in the order in which their writes began. Empty: never written.
     cells: Vec<Vec<Candidate>>,
     /// Cells with more than one candidate.
     open: BTreeSet<usize>,
-    /// What was being written at the last crashes, until [`Oracle::consistent_again`]: the cells
-    /// for which a disk lost later may still take promises with it.
+    /// Cells that were being written at the last crashes, until [`Oracle::consistent_again`]. Disks
+    /// lost until then may still end promises for them.
     cut: BTreeMap<usize, CutCell>,
     /// Excused cells whose contents may still change: see [`Oracle::excuse`].
-    loose: BTreeSet<usize>,
-    /// Cells with a lost copy, and when it was lost, until [`Oracle::consistent_again`].
+    unsettled: BTreeSet<usize>,
+    /// Cells that lost a copy, with the time of the loss, until [`Oracle::consistent_again`].
     doubted: BTreeMap<usize, Tick>,
-    /// When each of the reads under way began.
+    /// When each read in progress began.
     reads: BTreeSet<Tick>,
     count: usize,
     tick: Tick,
@@ -105,8 +106,8 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// A reference for `size_bytes` of zeros in cells of `cell_bytes` (16 to 4096); a rest that
-    /// fills no cell is left alone.
+    /// The oracle for a volume of `size_bytes` zeros, in cells of `cell_bytes` (16 to 4096). A last
+    /// partial cell is not used.
     pub fn new(seed: u64, size_bytes: u64, cell_bytes: usize) -> Self {
         let count = usize::try_from(size_bytes).unwrap_or(usize::MAX) / cell_bytes;
         Self {
@@ -114,7 +115,7 @@ impl Oracle {
             cells: vec![Vec::new(); count],
             open: BTreeSet::new(),
             cut: BTreeMap::new(),
-            loose: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
             doubted: BTreeMap::new(),
             reads: BTreeSet::new(),
             count,
@@ -128,7 +129,7 @@ impl Oracle {
         self.count
     }
 
-    /// Whether there is no cell at all.
+    /// Whether there are no cells.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -138,13 +139,13 @@ impl Oracle {
         self.contents.cell_bytes()
     }
 
-    /// Byte range of cells.
+    /// The byte range of `cells`.
     pub fn bytes(&self, cells: &Range<usize>) -> Range<u64> {
         let size = self.cell_bytes() as u64;
         cells.start as u64 * size..cells.end as u64 * size
     }
 
-    /// The present instant: what begins later has a greater one.
+    /// The current tick. Requests that begin later have a greater one.
     pub fn now(&self) -> Tick {
         self.tick
     }
@@ -154,17 +155,17 @@ impl Oracle {
         self.tick
     }
 
-    /// Cells that may hold one of several values (or anything): what is at risk.
+    /// Cells that may hold more than one value, or anything.
     pub fn open_cells(&self) -> impl Iterator<Item = usize> + '_ {
         self.open.iter().copied()
     }
 
-    /// Whether a cell may hold anything at all.
-    pub fn is_lost(&self, cell: usize) -> bool {
+    /// Whether a cell may hold anything.
+    pub fn may_hold_anything(&self, cell: usize) -> bool {
         self.known(cell).is_some_and(|list| list.iter().any(|c| c.version.is_any()))
     }
 
-    /// The candidates of a cell that was ever written.
+    /// The candidates of a cell that has been written.
     fn known(&self, cell: usize) -> Option<&Vec<Candidate>> {
         self.cells.get(cell).filter(|list| !list.is_empty())
     }
@@ -178,7 +179,7 @@ impl Oracle {
                 ended: Some(0),
                 acknowledged: true,
                 superseded: None,
-                buried: false,
+                unrecoverable: false,
                 settled: true,
                 at_risk: false,
             });
@@ -207,7 +208,7 @@ impl Oracle {
                 ended: None,
                 acknowledged: false,
                 superseded: None,
-                buried: false,
+                unrecoverable: false,
                 settled: false,
                 at_risk: true,
             });
@@ -216,7 +217,7 @@ impl Oracle {
         Writing { version, cells, began }
     }
 
-    /// The bytes of a write.
+    /// Fills `out` with the contents of a write.
     ///
     /// # Panics
     /// If `out` is not as long as the write.
@@ -227,7 +228,7 @@ impl Oracle {
         }
     }
 
-    /// A write ends: acknowledged or failed; durable (`fua`) or not.
+    /// A write ends. `acknowledged`: it succeeded. `fua`: it is durable.
     pub fn end_write(&mut self, write: Writing, acknowledged: bool, fua: bool) {
         let now = self.tick();
         for cell in write.cells {
@@ -243,19 +244,19 @@ impl Oracle {
             if acknowledged && fua {
                 for candidate in list.iter_mut() {
                     let before = candidate.ended.is_some_and(|end| end < write.began);
-                    candidate.buried |= before;
+                    candidate.unrecoverable |= before;
                     candidate.at_risk &= !before && candidate.version != write.version;
                 }
             }
-            self.forget_buried(cell);
+            self.drop_unrecoverable(cell);
         }
     }
 
-    /// Forgets the buried candidates that no read under way can see.
-    fn forget_buried(&mut self, cell: usize) {
+    /// Drops the unrecoverable candidates that no read in progress may return.
+    fn drop_unrecoverable(&mut self, cell: usize) {
         let oldest = self.reads.first().copied().unwrap_or(Tick::MAX);
         self.candidates(cell)
-            .retain(|c| !c.buried || c.superseded.is_some_and(|since| since > oldest));
+            .retain(|c| !c.unrecoverable || c.superseded.is_some_and(|since| since > oldest));
         self.refresh(cell);
     }
 
@@ -274,15 +275,15 @@ impl Oracle {
         Flushing(self.tick())
     }
 
-    /// A flush is acknowledged: what was superseded before it began is gone for good.
+    /// A flush is acknowledged: values that were superseded before it began cannot return.
     pub fn end_flush(&mut self, flush: Flushing) {
         let Flushing(began) = flush;
         for cell in std::mem::take(&mut self.open) {
             for candidate in self.candidates(cell) {
-                candidate.buried |= candidate.superseded.is_some_and(|since| since < began);
+                candidate.unrecoverable |= candidate.superseded.is_some_and(|since| since < began);
                 candidate.at_risk &= candidate.ended.is_none_or(|end| end > began);
             }
-            self.forget_buried(cell);
+            self.drop_unrecoverable(cell);
         }
     }
 
@@ -293,15 +294,15 @@ impl Oracle {
         Reading { cells, began }
     }
 
-    /// A read has failed.
+    /// A read failed or was abandoned.
     pub fn abandon_read(&mut self, read: Reading) {
         self.reads.remove(&read.began);
     }
 
-    /// A read has returned `bytes`.
+    /// A read returned `bytes`.
     ///
     /// # Errors
-    /// The first cell that has a value that it must not have.
+    /// The first cell with a value that is not allowed.
     ///
     /// # Panics
     /// If `bytes` is not as long as the read.
@@ -323,14 +324,14 @@ impl Oracle {
                 false => Err(self.mismatch(cell, began, found)),
             };
         };
-        // After a discard nothing is promised until the next write, not even that it stays.
+        // A discarded cell may hold anything, and may change, until it is written again.
         if list.iter().any(|c| c.visible_to(began) && c.version.is_any() && !c.settled) {
             return Ok(());
         }
         let seen = list.iter().rev().find(|c| {
             c.visible_to(began) && !c.version.is_any() && self.contents.is(cell, c.version, found)
         });
-        // Something moved on the cell meanwhile: then the value need not be the last.
+        // If a write overlapped this read, the value is not decided yet.
         let doubted = self.doubted.get(&cell).is_some_and(|lost| began <= *lost);
         let quiet = !doubted
             && list.iter().all(|c| {
@@ -358,12 +359,12 @@ impl Oracle {
         Ok(())
     }
 
-    /// Contents that were found and are allowed become a candidate of their own.
+    /// Makes contents that were found, and are allowed, a candidate of their own.
     fn adopt(&mut self, cell: usize, found: &[u8]) -> Version {
         let number = self.next_number();
-        let version = self.contents.keep_odd(number, found);
+        let version = self.contents.keep_found(number, found);
         let list = self.candidates(cell);
-        // Part of it may be in a cache only.
+        // Part of the contents may be in a cache only.
         let settled = list.iter().all(|c| c.settled || c.superseded.is_some());
         let at_risk = list.iter().any(|c| c.at_risk);
         let began = list.iter().map(|c| c.began).max().unwrap_or(0);
@@ -374,14 +375,14 @@ impl Oracle {
             ended,
             acknowledged: true,
             superseded: None,
-            buried: false,
+            unrecoverable: false,
             settled,
             at_risk,
         });
         version
     }
 
-    /// A quiet read has seen `seen`: the other values are out of sight from now on.
+    /// A read that overlaps nothing has returned `seen`: it supersedes all other candidates.
     fn collapse(&mut self, cell: usize, seen: Version, now: Tick) {
         let list = self.candidates(cell);
         if list.len() == 1 {
@@ -405,7 +406,7 @@ impl Oracle {
                     (true, true, true) => "acknowledged",
                     (true, true, false) => "failed or cut off",
                 };
-                let settled = if c.settled { ", survived a cut" } else { "" };
+                let settled = if c.settled { ", survived a power cut" } else { "" };
                 format!("  {} ({state}{settled})\n", c.version)
             };
             list.iter().map(line).collect()
@@ -418,7 +419,7 @@ impl Oracle {
         Mismatch { cell, offset, text }
     }
 
-    /// The cells that touch a byte range.
+    /// The cells that overlap a byte range.
     pub fn cells_of(&self, bytes: &Range<u64>) -> Range<usize> {
         let size = self.cell_bytes() as u64;
         let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(self.count);

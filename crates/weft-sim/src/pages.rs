@@ -1,4 +1,4 @@
-//! Sparse contents: pages that were written, shared between copies until one of them changes.
+//! Sparse contents: the pages that were written, shared between copies until one changes.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,21 +12,21 @@ const CHUNK_LEN: usize = 256;
 
 type Page = Rc<[u8; PAGE_LEN]>;
 
-/// Contents of a disk; what was never written reads as zeros. Pages lie in chunks of neighbours, so
-/// that a small disk is a few pointers away from its bytes, and a clone costs a pointer a chunk.
+/// The contents of a disk; pages that were never written read as zeros. Adjacent pages are grouped
+/// in chunks, so that lookups in a small disk are short and a clone costs one pointer per chunk.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pages {
     chunks: BTreeMap<u64, Rc<[Option<Page>; CHUNK_LEN]>>,
     count: u64,
 }
 
-/// The place of a page in its chunk.
+/// The index of a page in its chunk.
 fn place(page: u64) -> usize {
     usize::try_from(page % CHUNK).unwrap_or(0)
 }
 
 impl Pages {
-    /// Calls `visit` with (page, start in page, part of the range) for each page of a range.
+    /// Calls `visit(page, start in page, part of the range)` for each page of a range.
     fn parts(offset: u64, len: usize, mut visit: impl FnMut(u64, usize, std::ops::Range<usize>)) {
         let mut done = 0;
         while done < len {
@@ -42,7 +42,7 @@ impl Pages {
         self.chunks.get(&(page / CHUNK))?[place(page)].as_ref()
     }
 
-    /// The page, of zeros if it was not there.
+    /// The page; allocates it, zeroed, if necessary.
     fn page_mut(&mut self, page: u64) -> &mut [u8; PAGE_LEN] {
         let none = || Rc::new([const { None }; CHUNK_LEN]);
         let chunk = self.chunks.entry(page / CHUNK).or_insert_with(none);
@@ -73,15 +73,15 @@ impl Pages {
         });
     }
 
-    /// Stores `data` at `offset`. Zeros take a page like any other bytes, and it has its room from
-    /// then on: that is how members of an array reserve it.
+    /// Stores `data` at `offset`. Zeros allocate a page like any other bytes: that is how members
+    /// of an array reserve space.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         Self::parts(offset, data.len(), |page, start, part| {
             self.page_mut(page)[start..start + part.len()].copy_from_slice(&data[part]);
         });
     }
 
-    /// Stores `data` at `offset`, and forgets the pages that are zeros altogether.
+    /// Stores `data` at `offset`, and frees pages that become all zeros.
     pub(crate) fn write_sparse(&mut self, offset: u64, data: &[u8]) {
         Self::parts(offset, data.len(), |page, start, part| {
             let data = &data[part];
@@ -93,7 +93,7 @@ impl Pages {
         });
     }
 
-    /// Stores zeros, and forgets the pages that are zeros altogether.
+    /// Stores zeros, and frees pages that become all zeros.
     pub(crate) fn zero(&mut self, offset: u64, len: u64) {
         let len = usize::try_from(len).expect("a modelled range fits the address space");
         Self::parts(offset, len, |page, start, part| {
@@ -105,17 +105,17 @@ impl Pages {
         });
     }
 
-    /// Pages that hold something.
+    /// Number of allocated pages.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Bytes of memory that they take, about.
+    /// The memory that they use, approximately.
     pub(crate) fn stored_bytes(&self) -> u64 {
         self.count() * PAGE
     }
 
-    /// Whether every page of the range exists already.
+    /// Whether all pages of the range are allocated.
     pub(crate) fn covers(&self, offset: u64, len: u64) -> bool {
         (offset / PAGE..(offset + len).div_ceil(PAGE)).all(|page| self.page(page).is_some())
     }

@@ -1,5 +1,5 @@
-//! A panic inside a simulated run is a finding, not the end of the program: it is caught, with the
-//! place where it happened, and printed only with the failure.
+//! Catches panics. A panic in a simulated run is a violation and does not end the program; its
+//! message and place are printed with the failure.
 
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
@@ -13,7 +13,7 @@ thread_local! {
 
 static HOOK: Once = Once::new();
 
-/// Runs `body`; a panic comes back as its message, place, and the frames of our own code.
+/// Runs `body`. Returns the message and place of a panic, and the backtrace's frames in weft.
 pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
     HOOK.call_once(|| {
         let previous = std::panic::take_hook();
@@ -32,7 +32,7 @@ pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|_| CAUGHT.take().unwrap_or_else(|| "of unknown cause".into()))
 }
 
-/// The frames of a backtrace that lie in weft.
+/// The frames of a backtrace that are in weft.
 fn own_frames(trace: &str) -> String {
     let lines: Vec<_> = trace.lines().collect();
     let pairs =

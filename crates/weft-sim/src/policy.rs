@@ -1,11 +1,11 @@
-//! Rebuild policies, drawn: every order with every executor, and parameters so small that slices
-//! end, zones are forgotten and pools are full all the time.
+//! Random rebuild policies: every order with every executor, and parameters so small that slices
+//! end, zones are dropped and pools fill up all the time.
 
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
 
 use crate::rng::Rng;
 
-/// Draws a policy that is within its limits.
+/// Draws a valid policy.
 pub(crate) fn draw(rng: &mut Rng) -> RebuildPolicy {
     RebuildPolicy {
         order: *rng.pick(RebuildOrder::ALL),

@@ -1,95 +1,95 @@
-//! What a run is to be, what it was, and why it failed.
+//! The options of a run, its report, and its failure.
 
 use crate::canary::Canary;
-use crate::setup::Wishes;
-use crate::violation::Violation;
+use crate::setup::SetupFilter;
+use crate::violation::ViolationKind;
 
-/// What kind of trouble a run is about.
+/// What a run tests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Story {
-    /// Crashes, lost disks, bad sectors, within what the code survives.
+pub enum Scenario {
+    /// Crashes, lost disks and bad sectors, within what the code tolerates.
     #[default]
     Survivable,
-    /// More disks are lost than the code survives.
-    Beyond,
-    /// Disks lie: bits rot, writes get lost or go elsewhere.
-    Silent,
+    /// More lost disks than the code tolerates.
+    BeyondTolerance,
+    /// Silent corruption: bit rot, lost writes, misdirected writes.
+    SilentCorruption,
 }
 
-/// What a run is to be.
+/// Options of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Kind of trouble.
-    pub story: Story,
-    /// Bounds on what is drawn.
-    pub wishes: Wishes,
+    /// What it tests.
+    pub scenario: Scenario,
+    /// Restricts the arrays and loads that are drawn.
+    pub filter: SetupFilter,
     /// At most this many lives.
     pub lives_max: Option<u64>,
-    /// Cuts the power of the first life at this step instead of one that is drawn.
+    /// Cuts the power of the first life at this step instead of a random one.
     pub cut_at: Option<u64>,
-    /// No events but crashes.
-    pub quiet: bool,
+    /// Injects no faults except crashes.
+    pub crashes_only: bool,
     /// Power cuts leave every sector readable.
     pub whole_sectors: bool,
-    /// A guarantee of the engine that is taken away.
+    /// Removes a guarantee of the engine.
     pub canary: Option<Canary>,
-    /// Events shown with a failure; 0 for a few dozen.
+    /// Events shown with a failure; 0: a few dozen.
     pub events_shown: usize,
 }
 
-/// What a run was.
+/// The result of a run that found no violation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Its seed.
+    /// The seed.
     pub seed: u64,
     /// The array, in words.
     pub setup: String,
-    /// Requests of clients.
+    /// Requests that clients sent.
     pub requests: u64,
-    /// Requests that failed where that was allowed.
+    /// Requests that failed while errors were allowed.
     pub errors: u64,
     /// Lives.
     pub lives: u64,
     /// Power cuts.
     pub cuts: u64,
-    /// Deaths of the program alone.
+    /// Crashes of the program alone.
     pub kills: u64,
     /// Disks lost.
     pub losses: u64,
-    /// Sectors that power cuts made unreadable.
+    /// Sectors that power cuts left unreadable.
     pub torn: u64,
-    /// Cells whose promise had ended.
+    /// Cells whose promise ended.
     pub excused: u64,
-    /// Mismatches that a scrub found (and was to find).
+    /// Mismatches that a scrub had to find, and found.
     pub mismatches: u64,
     /// Steps of all disks.
     pub steps: u64,
-    /// Steps of the first life: where [`Options::cut_at`] can cut.
+    /// Steps of the first life: the range for [`Options::cut_at`].
     pub steps_first: u64,
-    /// Virtual time that passed, in nanoseconds.
+    /// Elapsed virtual time, in nanoseconds.
     pub virtual_ns: u64,
-    /// Hash of everything that happened.
+    /// Hash of all events.
     pub trace_hash: u64,
 }
 
-/// Why a run failed.
+/// A run that found a violation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The seed that repeats it.
+    /// The seed that reproduces it.
     pub seed: u64,
     /// The array, in words.
     pub setup: String,
-    /// What kind of expectation failed.
-    pub kind: Violation,
+    /// The kind of the violation.
+    pub kind: ViolationKind,
     /// What was expected, and what happened.
     pub text: String,
     /// The last events.
     pub tail: Vec<String>,
-    /// The last events that touched the place of the failure.
+    /// The last events in the range that the violation concerns.
     pub place: Vec<String>,
-    /// Step at which it was noticed.
+    /// The step at which the violation was found.
     pub step: u64,
-    /// Hash of everything that happened up to it.
+    /// Hash of all events up to it.
     pub trace_hash: u64,
 }
 
@@ -101,7 +101,7 @@ impl std::fmt::Display for Failure {
             self.seed, self.step, self.setup, self.text
         )?;
         if !self.place.is_empty() {
-            writeln!(f, "what happened there:\n  {}", self.place.join("\n  "))?;
+            writeln!(f, "events in the range:\n  {}", self.place.join("\n  "))?;
         }
         write!(f, "last events:\n  {}", self.tail.join("\n  "))
     }

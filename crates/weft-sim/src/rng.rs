@@ -1,8 +1,8 @@
-//! The one source of chance: everything random in a run is drawn from generators forked from
-//! the run's seed, so that the seed repeats the run.
+//! The source of randomness. Everything random in a run is drawn from generators forked from the
+//! run's seed, so that the seed reproduces the run.
 
-/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014):
-/// small, fast, and good enough to choose what happens next.
+/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014): small,
+/// fast, and good enough for drawing scenarios.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -21,14 +21,14 @@ impl Rng {
         Self(mix(seed))
     }
 
-    /// A generator of its own for one purpose. What another purpose draws does not move it,
-    /// so a change in one part of a scenario leaves the others alone.
+    /// A generator for one purpose. Draws for one purpose do not affect another, so a change in one
+    /// part of a scenario leaves the others unchanged.
     #[must_use]
     pub fn fork(&self, purpose: u64) -> Self {
         Self(mix(self.0 ^ mix(purpose)))
     }
 
-    /// Any 64 bits.
+    /// 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
@@ -50,7 +50,7 @@ impl Rng {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    /// True `percent` times of a hundred.
+    /// True with a probability of `percent` in a hundred.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -58,7 +58,7 @@ impl Rng {
     /// One of `items`.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `items` is empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
     }

@@ -1,16 +1,17 @@
-//! One run: an array is created, lives several lives under load, and is examined at the end.
+//! One run: creates an array, takes it through several lives under load, and checks it at the end.
 //!
-//! A *life* goes from assembly to a crash or a clean stop. While clients work, things happen to the
-//! array (`events.rs`): members fail, spares come, sectors rot, scrubs run. It ends by a power cut
-//! at a step drawn beforehand – that may be in the middle of recovering from the last one –, by the
-//! death of the program alone, or in order. Disks may be lost in the same moment, and lost disks
-//! may come back with old data. At the end everything must settle: all jobs done, no mismatch,
-//! every byte as the reference says – healthy, and with each member taken away in turn.
+//! A *life* lasts from assembly to a crash or a clean stop. While clients work, the fault injector
+//! (`injector.rs`) acts on the array: members fail, spares are added, sectors become unreadable,
+//! scrubs run. A life ends with a power cut at a step drawn in advance (which may hit the recovery
+//! from the previous crash), with a crash of the program alone, or with a clean stop. Disks may be
+//! lost at the same time, and lost disks may return with old data. At the end everything must
+//! settle: all jobs done, no mismatches, and every byte as the oracle says, with all members and
+//! with each member removed in turn.
 
 mod between;
 mod life;
+mod scenarios;
 mod state;
-mod stories;
 mod tear;
 
 use std::cell::RefCell;
@@ -19,26 +20,26 @@ use std::rc::Rc;
 use crate::clock::sim_rt;
 use crate::disk::{Platter, Uniform};
 use crate::engine::Engine;
-use crate::factory::Gear;
+use crate::factory::DiskFactory;
 use crate::member::Member;
 use crate::panics;
-use crate::report::{Failure, Options, Report, Story};
+use crate::report::{Failure, Options, Report, Scenario};
 use crate::setup::Setup;
-use crate::violation::{Broken, Violation};
+use crate::violation::{Violation, ViolationKind};
 use crate::world::World;
 use state::Run;
 
-/// Turns of the executor that a run may take.
+/// The most turns of the executor that a run may take.
 const TURNS_MAX: u64 = 20_000_000;
 
-/// Carries out the run of `seed`.
+/// Runs `seed`.
 ///
 /// # Errors
-/// The expectation that failed.
+/// The violation that the run found.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let rt = sim_rt(seed, TURNS_MAX);
     let world = World::new(&rt, seed);
-    let setup = Setup::draw(&mut world.rng(1), &options.wishes);
+    let setup = Setup::draw(&mut world.rng(1), &options.filter);
     let report = Report { seed, setup: setup.to_string(), ..Report::default() };
     let mut run = Run {
         rt,
@@ -46,21 +47,21 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         rng: world.rng(2),
         disks: Rc::default(),
         report: Rc::new(RefCell::new(report)),
-        desk: None,
+        harness: None,
         map: None,
         engine: Rc::default(),
         lost_at: Rc::default(),
-        gear: Gear::default(),
-        last: None,
-        besieged: false,
-        cut_short: false,
-        hangs_of_more: Rc::default(),
+        factory: DiskFactory::default(),
+        last_slots: None,
+        membership_crash: false,
+        assembly_interrupted: false,
+        new_disk_hangs: Rc::default(),
         world,
         setup,
     };
-    let outcome = panics::catch(|| run.whole());
+    let outcome = panics::catch(|| run.run_lives());
     let (steps, hash) = (run.world.steps(), run.world.trace_hash());
-    // Tasks hold what they use: drop them before what they use.
+    // Drop the tasks before the state that they use.
     let _ = panics::catch(|| run.rt.kill_all());
     match outcome {
         Ok(Ok(())) => {
@@ -68,22 +69,22 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
             report.steps = steps;
             report.virtual_ns = run.rt.now();
             report.trace_hash = hash;
-            if let Some(desk) = &run.desk {
-                report.requests = desk.requests();
-                report.errors = desk.errors();
+            if let Some(harness) = &run.harness {
+                report.requests = harness.requests();
+                report.errors = harness.errors();
             }
             Ok(report)
         }
-        Ok(Err(broken)) => Err(run.failure(broken, hash)),
+        Ok(Err(violation)) => Err(run.failure(violation, hash)),
         Err(panic) => {
-            let broken = Broken::new(Violation::Panic, format!("panic: {panic}"));
-            Err(run.failure(broken, hash))
+            let violation = Violation::new(ViolationKind::Panic, format!("panic: {panic}"));
+            Err(run.failure(violation, hash))
         }
     }
 }
 
 impl Run {
-    fn whole(&mut self) -> Result<(), Broken> {
+    fn run_lives(&mut self) -> Result<(), Violation> {
         self.make_disks();
         self.create()?;
         let drawn = self.rng.within(1, 5).min(self.options.lives_max.unwrap_or(u64::MAX)).max(1);
@@ -93,15 +94,15 @@ impl Run {
         while !settled {
             life += 1;
             self.life(life, life >= lives)?;
-            // An array that had to stop gets another life to settle in.
-            let stopped = self.desk.as_ref().is_some_and(|desk| desk.gave_up.take());
+            // An array that had to stop gets another life in which to settle.
+            let stopped = self.harness.as_ref().is_some_and(|harness| harness.array_stopped.take());
             settled = life >= lives && !stopped;
         }
-        match self.options.story {
-            Story::Survivable => self.views(),
-            Story::Beyond => self.beyond(),
-            Story::Silent => match self.silent()? {
-                true => self.views(),
+        match self.options.scenario {
+            Scenario::Survivable => self.read_degraded(),
+            Scenario::BeyondTolerance => self.lose_too_many(),
+            Scenario::SilentCorruption => match self.corrupt_silently()? {
+                true => self.read_degraded(),
                 false => Ok(()),
             },
         }
@@ -112,9 +113,13 @@ impl Run {
         for (number, disk) in self.setup.disks.iter().enumerate() {
             let rng = self.world.rng(100 + number as u64);
             let platter = Platter::new(number, disk.size_bytes, disk.sector_bytes, rng);
-            let factor = if disk.factor > 10 && self.options.quiet { 1 } else { disk.factor };
+            let factor = if disk.latency_factor > 10 && self.options.crashes_only {
+                1
+            } else {
+                disk.latency_factor
+            };
             platter.set_latency(Box::new(Uniform { factor, ..Uniform::default() }));
-            // What stood on the disk before must not show through.
+            // Old contents of a disk must not show through.
             if self.rng.chance(30) {
                 let spots = self.rng.within(1, 100);
                 for _ in 0..spots {
@@ -127,8 +132,8 @@ impl Run {
         }
     }
 
-    fn create(&mut self) -> Result<(), Broken> {
-        // A crash during creation leaves nothing that cannot be created over.
+    fn create(&mut self) -> Result<(), Violation> {
+        // A crash during creation must leave disks on which an array can be created.
         let cuts = self.rng.chance(10);
         if cuts {
             self.world.cut_at(Some(self.world.steps() + self.rng.within(1, 60)));
@@ -146,20 +151,20 @@ impl Run {
                 }
                 Some(Err(error)) => {
                     let text = format!("creation failed: {error}");
-                    return Err(Broken::new(Violation::CommandFailed, text));
+                    return Err(Violation::new(ViolationKind::CommandFailed, text));
                 }
                 None => self.cut_power(),
             }
         }
-        Err(Broken::new(Violation::NeverSettles, "creation never came to an end"))
+        Err(Violation::new(ViolationKind::NeverSettles, "creation did not finish"))
     }
 
     fn cut_power(&mut self) {
         self.rt.kill_all();
         for member in self.disks.borrow().iter() {
             member.platter.power_cut();
-            // What becomes of an array that was never finished is of no interest.
-            member.platter.take_caught();
+            // The sectors that this cut interrupted do not matter: the array was never created.
+            member.platter.take_interrupted();
         }
         self.world.restore();
     }

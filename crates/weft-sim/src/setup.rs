@@ -1,4 +1,4 @@
-//! The array of a run and how it is treated: all drawn from the seed.
+//! Draws the array and the load of a run from the seed, and says which slot holds which byte.
 
 use weft_code::{Code, CodeSpec, Copies, UnitSet};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
@@ -14,43 +14,43 @@ pub enum Policy {
     Ppl,
     /// Dirty regions.
     Bitmap,
-    /// Nothing but a resync of everything.
+    /// No log and no bitmap: a full resync.
     None,
 }
 
-/// One disk.
+/// A disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSetup {
     /// Size in bytes.
     pub size_bytes: u64,
     /// Bytes of a sector.
     pub sector_bytes: u32,
-    /// How much slower than the others.
-    pub factor: u64,
-    /// Whether zeroing is said to be cheap.
+    /// Every delay is multiplied by this.
+    pub latency_factor: u64,
+    /// Whether the disk reports that zeroing is cheap.
     pub fast_zeroes: bool,
 }
 
-/// The array of a run.
+/// The array and the load of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setup {
     /// The code.
     pub code: CodeSpec,
-    /// Rotation of parity.
+    /// The parity rotation.
     pub algorithm: Algorithm,
-    /// Slots.
+    /// The number of slots.
     pub slots: usize,
     /// Bytes of a unit.
     pub unit_bytes: u32,
     /// Consistency policy.
     pub policy: Policy,
-    /// Bytes of data that share an entry of the region map; `None` for the engine's choice.
+    /// Bytes of data per entry of the region map; `None`: the engine's default.
     pub region_bytes: Option<u64>,
     /// The disks: members, then spares.
     pub disks: Vec<DiskSetup>,
-    /// Bytes of a cell of the reference.
+    /// Bytes per cell of the oracle.
     pub cell_bytes: usize,
-    /// What the clients do.
+    /// The load.
     pub load: Load,
 }
 
@@ -73,7 +73,7 @@ impl std::fmt::Display for Setup {
     }
 }
 
-/// Codes tried, each with the numbers of slots it is tried on.
+/// The codes to draw from, each with its range of slots.
 fn codes() -> Vec<(CodeSpec, std::ops::RangeInclusive<u64>)> {
     let raid10 = |arrangement, copies| CodeSpec::Raid10 { arrangement, copies };
     vec![
@@ -113,31 +113,31 @@ const ALGORITHMS_6: [Algorithm; 4] = [
     Algorithm::ParityFirst6,
 ];
 
-/// What a run is to be made of; everything else is drawn.
+/// Restricts what is drawn; `None` leaves a choice to the seed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wishes {
-    /// This code and number of slots only.
+pub struct SetupFilter {
+    /// This code, on this number of slots.
     pub code: Option<(CodeSpec, usize)>,
-    /// This policy only.
+    /// This consistency policy.
     pub policy: Option<Policy>,
-    /// At most this many requests of each client.
+    /// At most this many requests per client.
     pub requests_max: Option<u64>,
-    /// A redundant code.
+    /// Only codes with redundancy.
     pub redundant: bool,
 }
 
 impl Setup {
-    /// Draws an array.
+    /// Draws an array and a load.
     ///
     /// # Panics
-    /// If `wishes` asks for a code that cannot be built.
-    pub fn draw(rng: &mut Rng, wishes: &Wishes) -> Self {
-        let (code, slots) = wishes.code.unwrap_or_else(|| {
+    /// If `filter` asks for a code that cannot be built.
+    pub fn draw(rng: &mut Rng, filter: &SetupFilter) -> Self {
+        let (code, slots) = filter.code.unwrap_or_else(|| {
             loop {
                 let codes = codes();
                 let (code, slots) = rng.pick(&codes).clone();
                 let slots = rng.within(*slots.start(), *slots.end());
-                if !(wishes.redundant && code == CodeSpec::Raid0) {
+                if !(filter.redundant && code == CodeSpec::Raid0) {
                     break (code, usize::try_from(slots).unwrap_or(1));
                 }
             }
@@ -151,7 +151,7 @@ impl Setup {
         let unit_bytes = *rng.pick(&[4096, 4096, 8192, 16384, 65536]);
         let parity = !code.is_mirror() && code != CodeSpec::Raid0;
         let drawn = rng.below(10);
-        let policy = match wishes.policy {
+        let policy = match filter.policy {
             _ if code == CodeSpec::Raid0 => Policy::None,
             Some(Policy::Ppl) if !parity => Policy::Bitmap,
             Some(policy) => policy,
@@ -175,12 +175,12 @@ impl Setup {
                     + rng.below(8) * 4096,
                 sector_bytes: if mixed { *rng.pick(&[512, 4096]) } else { sector },
                 fast_zeroes: fast_zeroes || rng.chance(30),
-                factor: if rng.chance(4) { 100 } else { rng.within(1, 3) },
+                latency_factor: if rng.chance(4) { 100 } else { rng.within(1, 3) },
             })
             .collect::<Vec<_>>();
         let block = disks[..slots].iter().map(|disk| disk.sector_bytes).max().unwrap_or(512);
         let cell_bytes = match rng.below(10) {
-            // Nothing is aligned to anything.
+            // Cells that are aligned to nothing.
             0 => 328,
             1 => 1000,
             2 => 512,
@@ -188,31 +188,31 @@ impl Setup {
         };
         let k = code.shape(slots).expect("a code of the table").k as u64;
         let stripe_cells = k * u64::from(unit_bytes) / cell_bytes as u64;
-        let load = Self::draw_load(rng, wishes, stripe_cells, cell_bytes as u64);
+        let load = Self::draw_load(rng, filter, stripe_cells, cell_bytes as u64);
         let region_bytes = rng.chance(70).then(|| k * u64::from(unit_bytes) * rng.within(1, 4));
         Self { code, algorithm, slots, unit_bytes, policy, region_bytes, disks, cell_bytes, load }
     }
 
-    fn draw_load(rng: &mut Rng, wishes: &Wishes, stripe_cells: u64, cell_bytes: u64) -> Load {
+    fn draw_load(rng: &mut Rng, filter: &SetupFilter, stripe_cells: u64, cell_bytes: u64) -> Load {
         let requests = *rng.pick(&[10, 40, 120, 300]);
         Load {
             clients: usize::try_from(rng.within(1, 6)).unwrap_or(1),
-            requests: requests.min(wishes.requests_max.unwrap_or(u64::MAX)),
+            requests: requests.min(filter.requests_max.unwrap_or(u64::MAX)),
             reads_percent: *rng.pick(&[10, 30, 60]),
             flushes_percent: *rng.pick(&[0, 2, 10]),
             fua_percent: *rng.pick(&[0, 5, 30, 100]),
             zeroes_percent: *rng.pick(&[0, 5, 20]),
             cells_max: (rng.within(1, 3) * stripe_cells / 2).clamp(1, 256 * 1024 / cell_bytes),
             stripe_cells,
-            pause_max: *rng.pick(&[1_000_000, 20_000_000, 8_000_000_000]),
-            vanish_percent: *rng.pick(&[0, 0, 3]),
+            pause_ns_max: *rng.pick(&[1_000_000, 20_000_000, 8_000_000_000]),
+            abandon_percent: *rng.pick(&[0, 0, 3]),
             empty_percent: 2,
         }
     }
 }
 
-/// Which slot holds which byte of the volume, and what the code survives: independent of the
-/// engine, straight from the code and the layout.
+/// Which slot holds which byte of the volume, and which losses the code tolerates. Computed from
+/// the code and the layout, without the engine.
 #[derive(Debug)]
 pub struct Map {
     code: Code,
@@ -220,25 +220,25 @@ pub struct Map {
     unit_bytes: u64,
     stripes: u64,
     mirror: bool,
-    /// Largest sector of the disks: what a request touches, it touches in whole sectors.
+    /// The largest sector of the disks. A request affects whole sectors of this size.
     sector_bytes: u64,
 }
 
-/// A run of bytes in one unit.
+/// A range of bytes in one unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// The unit's stripe.
+    /// The stripe of the unit.
     pub stripe: u64,
     /// The slot that holds the unit.
     pub slot: usize,
-    /// The bytes of the volume.
+    /// Where in the volume.
     pub bytes: std::ops::Range<u64>,
-    /// The bytes of the unit.
-    pub columns: std::ops::Range<u64>,
+    /// Where in the unit.
+    pub in_unit: std::ops::Range<u64>,
 }
 
 impl Map {
-    /// The whole sectors around a range.
+    /// The range, extended to whole sectors.
     pub fn sectors(&self, bytes: &std::ops::Range<u64>) -> std::ops::Range<u64> {
         let sector = self.sector_bytes;
         bytes.start - bytes.start % sector..bytes.end.next_multiple_of(sector)
@@ -247,7 +247,7 @@ impl Map {
     /// The map of an array of `size_bytes`.
     ///
     /// # Panics
-    /// If the setup's code cannot be built.
+    /// If the code of `setup` cannot be built.
     pub fn new(setup: &Setup, size_bytes: u64) -> Self {
         let code = code_for(setup.code, setup.algorithm, setup.slots).expect("a code of the table");
         let unit_bytes = u64::from(setup.unit_bytes);
@@ -255,8 +255,8 @@ impl Map {
         let of = |rows| {
             for_code(setup.code, setup.algorithm, setup.slots, rows).expect("a code of the table")
         };
-        // The smallest slots on which so many stripes fit: the engine's may be a little larger,
-        // with the same placement.
+        // The smallest slots with room for this many stripes. The engine's slots may be slightly
+        // larger, but place stripes in the same way.
         let mut rows = stripes * code.width() as u64 / setup.slots as u64;
         while of(rows).stripes(rows) < stripes {
             rows += 1;
@@ -267,12 +267,12 @@ impl Map {
         Self { layout: of(rows), code, unit_bytes, stripes, mirror, sector_bytes }
     }
 
-    /// Whether every unit of a stripe is a copy of one.
+    /// Whether all units of a stripe are copies.
     pub fn is_mirror(&self) -> bool {
         self.mirror
     }
 
-    /// The stripe of a byte of the volume, and the slot that holds it.
+    /// The stripe that holds a byte of the volume, and the slot.
     pub fn of(&self, offset: u64) -> (u64, usize) {
         let number = offset / self.unit_bytes;
         let k = self.code.k() as u64;
@@ -280,39 +280,45 @@ impl Map {
         (stripe, self.layout.place(stripe, unit).slot)
     }
 
-    /// Cuts a range of bytes at the ends of units.
+    /// Splits a range at unit boundaries.
     pub fn pieces(&self, bytes: std::ops::Range<u64>) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut at = bytes.start;
         while at < bytes.end {
             let end = bytes.end.min(at - at % self.unit_bytes + self.unit_bytes);
             let (stripe, slot) = self.of(at);
-            let column = at % self.unit_bytes;
-            pieces.push(Piece { stripe, slot, bytes: at..end, columns: column..column + end - at });
+            let at_in_unit = at % self.unit_bytes;
+            pieces.push(Piece {
+                stripe,
+                slot,
+                bytes: at..end,
+                in_unit: at_in_unit..at_in_unit + end - at,
+            });
             at = end;
         }
         pieces
     }
 
-    /// Byte ranges of the data that lies on `slots` in the stripe and the columns of a piece.
-    pub fn beside(&self, piece: &Piece, slots: UnitSet) -> Vec<std::ops::Range<u64>> {
+    /// The data of the same stripe, at the same offsets in the unit, that is on `slots`: byte
+    /// ranges of the volume.
+    pub fn data_on(&self, piece: &Piece, slots: UnitSet) -> Vec<std::ops::Range<u64>> {
         let k = self.code.k();
         let on = |unit: &usize| slots.contains(self.layout.place(piece.stripe, *unit).slot);
         let range = |unit: usize| {
             let start = (piece.stripe * k as u64 + unit as u64) * self.unit_bytes;
-            start + piece.columns.start..start + piece.columns.end
+            start + piece.in_unit.start..start + piece.in_unit.end
         };
         (0..k).filter(on).map(range).collect()
     }
 
-    /// Where a piece lies: the slot, and the bytes of its disk from the beginning of the data area.
+    /// The slot of a piece, and its range from the start of the data area.
     pub fn place(&self, piece: &Piece) -> (usize, std::ops::Range<u64>) {
         let k = self.code.k() as u64;
         let unit = usize::try_from(piece.bytes.start / self.unit_bytes % k).unwrap_or(0);
         self.place_of(piece, unit)
     }
 
-    /// Where the copies of a piece lie, of a mirror.
+    /// The slots and ranges of all copies of a piece, in a mirror.
     pub fn copies(&self, piece: &Piece) -> Vec<(usize, std::ops::Range<u64>)> {
         (0..self.code.width()).map(|unit| self.place_of(piece, unit)).collect()
     }
@@ -320,10 +326,10 @@ impl Map {
     fn place_of(&self, piece: &Piece, unit: usize) -> (usize, std::ops::Range<u64>) {
         let place = self.layout.place(piece.stripe, unit);
         let start = place.row * self.unit_bytes;
-        (place.slot, start + piece.columns.start..start + piece.columns.end)
+        (place.slot, start + piece.in_unit.start..start + piece.in_unit.end)
     }
 
-    /// Whether all data can be had without these slots.
+    /// Whether all data can be decoded without these slots.
     pub fn survives(&self, slots: UnitSet) -> bool {
         (0..self.stripes).all(|stripe| {
             let lost = (0..self.code.width())
@@ -333,7 +339,7 @@ impl Map {
         })
     }
 
-    /// Whether a byte of the volume can be had without these slots.
+    /// Whether a byte of the volume can be decoded without these slots.
     pub fn readable(&self, offset: u64, slots: UnitSet) -> bool {
         let number = offset / self.unit_bytes;
         let k = self.code.k() as u64;

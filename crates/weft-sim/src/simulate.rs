@@ -1,4 +1,4 @@
-//! Many runs: seeds dealt out to threads, each run single-threaded and repeatable.
+//! Many runs: threads take seeds in turn; each run is single-threaded and reproducible.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,32 +7,32 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::report::{Failure, Options, Report};
 use crate::run::run;
-use crate::violation::Violation;
+use crate::violation::ViolationKind;
 
 /// What to run.
 #[derive(Debug, Clone, Default)]
 pub struct Simulation {
     /// The first seed.
     pub seed: u64,
-    /// How many seeds from there on.
+    /// The number of seeds.
     pub runs: u64,
-    /// Threads; 0 for as many as the machine has cores.
+    /// Threads; 0: one per core.
     pub threads: usize,
-    /// Runs each seed twice and compares everything that happened.
+    /// Runs each seed twice and compares the traces.
     pub doublecheck: bool,
-    /// Goes on after a failure.
+    /// Continues after a failure.
     pub keep_going: bool,
-    /// Looks for a smaller run that fails too.
+    /// Looks for a smaller run that fails, too.
     pub shrink: bool,
-    /// What each run is to be.
+    /// The options of each run.
     pub options: Options,
 }
 
 /// How a run ended.
 pub type Outcome = Result<Report, Box<Failure>>;
 
-/// Carries out the runs. `progress` is called after each, in the order of their ends, from the
-/// thread that calls this. Returns the failures, by seed.
+/// Runs all seeds. Calls `progress` after each run, in the order in which they end, on the calling
+/// thread. Returns the failures, sorted by seed.
 ///
 /// # Panics
 /// If a thread cannot be started.
@@ -78,7 +78,7 @@ pub fn simulate(
     failures.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
 }
 
-/// One seed, with what `simulation` asks for around it.
+/// Runs one seed, twice or with shrinking if `simulation` says so.
 fn one(seed: u64, simulation: &Simulation) -> Outcome {
     let options = &simulation.options;
     let outcome = run(seed, options);
@@ -88,8 +88,8 @@ fn one(seed: u64, simulation: &Simulation) -> Outcome {
             return Err(Box::new(Failure {
                 seed,
                 setup: String::new(),
-                kind: Violation::NotRepeatable,
-                text: "two runs of this seed went differently: something in them is not drawn \
+                kind: ViolationKind::NotRepeatable,
+                text: "two runs of this seed differ: something in them is not derived \
                        from the seed"
                     .into(),
                 tail: Vec::new(),
@@ -112,8 +112,8 @@ fn hash_of(outcome: &Outcome) -> u64 {
     }
 }
 
-/// Looks for a shorter run of the same seed that fails too: fewer requests, fewer lives. The
-/// shape of the array stays, the events may change; a smaller failure is often the same one.
+/// Looks for a shorter run of the same seed that fails, too: fewer lives, fewer requests. The array
+/// stays the same, but events may differ; a smaller failure often has the same cause.
 pub fn shrink(seed: u64, options: &Options, failure: Box<Failure>) -> Box<Failure> {
     let mut best = failure;
     let mut options = options.clone();
@@ -126,10 +126,10 @@ pub fn shrink(seed: u64, options: &Options, failure: Box<Failure>) -> Box<Failur
     }
     for requests in [1, 2, 4, 8, 16, 32, 64] {
         let mut fewer = options.clone();
-        fewer.wishes.requests_max = Some(requests);
+        fewer.filter.requests_max = Some(requests);
         if let Err(mut smaller) = run(seed, &fewer) {
             smaller.text = format!(
-                "{}\n(with at most {requests} requests a client and {:?} lives)",
+                "{}\n(with at most {requests} requests per client and {:?} lives)",
                 smaller.text, fewer.lives_max
             );
             return smaller;
@@ -138,8 +138,8 @@ pub fn shrink(seed: u64, options: &Options, failure: Box<Failure>) -> Box<Failur
     best
 }
 
-/// Repeats a small run with the power cut at every `stride`-th step of its first life, one after
-/// the other; the second life must find everything in order. Returns how many cuts were tried.
+/// Repeats a small run with the power cut at every `stride`-th step of its first life, one cut per
+/// run; the second life checks the result. Returns the number of cuts.
 ///
 /// # Errors
 /// The first failure.

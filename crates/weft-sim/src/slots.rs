@@ -1,4 +1,4 @@
-//! What the engine says of its slots.
+//! The slots of an array, as the engine reports them.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use weft_code::UnitSet;
 use crate::engine::Engine;
 use crate::oracle::Tick;
 
-/// What the engine said of its slots.
+/// The slots of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slots {
     pub missing: UnitSet,
     pub rebuilding: UnitSet,
-    /// Numbers of the disks in the slots.
+    /// The number of the disk in each slot.
     pub disks: Vec<Option<usize>>,
-    /// When the members went that went in that life, where no other has taken their place as a
-    /// whole.
+    /// When each slot lost its member in this life, unless a replacement has been fully rebuilt
+    /// since.
     pub lost_at: BTreeMap<usize, Tick>,
 }
 
@@ -43,7 +43,7 @@ impl Slots {
         self.missing.union(&self.rebuilding)
     }
 
-    /// Slots whose disk is one of `numbers`.
+    /// The slots whose disk's number satisfies `numbers`.
     pub(crate) fn holding(&self, numbers: impl Fn(usize) -> bool) -> UnitSet {
         let held = self.disks.iter().enumerate().filter(|(_, disk)| disk.is_some_and(&numbers));
         held.map(|(slot, _)| slot).collect()

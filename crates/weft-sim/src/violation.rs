@@ -1,46 +1,47 @@
-//! What a run can find, by kind: a canary counts as caught only for the violation that it causes.
+//! Violations: what a run reports. A canary counts as caught only by a violation that it can cause.
 
 use std::ops::Range;
 
-/// What kind of expectation failed.
+/// The kind of a violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Violation {
-    /// A read returned what must not be there.
+pub enum ViolationKind {
+    /// A read returned bytes that the oracle does not allow.
     WrongRead,
     /// A request failed that had to succeed.
     RequestFailed,
-    /// A write was acknowledged by an array that is lost.
+    /// An array that is lost acknowledged a write.
     FalseAcknowledgement,
-    /// An array was not assembled from disks that suffice.
+    /// The engine refused to assemble an array from enough disks.
     AssemblyRefused,
-    /// Disks that may be stale were started by themselves.
+    /// The engine started disks that may be stale without being forced to.
     StaleAssembly,
-    /// A command was refused, or failed.
+    /// The engine refused a command, or the command failed.
     CommandFailed,
-    /// A scrub found what must not be, missed what was there, or claims more than it can know.
+    /// A scrub reported a mismatch that must not be there, missed one, or located one that it
+    /// cannot locate.
     Scrub,
-    /// Jobs did not end.
+    /// The engine's jobs did not end.
     NeverSettles,
     /// The engine panicked, or hung in virtual time.
     Panic,
-    /// Two runs of one seed went differently.
+    /// Two runs of one seed differed.
     NotRepeatable,
 }
 
-/// A failed expectation.
+/// A violation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken {
+pub struct Violation {
     /// Its kind.
-    pub kind: Violation,
+    pub kind: ViolationKind,
     /// What was expected and what happened.
     pub text: String,
-    /// Byte range of the volume that it is about.
+    /// The byte range of the volume that it concerns.
     pub place: Option<Range<u64>>,
 }
 
-impl Broken {
-    /// One that is about no place.
-    pub(crate) fn new(kind: Violation, text: impl Into<String>) -> Self {
+impl Violation {
+    /// A violation that concerns no particular range.
+    pub(crate) fn new(kind: ViolationKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into(), place: None }
     }
 }

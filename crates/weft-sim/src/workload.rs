@@ -1,9 +1,8 @@
-//! Clients: tasks that read, write and flush a volume at random and hold every answer against
-//! the [`Oracle`].
+//! Clients: tasks that send random reads, writes and flushes to a volume and check every answer
+//! against the [`Oracle`].
 //!
-//! Each client has a temper of its own, drawn from the seed – one runs sequentially,
-//! one hammers a few hot places, one strolls at random – with sizes from a single cell to
-//! several stripes, bursts, and pauses.
+//! The seed gives each client an access pattern: sequential, a few hot spots, or random. Request
+//! sizes range from one cell to several stripes; clients send in bursts and pause between them.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -14,16 +13,16 @@ use weft_rt::{Buf, MILLISECOND, Task};
 
 use crate::oracle::{Kind, Oracle, Writing};
 use crate::rng::{Rng, mix};
-use crate::violation::{Broken, Violation};
+use crate::violation::{Violation, ViolationKind};
 use crate::volume::Volume;
 use crate::world::World;
 
-/// How hard the clients work, and at what.
+/// The load: how many clients, how many requests, and of which kinds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Load {
     /// Clients at the same time.
     pub clients: usize,
-    /// Requests of each client; then it stops.
+    /// Requests per client.
     pub requests: u64,
     /// Percentage of reads among reads and writes.
     pub reads_percent: u64,
@@ -35,125 +34,136 @@ pub struct Load {
     pub zeroes_percent: u64,
     /// Cells of the largest request.
     pub cells_max: u64,
-    /// Cells of a stripe: some requests are whole stripes.
+    /// Cells per stripe; some requests cover whole stripes.
     pub stripe_cells: u64,
-    /// Pause of a client between bursts, at most, in virtual nanoseconds.
-    pub pause_max: u64,
-    /// Percentage of requests whose client does not wait for the answer.
-    pub vanish_percent: u64,
-    /// Percentage of requests before which one of no bytes is made.
+    /// The longest pause of a client between bursts, in virtual nanoseconds.
+    pub pause_ns_max: u64,
+    /// Percentage of requests that the client abandons before the answer.
+    pub abandon_percent: u64,
+    /// Percentage of requests that are preceded by a request of zero bytes.
     pub empty_percent: u64,
 }
 
 impl Load {
-    /// At least four clients that hardly read or pause; what is acknowledged is durable, if
-    /// `durable`.
-    pub(crate) fn pressing(&self, durable: bool) -> Self {
+    /// The same with at least four clients that mostly write and never pause; every write has FUA
+    /// if `durable`.
+    pub(crate) fn heavy(&self, durable: bool) -> Self {
         Self {
             clients: self.clients.max(4),
             requests: self.requests.max(60),
             reads_percent: 10,
             fua_percent: if durable { 100 } else { self.fua_percent },
-            pause_max: 0,
+            pause_ns_max: 0,
             ..self.clone()
         }
     }
 }
 
-/// Clients with this number or a greater one check the volume, and wait for every answer.
-const STEADY: usize = 80;
+/// Clients from this number on verify the volume and never abandon a request.
+const FIRST_CHECKER: usize = 80;
 
-/// Ends the promises that end with the members that the engine has lost.
+/// Tells the oracle which members the engine has lost since the last call.
 type NoteLosses = Box<dyn Fn(&mut Oracle)>;
 
-/// What the clients of one incarnation share.
-pub struct Desk {
-    /// Power, trace, time.
+/// What the clients share: the volume's reference, the switches of the run, and its first
+/// violation.
+pub struct ClientHarness {
+    /// Power, time and trace.
     pub world: World,
-    /// The reference.
+    /// The reference that answers are checked against.
     pub oracle: RefCell<Oracle>,
-    /// The first failed expectation; the power goes when it is set.
-    pub broken: RefCell<Option<Broken>>,
-    /// Clients end when this is set.
+    /// The first violation. It also cuts the power.
+    pub violation: RefCell<Option<Violation>>,
+    /// Clients stop before their next request once this is set.
     pub quiesce: Cell<bool>,
-    /// Requests may fail (the array has lost more than it survives): an error is then no
-    /// failure, a wrong byte still is.
+    /// Requests may fail, because the array has lost more than it tolerates. A wrong byte is still
+    /// a violation.
     pub errors_allowed: Cell<bool>,
-    /// Writes must fail from now on.
+    /// From now on a write that succeeds is a violation.
     pub writes_must_fail: Cell<bool>,
     /// Bytes of a stripe, if a discard zeroes the whole stripes in its range and leaves the rest
-    /// alone; without this a discarded range may hold anything.
+    /// unchanged. `None`: a discarded range may hold anything.
     pub discard_zeroes: Cell<Option<u64>>,
-    /// Percentage of requests that are dropped before their answer.
-    pub vanish_percent: Cell<u64>,
-    /// Whether the array has to stop by what has failed so far.
-    pub(crate) may_stop: RefCell<Option<Box<dyn Fn() -> bool>>>,
-    /// Notes the members that the engine has lost.
+    /// Percentage of requests that clients abandon before the answer.
+    pub abandon_percent: Cell<u64>,
+    /// Returns whether the members that have failed so far force the array to stop.
+    pub(crate) stop_rule: RefCell<Option<Box<dyn Fn() -> bool>>>,
+    /// Passes the members that the engine has lost on to the oracle.
     pub(crate) losses: RefCell<Option<NoteLosses>>,
     /// The array had to stop.
-    pub(crate) gave_up: Cell<bool>,
-    /// Writes whose clients have gone.
-    vanished: RefCell<Vec<Writing>>,
+    pub(crate) array_stopped: Cell<bool>,
+    /// Writes that their clients have abandoned.
+    abandoned: RefCell<Vec<Writing>>,
     rng: RefCell<Rng>,
     requests: Cell<u64>,
     errors: Cell<u64>,
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for ClientHarness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("requests", &self.requests).finish_non_exhaustive()
+        f.debug_struct("ClientHarness").field("requests", &self.requests).finish_non_exhaustive()
     }
 }
 
-impl Desk {
-    /// A desk for a volume that `oracle` describes.
+impl ClientHarness {
+    /// A harness for the volume that `oracle` describes.
     pub fn new(world: &World, oracle: Oracle) -> Rc<Self> {
         Rc::new(Self {
             world: world.clone(),
             oracle: RefCell::new(oracle),
-            broken: RefCell::new(None),
+            violation: RefCell::new(None),
             quiesce: Cell::new(false),
             errors_allowed: Cell::new(false),
             writes_must_fail: Cell::new(false),
             discard_zeroes: Cell::new(None),
-            vanish_percent: Cell::new(0),
-            may_stop: RefCell::default(),
+            abandon_percent: Cell::new(0),
+            stop_rule: RefCell::default(),
             losses: RefCell::default(),
-            gave_up: Cell::new(false),
-            vanished: RefCell::default(),
+            array_stopped: Cell::new(false),
+            abandoned: RefCell::default(),
             rng: RefCell::new(world.rng(60)),
             requests: Cell::new(0),
             errors: Cell::new(0),
         })
     }
 
-    /// Requests made.
+    /// Requests sent.
     pub fn requests(&self) -> u64 {
         self.requests.get()
     }
 
-    /// Requests that failed where that was allowed.
+    /// Requests that failed while errors were allowed.
     pub fn errors(&self) -> u64 {
         self.errors.get()
     }
 
-    /// An expectation has failed: the run ends here.
-    pub(crate) fn fail(&self, kind: Violation, text: impl Into<String>, place: Option<Range<u64>>) {
-        self.broke(Broken { kind, text: text.into(), place });
+    /// Records a violation and cuts the power.
+    pub(crate) fn fail(
+        &self,
+        kind: ViolationKind,
+        text: impl Into<String>,
+        place: Option<Range<u64>>,
+    ) {
+        self.record(Violation { kind, text: text.into(), place });
     }
 
-    /// As [`Desk::fail`].
-    pub(crate) fn broke(&self, broken: Broken) {
-        self.world.note(format!("BROKEN: {}", broken.text));
-        self.broken.borrow_mut().get_or_insert(broken);
+    /// As [`ClientHarness::fail`].
+    pub(crate) fn record(&self, violation: Violation) {
+        self.world.note(format!("VIOLATION: {}", violation.text));
+        self.violation.borrow_mut().get_or_insert(violation);
         self.world.cut();
     }
 
-    fn settle<E: std::fmt::Display>(&self, what: &str, place: &Range<u64>, result: &Result<(), E>) {
+    fn check_result<E: std::fmt::Display>(
+        &self,
+        what: &str,
+        place: &Range<u64>,
+        result: &Result<(), E>,
+    ) {
         match result {
             Ok(()) if self.writes_must_fail.get() && what == "write" => {
-                let text = "a write was acknowledged by an array that is lost";
-                self.fail(Violation::FalseAcknowledgement, text, Some(place.clone()));
+                let text = "an array that is lost acknowledged a write";
+                self.fail(ViolationKind::FalseAcknowledgement, text, Some(place.clone()));
             }
             Ok(()) => {}
             Err(_) if self.errors_allowed.get() || self.has_to_stop() => {
@@ -161,49 +171,49 @@ impl Desk {
             }
             Err(error) => {
                 let text = format!("{what} failed: {error}");
-                self.fail(Violation::RequestFailed, text, Some(place.clone()));
+                self.fail(ViolationKind::RequestFailed, text, Some(place.clone()));
             }
         }
     }
 
-    /// Whether the array has to stop by the rules of membership; the clients go then.
+    /// Whether the membership rules force the array to stop. If so, clients are told to end.
     pub(crate) fn has_to_stop(&self) -> bool {
         let stops =
-            self.gave_up.get() || self.may_stop.borrow().as_ref().is_some_and(|rule| rule());
-        if stops && !self.gave_up.replace(true) {
+            self.array_stopped.get() || self.stop_rule.borrow().as_ref().is_some_and(|rule| rule());
+        if stops && !self.array_stopped.replace(true) {
             self.world.note("the array had to stop: most active members failed at once");
             self.quiesce.set(true);
         }
         stops
     }
 
-    /// Notes the members that the engine has lost.
+    /// Passes the members that the engine has lost on to the oracle.
     pub(crate) fn note_losses(&self) {
         if let Some(note) = &*self.losses.borrow() {
             note(&mut self.oracle.borrow_mut());
         }
     }
 
-    /// The volume is consistent: see [`Oracle::consistent_again`]. Members that were lost before it
-    /// was are noted first; the values that their loss made possible again stay so.
+    /// The volume is consistent: see [`Oracle::consistent_again`]. Members lost before are noted
+    /// first, so that the values that their loss made possible stay possible.
     pub(crate) fn consistent_again(&self) {
         self.note_losses();
         self.oracle.borrow_mut().consistent_again();
     }
 
-    /// The writes whose clients have gone have ended by now, one way or the other.
-    pub(crate) fn forget_vanished(&self) {
-        for writing in self.vanished.take() {
+    /// Ends the abandoned writes: by now each has been carried out or not.
+    pub(crate) fn end_abandoned(&self) {
+        for writing in self.abandoned.take() {
             self.oracle.borrow_mut().end_write(writing, false, false);
         }
     }
 
-    /// The answer to a request; `None` if its client has gone before.
+    /// The answer to a request; `None` if the client abandons it first.
     async fn answer<T>(&self, client: usize, request: impl Future<Output = T>) -> Option<T> {
         let patience = {
             let rng = &mut *self.rng.borrow_mut();
-            let may = client < STEADY && self.vanish_percent.get() > 0;
-            let goes = may && rng.chance(self.vanish_percent.get());
+            let may = client < FIRST_CHECKER && self.abandon_percent.get() > 0;
+            let goes = may && rng.chance(self.abandon_percent.get());
             goes.then(|| rng.below(3 * MILLISECOND))
         };
         let Some(patience) = patience else { return Some(request.await) };
@@ -223,11 +233,11 @@ impl Desk {
         let reading = self.oracle.borrow_mut().begin_read(cells);
         let buf = Buf::new(usize::try_from(len).unwrap_or(usize::MAX));
         let Some((result, buf)) = self.answer(client, volume.read(place.start, buf)).await else {
-            self.world.client(client, "goes away, reading", place.start, len, 0);
+            self.world.client(client, "abandons the read of", place.start, len, 0);
             self.oracle.borrow_mut().abandon_read(reading);
             return false;
         };
-        self.settle("read", &place, &result);
+        self.check_result("read", &place, &result);
         if result.is_err() {
             self.oracle.borrow_mut().abandon_read(reading);
             return false;
@@ -238,13 +248,14 @@ impl Desk {
         if let Err(mismatch) = checked {
             let size = self.oracle.borrow().cell_bytes() as u64;
             let cell = mismatch.offset..mismatch.offset + size;
-            let text = format!("client {client} read what must not be: {}", mismatch.text);
-            self.fail(Violation::WrongRead, text, Some(cell));
+            let text =
+                format!("client {client} read a value that is not allowed: {}", mismatch.text);
+            self.fail(ViolationKind::WrongRead, text, Some(cell));
         }
         true
     }
 
-    /// Writes cells.
+    /// Writes, zeroes or discards cells.
     pub async fn write(
         &self,
         volume: &dyn Volume,
@@ -278,17 +289,17 @@ impl Desk {
             Kind::Anything => volume.discard(place.start, len),
         };
         let answer = self.answer(client, request).await;
-        // With the power off nobody hears of it any more.
+        // With the power off the client receives no answer.
         if !self.world.is_on() {
             return;
         }
         let Some(result) = answer else {
-            self.world.client(client, "goes away, writing", place.start, len, version);
-            return self.vanished.borrow_mut().push(writing);
+            self.world.client(client, "abandons the write of", place.start, len, version);
+            return self.abandoned.borrow_mut().push(writing);
         };
-        let outcome = if result.is_ok() { "is answered" } else { "is refused" };
+        let outcome = if result.is_ok() { "completes" } else { "fails" };
         self.world.client(client, outcome, place.start, len, version);
-        self.settle("write", &place, &result);
+        self.check_result("write", &place, &result);
         let fua = fua && kind != Kind::Anything;
         self.oracle.borrow_mut().end_write(writing, result.is_ok(), fua);
     }
@@ -308,7 +319,7 @@ impl Desk {
         }
     }
 
-    /// Flushes.
+    /// Flushes the volume.
     pub async fn flush(&self, volume: &dyn Volume, client: usize) {
         self.requests.set(self.requests.get() + 1);
         self.world.client(client, "flushes", 0, 0, 0);
@@ -318,21 +329,21 @@ impl Desk {
             return;
         }
         let Some(result) = result else { return };
-        self.world.client(client, "is flushed", 0, 0, u32::from(result.is_ok()));
-        self.settle("flush", &(0..0), &result);
+        self.world.client(client, "flushed", 0, 0, u32::from(result.is_ok()));
+        self.check_result("flush", &(0..0), &result);
         if result.is_ok() {
             self.oracle.borrow_mut().end_flush(flushing);
         }
     }
 
-    /// A request of no bytes, at the beginning, anywhere, or at the very end.
-    async fn ask_for_nothing(&self, volume: &dyn Volume, client: usize, rng: &mut Rng) {
+    /// Sends a request of zero bytes at the beginning, at the end or anywhere between.
+    async fn empty_request(&self, volume: &dyn Volume, client: usize, rng: &mut Rng) {
         let size = volume.size_bytes();
         let anywhere = rng.below(size + 1);
         let offset = *rng.pick(&[0, anywhere, size]);
         let (kind, fua) = (rng.below(4), rng.chance(30));
         self.requests.set(self.requests.get() + 1);
-        self.world.client(client, "asks for nothing", offset, 0, 0);
+        self.world.client(client, "sends an empty request,", offset, 0, 0);
         let request = async {
             match kind {
                 0 => volume.read(offset, Buf::new(0)).await.0,
@@ -343,11 +354,11 @@ impl Desk {
         };
         let result = request.await;
         if self.world.is_on() {
-            self.settle("a request of no bytes", &(offset..offset), &result);
+            self.check_result("an empty request", &(offset..offset), &result);
         }
     }
 
-    /// Reads the whole volume and checks it.
+    /// Reads and checks the whole volume.
     pub async fn read_all(&self, volume: &dyn Volume, client: usize) {
         let (count, size) = {
             let oracle = self.oracle.borrow();
@@ -370,11 +381,11 @@ impl Desk {
             .map(|number| {
                 let client = Client {
                     number,
-                    desk: self.clone(),
+                    harness: self.clone(),
                     volume: volume.clone(),
                     load: load.clone(),
                     rng: rng.fork(number as u64),
-                    empties: rng.fork(1000 + number as u64),
+                    empty_rng: rng.fork(1000 + number as u64),
                 };
                 self.world.rt().spawn(client.run())
             })
@@ -382,7 +393,7 @@ impl Desk {
     }
 }
 
-/// A hash of bytes, in four lanes that do not wait for each other.
+/// A hash of bytes, computed in four independent lanes.
 fn fold_bytes(bytes: &[u8]) -> u64 {
     let fold =
         |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
@@ -400,16 +411,16 @@ fn fold_bytes(bytes: &[u8]) -> u64 {
 
 struct Client {
     number: usize,
-    desk: Rc<Desk>,
+    harness: Rc<ClientHarness>,
     volume: Rc<dyn Volume>,
     load: Load,
     rng: Rng,
-    /// What empty requests are drawn from.
-    empties: Rng,
+    /// Draws requests of zero bytes.
+    empty_rng: Rng,
 }
 
-/// Where a client works.
-enum Temper {
+/// Where a client sends its requests.
+enum AccessPattern {
     Random,
     Sequential { next: u64 },
     Hot { spots: Vec<u64> },
@@ -417,34 +428,34 @@ enum Temper {
 
 impl Client {
     async fn run(mut self) {
-        let cells = self.desk.oracle.borrow().len() as u64;
+        let cells = self.harness.oracle.borrow().len() as u64;
         if cells == 0 {
             return;
         }
-        let mut temper = match self.rng.below(4) {
-            0 => Temper::Sequential { next: self.rng.below(cells) },
+        let mut pattern = match self.rng.below(4) {
+            0 => AccessPattern::Sequential { next: self.rng.below(cells) },
             1 | 2 => {
                 let spots = self.rng.within(1, 4);
-                Temper::Hot { spots: (0..spots).map(|_| self.rng.below(cells)).collect() }
+                AccessPattern::Hot { spots: (0..spots).map(|_| self.rng.below(cells)).collect() }
             }
-            _ => Temper::Random,
+            _ => AccessPattern::Random,
         };
-        let rt = self.desk.world.rt().clone();
+        let rt = self.harness.world.rt().clone();
         for _ in 0..self.load.requests {
-            if self.desk.quiesce.get() || !self.desk.world.is_on() {
+            if self.harness.quiesce.get() || !self.harness.world.is_on() {
                 return;
             }
             if self.rng.chance(self.load.flushes_percent) {
-                self.desk.flush(&*self.volume, self.number).await;
+                self.harness.flush(&*self.volume, self.number).await;
                 continue;
             }
-            if self.empties.chance(self.load.empty_percent) {
-                let rng = &mut self.empties;
-                self.desk.ask_for_nothing(&*self.volume, self.number, rng).await;
+            if self.empty_rng.chance(self.load.empty_percent) {
+                let rng = &mut self.empty_rng;
+                self.harness.empty_request(&*self.volume, self.number, rng).await;
             }
-            let range = self.place(&mut temper, cells);
+            let range = self.place(&mut pattern, cells);
             if self.rng.chance(self.load.reads_percent) {
-                self.desk.read(&*self.volume, self.number, range).await;
+                self.harness.read(&*self.volume, self.number, range).await;
             } else {
                 let zeroes = self.rng.chance(self.load.zeroes_percent);
                 let kind = match zeroes {
@@ -453,16 +464,16 @@ impl Client {
                     false => Kind::Data,
                 };
                 let fua = self.rng.chance(self.load.fua_percent);
-                self.desk.write(&*self.volume, self.number, range, kind, fua).await;
+                self.harness.write(&*self.volume, self.number, range, kind, fua).await;
             }
-            // Bursts: most requests follow at once.
+            // Clients send in bursts: most requests follow at once.
             if self.rng.chance(20) {
-                rt.sleep(self.rng.below(self.load.pause_max.max(MILLISECOND))).await;
+                rt.sleep(self.rng.below(self.load.pause_ns_max.max(MILLISECOND))).await;
             }
         }
     }
 
-    fn place(&mut self, temper: &mut Temper, cells: u64) -> Range<usize> {
+    fn place(&mut self, pattern: &mut AccessPattern, cells: u64) -> Range<usize> {
         let stripe = self.load.stripe_cells.clamp(1, cells);
         let len = match self.rng.below(10) {
             0..=4 => self.rng.within(1, self.load.cells_max.min(8)),
@@ -470,19 +481,20 @@ impl Client {
             _ => stripe * self.rng.within(1, 2),
         };
         let len = len.clamp(1, cells);
-        let mut start = match temper {
-            Temper::Random => self.rng.below(cells - len + 1),
-            Temper::Sequential { next } => *next,
-            Temper::Hot { spots } => *self.rng.pick(spots) + self.rng.below(4),
+        let mut start = match pattern {
+            AccessPattern::Random => self.rng.below(cells - len + 1),
+            AccessPattern::Sequential { next } => *next,
+            AccessPattern::Hot { spots } => *self.rng.pick(spots) + self.rng.below(4),
         };
-        // Whole stripes lie on stripes, mostly.
+        // Most requests of whole stripes are aligned to stripes.
         if len.is_multiple_of(stripe) && self.rng.chance(80) {
             start -= start % stripe;
         }
         if start + len > cells {
-            start = if matches!(temper, Temper::Sequential { .. }) { 0 } else { cells - len };
+            start =
+                if matches!(pattern, AccessPattern::Sequential { .. }) { 0 } else { cells - len };
         }
-        if let Temper::Sequential { next } = temper {
+        if let AccessPattern::Sequential { next } = pattern {
             *next = (start + len) % cells;
         }
         let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);

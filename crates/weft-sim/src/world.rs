@@ -1,14 +1,14 @@
-//! What the parts of one simulation share: the power, the count of steps at which it may be
-//! cut, and the trace of everything that happened.
+//! What the parts of a simulation share: the power, the step count at which it may be cut, and the
+//! trace of all events.
 //!
-//! **Steps.** Every start and every completion of a disk operation is a step. A power cut can be
-//! set for step k, so that a small run can be repeated with a cut at each of its steps. From the
-//! moment the power is off no disk operation makes progress; what the engine still does
-//! in that turn reaches nothing. The power may also go at an instant, and in *ambush*: shortly after
-//! the beginning of a superblock write, when a change of the members is half made.
+//! **Steps.** Each start and each completion of a disk operation is a step. The power can be cut at
+//! a given step, so that a small run can be repeated with a cut at every step. Once the power is
+//! off no disk operation makes progress, and nothing that the engine still does in that turn
+//! reaches a disk. The power can also be cut after a time, or some steps after the start of a
+//! superblock write ([`CutTrigger`]), in the middle of a membership change.
 //!
-//! **Trace.** Events are kept as plain numbers (text is made only when a run has failed), and
-//! folded into a hash: two runs of one seed must give the same.
+//! **Trace.** Events are kept as numbers, formatted only when a run fails, and folded into a hash.
+//! Two runs of one seed must give the same hash.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,28 +20,28 @@ use weft_rt::{Nanos, Rt};
 
 use crate::rng::{Rng, mix};
 
-/// Events kept of a run; older ones are forgotten.
+/// Events kept per run; older ones are dropped.
 const EVENTS_MAX: usize = 60_000;
 
-/// One thing that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When, in virtual nanoseconds.
+    /// When it happened, in virtual nanoseconds.
     pub at: Nanos,
-    /// The step it happened at.
+    /// The step at which it happened.
     pub step: u64,
-    /// What.
-    pub what: What,
+    /// What happened.
+    pub what: EventKind,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
-    /// On a disk.
+pub enum EventKind {
+    /// A disk operation started, completed or failed.
     Disk {
         /// Number of the disk.
         disk: usize,
-        /// What it did.
+        /// What the disk did.
         verb: &'static str,
         /// Byte offset on the disk.
         offset: u64,
@@ -50,11 +50,11 @@ pub enum What {
         /// Number of the operation on this disk.
         op: u64,
     },
-    /// Between a client and the volume.
+    /// A client sent a request or received an answer.
     Client {
         /// Number of the client.
         client: usize,
-        /// What it did.
+        /// What the client did.
         verb: &'static str,
         /// Byte offset in the volume.
         offset: u64,
@@ -71,18 +71,18 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>12.3} ms  #{:<6} ", self.at as f64 / 1e6, self.step)?;
         match &self.what {
-            What::Disk { disk, verb, offset, len, op } => {
+            EventKind::Disk { disk, verb, offset, len, op } => {
                 write!(f, "  disk {disk} {verb} {len} at {offset} (op {op})")
             }
-            What::Client { client, verb, offset, len, version } => {
+            EventKind::Client { client, verb, offset, len, version } => {
                 write!(f, " client {client} {verb} {len} at {offset} (version {version})")
             }
-            What::Note(text) => write!(f, "{text}"),
+            EventKind::Note(text) => write!(f, "{text}"),
         }
     }
 }
 
-/// Handle of what a simulation shares; clones are handles of the same one.
+/// A handle to what a simulation shares; clones share the same state.
 #[derive(Clone)]
 pub struct World(Rc<Inner>);
 
@@ -91,20 +91,20 @@ struct Inner {
     seed: u64,
     rng: Rng,
     power: Cell<bool>,
-    dark: Notify,
+    power_lost: Notify,
     step: Cell<u64>,
     cut_at: Cell<Option<u64>>,
-    ambush: RefCell<Option<Ambush>>,
+    cut_trigger: RefCell<Option<CutTrigger>>,
     events: RefCell<VecDeque<Event>>,
     hash: Cell<u64>,
 }
 
-/// A power cut that waits for a superblock write.
+/// Cuts the power some steps after the start of a superblock write.
 #[derive(Debug)]
-pub(crate) struct Ambush {
-    /// One superblock write in this many calls it.
+pub(crate) struct CutTrigger {
+    /// One superblock write in this many triggers the cut.
     pub one_in: u64,
-    /// Steps from the beginning of that write to the cut, at most.
+    /// The cut comes at most this many steps after the start of that write.
     pub steps_max: u64,
     /// Draws both.
     pub rng: Rng,
@@ -127,21 +127,21 @@ impl World {
             seed,
             rng: Rng::new(seed),
             power: Cell::new(true),
-            dark: Notify::default(),
+            power_lost: Notify::default(),
             step: Cell::new(0),
             cut_at: Cell::new(None),
-            ambush: RefCell::default(),
+            cut_trigger: RefCell::default(),
             events: RefCell::default(),
             hash: Cell::new(mix(seed)),
         }))
     }
 
-    /// Its executor.
+    /// The executor.
     pub fn rt(&self) -> &Rt {
         &self.0.rt
     }
 
-    /// Its seed.
+    /// The seed.
     pub fn seed(&self) -> u64 {
         self.0.seed
     }
@@ -151,7 +151,7 @@ impl World {
         self.0.rng.fork(purpose)
     }
 
-    /// Counts a step, at which the power may go. Says whether it is on.
+    /// Counts a step, and cuts the power if this is the step to cut at. Returns whether it is on.
     pub(crate) fn step(&self) -> bool {
         if !self.is_on() {
             return false;
@@ -169,30 +169,30 @@ impl World {
         self.0.step.get()
     }
 
-    /// Sets the step at which the power goes (counted from the start of the run).
+    /// Sets the step at which the power is cut, counted from the start of the run.
     pub fn cut_at(&self, step: Option<u64>) {
         self.0.cut_at.set(step);
     }
 
-    /// Sets an ambush, or lifts it.
-    pub(crate) fn set_ambush(&self, ambush: Option<Ambush>) {
-        *self.0.ambush.borrow_mut() = ambush;
+    /// Sets the trigger of a power cut, or removes it.
+    pub(crate) fn set_cut_trigger(&self, cut_trigger: Option<CutTrigger>) {
+        *self.0.cut_trigger.borrow_mut() = cut_trigger;
     }
 
-    /// A superblock is being written.
+    /// A superblock write has started: draws whether it triggers a cut.
     pub(crate) fn superblock_write_began(&self) {
-        let steps = self.0.ambush.borrow_mut().as_mut().and_then(|ambush| {
-            let called = ambush.rng.below(ambush.one_in) == 0;
-            called.then(|| ambush.rng.below(ambush.steps_max))
+        let steps = self.0.cut_trigger.borrow_mut().as_mut().and_then(|cut_trigger| {
+            let called = cut_trigger.rng.below(cut_trigger.one_in) == 0;
+            called.then(|| cut_trigger.rng.below(cut_trigger.steps_max))
         });
         if let Some(steps) = steps {
-            self.set_ambush(None);
+            self.set_cut_trigger(None);
             let at = self.steps() + 1 + steps;
             self.cut_at(Some(self.0.cut_at.get().map_or(at, |earlier| earlier.min(at))));
         }
     }
 
-    /// Cuts the power after a time, unless it goes before or this life ends.
+    /// Cuts the power after `time`, unless it is off by then.
     pub(crate) fn cut_after(&self, time: Nanos) {
         let world = self.clone();
         drop(self.rt().spawn(async move {
@@ -205,13 +205,13 @@ impl World {
 
     /// Cuts the power now.
     pub fn cut(&self) {
-        self.note("the power goes");
+        self.note("the power is cut");
         self.0.cut_at.set(None);
         self.0.power.set(false);
-        self.0.dark.notify_all();
+        self.0.power_lost.notify_all();
     }
 
-    /// Turns the power on again. Tasks of the time before must have been dropped.
+    /// Turns the power on again. The caller has dropped all earlier tasks.
     pub fn restore(&self) {
         self.0.power.set(true);
     }
@@ -221,33 +221,33 @@ impl World {
         self.0.power.get()
     }
 
-    /// Completes when the power goes.
-    pub async fn darkness(&self) {
+    /// Completes when the power is cut.
+    pub async fn power_loss(&self) {
         while self.is_on() {
-            self.0.dark.wait().await;
+            self.0.power_lost.wait().await;
         }
     }
 
-    /// Runs `future` until it is done, or gives `None` if the power goes before.
+    /// Runs `future` to its end; returns `None` if the power is cut first.
     pub async fn while_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         use futures_util::future::{Either, select};
-        let (dark, future) = (std::pin::pin!(self.darkness()), std::pin::pin!(future));
-        match select(dark, future).await {
+        let (power_lost, future) = (std::pin::pin!(self.power_loss()), std::pin::pin!(future));
+        match select(power_lost, future).await {
             Either::Left(_) => None,
             Either::Right((value, _)) => Some(value),
         }
     }
 
-    /// Records an event in words.
+    /// Records a note.
     pub fn note(&self, text: impl Into<String>) {
         let text = text.into();
         let folded = text.bytes().fold(1, |hash, byte| mix(hash ^ u64::from(byte)));
-        self.record(What::Note(text), [folded, 0, 0]);
+        self.record(EventKind::Note(text), [folded, 0, 0]);
     }
 
     pub(crate) fn disk(&self, disk: usize, verb: &'static str, offset: u64, len: u64, op: u64) {
         let folded = [offset, len, mix(disk as u64) ^ op ^ u64::from(verb.as_bytes()[0])];
-        self.record(What::Disk { disk, verb, offset, len, op }, folded);
+        self.record(EventKind::Disk { disk, verb, offset, len, op }, folded);
     }
 
     pub(crate) fn client(
@@ -259,10 +259,10 @@ impl World {
         version: u32,
     ) {
         let folded = [offset, len, mix(client as u64 + 1000) ^ u64::from(version)];
-        self.record(What::Client { client, verb, offset, len, version }, folded);
+        self.record(EventKind::Client { client, verb, offset, len, version }, folded);
     }
 
-    fn record(&self, what: What, numbers: [u64; 3]) {
+    fn record(&self, what: EventKind, numbers: [u64; 3]) {
         let (at, step) = (self.0.rt.now(), self.steps());
         let hash = numbers.iter().fold(self.0.hash.get() ^ at, |hash, n| mix(hash ^ n));
         self.0.hash.set(hash);
@@ -273,18 +273,19 @@ impl World {
         events.push_back(Event { at, step, what });
     }
 
-    /// Folds a number into the trace without an event (the contents of a read, say).
+    /// Folds a number into the hash without recording an event (the contents of a read, for
+    /// instance).
     pub(crate) fn fold(&self, number: u64) {
         self.0.hash.set(mix(self.0.hash.get() ^ number));
     }
 
-    /// The hash of everything that has happened.
+    /// The hash of all events so far.
     pub fn trace_hash(&self) -> u64 {
         self.0.hash.get()
     }
 
-    /// The last events for which `keep` holds, oldest first, at most `count`.
-    pub fn events(&self, count: usize, keep: impl Fn(&What) -> bool) -> Vec<Event> {
+    /// The last events that satisfy `keep`, at most `count`, oldest first.
+    pub fn events(&self, count: usize, keep: impl Fn(&EventKind) -> bool) -> Vec<Event> {
         let events = self.0.events.borrow();
         let mut last: Vec<_> =
             events.iter().rev().filter(|event| keep(&event.what)).take(count).cloned().collect();

@@ -1,23 +1,23 @@
-//! The simulator would notice: with any one of the engine's guarantees taken away it finds out
-//! within a few seeds, by the violation that this must cause; and with none taken away the same
-//! arrays pass the same seeds.
+//! The simulator notices each canary: with one of the engine's guarantees removed a few seeds are
+//! enough to find a violation that this can cause, and the unchanged engine passes the same seeds
+//! on the same arrays.
 
 use weft_code::CodeSpec;
 use weft_sim::{Canary, Options, Policy, run};
 
-/// Seeds within which each must be found.
+/// Seeds within which each canary must be caught.
 const SEEDS: u64 = 120;
 
-/// Arrays on which the guarantee is needed at all.
+/// Arrays that need the guarantee.
 fn options(canary: Canary) -> Options {
     let mut options = Options { lives_max: Some(3), ..Options::default() };
-    options.wishes.requests_max = Some(60);
-    options.wishes.policy = Some(match canary {
-        Canary::DirtyMark | Canary::Exclusion | Canary::GoOn => Policy::Bitmap,
+    options.filter.requests_max = Some(60);
+    options.filter.policy = Some(match canary {
+        Canary::DirtyMark | Canary::Exclusion | Canary::Continue => Policy::Bitmap,
         _ => Policy::Ppl,
     });
-    options.wishes.code = Some(match canary {
-        Canary::GoOn => (CodeSpec::Raid1, 3),
+    options.filter.code = Some(match canary {
+        Canary::Continue => (CodeSpec::Raid1, 3),
         _ => (CodeSpec::Raid6, 5),
     });
     options

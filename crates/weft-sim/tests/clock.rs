@@ -1,4 +1,4 @@
-//! Virtual time never waits, and a program that hangs is told on.
+//! Virtual time does not wait, and a program that hangs is detected.
 
 use weft_rt::SECOND;
 use weft_sim::sim_rt;

@@ -1,4 +1,4 @@
-//! A simulated disk keeps the promises of the `Disk` trait, and not one more.
+//! A simulated disk keeps the promises of the `Disk` trait and no others.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ fn bytes(value: u8, len: usize) -> Frozen {
     Frozen::copy_from(&vec![value; len])
 }
 
-/// The first byte of each sector, having checked that no sector is a mixture.
+/// The first byte of each sector; checks that no sector is torn.
 fn sectors(platter: &Platter, count: usize) -> Vec<u8> {
     let mut image = vec![0; count * 512];
     platter.peek(0, &mut image);
@@ -159,8 +159,8 @@ fn a_misaligned_request_is_a_bug_of_the_caller() {
     rt.block_on(async move { disk.read(100, Buf::new(512), Class::User).await.0.is_ok() });
 }
 
-/// With a product's model it takes as long as the product, to the nanosecond, and a power cut still
-/// takes what was not flushed.
+/// With a product's model a disk takes as long as the product, to the nanosecond, and a power cut
+/// still loses unflushed data.
 #[test]
 fn with_a_model_it_has_the_products_times_and_still_loses_power() {
     let model = Model::find("wd10eals").expect("a model");

@@ -1,5 +1,5 @@
-//! The simulator catches what it is made to catch: a naive mirror with well-known faults is
-//! found out within a few seeds, and the same mirror without them passes all of them.
+//! The simulator finds well-known faults: it finds each fault of a naive mirror within a few seeds,
+//! and the same mirror without faults passes all of them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,22 +8,22 @@ use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Buf, Frozen, Rt};
 use weft_sim::oracle::Oracle;
 use weft_sim::volume::{Volume, VolumeFuture};
-use weft_sim::workload::{Desk, Load};
+use weft_sim::workload::{ClientHarness, Load};
 use weft_sim::{Platter, Rng, SimDisk, World, sim_rt};
 
 const SIZE: u64 = 256 * 1024;
 
-/// What the mirror does wrong.
+/// The fault of the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// After a crash the copies differ, and reads take either.
+    /// The copies differ after a crash, and reads use either.
     NoResync,
-    /// A flush reaches one copy only.
+    /// A flush reaches only one copy.
     HalfFlush,
-    /// FUA is forgotten on the way.
+    /// FUA is dropped.
     NoFua,
-    /// A write is acknowledged when the first copy has it.
+    /// A write is acknowledged when one copy has it.
     EarlyAck,
 }
 
@@ -35,7 +35,7 @@ struct Mirror {
 }
 
 impl Mirror {
-    /// Opens the copies; copies the first over the second, unless that is forgotten.
+    /// Opens the copies and copies the first over the second, except with [`Fault::NoResync`].
     async fn open(world: &World, platters: &[Platter; 2], fault: Fault) -> Rc<Self> {
         let disks = [SimDisk::open(world, &platters[0]), SimDisk::open(world, &platters[1])];
         if fault != Fault::NoResync {
@@ -64,8 +64,8 @@ impl Volume for Mirror {
     fn read(&self, offset: u64, buf: Buf) -> VolumeFuture<'_, (Result<(), String>, Buf)> {
         self.turn.set(1 - self.turn.get());
         Box::pin(async move {
-            // Only the first copy is sure to have the last acknowledged write while another
-            // write to the same place is in flight.
+            // Only the first copy is certain to have the last acknowledged write while another
+            // write to the same range is in flight.
             let from = if self.fault == Fault::NoResync { self.turn.get() } else { 0 };
             let (result, buf) = self.disks[from].read(offset, buf, Class::User).await;
             (text(result), buf)
@@ -115,12 +115,12 @@ impl Volume for Mirror {
     }
 }
 
-/// Three crashes under load; what is broken, and the hash of the trace.
+/// Three crashes under load. Returns the violation, if any, and the hash of the trace.
 fn run(seed: u64, fault: Fault) -> (Option<String>, u64) {
     let rt = sim_rt(seed, 1_000_000);
     let world = World::new(&rt, seed);
     let platters = [0, 1].map(|n| Platter::new(n, SIZE, 512, world.rng(10 + n as u64)));
-    let desk = Desk::new(&world, Oracle::new(seed, SIZE, 512));
+    let harness = ClientHarness::new(&world, Oracle::new(seed, SIZE, 512));
     let load = Load {
         clients: 4,
         requests: 400,
@@ -130,23 +130,23 @@ fn run(seed: u64, fault: Fault) -> (Option<String>, u64) {
         zeroes_percent: 10,
         cells_max: 32,
         stripe_cells: 16,
-        pause_max: 2_000_000,
-        vanish_percent: 0,
+        pause_ns_max: 2_000_000,
+        abandon_percent: 0,
         empty_percent: 0,
     };
     let mut rng = Rng::new(seed);
     for life in 0..3 {
         world.restore();
         world.cut_at(Some(world.steps() + rng.within(50, 1500)));
-        let (desk2, platters2, load, clients) =
-            (desk.clone(), platters.clone(), load.clone(), world.rng(life));
+        let (harness2, platters2, load, clients) =
+            (harness.clone(), platters.clone(), load.clone(), world.rng(life));
         let (world2, rt2) = (world.clone(), rt.clone());
         rt.block_on(async move {
             let work = async {
                 let mirror: Rc<dyn Volume> = Mirror::open(&world2, &platters2, fault).await;
-                desk2.read_all(&*mirror, 99).await;
-                desk2.read_all(&*mirror, 99).await;
-                for client in desk2.start(&mirror, &load, &clients) {
+                harness2.read_all(&*mirror, 99).await;
+                harness2.read_all(&*mirror, 99).await;
+                for client in harness2.start(&mirror, &load, &clients) {
                     client.await;
                 }
                 rt2.sleep(1).await;
@@ -154,11 +154,11 @@ fn run(seed: u64, fault: Fault) -> (Option<String>, u64) {
             world2.while_on(work).await
         });
         rt.kill_all();
-        if let Some(broken) = desk.broken.take() {
-            return (Some(broken.text), world.trace_hash());
+        if let Some(violation) = harness.violation.take() {
+            return (Some(violation.text), world.trace_hash());
         }
         platters.iter().for_each(Platter::power_cut);
-        desk.oracle.borrow_mut().power_cut();
+        harness.oracle.borrow_mut().power_cut();
     }
     (None, world.trace_hash())
 }
@@ -166,8 +166,8 @@ fn run(seed: u64, fault: Fault) -> (Option<String>, u64) {
 #[test]
 fn a_correct_mirror_passes() {
     for seed in 0..60 {
-        let (broken, _) = run(seed, Fault::None);
-        assert_eq!(broken, None, "seed {seed}");
+        let (violation, _) = run(seed, Fault::None);
+        assert_eq!(violation, None, "seed {seed}");
     }
 }
 

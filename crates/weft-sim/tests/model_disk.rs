@@ -1,4 +1,4 @@
-//! A modelled disk keeps its bytes, keeps its order, and keeps its accounts.
+//! A modelled disk keeps its contents, its order and its counters.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ fn page(tag: u64) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
 }
 
-/// Eight clients write, zero, flush and read back what is theirs; gives the time and the accounts.
+/// Eight clients write, zero, flush and read back their own ranges. Returns the time.
 fn exercise(rt: &Rt, disk: Rc<dyn Disk>) -> Nanos {
     let clients = (0..8_u64).map(|client| {
         let disk = disk.clone();
@@ -131,8 +131,8 @@ fn requests_outside_are_refused_and_take_no_time() {
     assert_eq!((rt.now(), disk.stats().requests()), (0, 0));
 }
 
-/// What callers measure is what the disk says, and its utilisation is the share of the time in
-/// which it had something to do.
+/// What callers measure matches the disk's counters, and utilisation is the fraction of time in
+/// which the disk was busy.
 #[test]
 fn the_accounts_are_those_of_the_callers() {
     for model in &MODELS {
@@ -166,7 +166,7 @@ fn the_accounts_are_those_of_the_callers() {
         assert_eq!((stats.read_bytes, stats.written_bytes), (300 * PAGE, 100 * PAGE));
         assert_eq!(stats.depth_ns, u128::from(reads + writes));
         assert_eq!((stats.busy_ns, stats.elapsed_ns, stats.late_ns), (rt.now(), rt.now(), 0));
-        // As long again without work: half utilised.
+        // As long again without requests: half utilised.
         let (rest, clock) = (rt.now(), rt.clone());
         rt.block_on(async move { clock.sleep(rest).await });
         assert!((disk.stats().utilisation() - 0.5).abs() < 1e-9);
@@ -186,7 +186,7 @@ fn a_request_that_nobody_waits_for_is_carried_out() {
         let soon = clock.sleep(MILLISECOND / 10);
         let (read, soon) = (std::pin::pin!(read), std::pin::pin!(soon));
         drop(futures_util::future::select(read, soon).await);
-        // The disk is busy with the first, and the second waits for it.
+        // The disk serves the first, and the second waits.
         requests.read(0, Buf::new(4096), Class::User).await.0.expect("read");
     });
     assert_eq!((disk.stats().reads, disk.stats().in_flight), (2, 0));
@@ -204,8 +204,7 @@ fn hdds() -> impl Iterator<Item = &'static Model> {
     MODELS.iter().filter(|model| matches!(model.kind, Kind::Hdd(_)))
 }
 
-/// Every command completes once, in the order of time, and no completion is before its command's
-/// arrival.
+/// Every command completes once, in order of time, and not before its arrival.
 #[test]
 fn whatever_arrives_leaves_once() {
     for model in &MODELS {
@@ -219,7 +218,7 @@ fn whatever_arrives_leaves_once() {
                     *rng.pick(&[Verb::Read, Verb::Read, Verb::Write, Verb::Write, Verb::Zero]);
                 let verb = if rng.chance(1) { Verb::Flush } else { verb };
                 let offset = rng.below(model.capacity_bytes / PAGE - 1000) * PAGE;
-                // Half of them near each other, so that caches and streams are met.
+                // Half of them near each other, to hit caches and streams.
                 let offset = if rng.chance(50) { rng.below(500) * PAGE } else { offset };
                 let len = if rng.chance(3) { 3 << 20 } else { (1 + rng.below(32)) * PAGE };
                 let len = if verb == Verb::Flush { 0 } else { len };
@@ -241,7 +240,7 @@ fn whatever_arrives_leaves_once() {
     }
 }
 
-/// How a machine sees its commands does not depend on how often it is asked to advance.
+/// The result does not depend on how often a model is advanced.
 #[test]
 fn looking_changes_nothing() {
     for model in &MODELS {
@@ -269,8 +268,8 @@ fn looking_changes_nothing() {
     }
 }
 
-/// With its own ordering a disk serves a full queue faster than one at a time, and yet nobody waits
-/// for ever: a command at the far end is served although nearer ones keep coming.
+/// A disk serves a full queue faster than single commands, and still no command waits for ever: one
+/// at the far end is served although nearer ones keep arriving.
 #[test]
 fn a_hard_disk_orders_its_queue_and_starves_nobody() {
     for model in hdds() {
@@ -303,7 +302,7 @@ fn a_hard_disk_orders_its_queue_and_starves_nobody() {
     }
 }
 
-/// A write cache acknowledges at once and pays at the flush; without one every write is paid for.
+/// A write cache acknowledges at once, and the flush takes the time; without it every write does.
 #[test]
 fn a_write_cache_defers_the_work() {
     for model in hdds() {
@@ -329,7 +328,7 @@ fn a_write_cache_defers_the_work() {
     }
 }
 
-/// Small sequential writes become few long accesses; small sequential reads are found in the cache.
+/// Small sequential writes become few long accesses; small sequential reads hit the cache.
 #[test]
 fn neighbours_cost_one_access() {
     for model in hdds() {

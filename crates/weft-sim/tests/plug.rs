@@ -1,5 +1,6 @@
-//! A plug joins what touches and changes nothing else: every client reads what it wrote, the disk
-//! is asked once where it was asked thirty-two times, and an error hits only whom it concerns.
+//! A plug merges adjacent requests and changes nothing else: every client reads what it wrote, the
+//! disk receives one request instead of thirty-two, and an error affects only the requests that it
+//! concerns.
 
 use std::rc::Rc;
 
@@ -29,7 +30,7 @@ fn neighbours_of_one_moment_become_one_request() {
     let below = model.clone();
     let (clients, pages) = (plug.clone(), 80_u64);
     rt.block_on(async move {
-        // Backwards, and a durable write in the middle of them.
+        // In descending order, with a durable write among them.
         let write = |n: u64| {
             let opts = if n == 40 { WriteOpts::USER_FUA } else { WriteOpts::USER };
             clients.write(n * PAGE, page(n), opts)
@@ -39,7 +40,7 @@ fn neighbours_of_one_moment_become_one_request() {
         }
         // 0 to 31, 32 to 39, 40, 41 to 72, 73 to 79.
         assert_eq!((below.stats().writes, clients.joined().writes), (5, 75));
-        // Of the other class: joined among themselves only.
+        // The two classes are not merged with each other.
         let read = |n: u64| {
             let class = if n < 20 { Class::User } else { Class::Maintenance };
             clients.read(n * PAGE, Buf::new(4096), class)
@@ -49,7 +50,7 @@ fn neighbours_of_one_moment_become_one_request() {
             assert!(buf[..] == page(n)[..], "page {n}");
         }
         assert_eq!((below.stats().reads, below.stats().read_bytes), (2, 40 * PAGE));
-        // What is asked for later finds the first on its way.
+        // A request that comes later is not merged with one in flight.
         clients.read(0, Buf::new(4096), Class::User).await.0.expect("read");
         clients.read(PAGE, Buf::new(4096), Class::User).await.0.expect("read");
         assert_eq!(below.stats().reads, 4);
@@ -69,7 +70,8 @@ fn clients_read_what_they_wrote() {
                 let mut rng = Rng::new(client);
                 let mut own = [u64::MAX; 64];
                 for step in 0..200_u64 {
-                    // Neighbours belong to different clients, and all begin in one place.
+                    // Adjacent pages belong to different clients, and all clients start at the same
+                    // place.
                     let slot = if step == 0 { 0 } else { rng.index(own.len()) };
                     let offset = (slot as u64 * 16 + client) * PAGE;
                     if own[slot] == u64::MAX || rng.chance(50) {

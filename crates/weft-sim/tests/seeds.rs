@@ -1,8 +1,8 @@
-//! A fixed set of seeds: whole arrays under load, with crashes and failures. A change of what is drawn
-//! leads every seed elsewhere, so a seed guards no single fault for long: what found one becomes a
-//! test of its own in `weft-array/tests`.
+//! A fixed set of seeds: whole arrays under load, with crashes and failures. Changing what is drawn
+//! changes the run of every seed, so a seed does not guard against one particular fault for long: a
+//! fault that a seed finds gets a test of its own in `weft-array/tests`.
 
-use weft_sim::{Options, Simulation, Story, every_cut, simulate};
+use weft_sim::{Options, Scenario, Simulation, every_cut, simulate};
 
 fn all_pass(seed: u64, runs: u64, options: Options) {
     let simulation = Simulation { seed, runs, options, ..Simulation::default() };
@@ -17,18 +17,18 @@ fn arrays_survive_what_their_codes_survive() {
 
 #[test]
 fn disks_that_lie_are_found_out() {
-    all_pass(1, 12, Options { story: Story::Silent, ..Options::default() });
+    all_pass(1, 12, Options { scenario: Scenario::SilentCorruption, ..Options::default() });
 }
 
 #[test]
 fn an_array_that_lost_too_much_says_so() {
-    all_pass(1, 12, Options { story: Story::Beyond, ..Options::default() });
+    all_pass(1, 12, Options { scenario: Scenario::BeyondTolerance, ..Options::default() });
 }
 
 #[test]
 fn a_small_run_survives_a_cut_at_any_step() {
-    let mut options = Options { quiet: true, ..Options::default() };
-    options.wishes.requests_max = Some(3);
+    let mut options = Options { crashes_only: true, ..Options::default() };
+    options.filter.requests_max = Some(3);
     match every_cut(7, &options, 13) {
         Ok(cuts) => assert!(cuts > 10, "{cuts}"),
         Err(failure) => panic!("{failure}"),

@@ -1,4 +1,4 @@
-//! What can go wrong on a disk, apart from power.
+//! Faults of a disk, except power cuts.
 
 use std::collections::BTreeSet;
 
@@ -7,40 +7,40 @@ use weft_rt::Nanos;
 
 use crate::rng::Rng;
 
-/// The faults of one disk: what is wrong with it now, and what is waiting to go wrong.
+/// The present and pending faults of a disk.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// The disk answers nothing any more.
+    /// The disk no longer answers.
     pub gone: bool,
-    /// The disk goes after this many more operations.
+    /// The disk fails after this many more operations.
     pub gone_after_ops: Option<u64>,
-    /// Sectors (by number) that cannot be read until they are written.
+    /// Sectors, by number, that cannot be read until they are written.
     pub unreadable: BTreeSet<u64>,
-    /// The next write that reaches the given range (bytes) is acknowledged and never stored.
+    /// The next write that overlaps this byte range is acknowledged and not stored.
     pub lose_write_in: Option<std::ops::Range<u64>>,
-    /// The next write that reaches the given range (bytes) is stored this many bytes further on.
+    /// The next write that overlaps this byte range is stored this many bytes further on.
     pub misdirect_write_in: Option<(std::ops::Range<u64>, u64)>,
-    /// Writes that need new room fail: the file system under the disk is full.
+    /// Writes that need new space fail: the file system under the disk is full.
     pub full: bool,
-    /// Overwriting needs new room, too.
+    /// Overwriting needs new space, too.
     pub copies_on_write: bool,
-    /// It answers nothing until then, and then carries out what it was asked meanwhile, whoever
-    /// still waits for it.
+    /// The disk answers nothing until this time, and then carries out all requests, including those
+    /// that were given up.
     pub hangs_until: Nanos,
-    /// Percentage of writes that fail for no stated reason.
+    /// Percentage of writes that fail with an I/O error.
     pub write_errors_percent: u64,
-    /// It has failed an operation for which a member is excluded, or was excluded by command.
+    /// The disk failed an operation in a way that excludes a member, or a command excluded it.
     pub failed: bool,
-    /// A command says that it is to be excluded; it is when the engine cuts it off.
-    pub condemned: bool,
-    /// Where writes failed, though parts of them may be stored: who was told so does not count on
-    /// it.
-    pub denied: Vec<std::ops::Range<u64>>,
+    /// A command is excluding it; it is excluded once the engine severs the disk.
+    pub fail_requested: bool,
+    /// Ranges of failed writes. Parts of them may be stored, but the engine was told that they
+    /// failed and does not rely on them.
+    pub failed_writes: Vec<std::ops::Range<u64>>,
 }
 
-/// What becomes of a write.
+/// What happens to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum WriteOutcome {
     Stored,
     Lost,
     Elsewhere(u64),
@@ -56,7 +56,7 @@ pub(crate) enum Errno {
 }
 
 impl Faults {
-    /// Counts an operation; whether the disk still answers.
+    /// Counts an operation. Returns whether the disk still answers.
     pub(crate) fn answers(&mut self) -> bool {
         if let Some(left) = &mut self.gone_after_ops {
             match left.checked_sub(1) {
@@ -67,33 +67,33 @@ impl Faults {
         !self.gone
     }
 
-    /// When an operation that was started at `since` may go on; `None` if that is now. One that
-    /// takes longer than the time limit costs the disk its place.
+    /// Until when an operation hangs that started at `since`; `None`: it does not. An operation
+    /// that exceeds the time limit excludes the member.
     pub(crate) fn hangs(&mut self, since: Nanos, now: Nanos) -> Option<Nanos> {
         self.failed |= self.hangs_until.saturating_sub(since) >= DISK_TIMEOUT;
         (now < self.hangs_until).then_some(self.hangs_until)
     }
 
-    /// What becomes of a write to this range.
-    pub(crate) fn fate(
+    /// Determines what happens to a write to this range.
+    pub(crate) fn write_outcome(
         &mut self,
         range: std::ops::Range<u64>,
         allocates: bool,
         size: u64,
         op: DiskOp,
         rng: &mut Rng,
-    ) -> Fate {
+    ) -> WriteOutcome {
         let meets =
             |other: &std::ops::Range<u64>| range.start < other.end && other.start < range.end;
         if self.full && (allocates || self.copies_on_write) && op == DiskOp::Write {
-            return Fate::Fails(Errno::NoSpace);
+            return WriteOutcome::Fails(Errno::NoSpace);
         }
         if self.write_errors_percent > 0 && rng.chance(self.write_errors_percent) {
-            return Fate::Fails(Errno::Io);
+            return WriteOutcome::Fails(Errno::Io);
         }
         if self.lose_write_in.as_ref().is_some_and(meets) {
             self.lose_write_in = None;
-            return Fate::Lost;
+            return WriteOutcome::Lost;
         }
         if let Some((target, by)) = &self.misdirect_write_in
             && meets(target)
@@ -101,17 +101,17 @@ impl Faults {
         {
             let offset = range.start + by;
             self.misdirect_write_in = None;
-            return Fate::Elsewhere(offset);
+            return WriteOutcome::Elsewhere(offset);
         }
-        Fate::Stored
+        WriteOutcome::Stored
     }
 
     /// A write to this range succeeded.
-    pub(crate) fn is_stored(&mut self, range: std::ops::Range<u64>, sector: u64) {
+    pub(crate) fn write_stored(&mut self, range: std::ops::Range<u64>, sector: u64) {
         for number in range.start / sector..range.end / sector {
             self.unreadable.remove(&number);
         }
-        self.denied.retain(|other| other.end <= range.start || range.end <= other.start);
+        self.failed_writes.retain(|other| other.end <= range.start || range.end <= other.start);
     }
 
     /// The first unreadable sector of a range of sectors.

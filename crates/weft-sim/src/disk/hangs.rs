@@ -1,16 +1,16 @@
-//! Operations that take far longer than others while all else goes on.
+//! Operations that take far longer than others.
 //!
-//! An engine is at its most fragile between a change and the moment that the change is durable. On a
-//! disk of even speed that is a millisecond. So superblock writes of one disk, or of all, may hang
-//! for long, and so may single operations of any kind; some do not end before the power is cut.
-//! Other disks end their operations at the same instants, as they do behind one controller.
+//! An engine is most fragile between a change and the moment when the change is durable. On a disk
+//! with even latency that is about a millisecond. To make it longer, superblock writes of one disk
+//! or of all disks may hang, and so may single operations of any kind; some hang until the power is
+//! cut. Disks may also complete operations at the same instants, as behind one controller.
 
 use weft_rt::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 
 use crate::format::SUPERBLOCKS;
 use crate::rng::Rng;
 
-/// The longest time until the power is cut on an operation that does not end by itself.
+/// An operation that hangs for good gets its power cut after at most this time.
 const PATIENCE: Nanos = 4 * SECOND;
 
 /// Which operations of a disk hang, and for how long.
@@ -18,28 +18,28 @@ const PATIENCE: Nanos = 4 * SECOND;
 pub(crate) struct Hangs {
     /// Percentage of superblock writes that hang.
     superblocks_percent: u64,
-    /// One operation in this many hangs; 0 for none.
+    /// One operation in this many hangs; 0: none.
     one_in: u64,
-    /// For how long at most; `None` until the power is cut.
+    /// The longest hang; `None`: until the power is cut.
     most: Option<Nanos>,
-    /// A write that hangs has not reached the disk: a crash takes all of it.
+    /// A hanging write has not reached the disk: a crash loses all of it.
     held: bool,
     /// Operations end at multiples of this.
     quantum: Nanos,
 }
 
-/// What a hang means for an operation.
+/// How an operation hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hang {
-    /// It takes so much longer.
+    /// It takes this much longer.
     For(Nanos),
     /// It never ends; the power is cut after this time.
     UntilCut(Nanos),
 }
 
 impl Hangs {
-    /// Draws what hangs on each of `count` disks in one life. `crash`: the life ends by a crash, so
-    /// an operation need not end.
+    /// Draws the hangs of `count` disks for one life. `crash`: the life ends with a crash, so
+    /// operations may hang for good.
     pub(crate) fn draw(rng: &mut Rng, count: usize, crash: bool) -> Vec<Self> {
         let long = *rng.pick(&[10 * MILLISECOND, 100 * MILLISECOND, 3 * SECOND]);
         let most = (!crash || rng.chance(70)).then_some(long);
@@ -59,13 +59,13 @@ impl Hangs {
         hangs
     }
 
-    /// Draws what hangs on each of `count` disks in a change of the members that the power cut
-    /// interrupts: superblock writes of all, of one, or of the last, which is a new disk.
-    pub(crate) fn draw_siege(rng: &mut Rng, count: usize) -> Vec<Self> {
+    /// Draws the hangs of `count` disks for a power cut during a membership change: superblock
+    /// writes of all disks, of one, or of the last, which is a new disk.
+    pub(crate) fn draw_membership_change(rng: &mut Rng, count: usize) -> Vec<Self> {
         let long = *rng.pick(&[100 * MILLISECOND, 3 * SECOND]);
         let most = rng.chance(50).then_some(long);
         let mut hangs = Self::none(rng, count);
-        // Requests that meet the same failure should meet it at once.
+        // Requests that meet the same failure should meet it at the same time.
         let quantum = *rng.pick(&[1, 200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND]);
         hangs.iter_mut().for_each(|h| h.quantum = quantum);
         let which = match rng.below(8) {
@@ -86,13 +86,13 @@ impl Hangs {
         Self { superblocks_percent: 100, most: Some(SECOND), quantum: 1, ..Self::default() }
     }
 
-    /// Nothing hangs; all disks end their operations at the same instants.
+    /// No hangs. All disks complete operations at the same instants.
     fn none(rng: &mut Rng, count: usize) -> Vec<Self> {
         let quantum = *rng.pick(&[1, 1, 1, 50 * MICROSECOND, MILLISECOND]);
         vec![Self { quantum, held: rng.chance(80), ..Self::default() }; count]
     }
 
-    /// Whether an operation hangs.
+    /// Draws whether an operation hangs.
     pub(crate) fn draw_one(&self, offset: u64, is_write: bool, rng: &mut Rng) -> Option<Hang> {
         let superblock = is_write && SUPERBLOCKS.contains(&offset);
         let hangs = superblock && rng.chance(self.superblocks_percent)
@@ -103,12 +103,12 @@ impl Hangs {
         })
     }
 
-    /// Whether a write that hangs has not reached the disk.
+    /// Whether a hanging write has not reached the disk.
     pub(crate) fn holds(&self) -> bool {
         self.held
     }
 
-    /// The instant at which an operation ends that would end at `at`.
+    /// Rounds the time at which an operation ends.
     pub(crate) fn rounded(&self, at: Nanos) -> Nanos {
         at.next_multiple_of(self.quantum.max(1))
     }

@@ -1,11 +1,11 @@
-//! How long a disk takes. A model sees each operation as it starts; concurrent operations
-//! overtake each other because their delays differ.
+//! Latency of a disk. A model sees each operation as it starts; concurrent operations overtake each
+//! other because their delays differ.
 
 use weft_rt::{MICROSECOND, MILLISECOND, Nanos};
 
 use crate::rng::Rng;
 
-/// What a latency model is told of an operation.
+/// An operation, as a latency model sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Byte offset on the disk.
@@ -14,26 +14,26 @@ pub struct Request {
     pub len: u64,
     /// Whether it is a read.
     pub is_read: bool,
-    /// Operations already in flight on this disk.
+    /// Operations in flight on this disk.
     pub depth: usize,
 }
 
-/// A model of a disk's speed.
+/// A model of a disk's latency.
 pub trait Latency: std::fmt::Debug {
-    /// From the start of `request` to its completion.
+    /// The time from the start of `request` to its completion.
     fn delay(&mut self, request: Request, rng: &mut Rng) -> Nanos;
 }
 
-/// Uniform delays with a factor of the disk's own, and rare spikes.
+/// Uniformly distributed delays, times a factor, with rare spikes.
 #[derive(Debug, Clone)]
 pub struct Uniform {
-    /// Least delay.
+    /// Shortest delay.
     pub least: Nanos,
-    /// Greatest delay.
+    /// Longest delay.
     pub most: Nanos,
     /// Every delay is multiplied by this (a slow disk: 100).
     pub factor: u64,
-    /// One operation in this many takes a hundred times as long; 0 for none.
+    /// One operation in this many takes a hundred times as long; 0: none.
     pub spike_every: u64,
 }
 

@@ -1,12 +1,12 @@
-//! What is stored on a disk, and what a power cut leaves of it.
+//! The stored contents of a disk, and what a power cut leaves of them.
 //!
-//! A write first lands in the volatile cache, where every read sees it. A flush makes durable what
-//! had *completed before the flush started*; later writes and writes in flight stay at risk. So
-//! for every sector at risk there is a list of candidates: the durable contents, each version that
-//! completed since, and those still in flight. A power cut picks one for each sector – never a
-//! mixture inside a sector. How it picks is drawn from the seed, because bugs hide behind
-//! different patterns: everything kept, everything lost, whole writes kept or lost, a prefix
-//! in time, or each sector for itself.
+//! A write first goes to the volatile cache, where reads see it. A flush makes durable what had
+//! *completed before the flush started*; later writes and writes in flight stay at risk. Each
+//! sector at risk has a list of candidates: the durable contents, each version that completed
+//! since, and those in flight. A power cut picks one of them for each sector; it never mixes two
+//! within a sector. The seed draws how it picks, because different patterns reveal different bugs:
+//! keep everything, lose everything, keep or lose whole writes, keep a prefix in time, or pick
+//! independently for each sector.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use weft_rt::Frozen;
 use crate::pages::Pages;
 use crate::rng::{Rng, mix};
 
-/// Contents of one sector, as part of the write that brought it.
+/// The contents of one sector, as part of the write that stored it.
 #[derive(Debug, Clone)]
 enum Data {
     Zero,
@@ -29,14 +29,14 @@ struct Version {
     data: Data,
 }
 
-/// What a write in flight brings.
+/// The contents of a write in flight.
 #[derive(Debug, Clone)]
 pub(crate) enum Payload {
     /// Bytes.
     Data(Frozen),
     /// Zeros.
     Zero,
-    /// Whatever: a discard whose contents become these pseudo-random bytes.
+    /// A discard whose range then holds these pseudo-random bytes.
     Noise(u64),
 }
 
@@ -45,7 +45,7 @@ struct InFlight {
     offset: u64,
     len: u64,
     payload: Payload,
-    /// It is held up on its way: nothing of it has reached the disk.
+    /// Nothing of it has reached the disk.
     held: bool,
 }
 
@@ -54,11 +54,11 @@ struct InFlight {
 pub(crate) struct Media {
     pub(crate) size: u64,
     sector: u64,
-    /// As reads see it.
+    /// What reads see.
     current: Pages,
-    /// As a power cut that loses everything at risk would leave it.
+    /// What is left if a power cut loses everything at risk.
     durable: Pages,
-    /// Completed and not yet durable, by sector number, in the order of completion.
+    /// Versions that completed and are not durable, per sector, in order of completion.
     at_risk: BTreeMap<u64, Vec<Version>>,
     in_flight: BTreeMap<u64, InFlight>,
     seq: u64,
@@ -66,14 +66,14 @@ pub(crate) struct Media {
 
 /// How a power cut picks among the candidates.
 #[derive(Debug, Clone, Copy)]
-enum Pick {
+enum CutOutcome {
     KeepAll,
     LoseAll,
-    /// Each write as a whole, with this percentage kept.
+    /// Whole writes; this percentage is kept.
     Whole(u64, u64),
-    /// What completed up to this point.
+    /// Everything that completed up to this point.
     Prefix(u64),
-    /// Each sector for itself, with this percentage keeping its newest.
+    /// Independently for each sector; this percentage keeps its newest version.
     Sectors(u64),
 }
 
@@ -109,25 +109,25 @@ impl Media {
         self.current.read(offset, out);
     }
 
-    /// A write starts; from now on a power cut may leave any part of it.
+    /// A write starts: from now on a power cut may leave any part of it.
     pub(crate) fn begin(&mut self, op: u64, offset: u64, len: u64, payload: Payload) {
         self.in_flight.insert(op, InFlight { offset, len, payload, held: false });
     }
 
-    /// A write in flight is held up: until it completes nothing of it reaches the disk.
-    pub(crate) fn hold_up(&mut self, op: u64) {
+    /// Holds back a write in flight: nothing of it reaches the disk before it completes.
+    pub(crate) fn hold(&mut self, op: u64) {
         if let Some(write) = self.in_flight.get_mut(&op) {
             write.held = true;
         }
     }
 
-    /// The writes in flight that a crash may leave parts of.
+    /// The writes in flight of which a crash may leave parts.
     fn take_in_flight(&mut self) -> impl Iterator<Item = InFlight> + use<> {
         let in_flight = std::mem::take(&mut self.in_flight);
         in_flight.into_values().filter(|write| !write.held)
     }
 
-    /// A write in flight is given up, with no trace (`kept` = false) or with a part stored.
+    /// A write in flight fails: nothing of it is stored, or a first part.
     pub(crate) fn abandon(&mut self, op: u64, rng: &mut Rng) {
         if let Some(write) = self.in_flight.remove(&op)
             && rng.chance(50)
@@ -138,7 +138,7 @@ impl Media {
         }
     }
 
-    /// Shows the first part of a write in flight to reads: requests in flight have no order.
+    /// Stores the first part of a write in flight: requests in flight have no order.
     pub(crate) fn show_part(&mut self, op: u64, rng: &mut Rng) {
         if let Some(write) = self.in_flight.get(&op).cloned() {
             let part = rng.below(write.len / self.sector) * self.sector;
@@ -146,14 +146,14 @@ impl Media {
         }
     }
 
-    /// A write completes where it said, or elsewhere (`offset`), or nowhere (`None`).
+    /// A write completes: at its offset, at another, or nowhere (`None`).
     pub(crate) fn complete(&mut self, op: u64, offset: Option<u64>, fua: bool) {
         let Some(mut write) = self.in_flight.remove(&op) else { return };
         let Some(offset) = offset else { return };
         write.offset = offset;
         self.store(&write, 0, write.len);
         if fua {
-            self.harden(write.offset, write.len);
+            self.make_durable(write.offset, write.len);
         }
     }
 
@@ -179,39 +179,39 @@ impl Media {
         }
     }
 
-    /// Makes the present contents of a range durable.
-    fn harden(&mut self, offset: u64, len: u64) {
+    /// Makes the current contents of a range durable.
+    fn make_durable(&mut self, offset: u64, len: u64) {
         for number in offset / self.sector..(offset + len) / self.sector {
             if let Some(newest) = self.at_risk.remove(&number).and_then(|mut list| list.pop()) {
-                put(&mut self.durable, self.sector, number, &newest.data);
+                store_sector(&mut self.durable, self.sector, number, &newest.data);
             }
         }
     }
 
-    /// Where a flush that starts now draws the line.
+    /// The sequence number up to which a flush that starts now makes writes durable.
     pub(crate) fn mark(&self) -> u64 {
         self.seq
     }
 
-    /// A flush whose line was `mark` has completed.
+    /// A flush that started at `mark` has completed.
     pub(crate) fn flushed(&mut self, mark: u64) {
         let (durable, sector) = (&mut self.durable, self.sector);
         self.at_risk.retain(|number, versions| {
             let covered = versions.partition_point(|version| version.seq <= mark);
             if covered > 0 {
-                put(durable, sector, *number, &versions[covered - 1].data);
+                store_sector(durable, sector, *number, &versions[covered - 1].data);
                 versions.drain(..covered);
             }
             !versions.is_empty()
         });
     }
 
-    /// Whether storing this range would need room that the disk has not got yet.
+    /// Whether storing this range needs space that the disk has not allocated.
     pub(crate) fn allocates(&self, offset: u64, len: u64) -> bool {
         !self.current.covers(offset, len)
     }
 
-    /// Flips bits of stored bytes, under everything.
+    /// Flips bits of stored bytes, durably.
     pub(crate) fn rot(&mut self, offset: u64, len: u64, rng: &mut Rng) {
         let mut bytes = vec![0; index(len)];
         self.current.read(offset, &mut bytes);
@@ -225,8 +225,8 @@ impl Media {
         }
     }
 
-    /// The program dies, the machine goes on: what had completed stays in the cache (and at
-    /// risk); what was in flight is stored or not.
+    /// The program was killed and the machine was not: completed writes stay in the cache, at risk;
+    /// writes in flight are stored, partly stored or lost.
     pub(crate) fn program_killed(&mut self, rng: &mut Rng) {
         for write in self.take_in_flight() {
             match rng.below(3) {
@@ -242,49 +242,50 @@ impl Media {
         }
     }
 
-    /// The power goes: each sector at risk becomes one of its candidates, for good. Returns these
-    /// sectors.
+    /// The power is cut: picks a candidate for each sector at risk. Returns these sectors.
     pub(crate) fn power_cut(&mut self, rng: &mut Rng) -> Vec<u64> {
         let in_flight_first = self.seq + 1;
         for write in self.take_in_flight() {
             self.store(&write, 0, write.len);
         }
-        let pick = match rng.below(10) {
-            0 => Pick::KeepAll,
-            1 => Pick::LoseAll,
-            2 | 3 => Pick::Whole(rng.next_u64(), *rng.pick(&[10, 50, 90])),
+        let outcome = match rng.below(10) {
+            0 => CutOutcome::KeepAll,
+            1 => CutOutcome::LoseAll,
+            2 | 3 => CutOutcome::Whole(rng.next_u64(), *rng.pick(&[10, 50, 90])),
             4 | 5 => {
                 let oldest = self.at_risk.values().map(|list| list[0].seq).min().unwrap_or(0);
-                Pick::Prefix(rng.within(oldest.saturating_sub(1), self.seq))
+                CutOutcome::Prefix(rng.within(oldest.saturating_sub(1), self.seq))
             }
-            _ => Pick::Sectors(*rng.pick(&[10, 50, 50, 90])),
+            _ => CutOutcome::Sectors(*rng.pick(&[10, 50, 50, 90])),
         };
-        let caught = self.at_risk.keys().copied().collect();
+        let interrupted = self.at_risk.keys().copied().collect();
         for (number, versions) in std::mem::take(&mut self.at_risk) {
-            let kept = match pick {
-                Pick::KeepAll => versions.iter().rev().find(|version| {
+            let kept = match outcome {
+                CutOutcome::KeepAll => versions.iter().rev().find(|version| {
                     version.seq < in_flight_first || mix(version.seq).is_multiple_of(2)
                 }),
-                Pick::LoseAll => None,
-                Pick::Whole(salt, percent) => {
+                CutOutcome::LoseAll => None,
+                CutOutcome::Whole(salt, percent) => {
                     versions.iter().rev().find(|version| mix(version.seq ^ salt) % 100 < percent)
                 }
-                Pick::Prefix(last) => versions.iter().rev().find(|version| version.seq <= last),
-                Pick::Sectors(percent) if rng.chance(percent) => versions.last(),
-                Pick::Sectors(_) => {
+                CutOutcome::Prefix(last) => {
+                    versions.iter().rev().find(|version| version.seq <= last)
+                }
+                CutOutcome::Sectors(percent) if rng.chance(percent) => versions.last(),
+                CutOutcome::Sectors(_) => {
                     let candidate = rng.index(versions.len() + 1);
                     candidate.checked_sub(1).map(|i| &versions[i])
                 }
             };
             if let Some(version) = kept {
-                put(&mut self.durable, self.sector, number, &version.data);
+                store_sector(&mut self.durable, self.sector, number, &version.data);
             }
         }
         self.current = self.durable.clone();
-        caught
+        interrupted
     }
 
-    /// Sectors whose contents a power cut could change.
+    /// The number of sectors that a power cut could change.
     pub(crate) fn sectors_at_risk(&self) -> usize {
         self.at_risk.len()
     }
@@ -294,7 +295,7 @@ impl Media {
     }
 }
 
-fn put(pages: &mut Pages, sector: u64, number: u64, data: &Data) {
+fn store_sector(pages: &mut Pages, sector: u64, number: u64, data: &Data) {
     match data {
         Data::Zero => pages.zero(number * sector, sector),
         Data::Bytes(bytes, at) => pages.write(number * sector, &bytes[*at..*at + index(sector)]),

@@ -1,17 +1,17 @@
-//! What is asked of a disk, and the machine that answers.
+//! The commands of a disk, and the trait of the models that serve them.
 
 use weft_rt::Nanos;
 
 /// What a command does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Data from the disk.
+    /// Transfers data from the disk.
     Read,
-    /// Data to the disk.
+    /// Transfers data to the disk.
     Write,
-    /// Zeros, made by the disk itself: nothing crosses the interface.
+    /// Zeros a range inside the disk; no data crosses the interface.
     Zero,
-    /// What was completed becomes durable.
+    /// Makes completed writes durable.
     Flush,
 }
 
@@ -42,50 +42,51 @@ impl Command {
     /// A flush.
     pub const FLUSH: Self = Self { verb: Verb::Flush, offset: 0, len: 0, fua: false };
 
-    /// Where it ends.
+    /// The offset of its end.
     pub const fn end(&self) -> u64 {
         self.offset + self.len
     }
 }
 
-/// A command that has left.
+/// A completed command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Done {
-    /// When it was complete.
+    /// When it completed.
     pub at: Nanos,
-    /// Which it was: the number it was submitted with.
+    /// The number it was submitted with.
     pub tag: u64,
 }
 
-/// What the machine inside has done.
+/// What a model has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
     /// Reads answered from the disk's cache or buffer, without the medium.
     pub cache_hits: u64,
-    /// Accesses to the medium: of a hard disk, times that the heads were positioned; of an SSD,
-    /// page reads and programs.
+    /// Accesses to the medium. Hard disk: times that the heads were positioned. SSD: page reads and
+    /// programs.
     pub accesses: u64,
-    /// Nanoseconds in which the arm moved, settled, or heads were switched.
+    /// Nanoseconds in which the arm moved or settled, or heads were switched.
     pub seek_ns: Nanos,
-    /// Nanoseconds that were waited for the platter to turn.
+    /// Nanoseconds of rotational delay.
     pub rotation_ns: Nanos,
-    /// Nanoseconds in which data passed the heads. Of an SSD: in which dies were busy, summed up.
+    /// Hard disk: nanoseconds in which data passed the heads. SSD: busy time of all dies, summed
+    /// up.
     pub transfer_ns: Nanos,
 }
 
-/// The machine inside a disk.
+/// A model of a disk: a state machine over time.
 ///
-/// Time never runs backwards: each call's `now` is at least that of the call before. The order of
-/// calls at one instant matters, and is the caller's to keep.
+/// Time never runs backwards: `now` is at least that of the previous call. The order of calls at
+/// the same instant matters, and the caller decides it.
 pub trait Mechanism: std::fmt::Debug {
-    /// A command arrives. `tag` comes back with its completion.
+    /// A command arrives. `tag` identifies it on completion.
     fn submit(&mut self, now: Nanos, tag: u64, command: Command);
 
-    /// When something will happen without anybody's doing; `None`: never. What happens then need
-    /// not be a completion.
+    /// The time of the next internal event, which need not be a completion; `None`: there is none
+    /// until the next command.
     fn next_event(&self) -> Option<Nanos>;
 
-    /// Lets time pass until `now`, and appends what is complete by then, in the order of time.
+    /// Advances time to `now`, and appends the commands completed by then, ordered by time.
     fn advance(&mut self, now: Nanos, done: &mut Vec<Done>);
 
     /// What it has done so far.

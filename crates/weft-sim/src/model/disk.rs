@@ -1,13 +1,13 @@
-//! A modelled disk as a [`Disk`]: a [`Station`] for the time, and contents.
+//! A modelled disk as a [`Disk`]: a [`Station`] for the timing, and contents.
 //!
-//! The same in virtual time and in real time; whoever drives the executor decides. Contents are
-//! real bytes, so that an experiment also proves the data: a write's bytes are there when it
-//! starts, a read's are taken when it completes, which is one of the orders that a disk may choose.
-//! Where only times are wanted, contents need not be kept.
+//! It works the same in virtual and in real time, depending on the executor. Contents are real
+//! bytes, so that an experiment also checks the data: a write is stored when it starts, a read is
+//! taken when it completes, which is one of the orders that a disk may choose. Experiments that
+//! need only times can do without contents.
 //!
-//! It has no faults of its own. [`weft_disk::FaultDisk`] before it fails requests, and disks that
-//! lose what was not flushed in a power cut are [`crate::SimDisk`]s, which can have a model's times
-//! ([`crate::Platter::set_model`]).
+//! It has no faults of its own. To fail requests, put [`weft_disk::FaultDisk`] in front of it.
+//! Disks that lose unflushed data in a power cut are [`crate::SimDisk`]s, which can use a model's
+//! timing ([`crate::Platter::set_model`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,16 +22,16 @@ use super::station::Station;
 use super::stats::DiskStats;
 use crate::pages::Pages;
 
-/// What is kept of what is written.
+/// Which contents are stored.
 #[derive(Clone)]
 pub enum Contents {
-    /// Every byte, in memory; what was never written, or is zeros, takes none.
+    /// Everything, in memory; pages that are all zeros use none.
     Kept,
-    /// Only what lies below this offset (an array's metadata, say); beyond it everything reads as
-    /// zeros. 0: nothing is kept.
+    /// Only what is below this offset (an array's metadata, for instance); the rest reads as zeros.
+    /// 0: nothing.
     KeptBelow(u64),
-    /// Every byte, on another disk, at the same offsets. A request is complete when both
-    /// the model and that disk say so.
+    /// Everything, on another disk at the same offsets. A request completes when both the model and
+    /// that disk have completed it.
     On(Rc<dyn Disk>),
 }
 
@@ -48,16 +48,17 @@ impl std::fmt::Debug for Contents {
 /// How to open a modelled disk.
 #[derive(Debug, Clone)]
 pub struct ModelOptions {
-    /// What errors and logs call it; `None`: the model's name.
+    /// The name in errors and logs; `None`: the model's name.
     pub name: Option<String>,
-    /// Only the first so many bytes are offered (the papers use 5 GB of each disk); the mechanics
-    /// are those of the whole disk. `None`: all.
+    /// Offers only this many bytes (the papers use 5 GB of each disk); the mechanics are those of
+    /// the whole disk. `None`: all.
     pub size_bytes: Option<u64>,
-    /// What is kept of what is written.
+    /// Which contents are stored.
     pub contents: Contents,
-    /// Turns a hard disk's platters: disks of one array should not turn in step.
+    /// Sets the initial angle of a hard disk's platters: the disks of an array should not rotate in
+    /// step.
     pub seed: u64,
-    /// Switches a hard disk's write cache on or off; `None`: as the product comes.
+    /// Switches a hard disk's write cache on or off; `None`: the product's default.
     pub write_cache: Option<bool>,
 }
 
@@ -67,7 +68,7 @@ impl Default for ModelOptions {
     }
 }
 
-/// A disk that takes as long as a product would.
+/// A disk with the timing of a product.
 #[derive(Debug)]
 pub struct ModelDisk {
     info: DiskInfo,
@@ -96,27 +97,27 @@ impl ModelDisk {
         Rc::new(Self { info, station, contents: options.contents, pages: RefCell::default() })
     }
 
-    /// What it has done.
+    /// Its counters.
     pub fn stats(&self) -> DiskStats {
         self.station.stats()
     }
 
-    /// Begins to count anew.
+    /// Resets the counters.
     pub fn reset_stats(&self) {
         self.station.reset_stats();
     }
 
-    /// Reads what is stored, in no time (zeros where nothing is kept in memory).
+    /// Reads the stored contents without delay (zeros where nothing is stored in memory).
     pub fn peek(&self, offset: u64, out: &mut [u8]) {
         self.pages.borrow().read(offset, out);
     }
 
-    /// Bytes of memory that the contents take, about.
+    /// The memory that the contents use, approximately.
     pub fn stored_bytes(&self) -> u64 {
         self.pages.borrow().stored_bytes()
     }
 
-    /// Bytes of a range that are kept in memory.
+    /// How many bytes of a range are stored in memory.
     fn kept(&self, offset: u64, len: u64) -> u64 {
         match self.contents {
             Contents::Kept => len,
@@ -212,7 +213,7 @@ impl Disk for ModelDisk {
         Box::pin(async move {
             self.info.check(DiskOp::Discard, offset, len)?;
             if !self.info.fast_zeroes {
-                // A hard disk has nothing to forget.
+                // A hard disk has no mapping that a discard could drop.
                 return Ok(());
             }
             let opts = WriteOpts::USER;

@@ -1,8 +1,8 @@
-//! The door of a disk: how many commands it knows of at a time.
+//! Admission: how many commands a disk accepts at a time.
 //!
-//! A disk with a queue of depth N sees N commands; the others wait in the host, in the order
-//! in which they came. A SATA disk's flush is no queued command: it is sent when all others
-//! have completed, and holds back those that come after it.
+//! A disk with a queue of depth N accepts N commands; further ones wait in the host, in order. A
+//! SATA disk's flush cannot be queued: it is sent when all other commands have completed, and later
+//! ones wait for it.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use weft_rt::Nanos;
 
 use super::command::{Command, Verb};
 
-/// A command and when it came.
+/// A command, with its time of arrival.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) tag: u64,
@@ -28,7 +28,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// `lone_flush`: a flush goes in alone.
+    /// `lone_flush`: a flush is sent alone.
     pub(super) fn new(depth: u32, lone_flush: bool) -> Self {
         let depth = usize::try_from(depth.max(1)).unwrap_or(1);
         Self { depth, lone_flush, inside: 0, flushing: false, waiting: VecDeque::new() }
@@ -38,7 +38,7 @@ impl Gate {
         self.waiting.push_back(arrival);
     }
 
-    /// The next command that the disk may know of.
+    /// The next command that the disk accepts.
     pub(super) fn admit(&mut self) -> Option<Arrival> {
         let first = self.waiting.front()?;
         let is_flush = first.command.verb == Verb::Flush && self.lone_flush;
@@ -53,7 +53,7 @@ impl Gate {
     /// A command has completed.
     pub(super) fn leave(&mut self) {
         self.inside -= 1;
-        // While a flush is inside, it is alone.
+        // A flush is never inside together with another command.
         self.flushing = false;
     }
 }

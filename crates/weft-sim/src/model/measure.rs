@@ -1,5 +1,4 @@
-//! What a data sheet would say of a model: measured on the machine alone, without executor or
-//! contents.
+//! Measures the figures of a data sheet on a model alone, without executor or contents.
 
 use weft_rt::Nanos;
 
@@ -14,16 +13,16 @@ const LONG: u64 = 128 * KIB;
 /// Length of a random request.
 const SHORT: u64 = 4 * KIB;
 
-/// What a run of a closed loop took.
+/// The result of a closed-loop run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
-    /// Nanoseconds of the run.
+    /// Duration in nanoseconds.
     pub ns: Nanos,
     /// Bytes moved.
     pub bytes: u64,
     /// Requests completed.
     pub requests: u64,
-    /// What the machine did meanwhile.
+    /// What the model did meanwhile.
     pub work: Work,
 }
 
@@ -39,8 +38,8 @@ impl Run {
     }
 }
 
-/// Keeps `depth` commands from `next` with a machine until `warm` and then `count` more have
-/// completed; the figures are of the latter.
+/// Keeps `depth` commands from `next` in flight until `warm` and then `count` more have completed;
+/// the result covers the latter.
 pub fn closed_loop(
     machine: &mut dyn Mechanism,
     depth: u32,
@@ -85,10 +84,10 @@ pub fn closed_loop(
     Run { ns: (now - begun).max(1), bytes, requests: completed - warm, work }
 }
 
-/// Random commands of 4 KiB all over the disk.
+/// Random commands of 4 KiB over the whole disk.
 fn random(model: &Model, depth: u32, write: bool) -> Run {
     let (warm, count) = match model.kind {
-        // The cache must be full before it shows what the platters take.
+        // Writes run at the platters' speed only when the cache is full.
         Kind::Hdd(spec) if write => (3000 + spec.cache_bytes / SHORT / 2, 5000),
         Kind::Hdd(_) => (500, 5000),
         Kind::Ssd(_) => (5000, 100_000),
@@ -102,7 +101,7 @@ fn random(model: &Model, depth: u32, write: bool) -> Run {
     closed_loop(&mut *model.mechanism(1), depth, (warm, count), next)
 }
 
-/// Sequential commands from `from` on: two at a time for a hard disk, which has read ahead, and 32
+/// Sequential commands starting at `from`: two at a time for a hard disk, which reads ahead, and 32
 /// for an SSD.
 fn sequential(model: &Model, from: u64, bytes: u64, write: bool) -> Run {
     let mut at = from / LONG * LONG;
@@ -151,24 +150,24 @@ pub fn measure(model: &Model, measure: Measure) -> f64 {
     }
 }
 
-/// A measured figure, beside the data sheet's.
+/// A measured figure, with that of the data sheet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Line {
-    /// Of what.
+    /// The figure.
     pub measure: Measure,
-    /// What the model gives.
+    /// The model's value.
     pub measured: f64,
-    /// What the sheet says, if it does.
+    /// The data sheet's value, if it has one.
     pub sheet: Option<Sheet>,
 }
 
 impl Line {
-    /// Measured over stated, less one.
+    /// Measured over stated, minus one.
     pub fn deviation(&self) -> Option<f64> {
         self.sheet.map(|sheet| self.measured / sheet.value - 1.0)
     }
 
-    /// Whether it is as close to the sheet as it must be.
+    /// Whether the deviation is within tolerance.
     pub fn holds(&self) -> bool {
         match (self.sheet, self.deviation()) {
             (Some(sheet), Some(deviation)) => deviation.abs() <= sheet.tolerance,
@@ -177,7 +176,7 @@ impl Line {
     }
 }
 
-/// Measures what a data sheet says, and the usual figures besides.
+/// Measures the figures that the data sheet states, and the usual ones.
 pub fn validate(model: &Model) -> Vec<Line> {
     let usual: &[Measure] = match model.kind {
         Kind::Hdd(_) => &[

@@ -1,21 +1,21 @@
-//! Models of real disks: how long a disk of a certain make takes, whatever is asked of it.
+//! Models of real disks: how long each command takes on a disk of a certain make.
 //!
-//! A disk is a *station*: commands arrive, wait, are served in an order of the disk's own choosing,
-//! and leave. How long one takes depends on where the last one left the heads, on what else is
-//! waiting, on what lies in the cache. So a model is not a function from a request to a delay (what
-//! [`crate::Latency`] is, which draws disorder for the crash tests) but a machine that sees the whole
-//! queue: a [`Mechanism`] is told what arrives and when, and tells what leaves and when. It knows
-//! nothing of an executor, of contents or of the wall clock, it allocates nothing per command in
-//! its steady state, and the same commands at the same times give the same completions, to the
-//! nanosecond.
+//! A disk is a *station* in the sense of queueing theory: commands arrive, wait, are served in an
+//! order that the disk chooses, and leave. The time that one takes depends on the position of the
+//! heads, on the other commands in the queue, and on the cache. A model is therefore not a function
+//! from a request to a delay, like [`crate::Latency`], which draws random delays for crash tests.
+//! It is a state machine that sees the whole queue: a [`Mechanism`] is told which commands arrive
+//! and when, and returns which complete and when. It does not depend on an executor, on contents or
+//! on the wall clock; in its steady state it allocates nothing per command; and the same commands
+//! at the same times give the same completions, to the nanosecond.
 //!
-//! * [`Hdd`] (`hdd/`): arm, platters, zones, cache and queue. [`Ssd`]: channels, dies, buffer,
-//!   link.
-//! * [`Model`] (`catalog/`): the parameters of one product, from its data sheet.
-//! * [`Station`]: puts a mechanism on an executor's clock – virtual time or the real one.
+//! * [`Hdd`] (`hdd/`): arm, platters, zones, cache and queue.
+//! * [`Ssd`]: channels, dies, buffer and link.
+//! * [`Model`] (`catalog/`): the parameters of a product, from its data sheet.
+//! * [`Station`]: runs a mechanism on an executor's clock, virtual or real.
 //! * [`ModelDisk`]: a station with contents, as a [`weft_disk::Disk`].
-//! * [`PluggedDisk`]: joins neighbouring requests before a disk, as Linux does.
-//! * [`measure`]: what a data sheet would say of a model.
+//! * [`PluggedDisk`]: merges adjacent requests in front of a disk, as Linux does.
+//! * [`measure`]: measures the figures of a data sheet on a model.
 
 pub mod catalog;
 mod command;

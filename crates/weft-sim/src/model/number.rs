@@ -1,35 +1,35 @@
-//! Conversions between counts and measures.
+//! Conversions between integers and floating-point measures.
 
 use weft_rt::Nanos;
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds per millisecond.
 pub(super) const MS: f64 = 1e6;
-/// Nanoseconds of a microsecond.
+/// Nanoseconds per microsecond.
 pub(super) const US: f64 = 1e3;
 
-/// The whole part; negative numbers give 0, and what is too great the greatest.
+/// The integer part, saturated at 0 and at the greatest `u64`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
 pub(super) const fn whole(x: f64) -> u64 {
     x as u64
 }
 
-/// The instant at or after `t` nanoseconds that a clock can show.
+/// The first nanosecond at or after `t`.
 pub(super) fn instant(t: f64) -> Nanos {
     let down = whole(t);
     if (down as f64) < t { down + 1 } else { down }
 }
 
-/// Adding and taking away this leaves a number of less than 2^51 without its fraction.
+/// Adding and subtracting this rounds a number below 2^51 to an integer.
 const ROUNDER: f64 = 1.5 * (1_u64 << 52) as f64;
 
-/// The part behind the point, in [0, 1), also of a negative number.
+/// The fractional part, in [0, 1), also of a negative number.
 pub(super) fn fraction(x: f64) -> f64 {
     let nearest = (x + ROUNDER) - ROUNDER;
     let rest = x - nearest;
     if rest < 0.0 { rest + 1.0 } else { rest }
 }
 
-/// Division of whole numbers by one that stays the same, without the processor's slow division.
+/// Division by a constant, without the processor's slow division instruction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Divisor {
     pub(super) by: u64,
@@ -37,7 +37,7 @@ pub(super) struct Divisor {
 }
 
 impl Divisor {
-    /// For dividing by `by`, not 0.
+    /// Divides by `by`, which must not be 0.
     pub(super) fn new(by: u64) -> Self {
         Self { by, inverse: 1.0 / by as f64 }
     }
@@ -58,7 +58,7 @@ impl Divisor {
     }
 }
 
-/// Nanoseconds that a byte takes at `mb_s` million bytes a second.
+/// Nanoseconds per byte at `mb_s` million bytes per second.
 pub(super) const fn ns_per_byte(mb_s: f64) -> f64 {
     1e3 / mb_s
 }

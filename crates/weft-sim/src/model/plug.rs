@@ -1,17 +1,17 @@
-//! What Linux's block layer does between MD and a disk: neighbours become one request.
+//! Merges adjacent requests in front of a disk, as Linux's block layer does between MD and a disk.
 //!
-//! MD asks for a member's data in stripe heads of 4 KiB, but the disk hardly ever sees such a
-//! request. While a task submits, its requests wait behind a *plug*; those that touch are joined
-//! (`blk_mq_plug`, `elv_merge`), until the plug is pulled because the task waits or a request has
-//! reached 128 KiB (`BLK_PLUG_FLUSH_SIZE`). A baseline that puts MD's heads straight to a disk pays
-//! the disk's time per command 32 times where MD pays it once.
+//! MD reads and writes a member in stripe heads of 4 KiB, but the disk rarely sees such requests.
+//! While a task submits, its requests wait behind a *plug*, and adjacent ones are merged
+//! (`blk_mq_plug`, `elv_merge`), until the plug is flushed because the task waits or a request has
+//! reached 128 KiB (`BLK_PLUG_FLUSH_SIZE`). A baseline that sent MD's stripe heads straight to a
+//! disk would pay the disk's time per command 32 times where MD pays it once.
 //!
-//! Here the plug is pulled when all tasks that can run have run: what is submitted at one moment of
-//! virtual time is joined. That is a little more than the kernel joins, whose threads do not run at
-//! one moment (the comparison with a real kernel is `weft-lab/tests/linux_md.rs`). Reads are joined
-//! with reads and writes with writes of the same class; a durable write (`fua`) is joined with
-//! nothing, as in the kernel. If a joined request fails, its parts are asked for again one by one,
-//! so that only what is damaged fails.
+//! Here the plug is flushed when all runnable tasks have run, so all adjacent requests of one
+//! instant of virtual time are merged. That is slightly more than the kernel merges, whose threads
+//! do not run at the same instant (`weft-lab/tests/linux_md` compares this with a real kernel).
+//! Requests of the same class are merged, reads with reads and writes with writes; a durable write
+//! (`fua`) is never merged, as in the kernel. If a merged request fails, its parts are sent one by
+//! one, so that only the damaged ones fail.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -23,12 +23,12 @@ use weft_rt::{Buf, Frozen, Rt};
 /// The kernel's `BLK_PLUG_FLUSH_SIZE`.
 pub const JOINED_BYTES_MAX: u64 = 128 << 10;
 
-/// Requests that were joined to another one, as `/proc/diskstats` counts them.
+/// Counts merged requests, as `/proc/diskstats` does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Joined {
-    /// Reads, beyond the first of each joined request.
+    /// Reads, not counting the first of each merged request.
     pub reads: u64,
-    /// Writes, likewise.
+    /// Writes, counted in the same way.
     pub writes: u64,
 }
 
@@ -46,10 +46,10 @@ struct Shared {
 
 struct Request {
     offset: u64,
-    what: What,
+    what: Operation,
 }
 
-enum What {
+enum Operation {
     Read(Buf, Class, Sender<(Result<(), DiskError>, Buf)>),
     Write(Frozen, WriteOpts, Sender<Result<(), DiskError>>),
 }
@@ -57,16 +57,16 @@ enum What {
 impl Request {
     fn len(&self) -> u64 {
         match &self.what {
-            What::Read(buf, ..) => buf.len() as u64,
-            What::Write(data, ..) => data.len() as u64,
+            Operation::Read(buf, ..) => buf.len() as u64,
+            Operation::Write(data, ..) => data.len() as u64,
         }
     }
 
-    /// Only requests of one kind are joined; `None`: with no other.
+    /// Only requests of the same kind are merged; `None`: never.
     fn kind(&self) -> Option<(bool, Class)> {
         match &self.what {
-            What::Read(_, class, _) => Some((false, *class)),
-            What::Write(_, opts, _) => (!opts.fua).then_some((true, opts.class)),
+            Operation::Read(_, class, _) => Some((false, *class)),
+            Operation::Write(_, opts, _) => (!opts.fua).then_some((true, opts.class)),
         }
     }
 
@@ -89,13 +89,13 @@ impl std::fmt::Debug for PluggedDisk {
 }
 
 impl PluggedDisk {
-    /// Puts a plug before `disk`.
+    /// Puts a plug in front of `disk`.
     pub fn new(rt: &Rt, disk: Rc<dyn Disk>) -> Self {
         let shared = Shared { disk, waiting: RefCell::default(), joined: Cell::default() };
         Self { rt: rt.clone(), shared: Rc::new(shared) }
     }
 
-    /// What it has joined.
+    /// How many requests it has merged.
     pub fn joined(&self) -> Joined {
         self.shared.joined.get()
     }
@@ -106,17 +106,18 @@ impl PluggedDisk {
         if waiting.len() == 1 {
             let (rt, shared) = (self.rt.clone(), self.shared.clone());
             drop(self.rt.spawn(async move {
-                // Whoever could run when the first came has run; then those whom they woke.
+                // All tasks that were runnable when the first request came have run, and those they
+                // woke.
                 rt.yield_now().await;
                 rt.yield_now().await;
-                shared.pull(&rt);
+                shared.unplug(&rt);
             }));
         }
     }
 }
 
 impl Shared {
-    fn pull(self: &Rc<Self>, rt: &Rt) {
+    fn unplug(self: &Rc<Self>, rt: &Rt) {
         let mut waiting = self.waiting.take();
         waiting.sort_by_key(|request| (request.kind(), request.offset));
         let mut runs: Vec<Vec<Request>> = Vec::new();
@@ -144,7 +145,7 @@ impl Shared {
             return self.one_by_one(run).await;
         }
         match &run[0].what {
-            What::Read(_, class, _) => {
+            Operation::Read(_, class, _) => {
                 self.count(run.len() - 1, 0);
                 let (result, whole) = self.disk.read(offset, Buf::new(len), *class).await;
                 if result.is_err() {
@@ -152,18 +153,18 @@ impl Shared {
                 }
                 let mut at = 0;
                 for request in run {
-                    let What::Read(mut buf, _, done) = request.what else { continue };
+                    let Operation::Read(mut buf, _, done) = request.what else { continue };
                     let len = buf.len();
                     buf.copy_from_slice(&whole[at..at + len]);
                     at += len;
                     done.send((Ok(()), buf));
                 }
             }
-            What::Write(_, opts, _) => {
+            Operation::Write(_, opts, _) => {
                 self.count(0, run.len() - 1);
                 let (opts, mut whole, mut at) = (*opts, Buf::new(len), 0);
                 for request in &run {
-                    let What::Write(data, ..) = &request.what else { continue };
+                    let Operation::Write(data, ..) = &request.what else { continue };
                     whole[at..at + data.len()].copy_from_slice(data);
                     at += data.len();
                 }
@@ -171,7 +172,7 @@ impl Shared {
                     return self.one_by_one(run).await;
                 }
                 for request in run {
-                    let What::Write(_, _, done) = request.what else { continue };
+                    let Operation::Write(_, _, done) = request.what else { continue };
                     done.send(Ok(()));
                 }
             }
@@ -181,10 +182,10 @@ impl Shared {
     async fn one_by_one(&self, run: Vec<Request>) {
         for Request { offset, what } in run {
             match what {
-                What::Read(buf, class, done) => {
+                Operation::Read(buf, class, done) => {
                     done.send(self.disk.read(offset, buf, class).await);
                 }
-                What::Write(data, opts, done) => {
+                Operation::Write(data, opts, done) => {
                     done.send(self.disk.write(offset, data, opts).await);
                 }
             }
@@ -200,7 +201,7 @@ impl Layer for PluggedDisk {
     fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         Box::pin(async move {
             let (done, outcome) = oneshot();
-            self.submit(Request { offset, what: What::Read(buf, class, done) });
+            self.submit(Request { offset, what: Operation::Read(buf, class, done) });
             outcome.await.expect("every request behind the plug is carried out")
         })
     }
@@ -208,7 +209,7 @@ impl Layer for PluggedDisk {
     fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let (done, outcome) = oneshot();
-            self.submit(Request { offset, what: What::Write(data, opts, done) });
+            self.submit(Request { offset, what: Operation::Write(data, opts, done) });
             outcome.await.expect("every request behind the plug is carried out")
         })
     }

@@ -1,4 +1,4 @@
-//! A product: its machine, and the figures of its data sheet.
+//! A product: its model's parameters, and the figures of its data sheet.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use super::ssd::{Ssd, SsdSpec};
 /// A figure of a data sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// Sequential reads at the beginning of the disk, in millions of bytes a second.
+    /// Sequential reads at the start of the disk, in millions of bytes per second.
     OuterMbS,
-    /// The same at its end.
+    /// The same at the end of the disk.
     InnerMbS,
-    /// The same over all of it.
+    /// The same, averaged over the disk.
     MeanMbS,
-    /// Sequential writes at its beginning.
+    /// Sequential writes at the start of the disk.
     WriteMbS,
-    /// Mean seek of random reads, in milliseconds.
+    /// Mean seek time of random reads, in milliseconds.
     AverageSeekMs,
-    /// Seek from one end of the disk to the other, in milliseconds.
+    /// Full-stroke seek time, in milliseconds.
     FullStrokeMs,
-    /// Random reads of 4 KiB a second, so many at a time, all over the disk.
+    /// Random reads of 4 KiB per second over the whole disk, at this queue depth.
     RandomReadIops(u32),
-    /// Random writes of 4 KiB a second, so many at a time, all over the disk.
+    /// Random writes of 4 KiB per second over the whole disk, at this queue depth.
     RandomWriteIops(u32),
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Measure {
     }
 }
 
-/// What kind of machine it is, with its parameters.
+/// The type of a disk, with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
     /// A hard disk.
@@ -51,27 +51,27 @@ pub enum Kind {
     Ssd(SsdSpec),
 }
 
-/// A figure of a data sheet.
+/// A figure that a model must reproduce.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sheet {
-    /// Of what.
+    /// Which figure.
     pub measure: Measure,
-    /// The figure, in the measure's unit.
+    /// Its value, in the unit of the measure.
     pub value: f64,
-    /// How far the model may be from it, as a share of it.
+    /// The relative deviation that is allowed.
     pub tolerance: f64,
-    /// Whether the product's sheet states it; otherwise it follows from what the sheet states, or
-    /// was measured by others.
+    /// Whether the product's data sheet states it; otherwise it is derived from the sheet or was
+    /// measured by others.
     pub stated: bool,
 }
 
 impl Sheet {
-    /// The product's sheet states it.
+    /// A figure that the product's data sheet states.
     pub(super) const fn stated(measure: Measure, value: f64, tolerance: f64) -> Self {
         Self { measure, value, tolerance, stated: true }
     }
 
-    /// It follows from stated values, or is taken from elsewhere.
+    /// A figure that is derived from stated ones, or taken from elsewhere.
     pub(super) const fn derived(measure: Measure, value: f64, tolerance: f64) -> Self {
         Self { measure, value, tolerance, stated: false }
     }
@@ -80,26 +80,26 @@ impl Sheet {
 /// A product.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Model {
-    /// What it is called on a command line.
+    /// Its name on the command line.
     pub name: &'static str,
     /// Maker, product, kind.
     pub title: &'static str,
-    /// Where the values come from.
+    /// The source of the values.
     pub source: &'static str,
-    /// Which values are not from there, and why they are what they are.
+    /// Which values are inferred, and how.
     pub inferred: &'static str,
     /// Bytes of a sector.
     pub sector_bytes: u32,
     /// Size in bytes.
     pub capacity_bytes: u64,
-    /// The machine.
+    /// The type of disk, and its parameters.
     pub kind: Kind,
-    /// What the sheet says, for the model to be held against.
+    /// The figures that the model must reproduce.
     pub sheet: &'static [Sheet],
 }
 
 impl Model {
-    /// A machine of this product, fresh and at rest. `seed` turns a hard disk's platters.
+    /// A new model of this product, idle. `seed` sets the initial angle of a hard disk's platters.
     pub fn mechanism(&self, seed: u64) -> Box<dyn Mechanism> {
         match &self.kind {
             Kind::Hdd(spec) => {

@@ -1,27 +1,27 @@
-//! A solid-state disk: flash dies behind channels, a buffer for writes, a link.
+//! A solid-state disk: flash dies behind channels, a write buffer, a link.
 //!
-//! A *way* is a part of the flash that works by itself: a die, or one plane of it where planes read
-//! independently. Page p of the disk's addresses is on way (p + h(p / ways)) mod ways, with a hash
-//! h: neighbours are on different ways, so that a long read uses all, and no stride meets one way
-//! only. Ways are dealt out to the channels in turn.
+//! A *way* is a part of the flash that works independently: a die, or a plane of a die whose planes
+//! read independently. Page p is on way (p + h(p / ways)) mod ways, with a hash h: adjacent pages
+//! are on different ways, so that a long read uses all of them, and no stride maps to a single way.
+//! Ways are assigned to channels in turn.
 //!
-//! **A read** of a page costs its way `read_us`, one read after the other, then its bytes cross the
-//! channel and the link. It overtakes programs: a program under way is suspended within
+//! **A read** of a page occupies its way for `read_us`, one read after another; then the data
+//! crosses the channel and the link. Reads overtake programs: a running program is suspended within
 //! `suspend_us`, and ends that much later.
 //!
-//! **A write** is complete when it is in the buffer. There it is gathered to whole programs, which
-//! go to the ways in turn, each taking `program_us`. If the buffer is full, a write waits for the
-//! programs that make room, in order. A disk whose buffer survives a power cut (`protected`) has
-//! nothing to do for a flush.
+//! **A write** completes when it is in the buffer. The buffer collects whole programs, which go to
+//! the ways in turn and take `program_us` each. If the buffer is full, a write waits until programs
+//! have freed enough space, in order. A disk whose buffer survives a power cut (`protected`) has
+//! nothing to do on a flush.
 //!
-//! **Links and channels** are caps of bandwidth, not queues: each has a time up to which it is sold
-//! out, which a transfer moves on by its length, beginning at the request's arrival; a request is
-//! complete when its own path is through, and not before its share of each cap. Commands cost the
-//! controller a time each, which is part of the link's cap: thus the greatest number of commands a
-//! second. A queue in which transfers waited for exactly their turn would make early data wait
-//! behind late data that was asked for before it; real controllers do not.
+//! **Links and channels** limit bandwidth but are not queues. Each has a time until which its
+//! bandwidth is reserved; a transfer advances that time by its duration, starting at the arrival of
+//! the request. A request completes when its own transfers are done, and not before the time that
+//! it has reserved on each. Commands also take the controller's time, which counts towards the
+//! link: this limits the commands per second. In a strict queue, early data would wait behind late
+//! data that was requested first; real controllers do not work like that.
 //!
-//! The disk is as after a secure erase: what collecting garbage costs a full one under random
+//! The disk is in the state after a secure erase; garbage collection of a full disk under random
 //! writes is not modelled.
 
 use std::cmp::Reverse;
@@ -34,22 +34,22 @@ use super::gate::{Arrival, Gate};
 use super::number::{US, instant, ns_per_byte, whole};
 use crate::rng::mix;
 
-/// What a solid-state disk is made of. Rates are in millions of bytes a second.
+/// The parameters of a solid-state disk. Rates are in millions of bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SsdSpec {
     /// Channels between controller and flash.
     pub channels: u32,
-    /// Dies, or independent planes, on each.
+    /// Dies, or independent planes, per channel.
     pub ways_per_channel: u32,
-    /// Bytes that one way reads at a time.
+    /// Bytes that a way reads at a time.
     pub page_bytes: u32,
-    /// From the array of cells to the die's register.
+    /// Read time: from the cells to the die's register.
     pub read_us: f64,
-    /// Bytes that one way programs at a time.
+    /// Bytes that a way programs at a time.
     pub program_bytes: u32,
-    /// For a program.
+    /// Program time.
     pub program_us: f64,
-    /// Until a program gives way to a read.
+    /// Time to suspend a program for a read.
     pub suspend_us: f64,
     /// Rate of a channel.
     pub channel_mb_s: f64,
@@ -57,17 +57,17 @@ pub struct SsdSpec {
     pub link_read_mb_s: f64,
     /// Rate of the link for writes.
     pub link_write_mb_s: f64,
-    /// Whether both directions work at the same time (PCIe; not SATA).
+    /// Whether both directions work at the same time (PCIe yes, SATA no).
     pub duplex: bool,
-    /// Controller's time per read: with the link, what bounds the reads per second.
+    /// Controller time per read. Together with the link it limits the reads per second.
     pub read_command_us: f64,
-    /// Controller's time per write.
+    /// Controller time per write.
     pub write_command_us: f64,
-    /// What a read takes beside flash, channel, link and command.
+    /// Other time of a read, in addition to flash, channel, link and controller.
     pub read_overhead_us: f64,
-    /// What a write takes beside link and command.
+    /// Other time of a write, in addition to link and controller.
     pub write_overhead_us: f64,
-    /// Buffer for writes, bytes.
+    /// Write buffer in bytes.
     pub buffer_bytes: u64,
     /// Bytes that can be written fast (as single-level cells) before the rate falls …
     pub fast_bytes: u64,
@@ -75,9 +75,9 @@ pub struct SsdSpec {
     pub slow_mb_s: f64,
     /// Whether the buffer survives a power cut.
     pub protected: bool,
-    /// What a flush takes beside emptying the buffer.
+    /// Time of a flush in addition to emptying the buffer.
     pub flush_us: f64,
-    /// Commands known to the disk.
+    /// Commands that the disk accepts at a time.
     pub queue_depth: u32,
     /// Whether a flush is sent alone (SATA).
     pub lone_flush: bool,
@@ -85,26 +85,26 @@ pub struct SsdSpec {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Way {
-    /// Reads occupy it until then.
+    /// Busy with reads until this time.
     reads: f64,
-    /// Programs occupy it until then.
+    /// Busy with programs until this time.
     programs: f64,
 }
 
-/// A solid-state disk's machine.
+/// The model of a solid-state disk.
 #[derive(Debug)]
 pub struct Ssd {
     spec: SsdSpec,
     gate: Gate,
     ways: Vec<Way>,
-    /// Sold out until then.
+    /// Reserved until this time.
     channels: Vec<f64>,
     link_read: f64,
     link_write: f64,
     next_way: usize,
-    /// Programs under way: when each makes room, and how many bytes.
+    /// Running programs: when each frees buffer space, and how many bytes.
     programs: VecDeque<(f64, u64)>,
-    /// Bytes in the buffer, and of these those that fill no program yet.
+    /// Bytes in the buffer, and how many of them do not fill a program yet.
     buffered: u64,
     gathering: u64,
     last_program: f64,
@@ -114,7 +114,7 @@ pub struct Ssd {
 }
 
 impl Ssd {
-    /// A disk at rest, erased.
+    /// An idle, erased disk.
     pub fn new(spec: &SsdSpec) -> Self {
         let count = |n: u32| usize::try_from(n.max(1)).unwrap_or(1);
         let channels = count(spec.channels);
@@ -146,8 +146,8 @@ impl Ssd {
         &mut self.channels[index]
     }
 
-    /// Moves a cap on; gives the time up to which it is sold out then.
-    fn sell(cap: &mut f64, now: f64, span: f64) -> f64 {
+    /// Reserves `span` of a channel or link. Returns the time until which it is reserved then.
+    fn reserve(cap: &mut f64, now: f64, span: f64) -> f64 {
         *cap = cap.max(now) + span;
         *cap
     }
@@ -161,12 +161,12 @@ impl Ssd {
         };
         let span = command_us * US + bytes as f64 * ns_per_byte(mb_s);
         let cap = if read || !spec.duplex { &mut self.link_read } else { &mut self.link_write };
-        (Self::sell(cap, now, span), span)
+        (Self::reserve(cap, now, span), span)
     }
 
     fn read(&mut self, command: &Command, now: f64) -> f64 {
         let spec = self.spec;
-        let (sold_out, _) = self.link(true, now, command.len);
+        let (reserved_until, _) = self.link(true, now, command.len);
         let (page_bytes, end) = (u64::from(spec.page_bytes), command.end());
         let link_ns = ns_per_byte(spec.link_read_mb_s);
         let channel_ns = ns_per_byte(spec.channel_mb_s);
@@ -185,18 +185,18 @@ impl Ssd {
             way.reads = start + read_ns;
             let read_at = way.reads;
             let span = part as f64 * channel_ns;
-            let crossed = Self::sell(self.channel(index), now, span).max(read_at + span);
+            let crossed = Self::reserve(self.channel(index), now, span).max(read_at + span);
             arrived = arrived.max(crossed + part as f64 * link_ns);
             self.work.accesses += 1;
             self.work.transfer_ns += whole(read_ns);
             at += part;
         }
-        (arrived + spec.read_command_us * US).max(sold_out)
+        (arrived + spec.read_command_us * US).max(reserved_until)
     }
 
     fn write(&mut self, command: &Command, now: f64) -> f64 {
-        let (sold_out, span) = self.link(false, now, command.len);
-        let mut arrived = sold_out.max(now + span);
+        let (reserved_until, span) = self.link(false, now, command.len);
+        let mut arrived = reserved_until.max(now + span);
         self.make_room(command.len, &mut arrived);
         self.buffered += command.len;
         self.gathering += command.len;
@@ -208,7 +208,7 @@ impl Ssd {
         arrived + self.spec.write_overhead_us * US
     }
 
-    /// Waits until `bytes` fit into the buffer.
+    /// Waits until the buffer has space for `bytes`.
     fn make_room(&mut self, bytes: u64, now: &mut f64) {
         while let Some((at, freed)) = self.programs.front().copied() {
             let full = self.buffered + bytes > self.spec.buffer_bytes;
@@ -221,14 +221,14 @@ impl Ssd {
         }
     }
 
-    /// Programs a way with `bytes` of the buffer.
+    /// Programs `bytes` of the buffer on the next way.
     fn program(&mut self, bytes: u64, now: f64) {
         let spec = self.spec;
         let index = self.next_way;
         self.next_way = (index + 1) % self.ways.len();
         let program_bytes = f64::from(spec.program_bytes);
         let slow_ns = self.ways.len() as f64 * program_bytes * ns_per_byte(spec.slow_mb_s);
-        // What was written fast is moved to its place while nothing else is to be done.
+        // Idle time moves data from the fast area to its final place.
         let idle = (now - self.last_program).max(0.0);
         let moved = idle / ns_per_byte(spec.slow_mb_s);
         self.fast_left = (self.fast_left + moved).min(spec.fast_bytes as f64);
@@ -236,7 +236,7 @@ impl Ssd {
         let program_ns = if fast { spec.program_us * US } else { slow_ns };
         self.fast_left -= if fast { program_bytes } else { 0.0 };
         let crossing = bytes as f64 * ns_per_byte(spec.channel_mb_s);
-        let crossed = Self::sell(self.channel(index), now, crossing).max(now + crossing);
+        let crossed = Self::reserve(self.channel(index), now, crossing).max(now + crossing);
         let way = &mut self.ways[index];
         way.programs = way.programs.max(way.reads).max(crossed) + program_ns;
         self.last_program = self.last_program.max(way.programs);
@@ -267,10 +267,10 @@ impl Ssd {
                     let written = self.write(&command, now);
                     self.flush(written)
                 }
-                // The map forgets the range: no flash is touched.
+                // Only the mapping changes; the flash is not accessed.
                 Verb::Zero => {
-                    let (sold_out, span) = self.link(false, now, 0);
-                    sold_out.max(now + span) + self.spec.write_overhead_us * US
+                    let (reserved_until, span) = self.link(false, now, 0);
+                    reserved_until.max(now + span) + self.spec.write_overhead_us * US
                 }
                 Verb::Flush => self.flush(now),
             };

@@ -1,12 +1,12 @@
-//! A mechanism on an executor's clock.
+//! Runs a mechanism on an executor's clock.
 //!
-//! Callers hand in commands and wait; one task, the *attendant*, sleeps until the mechanism's next
-//! event, lets it advance, and wakes those whose command has left. A command that is handed in only
-//! wakes the attendant if it made the next event earlier. Nothing here knows whether the clock is
-//! virtual: under the real one the attendant may come late, and then a completion is *seen* late,
-//! but the mechanism's own times, and its accounts, stay those of the model.
+//! Callers submit commands and wait. One task, the *attendant*, sleeps until the mechanism's next
+//! event, advances it, and wakes the callers whose commands have completed. A new command wakes the
+//! attendant only if it makes the next event earlier. The clock may be virtual or real. On a real
+//! clock the attendant may run late; callers then learn of a completion late, but the mechanism's
+//! times and counters remain those of the model.
 //!
-//! A caller that gives up does not take its command back: a disk would carry it out, too.
+//! A caller that drops its future does not cancel the command: a real disk would carry it out, too.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -19,14 +19,14 @@ use weft_rt::{Nanos, Rt};
 use super::command::{Command, Done, Mechanism};
 use super::stats::{Accounts, DiskStats};
 
-/// A place for a command between its arrival and the moment its caller has learned of its end.
+/// A submitted command, until its caller has learned of its completion.
 #[derive(Debug)]
 struct Call {
     command: Command,
     arrived: Nanos,
     left: Option<Nanos>,
     waker: Option<Waker>,
-    /// The caller has given up.
+    /// The caller has dropped its future.
     orphan: bool,
 }
 
@@ -38,13 +38,13 @@ struct State {
     free: Vec<usize>,
     done: Vec<Done>,
     attendant: Option<Waker>,
-    /// When the attendant comes by itself; [`Nanos::MAX`]: it does not.
+    /// When the attendant will wake up; [`Nanos::MAX`]: it will not.
     alarm: Nanos,
     closed: bool,
 }
 
 impl State {
-    /// Lets the mechanism advance; gives those to be woken.
+    /// Advances the mechanism; collects the wakers of completed commands.
     fn advance(&mut self, now: Nanos, wakers: &mut Vec<Waker>) {
         self.mechanism.advance(now, &mut self.done);
         for done in self.done.drain(..) {
@@ -83,7 +83,7 @@ struct Shared {
     state: RefCell<State>,
 }
 
-/// A mechanism that serves the tasks of an executor; clones are handles of the same one.
+/// A mechanism on an executor's clock; clones share the same one.
 #[derive(Debug)]
 pub struct Station(Rc<Shared>);
 
@@ -95,7 +95,7 @@ impl Clone for Station {
 
 impl Drop for Station {
     fn drop(&mut self) {
-        // The attendant's own hold is the one that is left.
+        // Only the attendant still holds the station.
         if Rc::strong_count(&self.0) == 2 {
             let attendant = {
                 let mut state = self.0.state.borrow_mut();
@@ -108,7 +108,7 @@ impl Drop for Station {
 }
 
 impl Station {
-    /// Puts `mechanism` to work on the clock of `rt`.
+    /// Starts `mechanism` on the clock of `rt`.
     pub fn new(rt: &Rt, mechanism: Box<dyn Mechanism>) -> Self {
         let state = State {
             mechanism,
@@ -125,13 +125,13 @@ impl Station {
         Self(shared)
     }
 
-    /// Has `command` carried out; gives the time of its completion by the model. Lazy: it arrives
-    /// when the future is first polled.
+    /// Submits `command` when the future is first polled; returns the time at which it completed by
+    /// the model.
     pub fn serve(&self, command: Command) -> Service {
         Service { station: self.clone(), stage: Stage::Outside(command) }
     }
 
-    /// What was done until now.
+    /// The counters up to now.
     pub fn stats(&self) -> DiskStats {
         let now = self.0.rt.now();
         let mut wakers = Vec::new();
@@ -144,7 +144,7 @@ impl Station {
         stats
     }
 
-    /// Begins to count anew.
+    /// Resets the counters.
     pub fn reset_stats(&self) {
         self.0.state.borrow_mut().accounts.reset(self.0.rt.now());
     }
@@ -189,7 +189,7 @@ enum Stage {
     Over,
 }
 
-/// Future of [`Station::serve`].
+/// The future of [`Station::serve`].
 #[derive(Debug)]
 pub struct Service {
     station: Station,
@@ -212,7 +212,8 @@ impl Future for Service {
                 state.calls[index].waker = Some(cx.waker().clone());
                 this.stage = Stage::Inside(index);
                 if state.mechanism.next_event().is_some_and(|next| next < state.alarm) {
-                    // It may have been woken already, and set the alarm only when it comes.
+                    // The attendant may have been woken already; it sets the alarm only when it
+                    // runs.
                     state.alarm = 0;
                     wakers.extend(state.attendant.clone());
                 }

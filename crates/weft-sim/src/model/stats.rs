@@ -1,21 +1,21 @@
-//! What a disk has done: for utilisation, and to be held against the kernel's `/proc/diskstats`.
+//! Counters of a disk, for utilisation and for comparison with the kernel's `/proc/diskstats`.
 
 use weft_rt::Nanos;
 
 use super::command::{Command, Verb, Work};
 
-/// Counters of a disk since it was opened or since [`super::ModelDisk::reset_stats`].
+/// Counters since the disk was opened or since [`super::ModelDisk::reset_stats`].
 ///
-/// The same counts as in `/proc/diskstats`: a request is counted when it completes, `busy_ns` is
-/// the time in which at least one was with the disk (`io_ticks`), and `depth_ns` is that time
-/// weighted by how many there were.
+/// They correspond to `/proc/diskstats`: a request counts when it completes, `busy_ns` is the time
+/// in which at least one request was in flight (`io_ticks`), and `depth_ns` is that time weighted
+/// by the number of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskStats {
     /// Reads completed.
     pub reads: u64,
     /// Writes completed.
     pub writes: u64,
-    /// Commands completed that zero a range.
+    /// Zeroing commands completed.
     pub zeroes: u64,
     /// Flushes completed.
     pub flushes: u64,
@@ -25,24 +25,24 @@ pub struct DiskStats {
     pub written_bytes: u64,
     /// Bytes zeroed.
     pub zeroed_bytes: u64,
-    /// Nanoseconds from arrival to completion, summed over the reads.
+    /// Total time from arrival to completion of reads, in nanoseconds.
     pub read_ns: Nanos,
-    /// The same over writes and zeroing.
+    /// The same for writes and zeroing.
     pub write_ns: Nanos,
-    /// The same over flushes.
+    /// The same for flushes.
     pub flush_ns: Nanos,
-    /// Nanoseconds from completion by the model until the caller learned of it, summed up: 0 in
-    /// virtual time.
+    /// Total delay from completion by the model until the caller learned of it, in nanoseconds; 0
+    /// in virtual time.
     pub late_ns: Nanos,
-    /// Nanoseconds in which at least one command was with the disk.
+    /// Nanoseconds in which at least one command was in flight.
     pub busy_ns: Nanos,
-    /// Commands with the disk, integrated over time (in nanoseconds).
+    /// Commands in flight, integrated over time in nanoseconds.
     pub depth_ns: u128,
-    /// Nanoseconds that the counters span.
+    /// Nanoseconds covered by the counters.
     pub elapsed_ns: Nanos,
-    /// Commands with the disk now.
+    /// Commands in flight now.
     pub in_flight: u64,
-    /// What the machine inside has done, since the disk was opened.
+    /// What the mechanism has done since the disk was opened.
     pub work: Work,
 }
 
@@ -51,12 +51,12 @@ fn ratio(part: f64, whole: f64) -> f64 {
 }
 
 impl DiskStats {
-    /// Share of the time in which the disk had something to do, 0 to 1 (iostat's `%util`).
+    /// The fraction of time in which the disk was busy, 0 to 1 (iostat's `%util`).
     pub fn utilisation(&self) -> f64 {
         ratio(self.busy_ns as f64, self.elapsed_ns as f64)
     }
 
-    /// Commands with the disk, averaged over all of the time (iostat's `aqu-sz`).
+    /// Mean number of commands in flight over the whole time (iostat's `aqu-sz`).
     pub fn mean_depth(&self) -> f64 {
         ratio(self.depth_ns as f64, self.elapsed_ns as f64)
     }
@@ -71,12 +71,12 @@ impl DiskStats {
         ratio(self.write_ns as f64, (self.writes + self.zeroes) as f64)
     }
 
-    /// Mean nanoseconds by which callers learned of completions later than the model says.
+    /// Mean delay, in nanoseconds, from completion by the model until the caller learned of it.
     pub fn mean_late_ns(&self) -> f64 {
         ratio(self.late_ns as f64, self.requests() as f64)
     }
 
-    /// Commands completed, of all kinds.
+    /// All completed commands.
     pub fn requests(&self) -> u64 {
         self.reads + self.writes + self.zeroes + self.flushes
     }
@@ -146,7 +146,7 @@ impl Accounts {
         DiskStats { elapsed_ns: now.saturating_sub(self.since), work, ..self.stats }
     }
 
-    /// Begins again; what is in flight stays so.
+    /// Resets the counters; commands in flight remain.
     pub(super) fn reset(&mut self, now: Nanos) {
         let in_flight = self.stats.in_flight;
         *self = Self::new(now);

@@ -1,4 +1,4 @@
-//! What a cell may hold, and what it may have held at a crash.
+//! The values that a cell may hold, and those that it may have held at a crash.
 
 use super::content::Version;
 
@@ -9,16 +9,16 @@ pub type Tick = u64;
 pub(super) struct Candidate {
     pub(super) version: Version,
     pub(super) began: Tick,
-    /// When its write ended; `None` while in flight.
+    /// When its write ended; `None` while in progress.
     pub(super) ended: Option<Tick>,
     pub(super) acknowledged: bool,
-    /// Since when reads that begin must not see it.
+    /// Reads that begin after this tick must not return it.
     pub(super) superseded: Option<Tick>,
-    /// It cannot come back through a crash either; only a read that began before may still see it.
-    pub(super) buried: bool,
-    /// It survived a power cut: the disks hold it (or not), no cache does.
+    /// It cannot return after a crash either; only a read that began earlier may still return it.
+    pub(super) unrecoverable: bool,
+    /// It survived a power cut: it is on the disks or not, but in no cache.
     pub(super) settled: bool,
-    /// It was written and is not known to be durable: a crash may change what the disks hold of it.
+    /// It is not known to be durable: a crash may change what the disks hold of it.
     pub(super) at_risk: bool,
 }
 
@@ -28,17 +28,17 @@ impl Candidate {
     }
 }
 
-/// A cell that was cut, as it was then.
+/// A cell that was being written at a crash.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CutCell {
-    /// The last crash that cut it.
+    /// The last crash at which it was being written.
     pub(super) at: Tick,
-    /// All that it could have been at these crashes.
+    /// All candidates at these crashes.
     pub(super) known: Vec<Candidate>,
 }
 
 impl CutCell {
-    pub(super) fn learn(&mut self, candidates: Vec<Candidate>) {
+    pub(super) fn merge(&mut self, candidates: Vec<Candidate>) {
         for candidate in candidates {
             match self.known.iter_mut().find(|other| other.version == candidate.version) {
                 Some(known) => known.at_risk |= candidate.at_risk,
@@ -53,8 +53,8 @@ impl CutCell {
 pub struct Cut {
     /// The cell.
     pub cell: usize,
-    /// The crash.
+    /// When the crash happened.
     pub at: Tick,
-    /// When the first of the writes began that were not known to be durable.
+    /// When the first write began that was not known to be durable.
     pub began: Tick,
 }

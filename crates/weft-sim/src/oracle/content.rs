@@ -1,20 +1,20 @@
-//! What a write writes: bytes that tell where they belong and which write brought them.
+//! The contents of writes: bytes that identify the cell and the write.
 //!
-//! A cell of version v begins with its number and v and goes on with pseudo-random bytes keyed by
-//! both and by the seed. A wrong read can therefore be explained ("this is cell 17 as of
-//! version 3, found in cell 42"), and no parity arithmetic gives the right bytes by luck.
+//! A cell of version v begins with the cell's number and v, followed by pseudo-random bytes keyed
+//! by both and by the seed. A wrong read can therefore be explained ("cell 17 as of version 3,
+//! found in cell 42"), and wrong parity arithmetic cannot produce the right bytes by chance.
 
 use std::collections::BTreeMap;
 
 use crate::rng::mix;
 
-/// Number of a write; also says what it wrote.
+/// The number of a write, with the kind of its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(u32);
 
 const KIND: u32 = 0xc000_0000;
 const ZERO: u32 = 0x4000_0000;
-const ODD: u32 = 0x8000_0000;
+const FOUND: u32 = 0x8000_0000;
 const ANY: u32 = 0xc000_0000;
 
 impl Version {
@@ -29,25 +29,25 @@ impl Version {
         Self(number | ZERO)
     }
 
-    /// Contents that were found, not written.
-    pub(crate) fn odd(number: u32) -> Self {
-        Self(number | ODD)
+    /// Contents that a read found and that no write made.
+    pub(crate) fn found(number: u32) -> Self {
+        Self(number | FOUND)
     }
 
-    /// Anything at all.
+    /// Anything.
     pub(crate) fn any(number: u32) -> Self {
         Self(number | ANY)
     }
 
-    pub(crate) fn is_odd(self) -> bool {
-        self.0 & KIND == ODD
+    pub(crate) fn is_found(self) -> bool {
+        self.0 & KIND == FOUND
     }
 
     pub(crate) fn is_any(self) -> bool {
         self.0 & KIND == ANY
     }
 
-    /// Its number, as shown in traces.
+    /// The number, as shown in traces.
     pub fn number(self) -> u32 {
         self.0 & !KIND
     }
@@ -58,33 +58,33 @@ impl std::fmt::Display for Version {
         match self.0 & KIND {
             ZERO if self.number() == 0 => f.write_str("never written"),
             ZERO => write!(f, "zeros of version {}", self.number()),
-            ODD => write!(f, "contents found earlier ({})", self.number()),
+            FOUND => write!(f, "contents found earlier ({})", self.number()),
             ANY => write!(f, "anything ({})", self.number()),
             _ => write!(f, "version {}", self.number()),
         }
     }
 }
 
-/// Makes and recognises the contents of cells.
+/// Generates and recognises the contents of cells.
 #[derive(Debug, Clone)]
 pub(crate) struct Contents {
     seed: u64,
     cell_bytes: usize,
-    odd: BTreeMap<u32, Vec<u8>>,
+    found: BTreeMap<u32, Vec<u8>>,
 }
 
-/// Without a way out in the middle, which would keep the compiler from using wide registers.
+/// Without an early exit inside a chunk, so that the compiler can use wide registers.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(512).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
-/// Bytes of a torn-free fragment: contents mix only at multiples of this.
+/// Contents may be torn only at multiples of this many bytes.
 const FRAGMENT: u64 = 512;
 
 impl Contents {
     pub(crate) fn new(seed: u64, cell_bytes: usize) -> Self {
         assert!(cell_bytes >= 16, "a cell must hold its number and version");
-        Self { seed, cell_bytes, odd: BTreeMap::new() }
+        Self { seed, cell_bytes, found: BTreeMap::new() }
     }
 
     pub(crate) fn cell_bytes(&self) -> usize {
@@ -94,7 +94,7 @@ impl Contents {
     pub(crate) fn fill(&self, cell: usize, version: Version, out: &mut [u8]) {
         match version.0 & KIND {
             ZERO => out.fill(0),
-            ODD => out.copy_from_slice(&self.odd[&version.number()]),
+            FOUND => out.copy_from_slice(&self.found[&version.number()]),
             _ => self.generate(u32::try_from(cell).unwrap_or(u32::MAX), version.0, out),
         }
     }
@@ -113,12 +113,12 @@ impl Contents {
         match version.0 & KIND {
             ANY => true,
             ZERO => is_zero(bytes),
-            ODD => self.odd[&version.number()] == bytes,
+            FOUND => self.found[&version.number()] == bytes,
             _ => self.is_generated(u32::try_from(cell).unwrap_or(u32::MAX), version.0, bytes),
         }
     }
 
-    /// Whether `bytes` are what [`Contents::generate`] makes.
+    /// Whether `bytes` are what [`Contents::generate`] generates.
     fn is_generated(&self, cell: u32, version: u32, bytes: &[u8]) -> bool {
         let key = self.key(cell, version);
         let word = |i: usize| mix(key.wrapping_add(i as u64)).to_le_bytes();
@@ -137,8 +137,7 @@ impl Contents {
         mix(self.seed ^ (u64::from(cell) << 32) ^ u64::from(version))
     }
 
-    /// Whether every fragment of the cell has the contents of one of `allowed`. `start` is the
-    /// byte offset of the cell in the volume.
+    /// Whether every fragment of the cell equals that of one of `allowed`.
     pub(crate) fn is_mixture(&self, cell: usize, allowed: &[Version], bytes: &[u8]) -> bool {
         let start = cell as u64 * self.cell_bytes as u64;
         let images: Vec<Vec<u8>> = allowed
@@ -161,13 +160,13 @@ impl Contents {
         true
     }
 
-    /// Remembers contents under a number.
-    pub(crate) fn keep_odd(&mut self, number: u32, bytes: &[u8]) -> Version {
-        self.odd.insert(number, bytes.to_vec());
-        Version::odd(number)
+    /// Stores contents that were found, under a number.
+    pub(crate) fn keep_found(&mut self, number: u32, bytes: &[u8]) -> Version {
+        self.found.insert(number, bytes.to_vec());
+        Version::found(number)
     }
 
-    /// Says in words what `bytes` are.
+    /// Describes `bytes` in words.
     pub(crate) fn describe(&self, bytes: &[u8]) -> String {
         if bytes.iter().all(|b| *b == 0) {
             return "all zeros".into();

@@ -1,35 +1,35 @@
-//! What a crash does to the promises, and which of them end when a disk is lost with it.
+//! Crashes: how they change the candidates, and which promises end when disks are lost as well.
 //!
-//! A cell is *cut* if at a crash some write to it was not known to be durable. Where its stripe may
-//! have become inconsistent by that, a disk that is lost in the same moment – or later, before the
-//! volume has made itself consistent – takes more with it than what lay on it; what exactly is for
-//! the caller to say ([`Oracle::excuse`], [`Oracle::doubt`]), from what `docs/consistency.md`
-//! promises.
+//! A cell is *cut* by a crash if a write to it was not known to be durable at that moment. The
+//! stripe of a cut cell may be inconsistent. A disk that is lost with the crash, or later but
+//! before the volume is consistent again, can then take more data with it than it held. The caller
+//! decides which, by the rules of `docs/consistency.md`, and calls [`Oracle::excuse`] or
+//! [`Oracle::doubt`].
 
 use super::Oracle;
 use super::candidate::{Candidate, Cut, CutCell, Tick};
 use super::content::Version;
 
 impl Oracle {
-    /// The power was cut: everything that was at risk is possible, and will be settled by the
-    /// next read.
+    /// The power was cut: all candidates at risk are possible, and the next read decides.
     pub fn power_cut(&mut self) {
         self.crash(true);
     }
 
-    /// The program was killed: requests in flight happened or not; caches keep what they had.
+    /// The program was killed: requests in flight may or may not have happened; caches keep their
+    /// contents.
     pub fn program_killed(&mut self) {
         self.crash(false);
     }
 
-    /// As [`Oracle::program_killed`], of a program that had to stop taking writes. Members that
-    /// were out then come back with what they had: what the others had of a refused write, and was
-    /// read meanwhile, need not stay.
+    /// As [`Oracle::program_killed`], for an array that had to stop. The members that had failed
+    /// come back with what they hold: parts of refused writes that were on the other members, and
+    /// that reads have returned since, may be gone.
     pub fn had_to_stop(&mut self) {
         self.crash(false);
         for cell in self.open.clone() {
             let list = self.candidates(cell);
-            let overruled_from = list.iter().filter(|c| c.acknowledged && !c.version.is_odd());
+            let overruled_from = list.iter().filter(|c| c.acknowledged && !c.version.is_found());
             let overruled_from = overruled_from.map(|c| c.began).max().unwrap_or(0);
             if list.iter().any(|c| c.at_risk) {
                 let ends_later = |c: &&mut Candidate| c.ended.is_none_or(|e| e >= overruled_from);
@@ -42,7 +42,7 @@ impl Oracle {
         let now = self.tick();
         self.reads.clear();
         for cell in self.open.clone() {
-            self.forget_buried(cell);
+            self.drop_unrecoverable(cell);
             let list = self.candidates(cell);
             let before = list.clone();
             let at_risk = list.iter().any(|c| c.at_risk);
@@ -52,29 +52,29 @@ impl Oracle {
                     if at_risk {
                         candidate.superseded = None;
                     }
-                    // What was discarded stays unspecified: see `check`.
+                    // Discarded cells stay unspecified: see `check`.
                     candidate.settled = !candidate.version.is_any();
                     candidate.at_risk = false;
                 }
             }
             if !at_risk {
-                // No cache holds anything of it: what was overruled cannot come back.
+                // No cache holds any of it: superseded values cannot return.
                 list.retain(|c| c.superseded.is_none());
                 self.refresh(cell);
                 continue;
             }
             let cut = self.cut.entry(cell).or_default();
             cut.at = now;
-            cut.learn(before);
+            cut.merge(before);
         }
     }
 
-    /// The volume has made itself consistent since the last crash: from now on a lost disk takes
-    /// nothing with it that was at risk then.
+    /// The volume is consistent again after the last crash: losing a disk now ends no promise for
+    /// what was at risk then.
     pub fn consistent_again(&mut self) {
         self.cut.clear();
         self.doubted.clear();
-        for cell in std::mem::take(&mut self.loose) {
+        for cell in std::mem::take(&mut self.unsettled) {
             for candidate in self.candidates(cell).iter_mut().filter(|c| c.version.is_any()) {
                 candidate.settled = true;
             }
@@ -92,15 +92,16 @@ impl Oracle {
         self.cut.iter().map(cut).collect()
     }
 
-    /// Whether a write to the cell that began after `since` was acknowledged.
+    /// Whether a write that began after `since` was acknowledged for the cell.
     fn is_rewritten(&self, cell: usize, since: Tick) -> bool {
         let list = self.known(cell).into_iter().flatten();
         list.into_iter().any(|c| c.acknowledged && c.began > since)
     }
 
-    /// A promise has ended for this cell because of the crash `at`: it may hold anything until it
-    /// is written again (unless it was since the crash), and may even change until
-    /// [`Oracle::consistent_again`]; after that the first read settles it. Says whether it was so.
+    /// Ends the promise for a cell because of the crash `at`, unless the cell was written since.
+    /// The cell may hold anything until it is written again, and may change until
+    /// [`Oracle::consistent_again`]; after that the first read decides. Returns whether the promise
+    /// ended.
     pub fn excuse(&mut self, cell: usize, at: Tick) -> bool {
         if self.is_rewritten(cell, at) {
             return false;
@@ -115,17 +116,18 @@ impl Oracle {
             ended: Some(now),
             acknowledged: false,
             superseded: None,
-            buried: false,
+            unrecoverable: false,
             settled: false,
             at_risk: false,
         });
-        self.loose.insert(cell);
+        self.unsettled.insert(cell);
         self.open.insert(cell);
         true
     }
 
-    /// After a crash a copy of this cell was lost before the copies were made equal: what was read
-    /// since may have come from the lost one, so every candidate of the crash is possible again.
+    /// A copy of this cell was lost after a crash and before the copies were made equal. What was
+    /// read since may have come from the lost copy, so all candidates of the crash are possible
+    /// again.
     pub fn doubt(&mut self, cell: usize) {
         let Some(CutCell { at, known, .. }) = self.cut.get(&cell).cloned() else { return };
         if self.is_rewritten(cell, at) {

@@ -1,4 +1,4 @@
-//! The rules of the reference, one by one: what it lets pass and what it must not.
+//! The rules of the oracle, one by one: what it accepts and what it rejects.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn bytes_of(oracle: &Oracle, write: &Writing) -> Vec<u8> {
     bytes
 }
 
-/// Writes cell 3, acknowledged.
+/// An acknowledged write to cell 3.
 fn put(oracle: &mut Oracle) -> Vec<u8> {
     let write = oracle.begin_write(3..4, Kind::Data);
     let bytes = bytes_of(oracle, &write);
@@ -65,7 +65,7 @@ fn overlapping_writes_have_no_order_until_one_is_seen() {
     let mut other = oracle.clone();
     assert!(reads(&mut oracle, &bytes_a) && !reads(&mut oracle, &bytes_b));
     assert!(reads(&mut other, &bytes_b) && !reads(&mut other, &bytes_a));
-    // The one that was not seen may still come back through a power cut, until a flush.
+    // The value that was not read may still return after a power cut, until a flush.
     let mut flushed = oracle.clone();
     oracle.power_cut();
     assert!(reads(&mut oracle, &bytes_b) && !reads(&mut oracle, &bytes_a));
@@ -84,7 +84,7 @@ fn a_flush_covers_what_was_acknowledged_before_it_began() {
     let mut cut = oracle.clone();
     cut.power_cut();
     assert!(reads(&mut cut, &old), "the flush had begun before the write");
-    assert!(!reads(&mut cut, &new), "and what was read once stays");
+    assert!(!reads(&mut cut, &new), "what was read once must stay");
     flush(&mut oracle);
     oracle.power_cut();
     assert!(!reads(&mut oracle, &old) && reads(&mut oracle, &new));
@@ -135,7 +135,7 @@ fn an_excused_cell_may_hold_anything_but_must_keep_it() {
     let mut oracle = oracle();
     put(&mut oracle);
     oracle.power_cut();
-    assert!(oracle.excuse(3, oracle.now()) && oracle.is_lost(3));
+    assert!(oracle.excuse(3, oracle.now()) && oracle.may_hold_anything(3));
     oracle.consistent_again();
     assert!(reads(&mut oracle, &[0xee; SIZE]) && !reads(&mut oracle, &[0xdd; SIZE]));
     let new = put(&mut oracle);
@@ -229,7 +229,10 @@ fn a_crash_cuts_what_is_not_durable_and_nothing_else() {
     oracle.end_write(second, true, false);
     assert!(cut(&oracle)[0].1 <= began);
     flush(&mut oracle);
-    assert!(oracle.open_cells().count() == 1 && cut(&oracle).is_empty(), "either, but for ever");
+    assert!(
+        oracle.open_cells().count() == 1 && cut(&oracle).is_empty(),
+        "one of both, permanently"
+    );
     let _unfinished = oracle.begin_write(3..4, Kind::Data);
     assert_eq!(cut(&oracle), [(3, oracle.now())]);
 }

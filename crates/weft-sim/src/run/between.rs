@@ -1,5 +1,5 @@
-//! Between two lives: what a crash leaves, which disks do not come back, which do, and the promises
-//! that end with that.
+//! Between two lives: the effects of the crash, the disks that are lost and returned, and the
+//! promises that end with that.
 
 use weft_code::UnitSet;
 
@@ -11,27 +11,27 @@ use crate::slots::Slots;
 
 impl Run {
     pub(super) fn remember_slots(&mut self) {
-        if let Some(desk) = &self.desk {
-            desk.note_losses();
-            *desk.losses.borrow_mut() = None;
+        if let Some(harness) = &self.harness {
+            harness.note_losses();
+            *harness.losses.borrow_mut() = None;
         }
         let engine = self.engine.take();
-        self.cut_short = engine.is_none();
+        self.assembly_interrupted = engine.is_none();
         match engine {
             Some(engine) => {
                 let mut slots = Slots::of(&engine);
                 slots.lost_at = self.lost_at.take();
-                // Its replacement, or a spare, may have taken the slot.
+                // A replacement or a spare may have taken the slot.
                 let incomplete = slots.incomplete();
                 slots.lost_at.retain(|slot, _| incomplete.contains(*slot));
                 self.report.borrow_mut().losses += slots.missing.len() as u64;
-                self.last = Some(slots);
+                self.last_slots = Some(slots);
             }
             None => {
-                // Assembly did not come to its end. Who was not there may be excluded by now, or
-                // not.
+                // Assembly did not finish. Members that were not attached may or may not have been
+                // excluded.
                 let disks = self.disks.borrow();
-                if let Some(slots) = &mut self.last {
+                if let Some(slots) = &mut self.last_slots {
                     let is_gone = |n: usize| disks[n].platter.faults(|f| f.gone);
                     let absent = slots.holding(|n| disks[n].absent || is_gone(n));
                     slots.missing = slots.missing.union(&absent);
@@ -45,22 +45,22 @@ impl Run {
 
     pub(super) fn crash(&mut self) {
         self.rt.kill_all();
-        let kill = self.rng.chance(if self.besieged { 40 } else { 20 });
+        let kill = self.rng.chance(if self.membership_crash { 40 } else { 20 });
         let note = if kill { "the program was killed" } else { "the power was cut" };
         self.world.note(note);
         for member in self.disks.borrow().iter() {
             if kill { member.platter.program_killed() } else { member.platter.power_cut() }
         }
-        if let Some(desk) = &self.desk {
-            desk.forget_vanished();
-            let oracle = &mut *desk.oracle.borrow_mut();
-            match (kill, desk.gave_up.get()) {
+        if let Some(harness) = &self.harness {
+            harness.end_abandoned();
+            let oracle = &mut *harness.oracle.borrow_mut();
+            match (kill, harness.array_stopped.get()) {
                 (true, true) => oracle.had_to_stop(),
                 (true, false) => oracle.program_killed(),
                 (false, _) => oracle.power_cut(),
             }
         }
-        if let Some(slots) = &mut self.last {
+        if let Some(slots) = &mut self.last_slots {
             let not_active = membership::not_active(&self.disks.borrow());
             slots.rebuilding = slots.rebuilding.union(&not_active.difference(&slots.missing));
         }
@@ -68,18 +68,17 @@ impl Run {
         if kill { report.kills += 1 } else { report.cuts += 1 }
     }
 
-    /// Between two lives: some disks do not come back, some that were away do; and the promises
-    /// that end with them.
+    /// Loses some disks, returns some that were lost, and ends the promises that this ends.
     pub(super) fn lose_and_return(&mut self) {
-        let Some(slots) = self.last.clone() else { return };
+        let Some(slots) = self.last_slots.clone() else { return };
         let Some(map) = self.map.clone() else { return };
-        // After a short cut of the power, or a cable that was pulled, all are there again.
-        let likely = self.besieged || self.cut_short;
+        // After a short power cut or a pulled cable usually all disks return.
+        let likely = self.membership_crash || self.assembly_interrupted;
         let all_return = self.rng.chance(if likely { 70 } else { 20 });
         let mut disks = self.disks.borrow_mut();
-        let mut rooms = self.world.rng(7000 + self.report.borrow().lives);
+        let mut space_rng = self.world.rng(7000 + self.report.borrow().lives);
         for member in disks.iter_mut() {
-            if rooms.chance(50) {
+            if space_rng.chance(50) {
                 member.platter.faults(|f| f.full = false);
             }
             member.platter.faults(|f| {
@@ -87,7 +86,7 @@ impl Run {
                 f.hangs_until = 0;
                 f.write_errors_percent = 0;
                 f.failed = false;
-                f.denied.clear();
+                f.failed_writes.clear();
                 f.unreadable.clear();
             });
             let gone = member.platter.faults(|f| f.gone) || member.absent;
@@ -95,8 +94,11 @@ impl Run {
             member.platter.faults(|f| f.gone = false);
             member.absent = gone && !back;
         }
-        let lose =
-            if self.options.quiet || all_return { 0 } else { *self.rng.pick(&[0, 0, 0, 1, 1, 2]) };
+        let lose = if self.options.crashes_only || all_return {
+            0
+        } else {
+            *self.rng.pick(&[0, 0, 0, 1, 1, 2])
+        };
         for _ in 0..lose {
             let number = self.rng.index(disks.len());
             let lost = slots.incomplete().union(&slots.holding(|n| disks[n].absent || n == number));
@@ -111,13 +113,13 @@ impl Run {
         let lost = absent.union(&going);
         self.excuse_at_crash(&map, &slots, lost);
         let torn = self.tear_sectors(&map, &slots, lost);
-        if let Some(desk) = &self.desk {
-            let oracle = &mut *desk.oracle.borrow_mut();
+        if let Some(harness) = &self.harness {
+            let oracle = &mut *harness.oracle.borrow_mut();
             self.report.borrow_mut().excused += torn.excuse(oracle, &map, self.setup.policy);
         }
     }
 
-    /// Sometimes a disk goes while the array is being assembled: before, in or after its recovery.
+    /// Sometimes a disk fails while the array is being assembled: before, during or after recovery.
     /// Returns its slot.
     fn lose_while_assembling(&self, map: &Map, slots: &Slots, absent: UnitSet) -> UnitSet {
         let mut rng = self.world.rng(4000 + self.report.borrow().lives);
@@ -125,21 +127,21 @@ impl Run {
         let number = rng.index(disks.len());
         let going = slots.holding(|n| n == number && !disks[n].absent);
         let lost = slots.incomplete().union(&absent).union(&going);
-        if self.options.quiet || !rng.chance(15) || going.is_empty() || !map.survives(lost) {
+        if self.options.crashes_only || !rng.chance(15) || going.is_empty() || !map.survives(lost) {
             return UnitSet::new();
         }
         let most = *rng.pick(&[12, 40]);
         let after = rng.below(most);
-        self.world.note(format!("disk {number} goes after {after} operations"));
+        self.world.note(format!("disk {number} fails after {after} operations"));
         disks[number].platter.faults(|f| f.gone_after_ops = Some(after));
         going
     }
 
-    /// Ends the promises that do not hold for disks that are lost in the same moment as the crash
-    /// (`absent`), that went in the life before, or – where the write hole is open – were lost long
-    /// ago.
+    /// Ends the promises for disks that were lost together with the crash (`absent`), that were
+    /// lost in the life before, or, where the policy leaves a write hole, were lost at any time
+    /// before.
     fn excuse_at_crash(&self, map: &Map, slots: &Slots, absent: UnitSet) {
-        let Some(desk) = &self.desk else { return };
+        let Some(harness) = &self.harness else { return };
         let mut lost = Lost::now(absent);
         match self.setup.policy {
             Policy::Ppl => {
@@ -148,7 +150,7 @@ impl Run {
             }
             _ => lost.extend(slots.incomplete()),
         }
-        let excused = lost.excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy);
+        let excused = lost.excuse(&mut harness.oracle.borrow_mut(), map, self.setup.policy);
         self.report.borrow_mut().excused += excused;
     }
 }

@@ -6,30 +6,31 @@ use std::rc::Rc;
 use super::state::Run;
 use crate::disk::Hangs;
 use crate::engine::Engine;
-use crate::events;
 use crate::excuse::watch_losses;
+use crate::injector::{FaultInjector, summary};
 use crate::membership::{self, superblock_of};
 use crate::oracle::Oracle;
 use crate::setup::Map;
-use crate::violation::Broken;
+use crate::violation::Violation;
 use crate::volume::Volume;
-use crate::workload::Desk;
+use crate::workload::ClientHarness;
 
 impl Run {
     /// From assembly to a crash or a clean stop.
-    pub(super) fn life(&mut self, number: u64, last: bool) -> Result<(), Broken> {
+    pub(super) fn life(&mut self, number: u64, last: bool) -> Result<(), Violation> {
         self.report.borrow_mut().lives += 1;
-        self.desk_of_run();
-        if self.last.is_some() {
+        self.harness_of_run();
+        if self.last_slots.is_some() {
             self.lose_and_return();
         }
         let crash = !last && self.rng.chance(85) || (number == 1 && self.options.cut_at.is_some());
-        let may_besiege = crash && !self.options.quiet && self.options.cut_at.is_none();
-        self.besieged = may_besiege && self.rng.chance(40);
+        let may_crash_in_change =
+            crash && !self.options.crashes_only && self.options.cut_at.is_none();
+        self.membership_crash = may_crash_in_change && self.rng.chance(40);
         if crash {
             let steps = match self.options.cut_at {
                 Some(step) if number == 1 => step,
-                _ if self.besieged => self.rng.within(1000, 6000),
+                _ if self.membership_crash => self.rng.within(1000, 6000),
                 _ => match self.rng.below(4) {
                     0 => self.rng.within(1, 300),
                     _ => self.rng.within(100, 6000),
@@ -45,9 +46,9 @@ impl Run {
             self.report.borrow_mut().steps_first = self.world.steps() - start;
         }
         self.world.cut_at(None);
-        self.world.set_ambush(None);
+        self.world.set_cut_trigger(None);
         self.remember_slots();
-        // A life that ends by giving up ends without a stop, too.
+        // A life in which the array had to stop ends without a clean stop, too.
         if done?.is_none() || !self.world.is_on() {
             self.crash();
         }
@@ -56,129 +57,131 @@ impl Run {
         Ok(())
     }
 
-    /// Which operations hang in this life; a siege begins with hangs of its own.
+    /// Draws which operations hang in this life. A crash in a membership change draws its own hangs
+    /// later.
     fn draw_hangs(&mut self, crash: bool) {
         let mut rng = self.world.rng(7000 + self.report.borrow().lives);
         let disks = self.disks.borrow();
         let mut hangs = Hangs::draw(&mut rng, disks.len() + 1, crash);
-        if self.options.quiet || self.besieged {
+        if self.options.crashes_only || self.membership_crash {
             hangs.fill(Hangs::default());
         }
         for (member, hangs) in disks.iter().zip(&hangs) {
             member.platter.set_hangs(hangs.clone());
         }
-        *self.hangs_of_more.borrow_mut() = hangs.last().cloned().unwrap_or_default();
+        *self.new_disk_hangs.borrow_mut() = hangs.last().cloned().unwrap_or_default();
     }
 
-    /// A life, as a future.
+    /// One life, as a future.
     fn body(&mut self, last: bool) -> impl Future<Output = ()> + 'static {
         let (rt, world, disks) = (self.rt.clone(), self.world.clone(), self.open());
-        let desk = self.desk_of_run();
-        desk.quiesce.set(false);
-        desk.errors_allowed.set(false);
-        let stage = events::Stage {
+        let harness = self.harness_of_run();
+        harness.quiesce.set(false);
+        harness.errors_allowed.set(false);
+        let injector = FaultInjector {
             rt: rt.clone(),
             world: world.clone(),
-            desk: desk.clone(),
+            harness: harness.clone(),
             map: self.map.clone().expect("just made"),
             setup: self.setup.clone(),
             disks: self.disks.clone(),
             report: self.report.clone(),
             rng: RefCell::new(self.rng.fork(1000 + self.report.borrow().lives)),
-            rooms: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
-            policies: RefCell::new(self.world.rng(3000 + self.report.borrow().lives)),
-            hangs: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
-            promotions: RefCell::new(self.world.rng(11_000 + self.report.borrow().lives)),
-            returns: RefCell::new(self.world.rng(8000 + self.report.borrow().lives)),
+            space_rng: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
+            policy_rng: RefCell::new(self.world.rng(3000 + self.report.borrow().lives)),
+            hang_rng: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
+            promotion_rng: RefCell::new(self.world.rng(11_000 + self.report.borrow().lives)),
+            return_rng: RefCell::new(self.world.rng(8000 + self.report.borrow().lives)),
             claimed: RefCell::default(),
-            quiet: self.options.quiet,
-            gear: self.gear.clone(),
-            hangs_of_more: self.hangs_of_more.clone(),
+            crashes_only: self.options.crashes_only,
+            factory: self.factory.clone(),
+            new_disk_hangs: self.new_disk_hangs.clone(),
         };
         let clients = self.world.rng(50 + self.report.borrow().lives);
-        let (holder, besieged) = (self.engine.clone(), self.besieged);
+        let (holder, membership_crash) = (self.engine.clone(), self.membership_crash);
         let durable = clients.clone().chance(60);
-        let load = match besieged {
-            true => self.setup.load.pressing(durable),
+        let load = match membership_crash {
+            true => self.setup.load.heavy(durable),
             false => self.setup.load.clone(),
         };
         let lost_at = self.lost_at.clone();
         let nonce = self.rng.next_u64();
         let check_first = self.rng.chance(50);
         let check_twice = self.rng.chance(30);
-        let stop_early = !last && !self.options.quiet && self.rng.chance(20);
-        let before = self.last.clone();
-        let loses_at_once = self.cut_short
-            && !self.options.quiet
+        let stop_early = !last && !self.options.crashes_only && self.rng.chance(20);
+        let before = self.last_slots.clone();
+        let loses_at_once = self.assembly_interrupted
+            && !self.options.crashes_only
             && self.world.rng(12_000 + self.report.borrow().lives).chance(50);
         let opening = membership::assemble(&rt, &self.disks.borrow(), disks, nonce);
         async move {
-            stage.allow_to_stop();
+            injector.install_stop_rule();
             let engine = match opening.await {
                 Ok(engine) => engine,
-                // Whoever runs it tries again.
-                Err(_) if desk.has_to_stop() => return world.cut(),
-                Err(broken) => return desk.broke(broken),
+                // An operator would assemble it again, and the next life does.
+                Err(_) if harness.has_to_stop() => return world.cut(),
+                Err(violation) => return harness.record(violation),
             };
-            world.note(format!("assembled: {}", events::summary(&engine)));
-            stage.forget_promises_of_assembly(&engine, before.as_ref());
-            watch_losses(&engine, &desk, &stage.map, &lost_at);
-            stage.make_room_later();
+            world.note(format!("assembled: {}", summary(&engine)));
+            injector.excuse_lost_in_assembly(&engine, before.as_ref());
+            watch_losses(&engine, &harness, &injector.map, &lost_at);
+            injector.free_space_later();
             *holder.borrow_mut() = Some(engine.clone());
             if loses_at_once {
-                // What two recoveries made of one crash must agree before any resync.
-                stage.fail_member(&engine).await;
+                // Two recoveries from one crash must have produced the same contents even before a
+                // resync.
+                injector.fail_member(&engine).await;
             }
-            if !stage.quiet {
-                stage.change_policy(&engine).await;
+            if !injector.crashes_only {
+                injector.change_policy(&engine).await;
             }
             let volume: Rc<dyn Volume> = Rc::new(engine.clone());
             if check_first {
-                desk.read_all(&*volume, 90).await;
+                harness.read_all(&*volume, 90).await;
             }
-            let tasks = desk.start(&volume, &load, &clients);
-            let trouble = async {
-                if besieged {
-                    stage.besiege(&engine).await;
+            let tasks = harness.start(&volume, &load, &clients);
+            let inject_faults = async {
+                if membership_crash {
+                    injector.crash_in_membership_change(&engine).await;
                 }
-                stage.trouble(&engine).await;
+                injector.inject_faults(&engine).await;
                 if stop_early {
-                    // In the middle of everything: whoever comes too late is told so.
-                    desk.errors_allowed.set(true);
-                    desk.quiesce.set(true);
-                    stage.finish(&engine, false).await;
+                    // Stop under load: requests that come too late must get an error.
+                    harness.errors_allowed.set(true);
+                    harness.quiesce.set(true);
+                    injector.finish(&engine, false).await;
                 }
             };
-            futures_util::future::join(futures_util::future::join_all(tasks), trouble).await;
+            futures_util::future::join(futures_util::future::join_all(tasks), inject_faults).await;
             if stop_early {
                 return;
             }
             if check_twice {
-                desk.read_all(&*volume, 91).await;
+                harness.read_all(&*volume, 91).await;
             }
-            stage.finish(&engine, last).await;
+            injector.finish(&engine, last).await;
         }
     }
 
-    /// What the clients share; made when the array's size is known.
-    fn desk_of_run(&mut self) -> Rc<Desk> {
-        if let Some(desk) = &self.desk {
-            return desk.clone();
+    /// The clients' harness. The first call makes it, once the array's size is known.
+    fn harness_of_run(&mut self) -> Rc<ClientHarness> {
+        if let Some(harness) = &self.harness {
+            return harness.clone();
         }
         let size = self.size_of_array();
         self.map = Some(Rc::new(Map::new(&self.setup, size)));
         let area = self.disks.borrow().first().and_then(|m| superblock_of(&m.platter));
-        self.gear.canary = self.options.canary.zip(area.map(|superblock| superblock.area));
+        self.factory.canary = self.options.canary.zip(area.map(|superblock| superblock.area));
         let oracle = Oracle::new(self.world.seed(), size, self.setup.cell_bytes);
-        let desk = Desk::new(&self.world, oracle);
-        desk.vanish_percent.set(self.setup.load.vanish_percent);
+        let harness = ClientHarness::new(&self.world, oracle);
+        harness.abandon_percent.set(self.setup.load.abandon_percent);
         let k = self.setup.code.shape(self.setup.slots).map_or(1, |shape| shape.k as u64);
-        desk.discard_zeroes.set(Some(k * u64::from(self.setup.unit_bytes)));
-        self.desk = Some(desk.clone());
-        desk
+        harness.discard_zeroes.set(Some(k * u64::from(self.setup.unit_bytes)));
+        self.harness = Some(harness.clone());
+        harness
     }
 
-    /// Assembles once on copies, to learn the size.
+    /// Assembles copies of the disks to learn the size.
     fn size_of_array(&self) -> u64 {
         let copies = self.open_copies(|_| false);
         let rt = self.rt.clone();

@@ -1,4 +1,4 @@
-//! What a run has, and how it opens disks, runs futures and reports a failure.
+//! The state of a run; how it opens disks, runs futures and reports a failure.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use weft_rt::Rt;
 
 use crate::disk::{Hangs, SimDisk};
 use crate::engine::Engine;
-use crate::factory::Gear;
+use crate::factory::DiskFactory;
 use crate::member::Member;
 use crate::membership;
 use crate::oracle::Tick;
@@ -17,14 +17,14 @@ use crate::report::{Failure, Options, Report};
 use crate::rng::Rng;
 use crate::setup::{Map, Setup};
 use crate::slots::Slots;
-use crate::violation::Broken;
-use crate::workload::Desk;
-use crate::world::{Event, What, World};
+use crate::violation::Violation;
+use crate::workload::ClientHarness;
+use crate::world::{Event, EventKind, World};
 
 /// Events shown with a failure.
 const TAIL: usize = 40;
 
-/// All that a run has.
+/// The state of a run.
 pub(crate) struct Run {
     pub rt: Rt,
     pub world: World,
@@ -33,28 +33,28 @@ pub(crate) struct Run {
     pub rng: Rng,
     pub disks: Rc<RefCell<Vec<Member>>>,
     pub report: Rc<RefCell<Report>>,
-    pub desk: Option<Rc<Desk>>,
+    pub harness: Option<Rc<ClientHarness>>,
     pub map: Option<Rc<Map>>,
-    /// The engine of the present life.
+    /// The engine of this life.
     pub engine: Rc<RefCell<Option<Engine>>>,
-    /// When slots lost their disks in the present life.
+    /// When each slot lost its disk in this life.
     pub lost_at: Rc<RefCell<BTreeMap<usize, Tick>>>,
-    /// How the engine's disks are opened.
-    pub gear: Gear,
-    /// The slots as the last life left them.
-    pub last: Option<Slots>,
-    /// In the present life, or the last, the power cut waited for a change of the members.
-    pub besieged: bool,
-    /// The last assembly did not come to its end.
-    pub cut_short: bool,
-    /// What hangs on disks that come in the middle of the present life.
-    pub hangs_of_more: Rc<RefCell<Hangs>>,
+    /// Opens the engine's disks.
+    pub factory: DiskFactory,
+    /// The slots at the end of the previous life.
+    pub last_slots: Option<Slots>,
+    /// The crash of this life, or of the previous one, is timed to hit a membership change.
+    pub membership_crash: bool,
+    /// The last assembly did not finish.
+    pub assembly_interrupted: bool,
+    /// The hangs of disks that are added during this life.
+    pub new_disk_hangs: Rc<RefCell<Hangs>>,
 }
 
 impl Run {
-    pub(super) fn failure(&self, broken: Broken, trace_hash: u64) -> Box<Failure> {
+    pub(super) fn failure(&self, violation: Violation, trace_hash: u64) -> Box<Failure> {
         let shown = |events: Vec<Event>| events.iter().map(ToString::to_string).collect();
-        let Broken { kind, mut text, place } = broken;
+        let Violation { kind, mut text, place } = violation;
         if let (Some(place), Some(map)) = (&place, &self.map) {
             let (stripe, slot) = map.of(place.start);
             text = format!("{text}(stripe {stripe}, slot {slot})");
@@ -63,11 +63,11 @@ impl Run {
             if self.options.events_shown == 0 { TAIL } else { self.options.events_shown };
         let near = place.map(|place| {
             self.world.events(3 * TAIL, |what| match what {
-                What::Client { offset, len, .. } => {
+                EventKind::Client { offset, len, .. } => {
                     *offset < place.end && place.start < offset + len
                 }
-                What::Disk { .. } => false,
-                What::Note(_) => true,
+                EventKind::Disk { .. } => false,
+                EventKind::Note(_) => true,
             })
         });
         Box::new(Failure {
@@ -82,27 +82,27 @@ impl Run {
         })
     }
 
-    /// The disks that are attached, opened in this life.
+    /// Opens the attached disks for this life.
     pub(crate) fn open(&self) -> Vec<Rc<dyn Disk>> {
         let disks = self.disks.borrow();
         let attached = disks.iter().filter(|member| !member.absent);
-        attached.map(|member| self.gear.open(&self.world, &member.platter)).collect()
+        attached.map(|member| self.factory.open(&self.world, &member.platter)).collect()
     }
 
-    /// Runs `future` in this life; `None` if the power went.
+    /// Runs `future` in this life; returns `None` if the power is cut first.
     pub(crate) fn drive<T: 'static>(
         &self,
         future: impl Future<Output = T> + 'static,
-    ) -> Result<Option<T>, Broken> {
+    ) -> Result<Option<T>, Violation> {
         let world = self.world.clone();
         let value = self.rt.block_on(async move { world.while_on(future).await });
-        match self.desk.as_ref().and_then(|desk| desk.broken.take()) {
-            Some(broken) => Err(broken),
+        match self.harness.as_ref().and_then(|harness| harness.violation.take()) {
+            Some(violation) => Err(violation),
             None => Ok(value),
         }
     }
 
-    /// The disks of the run, opened.
+    /// Opens copies of the attached disks, except those `without` selects.
     pub(crate) fn open_copies(&self, without: impl Fn(usize) -> bool) -> Vec<Rc<dyn Disk>> {
         (self.disks.borrow().iter())
             .filter(|member| !member.absent && !without(member.platter.number()))
@@ -112,7 +112,7 @@ impl Run {
 
     pub(super) fn assemble_all(
         &mut self,
-    ) -> impl Future<Output = Result<Engine, Broken>> + 'static {
+    ) -> impl Future<Output = Result<Engine, Violation>> + 'static {
         let (disks, nonce) = (self.open(), self.rng.next_u64());
         membership::assemble(&self.rt, &self.disks.borrow(), disks, nonce)
     }

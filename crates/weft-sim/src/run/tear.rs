@@ -1,15 +1,15 @@
-//! Sectors that a power cut makes unreadable.
+//! Sectors that a power cut leaves unreadable.
 //!
-//! A disk that loses power in the middle of a sector may leave it with a checksum that does not
-//! fit: from then on it cannot be read, until it is written. Any sector may be hit whose new
-//! contents were not durable yet.
+//! A disk that loses power while it writes a sector may leave it with a bad checksum; the sector
+//! then cannot be read until it is written again. This can happen to any sector whose new contents
+//! were not yet durable.
 //!
-//! *What is hit.* Of the metadata of each disk some, on all disks at once if it comes so: no
-//! member's metadata may depend on what was not durable. Of the data only as much that the code
-//! survives it, each disk hit counting as one that is lost: beyond that no array could answer.
+//! *Which sectors.* On each disk some sectors of the metadata, possibly on all disks at once: no
+//! member's metadata may depend on sectors that were not durable. Of the data only as much as the
+//! code tolerates, counting each affected disk as lost.
 //!
-//! *What that may take.* Such a sector is one of a disk that is lost in the moment of the crash,
-//! and the rules for those hold (`excuse.rs`) – for that sector only.
+//! *What may be lost.* The rules for a disk that is lost together with the crash (`excuse.rs`)
+//! apply to each such sector, and to that sector only.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use crate::rng::Rng;
 use crate::setup::{Map, Policy};
 use crate::slots::Slots;
 
-/// What was hit of the data: for each slot bytes of its disk from the beginning of the data area.
+/// The affected sectors of the data: per slot, byte ranges from the start of the data area.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Torn(BTreeMap<usize, Vec<Range<u64>>>);
 
@@ -40,14 +40,14 @@ impl Torn {
         self.0.get(slot).is_some_and(|torn| torn.iter().any(touches))
     }
 
-    /// Ends the promises that end with these sectors. Returns for how many cells.
+    /// Ends the promises that end with these sectors. Returns the number of cells.
     pub(crate) fn excuse(&self, oracle: &mut Oracle, map: &Map, policy: Policy) -> u64 {
         if self.0.is_empty() {
             return 0;
         }
         let mut count = 0;
         for cut in oracle.cuts() {
-            // A request that covers part of a sector writes the whole of it.
+            // A request for part of a sector writes the whole sector.
             let bytes = map.sectors(&oracle.bytes(&(cut.cell..cut.cell + 1)));
             for piece in map.pieces(bytes) {
                 if map.is_mirror() {
@@ -58,7 +58,7 @@ impl Torn {
                 }
                 let exposed = match policy {
                     Policy::Ppl => vec![piece.bytes.clone()],
-                    _ => map.beside(&piece, self.slots()),
+                    _ => map.data_on(&piece, self.slots()),
                 };
                 for bytes in exposed {
                     let hit = |piece| self.hits(map, &map.place(piece));
@@ -73,7 +73,7 @@ impl Torn {
     }
 }
 
-/// Some runs of neighbours among sectors.
+/// Draws a few short runs of adjacent sectors.
 fn draw_runs(rng: &mut Rng, sectors: &[u64]) -> Vec<u64> {
     if sectors.is_empty() {
         return Vec::new();
@@ -89,17 +89,17 @@ fn draw_runs(rng: &mut Rng, sectors: &[u64]) -> Vec<u64> {
 }
 
 impl Run {
-    /// Sometimes makes sectors unreadable that the last power cut caught. `lost` are the slots
-    /// whose disks do not come back.
+    /// Sometimes makes sectors unreadable that the last power cut interrupted. `lost`: the slots
+    /// whose disks do not return.
     pub(crate) fn tear_sectors(&self, map: &Map, slots: &Slots, lost: UnitSet) -> Torn {
         let mut torn = Torn::default();
         let mut rng = self.world.rng(5000 + self.report.borrow().lives);
         let disks = self.disks.borrow();
-        let caught: Vec<Vec<u64>> =
-            disks.iter().map(|member| member.platter.take_caught()).collect();
+        let interrupted: Vec<Vec<u64>> =
+            disks.iter().map(|member| member.platter.take_interrupted()).collect();
         let area = disks.iter().find_map(|member| superblock_of(&member.platter));
         let Some(area) = area.map(|superblock| superblock.area) else { return torn };
-        if self.options.quiet || self.options.whole_sectors || !rng.chance(40) {
+        if self.options.crashes_only || self.options.whole_sectors || !rng.chance(40) {
             return torn;
         }
         let mut gone = slots.incomplete().union(&lost);
@@ -108,9 +108,9 @@ impl Run {
             let number = (first + index) % disks.len();
             let platter = &disks[number].platter;
             let sector = u64::from(platter.sector_bytes());
-            let caught = &caught[number];
-            let in_data = caught.partition_point(|at| *at < area.data_offset / sector);
-            let (metadata, data) = caught.split_at(in_data);
+            let interrupted = &interrupted[number];
+            let in_data = interrupted.partition_point(|at| *at < area.data_offset / sector);
+            let (metadata, data) = interrupted.split_at(in_data);
             let mut hit = Vec::new();
             if rng.chance(50) {
                 hit.extend(draw_runs(&mut rng, metadata));

@@ -1,8 +1,8 @@
-//! The products that are modelled: one file each.
+//! The modelled products, one file each.
 //!
-//! A file names its source and says of each value whether the data sheet states it or it is
-//! *inferred* – chosen so that the stated figures come out, or as is usual for disks of the kind.
-//! [`super::measure::validate`] holds what a model does against what its sheet says.
+//! Each file names its source and says which values are *inferred*: chosen so that the model
+//! reproduces the stated figures, or typical of such disks. [`super::measure::validate`] compares
+//! the model with the data sheet.
 
 mod atlas_v;
 mod exos_x20;
@@ -14,7 +14,7 @@ mod wd10eals;
 
 use super::product::Model;
 
-/// All of them.
+/// All products.
 pub static MODELS: [Model; 7] = [
     st3300831as::MODEL,
     st3146807fc::MODEL,
@@ -34,10 +34,10 @@ pub struct UnknownModel {
 }
 
 impl Model {
-    /// The model called `name` (in any case).
+    /// The model with this name, in any case.
     ///
     /// # Errors
-    /// [`UnknownModel`], which lists those there are.
+    /// [`UnknownModel`], which lists the names there are.
     pub fn find(name: &str) -> Result<&'static Self, UnknownModel> {
         let found = MODELS.iter().find(|model| model.name.eq_ignore_ascii_case(name));
         found.ok_or_else(|| UnknownModel { name: name.to_owned() })

@@ -1,14 +1,14 @@
-//! What lies in a hard disk's memory: read segments, the stream that fills one of them, and writes
-//! that have not reached the platters.
+//! The memory of a hard disk: read segments, the stream that fills one of them, and cached writes.
 //!
-//! **Reads.** The memory is cut into segments of one size; each holds one range of sectors, and the
-//! one unused for longest is given up. After a read the heads stay, and what passes under them goes
-//! on into its segment: a *stream*. It runs until `read_ahead` sectors beyond the last read, or
-//! until the heads are wanted elsewhere. How far it has come is worked out only when somebody asks.
+//! **Reads.** The memory is divided into segments of equal size; each holds one range of sectors.
+//! The least recently used one is replaced. After a read the heads stay on the track, and the
+//! sectors that pass them are added to its segment: a *stream*. It ends `read_ahead` sectors after
+//! the last read, or when the heads are needed elsewhere. Its progress is computed only when
+//! needed.
 //!
-//! **Writes** that were acknowledged from memory are *dirty* ranges, in order of sectors,
-//! neighbours joined: thousands of small writes become as few accesses as there are gaps between
-//! them.
+//! **Writes** that were acknowledged from memory are *dirty* ranges, ordered by sector, with
+//! adjacent ones merged: thousands of small writes need only as many accesses as there are gaps
+//! between them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,15 +22,15 @@ struct Segment {
     used: u64,
 }
 
-/// What passes under the heads while nobody wants them elsewhere.
+/// The sectors that pass the heads while these are not needed elsewhere.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     segment: usize,
-    /// It was at the beginning of this sector …
+    /// The stream reached this sector …
     from: u64,
     /// … at this time.
     since: f64,
-    /// Where it stops.
+    /// The sector at which it ends.
     limit: u64,
 }
 
@@ -62,14 +62,14 @@ impl ReadCache {
         self.segments[index].used = self.clock;
     }
 
-    /// Where what the segments hold of `range`, from its beginning on, ends.
+    /// The segment that holds the start of `range`, and the end of that segment.
     fn held(&self, range: &Range<u64>) -> Option<(usize, u64)> {
         let holds = |segment: &Segment| segment.start <= range.start && range.start < segment.end;
         let index = self.segments.iter().position(holds)?;
         Some((index, self.segments[index].end))
     }
 
-    /// Where `range` is at `now`.
+    /// Where the data of `range` is at `now`.
     pub(super) fn hit(&self, geometry: &Geometry, range: &Range<u64>, now: f64) -> Hit {
         match self.held(range) {
             Some((_, end)) if end >= range.end => Hit::Now,
@@ -81,7 +81,7 @@ impl ReadCache {
         }
     }
 
-    /// When the stream will have brought `range`, or has.
+    /// When the stream has read all of `range`; `None`: it will not.
     pub(super) fn brings(&self, geometry: &Geometry, range: &Range<u64>, now: f64) -> Option<f64> {
         let stream = self.stream?;
         if range.start < self.segments[stream.segment].start || range.start > stream.limit {
@@ -91,12 +91,12 @@ impl ReadCache {
             let count = sector.saturating_sub(stream.from);
             stream.since + geometry.pass_ns(stream.from, count)
         };
-        // Having stopped at its limit, it does not start again by itself.
+        // A stream that has reached its limit does not start again.
         let comes = range.end <= stream.limit || passes(stream.limit) > now;
         comes.then(|| passes(range.end))
     }
 
-    /// `range` was read from memory.
+    /// A read of `range` was answered from memory.
     pub(super) fn used(&mut self, range: &Range<u64>) {
         let streaming = || self.stream.map(|stream| stream.segment);
         if let Some(index) = self.held(range).map(|(index, _)| index).or_else(streaming) {
@@ -104,7 +104,7 @@ impl ReadCache {
         }
     }
 
-    /// The stream has brought `range` to its reader, and goes on.
+    /// The stream has reached the end of `range` and continues.
     pub(super) fn streamed(&mut self, range: &Range<u64>, at: f64, sectors: u64) {
         let read_ahead = self.read_ahead;
         if let Some(stream) = &mut self.stream
@@ -121,7 +121,7 @@ impl ReadCache {
         }
     }
 
-    /// The heads go elsewhere: what the stream has brought by now stays.
+    /// The heads leave: the segment keeps what the stream has read so far.
     pub(super) fn stop(&mut self, geometry: &Geometry, now: f64) {
         let Some(stream) = self.stream.take() else { return };
         let brought = geometry.passed(stream.from, (now - stream.since).max(0.0));
@@ -131,7 +131,7 @@ impl ReadCache {
         segment.start = segment.start.max(segment.end.saturating_sub(keep));
     }
 
-    /// The part of `range` that must come from the platters.
+    /// The part of `range` that must be read from the platters.
     pub(super) fn missing(&self, range: &Range<u64>) -> Range<u64> {
         match self.held(range) {
             Some((_, end)) if end < range.end => end..range.end,
@@ -139,7 +139,7 @@ impl ReadCache {
         }
     }
 
-    /// The platters have given `range`, until `at`; the stream begins.
+    /// `range` was read from the platters, up to time `at`; the stream begins.
     pub(super) fn filled(&mut self, range: &Range<u64>, at: f64, sectors: u64) {
         let follows = self.segments.iter().position(|s| s.end == range.start && s.start < s.end);
         let index = follows.unwrap_or_else(|| self.replace(range.start));
@@ -152,7 +152,7 @@ impl ReadCache {
         self.stream = Some(Stream { segment: index, from: range.end, since: at, limit });
     }
 
-    /// An empty segment.
+    /// Replaces a segment by an empty one.
     fn replace(&mut self, start: u64) -> usize {
         let fresh = Segment { start, end: start, used: 0 };
         if self.segments.len() < self.segments_max {
@@ -165,7 +165,7 @@ impl ReadCache {
         index
     }
 
-    /// What a write makes stale is forgotten.
+    /// Drops what a write makes stale.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
         if let Some(stream) = self.stream
             && range.start < stream.limit
@@ -186,13 +186,13 @@ impl ReadCache {
 pub(super) enum Hit {
     /// In memory.
     Now,
-    /// About to pass under the heads; it will have been read at this time.
+    /// About to pass the heads; read completely at this time.
     At(f64),
     /// On the platters.
     No,
 }
 
-/// Writes that were acknowledged from memory.
+/// Cached writes.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     ranges: BTreeMap<u64, u64>,
@@ -204,13 +204,13 @@ impl Dirty {
         self.ranges.is_empty()
     }
 
-    /// Whether all of `range` is here.
+    /// Whether all of `range` is dirty.
     pub(super) fn holds(&self, range: &Range<u64>) -> bool {
         let before = self.ranges.range(..=range.start).next_back();
         before.is_some_and(|(_, end)| *end >= range.end)
     }
 
-    /// Adds `range`, joined with what it touches.
+    /// Adds `range`, merged with adjacent ranges.
     pub(super) fn add(&mut self, range: &Range<u64>) {
         let (mut start, mut end) = (range.start, range.end);
         while let Some((&from, &to)) = self.ranges.range(..=end).next_back() {
@@ -226,7 +226,7 @@ impl Dirty {
         self.sectors += end - start;
     }
 
-    /// Forgets `range`: it is written another way.
+    /// Removes `range`: it is written directly.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
         while let Some((&from, &to)) = self.ranges.range(..range.end).next_back() {
             if to <= range.start {
@@ -243,7 +243,7 @@ impl Dirty {
         }
     }
 
-    /// The beginnings of ranges at and behind `sector`, then those before it, all around once.
+    /// All ranges, starting at the first at or after `sector`, once around.
     pub(super) fn from(&self, sector: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let behind = self.ranges.range(sector..).chain(self.ranges.range(..sector));
         behind.map(|(from, to)| *from..*to)
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Held against a set of sectors.
+    /// Compares with a set of sectors.
     #[test]
     fn dirty_ranges_are_the_set_of_their_sectors() {
         let mut rng = Rng::new(5);

@@ -1,25 +1,25 @@
-//! Where a sector is: zone, cylinder, head, angle.
+//! Maps a sector to zone, cylinder, head and angle.
 //!
-//! Outer tracks are longer and hold more sectors. A *zone* is a range of cylinders with one number
-//! of sectors on every track; here there are `zones` of them, with as many cylinders each, and
-//! numbers that fall linearly from the outer rate to the inner. Sectors are numbered along a track,
-//! then over the heads of a cylinder, then over the cylinders from the outside inward. The first
-//! sector of each track is turned against that of the one before by the time of a head switch, or
-//! of a move to the next cylinder (*skew*), so that a sequential stream loses just that time and
-//! not a whole turn.
+//! Outer tracks are longer and hold more sectors. A *zone* is a range of cylinders with the same
+//! number of sectors per track. The model has `zones` zones with equally many cylinders, whose
+//! numbers of sectors fall linearly from the outer rate to the inner. Sectors are numbered along a
+//! track, then over the heads of a cylinder, then over the cylinders from the outside in. The first
+//! sector of each track is offset from that of the previous one by the time of a head switch, or of
+//! a seek to the next cylinder (*skew*), so that a sequential stream loses only that time and not a
+//! whole revolution.
 //!
-//! The sustained rate of a zone is what passes in a cylinder, skews included:
+//! The sustained rate of a zone, including skews, is:
 //!
 //! ```text
 //! rate = heads · sectors · bytes / (heads · T + (heads − 1) · track skew + cylinder skew)
 //! ```
 //!
-//! which gives the sectors of a track from the rate that a data sheet states.
+//! The number of sectors per track follows from the rate that the data sheet states.
 
 use super::super::number::{Divisor, MS, fraction, whole};
 use super::spec::HddSpec;
 
-/// Time to spare that skews contain, so that rounding never costs a turn.
+/// Skews contain this much extra time, so that rounding never costs a revolution.
 const SKEW_SPARE_MS: f64 = 0.02;
 
 #[derive(Debug, Clone, Copy)]
@@ -27,19 +27,19 @@ struct Zone {
     first_sector: u64,
     first_cylinder: u64,
     track: Divisor,
-    /// Of a sector, in turns.
+    /// Angle of one sector, in revolutions.
     sector_angle: f64,
     sector_ns: f64,
-    /// Of a sector, with its share of the skews.
+    /// Time of one sector, including its share of the skews.
     mean_sector_ns: f64,
 }
 
-/// Where a sector is.
+/// The position of a sector.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Place {
     pub(super) cylinder: u64,
     pub(super) head: u64,
-    /// Of its beginning, in turns.
+    /// Angle of its start, in revolutions.
     pub(super) angle: f64,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Geometry {
     cylinders_each: u64,
     pub(super) cylinders: u64,
     pub(super) sectors: u64,
-    /// Of one turn.
+    /// Time of one revolution.
     pub(super) turn_ns: f64,
     pub(super) turns_per_ns: f64,
     track_skew_ns: f64,
@@ -109,12 +109,12 @@ impl Geometry {
         &self.zones[index.saturating_sub(1)]
     }
 
-    /// The end of a zone, in sectors.
+    /// The first sector after a zone.
     fn end(&self, zone: &Zone) -> u64 {
         zone.first_sector + self.cylinders_each * self.heads.by * zone.track.by
     }
 
-    /// Where a sector is.
+    /// The position of a sector.
     pub(super) fn place(&self, sector: u64) -> Place {
         let zone = self.zone(sector);
         let inside = sector - zone.first_sector;
@@ -125,13 +125,13 @@ impl Geometry {
         Place { cylinder: zone.first_cylinder + cylinder, head, angle }
     }
 
-    /// Skews of so many changes of the track, of which so many of the cylinder.
+    /// Total skew of `tracks` track changes, of which `cylinders` change the cylinder.
     fn skew_ns(&self, tracks: u64, cylinders: u64) -> f64 {
         (tracks - cylinders) as f64 * self.track_skew_ns + cylinders as f64 * self.cylinder_skew_ns
     }
 
-    /// Nanoseconds from the beginning of sector `from` under its head until `count` sectors have
-    /// passed. One zone costs as much as a thousand tracks of it.
+    /// Nanoseconds from the start of sector `from` until `count` sectors have passed. The loop
+    /// takes one step per zone.
     pub(super) fn pass_ns(&self, mut from: u64, mut count: u64) -> f64 {
         let mut total = 0.0;
         while count > 0 {
@@ -153,8 +153,8 @@ impl Geometry {
         total
     }
 
-    /// Sectors that pass in `span` nanoseconds from the beginning of `from`, about (the skews are
-    /// spread evenly).
+    /// Approximately how many sectors pass in `span` nanoseconds from the start of `from` (with
+    /// evenly spread skews).
     pub(super) fn passed(&self, from: u64, span: f64) -> u64 {
         whole(span / self.zone(from.min(self.sectors - 1)).mean_sector_ns)
     }
@@ -176,8 +176,8 @@ mod tests {
         hdds.collect()
     }
 
-    /// What lies behind one another passes behind one another: going there in one pass, or in two
-    /// with the angle in between, takes the same time, up to whole turns at zones' borders.
+    /// Passing a range at once, or in two parts with a positioning in between, takes the same time,
+    /// up to whole revolutions at zone boundaries.
     #[test]
     fn a_pass_ends_at_the_angle_where_the_next_begins() {
         for (geometry, _, _) in geometries() {

@@ -1,30 +1,30 @@
-//! A hard disk: an arm with heads over turning platters, a memory, a queue.
+//! A hard disk: an arm with heads over rotating platters, a memory, a queue.
 //!
 //! An access to the medium takes
 //!
 //! ```text
 //! seek (or head switch, + settling before a write)      seek.rs
-//! + the turn until the first sector is under the head   exact: the platter's angle follows from the time
+//! + rotation until the first sector is under the head   exact: the angle follows from the time
 //! + the sectors passing, with the skews between tracks  geometry.rs
 //! ```
 //!
-//! after a command's overhead, which hides behind the access before if the command was already
-//! there. Data crosses the interface while it passes the heads, or from memory at the interface's
-//! own rate; one transfer at a time.
+//! plus the overhead of the command, which overlaps with the previous access if the command was
+//! already queued. Data crosses the interface while it passes the heads, or from memory at the
+//! interface's rate; one transfer at a time.
 //!
-//! **Queue.** Of the commands it knows, up to `queue_depth`, the disk takes the one that its heads
-//! reach first, seek and rotation together (*shortest access time first*; Seltzer, Chen,
-//! Ousterhout, "Disk scheduling revisited", 1990) – but the oldest, if it has waited for
-//! `age_limit_ms`: so none waits for longer than the limit, the access in progress, and one access
-//! for each of those that are overdue before it. An access in progress is not interrupted; reading
-//! ahead is.
+//! **Queue.** Among the queued commands, up to `queue_depth`, the disk chooses the one that its
+//! heads reach first, seek and rotation together (*shortest access time first*; Seltzer, Chen,
+//! Ousterhout, "Disk scheduling revisited", 1990), except that the oldest one goes first once it
+//! has waited for `age_limit_ms`. A command therefore waits at most for this limit, the access in
+//! progress, and one access for each older overdue command. An access in progress is not
+//! interrupted; reading ahead is.
 //!
-//! **Memory.** A read in memory is answered without the heads. With the write cache on, a write is
-//! complete when it is in memory; it goes to the platters when no read waits, or, if half of the
-//! memory for writes is taken, in competition with the reads. The choice is shortest access time
-//! again, among the few dirty ranges that follow the heads. A flush completes when none is dirty. A
-//! write that must be durable (`fua`), finds the cache off, or is too long for it, goes to the
-//! platters at once.
+//! **Memory.** A read of data in memory does not use the heads. With the write cache on, a write
+//! completes when it is in memory. It goes to the platters when no read waits; once half of the
+//! memory for writes is used, it competes with reads. The next write is also chosen by shortest
+//! access time, among the few dirty ranges that follow the heads. A flush completes when nothing is
+//! dirty. A write goes straight to the platters if it must be durable (`fua`), if the cache is off,
+//! or if it is too long for the cache.
 
 mod cache;
 mod geometry;
@@ -45,12 +45,13 @@ use super::command::{Command, Done, Mechanism, Verb, Work};
 use super::gate::{Arrival, Gate};
 use super::number::{MS, US, fraction, instant, ns_per_byte, whole};
 
-/// Dirty ranges that are looked at for the next one to write. More would make random writes faster
-/// than data sheets say: with this, the Exos X20 reaches the 550 a second that its maker states.
+/// How many dirty ranges are considered for the next write. With more, random writes would be
+/// faster than data sheets say; with this many, the Exos X20 reaches the 550 per second that its
+/// maker states.
 const DIRTY_CHOICE: usize = 6;
-/// Bytes that are written out in one access, at most.
+/// The most bytes that one access writes out.
 const WRITE_OUT_MAX: u64 = 1 << 20;
-/// What the angle is rounded by, in turns: less is in time.
+/// Rounding error of the angle, in revolutions: a smaller remainder counts as in time.
 const ANGLE_NOISE: f64 = 1e-6;
 
 /// A command that waits for the heads.
@@ -60,13 +61,13 @@ struct Waiting {
     verb: Verb,
     range: Range<u64>,
     arrived: f64,
-    /// When its overhead is over.
+    /// When its overhead ends.
     ready: f64,
-    /// Of its first sector on the medium.
+    /// Position of its first sector.
     place: Place,
 }
 
-/// What the heads are at.
+/// What the heads are doing.
 #[derive(Debug, Clone)]
 struct Access {
     end: f64,
@@ -75,13 +76,13 @@ struct Access {
 
 #[derive(Debug, Clone)]
 enum Purpose {
-    /// For a command; its data is in memory, or on the medium, when the access ends.
+    /// A command; when the access ends its data is in memory, or on the medium.
     Command { tag: u64, verb: Verb, bytes: u64 },
-    /// Dirty sectors that lie on the medium when it ends.
+    /// Writes out this many dirty sectors.
     WriteOut(u64),
 }
 
-/// A hard disk's machine.
+/// The model of a hard disk.
 #[derive(Debug)]
 pub struct Hdd {
     geometry: Geometry,
@@ -95,14 +96,14 @@ pub struct Hdd {
     access: Option<Access>,
     cylinder: u64,
     head: u64,
-    /// Behind the sector that the heads passed last.
+    /// The sector after the last one that passed the heads.
     last_sector: u64,
     reads: ReadCache,
     dirty: Dirty,
     /// Sectors being written out.
     leaving: u64,
     dirty_max: u64,
-    /// Writes that find no room in memory, in order.
+    /// Writes that wait for space in memory, in order.
     no_room: VecDeque<(u64, Range<u64>)>,
     flush: Option<u64>,
     link_free: f64,
@@ -111,7 +112,7 @@ pub struct Hdd {
 }
 
 impl Hdd {
-    /// A disk at rest, with its heads at the first sector; `seed` turns its platters.
+    /// An idle disk with its heads at the first sector; `seed` sets the angle of its platters.
     pub fn new(spec: &HddSpec, capacity_bytes: u64, sector_bytes: u32, seed: u64) -> Self {
         let geometry = Geometry::new(spec, capacity_bytes, sector_bytes);
         let sector = u64::from(sector_bytes);
@@ -152,15 +153,15 @@ impl Hdd {
         self.complete.push(Reverse(Done { at: instant(at), tag }));
     }
 
-    /// Completes with a transfer over the link, which can begin at `from` and cannot end before
-    /// `least`.
+    /// Completes a command with a transfer over the link that starts at `from` at the earliest and
+    /// ends at `least` at the earliest.
     fn transfers(&mut self, tag: u64, bytes: u64, from: f64, least: f64) {
         let span = bytes as f64 * self.byte_ns;
         self.link_free = (self.link_free.max(from) + span).max(least);
         self.completes(tag, self.link_free);
     }
 
-    /// Lets in what the gate admits.
+    /// Accepts the commands that the gate admits.
     fn admit(&mut self, now: f64) {
         while let Some(arrival) = self.gate.admit() {
             self.enter(&arrival, now);
@@ -209,7 +210,7 @@ impl Hdd {
         held || self.dirty.holds(range)
     }
 
-    /// Takes into memory the writes that find room.
+    /// Moves waiting writes into memory while there is space.
     fn take_in(&mut self, from: f64) {
         while let Some((tag, range)) = self.no_room.front().cloned() {
             let sectors = range.end - range.start;
@@ -223,7 +224,7 @@ impl Hdd {
         }
     }
 
-    /// Nanoseconds of arm or heads from where they are to `place`.
+    /// Time to move arm or heads from their position to `place`, in nanoseconds.
     fn seek_ns(&self, place: &Place, writes: bool) -> f64 {
         let settle = if writes { self.spec.write_settle_ms * MS } else { 0.0 };
         if place.cylinder != self.cylinder {
@@ -235,8 +236,8 @@ impl Hdd {
         }
     }
 
-    /// Nanoseconds of (seek, rotation) from `start` until `place` begins to pass. The rotation is a
-    /// little below zero where the place has just begun to.
+    /// Nanoseconds of (seek, rotation) from `start` until `place` begins to pass. The rotation is
+    /// slightly negative if the place has just begun to pass.
     fn positioning(&self, place: &Place, start: f64, writes: bool) -> (f64, f64) {
         let seek = self.seek_ns(place, writes);
         let angle = (start + seek) * self.geometry.turns_per_ns + self.phase;
@@ -247,7 +248,7 @@ impl Hdd {
         (seek, turn * self.geometry.turn_ns)
     }
 
-    /// Nanoseconds until a waiting command's data begins to pass.
+    /// Nanoseconds until the data of a waiting command begins to pass.
     fn cost(&self, waiting: &Waiting, now: f64) -> f64 {
         let start = waiting.ready.max(now);
         if waiting.verb == Verb::Read
@@ -260,7 +261,7 @@ impl Hdd {
         start - now + seek + turn
     }
 
-    /// Gives the heads something to do, if there is something.
+    /// Chooses the next access, if there is one.
     fn choose(&mut self, now: f64) {
         while self.access.is_none() {
             let mut best: Option<(f64, Option<usize>, u64)> = None;
@@ -301,7 +302,7 @@ impl Hdd {
                 || self.dirty.sectors > self.dirty_max / 2)
     }
 
-    /// Begins with a waiting command.
+    /// Starts a waiting command.
     fn begin(&mut self, index: usize, now: f64) {
         let waiting = self.queue.swap_remove(index);
         let start = waiting.ready.max(now);
@@ -335,7 +336,7 @@ impl Hdd {
         }
     }
 
-    /// Begins to write out the dirty range at `start`.
+    /// Starts to write out the dirty range at `start`.
     fn write_out(&mut self, start: u64, now: f64) {
         let most = WRITE_OUT_MAX / self.sector_bytes;
         let Some(range) = self.dirty.from(start).next() else { return };
@@ -346,7 +347,7 @@ impl Hdd {
         self.access = Some(Access { end, purpose: Purpose::WriteOut(self.leaving) });
     }
 
-    /// Positions the heads and lets `range` pass; gives when it has.
+    /// Positions the heads and passes `range`; returns when it has passed.
     fn pass(&mut self, range: &Range<u64>, start: f64, writes: bool) -> f64 {
         self.reads.stop(&self.geometry, start);
         let place = self.geometry.place(range.start);
@@ -360,7 +361,7 @@ impl Hdd {
         start + seek + turn + transfer
     }
 
-    /// The heads stay behind the sector before `end`.
+    /// The heads stop after the sector before `end`.
     fn rest_at(&mut self, end: u64) {
         let place = self.geometry.place(end.saturating_sub(1));
         (self.cylinder, self.head, self.last_sector) = (place.cylinder, place.head, end);

@@ -1,19 +1,19 @@
-//! How long the arm takes.
+//! Seek times.
 //!
-//! A short seek accelerates for half its way and brakes for the other half, so its time grows with
-//! the square root of the distance; a long one reaches the arm's greatest speed and coasts, and
-//! grows linearly (Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer
-//! 27(3), 1994). With x the distance as a share of all cylinders:
+//! In a short seek the arm accelerates for half the way and brakes for the other half, so the time
+//! grows with the square root of the distance. In a long one it reaches its greatest speed and
+//! coasts, so the time grows linearly (Ruemmler and Wilkes, "An introduction to disk drive
+//! modeling", IEEE Computer 27(3), 1994). With x the distance as a fraction of all cylinders:
 //!
 //! ```text
 //! seek(x) = t + b √x                             for x ≤ c
 //! seek(x) = t + b √c + b (x − c) / (2 √c)        for x > c      (value and slope continuous at c)
 //! ```
 //!
-//! Data sheets give three numbers: t, the time between neighbouring tracks; the full stroke F =
-//! seek(1), which makes b = 2 (F − t) √c / (1 + c); and the average A over all pairs of cylinders,
-//! where distances have the density 2(1 − x). The share (A − t)/(F − t) falls from 8/15 for c = 1
-//! to 1/3 for c → 0, so c follows from A by bisection.
+//! Data sheets state three numbers: t, the time between adjacent tracks; the full stroke F =
+//! seek(1), which gives b = 2 (F − t) √c / (1 + c); and the average A over all pairs of cylinders,
+//! whose distances have the density 2(1 − x). The ratio (A − t)/(F − t) falls from 8/15 for c = 1
+//! to 1/3 for c → 0, so bisection finds c from A.
 
 use super::super::number::MS;
 use super::spec::SeekSpec;
@@ -22,7 +22,7 @@ use super::spec::SeekSpec;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SeekCurve {
     least: f64,
-    /// b, per root of a cylinder.
+    /// b, per square root of a cylinder.
     root: f64,
     /// c, in cylinders.
     knee: f64,
@@ -68,12 +68,12 @@ impl SeekCurve {
         }
     }
 
-    /// Nanoseconds to move by `distance` cylinders.
+    /// Nanoseconds for a seek over `distance` cylinders.
     pub(super) fn time(&self, distance: u64) -> f64 {
         if distance == 0 {
             return 0.0;
         }
-        // Neighbours are one apart, and that is what `least` was measured at.
+        // Adjacent cylinders are one apart; `least` is the time for that.
         let d = (distance - 1) as f64;
         if d <= self.knee {
             self.least + self.root * d.sqrt()

@@ -1,5 +1,5 @@
-//! The ends of two stories that no array survives, or that no redundancy without checksums can
-//! prevent: what counts is that nothing wrong is claimed.
+//! How a run ends: reading with each member removed, losing more disks than the code tolerates, or
+//! silent corruption. In the last two data may be lost; the engine must not claim otherwise.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,48 +16,48 @@ use crate::member::Member;
 use crate::oracle::Kind;
 use crate::setup::{Map, Policy};
 use crate::slots::Slots;
-use crate::violation::{Broken, Violation};
+use crate::violation::{Violation, ViolationKind};
 use crate::volume::Volume;
-use crate::workload::Desk;
+use crate::workload::ClientHarness;
 
-/// How a disk lies.
+/// How a disk corrupts data silently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lie {
+enum SilentFault {
     /// Stored bits change.
-    Rot,
-    /// A write is acknowledged and never stored.
-    Lose,
-    /// A write is stored elsewhere.
-    Misdirect,
+    BitRot,
+    /// The disk acknowledges a write and does not store it.
+    LostWrite,
+    /// The disk stores a write at another offset.
+    MisdirectedWrite,
 }
 
 impl Run {
-    /// More disks go than the code survives, while clients write. The array must stop taking
-    /// writes and say so; what can still be read must be right, what cannot must not be made up.
-    /// When the disks come back, nothing that was acknowledged is gone.
-    pub(crate) fn beyond(&mut self) -> Result<(), Broken> {
-        let (Some(desk), Some(map)) = (self.desk.clone(), self.map.clone()) else {
+    /// Loses more disks than the code tolerates while clients write. The array must refuse further
+    /// writes. Reads of what is left must return the right data; reads of what is lost must fail.
+    /// When the disks return, all acknowledged writes must be there.
+    pub(crate) fn lose_too_many(&mut self) -> Result<(), Violation> {
+        let (Some(harness), Some(map)) = (self.harness.clone(), self.map.clone()) else {
             return Ok(());
         };
         let (opening, world) = (self.assemble_all(), self.world.clone());
         let disks = self.disks.clone();
-        // Incomplete when this began, and lost in all.
+        // The slots that were incomplete at the start, and all that are lost at the end.
         let slots_out = Rc::new(Cell::new((UnitSet::new(), UnitSet::new())));
         let slots_in = slots_out.clone();
         let (load, clients, mut rng) =
             (self.setup.load.clone(), self.world.rng(70), self.world.rng(71));
-        let desk2 = desk.clone();
-        desk.quiesce.set(false);
+        let harness2 = harness.clone();
+        harness.quiesce.set(false);
         self.drive(async move {
             let engine = match opening.await {
                 Ok(engine) => engine,
-                Err(broken) => return desk2.broke(broken),
+                Err(violation) => return harness2.record(violation),
             };
             let slots = Slots::of(&engine);
             slots_out.set((slots.incomplete(), slots.incomplete()));
             let volume: Rc<dyn Volume> = Rc::new(engine.clone());
-            desk2.errors_allowed.set(true);
-            let tasks = desk2.start(&volume, &load, &clients);
+            harness2.errors_allowed.set(true);
+            let tasks = harness2.start(&volume, &load, &clients);
             let mut lost = slots.incomplete();
             while map.survives(lost) && lost.len() < slots.disks.len() {
                 let slot = rng.index(slots.disks.len());
@@ -65,144 +65,148 @@ impl Run {
                     && !lost.contains(slot)
                 {
                     lost.insert(slot);
-                    world.note(format!("slot {slot} loses its disk, too many"));
+                    world.note(format!("the disk of slot {slot} fails"));
                     let after = rng.below(40);
                     disks.borrow()[number].platter.faults(|f| f.gone_after_ops = Some(after));
                     world.rt().sleep(rng.below(20_000_000)).await;
                 }
             }
             futures_util::future::join_all(tasks).await;
-            // Whatever it takes to make the engine ask every disk.
+            // Make the engine ask every disk.
             for number in slots.disks.iter().flatten() {
                 let platter = disks.borrow()[*number].platter.clone();
                 platter.faults(|f| f.gone |= f.gone_after_ops.is_some());
             }
-            desk2.write(&engine, 80, 0..1, Kind::Data, true).await;
-            desk2.read_all(&engine, 81).await;
-            desk2.flush(&engine, 82).await;
+            harness2.write(&engine, 80, 0..1, Kind::Data, true).await;
+            harness2.read_all(&engine, 81).await;
+            harness2.flush(&engine, 82).await;
             let status = engine.0.status();
             if map.survives(lost) {
                 return;
             }
             slots_out.set((slots.incomplete(), lost));
             if status.broken.is_none() {
-                // Nothing that was ever written is lost.
+                // The lost units held nothing that was ever written.
                 let _ = engine.0.stop().await;
                 return;
             }
-            desk2.writes_must_fail.set(true);
-            desk2.write(&engine, 83, 0..1, Kind::Data, false).await;
-            desk2.writes_must_fail.set(false);
-            Self::read_what_is_left(&desk2, &engine, &map, lost).await;
+            harness2.writes_must_fail.set(true);
+            harness2.write(&engine, 83, 0..1, Kind::Data, false).await;
+            harness2.writes_must_fail.set(false);
+            Self::read_surviving_data(&harness2, &engine, &map, lost).await;
             let _ = engine.0.stop().await;
         })?;
         self.rt.kill_all();
-        self.come_back(&desk, slots_in.get())
+        self.return_disks(&harness, slots_in.get())
     }
 
-    async fn read_what_is_left(desk: &Desk, engine: &Engine, map: &Map, lost: UnitSet) {
-        let cells = desk.oracle.borrow().len();
+    async fn read_surviving_data(
+        harness: &ClientHarness,
+        engine: &Engine,
+        map: &Map,
+        lost: UnitSet,
+    ) {
+        let cells = harness.oracle.borrow().len();
         for cell in (0..cells).step_by(7) {
-            let bytes = desk.oracle.borrow().bytes(&(cell..cell + 1));
+            let bytes = harness.oracle.borrow().bytes(&(cell..cell + 1));
             let readable = map.readable(bytes.start, lost) && map.readable(bytes.end - 1, lost);
-            let read = desk.read(engine, 84, cell..cell + 1).await;
+            let read = harness.read(engine, 84, cell..cell + 1).await;
             if readable && !read {
-                let text = "bytes that are still there cannot be read";
-                desk.fail(Violation::RequestFailed, text, Some(bytes));
+                let text = "a read failed although the data can be decoded";
+                harness.fail(ViolationKind::RequestFailed, text, Some(bytes));
             }
         }
     }
 
-    /// The lost disks are back, as after a pulled cable.
-    fn come_back(
+    /// Returns the lost disks, as after a pulled cable.
+    fn return_disks(
         &mut self,
-        desk: &Rc<Desk>,
+        harness: &Rc<ClientHarness>,
         (before, lost): (UnitSet, UnitSet),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Violation> {
         for member in self.disks.borrow().iter() {
             member.platter.faults(|f| *f = Faults::default());
         }
         self.world.note("the disks are back");
-        desk.oracle.borrow_mut().had_to_stop();
-        desk.errors_allowed.set(false);
+        harness.oracle.borrow_mut().had_to_stop();
+        harness.errors_allowed.set(false);
         if let Some(map) = &self.map {
             let mut now = Lost::now(lost.difference(&before));
             if self.setup.policy != Policy::Ppl {
                 now.extend(before);
             }
-            let count = now.excuse(&mut desk.oracle.borrow_mut(), map, self.setup.policy);
+            let count = now.excuse(&mut harness.oracle.borrow_mut(), map, self.setup.policy);
             self.report.borrow_mut().excused += count;
         }
-        let (opening, desk2) = (self.assemble_all(), desk.clone());
+        let (opening, harness2) = (self.assemble_all(), harness.clone());
         let holder = self.engine.clone();
         self.drive(async move {
             match opening.await {
                 Ok(engine) => {
-                    desk2.read_all(&engine, 85).await;
+                    harness2.read_all(&engine, 85).await;
                     *holder.borrow_mut() = Some(engine.clone());
                     if let Err(error) = engine.0.stop().await {
                         let text = format!("a clean stop failed: {error}");
-                        desk2.fail(Violation::CommandFailed, text, None);
+                        harness2.fail(ViolationKind::CommandFailed, text, None);
                     }
                 }
-                Err(broken) => desk2.broke(broken),
+                Err(violation) => harness2.record(violation),
             }
         })?;
-        self.last = self.engine.take().map(|engine| Slots::of(&engine));
+        self.last_slots = self.engine.take().map(|engine| Slots::of(&engine));
         self.rt.kill_all();
         Ok(())
     }
 
-    /// Disks lie. A scrub must find it; where the code can tell which unit is wrong, repair makes
-    /// it right, and where it cannot, the report must not claim to know.
-    /// Whatever it does, what the disk did not lie about stays as it is.
-    /// Says whether all bytes of the volume are known afterwards.
-    pub(crate) fn silent(&mut self) -> Result<bool, Broken> {
-        let (Some(desk), Some(slots)) = (self.desk.clone(), self.last.clone()) else {
+    /// Corrupts one block silently. A scrub must find it. If the code can locate the wrong unit, a
+    /// repair must restore it; if not, the report must not name a unit. A repair must leave all
+    /// other data unchanged. Returns whether the contents of the whole volume are known afterwards.
+    pub(crate) fn corrupt_silently(&mut self) -> Result<bool, Violation> {
+        let (Some(harness), Some(slots)) = (self.harness.clone(), self.last_slots.clone()) else {
             return Ok(true);
         };
         if !slots.incomplete().is_empty() || self.setup.code == weft_code::CodeSpec::Raid0 {
             return Ok(true);
         }
-        let Some((lie, bytes)) = self.lie()? else { return Ok(true) };
+        let Some((fault, bytes)) = self.inject_silent_fault()? else { return Ok(true) };
         let shape = self.setup.code.shape(self.setup.slots).expect("a code of the table");
         let report = self.report.clone();
-        let (opening, desk2) = (self.assemble_all(), desk.clone());
+        let (opening, harness2) = (self.assemble_all(), harness.clone());
         let tolerance = self.tolerance();
-        // Any two losses survive: then one wrong unit can be told from the others.
+        // If the code tolerates any two losses it can locate one wrong unit.
         let locates = tolerance >= 2 && shape.p >= 2;
-        let known = locates || lie != Lie::Misdirect;
+        let known = locates || fault != SilentFault::MisdirectedWrite;
         self.drive(async move {
             let engine = match opening.await {
                 Ok(engine) => engine,
-                Err(broken) => return desk2.broke(broken),
+                Err(violation) => return harness2.record(violation),
             };
             let found = engine.0.scrub(ScrubMode::Check).await;
             let Ok(found) = found else {
-                return desk2.fail(Violation::CommandFailed, "a scrub failed", None);
+                return harness2.fail(ViolationKind::CommandFailed, "a scrub failed", None);
             };
             report.borrow_mut().mismatches += found.mismatches;
             if found.mismatches == 0 {
-                let text = "a scrub did not find what a disk had changed";
-                return desk2.fail(Violation::Scrub, text, None);
+                let text = "a scrub did not find a silent corruption";
+                return harness2.fail(ViolationKind::Scrub, text, None);
             }
             let claims = found.places.iter().any(|place| place.unit.is_some());
             if tolerance < 2 && claims {
-                let text = format!("a scrub claims to know more than it can: {found:?}");
-                desk2.fail(Violation::Scrub, text, None);
+                let text =
+                    format!("a scrub located an error that the code cannot locate: {found:?}");
+                harness2.fail(ViolationKind::Scrub, text, None);
             }
             let repaired = engine.0.scrub(ScrubMode::Repair).await;
             let again = engine.0.scrub(ScrubMode::Check).await;
             match (repaired, again) {
                 (Ok(_), Ok(again)) if again.mismatches == 0 => {}
                 (repaired, again) => {
-                    let text =
-                        format!("after a repair mismatches are left: {repaired:?}, {again:?}");
-                    desk2.fail(Violation::Scrub, text, None);
+                    let text = format!("mismatches remain after a repair: {repaired:?}, {again:?}");
+                    harness2.fail(ViolationKind::Scrub, text, None);
                 }
             }
             if !locates {
-                let oracle = &mut *desk2.oracle.borrow_mut();
+                let oracle = &mut *harness2.oracle.borrow_mut();
                 let now = oracle.now();
                 for cell in oracle.cells_of(&bytes) {
                     oracle.excuse(cell, now);
@@ -210,32 +214,38 @@ impl Run {
                 oracle.consistent_again();
             }
             if known {
-                desk2.read_all(&engine, 86).await;
+                harness2.read_all(&engine, 86).await;
             }
             if let Err(error) = engine.0.stop().await {
                 let text = format!("a clean stop failed: {error}");
-                desk2.fail(Violation::CommandFailed, text, None);
+                harness2.fail(ViolationKind::CommandFailed, text, None);
             }
         })?;
         self.rt.kill_all();
         Ok(known)
     }
 
-    /// Changes one block of data on one disk, found by its contents, so that no knowledge of
-    /// the layout is needed. Says how, and which bytes of the volume they are.
-    fn lie(&mut self) -> Result<Option<(Lie, std::ops::Range<u64>)>, Broken> {
-        let desk = self.desk.clone().expect("the array has lived");
-        let (opening, desk2) = (self.assemble_all(), desk.clone());
+    /// Corrupts one block of data on one disk. The block is found by its contents, so that no
+    /// knowledge of the layout is needed. Returns how, and which bytes of the volume.
+    fn inject_silent_fault(
+        &mut self,
+    ) -> Result<Option<(SilentFault, std::ops::Range<u64>)>, Violation> {
+        let harness = self.harness.clone().expect("set in the first life");
+        let (opening, harness2) = (self.assemble_all(), harness.clone());
         let (world, disks) = (self.world.clone(), self.disks.clone());
         let mut rng = self.world.rng(72);
-        let lie = *rng.pick(&[Lie::Rot, Lie::Lose, Lie::Misdirect]);
+        let fault = *rng.pick(&[
+            SilentFault::BitRot,
+            SilentFault::LostWrite,
+            SilentFault::MisdirectedWrite,
+        ]);
         let block = 4096_u64;
         let told = Rc::new(Cell::new(None));
         let told2 = told.clone();
         self.drive(async move {
             let engine = match opening.await {
                 Ok(engine) => engine,
-                Err(broken) => return desk2.broke(broken),
+                Err(violation) => return harness2.record(violation),
             };
             let whole = |engine: &Engine| {
                 engine.0.status().slots.iter().all(|s| s.state == MemberState::Active)
@@ -245,30 +255,32 @@ impl Run {
                 return;
             }
             let offset = rng.below(engine.size_bytes() / block) * block;
-            let cells = desk2.oracle.borrow().cells_of(&(offset..offset + block));
-            // Fresh contents, that no other place of any disk holds.
-            desk2.write(&engine, 87, cells.clone(), Kind::Data, true).await;
+            let cells = harness2.oracle.borrow().cells_of(&(offset..offset + block));
+            // New contents that are nowhere else on the disks.
+            harness2.write(&engine, 87, cells.clone(), Kind::Data, true).await;
             let buf = weft_rt::Buf::new(4096);
             let (result, image) = engine.read(offset, buf).await;
             if result.is_err() {
                 return;
             }
             let Some((platter, at)) = find(&disks.borrow(), &image) else {
-                let text = "a block that was written is on no disk";
-                return desk2.fail(Violation::RequestFailed, text, None);
+                let text = "no disk holds a block that was written";
+                return harness2.fail(ViolationKind::RequestFailed, text, None);
             };
-            world.note(format!("disk {}: {lie:?} of {block} bytes at {at}", platter.number()));
-            match lie {
-                Lie::Rot => platter.rot(at, block),
-                Lie::Lose => platter.faults(|f| f.lose_write_in = Some(at..at + block)),
-                Lie::Misdirect => {
+            world.note(format!("disk {}: {fault:?} of {block} bytes at {at}", platter.number()));
+            match fault {
+                SilentFault::BitRot => platter.rot(at, block),
+                SilentFault::LostWrite => {
+                    platter.faults(|f| f.lose_write_in = Some(at..at + block))
+                }
+                SilentFault::MisdirectedWrite => {
                     platter.faults(|f| f.misdirect_write_in = Some((at..at + block, 2 * block)));
                 }
             }
-            if lie != Lie::Rot {
-                desk2.write(&engine, 88, cells, Kind::Data, true).await;
+            if fault != SilentFault::BitRot {
+                harness2.write(&engine, 88, cells, Kind::Data, true).await;
             }
-            // A write near the end of the disk cannot go astray.
+            // A write near the end of the disk is not misdirected.
             let is_told = platter.faults(|f| {
                 let (lose, misdirect) = (f.lose_write_in.take(), f.misdirect_write_in.take());
                 lose.is_none() && misdirect.is_none()
@@ -277,13 +289,13 @@ impl Run {
             let _ = engine.0.stop().await;
         })?;
         self.rt.kill_all();
-        Ok(told.get().map(|offset| (lie, offset..offset + block)))
+        Ok(told.get().map(|offset| (fault, offset..offset + block)))
     }
 
-    /// Reads everything with each member taken away in turn, on copies.
-    pub(super) fn views(&mut self) -> Result<(), Broken> {
-        let (Some(slots), Some(map), Some(desk)) =
-            (self.last.clone(), self.map.clone(), self.desk.clone())
+    /// Reads the whole volume with each member removed in turn, on copies of the disks.
+    pub(super) fn read_degraded(&mut self) -> Result<(), Violation> {
+        let (Some(slots), Some(map), Some(harness)) =
+            (self.last_slots.clone(), self.map.clone(), self.harness.clone())
         else {
             return Ok(());
         };
@@ -300,15 +312,15 @@ impl Run {
                 continue;
             }
             let taken = |n| slots.holding(|disk| disk == n).intersects(&lost);
-            self.world.note(format!("view without slots {:?}", lost.iter().collect::<Vec<_>>()));
+            self.world.note(format!("reading without slots {:?}", lost.iter().collect::<Vec<_>>()));
             let copies = self.open_copies(taken);
-            let (rt, desk) = (self.rt.clone(), desk.clone());
+            let (rt, harness) = (self.rt.clone(), harness.clone());
             self.drive(async move {
                 match Engine::assemble(&rt, copies, true, true, 1).await {
-                    Ok(engine) => desk.read_all(&engine, 95).await,
+                    Ok(engine) => harness.read_all(&engine, 95).await,
                     Err(error) => {
-                        let text = format!("degraded assembly was refused: {error}");
-                        desk.fail(Violation::AssemblyRefused, text, None);
+                        let text = format!("the engine refused a degraded assembly: {error}");
+                        harness.fail(ViolationKind::AssemblyRefused, text, None);
                     }
                 }
             })?;
@@ -318,7 +330,7 @@ impl Run {
     }
 }
 
-/// The disk and the place on it that holds these 4096 bytes.
+/// The disk and offset where these 4096 bytes are.
 fn find(disks: &[Member], image: &[u8]) -> Option<(Platter, u64)> {
     let mut found = [0; 4096];
     disks.iter().find_map(|member| {

@@ -1,4 +1,4 @@
-//! What happens to an array while clients work, and how a life ends in order.
+//! Injects faults and commands while clients work, and ends a life in order.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -11,55 +11,55 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use crate::disk::{Hangs, Platter, Uniform};
 use crate::engine::Engine;
 use crate::excuse::Lost;
-use crate::factory::Gear;
+use crate::factory::DiskFactory;
 use crate::member::Member;
 use crate::membership::{is_only_active, must_have_stopped, must_have_stopped_without};
 use crate::report::Report;
 use crate::rng::Rng;
 use crate::setup::{Map, Policy, Setup};
 use crate::slots::Slots;
-use crate::violation::Violation;
-use crate::workload::Desk;
-use crate::world::{Ambush, World};
+use crate::violation::ViolationKind;
+use crate::workload::ClientHarness;
+use crate::world::{CutTrigger, World};
 
-/// Disks that a run may bring in beside those it began with.
+/// The most disks that a run adds to those that it began with.
 const DISKS_MORE: usize = 3;
 
-/// How often it is looked whether a member has become active, and how many times.
+/// How often to check whether a member has become active, and how many times.
 const PROMOTION_STEP: Nanos = 2 * MILLISECOND;
 const PROMOTION_STEPS: u64 = 2000;
 
-/// Virtual time for all jobs to end once nobody works any more.
+/// The virtual time that jobs have to finish after the last request.
 const SETTLE_MAX: u64 = 4 * 3600 * SECOND;
 
-/// What an event may touch.
-pub(crate) struct Stage {
+/// Injects faults and commands into one life.
+pub(crate) struct FaultInjector {
     pub rt: Rt,
     pub world: World,
-    pub desk: Rc<Desk>,
+    pub harness: Rc<ClientHarness>,
     pub map: Rc<Map>,
     pub setup: Setup,
     pub disks: Rc<RefCell<Vec<Member>>>,
     pub report: Rc<RefCell<Report>>,
     pub rng: RefCell<Rng>,
-    /// What it is drawn from how long disks stay full.
-    pub rooms: RefCell<Rng>,
-    /// What rebuild policies are drawn from.
-    pub policies: RefCell<Rng>,
-    /// What disks that hang are drawn from.
-    pub hangs: RefCell<Rng>,
-    /// What it is drawn from whether a member is failed when another becomes active.
-    pub promotions: RefCell<Rng>,
-    /// What it is drawn from whether a member that left is taken back.
-    pub returns: RefCell<Rng>,
-    /// Disks that a command under way has claimed: nobody else can open them.
+    /// Draws how long file systems stay full.
+    pub space_rng: RefCell<Rng>,
+    /// Draws rebuild policies.
+    pub policy_rng: RefCell<Rng>,
+    /// Draws hanging disks.
+    pub hang_rng: RefCell<Rng>,
+    /// Draws whether to fail a member while another becomes active.
+    pub promotion_rng: RefCell<Rng>,
+    /// Draws whether to take a former member back.
+    pub return_rng: RefCell<Rng>,
+    /// Disks that a running command is using; no other command may open them.
     pub claimed: RefCell<BTreeSet<usize>>,
-    pub quiet: bool,
-    pub gear: Gear,
-    pub hangs_of_more: Rc<RefCell<Hangs>>,
+    pub crashes_only: bool,
+    pub factory: DiskFactory,
+    pub new_disk_hangs: Rc<RefCell<Hangs>>,
 }
 
-/// The state of an array in a line.
+/// The state of an array in one line.
 pub(crate) fn summary(engine: &Engine) -> String {
     let status = engine.0.status();
     let slots: Vec<_> =
@@ -74,14 +74,14 @@ pub(crate) fn summary(engine: &Engine) -> String {
     )
 }
 
-impl Stage {
+impl FaultInjector {
     fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
         draw(&mut self.rng.borrow_mut())
     }
 
-    /// Some events, with pauses between them.
-    pub(crate) async fn trouble(&self, engine: &Engine) {
-        if self.quiet {
+    /// Injects a random number of faults and commands, with pauses between them.
+    pub(crate) async fn inject_faults(&self, engine: &Engine) {
+        if self.crashes_only {
             return;
         }
         for _ in 0..self.draw(|rng| *rng.pick(&[0, 1, 3, 6])) {
@@ -93,35 +93,35 @@ impl Stage {
             if !self.world.is_on() {
                 return;
             }
-            self.event(engine).await;
-            if self.hangs.borrow_mut().chance(8) {
+            self.inject_one(engine).await;
+            if self.hang_rng.borrow_mut().chance(8) {
                 self.hang(engine).await;
             }
-            if self.promotions.borrow_mut().chance(15) {
+            if self.promotion_rng.borrow_mut().chance(15) {
                 self.fail_at_promotion(engine).await;
             }
-            if self.policies.borrow_mut().chance(40) {
+            if self.policy_rng.borrow_mut().chance(40) {
                 self.change_policy(engine).await;
             }
         }
     }
 
-    /// A change of the members while clients press, and a power cut in the middle of it.
-    pub(crate) async fn besiege(&self, engine: &Engine) {
+    /// Changes the membership under heavy load, and cuts the power during the change.
+    pub(crate) async fn crash_in_membership_change(&self, engine: &Engine) {
         let (begin, new_disk) = self.draw(|rng| (rng.below(5 * MILLISECOND), rng.chance(30)));
         self.rt.sleep(begin).await;
         let disks = self.disks.borrow().clone();
-        let hangs = self.draw(|rng| Hangs::draw_siege(rng, disks.len() + 1));
+        let hangs = self.draw(|rng| Hangs::draw_membership_change(rng, disks.len() + 1));
         for (member, hangs) in disks.iter().zip(&hangs) {
             member.platter.set_hangs(hangs.clone());
         }
-        *self.hangs_of_more.borrow_mut() = hangs.last().cloned().unwrap_or_default();
+        *self.new_disk_hangs.borrow_mut() = hangs.last().cloned().unwrap_or_default();
         let steps_max = self.draw(|rng| *rng.pick(&[30, 150, 600]));
         if self.draw(|rng| rng.chance(30)) {
             let (one_in, rng) = self.draw(|rng| (*rng.pick(&[1, 4, 12]), rng.fork(0)));
-            self.world.set_ambush(Some(Ambush { one_in, steps_max, rng }));
+            self.world.set_cut_trigger(Some(CutTrigger { one_in, steps_max, rng }));
         } else {
-            // From the moment that a member is out for the program, and not yet on disk.
+            // Cut the power once the engine has failed a member, possibly before that is on disk.
             let (events, world) = (engine.0.subscribe(), self.world.clone());
             let steps = self.draw(|rng| rng.below(steps_max));
             drop(self.rt.spawn(async move {
@@ -139,16 +139,16 @@ impl Stage {
             match self.draw(|rng| rng.below(8)) {
                 0..=2 => self.lose_disk(engine),
                 3..=5 => self.fail_member(engine).await,
-                6 => self.refuse_writes(engine),
+                6 => self.fail_writes(engine),
                 _ => self.replace(engine).await,
             }
         };
         futures_util::future::join(adding, changing).await;
     }
 
-    /// From now on rebuilds go about their work in another way.
+    /// Sets another rebuild policy.
     pub(crate) async fn change_policy(&self, engine: &Engine) {
-        let policy = crate::policy::draw(&mut self.policies.borrow_mut());
+        let policy = crate::policy::draw(&mut self.policy_rng.borrow_mut());
         self.world.note(format!(
             "rebuilds: {} {} {} {}, slices of {}, zones of {}",
             policy.order,
@@ -159,33 +159,33 @@ impl Stage {
             policy.zone_stripes
         ));
         if let Err(error) = engine.0.set_rebuild_policy(policy).await {
-            let text = format!("a rebuild policy was refused: {error}");
-            self.desk.fail(Violation::CommandFailed, text, None);
+            let text = format!("the engine refused a rebuild policy: {error}");
+            self.harness.fail(ViolationKind::CommandFailed, text, None);
         }
     }
 
-    async fn event(&self, engine: &Engine) {
+    async fn inject_one(&self, engine: &Engine) {
         if engine.0.status().regions.resync == 0 {
-            self.desk.consistent_again();
+            self.harness.consistent_again();
         }
         match self.draw(|rng| rng.below(20)) {
             0..=2 => self.lose_disk(engine),
             3..=5 => self.fail_member(engine).await,
             6..=8 => self.add_disk(engine).await,
-            9 | 10 => self.spoil_sectors(engine),
+            9 | 10 => self.damage_sectors(engine),
             11 | 12 => self.scrub(engine, ScrubMode::Check).await,
             13 => self.throttle(engine).await,
-            14 => self.slow_down(),
-            15 => self.fill_up(engine).await,
-            16 => self.refuse_writes(engine),
+            14 => self.slow_disk(),
+            15 => self.fill_file_system(engine).await,
+            16 => self.fail_writes(engine),
             17 | 18 => self.replace(engine).await,
-            _ => self.desk.read_all(engine, 92).await,
+            _ => self.harness.read_all(engine, 92).await,
         }
     }
 
-    /// Slots that are not whole, or whose disks are in trouble (also where the engine has not
-    /// noticed yet).
-    fn in_trouble(&self, engine: &Engine) -> UnitSet {
+    /// Slots that are incomplete, or whose disks have faults, including faults that the engine has
+    /// not noticed yet.
+    fn impaired(&self, engine: &Engine) -> UnitSet {
         let slots = Slots::of(engine);
         let disks = self.disks.borrow();
         let troubled = |n: usize| {
@@ -198,56 +198,57 @@ impl Stage {
                     || !f.unreadable.is_empty()
             })
         };
-        // What lacked room is tried again only now and then.
+        // The engine retries deferred writes only now and then.
         let status = engine.0.status();
         let waiting = status.slots.iter().filter(|slot| slot.wants_room_bytes > 0);
         let waiting = waiting.map(|slot| slot.slot).collect();
         slots.incomplete().union(&slots.holding(troubled)).union(&waiting)
     }
 
-    /// A slot that may get into trouble, with its disk: the code survives it.
+    /// Draws a slot for a fault, with its disk. Returns `None` if the code would not tolerate its
+    /// loss.
     fn victim(&self, engine: &Engine) -> Option<(usize, Platter)> {
         let slots = Slots::of(engine);
         let slot = self.draw(|rng| rng.index(slots.disks.len()));
         let number = slots.disks[slot]?;
-        if !self.map.survives(self.in_trouble(engine).with(slot)) {
-            // Bad sectors can be had back, so that it does the next time. Requests under way may
-            // have met them already.
+        if !self.map.survives(self.impaired(engine).with(slot)) {
+            // Make bad sectors readable, so that the next attempt may succeed. Requests in progress
+            // may have met them already.
             for member in self.disks.borrow().iter() {
                 member.platter.faults(|f| f.unreadable.clear());
             }
             return None;
         }
-        self.forget_promises(slot, engine);
+        self.excuse_lost(slot, engine);
         Some((slot, self.disks.borrow()[number].platter.clone()))
     }
 
-    /// A slot is lost, beside others, before the last crash is made good.
-    fn forget_promises(&self, slot: usize, engine: &Engine) {
+    /// A slot is lost, in addition to others, before the volume is consistent after the last crash.
+    fn excuse_lost(&self, slot: usize, engine: &Engine) {
         let incomplete = Slots::of(engine).incomplete();
-        self.forget(self.in_trouble(engine).difference(&incomplete).with(slot), incomplete);
+        self.excuse(self.impaired(engine).difference(&incomplete).with(slot), incomplete);
     }
 
-    /// Members were lost while the array was assembled: as if with the crash. Before the crash the
-    /// slots were as `before` says. That a disk would not come back was known already; one may also
-    /// have found no room for its metadata, or failed by itself.
-    pub(crate) fn forget_promises_of_assembly(&self, engine: &Engine, before: Option<&Slots>) {
+    /// Members lost during assembly count as lost with the crash. `before`: the slots before the
+    /// crash. The disks that did not return are known already; others may have had no space for
+    /// their metadata, or failed on their own.
+    pub(crate) fn excuse_lost_in_assembly(&self, engine: &Engine, before: Option<&Slots>) {
         let Some(before) = before else { return };
         let slots = Slots::of(engine);
         let lost = slots.missing.difference(&before.missing);
         if !lost.is_empty() {
-            self.forget(lost, slots.incomplete());
+            self.excuse(lost, slots.incomplete());
         }
     }
 
-    /// Slots are lost now, beside those that were not complete.
-    fn forget(&self, now: UnitSet, incomplete: UnitSet) {
+    /// Slots are lost now, in addition to those that were incomplete.
+    fn excuse(&self, now: UnitSet, incomplete: UnitSet) {
         let mut lost = Lost::now(now);
         match self.setup.policy {
             Policy::Ppl => lost.long_ago(incomplete),
             _ => lost.extend(incomplete),
         }
-        let oracle = &mut *self.desk.oracle.borrow_mut();
+        let oracle = &mut *self.harness.oracle.borrow_mut();
         let count = lost.excuse(oracle, &self.map, self.setup.policy);
         self.report.borrow_mut().excused += count;
     }
@@ -255,20 +256,20 @@ impl Stage {
     fn lose_disk(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         let after = self.draw(|rng| if rng.chance(50) { rng.below(100) } else { 0 });
-        self.world.note(format!("slot {slot} loses its disk after {after} operations"));
+        self.world.note(format!("the disk of slot {slot} fails after {after} operations"));
         platter.faults(|f| f.gone_after_ops = Some(after));
     }
 
-    /// A disk answers nothing for a while, for less than the time limit or for longer. Sometimes it
-    /// is failed by command meanwhile.
+    /// A disk stops answering for a while, shorter or longer than the time limit. Sometimes a
+    /// command fails it meanwhile.
     async fn hang(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         if platter.faults(|f| f.hangs_until > self.rt.now()) {
-            // An earlier end would leave open whether requests took longer than the limit.
+            // With an earlier end it would be unclear whether requests exceeded the limit.
             return;
         }
         let (hang, failed_after) = {
-            let rng = &mut *self.hangs.borrow_mut();
+            let rng = &mut *self.hang_rng.borrow_mut();
             let hang = *rng.pick(&[5 * SECOND, 20 * SECOND, 60 * SECOND, 600 * SECOND]);
             (hang, rng.chance(40).then(|| rng.below(hang.min(20 * SECOND))))
         };
@@ -285,7 +286,7 @@ impl Stage {
         }
     }
 
-    /// A member is failed while the superblock is being written that makes another one active, if
+    /// Fails a member while the engine writes the superblock that makes another member active, if
     /// one is being rebuilt.
     async fn fail_at_promotion(&self, engine: &Engine) {
         let before = Slots::of(engine).incomplete().len();
@@ -295,7 +296,7 @@ impl Stage {
         self.disks.borrow().iter().for_each(|m| m.platter.set_hangs(Hangs::of_superblocks()));
         for _ in 0..PROMOTION_STEPS {
             self.rt.sleep(PROMOTION_STEP).await;
-            if !self.world.is_on() || self.desk.gave_up.get() {
+            if !self.world.is_on() || self.harness.array_stopped.get() {
                 return;
             }
             if Slots::of(engine).incomplete().len() < before {
@@ -311,93 +312,93 @@ impl Stage {
     }
 
     async fn fail(&self, engine: &Engine, slot: usize, platter: &Platter) {
-        self.world.note(format!("slot {slot} is failed by command"));
+        self.world.note(format!("a command fails slot {slot}"));
         let is_well = platter.faults(|f| {
-            f.condemned = true;
+            f.fail_requested = true;
             !f.failed && !f.gone && f.gone_after_ops.is_none() && f.write_errors_percent == 0
         });
         let too_early = || must_have_stopped_without(&self.disks.borrow(), platter);
-        // What it waited for may end in the instant in which it gives up.
+        // The condition may end at the very moment when the engine gives up.
         let was_too_early = too_early();
         let result = engine.0.fail(&slot.to_string()).await;
-        platter.faults(|f| f.condemned = false);
+        platter.faults(|f| f.fail_requested = false);
         let Err(error) = result else { return };
         self.world.note(format!("refused: {error}"));
-        // The member that others cannot go on without yet stays: no command costs the array.
+        // A member that the others cannot do without must stay: no command may cost the array.
         let is_broken = matches!(error.root(), ArrayError::Broken { .. });
         if is_broken && is_well && is_only_active(&self.disks.borrow(), platter) {
             let text = format!("failing slot {slot} cost the array: {error}");
-            return self.desk.fail(Violation::CommandFailed, text, None);
+            return self.harness.fail(ViolationKind::CommandFailed, text, None);
         }
         let is_too_early = !is_broken && (was_too_early || too_early());
         if !is_too_early
-            && self.map.survives(self.in_trouble(engine).with(slot))
+            && self.map.survives(self.impaired(engine).with(slot))
             && Slots::of(engine).disks[slot].is_some()
-            && !self.desk.has_to_stop()
+            && !self.harness.has_to_stop()
         {
-            let text = format!("slot {slot} could not be failed: {error}");
-            self.desk.fail(Violation::CommandFailed, text, None);
+            let text = format!("the engine refused to fail slot {slot}: {error}");
+            self.harness.fail(ViolationKind::CommandFailed, text, None);
         }
     }
 
-    /// A member is replaced by another disk, by one command.
+    /// Replaces a member by another disk, with one command.
     async fn replace(&self, engine: &Engine) {
         let Some((slot, _)) = self.victim(engine) else { return };
-        let Some(spare) = self.another_disk(engine) else { return };
-        self.world.note(format!("slot {slot} is replaced by disk {}", spare.number()));
-        let disk = self.gear.open(&self.world, &spare);
+        let Some(spare) = self.claim_disk(engine) else { return };
+        self.world.note(format!("a command replaces slot {slot} by disk {}", spare.number()));
+        let disk = self.factory.open(&self.world, &spare);
         let taken = engine.0.replace(&slot.to_string(), disk).await;
-        self.note_taken(&spare, taken.map(drop));
+        self.command_done(&spare, taken.map(drop));
     }
 
-    /// Lets the array stop, where the rule of membership says that it has to.
-    pub(crate) fn allow_to_stop(&self) {
+    /// Allows the array to stop where the membership rules require it.
+    pub(crate) fn install_stop_rule(&self) {
         let disks = self.disks.clone();
         let rule = move || must_have_stopped(&disks.borrow());
-        *self.desk.may_stop.borrow_mut() = Some(Box::new(rule));
+        *self.harness.stop_rule.borrow_mut() = Some(Box::new(rule));
     }
 
-    fn refuse_writes(&self, engine: &Engine) {
+    fn fail_writes(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         let percent = self.draw(|rng| *rng.pick(&[10, 100]));
         self.world.note(format!("slot {slot} fails {percent} % of its writes"));
         platter.faults(|f| f.write_errors_percent = percent);
     }
 
-    /// A fresh disk, or one that was a member before, becomes a spare; one that the array knows may
-    /// take its slot again.
+    /// Adds a new disk or a former member as a spare; a former member that the array knows may
+    /// return to its slot.
     async fn add_disk(&self, engine: &Engine) {
-        let Some(platter) = self.another_disk(engine) else { return };
-        let disk = self.gear.open(&self.world, &platter);
-        if self.returns.borrow_mut().chance(70) {
+        let Some(platter) = self.claim_disk(engine) else { return };
+        let disk = self.factory.open(&self.world, &platter);
+        if self.return_rng.borrow_mut().chance(70) {
             match engine.0.take_back(disk.clone()).await {
                 Ok(Some(slot)) => {
-                    self.world.note(format!("disk {} is back in slot {slot}", platter.number()));
-                    return self.note_taken(&platter, Ok(()));
+                    self.world.note(format!("disk {} returns to slot {slot}", platter.number()));
+                    return self.command_done(&platter, Ok(()));
                 }
                 Ok(None) => {}
-                Err(error) => return self.note_taken(&platter, Err(error)),
+                Err(error) => return self.command_done(&platter, Err(error)),
             }
         }
         self.world.note(format!("disk {} is added as a spare", platter.number()));
         let taken = engine.0.add_spare(disk).await;
-        self.note_taken(&platter, taken);
+        self.command_done(&platter, taken);
     }
 
-    /// The command ends that had claimed the disk.
-    fn note_taken(&self, platter: &Platter, taken: Result<(), ArrayError>) {
+    /// The command that was using the disk has ended.
+    fn command_done(&self, platter: &Platter, taken: Result<(), ArrayError>) {
         self.claimed.borrow_mut().remove(&platter.number());
         match taken {
             Ok(()) => platter.faults(|f| {
                 f.failed = false;
-                f.denied.clear();
+                f.failed_writes.clear();
             }),
             Err(error) => self.world.note(format!("refused: {error}")),
         }
     }
 
-    /// A disk that is no member now, claimed until [`Stage::note_taken`].
-    fn another_disk(&self, engine: &Engine) -> Option<Platter> {
+    /// A disk that is not a member, reserved until [`FaultInjector::command_done`].
+    fn claim_disk(&self, engine: &Engine) -> Option<Platter> {
         let platter = self.free_disk(engine)?;
         self.claimed.borrow_mut().insert(platter.number());
         Some(platter)
@@ -410,7 +411,7 @@ impl Stage {
             let claimed = self.claimed.borrow().contains(&n);
             claimed || slots.disks.contains(&Some(n)) || spares.contains(&format!("sim{n}"))
         };
-        // One with requests under way stays claimed by whoever had it: they may yet be carried out.
+        // A disk with requests in progress stays reserved: they may still be carried out.
         let free = |n: &usize| !used(*n) && !self.disks.borrow()[*n].platter.is_busy();
         let old = self.disks.borrow().iter().map(|m| m.platter.number()).find(free);
         match old {
@@ -427,7 +428,7 @@ impl Stage {
                 let sector = self.setup.disks[0].sector_bytes.min(model.sector_bytes);
                 let rng = self.world.rng(100 + number as u64);
                 let platter = Platter::new(number, model.size_bytes, sector, rng);
-                platter.set_hangs(self.hangs_of_more.borrow().clone());
+                platter.set_hangs(self.new_disk_hangs.borrow().clone());
                 disks.push(Member { platter: platter.clone(), absent: false });
                 Some(platter)
             }
@@ -435,11 +436,11 @@ impl Stage {
         }
     }
 
-    fn spoil_sectors(&self, engine: &Engine) {
+    fn damage_sectors(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         let sectors = platter.size_bytes() / u64::from(platter.sector_bytes());
         let count = self.draw(|rng| rng.within(1, 8));
-        self.world.note(format!("{count} spots of slot {slot} become unreadable"));
+        self.world.note(format!("{count} ranges of slot {slot} become unreadable"));
         for _ in 0..count {
             let (start, len) = self.draw(|rng| (rng.below(sectors), rng.within(1, 4)));
             platter.faults(|f| f.unreadable.extend(start..(start + len).min(sectors)));
@@ -450,10 +451,10 @@ impl Stage {
         self.world.note(format!("scrub {mode:?}"));
         match engine.0.scrub(mode).await {
             Ok(report) if report.mismatches > 0 => {
-                // What the last crash left is found by a scrub too, until it is resynced.
+                // Until the resync, a scrub also finds the mismatches that the last crash left.
                 if engine.0.status().regions.resync == 0 && !self.resync_meanwhile(&report) {
                     let text = format!("a scrub found mismatches: {report:?}");
-                    self.desk.fail(Violation::Scrub, text, None);
+                    self.harness.fail(ViolationKind::Scrub, text, None);
                 }
             }
             Ok(report) => self.world.note(format!("scrub: {} stripes", report.stripes)),
@@ -461,9 +462,9 @@ impl Stage {
         }
     }
 
-    /// Whether the mismatches may be from before a resync that ended during the scrub.
+    /// Whether the mismatches may date from before a resync that ended during the scrub.
     fn resync_meanwhile(&self, _: &weft_array::ScrubReport) -> bool {
-        !self.desk.oracle.borrow().cuts().is_empty()
+        !self.harness.oracle.borrow().cuts().is_empty()
     }
 
     async fn throttle(&self, engine: &Engine) {
@@ -481,7 +482,7 @@ impl Stage {
         }
     }
 
-    fn slow_down(&self) {
+    fn slow_disk(&self) {
         let disks = self.disks.borrow();
         let number = self.draw(|rng| rng.index(disks.len()));
         let factor = self.draw(|rng| *rng.pick(&[1, 10, 100]));
@@ -489,50 +490,53 @@ impl Stage {
         disks[number].platter.set_latency(Box::new(Uniform { factor, ..Uniform::default() }));
     }
 
-    /// The file system under one disk is full, until it has room again, or the member is failed by
-    /// command. Writes wait meanwhile.
-    async fn fill_up(&self, engine: &Engine) {
+    /// The file system under one disk is full until space is freed or a command fails the member.
+    /// Writes wait meanwhile.
+    async fn fill_file_system(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
-        self.world.note(format!("there is no space left under slot {slot}"));
-        // One run in five is on file systems that copy on write.
+        self.world.note(format!("the file system under slot {slot} is full"));
+        // One run in five is on copy-on-write file systems.
         let copies_on_write = self.world.rng(5000).chance(20);
         platter.faults(|f| (f.full, f.copies_on_write) = (true, copies_on_write));
-        self.make_room_later();
-        let fails = self.rooms.borrow_mut().chance(30);
+        self.free_space_later();
+        let fails = self.space_rng.borrow_mut().chance(30);
         self.rt.sleep(self.draw(|rng| rng.below(200 * MILLISECOND))).await;
         if fails {
             self.fail(engine, slot, &platter).await;
         }
     }
 
-    /// Disks that are full have room again some time later.
-    pub(crate) fn make_room_later(&self) {
+    /// Frees space on full file systems after a while.
+    pub(crate) fn free_space_later(&self) {
         for member in self.disks.borrow().iter().filter(|m| m.platter.faults(|f| f.full)) {
             let (rt, world, platter) =
                 (self.rt.clone(), self.world.clone(), member.platter.clone());
             let pause = {
-                let rng = &mut *self.rooms.borrow_mut();
+                let rng = &mut *self.space_rng.borrow_mut();
                 let most = *rng.pick(&[200 * MILLISECOND, 5 * SECOND, 60 * SECOND]);
                 rng.below(most)
             };
             drop(self.rt.spawn(async move {
                 rt.sleep(pause).await;
                 platter.faults(|f| f.full = false);
-                world.note(format!("there is space again under disk {}", platter.number()));
+                world.note(format!(
+                    "the file system under disk {} has space again",
+                    platter.number()
+                ));
             }));
         }
     }
 
-    /// The end of a life in order; of the last one with everything settled and checked.
+    /// Ends a life in order. In the last life, lets everything settle and checks it first.
     pub(crate) async fn finish(&self, engine: &Engine, last: bool) {
         if last {
             self.settle(engine).await;
         }
-        if self.desk.gave_up.get() {
-            // Whoever runs it ends the program, and assembles it again.
+        if self.harness.array_stopped.get() {
+            // The operator ends the program and assembles the array again.
             return self.world.cut();
         }
-        let flushing = self.desk.oracle.borrow_mut().begin_flush();
+        let flushing = self.harness.oracle.borrow_mut().begin_flush();
         let wants_room = || {
             let is_full = |m: &Member| m.platter.faults(|f| f.full);
             self.disks.borrow().iter().any(is_full)
@@ -541,17 +545,17 @@ impl Stage {
         let wanted_room = wants_room();
         match engine.0.stop().await {
             Ok(()) if self.world.is_on() => {
-                self.desk.forget_vanished();
-                let oracle = &mut *self.desk.oracle.borrow_mut();
+                self.harness.end_abandoned();
+                let oracle = &mut *self.harness.oracle.borrow_mut();
                 oracle.end_flush(flushing);
             }
             Ok(()) => {}
-            Err(_) if self.desk.has_to_stop() => self.world.cut(),
-            // Writes were waiting: to the next life it is a crash.
+            Err(_) if self.harness.has_to_stop() => self.world.cut(),
+            // Writes were still waiting for space: for the next life that is a crash.
             Err(ArrayError::Unclean { .. }) if wanted_room || wants_room() => self.world.cut(),
             Err(error) => {
                 let text = format!("a clean stop failed: {error}");
-                self.desk.fail(Violation::CommandFailed, text, None);
+                self.harness.fail(ViolationKind::CommandFailed, text, None);
             }
         }
     }
@@ -570,9 +574,9 @@ impl Stage {
         }
         engine.0.set_throttle(0, None);
         engine.0.set_paused(false);
-        // A write makes members noticed that are gone and were not asked since.
-        self.desk.flush(engine, 93).await;
-        if self.desk.gave_up.get() {
+        // A write lets the engine notice members that are gone but were not used since.
+        self.harness.flush(engine, 93).await;
+        if self.harness.array_stopped.get() {
             return;
         }
         let settled = wait_for(&self.rt, || {
@@ -585,32 +589,32 @@ impl Stage {
                 && status.slots.iter().all(|s| s.state != MemberState::Rebuilding)
         });
         if !settled.await {
-            let text = format!("the jobs never end: {:?}", engine.0.status());
-            self.desk.fail(Violation::NeverSettles, text, None);
+            let text = format!("the jobs did not end: {:?}", engine.0.status());
+            self.harness.fail(ViolationKind::NeverSettles, text, None);
             return;
         }
-        // What clients left behind is carried to its end by now.
+        // By now abandoned requests have been carried out.
         self.rt.sleep(600 * SECOND).await;
-        self.desk.forget_vanished();
-        self.desk.consistent_again();
+        self.harness.end_abandoned();
+        self.harness.consistent_again();
         self.world.note(format!("settled: {}", summary(engine)));
-        self.desk.read_all(engine, 94).await;
+        self.harness.read_all(engine, 94).await;
         match engine.0.scrub(ScrubMode::Check).await {
             Ok(report) if report.mismatches == 0 && report.unreadable == 0 => {}
             Ok(report) => {
                 let text = format!("the last scrub is not clean: {report:?}");
-                self.desk.fail(Violation::Scrub, text, None);
+                self.harness.fail(ViolationKind::Scrub, text, None);
             }
             Err(error) => {
                 let text = format!("the last scrub failed: {error}");
-                self.desk.fail(Violation::CommandFailed, text, None);
+                self.harness.fail(ViolationKind::CommandFailed, text, None);
             }
         }
-        self.desk.read_all(engine, 94).await;
+        self.harness.read_all(engine, 94).await;
     }
 }
 
-/// Waits until `done` or for a bounded virtual time; says whether it came.
+/// Waits until `done`, at most [`SETTLE_MAX`]. Returns whether it happened.
 async fn wait_for(rt: &Rt, mut done: impl FnMut() -> bool) -> bool {
     let deadline = rt.now() + SETTLE_MAX;
     let mut pause = MILLISECOND;
