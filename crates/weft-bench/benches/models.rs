@@ -17,7 +17,7 @@ use weft_sim::{Contents, Model, ModelDisk, ModelOptions, Rng, lab_rt};
 
 const PAGE: u64 = 4096;
 const REQUESTS: u64 = 200_000;
-/// What the papers use of a disk, about.
+/// Approximate part of a disk that the papers use.
 const SIZE: u64 = 4 << 30;
 const ROUNDS: usize = 3;
 

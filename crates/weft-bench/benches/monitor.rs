@@ -28,7 +28,7 @@ const LEN: u64 = 4 << 10;
 /// The share of the healthy rate that must be left.
 const TARGET: f64 = 0.98;
 
-/// What is read or written.
+/// The place of the requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
     Anywhere,

@@ -52,7 +52,7 @@ impl Race {
 /// One line of a table.
 #[derive(Debug)]
 pub struct Row {
-    /// What was measured.
+    /// The measurement.
     pub what: String,
     /// weft's result, with its unit.
     pub weft: String,

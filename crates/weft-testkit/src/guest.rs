@@ -49,7 +49,7 @@ pub struct Guest {
 pub struct GuestOutcome {
     /// The script's exit status; `None` if the guest ended before it did, or hung.
     pub status: Option<i32>,
-    /// What the script printed on both its streams.
+    /// The script's output on both streams.
     pub output: String,
     /// The kernel's console and QEMU's errors, for the case that it failed.
     pub console: String,

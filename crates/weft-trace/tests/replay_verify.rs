@@ -68,7 +68,7 @@ fn failed_writes_leave_both_possibilities() {
     }
 }
 
-/// What verification says of one write and read under `fault`.
+/// The result of verification for one write and read under `fault`.
 fn found(fault: Fault, after_write: bool, offset: u64) -> (u64, String) {
     let rt = seeded_rt(1);
     let (disk, faults) = all_at_once(&rt, MIB, MILLISECOND);

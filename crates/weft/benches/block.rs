@@ -18,11 +18,11 @@ use weft_testkit::{LoopDevice, Mount, Need, Scratch, command, have, run};
 
 const MEMBERS: usize = 4;
 const MEMBER_MIB: u64 = 512;
-/// What fio works on.
+/// The target of fio.
 const WORK_MIB: u64 = 640;
 const ROUNDS: usize = 2;
 
-/// What one turn gave: bytes per second, requests per second twice, seconds.
+/// The results of one turn: bytes per second, requests per second twice, seconds.
 #[derive(Clone, Copy)]
 struct Turn {
     sequential: f64,

@@ -8,7 +8,7 @@ use crate::members::Place;
 /// What a disk is, and how to recognise it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// What it is.
+    /// Its kind.
     pub kind: DeviceKind,
     /// The URI of a disk reached over NBD.
     pub url: Option<String>,
@@ -20,7 +20,7 @@ pub struct Device {
     pub wwn: Option<String>,
 }
 
-/// What a disk is.
+/// Kinds of disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {

@@ -100,5 +100,5 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// What every command returns.
+/// The result of every command.
 pub type Outcome = Result<(), Failure>;

@@ -108,7 +108,7 @@ fn a_disk_is_wiped_if_it_is_told_twice_and_not_in_use() {
     bench.weft(&["add", "t", "d1"]);
     bench.weft(&["rebuild", "t"]);
     bench.terminate();
-    // Without a daemon, too. What another program has left is that one's to erase.
+    // Also without a daemon. Data of other programs is not erased.
     bench.weft(&["wipe", "e1", "--force"]);
     let foreign = bench.scratch.file("f", 8 << 20);
     std::fs::write(foreign, b"LUKS\xba\xbe and more").expect("a header");

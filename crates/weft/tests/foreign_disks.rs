@@ -86,7 +86,7 @@ fn headers_of_other_programs_are_named() {
     }
 }
 
-/// What the real programs write is recognised; those that are installed are asked.
+/// The formats of real programs are recognised; uses those that are installed.
 #[test]
 fn what_mkfs_writes_is_named() {
     if !have(&[Need::Tool("mkfs.ext4"), Need::Tool("mkswap")]) {

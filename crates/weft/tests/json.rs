@@ -148,7 +148,7 @@ fn administration(story: &mut Story) {
     let found = story.does(&replay, "weft replay");
     assert_ne!(found["outcome"]["verified"]["blocks_right"], 0, "{found:#}");
 
-    // What went through each disk, and of one that failed what had.
+    // The I/O of each disk, also of one that failed.
     let io = |disk: usize| story.status()["arrays"][0]["disks"][disk]["io"].clone();
     assert!(io(1)["written_bytes"].as_u64() > Some(100 << 10), "{}", io(1));
     assert_eq!((&io(1)["read_errors"], &io(1)["timeouts"]), (&0.into(), &0.into()));
@@ -228,7 +228,7 @@ fn corrupt(story: &Story) {
     member.write_all_at(&[bytes[at] ^ 1], begin + at as u64).expect("write");
 }
 
-/// What needs no daemon.
+/// Commands that need no daemon.
 fn offline(story: &Story) {
     let bench = &story.bench;
     // A new member, one that is damaged, one of another program, and none.
@@ -366,7 +366,7 @@ fn every_word_is_listed() {
     lists(&[("Rebuild policy", "piggyback")], words(Piggyback::ALL));
 }
 
-/// A number that is not a plain count says in its name what it counts.
+/// The name of a number that is not a plain count ends with its unit.
 #[test]
 fn sizes_and_times_have_their_unit_in_the_name() {
     for (table, key) in document().keys() {

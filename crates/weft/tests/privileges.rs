@@ -112,7 +112,7 @@ fn impostor(dir: &Path, answer: Value) -> Arc<AtomicUsize> {
     asked
 }
 
-/// What a daemon says that serves an array `t`, which is stopped then.
+/// Output of a daemon that serves an array `t`, which is stopped then.
 fn snapshot(bench: &mut Bench) -> Value {
     bench.weft(&["create", "t", "--code", "raid1", "--size", "16M", "d0", "d1"]);
     bench.serve(&["d0", "d1"]);
@@ -209,7 +209,7 @@ fn the_array_of_an_unprivileged_daemon_is_mounted_where_only_root_may_change_thi
     wait_until("the daemon to serve", || {
         sudo(&["status"]).output().expect("start weft").status.success()
     });
-    // What the user could have prepared is not looked at.
+    // Files that the user could have prepared are ignored.
     let trap = bench.path("run/attach");
     symlink("/etc", &trap).expect("a link");
     let device = weft_testkit::run(&mut sudo(&["attach", "t"])).stdout;

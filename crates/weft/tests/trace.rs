@@ -64,7 +64,7 @@ fn what_is_wrong_with_a_trace_is_said() {
     assert!(bench.refused(&["trace", "info", "none"], 1).contains("WEFT_TRACES"));
     let said = bench.refused(&["trace", "generate", "websearch9"], 2);
     assert!(said.contains("known are uniform"), "{said}");
-    // What is not here may be in the folder of traces.
+    // A file that is not here may be in the folder of traces.
     let folder = bench.path("traces");
     fs::create_dir(&folder).expect("make a folder");
     fs::rename(bench.path("bad.spc"), folder.join("there.spc")).expect("move");

@@ -38,7 +38,7 @@ fn load_aware() -> Vec<Repair> {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Array {
-    /// What the paper calls it.
+    /// Its name in the paper.
     pub(super) name: String,
     pub(super) code: CodeSpec,
     pub(super) disks: usize,

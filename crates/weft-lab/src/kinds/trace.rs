@@ -14,7 +14,7 @@ use crate::lab::{Lab, LabError};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Trace {
-    /// What the paper calls it.
+    /// Its name in the paper.
     pub(super) name: String,
     /// The generator fitted to its statistics.
     workload: String,

@@ -42,7 +42,7 @@ pub struct Parameters {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Array {
-    /// What the paper calls it.
+    /// Its name in the paper.
     name: String,
     code: CodeSpec,
     disks: usize,

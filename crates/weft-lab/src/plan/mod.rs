@@ -51,7 +51,7 @@ pub struct PlanRequest {
     pub mttdl_years: Option<f64>,
     /// Minimum usable bytes.
     pub capacity_bytes: Option<u64>,
-    /// What matters most.
+    /// The emphasis.
     pub emphasis: Emphasis,
     /// Check the mean time to data loss by this many simulated cycles.
     pub monte_carlo_cycles: Option<u64>,
@@ -59,7 +59,7 @@ pub struct PlanRequest {
     pub seed: u64,
 }
 
-/// What matters most to the user.
+/// The figure that matters most to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Emphasis {

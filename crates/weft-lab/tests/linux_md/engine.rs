@@ -13,11 +13,11 @@ use weft_sim::{Model, ModelDisk, ModelOptions, PluggedDisk, lab_rt};
 
 use super::{Case, Counts, DISK, UNIT_KIB};
 
-/// What a rebuild came to.
+/// The result of a rebuild.
 pub struct Rebuilt {
     /// Units of each member.
     pub rows: u64,
-    /// What the members were asked for, the failed one left out, the spare last.
+    /// The requests to the members, without the failed one, the spare last.
     pub members: Vec<Counts>,
 }
 

@@ -301,7 +301,7 @@ pub struct UnusedDisk {
 pub struct VanishedDisk {
     /// The disk, by the name under which it was opened.
     pub disk: String,
-    /// What became of it.
+    /// What happened to it.
     pub what: String,
 }
 

@@ -17,7 +17,7 @@ use weft_rt::{MILLISECOND, Nanos, Rt};
 /// Connections at the same time.
 pub const CONNECTIONS_MAX: usize = 32;
 
-/// What a connection does.
+/// The activity of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// It waits for a request since then.

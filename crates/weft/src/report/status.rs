@@ -115,7 +115,7 @@ fn state(state: ArrayState) -> &'static str {
         ArrayState::Degraded => "degraded",
         ArrayState::Rebuilding => "rebuilding",
         ArrayState::Replacing => "replacing a member",
-        ArrayState::Broken => "broken: no writes",
+        ArrayState::Broken => "broken",
         ArrayState::Stopped => "stopped",
     }
 }
@@ -298,7 +298,7 @@ fn unreadable(text: &mut String, ranges: &[ByteRange]) {
     }
 }
 
-/// What a scrub found, in words.
+/// The result of a scrub, in words.
 pub fn scrub(report: &weft_array::ScrubReport) -> String {
     let mut text = format!("{} mismatches in {} stripes", report.mismatches, report.stripes);
     if !report.running && !report.complete {

@@ -32,13 +32,13 @@ impl Bench {
         command
     }
 
-    /// Runs `weft ARGS`; what it printed.
+    /// Runs `weft ARGS`; returns its output.
     #[track_caller]
     pub fn weft(&self, args: &[&str]) -> String {
         String::from_utf8(run(&mut self.command(args)).stdout).expect("output is text")
     }
 
-    /// Runs `weft ARGS`, which must end with `code`; what it printed on both streams.
+    /// Runs `weft ARGS`, which must exit with `code`; returns its output on both streams.
     #[track_caller]
     pub fn refused(&self, args: &[&str], code: i32) -> String {
         let Output { status, stdout, stderr } = self.command(args).output().expect("start weft");
@@ -71,7 +71,7 @@ impl Bench {
         self.daemon = Some(daemon);
     }
 
-    /// What the daemon logged.
+    /// The daemon's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("serve.log")).unwrap_or_default()
     }

@@ -24,7 +24,7 @@ const METADATA_BYTES: u64 = 512 << 10;
 /// No disk.
 pub const NONE: usize = usize::MAX;
 
-/// What the test's thread does to the disks.
+/// Faults that the test's thread injects into the disks.
 #[derive(Debug)]
 pub struct Faults {
     /// Writes to superblocks take this many milliseconds.
