@@ -176,7 +176,8 @@ fn half_open_handshakes_and_unused_connections_make_room() {
     drop(half_open);
     let events = served.stop();
     assert!(events.contains(&Event::Refused));
-    let displaced = faults(&events).iter().filter(|why| why.contains("had sent no request")).count();
+    let displaced =
+        faults(&events).iter().filter(|why| why.contains("had sent no request")).count();
     assert_eq!(displaced, 60, "{events:?}");
 }
 
