@@ -215,13 +215,12 @@ impl Inner {
                 write_superblock(disk, &assembly.newest, own.self_id).await?;
             }
         }
-        if assembly.needs_recovery {
-            // What was read may only be in a cache, even superblocks whose writing program died. A
-            // member that loses its newest superblock in the next crash would be two behind the
-            // others. A flush that fails here fails again where the failure is handled.
-            let members = assembly.slots.iter().chain(&assembly.replacements).flatten();
-            join_all(members.map(|index| disks[*index].flush())).await;
-        }
+        // What was read may only be in a cache: recovery builds on it, and so does the next
+        // superblock, even after an orderly stop whose program died at its last write. A member that
+        // loses its newest superblock in the next crash would be two behind the others. A flush that
+        // fails here fails again where the failure is handled.
+        let members = assembly.slots.iter().chain(&assembly.replacements).flatten();
+        join_all(members.map(|index| disks[*index].flush())).await;
         let found = &assembly.newest;
         let log_epoch = found.unreplayed.unwrap_or(found.log_epoch);
         if !assembly.lost.is_empty() || found.succeeds.is_some() {

@@ -53,6 +53,8 @@ pub enum Leave {
     All,
     /// The completed ones: only the program was killed.
     Completed,
+    /// Only the program was killed, and what it had begun has reached the caches.
+    Cached,
     Nothing,
     /// For each sector, any of its versions.
     Some(u64),
@@ -163,9 +165,12 @@ impl Cells {
                 cells.cached.entry(cell).or_default().push((cells.order, bytes));
             }
         }
+        if matches!(leave, Leave::Cached) {
+            return cells;
+        }
         for (cell, versions) in std::mem::take(&mut cells.cached) {
             let kept = match leave {
-                Leave::All | Leave::Completed => versions.last(),
+                Leave::All | Leave::Completed | Leave::Cached => versions.last(),
                 Leave::Nothing => None,
                 Leave::Some(seed) => {
                     let choices = versions.len() as u64 + 1;
