@@ -136,13 +136,15 @@ fn in_effect(known: &[(Superblock, bool)]) -> Option<&Superblock> {
     known.iter().map(|(own, _)| own).find(|candidate| all_have(candidate))
 }
 
-/// The slots that are not active in the newest superblock. The engine may have taken a slot for
-/// active before that was on disk.
+/// The slots that may turn out not to be active after a crash. The engine may have taken a slot for
+/// active before that was on disk; and the disks that know of it are not enough if one of them is
+/// lost, or the next superblock tears on the others.
 pub(crate) fn not_active(disks: &[Member]) -> UnitSet {
     let known = in_slots(disks, superblock_of);
     let Some((newest, _)) = known.first() else { return UnitSet::new() };
-    let active: UnitSet = newest.active_slots().collect();
-    UnitSet::first(newest.slots.len()).difference(&active)
+    let active = |superblock: &Superblock| superblock.active_slots().collect::<UnitSet>();
+    let sure = in_effect(&known).map_or_else(|| active(newest), active);
+    UnitSet::first(newest.slots.len()).difference(&active(newest).intersection(&sure))
 }
 
 /// Whether these disks may be the stale part of the array.
