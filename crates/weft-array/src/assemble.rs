@@ -29,9 +29,9 @@
 //! - *Joint majorities.* Suppose that two different changes are started from the same superblock P,
 //!   one of them X. Assembly can tell them apart if every majority of P's active members shares a
 //!   member with every majority of X's ([`majorities_meet`]). That is so if X drops or adds a
-//!   single member. It may not be so for two members of an odd number, or for a swap. X then names
-//!   P's members ([`Superblock::succeeds`]), and assembly needs a majority of these as well. Once X
-//!   is in effect, another superblock ends that requirement.
+//!   single member. It may not be so if X drops or adds two at once and P has an odd number, or if
+//!   X swaps a member. X then names P's members ([`Superblock::succeeds`]), and assembly needs a
+//!   majority of these as well. Once X is in effect, another superblock ends that requirement.
 //! - *A run begins by affirming what is there.* If members are missing, or N is such an X, then N
 //!   is made durable with a new number and epoch on the members found. These are more than half of
 //!   A, and more than half of P's active members, including members of P that N leaves out, which

@@ -1,6 +1,6 @@
 //! Creating an array.
 //!
-//! First everything is checked and planned without writing ([`plan`], which is also what a dry run
+//! First everything is checked and planned without writing ([`plan()`], which is also what a dry run
 //! shows). Then these steps follow, on all disks concurrently: erase the label; zero everything up
 //! to the data (old superblocks, maps, logs, foreign signatures); write and flush the first pages
 //! of the region map; write the superblocks; write the labels. A disk is a member only once it has

@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flush_covered_is_not_left_out_for_a_later_records_sake() {
+    fn a_flushed_unit_is_counted_even_if_a_later_record_left_it_out() {
         let log = Log::new(LogId { array: [0; 16], epoch: 1 }, 5, 0, 1 << 20);
         let first = written(&log, 1, UnitSet::one(0), 0, 1);
         log.next_seq.set(2);
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_durable_write_brought_is_not_left_out_of_later_records_for_an_earlier_ones_sake() {
+    fn a_durable_unit_is_counted_even_if_an_earlier_write_of_it_was_not_flushed() {
         let log = Log::new(LogId { array: [0; 16], epoch: 1 }, 5, 0, 1 << 20);
         drop(written(&log, 1, UnitSet::first(4), 0, 4));
         written(&log, 2, UnitSet::one(1).with(2), 4096, 2).mark_durable();
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_had_completed_although_an_older_write_had_not() {
+    fn a_flush_covers_completed_writes_newer_than_an_incomplete_one() {
         let log = Log::new(LogId { array: [0; 16], epoch: 1 }, 5, 0, 1 << 20);
         let begin = |units: UnitSet| {
             let seq = log.next_seq.replace(log.next_seq.get() + 1);
@@ -565,7 +565,7 @@ mod tests {
         let (first, before) = (log.mark(), log.mark());
         log.flushed(first);
         assert_eq!(unflushed(), UnitSet::one(0));
-        assert!(!log.is_retired(1), "the older one is under way");
+        assert!(!log.is_retired(1), "the older write is incomplete");
         let last = begin(UnitSet::one(2));
         drop(older);
         assert_eq!(unflushed(), UnitSet::one(0).with(2), "no flush began since");

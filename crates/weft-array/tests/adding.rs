@@ -86,7 +86,7 @@ fn after_cut(moment: &Moment, leave: Leave, is_there: bool, what: &str) {
 }
 
 #[test]
-fn a_disk_whose_adding_was_cut_off_is_in_nobodys_way() {
+fn a_disk_whose_adding_was_interrupted_does_no_harm() {
     for replaces in [false, true] {
         let moments = record(replaces);
         assert!(moments.len() > 15, "only {} steps", moments.len());

@@ -163,7 +163,7 @@ fn parts_that_went_on_separately_are_not_mixed() {
 }
 
 #[test]
-fn a_change_on_a_few_members_does_not_stand_against_what_the_others_did() {
+fn an_interrupted_change_on_a_few_members_does_not_conflict_with_later_changes() {
     for (others_know, code) in [(false, "raid5"), (true, "raid5"), (false, "raid6")] {
         let mut members = made(code, 5, 0, 1);
         let mut here = without(&members[0], &[4]);
@@ -179,7 +179,7 @@ fn a_change_on_a_few_members_does_not_stand_against_what_the_others_did() {
 }
 
 #[test]
-fn a_spare_has_no_say_in_what_the_array_is() {
+fn a_spare_does_not_count_in_assembly() {
     let members = made("raid5", 4, 1, 1);
     // Adding the spare, or a change of membership, was interrupted when only the spare had it.
     for (seq, known) in [(0, false), (1, true), (1, false)] {
@@ -306,7 +306,7 @@ fn replacing(n: usize) -> Vec<Superblock> {
 }
 
 #[test]
-fn a_replacement_goes_on_beside_its_member_or_in_its_place() {
+fn a_replacement_continues_with_its_member_or_in_its_slot() {
     let members = replacing(3);
     let assembly = start(&found(&members), false).expect("all there");
     assert_eq!((assembly.slots[0], assembly.replacements[0]), (Some(0), Some(3)));

@@ -229,7 +229,7 @@ fn replacing_waits_until_it_is_durable_that_another_is_active() {
 const LIMIT: Nanos = 30 * SECOND;
 
 #[test]
-fn a_member_that_hangs_in_a_superblock_write_is_failed_at_once_and_the_array_goes_on() {
+fn a_member_hanging_in_a_superblock_write_is_failed_at_once_and_the_array_continues() {
     for (code, width) in [("raid5", 4), ("raid6", 5), ("raid1", 3), ("rs:3+2", 5)] {
         run(move |rt| async move {
             let (disks, faults): (Vec<_>, Vec<_>) = (0..=width)

@@ -80,7 +80,7 @@ async fn check(array: &weft_array::Array, model: &Model, what: &str) {
 }
 
 #[test]
-fn every_code_survives_what_it_promises_and_comes_back() {
+fn every_code_survives_its_tolerance_and_is_rebuilt() {
     for (number, (code, slots)) in CODES.iter().enumerate() {
         let rt = rt();
         let rt2 = rt.clone();
@@ -140,7 +140,7 @@ fn every_code_survives_what_it_promises_and_comes_back() {
 }
 
 #[test]
-fn what_was_written_is_there_after_a_clean_stop() {
+fn written_data_survives_a_clean_stop() {
     for (code, slots) in CODES {
         let rt = rt();
         let rt2 = rt.clone();

@@ -22,6 +22,6 @@ fn every_wish_is_granted_as_planned_or_refused_with_nothing_written() {
     });
     assert!(
         made > 100 && refused > 500,
-        "{made} made, {refused} refused: the wishes are too wild or too tame"
+        "{made} made, {refused} refused: the requests are too wild or too tame"
     );
 }

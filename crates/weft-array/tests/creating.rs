@@ -36,7 +36,7 @@ fn members_know_their_array_and_their_place() {
 }
 
 #[test]
-fn the_plan_says_what_is_made_and_changes_nothing() {
+fn the_plan_matches_what_is_created_and_changes_nothing() {
     let mut all = disks(3, 64);
     all.push(Rc::new(RamDisk::new("big", 100 * MIB, 4096)));
     let before: Vec<_> = all.iter().map(|disk| read(disk.as_ref(), 0, 1 << 20)).collect();
@@ -60,7 +60,7 @@ fn refusal(disks: &[Rc<dyn Disk>], options: &CreateOptions) -> CreateError {
 }
 
 #[test]
-fn impossible_wishes_are_refused_with_the_reason() {
+fn impossible_options_are_refused_with_the_reason() {
     let wish = |change: fn(&mut CreateOptions)| {
         let mut wish = options("raid5", 1);
         change(&mut wish);
@@ -84,7 +84,7 @@ fn impossible_wishes_are_refused_with_the_reason() {
 }
 
 #[test]
-fn what_stands_on_a_disk_is_named_and_needs_force() {
+fn existing_data_is_named_and_needs_force() {
     let disks = disks(3, 16);
     now(create(&disks, &options("raid5", 1))).expect("made");
     let refused = refusal(&disks, &options("raid5", 2));
@@ -106,7 +106,7 @@ fn what_stands_on_a_disk_is_named_and_needs_force() {
 }
 
 #[test]
-fn what_is_not_recognised_needs_force_too() {
+fn unrecognised_data_needs_force_too() {
     // At the start, at the end, and where a sample is read.
     for offset in [0, (16 << 20) - 512, (16 * MIB / 65 * 7) & !4095] {
         let disks = members::disks(3, 16);

@@ -282,7 +282,7 @@ fn zeroing_waits_too() {
 }
 
 #[test]
-fn what_sits_in_the_cache_of_a_member_failed_by_command_is_not_taken_for_flushed() {
+fn the_cache_of_a_member_failed_by_command_does_not_count_as_flushed() {
     run(|rt| async move {
         for (code, slots) in CODES {
             let mut story = Story::new(&rt, code, slots).await;
@@ -341,7 +341,7 @@ fn a_change_that_takes_two_rounds_is_waited_for_to_the_end_of_the_last() {
                 assert_eq!(story.bench.array.status().state, ArrayState::Broken);
                 continue;
             }
-            assert_eq!(missing, 2, "{code}: the second round is under way");
+            assert_eq!(missing, 2, "{code}: the second round is in progress");
             story.begin_writes_to(other, 0, 2);
             story.begin_writes_to(VICTIM, 4, 1);
             story.begin_flush();
@@ -430,7 +430,7 @@ fn a_record_is_not_retired_by_a_flush_that_left_out_a_member_before_its_exclusio
 }
 
 #[test]
-fn a_spare_that_hangs_holds_nobody_up_and_gets_the_newest_superblock_when_it_answers() {
+fn a_hung_spare_delays_nothing_and_gets_the_newest_superblock_when_it_answers() {
     run(|rt| async move {
         for (code, slots) in CODES {
             let mut story = Story::new(&rt, code, slots).await;
@@ -452,7 +452,7 @@ fn a_spare_that_hangs_holds_nobody_up_and_gets_the_newest_superblock_when_it_ans
             story.bench.until(ArrayState::Healthy).await;
             assert_eq!(story.bench.array.status().slots[VICTIM].disk, "test8", "{code}");
             let begun = || hung.writes.borrow().iter().filter(|(at, _)| *at < map).count();
-            assert_eq!(begun(), 1, "{code}: one superblock is under way at a time");
+            assert_eq!(begun(), 1, "{code}: one superblock is in progress at a time");
             hung.faults.release();
             story.pause().await;
             assert_eq!(begun(), 2, "{code}: then it gets the newest");
@@ -558,7 +558,7 @@ fn writes_wait_until_it_is_durable_which_disk_is_the_member() {
 }
 
 #[test]
-fn what_waits_for_an_exclusion_fails_if_the_array_breaks_meanwhile() {
+fn operations_waiting_for_an_exclusion_fail_if_the_array_breaks() {
     run(|rt| async move {
         let mut story = Story::new(&rt, "raid5", 4).await;
         story.hold(0);
@@ -584,7 +584,7 @@ fn what_waits_for_an_exclusion_fails_if_the_array_breaks_meanwhile() {
 }
 
 #[test]
-fn an_exclusion_goes_on_when_whoever_asked_for_it_is_gone() {
+fn an_exclusion_completes_after_its_requester_is_gone() {
     run(|rt| async move {
         let mut story = Story::new(&rt, "raid6", 5).await;
         story.hold(0);

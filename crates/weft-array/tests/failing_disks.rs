@@ -205,7 +205,7 @@ fn a_read_only_array_changes_nothing_whatever_it_meets() {
 }
 
 #[test]
-fn what_is_missing_decides_how_an_array_starts() {
+fn missing_members_decide_how_an_array_starts() {
     run(|rt| async move {
         let bench = Bench::new(&rt, "raid5", 4).await;
         let bytes = fill(&bench, 4).await;

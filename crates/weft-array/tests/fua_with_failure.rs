@@ -67,7 +67,7 @@ fn after_cut(cells: Vec<Cells>, failing: usize, lost: usize, what: String) {
 }
 
 #[test]
-fn what_was_durable_stays_so_when_the_next_write_is_cut() {
+fn durable_data_stays_durable_when_the_next_write_is_interrupted() {
     for (code, slots) in CODES {
         for failing in 0..slots {
             let moments = record(code, slots, failing);

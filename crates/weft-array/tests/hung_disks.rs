@@ -111,7 +111,7 @@ fn reads_that_get_no_answer_fail_the_member_and_give_the_right_bytes() {
 }
 
 #[test]
-fn failing_a_hung_member_ends_what_waits_for_it_at_once() {
+fn failing_a_hung_member_ends_its_waiting_requests_at_once() {
     for code in CODES {
         let rt = rt();
         rt.clone().block_on(async move {

@@ -77,7 +77,7 @@ fn jobs_keep_to_the_throttle() {
         let free = scrub(0, None, false).await;
         let polite = scrub(0, None, true).await;
         let pressed = scrub(1 << 40, None, true).await;
-        assert!(polite > 2 * free, "{polite} beside users, {free} alone");
+        assert!(polite > 2 * free, "{polite} with users, {free} alone");
         assert!(pressed < polite / 2, "{pressed} with a minimum, {polite} without");
     });
 }
@@ -116,7 +116,7 @@ fn stop_does_not_wait_for_a_slow_job_and_nothing_is_written_after_it() {
 }
 
 #[test]
-fn a_rebuild_goes_on_where_a_power_cut_left_it() {
+fn a_rebuild_resumes_where_a_power_cut_left_it() {
     run(|rt| async move {
         for (code, slots) in [("raid5", 4), ("raid1", 2), ("drc-g:4,2,1", 7)] {
             for cut in 0..30u64 {
@@ -213,7 +213,7 @@ fn crashed(rt: &Rt, bench: &Bench) -> Vec<Rc<TestDisk>> {
 }
 
 #[test]
-fn a_scrub_goes_on_about_where_a_stop_or_a_crash_left_it() {
+fn a_scrub_resumes_near_where_a_stop_or_a_crash_left_it() {
     run(|rt| async move {
         for crash in [false, true] {
             let bench = Bench::new(&rt, "raid5", 3).await;
@@ -236,7 +236,7 @@ fn a_scrub_goes_on_about_where_a_stop_or_a_crash_left_it() {
                 bench.disks.clone()
             };
             let array = assemble(&rt, &members(&disks)).await;
-            let after = array.status().scrub.expect("it goes on");
+            let after = array.status().scrub.expect("it continues");
             assert!(after.running && after.mode == ScrubMode::Repair, "{after:?}");
             // Half a minute's work, and what was in flight.
             assert!(after.stripes <= before.stripes + 1, "{after:?}, {before:?}");

@@ -160,7 +160,7 @@ fn left(bench: &Bench) -> Option<u64> {
 }
 
 #[test]
-fn nothing_is_lost_or_done_twice_beside_users_and_changes_of_policy() {
+fn nothing_is_lost_or_rebuilt_twice_under_load_and_changes_of_policy() {
     run(|rt| async move {
         for seed in 0..60 {
             let mut rng = Rng::new(seed);
@@ -220,7 +220,7 @@ fn nothing_is_lost_or_done_twice_beside_users_and_changes_of_policy() {
 }
 
 #[test]
-fn a_rebuild_that_rests_says_how_far_it_is_and_goes_on_there() {
+fn a_paused_rebuild_reports_its_progress_and_resumes_there() {
     run(|rt| async move {
         let (bench, bytes) = damaged(&rt, ("raid5", 4, 1)).await;
         // 16 stripes, one every 200 ms.
@@ -249,7 +249,7 @@ fn a_rebuild_that_rests_says_how_far_it_is_and_goes_on_there() {
 }
 
 #[test]
-fn what_users_ask_for_is_rebuilt_first_and_the_rest_in_its_turn() {
+fn requested_stripes_are_rebuilt_first_and_the_rest_in_turn() {
     run(|rt| async move {
         for preemptive in [false, true] {
             let (bench, bytes) = damaged(&rt, ("raid5", 4, 1)).await;
@@ -294,7 +294,7 @@ fn what_users_ask_for_is_rebuilt_first_and_the_rest_in_its_turn() {
 }
 
 #[test]
-fn cold_space_is_not_starved_by_what_is_always_hot() {
+fn permanently_hot_zones_do_not_starve_cold_space() {
     run(|rt| async move {
         let (bench, _) = damaged(&rt, ("raid5", 3, 1)).await;
         let policy = RebuildPolicy {
@@ -324,7 +324,7 @@ fn cold_space_is_not_starved_by_what_is_always_hot() {
 }
 
 #[test]
-fn what_users_read_or_write_is_rebuilt_by_that() {
+fn reads_and_writes_rebuild_their_units() {
     run(|rt| async move {
         let codes = [
             ("raid1", 2),

@@ -104,7 +104,7 @@ fn check(story: &Story, cells: &[Cells], lost: usize, what: String) {
         array.fail(&lost.to_string()).await.unwrap_or_else(|error| panic!("{what}: {error}"));
         let found = read(&array, 0, before.len()).await;
         let (written, others) = found.split_at(new.len());
-        assert!(*others == before[new.len()..], "{what}: what nobody was writing");
+        assert!(*others == before[new.len()..], "{what}: not being written");
         for (n, sector) in written.chunks(512).enumerate() {
             let at = n * 512..(n + 1) * 512;
             let known = sector == &before[at.clone()] || sector == &new[at];

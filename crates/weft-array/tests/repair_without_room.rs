@@ -173,7 +173,7 @@ fn a_region_keeps_its_mark_until_the_sector_was_written_or_read() {
 
 /// Such a stripe takes writes to its other units, also at the sector's offset.
 #[test]
-fn writes_beside_the_sector_do_not_wait_for_its_repair() {
+fn writes_next_to_the_sector_do_not_wait_for_its_repair() {
     run(|rt| async move {
         let mut story = crashed(&rt, "raid6", 5, 0, Consistency::Bitmap).await;
         let array = assemble(&rt, &members(&story.disks)).await;
@@ -197,7 +197,7 @@ fn writes_beside_the_sector_do_not_wait_for_its_repair() {
 
 /// What the log says must be written before the log is void.
 #[test]
-fn an_array_with_a_log_starts_when_there_is_room_for_what_it_says() {
+fn an_array_with_a_log_starts_once_its_records_have_space() {
     run(|rt| async move {
         for (code, slots) in [("raid5", 4), ("raid6", 5), ("lrc:4,2,1", 7)] {
             for unit in 0..slots {

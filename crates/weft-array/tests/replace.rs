@@ -225,7 +225,7 @@ fn a_spare_that_is_taken_meanwhile_and_the_replacement_keep_out_of_each_others_w
 }
 
 #[test]
-fn a_replacement_can_be_given_up_and_what_cannot_be_is_refused() {
+fn a_replacement_can_be_cancelled_and_impossible_ones_are_refused() {
     run(|rt| async move {
         let (bench, new, bytes) = prepared(&rt, "raid5", 3).await;
         bench.array.set_throttle(0, Some(UNIT));

@@ -68,7 +68,7 @@ enum Leaves {
 }
 
 #[test]
-fn only_what_a_member_lacks_is_rebuilt() {
+fn only_missed_regions_are_rebuilt() {
     for (code, slots) in CODES {
         for leaves in [Leaves::ByCommand, Leaves::DiskGone, Leaves::AbsentAtAssembly] {
             run(move |rt| async move {
@@ -123,7 +123,7 @@ fn only_what_a_member_lacks_is_rebuilt() {
 
 /// The contents of a disk's cache are gone when the disk leaves and comes back.
 #[test]
-fn what_was_not_flushed_is_rebuilt() {
+fn unflushed_regions_are_rebuilt() {
     for (code, slots) in CODES {
         run(move |rt| async move {
             let disks = holding(&rt, &Power::new(), SIZE, &vec![Cells::default(); slots]);
@@ -389,6 +389,6 @@ fn a_power_cut_at_any_operation_loses_nothing() {
 
 /// A disk that is being prepared as a new one holds nothing that could be taken back.
 #[test]
-fn a_power_cut_while_a_member_that_left_is_added_anew_loses_nothing() {
+fn a_power_cut_while_a_former_member_is_added_as_new_loses_nothing() {
     cut_everywhere(Comes::Anew);
 }

@@ -160,7 +160,7 @@ fn json(superblock: &Superblock) -> String {
 }
 
 #[test]
-fn the_unknown_is_refused_even_beside_a_known_copy() {
+fn an_unknown_copy_is_refused_even_next_to_a_known_one() {
     let (newest, mut bytes) = member();
     let start = at(SUPERBLOCK_OFFSETS[1]);
     let text = json(&newest).replace(r#""features":[]"#, r#""features":["warp-drive"],"extra":1"#);

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_found_again() {
+    fn written_records_are_found_again() {
         let mut area = vec![0u8; 4096];
         area.extend(batch());
         let Scan { records: found, retired_below, newest_batch_from, newest_batch } =
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_changed_anywhere_voids_what_it_touches_and_nothing_is_invented() {
+    fn a_flipped_bit_voids_its_batch_or_record_and_no_others() {
         let good = batch();
         for at in 0..good.len() {
             let mut bad = good.clone();

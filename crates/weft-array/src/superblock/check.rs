@@ -12,7 +12,7 @@
 //!   slots and `region_stripes` × stripe fit [`BYTES_MAX`], every counter is at most [`COUNT_MAX`]
 //!   and has room to grow.
 //! * No value on disk decides how much memory is taken at once: log and map have upper bounds
-//!   ([`LOG_BYTES_MAX`], [`region_map::REGIONS_MAX`]) and are read in pieces.
+//!   (`LOG_BYTES_MAX`, `REGIONS_MAX`) and are read in pieces.
 //! * Create allows exactly what is accepted here; names pass [`check_name`] in both directions.
 
 use std::collections::BTreeSet;

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_often_outlives_any_number_of_passers_by() {
+    fn popular_zones_survive_any_number_of_single_accesses() {
         let mut monitor = monitor(8);
         for n in 0..10_000u64 {
             let now = n * SECOND / 100;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn other_parameters_keep_what_still_fits() {
+    fn changed_parameters_keep_zones_that_still_fit() {
         let mut monitor = monitor(8);
         for stripe in [5, 5, 5, 15, 25, 25] {
             monitor.note(stripe, 0);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_presets_are_within_their_limits_and_what_is_not_is_refused() {
+    fn presets_are_within_the_limits_and_other_values_are_refused() {
         let presets = [
             RebuildPolicy::default(),
             RebuildPolicy::linux_md(RebuildPace::MdSleep),
