@@ -16,8 +16,8 @@
 use serde::{Deserialize, Serialize, Serializer};
 use weft_disk::Bytes;
 
+use crate::consistency::Consistency;
 use crate::region_map;
-use crate::superblock::Consistency;
 
 /// Bytes of the label, at offset 0.
 pub const LABEL_BYTES: u64 = 4096;

@@ -69,9 +69,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use weft_disk::{Bytes, DiskInfo};
 
-use crate::superblock::{
-    Consistency, LeftMeta, Predecessor, Role, SlotState, Superblock, SuperblockError,
-};
+use crate::consistency::Consistency;
+use crate::superblock::{LeftMeta, Predecessor, Role, SlotState, Superblock, SuperblockError};
 use crate::uuid::Id;
 
 /// A disk and its superblock.

@@ -21,10 +21,10 @@ use weft_layout::{Algorithm, LayoutError};
 use weft_rt::Buf;
 
 use crate::area::{AreaError, LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::consistency::Consistency;
 use crate::region_map::{MapConfig, RegionMap};
 use crate::superblock::{
-    Consistency, Superblock, SuperblockError, erase_label, read_superblock, write_label,
-    write_superblock,
+    Superblock, SuperblockError, erase_label, read_superblock, write_label, write_superblock,
 };
 use crate::uuid::Id;
 

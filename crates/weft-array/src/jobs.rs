@@ -27,10 +27,7 @@ use crate::error::ArrayError;
 use crate::room::JOB_PERIOD;
 pub use crate::superblock::ScrubMode;
 pub(crate) use rebuild::RebuildState;
-pub use rebuild::{
-    HotZone, Piggyback, RebuildCounts, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy,
-    RebuildStatus, ZONES_MAX,
-};
+pub use rebuild::{HotZone, RebuildCounts, RebuildStatus};
 pub use scrub::{Mismatch, ScrubReport};
 pub use throttle::Bounds;
 pub(crate) use throttle::Throttle;

@@ -10,7 +10,9 @@
 pub mod area;
 mod array;
 pub mod assemble;
+mod checksum;
 mod commit;
+mod consistency;
 mod contents;
 pub mod create;
 mod error;
@@ -26,6 +28,7 @@ mod members;
 mod open;
 mod parity;
 mod read;
+mod rebuild_policy;
 mod recover;
 pub mod region_map;
 mod remove;
@@ -40,18 +43,21 @@ mod zero;
 
 pub use area::Area;
 pub use assemble::{AssembleError, Assembly, Found, decide, majorities_meet, may_take_effect};
+pub use consistency::Consistency;
 pub use contents::{Contents, contents};
 pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use error::ArrayError;
 pub use events::{Event, Subscription};
 pub use examine::{MemberReport, examine};
 pub use jobs::{
-    Bounds, HotZone, JobKind, JobStatus, Mismatch, Piggyback, RebuildCounts, RebuildExecutor,
-    RebuildOrder, RebuildPace, RebuildPolicy, RebuildStatus, ScrubReport, ZONES_MAX,
+    Bounds, HotZone, JobKind, JobStatus, Mismatch, RebuildCounts, RebuildStatus, ScrubReport,
 };
 pub use open::AssembleOptions;
+pub use rebuild_policy::{
+    Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy, ZONES_MAX,
+};
 pub use remove::wipe;
 pub use status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
-pub use superblock::{Consistency, LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};
+pub use superblock::{LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};
 pub use uuid::Id;
 pub use volume::{Array, Extent};

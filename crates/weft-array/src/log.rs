@@ -87,11 +87,9 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
 
+use format::PAYLOAD_MAX;
 pub(crate) use format::{BATCH_ALIGN, BatchHeader, Entry, FoundRecord, LogId, Scan, pieces};
 use ring::Ring;
-
-/// Longest payload of one record; longer bands are cut into several records.
-const PAYLOAD_MAX: usize = 128 << 10;
 
 /// Number of stripes with unflushed writes at which a flush starts: it bounds the memory for them.
 const STRIPES_MAX: usize = 16 << 10;

@@ -16,6 +16,7 @@ use weft_rt::{Buf, Frozen, Rt};
 
 use crate::array::{Inner, WallClock};
 use crate::assemble::{Assembly, Found, decide};
+use crate::consistency::Consistency;
 use crate::create::{map_config, prepare_member};
 use crate::error::ArrayError;
 use crate::geometry::{Geometry, to_len};
@@ -27,8 +28,7 @@ use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
 use crate::room::Room;
 use crate::salvage::salvage;
 use crate::superblock::{
-    Consistency, Predecessor, SlotState, Superblock, erase_label, read_superblock, write_label,
-    write_superblock,
+    Predecessor, SlotState, Superblock, erase_label, read_superblock, write_label, write_superblock,
 };
 use crate::uuid::Id;
 use crate::volume::Array;

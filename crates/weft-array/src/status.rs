@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use weft_layout::Algorithm;
 
 use crate::array::Inner;
+use crate::consistency::Consistency;
 use crate::jobs::{Bounds, JobStatus, RebuildStatus, ScrubReport};
-use crate::superblock::{Consistency, LastRebuild, SlotState};
+use crate::superblock::{LastRebuild, SlotState};
 
 /// The status of an array.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,6 @@
 //! JSON fields are refused too.
 
 mod check;
-pub(crate) mod checksum;
 mod codec;
 mod foreign;
 mod io;
@@ -31,7 +30,8 @@ use weft_disk::DiskError;
 use weft_layout::Algorithm;
 
 use crate::area::Area;
-use crate::jobs::RebuildPolicy;
+use crate::consistency::Consistency;
+use crate::rebuild_policy::RebuildPolicy;
 use crate::uuid::Id;
 
 pub use check::check_name;
@@ -61,42 +61,6 @@ pub const SPARES_MAX: usize = 64;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Characters kept of a disk's path or URI (the end of it).
 const HINT_CHARS_MAX: usize = 128;
-
-/// How the array keeps parity consistent with data across a crash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Consistency {
-    /// Partial parity log: no write hole, even if a member is lost with the crash.
-    Ppl,
-    /// Dirty regions are resynced after a crash.
-    Bitmap,
-    /// Nothing is recorded; after a crash everything written is resynced.
-    None,
-}
-
-impl Consistency {
-    /// The default for a code: `ppl` for parity, `bitmap` for copies, `none` without redundancy.
-    #[must_use]
-    pub fn default_for(code: CodeSpec) -> Self {
-        if code == CodeSpec::Raid0 {
-            Self::None
-        } else if code.is_mirror() {
-            Self::Bitmap
-        } else {
-            Self::Ppl
-        }
-    }
-}
-
-impl std::fmt::Display for Consistency {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Ppl => "ppl",
-            Self::Bitmap => "bitmap",
-            Self::None => "none",
-        })
-    }
-}
 
 /// What the member of a slot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,8 @@ use weft_rt::{Buf, Frozen};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::{Event, Subscription};
-use crate::jobs::{RebuildCounts, RebuildPolicy, ScrubMode, ScrubReport};
+use crate::jobs::{RebuildCounts, ScrubMode, ScrubReport};
+use crate::rebuild_policy::RebuildPolicy;
 use crate::status::Status;
 use crate::superblock::{SlotState, Superblock};
 

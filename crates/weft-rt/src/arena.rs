@@ -18,7 +18,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-use crate::BUF_ALIGN;
+/// Alignment of every allocation, in bytes; what O_DIRECT asks for on any disk.
+pub const BUF_ALIGN: usize = 4096;
 
 /// The arena's size and alignment, bytes: a huge page of the common machines.
 const ARENA_BYTES: usize = 2 << 20;

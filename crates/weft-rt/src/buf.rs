@@ -18,10 +18,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::arena;
-
-/// Alignment of every allocation, in bytes; what O_DIRECT asks for on any disk.
-pub const BUF_ALIGN: usize = 4096;
+use crate::arena::{self, BUF_ALIGN};
 
 /// Maximum bytes that a thread keeps for reuse.
 const CACHE_BYTES_MAX: usize = 64 << 20;

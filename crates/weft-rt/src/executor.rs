@@ -16,7 +16,7 @@ use crate::Nanos;
 use crate::domain::{Domain, contain};
 use crate::pool::Keeping;
 use crate::schedule::{Drawn, Next, Schedule};
-use crate::timer::{Sleep, Timers};
+use crate::timer::Timers;
 use crate::waker::{ReadyQueue, TASKS_MAX, TaskId};
 
 /// Number of polls between two calls of the driver. A long run of ready tasks must not starve I/O,
@@ -131,16 +131,6 @@ impl Rt {
     /// The time now, from the driver.
     pub fn now(&self) -> Nanos {
         self.0.driver.now()
-    }
-
-    /// Completes after `duration`.
-    pub fn sleep(&self, duration: Nanos) -> Sleep {
-        self.sleep_until(self.now().saturating_add(duration))
-    }
-
-    /// Completes at `deadline`; at once if that has passed.
-    pub fn sleep_until(&self, deadline: Nanos) -> Sleep {
-        Sleep::new(self.clone(), deadline)
     }
 
     /// Lets every other runnable task have a turn.

@@ -18,16 +18,18 @@ mod executor;
 pub mod pool;
 pub mod ring;
 mod schedule;
+mod sleep;
 pub mod sync;
 mod timer;
 mod virtual_time;
 mod waker;
 
-pub use buf::{BUF_ALIGN, Buf, BufMemory, Frozen, ZEROS_BYTES_MAX};
+pub use arena::BUF_ALIGN;
+pub use buf::{Buf, BufMemory, Frozen, ZEROS_BYTES_MAX};
 pub use cpu::{pin_to_cpu, usable_cpus};
 pub use executor::{Driver, Rt, Task};
 pub use schedule::Schedule;
-pub use timer::Sleep;
+pub use sleep::Sleep;
 pub use virtual_time::{VirtualTime, virtual_rt};
 
 /// Time in nanoseconds since the driver's own zero (boot for the ring, 0 for the simulator).

@@ -1,11 +1,9 @@
 //! Timers: deadlines in order, each with the waker of the task that waits for it.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
-use crate::{Nanos, Rt};
+use crate::Nanos;
 
 /// Deadlines not yet passed. The second part of the key tells timers of one deadline apart and
 /// keeps them in the order in which they were set, so that a run can be repeated exactly.
@@ -24,53 +22,18 @@ impl Timers {
         let entry = self.waiting.first_entry()?;
         (entry.key().0 <= now).then(|| entry.remove())
     }
-}
 
-/// Future of [`Rt::sleep`] and [`Rt::sleep_until`].
-#[derive(Debug)]
-pub struct Sleep {
-    rt: Rt,
-    deadline: Nanos,
-    id: Option<u64>,
-}
-
-impl Sleep {
-    pub(crate) fn new(rt: Rt, deadline: Nanos) -> Self {
-        Self { rt, deadline, id: None }
-    }
-
-    /// When it completes.
-    pub fn deadline(&self) -> Nanos {
-        self.deadline
-    }
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.rt.now() >= self.deadline {
-            return Poll::Ready(());
-        }
-        let (deadline, id) = (self.deadline, self.id);
-        let id = self.rt.with_timers(|timers| {
-            let id = id.unwrap_or_else(|| {
-                timers.next_id += 1;
-                timers.next_id
-            });
-            timers.waiting.insert((deadline, id), cx.waker().clone());
-            id
+    /// Sets the timer `id`, or a new one, and returns its number.
+    pub(crate) fn set(&mut self, deadline: Nanos, id: Option<u64>, waker: Waker) -> u64 {
+        let id = id.unwrap_or_else(|| {
+            self.next_id += 1;
+            self.next_id
         });
-        self.id = Some(id);
-        Poll::Pending
+        self.waiting.insert((deadline, id), waker);
+        id
     }
-}
 
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        if let Some(id) = self.id {
-            let key = (self.deadline, id);
-            self.rt.with_timers(|timers| timers.waiting.remove(&key));
-        }
+    pub(crate) fn cancel(&mut self, deadline: Nanos, id: u64) {
+        self.waiting.remove(&(deadline, id));
     }
 }

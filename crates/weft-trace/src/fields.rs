@@ -1,6 +1,6 @@
 //! Parses numbers and columns from bytes, without copying.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 
 /// Trims blanks at both ends.
 pub(crate) fn trim(bytes: &[u8]) -> &[u8] {

@@ -9,8 +9,10 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod fault;
 mod fields;
 mod footprint;
+mod format;
 mod formats;
 pub mod generate;
 mod histogram;
@@ -22,8 +24,9 @@ mod record;
 pub mod replay;
 mod sniff;
 
-pub use error::{Fault, Place, TraceError};
-pub use formats::Format;
+pub use error::TraceError;
+pub use fault::{Fault, Place};
+pub use format::Format;
 pub use formats::weft::{HEADER, Writer};
 pub use histogram::Histogram;
 pub use info::{DeviceInfo, Info, Sizes, Survey};

@@ -23,8 +23,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::error::{Fault, Place, TraceError};
-use crate::formats::{Block, Format, Parsed, Parser};
+use crate::error::TraceError;
+use crate::fault::{Fault, Place};
+use crate::format::Format;
+use crate::formats::{Block, Parsed, Parser};
 use crate::input::{self, Progress};
 use crate::lines::{Line, Lines};
 use crate::record::{Op, Record};

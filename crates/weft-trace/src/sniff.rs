@@ -4,7 +4,8 @@
 //! at least half of the lines must be valid, so that a damaged line at the beginning does not hide
 //! the format. Binary formats have checks of their own.
 
-use crate::formats::{Format, Parsed, Parser};
+use crate::format::Format;
+use crate::formats::{Parsed, Parser};
 
 /// Bytes examined.
 pub(crate) const HEAD_BYTES: u64 = 64 << 10;

@@ -11,9 +11,7 @@
 //! | 70 | an internal error, also one that ended the whole daemon; please report it |
 //! | 141 | standard output was closed early (`weft examine … \| head`); the command had done its work |
 
-use crate::output::{answer, errln};
 use std::fmt;
-use std::process::ExitCode;
 
 /// Why a command did not simply succeed.
 #[derive(Debug, Clone)]
@@ -63,23 +61,6 @@ impl Failure {
     /// With what to do next.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
-    }
-
-    /// Reports it to the user, or with `json` to the program, and returns the exit code.
-    pub fn report(&self, json: bool) -> ExitCode {
-        if self.message.is_empty() {
-            return ExitCode::from(self.code);
-        }
-        if json {
-            let error = serde_json::json!({
-                "error": { "code": self.code, "message": self.message, "hint": self.hint }
-            });
-            // If this fails there is no other place to report it.
-            let _ = answer(&error);
-        } else {
-            errln!("weft: {self}");
-        }
-        ExitCode::from(self.code)
     }
 }
 

@@ -19,9 +19,11 @@ mod failure;
 mod fuse;
 mod group;
 mod lab;
+mod limited_log;
 mod members;
 mod output;
 mod owned_folder;
+mod replay;
 mod report;
 mod runtime_dir;
 mod size;
@@ -76,7 +78,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Plan(args) => commands::plan::plan(args, json),
         Command::Lab(args) => lab::lab(args, json),
         Command::Trace(args) => commands::trace::trace(args, json),
-        Command::Replay(args) => commands::replay::replay(args, json),
+        Command::Replay(args) => replay::replay(args, json),
         Command::Simulate(args) => commands::simulate::simulate(args, json),
         Command::Demo(args) => demo::demo(args, json),
         Command::Serve(args) => daemon::serve(args, &dir()?, json),

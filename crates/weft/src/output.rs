@@ -87,6 +87,11 @@ pub fn write_err(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_all(text.to_string().as_bytes());
 }
 
+/// Writes a line of the daemon's log: to standard error, where systemd and shells expect it.
+pub fn log_line(text: &str) {
+    errln!("weft: {text}");
+}
+
 /// Prints a line on standard output if that can be written.
 pub fn announce(line: &str) {
     let mut out = io::stdout().lock();
@@ -113,6 +118,23 @@ fn give_up(error: io::Error) -> ! {
     resume_unwind(Box::new(Unwritten(error)))
 }
 
+/// Reports a failure to the user, or with `json` to the program, and returns the exit code.
+fn report(failure: &Failure, json: bool) -> ExitCode {
+    if failure.message.is_empty() {
+        return ExitCode::from(failure.code);
+    }
+    if json {
+        let error = serde_json::json!({
+            "error": { "code": failure.code, "message": failure.message, "hint": failure.hint }
+        });
+        // If this fails there is no other place to report it.
+        let _ = answer(&error);
+    } else {
+        errln!("weft: {failure}");
+    }
+    ExitCode::from(failure.code)
+}
+
 /// Runs a command and returns its exit code, also if its answer could not be written, or if it
 /// panicked.
 pub fn run(json: bool, command: impl FnOnce() -> Outcome) -> ExitCode {
@@ -120,14 +142,14 @@ pub fn run(json: bool, command: impl FnOnce() -> Outcome) -> ExitCode {
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let code = match command() {
             Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => failure.report(json),
+            Err(failure) => report(&failure, json),
         };
         let _ = Answer.flush();
         code
     }));
     ended.unwrap_or_else(|payload| match payload.downcast::<Unwritten>() {
         Ok(unwritten) if unwritten.0.kind() == io::ErrorKind::BrokenPipe => READER_GONE.into(),
-        Ok(unwritten) => Failure::new(format!("standard output: {}", unwritten.0)).report(false),
+        Ok(unwritten) => report(&Failure::new(format!("standard output: {}", unwritten.0)), false),
         // The hook has already reported it.
         Err(_) => INTERNAL_ERROR.into(),
     })

@@ -12,10 +12,11 @@ use weft_layout::{Algorithm, code_for, for_code};
 
 use super::{CreateError, CreateOptions};
 use crate::area::Area;
+use crate::consistency::Consistency;
 use crate::contents::{Contents, contents, recognised};
 use crate::superblock::{
-    BYTES_MAX, Consistency, FORMAT_VERSION, REGION_STRIPES_MAX, SPARES_MAX, SlotMeta, SlotState,
-    SpareMeta, Superblock, UNIT_BYTES, check_consistency, check_name, disk_hint,
+    BYTES_MAX, FORMAT_VERSION, REGION_STRIPES_MAX, SPARES_MAX, SlotMeta, SlotState, SpareMeta,
+    Superblock, UNIT_BYTES, check_consistency, check_name, disk_hint,
 };
 use crate::uuid::Id;
 

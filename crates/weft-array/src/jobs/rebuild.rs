@@ -3,7 +3,7 @@
 //! A rebuild combines three independent choices: *which stripe is next* (`order`), *how a stripe is
 //! rebuilt* (`executor`) and *how fast* (`throttle`). This file puts them together: it asks the
 //! pace whether one more stripe may begin, asks the order which one, and hands it to the executor.
-//! The [`policy::RebuildPolicy`] may be changed at any time. Stripes in flight end as they began,
+//! The [`RebuildPolicy`](crate::RebuildPolicy) may be changed at any time. Stripes in flight end as they began,
 //! and nothing is rebuilt twice, because only the region map records what is left to do.
 //!
 //! All executors rebuild a stripe in the same way (`stripe`), and so do users' requests that bring
@@ -25,7 +25,6 @@ mod finish;
 mod monitor;
 mod order;
 mod piggyback;
-mod policy;
 mod returning;
 mod spares;
 mod state;
@@ -45,11 +44,11 @@ use super::throttle::{Admission, Greedy, Pace, UsersFirst};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
+use crate::rebuild_policy::RebuildPace;
 use executor::Executor;
 use order::{Order, Pick};
 use work::{Taken, Work};
 
-pub use policy::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy, ZONES_MAX};
 pub(crate) use state::RebuildState;
 pub use state::{HotZone, RebuildCounts, RebuildStatus};
 

@@ -8,7 +8,7 @@ use weft_rt::Frozen;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::ring::batch_max;
+use crate::checksum::crc32c;
 use crate::geometry::to_len;
 
 /// Batches start at multiples of this; the header block has this size.
@@ -64,9 +64,21 @@ const ENTRY_LEN: usize = size_of::<Entry>();
 /// Entries that fit in one header block.
 pub(crate) const ENTRIES_MAX: usize = (BATCH_ALIGN - HEADER_LEN) / ENTRY_LEN;
 
-fn crc(bytes: &[u8]) -> u32 {
-    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
-    u32::try_from(crc & u64::from(u32::MAX)).expect("masked to 32 bits")
+/// Longest payload of one record; longer bands become several records.
+pub(crate) const PAYLOAD_MAX: usize = 128 << 10;
+
+/// Most payload bytes in one batch. A ring holds several batches, so that one can be written while
+/// older ones wait for their retirement.
+const BATCH_PAYLOAD_MAX: usize = 512 << 10;
+
+/// Length of the longest possible batch in a ring of `ring_bytes`.
+fn batch_max(ring_bytes: usize) -> usize {
+    BatchHeader::batch_len(payload_max(ring_bytes).max(PAYLOAD_MAX))
+}
+
+/// Most payload bytes in a batch of several records.
+pub(super) fn payload_max(ring_bytes: usize) -> usize {
+    BATCH_PAYLOAD_MAX.min(ring_bytes / 4)
 }
 
 fn small(n: usize) -> U32 {
@@ -90,7 +102,7 @@ impl Entry {
             from: small(to_len(from)),
             len: small(len),
             payload_at: U32::ZERO,
-            payload_crc: U32::new(payload.map_or(0, crc)),
+            payload_crc: U32::new(payload.map_or(0, |payload| crc32c(&[payload]))),
             unit: U16::new(u16::try_from(unit).expect("a stripe has at most 256 units")),
             reserved: [0; 6],
         }
@@ -137,7 +149,7 @@ impl BatchHeader {
             reserved: [0; 12],
         };
         block[..HEADER_LEN].copy_from_slice(header.as_bytes());
-        header.crc = U32::new(crc(&block[..BATCH_ALIGN]));
+        header.crc = U32::new(crc32c(&[&block[..BATCH_ALIGN]]));
         block[..HEADER_LEN].copy_from_slice(header.as_bytes());
     }
 }
@@ -235,7 +247,7 @@ fn parse_header(block: &[u8], id: LogId) -> Option<(BatchHeader, Vec<Entry>)> {
     let cleared = BatchHeader { crc: U32::ZERO, ..header };
     unsigned[..HEADER_LEN].copy_from_slice(cleared.as_bytes());
     let count = to_len(u64::from(header.entries.get()));
-    if crc(&unsigned) != header.crc.get() || count > ENTRIES_MAX {
+    if crc32c(&[&unsigned]) != header.crc.get() || count > ENTRIES_MAX {
         return None;
     }
     let entries = block[HEADER_LEN..HEADER_LEN + count * ENTRY_LEN].chunks_exact(ENTRY_LEN);
@@ -253,7 +265,7 @@ fn parse_entry(bytes: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRe
                 return None;
             }
             let payload = &bytes[start..start + len];
-            if crc(payload) != entry.payload_crc.get() {
+            if crc32c(&[payload]) != entry.payload_crc.get() {
                 return None;
             }
             // A copy, so that the record does not keep the whole piece in memory.

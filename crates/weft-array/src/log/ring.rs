@@ -8,23 +8,9 @@ use weft_disk::WriteOpts;
 use weft_rt::sync::{Receiver, Sender, oneshot};
 use weft_rt::{Buf, Frozen};
 
-use super::format::ENTRIES_MAX;
-use super::{BATCH_ALIGN, BatchHeader, Entry, PAYLOAD_MAX};
+use super::format::{ENTRIES_MAX, payload_max};
+use super::{BATCH_ALIGN, BatchHeader, Entry};
 use crate::array::Inner;
-
-/// Most payload bytes in one batch. A ring holds several batches, so that one can be written while
-/// older ones wait for their retirement.
-const BATCH_PAYLOAD_MAX: usize = 512 << 10;
-
-/// Length of the longest possible batch in a ring of `ring_bytes`.
-pub(super) fn batch_max(ring_bytes: usize) -> usize {
-    BatchHeader::batch_len(payload_max(ring_bytes).max(PAYLOAD_MAX))
-}
-
-/// Most payload bytes in a batch of several records.
-fn payload_max(ring_bytes: usize) -> usize {
-    BATCH_PAYLOAD_MAX.min(ring_bytes / 4)
-}
 
 #[derive(Debug)]
 struct Queued {

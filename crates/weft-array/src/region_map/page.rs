@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Entry, ON_DISK};
-use crate::superblock::checksum::crc32c_skipping;
+use crate::checksum::crc32c_skipping;
 use crate::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTMAP1";

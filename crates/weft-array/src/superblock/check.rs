@@ -20,10 +20,11 @@ use std::collections::BTreeSet;
 use weft_code::{CodeSpec, SLOTS_MAX};
 
 use super::{
-    Consistency, HINT_CHARS_MAX, LANES, LastScrub, NAME_BYTES_MAX, ScrubProgress, SlotState,
-    Superblock, SuperblockError, UNIT_BYTES,
+    HINT_CHARS_MAX, LANES, LastScrub, NAME_BYTES_MAX, ScrubProgress, SlotState, Superblock,
+    SuperblockError, UNIT_BYTES,
 };
 use crate::area::log_bytes_min;
+use crate::consistency::Consistency;
 use crate::region_map;
 
 /// Most bytes of all members of an array together: what NBD and the kernel can count.

@@ -7,9 +7,9 @@ use weft_rt::{Buf, Frozen};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::checksum::crc32c_skipping;
 use super::{FEATURES, FORMAT_VERSION, Superblock, SuperblockError};
 use crate::area::SUPERBLOCK_BYTES;
+use crate::checksum::crc32c_skipping;
 use crate::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTSB\r\n";

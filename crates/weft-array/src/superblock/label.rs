@@ -7,9 +7,9 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::checksum::crc32c_skipping;
 use super::{FORMAT_VERSION, SuperblockError};
 use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::checksum::crc32c_skipping;
 use crate::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTMBR1";

@@ -17,7 +17,7 @@
 //! Messages and other events are passed over. From the summary (`CPU0 (8,16):`) on there are no
 //! events.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::fields::{decimal, number};
 use crate::formats::weft::device_number;
 use crate::formats::{LineParser, Parsed, in_sectors};

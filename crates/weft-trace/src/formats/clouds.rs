@@ -6,7 +6,7 @@
 //!   offset and size in sectors of 512 bytes, 0 for reads and 1 for writes. All requests of a
 //!   second have the same time: only their order is known.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::fields::{Columns, number, number32, scaled, trim};
 use crate::formats::{LineParser, Parsed, in_sectors};
 use crate::record::{Op, Record};

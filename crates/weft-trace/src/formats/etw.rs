@@ -12,7 +12,7 @@
 //!
 //! Without a header the columns are those of the SNIA collections of 2008.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::fields::{hex_or_number, number32, scaled, trim};
 use crate::formats::{LineParser, Parsed};
 use crate::record::{Op, Record};

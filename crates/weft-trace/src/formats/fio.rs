@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::fields::{number, scaled};
 use crate::formats::{LineParser, Parsed};
 use crate::record::{Op, Record};

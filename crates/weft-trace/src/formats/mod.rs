@@ -15,13 +15,12 @@ mod srt;
 mod vscsi;
 pub(crate) mod weft;
 
-use std::fmt;
 use std::io::{self, BufRead};
 use std::str::FromStr;
 
-use serde::Serialize;
-
-use crate::error::{Fault, TraceError};
+use crate::error::TraceError;
+use crate::fault::Fault;
+use crate::format::Format;
 use crate::record::{Op, Record};
 
 /// The meaning of a line.
@@ -67,77 +66,11 @@ pub(crate) enum Parser {
     Binary(Box<dyn BinaryParser>),
 }
 
-/// A trace format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Format {
-    /// weft's own: `t_us,dev,offset,size,op`.
-    Weft,
-    /// Storage Performance Council: `ASU,LBA,size,opcode,timestamp`.
-    Spc,
-    /// MSR Cambridge: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`.
-    Msr,
-    /// Microsoft's production servers: disk events of Event Tracing for Windows.
-    Etw,
-    /// HP Labs SRT.
-    Srt,
-    /// CloudPhysics vscsi, version 1 and 2.
-    Vscsi,
-    /// Alibaba 2020.
-    Alibaba,
-    /// Tencent CBS 2018.
-    Tencent,
-    /// fio's I/O log, version 2 and 3.
-    Fio,
-    /// The output of blkparse.
-    Blkparse,
-}
-
-/// Name, description, constructor of each format.
-type Row = (Format, &'static str, &'static str, fn(&[u8]) -> Parser);
-
-const TABLE: &[Row] = &[
-    (Format::Weft, "weft", "weft's own CSV: t_us,dev,offset,size,op", |_| lines(weft::Weft)),
-    (Format::Spc, "spc", "Storage Performance Council, UMass (.spc)", |_| lines(spc::Spc)),
-    (Format::Msr, "msr", "MSR Cambridge CSV", |_| lines(msr::Msr::default())),
-    (Format::Etw, "etw", "Microsoft production servers: disk events of ETW, CSV", |_| {
-        lines(etw::Etw::default())
-    }),
-    (Format::Srt, "srt", "HP Labs SRT (hplajw, snake, cello), binary", |head| {
-        Parser::Binary(Box::new(srt::Srt::new(head)))
-    }),
-    (Format::Vscsi, "vscsi", "CloudPhysics vscsi 1 and 2, binary", |head| {
-        Parser::Binary(Box::new(vscsi::Vscsi::new(head)))
-    }),
-    (Format::Alibaba, "alibaba", "Alibaba block traces 2020, CSV", |_| lines(clouds::Alibaba)),
-    (Format::Tencent, "tencent", "Tencent CBS 2018, CSV", |_| lines(clouds::Tencent)),
-    (Format::Fio, "fio", "fio I/O log, version 2 and 3", |_| lines(fio::Fio::default())),
-    (Format::Blkparse, "blkparse", "output of blkparse for a Linux block trace", |head| {
-        lines(blkparse::Blkparse::new(head))
-    }),
-];
-
 fn lines(parser: impl LineParser + 'static) -> Parser {
     Parser::Lines(Box::new(parser))
 }
 
 impl Format {
-    /// Every format with its name and a line about it.
-    pub fn all() -> impl Iterator<Item = (Self, &'static str, &'static str)> {
-        TABLE.iter().map(|(format, name, about, _)| (*format, *name, *about))
-    }
-
-    /// The names of all formats, for messages.
-    pub fn known() -> String {
-        let names: Vec<&str> = Self::all().map(|(_, name, _)| name).collect();
-        names.join(", ")
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::all().find(|(format, ..)| *format == self).map_or("?", |(_, name, _)| name)
-    }
-
     /// The window within which requests of this format are sorted by time. Formats that are logged
     /// in order of issue need none.
     pub fn reorder_window(self) -> usize {
@@ -163,14 +96,18 @@ impl Format {
 
     /// A parser; `head` is the beginning of the file.
     pub(crate) fn parser(self, head: &[u8]) -> Parser {
-        let row = TABLE.iter().find(|(format, ..)| *format == self);
-        row.map(|(.., parser)| parser(head)).expect("every format is in the table")
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        match self {
+            Self::Weft => lines(weft::Weft),
+            Self::Spc => lines(spc::Spc),
+            Self::Msr => lines(msr::Msr::default()),
+            Self::Etw => lines(etw::Etw::default()),
+            Self::Srt => Parser::Binary(Box::new(srt::Srt::new(head))),
+            Self::Vscsi => Parser::Binary(Box::new(vscsi::Vscsi::new(head))),
+            Self::Alibaba => lines(clouds::Alibaba),
+            Self::Tencent => lines(clouds::Tencent),
+            Self::Fio => lines(fio::Fio::default()),
+            Self::Blkparse => lines(blkparse::Blkparse::new(head)),
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! holds one volume of one host; disks of further hosts in the same file are numbered on by 256
 //! each, in the order in which the hosts appear.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::fields::{Columns, number, number32, scaled, trim};
 use crate::formats::{LineParser, Parsed};
 use crate::record::{Op, Record};

@@ -6,7 +6,7 @@
 //! columns, which are ignored. Source: SPC, *Trace File Format Specification*, revision
 //! 1.0.1.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::fields::{Columns, decimal, number, number32, trim};
 use crate::formats::{LineParser, Parsed};
 use crate::record::{Op, Record};

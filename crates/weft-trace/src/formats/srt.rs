@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::formats::{BinaryParser, Block, Parsed, in_sectors, read_up_to};
 use crate::input::fill;
 use crate::record::Op;

@@ -12,7 +12,7 @@
 
 use std::io::{self, BufRead};
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::fields::scaled;
 use crate::formats::{BinaryParser, Block, Parsed, in_sectors, read_up_to};
 use crate::record::{Op, Record};

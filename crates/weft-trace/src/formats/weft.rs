@@ -7,7 +7,7 @@
 
 use std::io::{self, Write};
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::fields::{Columns, decimal, number, number32, trim};
 use crate::formats::{LineParser, Parsed};
 use crate::record::{Op, Record};

@@ -6,7 +6,6 @@ pub mod create;
 pub mod examine;
 pub mod manage;
 pub mod plan;
-pub mod replay;
 pub mod simulate;
 pub mod status;
 pub mod trace;

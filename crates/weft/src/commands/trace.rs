@@ -4,18 +4,16 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use serde_json::json;
 use weft_trace::generate::{self, Looped, Workload};
-use weft_trace::{
-    Format, Info, ReadOptions, ReadStats, Reader, Record, Survey, TraceError, Writer,
-};
+use weft_trace::{Format, ReadOptions, ReadStats, Reader, Record, Survey, TraceError, Writer};
 
 use crate::cli::{ConvertArgs, GenerateArgs, InfoArgs, TraceArgs, TraceCommand, TraceFile};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Answer, answer, out, outln};
 use crate::report;
 use crate::report::progress::Progress;
+use crate::report::trace::TraceSummary;
 use crate::size;
 
 /// Records between two progress updates.
@@ -43,21 +41,6 @@ fn list(json: bool) -> Outcome {
     outln!("Workloads (generated; each says what it is fitted to and what is assumed):");
     generate::names().for_each(|(name, about)| outln!("  {name:<14} {about}"));
     Ok(())
-}
-
-/// What to report about a trace.
-#[derive(Debug, Serialize)]
-pub struct TraceSummary {
-    /// The file, or the workload.
-    pub name: String,
-    /// The format, if it is a file.
-    pub format: Option<Format>,
-    /// What generated it.
-    pub generated: Option<String>,
-    /// Irregularities found while reading.
-    pub read: Option<ReadStats>,
-    /// The statistics.
-    pub info: Info,
 }
 
 fn info(args: &InfoArgs, json: bool) -> Outcome {

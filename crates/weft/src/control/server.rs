@@ -12,8 +12,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::control::protocol::{Answer, Envelope, Request, VERSION};
 use crate::control::table::{Activity, Admission, CONNECTIONS_MAX, Connections, Place};
-use crate::daemon::limited_log::LimitedLog;
 use crate::failure::Failure;
+use crate::limited_log::LimitedLog;
 
 /// A longer request is refused.
 const LINE_BYTES_MAX: usize = 1 << 20;

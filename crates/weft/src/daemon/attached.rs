@@ -11,6 +11,7 @@ use crate::daemon::served::Served;
 use crate::failure::{Failure, Outcome};
 use crate::fuse::session;
 use crate::members::Opener;
+use crate::output::log_line;
 
 /// Serves until the file system is unmounted.
 pub fn start(opener: &Opener, served: &Rc<Served>, channel: OwnedFd) -> Outcome {
@@ -43,12 +44,12 @@ pub fn start(opener: &Opener, served: &Rc<Served>, channel: OwnedFd) -> Outcome 
 /// without it the risk stays, as for every block device served from user space.
 fn prepare_for_reclaim() {
     if let Err(e) = configure_io_flusher_behavior(true) {
-        log::line(&format!(
+        log_line(&format!(
             "note: PR_SET_IO_FLUSHER: {e}; a mounted array may hang when memory runs out"
         ));
     }
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(e) = mlockall(flags) {
-        log::line(&format!("note: mlockall: {e}; parts of the daemon may be swapped out"));
+        log_line(&format!("note: mlockall: {e}; parts of the daemon may be swapped out"));
     }
 }

@@ -36,6 +36,7 @@ use crate::daemon::scan::{self, FoundArray, SCANNED_AGAIN, Scan, SearchPlace};
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, log, notify};
 use crate::failure::{Failure, Outcome};
+use crate::output::log_line;
 use crate::thread;
 
 /// Time between two scans during `--wait`.
@@ -140,7 +141,7 @@ impl Pending {
             news = true;
             let (alert, hint) = (if disk.attention { "ALERT: " } else { "" }, &disk.hint);
             let hint = hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
-            log::line(&format!("{alert}{} is not used: {}{hint}", disk.disk, disk.why));
+            log_line(&format!("{alert}{} is not used: {}{hint}", disk.disk, disk.why));
         }
         news
     }
@@ -209,7 +210,7 @@ impl Daemon {
     /// Scans now, at a user's request.
     pub(super) async fn scan_now(&self) {
         if let Err(failure) = self.scan_and_start(Patience::Now).await {
-            log::line(&format!("could not scan for disks: {failure}"));
+            log_line(&format!("could not scan for disks: {failure}"));
         }
     }
 

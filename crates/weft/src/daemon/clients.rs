@@ -3,7 +3,7 @@
 use weft_nbd::Server;
 use weft_nbd::server::Event;
 
-use crate::daemon::limited_log::LimitedLog;
+use crate::limited_log::LimitedLog;
 
 /// From now on logs problems with clients of `server`.
 pub fn log_events(server: &Server) {

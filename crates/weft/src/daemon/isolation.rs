@@ -23,8 +23,8 @@ use std::task::{Poll, Waker};
 
 use weft_rt::Rt;
 
-use crate::daemon::log;
 use crate::failure::{Failure, INTERNAL_ERROR};
+use crate::output::log_line;
 
 thread_local! {
     /// What the panic hook last heard on this thread.
@@ -184,10 +184,10 @@ impl Drop for Waiting<'_> {
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|info| {
         let said = describe(info);
-        log::line(&format!("ALERT: {said}; this is a bug in weft, please report it"));
+        log_line(&format!("ALERT: {said}; this is a bug in weft, please report it"));
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
-            log::line(&trace.to_string());
+            log_line(&trace.to_string());
         }
         LAST.set(said);
     }));
@@ -206,7 +206,7 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
 /// no state can be trusted. The next start recovers the arrays.
 pub fn end_on_panic<T>(work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        log::line(&format!(
+        log_line(&format!(
             "ALERT: the daemon ends with code {INTERNAL_ERROR}: the error belongs to no single \
              array; what was acknowledged is safe, and the next `weft serve` recovers the rest"
         ));

@@ -2,18 +2,13 @@
 
 use weft_array::{Array, ArrayState, Event, MemberState};
 
-use crate::output::errln;
+use crate::output::log_line;
 use crate::report::status::redundancy;
 use crate::size;
 
-/// Writes a line.
-pub fn line(text: &str) {
-    errln!("weft: {text}");
-}
-
 /// Writes a line about an array.
 pub fn about(array: &str, text: &str) {
-    line(&format!("{array}: {text}"));
+    log_line(&format!("{array}: {text}"));
 }
 
 /// Logs the state of an array at its start, with an ALERT for what is missing.

@@ -14,7 +14,6 @@ mod export;
 #[cfg(debug_assertions)]
 mod injected;
 mod isolation;
-pub mod limited_log;
 pub mod log;
 mod notify;
 mod requests;
@@ -46,7 +45,7 @@ use crate::control::protocol::{Request, VanishedDisk};
 use crate::control::server::Call;
 use crate::failure::{Failure, Outcome};
 use crate::members::{OpenError, Opener};
-use crate::output::{announce, announce_answer};
+use crate::output::{announce, announce_answer, log_line};
 use crate::runtime_dir::RuntimeDir;
 use bring_up::Pending;
 use disks::Opened;
@@ -165,7 +164,7 @@ async fn run(
         // The reason for not starting is what the caller must see.
         Ended::NotStarted(failure) => return Err(failure),
     }
-    log::line("stopped");
+    log_line("stopped");
     stopped.map(drop)
 }
 
@@ -196,7 +195,7 @@ fn listen_for_signals(messages: UnboundedSender<Message>) -> Outcome {
     crate::thread::on_signals(move |signal, before| {
         if before > 0 && signal != SIGHUP {
             // What was flushed is safe; the next start recovers the rest.
-            log::line("second signal: ending at once, without stopping the arrays");
+            log_line("second signal: ending at once, without stopping the arrays");
             std::process::exit(1);
         }
         let _ = messages.unbounded_send(Message::Signal(signal));
@@ -236,7 +235,7 @@ impl Daemon {
                 Some(Message::Started(Err(failure))) => return Ended::NotStarted(failure),
                 Some(Message::Started(Ok(()))) => self.begin_service(),
                 Some(Message::Signal(SIGHUP)) => {
-                    log::line("SIGHUP: scanning for missing disks");
+                    log_line("SIGHUP: scanning for missing disks");
                     let daemon = self.clone();
                     drop(self.opener.rt.spawn(async move {
                         #[cfg(debug_assertions)]
@@ -245,7 +244,7 @@ impl Daemon {
                     }));
                 }
                 Some(Message::Signal(signal)) => {
-                    log::line(&format!("signal {signal}: stopping"));
+                    log_line(&format!("signal {signal}: stopping"));
                     self.stopping.set(true);
                     notify::systemd("STOPPING=1");
                     let (daemon, tell) = (self.clone(), messages.clone());
@@ -310,7 +309,7 @@ impl Daemon {
         let _turn = self.starting.acquire(1).await;
         let cut = self.server.shutdown().await;
         if cut > 0 {
-            log::line(&format!("disconnected {cut} clients that did not finish"));
+            log_line(&format!("disconnected {cut} clients that did not finish"));
         }
         let arrays = std::mem::take(&mut *self.arrays.borrow_mut());
         let stopped = join_all(arrays.values().map(|served| served.stop())).await;

@@ -7,6 +7,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::output::log_line;
+
 /// How much longer systemd should wait for the current operation.
 const EXTENSION: Duration = Duration::from_secs(20);
 
@@ -26,6 +28,6 @@ pub fn systemd(state: &str) {
         UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
     });
     if let Err(e) = sent {
-        super::log::line(&format!("NOTIFY_SOCKET: {e}"));
+        log_line(&format!("NOTIFY_SOCKET: {e}"));
     }
 }

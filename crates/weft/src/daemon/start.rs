@@ -6,8 +6,8 @@ use weft_nbd::Server;
 use weft_rt::{pin_to_cpu, usable_cpus};
 
 use crate::cli::ServeArgs;
-use crate::daemon::log;
 use crate::failure::{Failure, Outcome};
+use crate::output::log_line;
 use crate::runtime_dir::RuntimeDir;
 
 /// Longest path of a Unix socket, bytes (`sockaddr_un`, less the closing zero).
@@ -30,7 +30,7 @@ pub fn refuse_remote(listen: Option<SocketAddr>, allowed: bool) -> Outcome {
 pub fn pin_thread() {
     let last = usable_cpus().ok().and_then(|cpus| cpus.last().copied());
     if let Some(Err(e)) = last.map(pin_to_cpu) {
-        log::line(&format!("cannot pin the thread to a processor: {e}"));
+        log_line(&format!("cannot pin the thread to a processor: {e}"));
     }
 }
 
@@ -69,7 +69,7 @@ pub fn endpoints(
             .map_err(|e| failed(e).hint("choose another address or port with --listen"))?;
         let local = address.ip().is_loopback();
         let who = if local { "every user of this machine" } else { "everyone on the network" };
-        log::line(&format!("note: {who} can connect to {address}, and read and write"));
+        log_line(&format!("note: {who} can connect to {address}, and read and write"));
         endpoints.push((format!("nbd://{address}"), String::new()));
     }
     Ok(endpoints)

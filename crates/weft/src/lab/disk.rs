@@ -21,7 +21,7 @@ use crate::fuse::mount::Mount;
 use crate::fuse::session::{self, FILE_NAME};
 use crate::lab::export::DiskExport;
 use crate::members::Opener;
-use crate::output::{self, outln};
+use crate::output::{self, log_line, outln};
 use crate::{size, thread};
 
 /// `weft lab disk`: returns when it has been stopped.
@@ -45,7 +45,7 @@ pub fn disk(args: &LabDiskArgs, json: bool) -> Outcome {
     }
     // By default the kernel may be late by half of a fast SSD's latency.
     if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
-        log::line(&format!("timers stay coarse: {error}"));
+        log_line(&format!("timers stay coarse: {error}"));
     }
     let args = args.clone();
     thread::run(move |opener| async move { serve(&args, model, &opener, json).await })
@@ -55,7 +55,7 @@ async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json:
     let (signals, mut inbox) = unbounded();
     thread::on_signals(move |signal, before| {
         if before > 0 {
-            log::line("second signal: ending at once");
+            log_line("second signal: ending at once");
             std::process::exit(1);
         }
         let _ = signals.unbounded_send(signal);

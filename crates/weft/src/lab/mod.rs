@@ -3,7 +3,6 @@
 mod disk;
 mod experiments;
 mod export;
-pub mod replay;
 mod watch;
 
 use crate::cli::{LabArgs, LabCommand};

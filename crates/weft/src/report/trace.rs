@@ -3,14 +3,29 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde::Serialize;
 use weft_trace::replay::{Latency, Outcome, Point};
-use weft_trace::{ReadStats, Sizes};
+use weft_trace::{Format, Info, ReadStats, Sizes};
 
-use crate::commands::trace::TraceSummary;
 use crate::size;
 
 /// Volumes shown one by one.
 const DEVICES_SHOWN: usize = 20;
+
+/// What to report about a trace.
+#[derive(Debug, Serialize)]
+pub struct TraceSummary {
+    /// The file, or the workload.
+    pub name: String,
+    /// The format, if it is a file.
+    pub format: Option<Format>,
+    /// What generated it.
+    pub generated: Option<String>,
+    /// Irregularities found while reading.
+    pub read: Option<ReadStats>,
+    /// The statistics.
+    pub info: Info,
+}
 
 /// The statistics of a trace.
 pub fn show(summary: &TraceSummary) -> String {

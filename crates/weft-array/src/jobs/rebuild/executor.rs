@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
 
-use super::policy::{RebuildExecutor, RebuildPolicy};
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::rebuild_policy::{RebuildExecutor, RebuildPolicy};
 
 /// Rebuilds stripes.
 pub(crate) trait Executor {

@@ -11,8 +11,8 @@ mod redundancy;
 use weft_rt::Nanos;
 
 use super::monitor::Monitor;
-use super::policy::{RebuildOrder, RebuildPolicy};
 use super::work::Work;
+use crate::rebuild_policy::{RebuildOrder, RebuildPolicy};
 
 /// An order's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,13 +16,13 @@ use weft_code::UnitSet;
 use weft_rt::sync::Sender;
 use weft_rt::{Buf, Frozen};
 
-use super::policy::Piggyback;
 use super::stripe::{By, Target};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::gather::{StripeAccess, Units};
 use crate::geometry::{Address, to_len};
 use crate::read::{ReadAnswer, StripePieces};
+use crate::rebuild_policy::Piggyback;
 use crate::superblock::SlotState;
 use crate::write::Segment;
 

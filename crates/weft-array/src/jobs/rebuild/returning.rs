@@ -17,10 +17,11 @@ use weft_disk::Disk;
 use super::spares::Joining;
 use crate::array::Inner;
 use crate::assemble::may_return;
+use crate::consistency::Consistency;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::members::Spare;
-use crate::superblock::{Consistency, SlotState, read_superblock};
+use crate::superblock::{SlotState, read_superblock};
 
 impl Inner {
     /// The member of `slot` leaves now. Remembers it if the map can tell what it will miss: under

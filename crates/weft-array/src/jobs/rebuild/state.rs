@@ -9,8 +9,8 @@ use weft_rt::sync::Semaphore;
 use weft_rt::{Nanos, SECOND};
 
 use super::monitor::Monitor;
-use super::policy::{RebuildOrder, RebuildPolicy};
 use super::stripe::By;
+use crate::rebuild_policy::{RebuildOrder, RebuildPolicy};
 
 /// Most stripes that are being rebuilt behind writes at a time.
 const BEHIND_MAX: usize = 8;

@@ -24,8 +24,8 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::gather::{StripeAccess, Units, combine};
 use crate::geometry::to_len;
-use crate::jobs::rebuild::policy::RebuildPolicy;
 use crate::jobs::rebuild::stripe::By;
+use crate::rebuild_policy::RebuildPolicy;
 
 pub(super) struct DiskOriented {
     /// One process per slot.

@@ -1,5 +1,7 @@
 //! `weft replay`: replays the requests of a trace to a target.
 
+mod modelled;
+
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -19,15 +21,16 @@ use weft_trace::replay::{
 use weft_trace::{Info, ReadOptions, Record, TraceError};
 
 use crate::cli::{FitName, ReplayArgs};
-use crate::commands::trace::{TraceSummary, explain, find, survey, workload};
+use crate::commands::trace::{explain, find, survey, workload};
 use crate::failure::{FAILED, Failure, Outcome};
-use crate::lab::replay::Modelled;
 use crate::members::{Opener, Place};
 use crate::output::{self, out, outln};
 use crate::report;
 use crate::report::progress::Progress;
+use crate::report::trace::TraceSummary;
 use crate::size;
 use crate::thread;
+use modelled::Modelled;
 
 /// Number of requests of a workload, unless given.
 const WORKLOAD_REQUESTS: u64 = 10_000;

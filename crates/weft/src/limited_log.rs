@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::daemon::log;
+use crate::output::log_line;
 
 /// At most this many lines of a kind are written per [`PERIOD`].
 const LINES_MAX: u32 = 10;
@@ -27,9 +27,9 @@ impl LimitedLog {
         let Some(left_out) = state.admit(Instant::now()) else { return };
         drop(state);
         if left_out > 0 {
-            log::line(&format!("suppressed {left_out} more lines of this kind"));
+            log_line(&format!("suppressed {left_out} more lines of this kind"));
         }
-        log::line(text);
+        log_line(text);
     }
 }
 

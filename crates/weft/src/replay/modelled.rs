@@ -10,8 +10,8 @@ use weft_sim::model::UnknownModel;
 use weft_sim::{Model, ModelDisk, ModelOptions, lab_rt};
 use weft_trace::replay::{DiskTimes, Live};
 
+use super::{Replay, Replayed};
 use crate::cli::ModelledArgs;
-use crate::commands::replay::{Replay, Replayed};
 use crate::failure::Failure;
 
 /// A modelled target.

@@ -1,0 +1,279 @@
+//! Modules know only those below them: the modules of a folder do not use one another in a circle.
+//!
+//! The sources are read as text: each path that begins with `crate` or `super` is an edge from its
+//! file's module to the module that it leads to, through re-exports. An edge counts for the two
+//! siblings at which both paths part. What a module and its own submodules share is their own
+//! affair. Tests inside a file may use whatever they want.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A module's path from its crate's root, which is empty.
+type Module = Vec<String>;
+
+/// The circles that stand, by crate: modules that use one another. No other may come, and one that
+/// is gone is to be removed from here.
+const STANDING: &[(&str, &[&str])] = &[(
+    "weft-array",
+    &["array", "gather", "jobs", "log", "parity", "read", "recover", "room", "write"],
+)];
+
+/// What a crate's modules use.
+#[derive(Default)]
+struct Crate {
+    modules: BTreeSet<Module>,
+    /// Names that a module hands on, and where they come from.
+    exports: BTreeMap<(Module, String), Module>,
+    uses: Vec<(Module, Module)>,
+}
+
+impl Crate {
+    fn read(src: &Path) -> Self {
+        let mut all = Self::default();
+        let files: Vec<(Module, String)> = sources(src)
+            .into_iter()
+            .map(|file| {
+                let text = fs::read_to_string(&file).expect("a source file can be read");
+                (module_of(src, &file), code_of(&text))
+            })
+            .collect();
+        all.modules.extend(files.iter().map(|(module, _)| module.clone()));
+        for (module, code) in &files {
+            for Use { path, name, public } in uses(module, code) {
+                if public {
+                    all.exports.insert((module.clone(), name), path.clone());
+                }
+                all.uses.push((module.clone(), path));
+            }
+        }
+        all
+    }
+
+    /// The module that a path leads to.
+    fn target(&self, path: &[String]) -> Module {
+        let mut path = path.to_vec();
+        // Re-exports of re-exports, and no more of them than there are names.
+        for _ in 0..8 {
+            let handed_on = (0..path.len()).find_map(|at| {
+                let from = self.exports.get(&(path[..at].to_vec(), path[at].clone()))?;
+                (from[..] != path[..=at]).then(|| [from, &path[at + 1..]].concat())
+            });
+            match handed_on {
+                Some(further) => path = further,
+                None => break,
+            }
+        }
+        while !path.is_empty() && !self.modules.contains(&path) {
+            path.pop();
+        }
+        path
+    }
+
+    /// Which sibling uses which.
+    fn edges(&self) -> BTreeMap<Module, BTreeSet<Module>> {
+        let mut edges: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+        for (user, path) in &self.uses {
+            let used = self.target(path);
+            let shared = user.iter().zip(&used).take_while(|(a, b)| a == b).count();
+            if shared < user.len() && shared < used.len() {
+                let from = user[..=shared].to_vec();
+                edges.entry(from).or_default().insert(used[..=shared].to_vec());
+            }
+        }
+        edges
+    }
+
+    /// The sets of siblings that use one another, as sorted names.
+    fn circles(&self) -> BTreeSet<Vec<String>> {
+        let edges = self.edges();
+        let below = |from: &Module| {
+            let mut seen = BTreeSet::new();
+            let mut next = vec![from.clone()];
+            while let Some(module) = next.pop() {
+                for used in edges.get(&module).into_iter().flatten() {
+                    if seen.insert(used.clone()) {
+                        next.push(used.clone());
+                    }
+                }
+            }
+            seen
+        };
+        let below: BTreeMap<&Module, BTreeSet<Module>> =
+            edges.keys().map(|module| (module, below(module))).collect();
+        let in_circle = |module: &&Module| below[*module].contains(*module);
+        let circle_of = |module: &Module| {
+            let both =
+                |other: &&Module| below.get(*other).is_some_and(|uses| uses.contains(module));
+            below[module].iter().filter(both).map(|module| module.join("::")).collect()
+        };
+        edges.keys().filter(in_circle).map(circle_of).collect()
+    }
+}
+
+/// All Rust files below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("a source folder can be read") {
+        let path = entry.expect("a source folder can be read").path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+fn module_of(src: &Path, file: &Path) -> Module {
+    let path = file.strip_prefix(src).expect("it lies in there").with_extension("");
+    let mut module: Module =
+        path.iter().map(|name| name.to_str().expect("an ASCII name").to_owned()).collect();
+    if module.last().is_some_and(|name| ["mod", "lib", "main"].contains(&name.as_str())) {
+        module.pop();
+    }
+    module
+}
+
+/// A file without its comments and without its tests.
+fn code_of(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let lines = text.lines().map(|line| match line.find("//") {
+        Some(at) if !line[..at].contains('"') => &line[..at],
+        _ => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+struct Use {
+    path: Module,
+    /// The name that it brings.
+    name: String,
+    public: bool,
+}
+
+/// All paths in `code` that begin with `crate` or `super`, and re-exports of submodules.
+fn uses(module: &Module, code: &str) -> Vec<Use> {
+    let mut found = Vec::new();
+    for (at, root) in code.match_indices("crate::").chain(code.match_indices("super::")) {
+        let before = &code[..at];
+        // The rest of a longer word, of `pub(crate)`, or of `super::super::`.
+        if before.ends_with(|c: char| c.is_alphanumeric() || "_$".contains(c))
+            || before.ends_with("super::")
+        {
+            continue;
+        }
+        let (mut base, mut rest) = match root {
+            "crate::" => (Module::new(), &code[at + root.len()..]),
+            _ => (parent(module), &code[at + root.len()..]),
+        };
+        while let Some(further) = rest.strip_prefix("super::") {
+            base.pop();
+            rest = further;
+        }
+        let line = before.rsplit('\n').next().unwrap_or_default().trim();
+        let public = line.starts_with("pub") && line.ends_with("use");
+        tree(&base, rest, public, &mut found);
+    }
+    for line in code.split(';').map(str::trim) {
+        // `pub use submodule::Name`
+        let public = line.rsplit('\n').find_map(|line| line.trim().strip_prefix("pub"));
+        let Some((_, path)) = line.split_once("use ").filter(|_| public.is_some()) else {
+            continue;
+        };
+        if !["crate::", "super::", "self::"].iter().any(|root| path.starts_with(root)) {
+            tree(module, path, true, &mut found);
+        }
+    }
+    found
+}
+
+fn parent(module: &Module) -> Module {
+    module[..module.len().saturating_sub(1)].to_vec()
+}
+
+/// The paths of a `use` tree, or of a single path. Returns what follows it.
+fn tree<'a>(base: &Module, text: &'a str, public: bool, found: &mut Vec<Use>) -> &'a str {
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = rest.trim_start();
+            if let Some(after) = rest.strip_prefix('}') {
+                return after;
+            }
+            let before = rest.len();
+            rest = tree(base, rest, public, found).trim_start();
+            rest = rest.strip_prefix(',').unwrap_or(rest);
+            if rest.len() == before {
+                return rest;
+            }
+        }
+    }
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    let path = if name.is_empty() || name == "self" {
+        base.clone()
+    } else {
+        [&base[..], &[name.to_owned()]].concat()
+    };
+    if let Some(further) = rest.strip_prefix("::") {
+        return tree(&path, further, public, found);
+    }
+    let (alias, rest) = match rest.trim_start().strip_prefix("as ") {
+        Some(after) => {
+            let end = after.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(0);
+            (Some(after[..end].to_owned()), &after[end..])
+        }
+        None => (None, rest),
+    };
+    let name = alias.or_else(|| path.last().cloned()).unwrap_or_default();
+    found.push(Use { path, name, public });
+    rest
+}
+
+#[test]
+fn no_circle_of_modules_but_those_that_stand() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = BTreeSet::new();
+    let mut seen = 0;
+    for entry in fs::read_dir(&crates).expect("read crates/") {
+        let dir = entry.expect("read crates/").path();
+        let name = dir.file_name().and_then(|name| name.to_str()).expect("ASCII").to_owned();
+        let modules = Crate::read(&dir.join("src"));
+        seen += modules.uses.len();
+        found.extend(modules.circles().into_iter().map(|circle| (name.clone(), circle)));
+    }
+    assert!(seen > 1000, "only {seen} uses were seen");
+    let standing: BTreeSet<(String, Vec<String>)> = STANDING
+        .iter()
+        .map(|(name, circle)| {
+            ((*name).to_owned(), circle.iter().map(|module| (*module).to_owned()).collect())
+        })
+        .collect();
+    let new: Vec<_> = found.difference(&standing).collect();
+    let gone: Vec<_> = standing.difference(&found).collect();
+    assert!(new.is_empty() && gone.is_empty(), "new: {new:#?}\ngone: {gone:#?}");
+}
+
+#[test]
+fn a_circle_is_found_through_re_exports_and_groups() {
+    let module = |path: &str| -> Module { path.split("::").map(str::to_owned).collect() };
+    let mut all = Crate::default();
+    let files = [
+        (Module::new(), "pub use below::{Low as Handed, other};\nmod above;\nmod below;"),
+        (module("above"), "use crate::{Handed, above::inner::X};\n"),
+        (module("above::inner"), "fn f() -> super::Y {}\n"),
+        (module("below"), "use std::fmt;\npub(crate) use super::above::{self, inner};\n"),
+    ];
+    all.modules.extend(files.iter().map(|(module, _)| module.clone()));
+    for (module, code) in &files {
+        for Use { path, name, public } in uses(module, code) {
+            if public {
+                all.exports.insert((module.clone(), name), path.clone());
+            }
+            all.uses.push((module.clone(), path));
+        }
+    }
+    let circle = vec!["above".to_owned(), "below".to_owned()];
+    assert_eq!(all.circles().into_iter().collect::<Vec<_>>(), [circle]);
+}
