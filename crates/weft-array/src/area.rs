@@ -117,8 +117,9 @@ impl Area {
     /// Lays out members of `member_bytes` or more, with space in the map for `regions` regions and
     /// at least `rows_min` units of data. `log_bytes` is the size of the log, if not the default.
     ///
-    /// # Errors If the member is too small (the error has the size that would do), there are too
-    /// many regions, or the log is too large.
+    /// # Errors
+    /// If the member is too small (the error has the size that would do), there are too many
+    /// regions, or the log is too large.
     pub fn plan(
         member_bytes: u64,
         unit_bytes: u64,

@@ -227,7 +227,8 @@ pub fn majorities_meet(before: &[Id], after: &[Id]) -> bool {
 /// Decides what to assemble. `survives` tells whether an array with this superblock still has all
 /// data if these slots are lost.
 ///
-/// # Errors Each case of [`AssembleError`]; nothing has been changed then.
+/// # Errors
+/// Each case of [`AssembleError`]; nothing has been changed then.
 pub fn decide(
     found: &[Found],
     force_degraded: bool,

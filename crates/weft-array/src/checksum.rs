@@ -13,7 +13,8 @@ pub(crate) fn crc32c(parts: &[&[u8]]) -> u32 {
 
 /// CRC32C of `bytes` with the four bytes at `hole`, where the CRC itself is stored, taken as zeros.
 ///
-/// # Panics If the hole extends beyond the end.
+/// # Panics
+/// If the hole extends beyond the end.
 pub(crate) fn crc32c_skipping(bytes: &[u8], hole: usize) -> u32 {
     crc32c(&[&bytes[..hole], &[0; 4], &bytes[hole + 4..]])
 }

@@ -61,6 +61,7 @@ use weft_disk::{Disk, DiskError};
 use weft_rt::{Nanos, SECOND};
 
 use crate::array::Inner;
+use crate::create::zero_data;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::members::{Refusal, Spare};
@@ -76,7 +77,8 @@ impl Inner {
     /// Waits until every change of membership made so far is in effect. If they are already, it
     /// returns at once, without I/O.
     ///
-    /// # Errors If the array broke: what relies on the changes must not be acknowledged.
+    /// # Errors
+    /// If the array broke: what relies on the changes must not be acknowledged.
     pub async fn settled(&self) -> Result<(), ArrayError> {
         let changes = &self.members.changes;
         if changes.is_settled() {
@@ -161,11 +163,7 @@ impl Inner {
                 Ok(()) => has = Some(superblock.seq),
                 Err(error) => {
                     if self.members.spares.remove(&spare) {
-                        let disk = spare.disk.info().name.clone();
-                        self.events.emit(Event::SpareFailed { disk, cause: error.to_string() });
-                        if !self.stopped.get() {
-                            self.commit_members().await;
-                        }
+                        self.spare_failed(&spare, error.to_string()).await;
                     }
                 }
             }
@@ -174,11 +172,31 @@ impl Inner {
         self.jobs.changed();
     }
 
-    /// Takes a spare that has the newest superblock: the one added last, unless it hangs.
+    /// Takes a spare that has the newest superblock: the one added last, unless it hangs. Where the
+    /// array relies on that, it reads as zeros: one that was in a slot before may hold units of
+    /// that, in rows that belong to regions not written so far.
     pub async fn take_ready_spare(&self) -> Option<Spare> {
-        let spares = &self.members.spares;
-        self.await_spares(|| spares.is_last_ready()).await;
-        spares.take_ready()
+        loop {
+            let spares = &self.members.spares;
+            self.await_spares(|| spares.is_last_ready()).await;
+            let spare = spares.take_ready()?;
+            if spare.is_untouched() || !self.zeroed.get() {
+                return Some(spare);
+            }
+            let superblock = self.members.superblock.borrow().clone();
+            match zero_data(&*spare.disk, &superblock).await {
+                Ok(()) => return Some(spare),
+                Err(error) => self.spare_failed(&spare, error.to_string()).await,
+            }
+        }
+    }
+
+    async fn spare_failed(&self, spare: &Spare, cause: String) {
+        let disk = spare.disk.info().name.clone();
+        self.events.emit(Event::SpareFailed { disk, cause });
+        if !self.stopped.get() {
+            self.commit_members().await;
+        }
     }
 
     /// Waits until all spares have the newest superblock, but not long for one that hangs.
@@ -230,8 +248,9 @@ impl Inner {
     /// Waits until `disk` can be removed from `slot` without waiting for other changes. That is
     /// immediately unless too few of the members that are active on disk would remain.
     ///
-    /// # Errors If it takes too long: a superblock is being written to a disk that does not answer,
-    /// perhaps this one.
+    /// # Errors
+    /// If it takes too long: a superblock is being written to a disk that does not answer, perhaps
+    /// this one.
     pub async fn await_removable(
         &self,
         slot: usize,
@@ -318,7 +337,7 @@ impl Inner {
             && let Some((spare, Some(lane))) = self.members.take_second(slot, &staged)
         {
             self.map.end_lane(lane);
-            self.members.spares.push(spare);
+            self.members.spares.push(spare.touched());
         }
         if let SlotState::Rebuilding { lane } = self.members.state(slot) {
             self.map.end_lane(lane);

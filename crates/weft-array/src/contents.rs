@@ -61,7 +61,8 @@ impl fmt::Display for Contents {
 
 /// Finds out what is on `disk`; `None` if it looks unused.
 ///
-/// # Errors If the disk cannot be read.
+/// # Errors
+/// If the disk cannot be read.
 pub async fn contents(disk: &dyn Disk) -> Result<Option<Contents>, DiskError> {
     if let Some(recognised) = recognised(disk).await? {
         return Ok(Some(recognised));

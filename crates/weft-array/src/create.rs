@@ -135,9 +135,10 @@ pub enum CreateError {
 /// Creates an array on `disks`, in the order of its slots, spares last. Returns its superblock (the
 /// first member's copy).
 ///
-/// # Errors If the disks or options are unsuitable (nothing is changed then), or a disk fails: then
-/// none of them is a member, and their contents may be lost.
-/// them is a member of anything, and what stood on them may be lost.
+/// # Errors
+/// If the disks or options are unsuitable (nothing is changed then), or a disk fails: then none of
+/// them is a member, and their contents may be lost. them is a member of anything, and what stood
+/// on them may be lost.
 pub async fn create(
     disks: &[Rc<dyn Disk>],
     options: &CreateOptions,
@@ -193,7 +194,7 @@ fn clear<'a>(disk: &'a dyn Disk, superblock: &'a Superblock) -> Step<'a> {
 /// superblocks, map and log, and also the data if the array relies on that, and writes the first
 /// pages of the region map. Durable on return.
 ///
-/// # Errors If the disk fails.
+/// # Errors
 /// If the disk fails.
 pub(crate) async fn prepare_member(
     disk: &dyn Disk,
@@ -203,8 +204,7 @@ pub(crate) async fn prepare_member(
     let size = disk.info().size_bytes;
     disk.write_zeroes(LABEL_BYTES, area.data_offset - LABEL_BYTES, MAINTENANCE).await?;
     if superblock.members_zeroed {
-        let len = superblock.rows * superblock.unit_bytes;
-        disk.write_zeroes(area.data_offset, len, MAINTENANCE).await?;
+        zero_data(disk, superblock).await?;
     }
     let tail = (size.saturating_sub(TAIL_BYTES) & !4095).max(area.data_offset);
     disk.write_zeroes(tail, size - tail, MAINTENANCE).await?;
@@ -218,6 +218,12 @@ pub(crate) async fn prepare_member(
         disk.write(offset, page, DURABLE).await?;
     }
     disk.flush().await
+}
+
+/// Zeroes the data area.
+pub(crate) async fn zero_data(disk: &dyn Disk, superblock: &Superblock) -> Result<(), DiskError> {
+    let len = superblock.rows * superblock.unit_bytes;
+    disk.write_zeroes(superblock.area.data_offset, len, MAINTENANCE).await
 }
 
 /// Writes zeros as data, to allocate the range in a sparse file.
@@ -236,7 +242,8 @@ async fn allocate(disk: &dyn Disk, offset: u64, len: u64) -> Result<(), DiskErro
 
 /// The configuration of a superblock's region map, with this program's defaults.
 ///
-/// # Panics If the superblock was not checked.
+/// # Panics
+/// If the superblock was not checked.
 pub(crate) fn map_config(superblock: &Superblock) -> MapConfig {
     MapConfig {
         array_id: superblock.array_id,

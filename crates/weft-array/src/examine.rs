@@ -147,8 +147,9 @@ pub struct MapReport {
 
 /// Reads all metadata of a member.
 ///
-/// # Errors If the disk cannot be read. Damage, or a disk that is not a member, is not an error but
-/// part of the report.
+/// # Errors
+/// If the disk cannot be read. Damage, or a disk that is not a member, is not an error but part of
+/// the report.
 pub async fn examine(disk: &dyn Disk) -> Result<MemberReport, DiskError> {
     let info = disk.info();
     let mut report = MemberReport {
@@ -211,7 +212,8 @@ async fn map_report(disk: &dyn Disk, superblock: &Superblock) -> Result<MapRepor
 
 /// Reads a member's whole map area for [`RegionMap::load`]. Parts with medium errors are zeros.
 ///
-/// # Errors If the disk fails in another way.
+/// # Errors
+/// If the disk fails in another way.
 pub async fn read_map_area(disk: &dyn Disk, superblock: &Superblock) -> Result<Buf, DiskError> {
     const CHUNK: u64 = 4096;
     let (start, len) = (superblock.area.map_offset, superblock.area.map_bytes);

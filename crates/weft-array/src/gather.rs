@@ -82,8 +82,9 @@ impl Inner {
     /// Fills the buffers of `wanted` (all of one length) with their units' contents, reconstructing
     /// units in `lost` and units that turn out to be unreadable.
     ///
-    /// # Errors [`ArrayError::Unreadable`] if the code cannot give one of them. The buffers are
-    /// returned in any case.
+    /// # Errors
+    /// [`ArrayError::Unreadable`] if the code cannot give one of them. The buffers are returned in
+    /// any case.
     pub(crate) async fn gather(
         &self,
         at: StripeAccess,

@@ -358,8 +358,8 @@ impl Log {
     /// its new value. If the write did not reach the replacement, and the region's rebuild then
     /// finished, parity and unit would disagree after a crash.
     ///
-    /// # Errors If the array is broken: the records may not be durable, and no rebuild finishes any
-    /// more.
+    /// # Errors
+    /// If the array is broken: the records may not be durable, and no rebuild finishes any more.
     pub async fn append(
         &self,
         array: &Inner,

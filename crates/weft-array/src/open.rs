@@ -51,8 +51,8 @@ impl Array {
     /// Assembles an array from its members, given in any order. Recovers from a crash before it
     /// returns, and starts resync and rebuild in the background if they are due.
     ///
-    /// # Errors If the disks are not of one array, or not enough of it; nothing on them is changed
-    /// then.
+    /// # Errors
+    /// If the disks are not of one array, or not enough of it; nothing on them is changed then.
     pub async fn assemble(
         rt: &Rt,
         disks: Vec<Rc<dyn Disk>>,
@@ -340,7 +340,7 @@ impl Inner {
         // The superblock first: a label without one would look like a damaged member.
         write_superblock(&*disk, &superblock, id).await?;
         write_label(&*disk, superblock.array_id, id).await?;
-        Ok(Spare::new(id, disk))
+        Ok(Spare::prepared(id, disk))
     }
 
     /// Stops the array. See [`Array::stop`].

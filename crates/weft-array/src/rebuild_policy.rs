@@ -214,7 +214,8 @@ impl RebuildPolicy {
 
     /// Checks that all parameters are within their limits.
     ///
-    /// # Errors Which parameter is wrong, and its limits.
+    /// # Errors
+    /// Which parameter is wrong, and its limits.
     pub fn check(&self) -> Result<(), String> {
         fn within<T: PartialOrd + std::fmt::Display>(
             what: &str,

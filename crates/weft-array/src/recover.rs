@@ -261,7 +261,8 @@ impl Inner {
 
     /// Writes units to their members, where present. A member that fails is excluded.
     ///
-    /// # Errors [`ArrayError::NoSpace`] if there was not enough space for all of them.
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if there was not enough space for all of them.
     pub(crate) async fn write_back(
         &self,
         at: StripeAccess,
@@ -291,8 +292,9 @@ impl Inner {
     /// Makes the parity of a stripe agree with its data. Lost units keep the value that the code
     /// gives for them now. The caller holds the stripe's lock.
     ///
-    /// # Errors [`ArrayError::NoSpace`] if there was not enough space for what must be written, or
-    /// for the repair of unreadable sectors.
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if there was not enough space for what must be written, or for the
+    /// repair of unreadable sectors.
     pub(crate) async fn resync_stripe(&self, stripe: u64) -> Result<(), ArrayError> {
         let mut unrepaired = UnitSet::new();
         for (from, len) in self.runs() {

@@ -336,9 +336,11 @@ impl RegionMap {
     /// may be issued before that. The write ends when the guard is dropped. If the region is
     /// written and dirty already, this returns in one poll and without I/O.
     ///
-    /// # Errors If the members cannot be written; no data may be issued then.
+    /// # Errors
+    /// If the members cannot be written; no data may be issued then.
     ///
-    /// # Panics If there is no such region.
+    /// # Panics
+    /// If there is no such region.
     pub async fn begin_write(
         &self,
         store: &dyn MapStore,

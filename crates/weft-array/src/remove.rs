@@ -30,8 +30,9 @@ impl Array {
 
     /// Removes the spare with this name from the array, and wipes it.
     ///
-    /// # Errors If there is no such spare, the array takes no writes, or the disk could not be
-    /// wiped; in the last case it is out of the array all the same.
+    /// # Errors
+    /// If there is no such spare, the array takes no writes, or the disk could not be wiped; in the
+    /// last case it is out of the array all the same.
     pub async fn remove_spare(&self, name: &str) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         let spares = &self.0.members.spares;
@@ -49,7 +50,8 @@ impl Array {
 
     /// Forgets which disk was last in a missing slot. The array will not take that disk back.
     ///
-    /// # Errors If the slot is not missing, or the array takes no writes.
+    /// # Errors
+    /// If the slot is not missing, or the array takes no writes.
     pub async fn forget(&self, slot: usize) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         {
@@ -74,7 +76,8 @@ impl Array {
 /// data, too. The label goes first, so that a crash leaves no half-erased member. Durable on
 /// return.
 ///
-/// # Errors If the disk fails.
+/// # Errors
+/// If the disk fails.
 pub async fn wipe(disk: &dyn Disk, all: bool) -> Result<(), DiskError> {
     let size = disk.info().size_bytes;
     let end = match read_superblock(disk).await {

@@ -100,8 +100,9 @@ impl Room {
 impl Inner {
     /// Writes to the disk of a slot. A user's write waits while there is no space.
     ///
-    /// # Errors As [`Disk::write`]. A user's write fails for lack of space only if the disk has
-    /// left its slot or the array takes no more writes.
+    /// # Errors
+    /// As [`Disk::write`]. A user's write fails for lack of space only if the disk has left its
+    /// slot or the array takes no more writes.
     pub(crate) async fn write_with_room(
         &self,
         slot: usize,

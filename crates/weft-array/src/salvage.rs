@@ -27,7 +27,8 @@ pub(crate) struct Salvaged {
 
 /// Reads `len` bytes at `offset`.
 ///
-/// # Errors Any error other than a medium error.
+/// # Errors
+/// Any error other than a medium error.
 pub(crate) async fn salvage(disk: &dyn Disk, offset: u64, len: u64) -> Result<Salvaged, DiskError> {
     let len = to_len(len);
     let (area, error) = read(disk, offset, len).await?;

@@ -371,7 +371,8 @@ impl Superblock {
 
     /// Number of whole stripes of the array.
     ///
-    /// # Errors If code, layout and number of slots do not fit together.
+    /// # Errors
+    /// If code, layout and number of slots do not fit together.
     pub fn stripes(&self) -> Result<u64, SuperblockError> {
         let layout = weft_layout::for_code(self.code, self.algorithm, self.slots.len(), self.rows);
         Ok(layout.map_err(|error| impossible(error.to_string()))?.stripes(self.rows))
@@ -386,7 +387,8 @@ impl Superblock {
 
 /// The array and member identities in a disk's first 4 KiB; `None` if they are not a label.
 ///
-/// # Errors If they are a label, but damaged or of an unknown version.
+/// # Errors
+/// If they are a label, but damaged or of an unknown version.
 pub fn peek_label(bytes: &[u8]) -> Result<Option<(Id, Id)>, SuperblockError> {
     Ok(label::Label::decode(bytes)?.map(|label| (label.array_id, label.member_id)))
 }

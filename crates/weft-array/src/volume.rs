@@ -68,7 +68,8 @@ impl Array {
 
     /// Writes `data` at `offset` (bytes); with `fua` it is durable on return.
     ///
-    /// # Errors After an error the range may hold old or new bytes; nothing outside it is changed.
+    /// # Errors
+    /// After an error the range may hold old or new bytes; nothing outside it is changed.
     pub async fn write(&self, offset: u64, data: Frozen, fua: bool) -> Result<(), ArrayError> {
         self.0.jobs.throttle.note_user(self.0.rt.now(), data.len() as u64);
         let array = self.0.clone();
@@ -104,7 +105,8 @@ impl Array {
     /// Notes that a range is not needed. Whole stripes in it read as zeros afterwards; the rest
     /// keeps its contents.
     ///
-    /// # Errors As [`Array::write`].
+    /// # Errors
+    /// As [`Array::write`].
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
         self.0.check_range(offset, len)?;
         let stripe = self.stripe_bytes();
@@ -151,8 +153,9 @@ impl Array {
     /// of a working member can also be given, by name; the member then stays. Returns when the
     /// exclusion is durable.
     ///
-    /// # Errors If there is no such member, the code cannot do without it, members that could take
-    /// its place are not active on disk yet, or the array breaks meanwhile.
+    /// # Errors
+    /// If there is no such member, the code cannot do without it, members that could take its place
+    /// are not active on disk yet, or the array breaks meanwhile.
     pub async fn fail(&self, member: &str) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
         let (slot, disk) = match self.find_replacement(member) {
@@ -206,8 +209,9 @@ impl Array {
 
     /// Adds a disk as a spare. If a member is missing, its rebuild begins at once.
     ///
-    /// # Errors If the disk is too small, or its sectors are larger than the array's. The caller
-    /// must check before whether the disk may be overwritten (see [`crate::examine()`]).
+    /// # Errors
+    /// If the disk is too small, or its sectors are larger than the array's. The caller must check
+    /// before whether the disk may be overwritten (see [`crate::examine()`]).
     pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         let spare = self.0.prepare_spare(disk).await?;
@@ -225,7 +229,8 @@ impl Array {
     /// is not a former member, or not in the state in which it left, and has to be added as a new
     /// disk.
     ///
-    /// # Errors If the array takes no writes, or the disk no longer fits it.
+    /// # Errors
+    /// If the array takes no writes, or the disk no longer fits it.
     pub async fn take_back(&self, disk: Rc<dyn Disk>) -> Result<Option<usize>, ArrayError> {
         self.0.check_writable()?;
         let array = self.0.clone();
@@ -245,8 +250,9 @@ impl Array {
     /// disk, so redundancy never decreases; a missing member is rebuilt onto the disk. Returns when
     /// copy or rebuild has begun.
     ///
-    /// # Errors As [`Array::add_spare`]; or if the member is already being replaced, or is the only
-    /// active one.
+    /// # Errors
+    /// As [`Array::add_spare`]; or if the member is already being replaced, or is the only active
+    /// one.
     pub async fn replace(&self, member: &str, disk: Rc<dyn Disk>) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
         let slot = self.find(member)?;
@@ -278,8 +284,8 @@ impl Array {
     /// Scrubs the whole array; returns when the scrub has ended. If the array is stopped or crashes
     /// first, the next assembly continues from about the same place.
     ///
-    /// # Errors If a scrub is running already, or repair is requested while the array takes no
-    /// writes.
+    /// # Errors
+    /// If a scrub is running already, or repair is requested while the array takes no writes.
     pub async fn scrub(&self, mode: ScrubMode) -> Result<ScrubReport, ArrayError> {
         let array = self.0.clone();
         self.0.rt.spawn(async move { array.scrub(mode).await }).await
@@ -321,7 +327,8 @@ impl Array {
     /// Changes the policy of rebuilds, also of a running one: stripes in flight end as they began,
     /// and nothing is rebuilt twice. The members store it for the next assembly.
     ///
-    /// # Errors If a parameter is out of range; nothing is changed then.
+    /// # Errors
+    /// If a parameter is out of range; nothing is changed then.
     pub async fn set_rebuild_policy(&self, policy: RebuildPolicy) -> Result<(), ArrayError> {
         policy.check().map_err(ArrayError::Refused)?;
         let kept = (policy != RebuildPolicy::default()).then(|| policy.clone());
@@ -357,7 +364,8 @@ impl Array {
     /// Stops the array cleanly: flushes everything and notes the clean stop on the members. Later
     /// requests fail; the caller should have completed its own first.
     ///
-    /// # Errors If the array is broken; it is stopped all the same.
+    /// # Errors
+    /// If the array is broken; it is stopped all the same.
     pub async fn stop(&self) -> Result<(), ArrayError> {
         let array = self.0.clone();
         self.0.rt.spawn(async move { array.stop().await }).await

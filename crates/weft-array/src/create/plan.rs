@@ -97,7 +97,8 @@ pub struct PlannedMember {
 
 /// Checks options and disks, reads what is on the disks, and lays out the array.
 ///
-/// # Errors If no array can be created of them. Nothing was changed.
+/// # Errors
+/// If no array can be created of them. Nothing was changed.
 pub async fn plan(
     disks: &[Rc<dyn Disk>],
     options: &CreateOptions,

@@ -64,8 +64,8 @@ impl Inner {
 
     /// Gives the member of `slot` a replacement, durably.
     ///
-    /// # Errors If too many members are being rebuilt or copied, or if one of the two disks fails
-    /// meanwhile.
+    /// # Errors
+    /// If too many members are being rebuilt or copied, or if one of the two disks fails meanwhile.
     pub(crate) async fn begin_replacement(
         &self,
         slot: usize,

@@ -21,13 +21,32 @@ use crate::uuid::Id;
 pub(crate) struct Spare {
     pub id: Id,
     pub disk: Rc<dyn Disk>,
+    /// It was prepared in this run, and has been in no slot since: if the array's members are
+    /// zeroed, it reads as zeros. Other spares may hold what was written to them for a slot that
+    /// they did not get in the end, or before a crash.
+    untouched: bool,
     /// A superblock is being written to it.
     busy: Rc<Cell<bool>>,
 }
 
 impl Spare {
+    /// A disk that may hold anything.
     pub fn new(id: Id, disk: Rc<dyn Disk>) -> Self {
-        Self { id, disk, busy: Rc::default() }
+        Self { id, disk, untouched: false, busy: Rc::default() }
+    }
+
+    /// A disk that was just prepared.
+    pub fn prepared(id: Id, disk: Rc<dyn Disk>) -> Self {
+        Self { untouched: true, ..Self::new(id, disk) }
+    }
+
+    /// It has been in a slot.
+    pub fn touched(self) -> Self {
+        Self { untouched: false, ..self }
+    }
+
+    pub fn is_untouched(&self) -> bool {
+        self.untouched
     }
 
     fn meta(&self) -> SpareMeta {

@@ -53,7 +53,8 @@ impl RegionMap {
     /// Marks a region for absent members because its bytes are about to change outside a write.
     /// Durable on return.
     ///
-    /// # Errors If the members cannot be written.
+    /// # Errors
+    /// If the members cannot be written.
     pub async fn note_missed(&self, store: &dyn MapStore, region: u64) -> Result<(), MapError> {
         if self.absent.get() == 0 {
             return Ok(());
@@ -66,7 +67,8 @@ impl RegionMap {
     /// [`MapStore::write_page`] writes to; durable on return. Regions written until
     /// [`RegionMap::end_absence`] are still marked.
     ///
-    /// # Errors If the members cannot be written.
+    /// # Errors
+    /// If the members cannot be written.
     pub async fn rejoin_lane(&self, store: &dyn MapStore, lane: u8) -> Result<(), MapError> {
         self.begin_joining(lane);
         self.write_all(store).await

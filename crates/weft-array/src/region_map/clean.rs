@@ -25,7 +25,8 @@ impl RegionMap {
     /// periodically: a region is then clean one to two periods after its last write. Returns how
     /// many were cleaned.
     ///
-    /// # Errors If the members cannot be flushed or written.
+    /// # Errors
+    /// If the members cannot be flushed or written.
     pub async fn clean_idle(&self, store: &dyn MapStore) -> Result<usize, MapError> {
         let permit = self.cleaner.acquire(1).await;
         let quiet = self.quiet(|touched| !touched, usize::MAX);
@@ -38,7 +39,8 @@ impl RegionMap {
     /// Cleans all dirty regions without writes in flight, before the array is stopped. Returns how
     /// many were cleaned. Page writes that other operations had started have ended, too.
     ///
-    /// # Errors If the members cannot be flushed or written.
+    /// # Errors
+    /// If the members cannot be flushed or written.
     pub async fn clean_all(&self, store: &dyn MapStore) -> Result<usize, MapError> {
         let permit = self.cleaner.acquire(1).await;
         let quiet = self.quiet(|_| true, usize::MAX);
@@ -119,7 +121,8 @@ impl RegionMap {
     /// that need one, also those that did before, become stale in the lanes of `stale` (one bit
     /// each), because a resync writes without making its region dirty. Durable on return.
     ///
-    /// # Errors If the members cannot be written.
+    /// # Errors
+    /// If the members cannot be written.
     pub async fn resync_dirty(&self, store: &dyn MapStore, stale: u8) -> Result<(), MapError> {
         let is_open = |region: &u64| {
             let entry = self.entry(*region);
@@ -138,7 +141,8 @@ impl RegionMap {
     /// Makes every written region need a resync, and stale in the lanes of `stale`: after a crash
     /// of an array that keeps no dirty regions. Durable on return.
     ///
-    /// # Errors If the members cannot be written.
+    /// # Errors
+    /// If the members cannot be written.
     pub async fn resync_written(&self, store: &dyn MapStore, stale: u8) -> Result<(), MapError> {
         let written: Vec<u64> =
             (0..self.config.regions()).filter(|region| self.is_written(*region)).collect();
@@ -148,7 +152,8 @@ impl RegionMap {
 
     /// Marks regions for a resync, even while one is in progress. Durable on return.
     ///
-    /// # Errors If the members cannot be written.
+    /// # Errors
+    /// If the members cannot be written.
     pub async fn set_needs_resync(
         &self,
         store: &dyn MapStore,
@@ -169,7 +174,8 @@ impl RegionMap {
     /// Ends the resync of regions whose stripes all match: flushes, then clears the mark unless it
     /// was set again since [`RegionMap::resync_begins`].
     ///
-    /// # Errors If the members cannot be flushed or written.
+    /// # Errors
+    /// If the members cannot be flushed or written.
     pub async fn clear_resync(
         &self,
         store: &dyn MapStore,
@@ -207,7 +213,8 @@ impl RegionMap {
     /// array zeroes regions before their first write anyway ([`super::MapConfig::zero_first`]). A
     /// crash before the end leaves a region written, with those zeros or its old contents.
     ///
-    /// # Errors If the members cannot be flushed or written.
+    /// # Errors
+    /// If the members cannot be flushed or written.
     pub async fn mark_unwritten(
         &self,
         store: &dyn MapStore,

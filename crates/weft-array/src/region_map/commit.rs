@@ -124,7 +124,8 @@ impl RegionMap {
     /// Writes every page to every member again, for a disk that is about to become a member. The
     /// disk must already be among those that [`MapStore::write_page`] writes to.
     ///
-    /// # Errors If the members cannot be written.
+    /// # Errors
+    /// If the members cannot be written.
     pub async fn write_all(&self, store: &dyn MapStore) -> Result<(), MapError> {
         let count = self.pages.borrow().len();
         for page in self.pages.borrow_mut().iter_mut() {

@@ -154,7 +154,7 @@ impl RegionMap {
     /// with writes in progress that do not end before `patience` does. `logged` tells whether
     /// writes are logged.
     ///
-    /// # Errors If the members cannot be flushed or written.
+    /// # Errors
     /// If the members cannot be flushed or written.
     pub async fn finish_regions(
         &self,

@@ -54,7 +54,8 @@ impl RegionMap {
     /// written to every member that [`MapStore::write_page`] writes to, the replacement included.
     /// Durable on return. Must be called before the superblock names the slot as rebuilding.
     ///
-    /// # Errors If the members cannot be written.
+    /// # Errors
+    /// If the members cannot be written.
     pub async fn start_lane(&self, store: &dyn MapStore, lane: u8) -> Result<(), MapError> {
         self.end_lane(lane);
         self.end_absence(lane);
@@ -164,7 +165,8 @@ impl RegionMap {
     /// Makes a region stale again, because its contents on the replacement of `lane` may be wrong.
     /// Durable on return. The caller holds the lock of one of its stripes.
     ///
-    /// # Errors If the members cannot be written.
+    /// # Errors
+    /// If the members cannot be written.
     pub async fn make_stale(
         &self,
         store: &dyn MapStore,

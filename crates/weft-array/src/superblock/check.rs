@@ -40,7 +40,8 @@ const SOFTWARE_BYTES_MAX: usize = 128;
 /// part of URIs, log lines and terminal output, so only ASCII letters, digits and `-_.` are
 /// allowed.
 ///
-/// # Errors What is wrong, as a continuation of "the array's name".
+/// # Errors
+/// What is wrong, as a continuation of "the array's name".
 pub fn check_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(format!("must have 1 to {NAME_BYTES_MAX} characters"));

@@ -40,7 +40,8 @@ struct Needs {
 impl Superblock {
     /// Encodes the copy for member `self_id`, padded with zeros to 4 KiB.
     ///
-    /// # Errors [`SuperblockError::TooLarge`] if it does not fit the space of a copy,
+    /// # Errors
+    /// [`SuperblockError::TooLarge`] if it does not fit the space of a copy,
     /// [`SuperblockError::Impossible`] if no reader would accept it: such a copy must never
     /// overwrite a good one.
     pub fn encode(&self, self_id: Id) -> Result<Frozen, SuperblockError> {
@@ -72,9 +73,9 @@ impl Superblock {
 
     /// Decodes one copy.
     ///
-    /// # Errors If it was never written, is damaged or of another version, needs unknown features,
-    /// or describes an impossible array.
-    /// array that cannot be.
+    /// # Errors
+    /// If it was never written, is damaged or of another version, needs unknown features, or
+    /// describes an impossible array. array that cannot be.
     pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockError> {
         let damaged = |what: &str| SuperblockError::Damaged { what: what.to_owned() };
         let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| damaged("it is truncated"))?;

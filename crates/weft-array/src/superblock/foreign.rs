@@ -32,7 +32,8 @@ const FAR_BYTES: u64 = 4096;
 
 /// The first signature found on the disk, if any. A weft member is not foreign.
 ///
-/// # Errors If the disk cannot be read.
+/// # Errors
+/// If the disk cannot be read.
 pub async fn find_foreign(disk: &dyn Disk) -> Result<Option<Foreign>, DiskError> {
     let size = disk.info().size_bytes;
     let tail = (size & !4095).saturating_sub(TAIL_BYTES);

@@ -48,8 +48,9 @@ impl Copies {
 
 /// Reads a member's superblock: the newest valid copy. `None` if the disk is not a member.
 ///
-/// # Errors If the disk cannot be read; if it is a member whose label or both superblock copies are
-/// damaged; if its version or a feature that it needs is unknown.
+/// # Errors
+/// If the disk cannot be read; if it is a member whose label or both superblock copies are damaged;
+/// if its version or a feature that it needs is unknown.
 pub async fn read_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, SuperblockError> {
     match read_copies(disk).await? {
         Some(copies) => copies.newest().map(Some),
@@ -97,7 +98,8 @@ async fn read(disk: &dyn Disk, offset: u64, len: u64) -> Result<Buf, DiskError> 
 /// Writes the superblock of member `self_id`, to the copy selected by its sequence number, so that
 /// the previous copy survives a torn write. Durable on return.
 ///
-/// # Errors If it is too large for its space, or the disk fails.
+/// # Errors
+/// If it is too large for its space, or the disk fails.
 pub async fn write_superblock(
     disk: &dyn Disk,
     superblock: &Superblock,

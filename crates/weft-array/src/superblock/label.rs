@@ -76,7 +76,8 @@ impl Label {
 
     /// Decodes a label; `None` if the bytes are not a label.
     ///
-    /// # Errors If they are a label, but damaged or of an unknown version.
+    /// # Errors
+    /// If they are a label, but damaged or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, SuperblockError> {
         let Ok((raw, _)) = Raw::ref_from_prefix(bytes) else { return Ok(None) };
         let damaged = |what: &str| Err(SuperblockError::DamagedLabel { what: what.into() });

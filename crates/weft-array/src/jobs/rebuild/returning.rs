@@ -51,7 +51,8 @@ impl Inner {
     /// Takes `disk` back if it is a former member of this array in the state in which it left.
     /// Returns its slot; `None` if it has to be added like any other disk.
     ///
-    /// # Errors If it no longer fits the array.
+    /// # Errors
+    /// If it no longer fits the array.
     pub(crate) async fn take_back(&self, disk: &Rc<dyn Disk>) -> Result<Option<usize>, ArrayError> {
         let Some(own) = read_superblock(&**disk).await.ok().flatten() else { return Ok(None) };
         let left = may_return(&self.members.superblock.borrow(), &own);

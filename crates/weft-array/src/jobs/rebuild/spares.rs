@@ -72,7 +72,7 @@ impl Inner {
             self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
             self.empty_slot(slot);
             if how == Joining::New {
-                self.members.spares.push(spare);
+                self.members.spares.push(spare.touched());
             }
             self.jobs.stalled.set(true);
             return false;
