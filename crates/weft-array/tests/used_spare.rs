@@ -14,7 +14,6 @@ use common::disk::{Cells, Leave, Power, holding};
 use common::*;
 use futures_util::future::join_all;
 use weft_array::{Array, AssembleOptions, MemberState, ScrubMode, create};
-use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt};
 
 const SLOTS: usize = 5;
