@@ -10,10 +10,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weft_bench::CpuClock;
 use weft_disk::{Class, Disk, WriteOpts};
-use weft_rt::{Buf, Frozen};
-use weft_sim::model::measure::closed_loop;
-use weft_sim::model::{Command, catalog::MODELS};
-use weft_sim::{Contents, Model, ModelDisk, ModelOptions, Rng, lab_rt};
+use weft_model::measure::closed_loop;
+use weft_model::{Command, Contents, Model, ModelDisk, ModelOptions, catalog::MODELS};
+use weft_rt::{Buf, Frozen, Rng, Schedule, virtual_rt};
 
 const PAGE: u64 = 4096;
 const REQUESTS: u64 = 200_000;
@@ -37,7 +36,7 @@ fn bare(model: &Model, depth: u32) -> Duration {
 }
 
 fn disk(model: &Model, depth: u32, contents: Contents) -> Duration {
-    let rt = lab_rt();
+    let rt = virtual_rt(Schedule::Fifo);
     let options = ModelOptions { size_bytes: Some(SIZE), contents, ..ModelOptions::default() };
     let disk: Rc<dyn Disk> = ModelDisk::open(&rt, model, options);
     let data = Frozen::copy_from(&[7; 4096]);

@@ -7,7 +7,7 @@ use std::thread;
 use serde::Deserialize;
 use weft_code::{Code, CodeSpec};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
-use weft_sim::Model;
+use weft_model::Model;
 
 use crate::bench::Bed;
 use crate::figure::{Panel, TraceUsed};

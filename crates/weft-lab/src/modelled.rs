@@ -15,8 +15,8 @@ use weft_array::{
 };
 use weft_code::CodeSpec;
 use weft_disk::Disk;
+use weft_model::{Model, ModelDisk, ModelOptions};
 use weft_rt::{Buf, MILLISECOND, Nanos, Rt};
-use weft_sim::{Model, ModelDisk, ModelOptions};
 use weft_trace::replay::DiskTimes;
 
 use crate::bench::Target;

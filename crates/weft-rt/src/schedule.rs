@@ -20,6 +20,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use crate::Nanos;
+use crate::rng::{GOLDEN, finish, mix};
 use crate::waker::TaskId;
 
 /// How the next runnable task is chosen.
@@ -150,8 +151,8 @@ impl Drawn {
     }
 
     fn random(&self) -> u64 {
-        let state = self.state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.state.set(state);
+        let state = self.state.get();
+        self.state.set(state.wrapping_add(GOLDEN));
         mix(state)
     }
 }
@@ -161,13 +162,6 @@ impl Phase {
 
     /// The priority of a task in this phase.
     fn rank(&self, task: TaskId) -> u64 {
-        mix(self.salt ^ ((task.generation as u64) << 32 | task.slot as u64))
+        finish(self.salt ^ ((task.generation as u64) << 32 | task.slot as u64))
     }
-}
-
-/// The output function of SplitMix64.
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -10,10 +10,10 @@ use std::rc::Rc;
 
 use weft_array::Area;
 use weft_disk::{Class, Disk, DiskError, DiskOp, DoneFuture, Layer, ReadFuture, WriteOpts};
+use weft_rt::rng::mix;
 use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt};
 
 use crate::format::SUPERBLOCKS;
-use crate::rng::mix;
 use crate::violation::ViolationKind;
 
 /// Offsets in a page of the region map: the checksum, and the flags of the first region.

@@ -21,11 +21,10 @@ pub(crate) use hangs::Hangs;
 pub use latency::{Latency, Request, Uniform};
 use media::{Media, Payload};
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
-use weft_rt::{Buf, Frozen, Nanos};
+use weft_model::{Command, Model, Service, Station, Verb};
+use weft_rt::{Buf, Frozen, Nanos, Rng};
 
 use crate::format::SUPERBLOCKS;
-use crate::model::{Command, Model, Service, Station, Verb};
-use crate::rng::Rng;
 use crate::world::World;
 
 /// The contents and faults of a disk, which survive a crash. Clones share the same state;
@@ -149,7 +148,7 @@ impl Platter {
 
     /// The memory that the contents use, approximately.
     pub fn stored_bytes(&self) -> u64 {
-        self.0.borrow().media.pages() * crate::pages::PAGE
+        self.0.borrow().media.pages() * weft_model::PAGE
     }
 
     /// The number of sectors that a power cut could change now.

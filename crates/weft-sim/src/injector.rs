@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use weft_array::{ArrayError, Event, MemberState, ScrubMode};
 use weft_code::UnitSet;
-use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
+use weft_rt::{MILLISECOND, Nanos, Rng, Rt, SECOND};
 
 use crate::disk::{Hangs, Platter, Uniform};
 use crate::engine::Engine;
@@ -15,7 +15,6 @@ use crate::factory::DiskFactory;
 use crate::member::Member;
 use crate::membership::{is_only_active, must_have_stopped, must_have_stopped_without};
 use crate::report::Report;
-use crate::rng::Rng;
 use crate::setup::{Map, Policy, Setup};
 use crate::slots::Slots;
 use crate::violation::ViolationKind;

@@ -6,7 +6,6 @@
 //! same seed gives the same run, event for event; a failure names its seed.
 //!
 //! * [`sim_rt`]: the product's executor under virtual time ([`weft_rt::VirtualTime`]).
-//! * [`model`]: models of the speed of real disks.
 //! * [`disk`]: disks with contents, a volatile cache, and faults.
 //! * [`oracle`]: what each sector of a volume may hold, before and after a crash.
 //! * [`workload`]: clients that check every answer against the oracle.
@@ -22,13 +21,10 @@ mod format;
 mod injector;
 mod member;
 mod membership;
-pub mod model;
 pub mod oracle;
-mod pages;
 mod panics;
 mod policy;
 mod report;
-mod rng;
 mod run;
 mod setup;
 mod simulate;
@@ -39,12 +35,10 @@ pub mod workload;
 mod world;
 
 pub use canary::Canary;
-pub use clock::{lab_rt, sim_rt};
+pub use clock::sim_rt;
 pub use disk::{Faults, Latency, Platter, SimDisk, Uniform};
-pub use model::{Contents, Model, ModelDisk, ModelOptions, PluggedDisk};
 pub use oracle::Oracle;
 pub use report::{Failure, Options, Report, Scenario};
-pub use rng::Rng;
 pub use run::run;
 pub use setup::{DiskSetup, Policy, Setup, SetupFilter};
 pub use simulate::{Outcome, Simulation, every_cut, shrink, simulate};

@@ -2,8 +2,7 @@
 //! end, zones are dropped and pools fill up all the time.
 
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
-
-use crate::rng::Rng;
+use weft_rt::Rng;
 
 /// Draws a valid policy.
 pub(crate) fn draw(rng: &mut Rng) -> RebuildPolicy {

@@ -2,9 +2,9 @@
 
 use weft_code::{Code, CodeSpec, Copies, UnitSet};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
+use weft_rt::Rng;
 
 use crate::format::METADATA_BYTES;
-use crate::rng::Rng;
 use crate::workload::Load;
 
 /// How the array makes itself consistent after a crash.

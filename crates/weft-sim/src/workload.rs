@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use weft_rt::{Buf, MILLISECOND, Task};
+use weft_rt::rng::mix;
+use weft_rt::{Buf, MILLISECOND, Rng, Task};
 
 use crate::oracle::{Kind, Oracle, Writing};
-use crate::rng::{Rng, mix};
 use crate::violation::{Violation, ViolationKind};
 use crate::volume::Volume;
 use crate::world::World;

@@ -15,10 +15,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 
+use weft_rt::rng::mix;
 use weft_rt::sync::Notify;
-use weft_rt::{Nanos, Rt};
-
-use crate::rng::{Rng, mix};
+use weft_rt::{Nanos, Rng, Rt};
 
 /// Events kept per run; older ones are dropped.
 const EVENTS_MAX: usize = 60_000;

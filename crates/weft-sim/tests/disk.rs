@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use weft_disk::{Class, Disk, DiskErrorKind, WriteOpts};
-use weft_rt::{Buf, Frozen, Rt};
-use weft_sim::{Model, ModelDisk, ModelOptions, Platter, SimDisk, World, lab_rt, sim_rt};
+use weft_model::{Model, ModelDisk, ModelOptions};
+use weft_rt::{Buf, Frozen, Rt, Schedule, virtual_rt};
+use weft_sim::{Platter, SimDisk, World, sim_rt};
 
 const SIZE: u64 = 64 * 1024;
 
@@ -176,14 +177,14 @@ fn with_a_model_it_has_the_products_times_and_still_loses_power() {
         }
         disk.flush().await.expect("flushed");
     };
-    let rt = lab_rt();
+    let rt = virtual_rt(Schedule::Fifo);
     let options = ModelOptions { size_bytes: Some(size), ..ModelOptions::default() };
     rt.block_on(work(ModelDisk::open(&rt, model, options)));
     let product = rt.now();
 
     let (mut kept, cuts) = (0, 40);
     for seed in 0..cuts {
-        let rt = lab_rt();
+        let rt = virtual_rt(Schedule::Fifo);
         let world = World::new(&rt, seed);
         let platter = Platter::new(0, size, 512, world.rng(1));
         platter.set_model(*model);

@@ -5,11 +5,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use weft_disk::{Class, Disk, WriteOpts};
-use weft_rt::{Buf, Frozen, Rt};
+use weft_rt::{Buf, Frozen, Rng, Rt};
 use weft_sim::oracle::Oracle;
 use weft_sim::volume::{Volume, VolumeFuture};
 use weft_sim::workload::{ClientHarness, Load};
-use weft_sim::{Platter, Rng, SimDisk, World, sim_rt};
+use weft_sim::{Platter, SimDisk, World, sim_rt};
 
 const SIZE: u64 = 256 * 1024;
 

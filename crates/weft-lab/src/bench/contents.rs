@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use weft_rt::rng::mix;
 use weft_rt::{Buf, Frozen};
 
 /// Bytes of a block.
@@ -26,9 +27,7 @@ impl Contents {
     }
 
     fn word(&self, block: u64, version: u32) -> [u8; 8] {
-        let z = block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.seed ^ (u64::from(version) << 40);
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (z ^ (z >> 27)).to_le_bytes()
+        (mix(block ^ (u64::from(version) << 40)) ^ self.seed).to_le_bytes()
     }
 
     /// The current contents of `len` bytes at `offset`, whole blocks.

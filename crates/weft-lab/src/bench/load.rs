@@ -8,9 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use serde::Deserialize;
-use weft_rt::{Buf, Nanos, SECOND};
-use weft_sim::Rng;
-use weft_sim::model::DiskStats;
+use weft_model::DiskStats;
+use weft_rt::{Buf, Nanos, Rng, SECOND};
 
 use super::{Bench, text};
 

@@ -17,10 +17,9 @@ use weft_array::{
 };
 use weft_code::CodeSpec;
 use weft_disk::Disk;
+use weft_model::{DiskStats, Model, ModelDisk, ModelOptions};
 use weft_rt::sync::Semaphore;
-use weft_rt::{MILLISECOND, Rt};
-use weft_sim::model::DiskStats;
-use weft_sim::{Model, ModelDisk, ModelOptions, lab_rt};
+use weft_rt::{MILLISECOND, Rt, Schedule, virtual_rt};
 
 pub(crate) use contents::Contents;
 pub(crate) use load::{Access, Ended, Load};
@@ -77,7 +76,7 @@ pub(crate) fn on_bench<T: 'static, F>(
 where
     F: Future<Output = Result<T, String>> + 'static,
 {
-    let (rt, setup) = (lab_rt(), setup.clone());
+    let (rt, setup) = (virtual_rt(Schedule::Fifo), setup.clone());
     rt.clone().block_on(async move {
         let bench = Rc::new(Bench::build(&rt, setup).await?);
         let result = work(bench.clone()).await?;

@@ -16,8 +16,8 @@ use weft_array::{
     Array, AssembleOptions, Consistency, CreateOptions, RebuildCounts, RebuildPolicy, create,
 };
 use weft_disk::{Class, Disk, Layer, ReadFuture};
-use weft_rt::{Buf, Nanos, Rt, SECOND};
-use weft_sim::{ModelDisk, lab_rt};
+use weft_model::ModelDisk;
+use weft_rt::{Buf, Nanos, Rt, SECOND, Schedule, virtual_rt};
 use weft_trace::Record;
 use weft_trace::replay::{
     AddressMap, Fit, Latency, Live, Options, Outcome, Pace, Point, Speed, Verify, Volumes, run,
@@ -62,7 +62,8 @@ pub(crate) struct Recovered {
 
 /// Recovers an array from the loss of member #0.
 pub(crate) fn recover(recovery: &Recovery, records: &[Record]) -> Result<Recovered, String> {
-    let (rt, recovery, records) = (lab_rt(), recovery.clone(), Rc::<[Record]>::from(records));
+    let (rt, recovery, records) =
+        (virtual_rt(Schedule::Fifo), recovery.clone(), Rc::<[Record]>::from(records));
     rt.clone().block_on(async move {
         let bench = Written::new(&rt, &recovery.setup).await?;
         bench.recover(&recovery, records).await

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use weft_code::{CodeSpec, sets};
-use weft_sim::model::DiskStats;
+use weft_model::DiskStats;
 
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};

@@ -12,8 +12,7 @@ use std::convert::Infallible;
 
 use serde::Deserialize;
 use weft_code::CodeSpec;
-use weft_rt::Rt;
-use weft_sim::lab_rt;
+use weft_rt::{Rt, Schedule, virtual_rt};
 use weft_trace::Record;
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Volumes};
 
@@ -146,7 +145,7 @@ impl Parameters {
         let part = records.len() / usize::try_from(lab.options.divide).unwrap_or(1);
         let records = records[..part.max(1)].to_vec();
         let (repair, bytes_s) = (cell.repair, cell.array.mb_s << 20);
-        let rt = lab_rt();
+        let rt = virtual_rt(Schedule::Fifo);
         rt.clone().block_on(async move {
             let array = ModelledArray::open(&rt, setup).await.map_err(|e| e.to_string())?;
             if let Some(repair) = repair {

@@ -12,8 +12,8 @@
 use serde::Deserialize;
 use weft_array::RebuildPolicy;
 use weft_code::CodeSpec;
+use weft_model::Model;
 use weft_rt::{MILLISECOND, SECOND};
-use weft_sim::Model;
 use weft_trace::Record;
 
 use super::trace::Trace;

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use weft_code::{Code, UnitSet, sets};
 use weft_layout::Layout;
+use weft_rt::rng::{GOLDEN, finish};
 
 /// All sets are tried up to this number of sets times stripes.
 const WORK_MAX: u64 = 20_000_000;
@@ -111,10 +112,8 @@ impl SplitMix {
     fn set(&mut self, slots: usize, size: usize) -> UnitSet {
         let mut set = UnitSet::EMPTY;
         while set.len() < size {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            let slot = (u128::from(z ^ (z >> 31)) * slots as u128) >> 64;
+            self.0 = self.0.wrapping_add(GOLDEN);
+            let slot = (u128::from(finish(self.0)) * slots as u128) >> 64;
             set.insert(usize::try_from(slot).expect("below slots"));
         }
         set

@@ -8,8 +8,8 @@ use weft_array::{
     create,
 };
 use weft_disk::{Class, Disk, DoneFuture, Layer, ReadFuture, WriteOpts};
-use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
-use weft_sim::{Model, ModelDisk, ModelOptions, PluggedDisk, lab_rt};
+use weft_model::{Model, ModelDisk, ModelOptions, PluggedDisk};
+use weft_rt::{Buf, Frozen, MILLISECOND, Rt, Schedule, virtual_rt};
 
 use super::{Case, Counts, DISK, UNIT_KIB};
 
@@ -95,7 +95,7 @@ impl Layer for Counting {
 
 /// Fills an array, fails slot 0, adds a spare, and counts until all is whole again.
 pub fn rebuild(case: &Case) -> Rebuilt {
-    let rt = lab_rt();
+    let rt = virtual_rt(Schedule::Fifo);
     let (code, slots) = (case.code.parse().expect("a code"), case.slots);
     let mirror = matches!(case.code, "raid1" | "raid10");
     rt.clone().block_on(async move {

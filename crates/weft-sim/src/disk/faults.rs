@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use weft_disk::{DISK_TIMEOUT, DiskOp};
-use weft_rt::Nanos;
-
-use crate::rng::Rng;
+use weft_rt::{Nanos, Rng};
 
 /// The present and pending faults of a disk.
 #[derive(Debug, Clone, Default)]

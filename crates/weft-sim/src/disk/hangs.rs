@@ -5,10 +5,9 @@
 //! or of all disks may hang, and so may single operations of any kind; some hang until the power is
 //! cut. Disks may also complete operations at the same instants, as behind one controller.
 
-use weft_rt::{MICROSECOND, MILLISECOND, Nanos, SECOND};
+use weft_rt::{MICROSECOND, MILLISECOND, Nanos, Rng, SECOND};
 
 use crate::format::SUPERBLOCKS;
-use crate::rng::Rng;
 
 /// An operation that hangs for good gets its power cut after at most this time.
 const PATIENCE: Nanos = 4 * SECOND;

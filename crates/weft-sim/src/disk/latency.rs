@@ -1,9 +1,7 @@
 //! Latency of a disk. A model sees each operation as it starts; concurrent operations overtake each
 //! other because their delays differ.
 
-use weft_rt::{MICROSECOND, MILLISECOND, Nanos};
-
-use crate::rng::Rng;
+use weft_rt::{MICROSECOND, MILLISECOND, Nanos, Rng};
 
 /// An operation, as a latency model sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

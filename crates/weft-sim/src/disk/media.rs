@@ -10,10 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use weft_rt::Frozen;
-
-use crate::pages::Pages;
-use crate::rng::{Rng, mix};
+use weft_model::Pages;
+use weft_rt::rng::mix;
+use weft_rt::{Frozen, Rng};
 
 /// The contents of one sector, as part of the write that stored it.
 #[derive(Debug, Clone)]

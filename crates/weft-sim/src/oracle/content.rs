@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::rng::mix;
+use weft_rt::rng::mix;
 
 /// The number of a write, with the kind of its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weft_disk::Disk;
-use weft_rt::Rt;
+use weft_rt::{Rng, Rt};
 
 use crate::disk::{Hangs, SimDisk};
 use crate::engine::Engine;
@@ -14,7 +14,6 @@ use crate::member::Member;
 use crate::membership;
 use crate::oracle::Tick;
 use crate::report::{Failure, Options, Report};
-use crate::rng::Rng;
 use crate::setup::{Map, Setup};
 use crate::slots::Slots;
 use crate::violation::Violation;

@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use weft_code::UnitSet;
+use weft_rt::Rng;
 
 use super::state::Run;
 use crate::membership::superblock_of;
 use crate::oracle::Oracle;
-use crate::rng::Rng;
 use crate::setup::{Map, Policy};
 use crate::slots::Slots;
 

@@ -4,26 +4,21 @@
 //! which would make a seed's requests differ too. These use only additions, multiplications and
 //! divisions, which IEEE 754 defines exactly; their error is below 10⁻¹⁴.
 
-/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+use weft_rt::rng::{GOLDEN, finish, mix};
+
+/// SplitMix64, as [`weft_rt::Rng`], with draws that are uniform for every bound.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng(u64);
-
-/// A bijection of 64 bits in which every input bit moves every output bit.
-pub(crate) const fn mix(z: u64) -> u64 {
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 impl Rng {
     /// A generator of its own for each `purpose`, so that a change in one leaves the others alone.
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
-        Self(mix(seed ^ mix(purpose.wrapping_add(0x9e37_79b9_7f4a_7c15))))
+        Self(finish(seed ^ mix(purpose)))
     }
 
     pub(crate) fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0 = self.0.wrapping_add(GOLDEN);
+        finish(self.0)
     }
 
     /// A number below `bound`; 0 if that is 0.
@@ -104,7 +99,7 @@ pub(crate) fn scatter(number: u64, count: u64, key: u64) -> u64 {
     loop {
         let (mut left, mut right) = (number >> bits, number & mask);
         for round in 0..4 {
-            let f = mix(right ^ mix(key.wrapping_add(round))) & mask;
+            let f = finish(right ^ finish(key.wrapping_add(round))) & mask;
             (left, right) = (right, left ^ f);
         }
         number = left << bits | right;

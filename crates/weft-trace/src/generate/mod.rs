@@ -19,7 +19,6 @@ mod math;
 mod named;
 
 use crate::record::{Op, Record};
-pub(crate) use math::mix;
 use math::{Rng, Zipf, scatter, to_u64};
 
 pub use looped::Looped;

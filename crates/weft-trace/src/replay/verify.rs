@@ -18,7 +18,8 @@ use std::collections::hash_map::Entry as Slot;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
-use crate::generate::mix;
+use weft_rt::rng::mix;
+
 use crate::replay::stamp::{self, Found};
 
 /// Number of descriptions of wrong blocks that are kept.

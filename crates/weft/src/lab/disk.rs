@@ -8,11 +8,10 @@ use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use weft_disk::Disk;
+use weft_model::catalog::MODELS;
+use weft_model::measure::validate;
+use weft_model::{Contents, DiskStats, Model, ModelDisk, ModelOptions, UnknownModel};
 use weft_nbd::{Export, Server, ServerConfig};
-use weft_sim::model::catalog::MODELS;
-use weft_sim::model::measure::validate;
-use weft_sim::model::{DiskStats, UnknownModel};
-use weft_sim::{Contents, Model, ModelDisk, ModelOptions};
 
 use crate::cli::LabDiskArgs;
 use crate::daemon::{log, refuse_remote};

@@ -5,9 +5,8 @@ use std::rc::Rc;
 use weft_code::CodeSpec;
 use weft_disk::Disk as _;
 use weft_lab::modelled::{ArraySetup, ModelledArray, ModelledError};
-use weft_rt::{Nanos, Rt};
-use weft_sim::model::UnknownModel;
-use weft_sim::{Model, ModelDisk, ModelOptions, lab_rt};
+use weft_model::{Model, ModelDisk, ModelOptions, UnknownModel};
+use weft_rt::{Nanos, Rt, Schedule, virtual_rt};
 use weft_trace::replay::{DiskTimes, Live};
 
 use super::{Replay, Replayed};
@@ -66,7 +65,7 @@ impl Modelled {
 
     /// Replays requests to it.
     pub fn run(self, replay: Replay) -> Result<Replayed, Failure> {
-        let rt = lab_rt();
+        let rt = virtual_rt(Schedule::Fifo);
         rt.clone().block_on(async move {
             match self.array.clone() {
                 Some(setup) => self.to_array(&rt, setup, replay).await,

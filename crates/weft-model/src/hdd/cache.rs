@@ -253,7 +253,7 @@ impl Dirty {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Rng;
+    use weft_rt::Rng;
 
     /// Compares with a set of sectors.
     #[test]

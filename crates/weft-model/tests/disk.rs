@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_disk::{Class, Disk, DiskErrorKind, RamDisk, WriteOpts};
-use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt};
-use weft_sim::model::catalog::MODELS;
-use weft_sim::model::{Command, DiskStats, Done, Kind, Mechanism, Verb};
-use weft_sim::{Contents, Model, ModelDisk, ModelOptions, Rng, lab_rt};
+use weft_model::catalog::MODELS;
+use weft_model::{
+    Command, Contents, DiskStats, Done, Kind, Mechanism, Model, ModelDisk, ModelOptions, Verb,
+};
+use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rng, Rt, Schedule, virtual_rt};
 
 const PAGE: u64 = 4096;
 
@@ -69,9 +70,9 @@ fn exercise(rt: &Rt, disk: Rc<dyn Disk>) -> Nanos {
 #[test]
 fn every_model_gives_back_what_was_written() {
     for model in &MODELS {
-        let rt = lab_rt();
+        let rt = virtual_rt(Schedule::Fifo);
         exercise(&rt, ModelDisk::open(&rt, model, small(Contents::Kept)));
-        let rt = lab_rt();
+        let rt = virtual_rt(Schedule::Fifo);
         let below = Rc::new(RamDisk::new("ram", 32 << 20, model.sector_bytes));
         let disk = ModelDisk::open(&rt, model, small(Contents::On(below)));
         assert_eq!(disk.info().size_bytes, 32 << 20);
@@ -83,7 +84,7 @@ fn every_model_gives_back_what_was_written() {
 fn the_same_requests_take_the_same_time_to_the_nanosecond() {
     for model in &MODELS {
         let run = || {
-            let rt = lab_rt();
+            let rt = virtual_rt(Schedule::Fifo);
             let disk = ModelDisk::open(&rt, model, small(Contents::Kept));
             (exercise(&rt, disk.clone()), disk.stats())
         };
@@ -95,7 +96,7 @@ fn the_same_requests_take_the_same_time_to_the_nanosecond() {
 
 #[test]
 fn what_is_not_kept_reads_as_zeros() {
-    let rt = lab_rt();
+    let rt = virtual_rt(Schedule::Fifo);
     let disk = ModelDisk::open(&rt, model("wd10eals"), small(Contents::KeptBelow(PAGE + 512)));
     let read = {
         let disk = disk.clone();
@@ -115,7 +116,7 @@ fn what_is_not_kept_reads_as_zeros() {
 
 #[test]
 fn requests_outside_are_refused_and_take_no_time() {
-    let rt = lab_rt();
+    let rt = virtual_rt(Schedule::Fifo);
     let disk = ModelDisk::open(&rt, model("exos-x20"), small(Contents::Kept));
     let requests = disk.clone();
     rt.block_on(async move {
@@ -136,7 +137,7 @@ fn requests_outside_are_refused_and_take_no_time() {
 #[test]
 fn the_accounts_are_those_of_the_callers() {
     for model in &MODELS {
-        let rt = lab_rt();
+        let rt = virtual_rt(Schedule::Fifo);
         let disk = ModelDisk::open(&rt, model, small(Contents::Kept));
         let seen = Rc::new(RefCell::new((0_u64, 0_u64)));
         let clients = (0..4_u64).map(|client| {
@@ -178,7 +179,7 @@ fn the_accounts_are_those_of_the_callers() {
 
 #[test]
 fn a_request_that_nobody_waits_for_is_carried_out() {
-    let rt = lab_rt();
+    let rt = virtual_rt(Schedule::Fifo);
     let disk = ModelDisk::open(&rt, model("st3300831as"), small(Contents::Kept));
     let (requests, clock) = (disk.clone(), rt.clone());
     rt.block_on(async move {

@@ -1,7 +1,7 @@
 //! Samsung SSD 990 Pro, 2 TB: a current NVMe disk.
 
-use super::super::product::{Kind, Measure, Model, Sheet};
-use super::super::ssd::SsdSpec;
+use crate::product::{Kind, Measure, Model, Sheet};
+use crate::ssd::SsdSpec;
 
 pub(super) const MODEL: Model = Model {
     name: "990pro-2t",

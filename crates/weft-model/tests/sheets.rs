@@ -1,7 +1,7 @@
 //! Each model does what its product's data sheet says.
 
-use weft_sim::model::catalog::MODELS;
-use weft_sim::model::measure::validate;
+use weft_model::catalog::MODELS;
+use weft_model::measure::validate;
 
 #[test]
 fn every_model_meets_its_data_sheet() {

@@ -16,8 +16,8 @@
 //!
 //! The number of sectors per track follows from the rate that the data sheet states.
 
-use super::super::number::{Divisor, MS, fraction, whole};
 use super::spec::HddSpec;
+use crate::number::{Divisor, MS, fraction, whole};
 
 /// Skews contain this much extra time, so that rounding never costs a revolution.
 const SKEW_SPARE_MS: f64 = 0.02;
@@ -163,7 +163,7 @@ impl Geometry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Kind, catalog};
+    use crate::{Kind, catalog};
 
     fn geometries() -> Vec<(Geometry, u64, HddSpec)> {
         let hdds = catalog::MODELS.iter().filter_map(|model| match model.kind {

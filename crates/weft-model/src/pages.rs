@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Bytes of a page.
-pub(crate) const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 const PAGE_LEN: usize = 4096;
 /// Pages of a chunk.
 const CHUNK: u64 = 256;
@@ -15,7 +15,7 @@ type Page = Rc<[u8; PAGE_LEN]>;
 /// The contents of a disk; pages that were never written read as zeros. Adjacent pages are grouped
 /// in chunks, so that lookups in a small disk are short and a clone costs one pointer per chunk.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pages {
+pub struct Pages {
     chunks: BTreeMap<u64, Rc<[Option<Page>; CHUNK_LEN]>>,
     count: u64,
 }
@@ -63,7 +63,7 @@ impl Pages {
     }
 
     /// Fills `out` from `offset`.
-    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
         Self::parts(offset, out.len(), |page, start, part| {
             let len = part.len();
             match self.page(page) {
@@ -75,14 +75,14 @@ impl Pages {
 
     /// Stores `data` at `offset`. Zeros allocate a page like any other bytes: that is how members
     /// of an array reserve space.
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
         Self::parts(offset, data.len(), |page, start, part| {
             self.page_mut(page)[start..start + part.len()].copy_from_slice(&data[part]);
         });
     }
 
     /// Stores `data` at `offset`, and frees pages that become all zeros.
-    pub(crate) fn write_sparse(&mut self, offset: u64, data: &[u8]) {
+    pub fn write_sparse(&mut self, offset: u64, data: &[u8]) {
         Self::parts(offset, data.len(), |page, start, part| {
             let data = &data[part];
             if data.len() == PAGE_LEN && data == [0; PAGE_LEN] {
@@ -94,7 +94,7 @@ impl Pages {
     }
 
     /// Stores zeros, and frees pages that become all zeros.
-    pub(crate) fn zero(&mut self, offset: u64, len: u64) {
+    pub fn zero(&mut self, offset: u64, len: u64) {
         let len = usize::try_from(len).expect("a modelled range fits the address space");
         Self::parts(offset, len, |page, start, part| {
             if part.len() == PAGE_LEN {
@@ -106,17 +106,17 @@ impl Pages {
     }
 
     /// Number of allocated pages.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.count
     }
 
     /// The memory that they use, approximately.
-    pub(crate) fn stored_bytes(&self) -> u64 {
+    pub fn stored_bytes(&self) -> u64 {
         self.count() * PAGE
     }
 
     /// Whether all pages of the range are allocated.
-    pub(crate) fn covers(&self, offset: u64, len: u64) -> bool {
+    pub fn covers(&self, offset: u64, len: u64) -> bool {
         (offset / PAGE..(offset + len).div_ceil(PAGE)).all(|page| self.page(page).is_some())
     }
 }

@@ -1,7 +1,7 @@
 //! The modelled products, one file each.
 //!
 //! Each file names its source and says which values are *inferred*: chosen so that the model
-//! reproduces the stated figures, or typical of such disks. [`super::measure::validate`] compares
+//! reproduces the stated figures, or typical of such disks. [`crate::measure::validate`] compares
 //! the model with the data sheet.
 
 mod atlas_v;
@@ -12,7 +12,7 @@ mod st3146807fc;
 mod st3300831as;
 mod wd10eals;
 
-use super::product::Model;
+use crate::product::Model;
 
 /// All products.
 pub static MODELS: [Model; 7] = [

@@ -1,19 +1,27 @@
-//! The source of randomness. Everything random in a run is drawn from generators forked from the
-//! run's seed, so that the seed reproduces the run.
+//! Random numbers from a seed. Everything random in a simulated run is drawn from generators forked
+//! from the run's seed, so that the seed reproduces the run.
+
+/// The increment of SplitMix64: 2^64 divided by the golden ratio.
+pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// One mixing step: a bijection of 64 bits in which every input bit moves every output bit.
+#[inline]
+pub const fn mix(z: u64) -> u64 {
+    finish(z.wrapping_add(GOLDEN))
+}
+
+/// The output function of SplitMix64.
+#[inline]
+pub const fn finish(z: u64) -> u64 {
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014): small,
 /// fast, and good enough for drawing scenarios.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
-
-/// One mixing step: a bijection of 64 bits in which every input bit moves every output bit.
-#[inline]
-pub(crate) const fn mix(z: u64) -> u64 {
-    let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 impl Rng {
     /// A generator for `seed`.
@@ -30,7 +38,7 @@ impl Rng {
 
     /// 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
     }
 

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::command::Mechanism;
-use super::hdd::{Hdd, HddSpec};
-use super::ssd::{Ssd, SsdSpec};
+use crate::command::Mechanism;
+use crate::hdd::{Hdd, HddSpec};
+use crate::ssd::{Ssd, SsdSpec};
 
 /// A figure of a data sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

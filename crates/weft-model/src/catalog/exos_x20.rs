@@ -1,7 +1,7 @@
 //! Seagate Exos X20, 20 TB: a current disk of data centres.
 
-use super::super::hdd::{HddSpec, SeekSpec};
-use super::super::product::{Kind, Measure, Model, Sheet};
+use crate::hdd::{HddSpec, SeekSpec};
+use crate::product::{Kind, Measure, Model, Sheet};
 
 pub(super) const MODEL: Model = Model {
     name: "exos-x20",

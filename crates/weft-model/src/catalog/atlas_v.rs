@@ -1,7 +1,7 @@
 //! Quantum Atlas V, 9.1 GB, Ultra160 SCSI: the disks of the file RAID paper.
 
-use super::super::hdd::{HddSpec, SeekSpec};
-use super::super::product::{Kind, Measure, Model, Sheet};
+use crate::hdd::{HddSpec, SeekSpec};
+use crate::product::{Kind, Measure, Model, Sheet};
 
 pub(super) const MODEL: Model = Model {
     name: "atlas-v",

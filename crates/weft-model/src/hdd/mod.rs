@@ -41,9 +41,9 @@ use seek::SeekCurve;
 pub use spec::{HddSpec, SeekSpec};
 use weft_rt::Nanos;
 
-use super::command::{Command, Done, Mechanism, Verb, Work};
-use super::gate::{Arrival, Gate};
-use super::number::{MS, US, fraction, instant, ns_per_byte, whole};
+use crate::command::{Command, Done, Mechanism, Verb, Work};
+use crate::gate::{Arrival, Gate};
+use crate::number::{MS, US, fraction, instant, ns_per_byte, whole};
 
 /// How many dirty ranges are considered for the next write. With more, random writes would be
 /// faster than data sheets say; with this many, the Exos X20 reaches the 550 per second that its
@@ -123,7 +123,7 @@ impl Hdd {
         Self {
             curve: SeekCurve::new(spec.seek, geometry.cylinders),
             byte_ns: ns_per_byte(spec.interface_mb_s),
-            phase: (crate::rng::mix(seed) >> 12) as f64 / (1_u64 << 52) as f64,
+            phase: (weft_rt::rng::mix(seed) >> 12) as f64 / (1_u64 << 52) as f64,
             gate: Gate::new(spec.queue_depth, true),
             queue: Vec::new(),
             access: None,

@@ -28,11 +28,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use weft_rt::Nanos;
+use weft_rt::rng::mix;
 
-use super::command::{Command, Done, Mechanism, Verb, Work};
-use super::gate::{Arrival, Gate};
-use super::number::{US, instant, ns_per_byte, whole};
-use crate::rng::mix;
+use crate::command::{Command, Done, Mechanism, Verb, Work};
+use crate::gate::{Arrival, Gate};
+use crate::number::{US, instant, ns_per_byte, whole};
 
 /// The parameters of a solid-state disk. Rates are in millions of bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]

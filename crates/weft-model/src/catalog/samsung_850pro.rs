@@ -1,7 +1,7 @@
 //! Samsung SSD 850 Pro, 256 GB: the disks of the DRC paper.
 
-use super::super::product::{Kind, Measure, Model, Sheet};
-use super::super::ssd::SsdSpec;
+use crate::product::{Kind, Measure, Model, Sheet};
+use crate::ssd::SsdSpec;
 
 pub(super) const MODEL: Model = Model {
     name: "850pro-256g",

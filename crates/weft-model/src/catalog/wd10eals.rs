@@ -1,7 +1,7 @@
 //! Western Digital Caviar Blue, 1 TB: the disks of the VDF paper.
 
-use super::super::hdd::{HddSpec, SeekSpec};
-use super::super::product::{Kind, Measure, Model, Sheet};
+use crate::hdd::{HddSpec, SeekSpec};
+use crate::product::{Kind, Measure, Model, Sheet};
 
 pub(super) const MODEL: Model = Model {
     name: "wd10eals",

@@ -15,8 +15,8 @@
 //! whose distances have the density 2(1 − x). The ratio (A − t)/(F − t) falls from 8/15 for c = 1
 //! to 1/3 for c → 0, so bisection finds c from A.
 
-use super::super::number::MS;
 use super::spec::SeekSpec;
+use crate::number::MS;
 
 /// Seek times in nanoseconds.
 #[derive(Debug, Clone, Copy)]

@@ -2,9 +2,9 @@
 
 use weft_rt::Nanos;
 
-use super::command::{Command, Verb, Work};
+use crate::command::{Command, Verb, Work};
 
-/// Counters since the disk was opened or since [`super::ModelDisk::reset_stats`].
+/// Counters since the disk was opened or since [`crate::ModelDisk::reset_stats`].
 ///
 /// They correspond to `/proc/diskstats`: a request counts when it completes, `busy_ns` is the time
 /// in which at least one request was in flight (`io_ticks`), and `depth_ns` is that time weighted

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use weft_rt::Nanos;
 
-use super::command::{Command, Verb};
+use crate::command::{Command, Verb};
 
 /// A command, with its time of arrival.
 #[derive(Debug, Clone, Copy)]

@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker};
 
 use weft_rt::{Nanos, Rt};
 
-use super::command::{Command, Done, Mechanism};
-use super::stats::{Accounts, DiskStats};
+use crate::command::{Command, Done, Mechanism};
+use crate::stats::{Accounts, DiskStats};
 
 /// A submitted command, until its caller has learned of its completion.
 #[derive(Debug)]

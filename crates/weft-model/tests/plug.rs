@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_disk::{Class, Disk, Fault, FaultDisk, WriteOpts};
-use weft_rt::{Buf, Frozen};
-use weft_sim::model::plug::Joined;
-use weft_sim::{Model, ModelDisk, ModelOptions, PluggedDisk, Rng, lab_rt};
+use weft_model::plug::Joined;
+use weft_model::{Model, ModelDisk, ModelOptions, PluggedDisk};
+use weft_rt::{Buf, Frozen, Rng, Schedule, virtual_rt};
 
 const PAGE: u64 = 4096;
 
@@ -24,7 +24,7 @@ fn page(tag: u64) -> Frozen {
 
 #[test]
 fn neighbours_of_one_moment_become_one_request() {
-    let rt = lab_rt();
+    let rt = virtual_rt(Schedule::Fifo);
     let model = disk(&rt);
     let plug = Rc::new(PluggedDisk::new(&rt, model.clone()));
     let below = model.clone();
@@ -60,7 +60,7 @@ fn neighbours_of_one_moment_become_one_request() {
 
 #[test]
 fn clients_read_what_they_wrote() {
-    let rt = lab_rt();
+    let rt = virtual_rt(Schedule::Fifo);
     let plug = Rc::new(PluggedDisk::new(&rt, disk(&rt)));
     let disk = plug.clone();
     rt.block_on(async move {
@@ -93,7 +93,7 @@ fn clients_read_what_they_wrote() {
 
 #[test]
 fn an_error_hits_only_whom_it_concerns() {
-    let rt = lab_rt();
+    let rt = virtual_rt(Schedule::Fifo);
     let (faulty, faults) = FaultDisk::new(&rt, disk(&rt));
     let plug = PluggedDisk::new(&rt, Rc::new(faulty));
     rt.block_on(async move {

@@ -1,7 +1,7 @@
 //! Seagate Barracuda 7200.8, 300 GB, Serial ATA with NCQ: the disks of the PRO paper.
 
-use super::super::hdd::{HddSpec, SeekSpec};
-use super::super::product::{Kind, Measure, Model, Sheet};
+use crate::hdd::{HddSpec, SeekSpec};
+use crate::product::{Kind, Measure, Model, Sheet};
 
 pub(super) const MODEL: Model = Model {
     name: "st3300831as",

@@ -1,10 +1,9 @@
 //! Measures the figures of a data sheet on a model alone, without executor or contents.
 
-use weft_rt::Nanos;
+use weft_rt::{Nanos, Rng};
 
-use super::command::{Command, Done, Mechanism, Work};
-use super::product::{Kind, Measure, Model, Sheet};
-use crate::rng::Rng;
+use crate::command::{Command, Done, Mechanism, Work};
+use crate::product::{Kind, Measure, Model, Sheet};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

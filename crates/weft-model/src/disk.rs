@@ -6,8 +6,8 @@
 //! need only times can do without contents.
 //!
 //! It has no faults of its own. To fail requests, put [`weft_disk::FaultDisk`] in front of it.
-//! Disks that lose unflushed data in a power cut are [`crate::SimDisk`]s, which can use a model's
-//! timing ([`crate::Platter::set_model`]).
+//! Disks that lose unflushed data in a power cut are in the crash simulator (weft-sim), which can
+//! use a model's timing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,11 +16,11 @@ use futures_util::future::join;
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, Rt};
 
-use super::command::{Command, Verb};
-use super::product::Model;
-use super::station::Station;
-use super::stats::DiskStats;
+use crate::command::{Command, Verb};
 use crate::pages::Pages;
+use crate::product::Model;
+use crate::station::Station;
+use crate::stats::DiskStats;
 
 /// Which contents are stored.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Seagate Cheetah 10K.6, 146.8 GB, Fibre Channel: the disks of the ALV paper.
 
-use super::super::hdd::{HddSpec, SeekSpec};
-use super::super::product::{Kind, Measure, Model, Sheet};
+use crate::hdd::{HddSpec, SeekSpec};
+use crate::product::{Kind, Measure, Model, Sheet};
 
 pub(super) const MODEL: Model = Model {
     name: "st3146807fc",

@@ -3,7 +3,7 @@
 //! A disk is a *station* in the sense of queueing theory: commands arrive, wait, are served in an
 //! order that the disk chooses, and leave. The time that one takes depends on the position of the
 //! heads, on the other commands in the queue, and on the cache. A model is therefore not a function
-//! from a request to a delay, like [`crate::Latency`], which draws random delays for crash tests.
+//! from a request to a delay, like the crash simulator's `Latency`, which draws random delays.
 //! It is a state machine that sees the whole queue: a [`Mechanism`] is told which commands arrive
 //! and when, and returns which complete and when. It does not depend on an executor, on contents or
 //! on the wall clock; in its steady state it allocates nothing per command; and the same commands
@@ -16,6 +16,8 @@
 //! * [`ModelDisk`]: a station with contents, as a [`weft_disk::Disk`].
 //! * [`PluggedDisk`]: merges adjacent requests in front of a disk, as Linux does.
 //! * [`measure`]: measures the figures of a data sheet on a model.
+//! * [`Pages`]: sparse contents in memory.
+#![forbid(unsafe_code)]
 
 pub mod catalog;
 mod command;
@@ -24,6 +26,7 @@ mod gate;
 pub mod hdd;
 pub mod measure;
 mod number;
+mod pages;
 pub mod plug;
 mod product;
 pub mod ssd;
@@ -34,6 +37,7 @@ pub use catalog::UnknownModel;
 pub use command::{Command, Done, Mechanism, Verb, Work};
 pub use disk::{Contents, ModelDisk, ModelOptions};
 pub use hdd::{Hdd, HddSpec};
+pub use pages::{PAGE, Pages};
 pub use plug::PluggedDisk;
 pub use product::{Kind, Measure, Model, Sheet};
 pub use ssd::{Ssd, SsdSpec};
