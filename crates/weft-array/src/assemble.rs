@@ -530,7 +530,7 @@ impl Assembly {
         for slot in lost {
             let lane = match self.newest.slots[slot].state {
                 SlotState::Rebuilding { lane } => Some(lane),
-                _ => self.superblock.unused_lane(),
+                _ => self.superblock.lanes().first_free(),
             };
             let meta = &mut self.superblock.slots[slot];
             if meta.state == SlotState::Missing {

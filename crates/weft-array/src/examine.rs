@@ -7,10 +7,11 @@ use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use crate::create::map_config;
+use crate::lane::Lane;
 use crate::region_map::RegionMap;
 use crate::status::MemberState;
 use crate::superblock::{
-    Foreign, LANES, Role, SlotState, Superblock, SuperblockError, find_foreign, read_copies,
+    Foreign, Role, SlotState, Superblock, SuperblockError, find_foreign, read_copies,
 };
 use crate::uuid::Id;
 
@@ -205,7 +206,7 @@ async fn map_report(disk: &dyn Disk, superblock: &Superblock) -> Result<MapRepor
         written: map.written_count(),
         dirty: map.dirty_count() as u64,
         needs_resync: map.resync_count(),
-        stale: (0..LANES).map(|lane| map.stale_count(lane)).collect(),
+        stale: Lane::all().map(|lane| map.stale_count(lane)).collect(),
         pages_lost: loaded.pages_lost,
     })
 }

@@ -21,6 +21,7 @@ pub mod examine;
 mod gather;
 mod geometry;
 mod jobs;
+pub mod lane;
 mod locks;
 mod log;
 mod losses;

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use weft_code::{Margin, UnitSet};
 
 use crate::array::Inner;
+use crate::lane::Lane;
 use crate::status::ByteRange;
 use crate::superblock::SlotState;
 
@@ -45,7 +46,7 @@ impl Inner {
         self.units_not_on_disk(stripe, |lane| self.map.is_stale_region(lane, region))
     }
 
-    fn units_not_on_disk(&self, stripe: u64, is_stale: impl Fn(u8) -> bool) -> UnitSet {
+    fn units_not_on_disk(&self, stripe: u64, is_stale: impl Fn(Lane) -> bool) -> UnitSet {
         if self.members.all_active() {
             return UnitSet::new();
         }

@@ -17,9 +17,8 @@ use std::rc::Rc;
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 
-use crate::superblock::{
-    LANES, LeftMeta, Predecessor, ReplacementMeta, SlotState, Superblock, disk_hint,
-};
+use crate::lane::Lane;
+use crate::superblock::{LeftMeta, Predecessor, ReplacementMeta, SlotState, Superblock, disk_hint};
 use changes::Changes;
 pub(crate) use round::Refusal;
 pub(crate) use spares::Spare;
@@ -29,7 +28,7 @@ use spares::Spares;
 #[derive(Clone)]
 struct SecondDisk {
     spare: Spare,
-    lane: u8,
+    lane: Lane,
     role: SecondRole,
 }
 
@@ -159,7 +158,7 @@ impl Members {
 
     /// Slots that are being rebuilt, or whose member is being copied to its replacement, each with
     /// its lane of the region map.
-    pub fn rebuilding(&self) -> Vec<(usize, u8)> {
+    pub fn rebuilding(&self) -> Vec<(usize, Lane)> {
         let lane = |slot| match self.state(slot) {
             SlotState::Rebuilding { lane } => Some((slot, lane)),
             _ => Some((slot, self.copying(slot)?)),
@@ -185,29 +184,22 @@ impl Members {
 
     /// A lane of the region map for a joining disk. If none is free, it is taken from a former
     /// member, which then has to be rebuilt completely if it comes back.
-    pub fn free_lane(&self) -> Option<u8> {
+    pub fn free_lane(&self) -> Option<Lane> {
         let of_left =
             || self.superblock.borrow().slots.iter().find_map(|s| Some(s.left.as_ref()?.lane));
         self.unused_lane().or_else(of_left)
     }
 
     /// A lane of the region map that is not in use.
-    pub fn unused_lane(&self) -> Option<u8> {
+    pub fn unused_lane(&self) -> Option<Lane> {
         let of_second = |slot: &Slot| slot.second.borrow().as_ref().map(|second| second.lane);
         let of_state = |slot: &Slot| match slot.state.get() {
             SlotState::Rebuilding { lane } => Some(lane),
             _ => None,
         };
-        let superblock = self.superblock.borrow();
-        let of_left = superblock.slots.iter().filter_map(|slot| Some(slot.left.as_ref()?.lane));
-        let used: Vec<u8> = self
-            .slots
-            .iter()
-            .flat_map(|slot| [of_state(slot), of_second(slot)])
-            .flatten()
-            .chain(of_left)
-            .collect();
-        (0..LANES).find(|lane| !used.contains(lane))
+        // The superblock does not name staged disks, nor old members after a swap.
+        let of_slots = self.slots.iter().flat_map(|slot| [of_state(slot), of_second(slot)]);
+        self.superblock.borrow().lanes().union(of_slots.flatten().collect()).first_free()
     }
 
     /// The disk to which the rebuild of `slot` writes.
@@ -267,7 +259,7 @@ impl Members {
 
     /// The lane that the departing member of `slot` has in the superblock already, if any: it was
     /// being rebuilt, or had just come back. It is remembered in the same lane.
-    pub fn lane_in_superblock(&self, slot: usize) -> Option<u8> {
+    pub fn lane_in_superblock(&self, slot: usize) -> Option<Lane> {
         let meta = &self.superblock.borrow().slots[slot];
         match (meta.state, &meta.left) {
             (SlotState::Rebuilding { lane }, _) => Some(lane),
@@ -278,7 +270,7 @@ impl Members {
 
     /// Notes that the departing member of `slot` may come back, with its data except for the
     /// regions marked in `lane`.
-    pub fn remember(&self, slot: usize, lane: u8) {
+    pub fn remember(&self, slot: usize, lane: Lane) {
         let mut superblock = self.superblock.borrow_mut();
         let log_epoch = superblock.log_epoch;
         let meta = &mut superblock.slots[slot];
@@ -291,7 +283,7 @@ impl Members {
     }
 
     /// A disk takes `lane`: the former member of that lane, if any, has to be rebuilt completely.
-    pub fn forget_left(&self, lane: u8) {
+    pub fn forget_left(&self, lane: Lane) {
         let mut superblock = self.superblock.borrow_mut();
         for meta in &mut superblock.slots {
             if meta.left.as_ref().is_some_and(|left| left.lane == lane) {
@@ -339,7 +331,7 @@ impl Members {
     }
 
     /// The lane in which the member of `slot` is being copied.
-    pub fn copying(&self, slot: usize) -> Option<u8> {
+    pub fn copying(&self, slot: usize) -> Option<Lane> {
         let second = self.slots[slot].second.borrow();
         second.as_ref().filter(|second| second.role == SecondRole::Copying).map(|b| b.lane)
     }
@@ -349,7 +341,7 @@ impl Members {
     pub fn second_for_write(
         &self,
         slot: usize,
-        is_stale: impl Fn(u8) -> bool,
+        is_stale: impl Fn(Lane) -> bool,
     ) -> Option<Rc<dyn Disk>> {
         if !self.any_second.get() {
             return None;
@@ -363,7 +355,7 @@ impl Members {
     /// Makes a spare the replacement of the member of `slot`, in memory only. From now on it gets
     /// writes where its lane is not stale. [`Members::publish_replacement`] must follow once the
     /// lane is durable.
-    pub fn stage_replacement(&self, slot: usize, spare: Spare, lane: u8) {
+    pub fn stage_replacement(&self, slot: usize, spare: Spare, lane: Lane) {
         self.set_second(slot, Some(SecondDisk { spare, lane, role: SecondRole::Staged }));
     }
 
@@ -387,7 +379,7 @@ impl Members {
 
     /// Removes `disk` if it is the second disk of `slot`. Returns it, with its lane if it was the
     /// replacement.
-    pub fn take_second(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<u8>)> {
+    pub fn take_second(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<Lane>)> {
         let second = self.slots[slot].second.borrow().clone()?;
         if !is_same(Some(&second.spare.disk), disk) {
             return None;
@@ -469,7 +461,7 @@ impl Members {
 
     /// Puts a disk into an empty slot, in memory only. From now on requests use it where its lane
     /// is not stale. [`Members::publish_rebuilding`] must follow once the lane is durable.
-    pub fn stage_rebuilding(&self, slot: usize, disk: Rc<dyn Disk>, lane: u8) {
+    pub fn stage_rebuilding(&self, slot: usize, disk: Rc<dyn Disk>, lane: Lane) {
         let place = &self.slots[slot];
         *place.disk.borrow_mut() = Some(disk);
         place.read_errors.set(0);

@@ -239,7 +239,7 @@ impl Inner {
             // A member and its replacement may hold different halves of a write in progress at the
             // crash; the member's contents count.
             let lanes = superblock.slots.iter().filter_map(|slot| slot.replacement.as_ref());
-            let stale = lanes.fold(0, |all, replacement| all | 1 << replacement.lane);
+            let stale = lanes.map(|replacement| replacement.lane).collect();
             match superblock.consistency {
                 Consistency::None => self.map.resync_written(self, stale).await?,
                 _ => self.map.resync_dirty(self, stale).await?,

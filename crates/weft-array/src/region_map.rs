@@ -67,6 +67,7 @@ use weft_disk::DiskError;
 use weft_rt::Frozen;
 use weft_rt::sync::{Notify, Semaphore};
 
+use crate::lane::{Lane, LaneSet};
 use crate::uuid::Id;
 use commit::Page;
 use finish::Finishing;
@@ -164,7 +165,7 @@ impl MapConfig {
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     flags: u8,
-    lanes: u8,
+    lanes: LaneSet,
     /// Writes in flight.
     writers: u32,
 }
@@ -172,6 +173,10 @@ struct Entry {
 impl Entry {
     fn has(self, flags: u8) -> bool {
         self.flags & flags == flags
+    }
+
+    fn set_lanes(&mut self, lanes: LaneSet) {
+        self.lanes = self.lanes.union(lanes);
     }
 }
 
@@ -191,13 +196,13 @@ pub struct RegionMap {
     reserved: Cell<usize>,
     /// Regions that are being zeroed for their first write, each with the lanes begun since then:
     /// the replacements of those lanes were not zeroed.
-    zeroing: RefCell<BTreeMap<u64, u8>>,
+    zeroing: RefCell<BTreeMap<u64, LaneSet>>,
     zeroed: Notify,
     /// Lanes whose bit is set in regions at their first write.
-    joining: Cell<u8>,
+    joining: Cell<LaneSet>,
     /// Lanes of absent members: their bit is set together with DIRTY and NEEDS_RESYNC.
-    absent: Cell<u8>,
-    rebuilt: RefCell<BTreeMap<(u8, u64), Rebuilt>>,
+    absent: Cell<LaneSet>,
+    rebuilt: RefCell<BTreeMap<(Lane, u64), Rebuilt>>,
     /// The regions whose stale marks are being cleared.
     finishing: Finishing,
 }
@@ -247,8 +252,8 @@ impl RegionMap {
             reserved: Cell::new(0),
             zeroing: RefCell::default(),
             zeroed: Notify::default(),
-            joining: Cell::new(0),
-            absent: Cell::new(0),
+            joining: Cell::default(),
+            absent: Cell::default(),
             rebuilt: RefCell::default(),
             finishing: Finishing::default(),
         }
@@ -373,12 +378,13 @@ impl RegionMap {
         if !entry.has(wanted) {
             if !entry.has(WRITTEN) {
                 self.written.set(self.written.get() + 1);
-                let late = zeroing.as_ref().map_or(0, Zeroing::late_lanes);
-                self.entries.borrow_mut()[index].lanes |= self.joining.get() | late;
+                let late = zeroing.as_ref().map_or(LaneSet::EMPTY, Zeroing::late_lanes);
+                let late = late.union(self.joining.get());
+                self.entries.borrow_mut()[index].set_lanes(late);
             }
             if wanted & DIRTY != 0 && !entry.has(DIRTY) {
                 self.dirty.borrow_mut().push_back(region);
-                self.entries.borrow_mut()[index].lanes |= self.absent.get();
+                self.entries.borrow_mut()[index].set_lanes(self.absent.get());
             }
             self.entries.borrow_mut()[index].flags |= wanted | PENDING;
             self.pages.borrow_mut()[page::of(index)].set_pending(index);
@@ -400,7 +406,7 @@ impl RegionMap {
                 wait.await;
                 continue;
             }
-            self.zeroing.borrow_mut().insert(region, 0);
+            self.zeroing.borrow_mut().insert(region, LaneSet::EMPTY);
             let zeroing = Zeroing { map: self, region };
             store.zero_region(region).await?;
             return Ok(Some(zeroing));
@@ -415,7 +421,7 @@ impl RegionMap {
         let before = entries[index];
         change(&mut entries[index]);
         if entries[index].flags & !before.flags & UNSETTLED != 0 {
-            entries[index].lanes |= self.absent.get();
+            entries[index].set_lanes(self.absent.get());
         }
         let after = entries[index];
         drop(entries);
@@ -441,8 +447,8 @@ struct Zeroing<'a> {
 }
 
 impl Zeroing<'_> {
-    fn late_lanes(&self) -> u8 {
-        self.map.zeroing.borrow().get(&self.region).copied().unwrap_or(0)
+    fn late_lanes(&self) -> LaneSet {
+        self.map.zeroing.borrow().get(&self.region).copied().unwrap_or_default()
     }
 }
 

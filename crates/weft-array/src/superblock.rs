@@ -31,6 +31,7 @@ use weft_layout::Algorithm;
 
 use crate::area::Area;
 use crate::consistency::Consistency;
+use crate::lane::{Lane, LaneSet};
 use crate::rebuild_policy::RebuildPolicy;
 use crate::uuid::Id;
 
@@ -53,8 +54,6 @@ const JOINT: &str = "joint";
 const UNREPLAYED: &str = "unreplayed";
 /// Smallest and largest unit, in bytes.
 pub const UNIT_BYTES: std::ops::RangeInclusive<u64> = 4096..=(16 << 20);
-/// Members that can be rebuilt at the same time: each needs a lane in the region map.
-pub const LANES: u8 = 8;
 /// Most spares of an array.
 pub const SPARES_MAX: usize = 64;
 /// Longest name of an array, in bytes.
@@ -73,7 +72,7 @@ pub enum SlotState {
     /// What has been rebuilt: everything except the regions with bit `lane` in the region map.
     Rebuilding {
         /// Bit number in the region map.
-        lane: u8,
+        lane: Lane,
     },
 }
 
@@ -101,7 +100,7 @@ pub struct SlotMeta {
 #[serde(deny_unknown_fields)]
 pub struct LeftMeta {
     /// Bit number in the region map.
-    pub lane: u8,
+    pub lane: Lane,
     /// The member's superblock has this number or a later one, unless it was set back to an earlier
     /// state since it left.
     pub seq: u64,
@@ -119,7 +118,7 @@ pub struct ReplacementMeta {
     /// The replacement.
     pub member_id: Id,
     /// Bit number in the region map.
-    pub lane: u8,
+    pub lane: Lane,
     /// The last known path or URI.
     pub disk_hint: String,
 }
@@ -317,8 +316,8 @@ impl Superblock {
         id
     }
 
-    /// A lane of the region map that is not in use.
-    pub(crate) fn unused_lane(&self) -> Option<u8> {
+    /// The lanes of the region map that it assigns.
+    pub(crate) fn lanes(&self) -> LaneSet {
         let of = |slot: &SlotMeta| {
             let rebuilding = match slot.state {
                 SlotState::Rebuilding { lane } => Some(lane),
@@ -327,8 +326,7 @@ impl Superblock {
             let replacement = slot.replacement.as_ref().map(|replacement| replacement.lane);
             [rebuilding, replacement, slot.left.as_ref().map(|left| left.lane)]
         };
-        let used: Vec<u8> = self.slots.iter().flat_map(of).flatten().collect();
-        (0..LANES).find(|lane| !used.contains(lane))
+        self.slots.iter().flat_map(of).flatten().collect()
     }
 
     /// Whether the former member of a missing slot was absent at an assembly, and did not fail.

@@ -4,6 +4,7 @@
 mod members;
 
 use members::{MIB, made};
+use weft_array::lane::Lane;
 use weft_array::superblock::{Predecessor, ReplacementMeta, SlotState, SuperblockError};
 use weft_array::{
     AssembleError, Assembly, Found, Superblock, decide, majorities_meet, may_take_effect,
@@ -228,7 +229,7 @@ fn a_disk_that_shrank_or_has_larger_sectors_is_not_used() {
 fn a_member_being_rebuilt_keeps_its_slot_but_does_not_count() {
     let mut members = made("raid5", 3, 0, 1);
     let mut next = without(&members[0], &[]);
-    next.slots[2].state = SlotState::Rebuilding { lane: 0 };
+    next.slots[2].state = SlotState::Rebuilding { lane: Lane(0) };
     commit(&mut members, &[0, 1, 2], &next);
     let assembly = start(&found(&members), false).expect("rebuilding");
     assert_eq!(assembly.slots[2], Some(2));
@@ -300,7 +301,8 @@ fn replacing(n: usize) -> Vec<Superblock> {
     let mut next = without(&members[0], &[]);
     let member_id = next.new_member_id();
     members.push(Superblock { self_id: member_id, ..members[0].clone() });
-    next.slots[0].replacement = Some(ReplacementMeta { member_id, lane: 3, disk_hint: "".into() });
+    next.slots[0].replacement =
+        Some(ReplacementMeta { member_id, lane: Lane(3), disk_hint: "".into() });
     commit(&mut members, &(0..=n).collect::<Vec<_>>(), &next);
     members
 }
@@ -316,7 +318,7 @@ fn a_replacement_continues_with_its_member_or_in_its_slot() {
     let assembly = start(&found(&members[1..]), false).expect("without the member");
     let slot = &assembly.superblock.slots[0];
     assert_eq!((assembly.slots[0], assembly.replacements[0]), (Some(2), None));
-    assert_eq!(slot.state, SlotState::Rebuilding { lane: 3 });
+    assert_eq!(slot.state, SlotState::Rebuilding { lane: Lane(3) });
     assert_eq!((slot.member_id, &slot.replacement), (Some(members[3].self_id), &None));
     assert_eq!(assembly.lost, [0]);
     // It does not count as the member that it is to replace.

@@ -18,6 +18,7 @@ use common::bench::{UNIT, members, options, run};
 use common::disk::{Cells, Leave, Power, TestDisk, mix};
 use common::*;
 use futures_util::future::select;
+use weft_array::lane::Lane;
 use weft_array::region_map::{MapConfig, RegionMap};
 use weft_array::superblock::{SlotState, read_superblock};
 use weft_array::{
@@ -187,7 +188,7 @@ struct Taken {
     member: Id,
     /// If it was being rebuilt: its lane, and the regions that it had completely. The other regions
     /// are on the survivors.
-    rebuilt: Option<(u8, BTreeSet<u64>)>,
+    rebuilt: Option<(Lane, BTreeSet<u64>)>,
     /// The step up to which it got writes: until the others knew that it was lost.
     until: u64,
     known: bool,

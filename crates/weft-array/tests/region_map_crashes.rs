@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use weft_array::Id;
+use weft_array::lane::{Lane, LaneSet};
 use weft_array::region_map::{
     MapConfig, MapStore, MapStoreError, RegionMap, StoreFuture, area_bytes,
 };
@@ -19,7 +20,7 @@ const MEMBERS: usize = 3;
 const STRIPES: u64 = 3 * 2016 * 4 - 5;
 /// The regions used: some of each of the three pages, and the short last one.
 const REGIONS: [u64; 9] = [0, 1, 2, 2015, 2016, 2017, 4032, 4033, 6046];
-const LANE: u8 = 3;
+const LANE: Lane = Lane(3);
 
 /// What must hold for a region after a crash.
 #[derive(Debug, Clone, Copy, Default)]
@@ -357,7 +358,9 @@ fn story(rng: &mut Rng, failing: bool) {
         let (of_map, of_store) = (map.clone(), store.clone());
         if life > 0 {
             map.begin_joining(LANE);
-            tasks.push(Box::pin(async move { drop(of_map.resync_dirty(&*of_store, 0).await) }));
+            tasks.push(Box::pin(async move {
+                drop(of_map.resync_dirty(&*of_store, LaneSet::EMPTY).await)
+            }));
         } else {
             tasks.push(Box::pin(start_lane(of_map, of_store)));
         }
@@ -535,7 +538,8 @@ fn rebuild_goes_through_all_stale_stripes_and_ends() {
     assert_eq!(map.stale_count(LANE), REGIONS.len() as u64);
     let mut seen = BTreeSet::new();
     let mut from = 0;
-    while let Some(stripe) = map.next_stale_in(1 << LANE, from..u64::MAX, |_| true) {
+    while let Some(stripe) = map.next_stale_in(LaneSet::EMPTY.with(LANE), from..u64::MAX, |_| true)
+    {
         assert!(map.is_stale(LANE, stripe) && seen.insert(stripe));
         if map.mark_stripe_rebuilt(LANE, stripe) {
             let (map, store, region) = (map.clone(), store.clone(), map.region_of(stripe));

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use crc_fast::{CrcAlgorithm, checksum};
 use members::{MIB, made, now, options};
 use weft_array::area::SUPERBLOCK_OFFSETS;
+use weft_array::lane::Lane;
 use weft_array::region_map::{MapConfig, RegionMap};
 use weft_array::superblock::{
     LastRebuild, Predecessor, ReplacementMeta, Role, ScrubMode, ScrubProgress, SlotState, disk_hint,
@@ -312,16 +313,16 @@ fn a_replacement_is_a_feature_that_others_must_know() {
     let mut superblock = sample();
     let member_id = superblock.new_member_id();
     superblock.slots[2].replacement =
-        Some(ReplacementMeta { member_id, lane: 4, disk_hint: "disk".into() });
+        Some(ReplacementMeta { member_id, lane: Lane(4), disk_hint: "disk".into() });
     superblock.features = vec!["replacement".into()];
     let encoded = superblock.encode(superblock.self_id).expect("fits");
     assert_eq!(Superblock::decode(&encoded).expect("whole"), superblock);
     assert_eq!(superblock.role_of(member_id), Role::Replacement(2));
     // A lane used twice, a replacement of a missing member.
     let breaks: [fn(&mut Superblock); 3] = [
-        |own| own.slots[1].state = SlotState::Rebuilding { lane: 4 },
+        |own| own.slots[1].state = SlotState::Rebuilding { lane: Lane(4) },
         |own| own.slots[2].state = SlotState::Missing,
-        |own| own.slots[2].replacement.as_mut().expect("set above").lane = 8,
+        |own| own.slots[2].replacement.as_mut().expect("set above").lane = Lane(8),
     ];
     for broken in breaks {
         let mut wrong = superblock.clone();

@@ -44,6 +44,7 @@ use super::throttle::{Admission, Greedy, Pace, UsersFirst};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
+use crate::lane::Lane;
 use crate::rebuild_policy::RebuildPace;
 use executor::Executor;
 use order::{Order, Pick};
@@ -61,7 +62,7 @@ type InFlight = FuturesUnordered<LocalBoxFuture<'static, (u64, Result<(), ArrayE
 struct Pass<'a> {
     array: &'a Inner,
     /// The slots that it rebuilds, and the incomplete ones. The pass ends when they change.
-    slots: Vec<(usize, u8)>,
+    slots: Vec<(usize, Lane)>,
     incomplete: weft_code::UnitSet,
     /// The policy to which the next three belong.
     epoch: u64,
@@ -119,7 +120,7 @@ impl Inner {
 }
 
 impl<'a> Pass<'a> {
-    fn new(array: &'a Inner, slots: Vec<(usize, u8)>) -> Self {
+    fn new(array: &'a Inner, slots: Vec<(usize, Lane)>) -> Self {
         let policy = array.jobs.rebuild.policy();
         let incomplete = array.incomplete_slots();
         Self {

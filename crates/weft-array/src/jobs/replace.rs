@@ -38,6 +38,7 @@ use weft_rt::Frozen;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
+use crate::lane::Lane;
 use crate::members::Spare;
 use crate::superblock::SlotState;
 
@@ -117,7 +118,7 @@ impl Inner {
     }
 
     /// Nothing is stale on the replacement of `slot` any more: makes it the member.
-    pub(super) async fn finish_replacement(&self, slot: usize, lane: u8) {
+    pub(super) async fn finish_replacement(&self, slot: usize, lane: Lane) {
         if self.members.is_only_active(slot) {
             let job = format!("the replacement of slot {slot}");
             let cause = "its member is the only active one; add a disk for another".to_owned();

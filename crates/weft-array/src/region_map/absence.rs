@@ -20,34 +20,35 @@
 //! others have zeros.
 
 use super::{MapError, MapStore, RegionMap, UNSETTLED};
+use crate::lane::Lane;
 
 impl RegionMap {
     /// The member of `lane` leaves now: marks what it may lack, and from now on what it misses.
-    pub fn start_absence(&self, lane: u8) {
+    pub fn start_absence(&self, lane: Lane) {
         self.end_lane(lane);
         for region in 0..self.config.regions() {
-            self.change(region, |entry| entry.lanes &= !(1 << lane));
+            self.change(region, |entry| entry.lanes = entry.lanes.without(lane));
         }
         self.resume_absence(lane);
     }
 
     /// Continues to mark what the absent member of `lane` misses: after an assembly, before
     /// recovery.
-    pub fn resume_absence(&self, lane: u8) {
+    pub fn resume_absence(&self, lane: Lane) {
         for region in 0..self.config.regions() {
             self.change(region, |entry| {
                 if entry.flags & UNSETTLED != 0 || entry.writers > 0 {
-                    entry.lanes |= 1 << lane;
+                    entry.lanes = entry.lanes.with(lane);
                 }
             });
         }
-        self.absent.set(self.absent.get() | 1 << lane);
+        self.absent.set(self.absent.get().with(lane));
     }
 
     /// Stops marking what the member of `lane` misses: it now gets all writes where the lane is not
     /// stale, or its data is of no use any more.
-    pub fn end_absence(&self, lane: u8) {
-        self.absent.set(self.absent.get() & !(1 << lane));
+    pub fn end_absence(&self, lane: Lane) {
+        self.absent.set(self.absent.get().without(lane));
     }
 
     /// Marks a region for absent members because its bytes are about to change outside a write.
@@ -56,10 +57,10 @@ impl RegionMap {
     /// # Errors
     /// If the members cannot be written.
     pub async fn note_missed(&self, store: &dyn MapStore, region: u64) -> Result<(), MapError> {
-        if self.absent.get() == 0 {
+        if self.absent.get().is_empty() {
             return Ok(());
         }
-        self.change(region, |entry| entry.lanes |= self.absent.get());
+        self.change(region, |entry| entry.set_lanes(self.absent.get()));
         self.persist_pages(store, Self::pages_of(&[region])).await
     }
 
@@ -69,7 +70,7 @@ impl RegionMap {
     ///
     /// # Errors
     /// If the members cannot be written.
-    pub async fn rejoin_lane(&self, store: &dyn MapStore, lane: u8) -> Result<(), MapError> {
+    pub async fn rejoin_lane(&self, store: &dyn MapStore, lane: Lane) -> Result<(), MapError> {
         self.begin_joining(lane);
         self.write_all(store).await
     }

@@ -7,6 +7,7 @@ use super::{
     DIRTY, MapError, MapStore, NEEDS_RESYNC, PENDING, RESYNC_AGAIN, RegionMap, TOUCHED, UNWRITING,
     WRITTEN,
 };
+use crate::lane::LaneSet;
 
 /// When the limit of dirty regions is reached, this fraction of them is cleaned at once.
 const CLEAN_SHARE: usize = 8;
@@ -123,16 +124,16 @@ impl RegionMap {
     ///
     /// # Errors
     /// If the members cannot be written.
-    pub async fn resync_dirty(&self, store: &dyn MapStore, stale: u8) -> Result<(), MapError> {
+    pub async fn resync_dirty(&self, store: &dyn MapStore, stale: LaneSet) -> Result<(), MapError> {
         let is_open = |region: &u64| {
             let entry = self.entry(*region);
-            entry.has(DIRTY) || stale != 0 && entry.has(NEEDS_RESYNC)
+            entry.has(DIRTY) || !stale.is_empty() && entry.has(NEEDS_RESYNC)
         };
         let open: Vec<u64> = (0..self.config.regions()).filter(is_open).collect();
         for region in &open {
             self.change(*region, |entry| {
                 entry.flags = entry.flags & !DIRTY | NEEDS_RESYNC;
-                entry.lanes |= stale;
+                entry.set_lanes(stale);
             });
         }
         self.persist_pages(store, Self::pages_of(&open)).await
@@ -143,10 +144,14 @@ impl RegionMap {
     ///
     /// # Errors
     /// If the members cannot be written.
-    pub async fn resync_written(&self, store: &dyn MapStore, stale: u8) -> Result<(), MapError> {
+    pub async fn resync_written(
+        &self,
+        store: &dyn MapStore,
+        stale: LaneSet,
+    ) -> Result<(), MapError> {
         let written: Vec<u64> =
             (0..self.config.regions()).filter(|region| self.is_written(*region)).collect();
-        written.iter().for_each(|region| self.change(*region, |entry| entry.lanes |= stale));
+        written.iter().for_each(|region| self.change(*region, |entry| entry.set_lanes(stale)));
         self.set_needs_resync(store, &written).await
     }
 
@@ -198,7 +203,7 @@ impl RegionMap {
     /// write.
     pub fn unwriting_begins(&self, region: u64) {
         let entry = &mut self.entries.borrow_mut()[super::to_index(region)];
-        if entry.writers <= 1 && self.absent.get() == 0 {
+        if entry.writers <= 1 && self.absent.get().is_empty() {
             entry.flags |= UNWRITING;
         }
     }
@@ -224,12 +229,12 @@ impl RegionMap {
         let mut cleared = regions.to_vec();
         cleared.retain(|region| {
             let entry = self.entry(*region);
-            entry.has(WRITTEN | UNWRITING) && entry.writers == 0 && self.absent.get() == 0
+            entry.has(WRITTEN | UNWRITING) && entry.writers == 0 && self.absent.get().is_empty()
         });
         for region in &cleared {
             self.change(*region, |entry| {
                 entry.flags &= PENDING;
-                entry.lanes = 0;
+                entry.lanes = LaneSet::EMPTY;
             });
             self.forget_rebuilt(*region);
         }

@@ -48,6 +48,7 @@ use futures_util::future::select;
 use weft_rt::sync::{Notify, Semaphore};
 
 use super::{MapError, MapStore, RegionMap};
+use crate::lane::Lane;
 
 /// The regions that are being finished.
 #[derive(Debug)]
@@ -159,7 +160,7 @@ impl RegionMap {
     pub async fn finish_regions(
         &self,
         store: &dyn MapStore,
-        lane: u8,
+        lane: Lane,
         regions: &[u64],
         logged: bool,
         patience: impl Future<Output = ()>,
@@ -195,7 +196,7 @@ impl RegionMap {
         done.retain(|(region, was)| number(*region) == Some(*was));
         let done: Vec<u64> = done.into_iter().map(|(region, _)| region).collect();
         for region in &done {
-            self.change(*region, |entry| entry.lanes &= !(1 << lane));
+            self.change(*region, |entry| entry.lanes = entry.lanes.without(lane));
             self.rebuilt.borrow_mut().remove(&(lane, *region));
         }
         self.persist_pages(store, Self::pages_of(&done)).await

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::{MapError, MapStore, RegionMap, WRITTEN};
+use crate::lane::{Lane, LaneSet};
 
 /// Most memory for the bits of partly rebuilt regions ([`PARTIAL_REGIONS_MIN`] regions are always
 /// allowed). 320 GB in units of 4 KiB take 10 MB of bits; in units of 64 KiB 0.6 MB.
@@ -50,21 +51,20 @@ impl Rebuilt {
 }
 
 impl RegionMap {
-    /// Begins lane `lane` (below 8): every written region becomes stale in it, and the whole map is
+    /// Begins `lane`: every written region becomes stale in it, and the whole map is
     /// written to every member that [`MapStore::write_page`] writes to, the replacement included.
     /// Durable on return. Must be called before the superblock names the slot as rebuilding.
     ///
     /// # Errors
     /// If the members cannot be written.
-    pub async fn start_lane(&self, store: &dyn MapStore, lane: u8) -> Result<(), MapError> {
+    pub async fn start_lane(&self, store: &dyn MapStore, lane: Lane) -> Result<(), MapError> {
         self.end_lane(lane);
         self.end_absence(lane);
         self.begin_joining(lane);
-        let bit = 1 << lane;
         for region in 0..self.config.regions() {
             self.change(region, |entry| {
-                let others = entry.lanes & !bit;
-                entry.lanes = if entry.has(WRITTEN) { others | bit } else { others };
+                let others = entry.lanes.without(lane);
+                entry.lanes = if entry.has(WRITTEN) { others.with(lane) } else { others };
             });
         }
         self.write_all(store).await
@@ -72,27 +72,27 @@ impl RegionMap {
 
     /// From now on regions become stale in `lane` at their first write, including those that are
     /// being zeroed for it.
-    pub fn begin_joining(&self, lane: u8) {
-        self.joining.set(self.joining.get() | 1 << lane);
-        self.zeroing.borrow_mut().values_mut().for_each(|late| *late |= 1 << lane);
+    pub fn begin_joining(&self, lane: Lane) {
+        self.joining.set(self.joining.get().with(lane));
+        self.zeroing.borrow_mut().values_mut().for_each(|late| *late = late.with(lane));
     }
 
     /// From now on first writes to regions reach the replacement, so these regions are not stale.
     /// Without this call they would be rebuilt like the others, which is correct too.
-    pub fn lane_joined(&self, lane: u8) {
-        self.joining.set(self.joining.get() & !(1 << lane));
+    pub fn lane_joined(&self, lane: Lane) {
+        self.joining.set(self.joining.get().without(lane));
     }
 
     /// Drops the state of a lane in memory: its slot is active now, or its replacement is lost. The
     /// marks stay in the map; they are not used until the lane begins again.
-    pub fn end_lane(&self, lane: u8) {
+    pub fn end_lane(&self, lane: Lane) {
         self.lane_joined(lane);
         self.rebuilt.borrow_mut().retain(|(of, _), _| *of != lane);
     }
 
     /// Whether the stripe is stale on the replacement of `lane`.
     #[must_use]
-    pub fn is_stale(&self, lane: u8, stripe: u64) -> bool {
+    pub fn is_stale(&self, lane: Lane, stripe: u64) -> bool {
         let region = self.region_of(stripe);
         if !self.is_stale_region(lane, region) {
             return false;
@@ -105,14 +105,14 @@ impl RegionMap {
     /// Whether the region is marked stale in `lane`. The mark stays while its stripes are rebuilt
     /// in memory: a crash makes the whole region stale again.
     #[must_use]
-    pub fn is_stale_region(&self, lane: u8, region: u64) -> bool {
-        self.entry(region).lanes >> lane & 1 == 1
+    pub fn is_stale_region(&self, lane: Lane, region: u64) -> bool {
+        self.entry(region).lanes.contains(lane)
     }
 
     /// Notes that a stale stripe was rebuilt: from now on it is not stale, and writes must reach
     /// the replacement. Returns true if that completes the region, which must then be passed to
     /// [`RegionMap::finish_regions`].
-    pub fn mark_stripe_rebuilt(&self, lane: u8, stripe: u64) -> bool {
+    pub fn mark_stripe_rebuilt(&self, lane: Lane, stripe: u64) -> bool {
         let region = self.region_of(stripe);
         if !self.is_stale_region(lane, region) {
             return false;
@@ -150,13 +150,13 @@ impl RegionMap {
 
     /// Whether some, but not all, stripes of the region are rebuilt in `lane`.
     #[must_use]
-    pub fn is_partial(&self, lane: u8, region: u64) -> bool {
+    pub fn is_partial(&self, lane: Lane, region: u64) -> bool {
         self.rebuilt.borrow().get(&(lane, region)).is_some_and(|rebuilt| rebuilt.left > 0)
     }
 
     /// Regions of `lane` whose stripes are all rebuilt but whose mark is still set.
     #[must_use]
-    pub fn unfinished(&self, lane: u8) -> Vec<u64> {
+    pub fn unfinished(&self, lane: Lane) -> Vec<u64> {
         let rebuilt = self.rebuilt.borrow();
         let of_lane = rebuilt.range((lane, 0)..=(lane, u64::MAX));
         of_lane.filter(|(_, rebuilt)| rebuilt.left == 0).map(|((_, region), _)| *region).collect()
@@ -170,32 +170,32 @@ impl RegionMap {
     pub async fn make_stale(
         &self,
         store: &dyn MapStore,
-        lane: u8,
+        lane: Lane,
         region: u64,
     ) -> Result<(), MapError> {
-        self.change(region, |entry| entry.lanes |= 1 << lane);
+        self.change(region, |entry| entry.lanes = entry.lanes.with(lane));
         self.rebuilt.borrow_mut().remove(&(lane, region));
         self.persist_pages(store, Self::pages_of(&[region])).await
     }
 
     /// Waits until every region that was being zeroed when `lane` began is zeroed. Only then are
     /// these regions stale in the lane and counted in [`RegionMap::stale_count`].
-    pub async fn late_regions_known(&self, lane: u8) {
+    pub async fn late_regions_known(&self, lane: Lane) {
         loop {
             let wait = self.zeroed.wait();
-            if self.zeroing.borrow().values().all(|late| late >> lane & 1 == 0) {
+            if self.zeroing.borrow().values().all(|late| !late.contains(lane)) {
                 return;
             }
             wait.await;
         }
     }
 
-    /// The first of `stripes` that is stale in one of `lanes` (bit i is lane i) and satisfies
+    /// The first of `stripes` that is stale in one of `lanes` and satisfies
     /// `wanted`.
     #[must_use]
     pub fn next_stale_in(
         &self,
-        lanes: u8,
+        lanes: LaneSet,
         stripes: Range<u64>,
         wanted: impl Fn(u64) -> bool,
     ) -> Option<u64> {
@@ -216,33 +216,33 @@ impl RegionMap {
     }
 
     /// The first of `regions` that has a stale stripe in one of `lanes`.
-    fn next_open(&self, lanes: u8, mut regions: Range<u64>) -> Option<u64> {
+    fn next_open(&self, lanes: LaneSet, mut regions: Range<u64>) -> Option<u64> {
         let entries = self.entries.borrow();
         let rebuilt = self.rebuilt.borrow();
         regions.find(|region| {
-            let marked = entries[super::to_index(*region)].lanes & lanes;
+            let marked = entries[super::to_index(*region)].lanes.intersection(lanes);
             let is_done = |lane| rebuilt.get(&(lane, *region)).is_some_and(|r| r.left == 0);
-            marked != 0 && (0..8).any(|lane| marked >> lane & 1 == 1 && !is_done(lane))
+            marked.iter().any(|lane| !is_done(lane))
         })
     }
 
-    /// Whether the stripe is stale on the replacement of one of `lanes` (bit i is lane i).
+    /// Whether the stripe is stale on the replacement of one of `lanes`.
     #[must_use]
-    pub fn is_stale_in(&self, lanes: u8, stripe: u64) -> bool {
-        (0..8).any(|lane| lanes >> lane & 1 == 1 && self.is_stale(lane, stripe))
+    pub fn is_stale_in(&self, lanes: LaneSet, stripe: u64) -> bool {
+        lanes.iter().any(|lane| self.is_stale(lane, stripe))
     }
 
-    /// Number of stripes that are stale in one of `lanes` (bit i is lane i).
+    /// Number of stripes that are stale in one of `lanes`.
     #[must_use]
-    pub fn stale_stripes(&self, lanes: u8) -> u64 {
+    pub fn stale_stripes(&self, lanes: LaneSet) -> u64 {
         let count = |region: u64| {
             let stripes = self.stripes_of(region);
-            let marked = self.entry(region).lanes & lanes;
-            let begun = (0..8).any(|lane| self.rebuilt.borrow().contains_key(&(lane, region)));
-            match (marked, begun) {
-                (0, _) => 0,
-                (_, false) => stripes.end - stripes.start,
-                (_, true) => stripes.filter(|s| self.is_stale_in(lanes, *s)).count() as u64,
+            let marked = self.entry(region).lanes.intersection(lanes);
+            let begun = Lane::all().any(|lane| self.rebuilt.borrow().contains_key(&(lane, region)));
+            match (marked.is_empty(), begun) {
+                (true, _) => 0,
+                (false, false) => stripes.end - stripes.start,
+                (false, true) => stripes.filter(|s| self.is_stale_in(lanes, *s)).count() as u64,
             }
         };
         (0..self.config.regions()).map(count).sum()
@@ -250,9 +250,9 @@ impl RegionMap {
 
     /// Number of regions that are stale in `lane`.
     #[must_use]
-    pub fn stale_count(&self, lane: u8) -> u64 {
+    pub fn stale_count(&self, lane: Lane) -> u64 {
         let entries = self.entries.borrow();
-        entries.iter().filter(|entry| entry.lanes >> lane & 1 == 1).count() as u64
+        entries.iter().filter(|entry| entry.lanes.contains(lane)).count() as u64
     }
 
     pub(super) fn forget_rebuilt(&self, region: u64) {

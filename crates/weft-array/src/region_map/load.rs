@@ -2,6 +2,7 @@
 
 use super::page::{self, Decoded, PAGE_BYTES, PER_PAGE};
 use super::{MapConfig, NEEDS_RESYNC, PENDING, RegionMap, WRITTEN};
+use crate::lane::LaneSet;
 use weft_rt::Frozen;
 
 /// What loading the map found.
@@ -95,7 +96,7 @@ impl RegionMap {
         copies.max_by_key(|copy| copy.seq)
     }
 
-    fn take(&self, first: usize, entries: &[(u8, u8)]) {
+    fn take(&self, first: usize, entries: &[(u8, LaneSet)]) {
         for (index, (flags, lanes)) in entries.iter().enumerate() {
             // In an unwritten region no bit but WRITTEN has a meaning.
             if flags & WRITTEN != 0 {
@@ -120,7 +121,7 @@ impl RegionMap {
         for index in indices.clone() {
             self.change(index as u64, |entry| {
                 entry.flags = WRITTEN | NEEDS_RESYNC;
-                entry.lanes = u8::MAX;
+                entry.lanes = LaneSet::ALL;
             });
         }
         self.distrust(page, indices);

@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Entry, ON_DISK};
 use crate::checksum::crc32c_skipping;
+use crate::lane::LaneSet;
 use crate::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTMAP1";
@@ -41,7 +42,7 @@ struct Header {
 pub(super) struct Decoded {
     pub seq: u64,
     /// Flags and lanes.
-    pub entries: Vec<(u8, u8)>,
+    pub entries: Vec<(u8, LaneSet)>,
 }
 
 /// Number of pages of a map of `regions` regions.
@@ -80,7 +81,7 @@ pub(super) fn encode(array_id: Id, page: usize, seq: u64, entries: &[Entry]) -> 
     let (head, body) = bytes.split_at_mut(size_of::<Header>());
     head.copy_from_slice(header.as_bytes());
     for (pair, entry) in body.chunks_exact_mut(2).zip(entries) {
-        pair.copy_from_slice(&[entry.flags & ON_DISK, entry.lanes]);
+        pair.copy_from_slice(&[entry.flags & ON_DISK, entry.lanes.0]);
     }
     let crc = crc32c_skipping(&bytes, CRC_AT);
     bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -107,6 +108,6 @@ pub(super) fn decode(bytes: &[u8], array_id: Id, page: usize, regions: usize) ->
         return None;
     }
     let pairs = body.chunks_exact(2).take(regions);
-    let entries = pairs.map(|pair| (pair[0] & ON_DISK, pair[1])).collect();
+    let entries = pairs.map(|pair| (pair[0] & ON_DISK, LaneSet(pair[1]))).collect();
     Some(Decoded { seq: header.seq.get(), entries })
 }

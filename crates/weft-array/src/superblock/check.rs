@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use weft_code::{CodeSpec, SLOTS_MAX};
 
 use super::{
-    HINT_CHARS_MAX, LANES, LastScrub, NAME_BYTES_MAX, ScrubProgress, SlotState, Superblock,
+    HINT_CHARS_MAX, LastScrub, NAME_BYTES_MAX, ScrubProgress, SlotState, Superblock,
     SuperblockError, UNIT_BYTES,
 };
 use crate::area::log_bytes_min;
@@ -178,16 +178,16 @@ impl Superblock {
                 SlotState::Missing => true,
                 SlotState::Active => slot.member_id.is_some(),
                 SlotState::Rebuilding { lane } => {
-                    slot.member_id.is_some() && lane < LANES && lanes.insert(lane)
+                    slot.member_id.is_some() && lane.exists() && lanes.insert(lane)
                 }
             };
             let replaced = slot.replacement.as_ref().is_none_or(|replacement| {
                 let lane = replacement.lane;
-                slot.state == SlotState::Active && lane < LANES && lanes.insert(lane)
+                slot.state == SlotState::Active && lane.exists() && lanes.insert(lane)
             });
             let left = slot.left.as_ref().is_none_or(|left| {
                 let missing = slot.state == SlotState::Missing && slot.member_id.is_some();
-                missing && left.lane < LANES && lanes.insert(left.lane)
+                missing && left.lane.exists() && lanes.insert(left.lane)
             });
             require(sound && replaced && left, "a slot has no member, or an impossible lane")?;
         }

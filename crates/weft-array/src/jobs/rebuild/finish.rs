@@ -9,6 +9,7 @@ use weft_rt::{Nanos, SECOND, Task};
 use super::order;
 use crate::array::Inner;
 use crate::events::Event;
+use crate::lane::Lane;
 use crate::superblock::{LastRebuild, SlotState};
 
 /// Most regions whose marks are cleared together. After a crash these are rebuilt again, like the
@@ -37,8 +38,8 @@ impl Inner {
     /// stale on disk, and is finished later. The same goes for regions that requests rebuilt on a
     /// disk that the superblock does not name yet. After a crash that disk may count as missing,
     /// and what log records say about its units must then hold.
-    async fn finish_regions(&self, lane: u8, regions: &[u64]) {
-        let known = |(slot, used): &(usize, u8)| *used == lane && !self.members.is_staged(*slot);
+    async fn finish_regions(&self, lane: Lane, regions: &[u64]) {
+        let known = |(slot, used): &(usize, Lane)| *used == lane && !self.members.is_staged(*slot);
         if self.members.rebuilding().iter().any(known) {
             let patience = async { self.rt.sleep(GATE_TIME_MAX).await };
             let logged = self.log.is_some();
@@ -47,7 +48,7 @@ impl Inner {
     }
 
     /// Makes the slots active that have no stale regions left.
-    pub(super) async fn finish_slots(&self, lanes: &[(usize, u8)]) {
+    pub(super) async fn finish_slots(&self, lanes: &[(usize, Lane)]) {
         for (slot, lane) in lanes {
             self.map.late_regions_known(*lane).await;
             let whole = self.map.stale_count(*lane) == 0;

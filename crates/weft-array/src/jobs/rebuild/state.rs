@@ -10,6 +10,7 @@ use weft_rt::{Nanos, SECOND};
 
 use super::monitor::Monitor;
 use super::stripe::By;
+use crate::lane::Lane;
 use crate::rebuild_policy::{RebuildOrder, RebuildPolicy};
 
 /// Most stripes that are being rebuilt behind writes at a time.
@@ -160,7 +161,7 @@ pub(crate) struct RebuildState {
     /// Permits for stripes that are rebuilt behind writes.
     pub behind: Semaphore,
     /// For each lane, the regions whose stripes are all rebuilt.
-    done: RefCell<BTreeMap<u8, Vec<u64>>>,
+    done: RefCell<BTreeMap<Lane, Vec<u64>>>,
 }
 
 impl RebuildState {
@@ -200,7 +201,7 @@ impl RebuildState {
     }
 
     /// Notes that all stripes of a region are rebuilt in `lane`: its mark can be cleared.
-    pub fn region_done(&self, lane: u8, region: u64) {
+    pub fn region_done(&self, lane: Lane, region: u64) {
         self.done.borrow_mut().entry(lane).or_default().push(region);
     }
 
@@ -210,7 +211,7 @@ impl RebuildState {
     }
 
     /// Takes at most `most` such regions of one lane.
-    pub fn take_done(&self, most: usize) -> Option<(u8, Vec<u64>)> {
+    pub fn take_done(&self, most: usize) -> Option<(Lane, Vec<u64>)> {
         let mut done = self.done.borrow_mut();
         let (lane, mut regions) = done.pop_first()?;
         // Locks are taken in this order.
@@ -223,7 +224,7 @@ impl RebuildState {
     }
 
     /// Replaces the list of `lane` by `regions`.
-    pub fn set_done(&self, lane: u8, regions: Vec<u64>) {
+    pub fn set_done(&self, lane: Lane, regions: Vec<u64>) {
         let mut done = self.done.borrow_mut();
         done.remove(&lane);
         if !regions.is_empty() {

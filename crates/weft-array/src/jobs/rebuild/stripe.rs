@@ -23,12 +23,13 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::gather::{StripeAccess, Units};
 use crate::geometry::to_len;
+use crate::lane::{Lane, LaneSet};
 
 /// A unit that belongs on a replacement.
 pub(crate) struct Target {
     pub unit: usize,
     slot: usize,
-    lane: u8,
+    lane: Lane,
     disk: Rc<dyn Disk>,
 }
 
@@ -196,8 +197,8 @@ impl Inner {
         }
     }
 
-    /// The lanes of all slots that are being rebuilt (bit i is lane i).
-    pub(crate) fn lanes(&self) -> u8 {
-        self.members.rebuilding().iter().fold(0, |lanes, (_, lane)| lanes | 1 << lane)
+    /// The lanes of all slots that are being rebuilt.
+    pub(crate) fn lanes(&self) -> LaneSet {
+        self.members.rebuilding().into_iter().map(|(_, lane)| lane).collect()
     }
 }

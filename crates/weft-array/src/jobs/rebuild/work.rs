@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::lane::LaneSet;
 use crate::region_map::RegionMap;
 
 /// Stripes that must not be begun: those in flight, and those that could not be rebuilt.
@@ -14,8 +15,8 @@ pub(crate) type Taken = RefCell<BTreeSet<u64>>;
 /// The stripes that are left to rebuild.
 pub(crate) struct Work<'a> {
     pub map: &'a RegionMap,
-    /// The lanes that are being rebuilt (bit i is lane i).
-    pub lanes: u8,
+    /// The lanes that are being rebuilt.
+    pub lanes: LaneSet,
     pub taken: &'a Taken,
     /// Number of units that a stripe has lost.
     pub lost: &'a dyn Fn(u64) -> usize,
@@ -45,7 +46,7 @@ impl Work<'_> {
         let taken = self.taken.borrow();
         let is_begun = |stripe: u64| {
             let region = self.map.region_of(stripe);
-            (0..8).any(|lane| self.lanes >> lane & 1 == 1 && self.map.is_partial(lane, region))
+            self.lanes.iter().any(|lane| self.map.is_partial(lane, region))
         };
         let wanted = |stripe: u64| !taken.contains(&stripe) && is_begun(stripe);
         self.map.next_stale_in(self.lanes, 0..self.stripes(), wanted)
