@@ -9,6 +9,7 @@
 
 pub mod area;
 mod array;
+mod as_volume;
 pub mod assemble;
 mod checksum;
 mod commit;
@@ -61,4 +62,4 @@ pub use remove::wipe;
 pub use status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
 pub use superblock::{LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};
 pub use uuid::Id;
-pub use volume::{Array, Extent};
+pub use volume::Array;

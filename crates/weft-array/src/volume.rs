@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use weft_code::Margin;
-use weft_disk::Disk;
+use weft_disk::{Disk, Extent};
 use weft_rt::{Buf, Frozen};
 
 use crate::array::Inner;
@@ -19,18 +19,8 @@ use crate::superblock::{SlotState, Superblock};
 /// Any byte range may be read and written; ranges aligned to [`Array::block_bytes`] are fastest.
 /// Requests may be issued concurrently. A write that was started completes even if its future is
 /// dropped.
-/// its future is dropped.
 #[derive(Clone)]
 pub struct Array(pub(crate) Rc<Inner>);
-
-/// A range of the array that is all data or all hole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    /// Its length in bytes.
-    pub len: u64,
-    /// Whether it was never written, or was deallocated, and reads as zeros.
-    pub hole: bool,
-}
 
 impl std::fmt::Debug for Array {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -6,13 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::rc::Rc;
 
-use weft_array::{Array, Consistency};
+use weft_array::Consistency;
 use weft_bench::{Contestant, Race, Row, Table, fill, make, ram_disks};
-use weft_disk::{DoneFuture, ReadFuture};
-use weft_nbd::proto::Errno;
-use weft_nbd::{Export, ExportError, Server, ServerConfig};
+use weft_nbd::{Export, Server, ServerConfig};
+use weft_rt::Buf;
 use weft_rt::ring::{self, Fd, RingConfig};
-use weft_rt::{Buf, Frozen};
 use weft_testkit::{Need, Process, Scratch, command, have, run, wait_until};
 
 const SIZE_MIB: u64 = 256;
@@ -26,49 +24,6 @@ const SHAPES: [(&str, [&str; 3], Option<f64>); 4] = [
     ("1 MiB writes, depth 8", ["--rw=write", "--bs=1m", "--iodepth=8"], None),
 ];
 
-struct ArrayExport(Array);
-
-fn io_error(cause: impl std::fmt::Display) -> ExportError {
-    ExportError::new(Errno::Io, cause)
-}
-
-impl Export for ArrayExport {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, ExportError> {
-        Box::pin(async move {
-            let (result, buf) = self.0.read(offset, buf).await;
-            (result.map_err(io_error), buf)
-        })
-    }
-
-    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, ExportError> {
-        Box::pin(async move { self.0.write(offset, data, fua).await.map_err(io_error) })
-    }
-
-    fn flush(&self) -> DoneFuture<'_, ExportError> {
-        Box::pin(async move { self.0.flush().await.map_err(io_error) })
-    }
-
-    fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError> {
-        Box::pin(async move { self.0.discard(offset, len).await.map_err(io_error) })
-    }
-
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        fua: bool,
-        may_trim: bool,
-    ) -> DoneFuture<'_, ExportError> {
-        Box::pin(
-            async move { self.0.write_zeroes(offset, len, fua, may_trim).await.map_err(io_error) },
-        )
-    }
-}
-
 /// Serves a raid6 of 4+2 until `stop` is closed.
 fn serve(socket: &Path, stop: UnixStream) {
     let (rt, ring) = ring::start(RingConfig::default()).expect("a ring");
@@ -78,7 +33,8 @@ fn serve(socket: &Path, stop: UnixStream) {
         let disks = ram_disks(6, SIZE_MIB / 4 + 48);
         let array = make(&rt2, "raid6", Consistency::Ppl, disks).await;
         fill(&array).await;
-        server.add_export("array", Rc::new(ArrayExport(array.clone()))).expect("a good export");
+        let export = Export::new(Rc::new(array.clone()), "");
+        server.add_export("array", export).expect("a good export");
         server.listen_unix(&socket, None).expect("listens");
         let stop = Fd::from(OwnedFd::from(stop));
         let _ = ring.recv(&stop, Buf::new(1), 0).await;

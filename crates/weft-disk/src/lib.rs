@@ -1,12 +1,13 @@
 //! Disks as the engine sees them: one trait, [`Disk`], and its implementations – files and block
 //! devices, memory, a queue with two classes, a time limit, injected faults. NBD disks and modelled
-//! disks implement the same trait in the crates above.
+//! disks implement the same trait in the crates above. What is built from disks is a [`Volume`].
 #![forbid(unsafe_code)]
 
 mod bounded;
 mod bytes;
 mod counters;
 mod disk;
+mod disk_volume;
 mod error;
 mod fault;
 mod file;
@@ -14,11 +15,13 @@ mod hardware;
 mod layer;
 mod queue;
 mod ram;
+mod volume;
 
 pub use bounded::{BoundedDisk, DISK_TIMEOUT, TICKS, ZEROES_BYTES_MAX};
 pub use bytes::Bytes;
 pub use counters::{Counters, IoCounts};
 pub use disk::{Class, Disk, DiskInfo, DoneFuture, IoFuture, ReadFuture, WriteOpts};
+pub use disk_volume::DiskVolume;
 pub use error::{DiskError, DiskErrorKind, DiskOp};
 pub use fault::{Fault, FaultDisk, Faults, OpCounts, RateLimit};
 pub use file::{FileDisk, FileOptions, IoMode};
@@ -26,3 +29,4 @@ pub use hardware::Hardware;
 pub use layer::Layer;
 pub use queue::{QUEUE_DEPTH, QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;
+pub use volume::{Extent, Volume, VolumeError, VolumeErrorKind, VolumeInfo};

@@ -14,12 +14,10 @@ use weft_array::{
     RebuildOrder, RebuildPolicy, create,
 };
 use weft_code::CodeSpec;
-use weft_disk::Disk;
+use weft_disk::{Disk, Volume};
 use weft_model::{Model, ModelDisk, ModelOptions};
 use weft_rt::{Buf, MILLISECOND, Nanos, Rt};
 use weft_trace::replay::DiskTimes;
-
-use crate::bench::Target;
 
 /// Smallest write.
 const BLOCK: usize = 4096;
@@ -97,9 +95,9 @@ impl ModelledArray {
         &self.array
     }
 
-    /// The array as a disk, for a replay.
-    pub fn target(&self) -> Rc<dyn Disk> {
-        Rc::new(Target::new(self.array.clone()))
+    /// The array, for a replay.
+    pub fn volume(&self) -> Rc<dyn Volume> {
+        Rc::new(self.array.clone())
     }
 
     /// Fails the disks of `slots`.

@@ -10,7 +10,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{RamExport, Served};
+use support::{RamVolume, Served};
 use weft_testkit::{Process, Scratch, command, run, wait_until};
 
 const SIZE_MIB: usize = 256;
@@ -74,7 +74,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let served = Served::ram("ram", || RamExport::new(SIZE_MIB << 20));
+    let served = Served::ram("ram", || RamVolume::new(SIZE_MIB << 20));
     let ours = served.uri("ram");
     let scratch = Scratch::in_memory("nbdkit");
     let socket = scratch.join("k");

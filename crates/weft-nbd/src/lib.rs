@@ -10,5 +10,5 @@ pub mod server;
 mod socket;
 
 pub use client::{NbdDisk, NbdOptions, NbdUri};
-pub use export::{Export, ExportError, Extent};
+pub use export::Export;
 pub use server::{Server, ServerConfig, ServerError};

@@ -182,7 +182,7 @@ type Log = Rc<dyn Fn(Event)>;
 
 #[derive(Default)]
 struct Exports {
-    list: Vec<(String, Rc<dyn Export>)>,
+    list: Vec<(String, Rc<Export>)>,
     default: Option<String>,
 }
 
@@ -216,7 +216,7 @@ impl Server {
     ///
     /// # Errors
     /// The name is taken or impossible, or the block sizes are.
-    pub fn add_export(&self, name: &str, export: Rc<dyn Export>) -> Result<(), ServerError> {
+    pub fn add_export(&self, name: &str, export: Export) -> Result<(), ServerError> {
         if name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(ServerError::Name);
         }
@@ -230,7 +230,7 @@ impl Server {
             return Err(ServerError::Duplicate(name.to_owned()));
         }
         exports.default.get_or_insert_with(|| name.to_owned());
-        exports.list.push((name.to_owned(), export));
+        exports.list.push((name.to_owned(), Rc::new(export)));
         Ok(())
     }
 
@@ -319,25 +319,25 @@ impl Inner {
     }
 
     /// What is on offer now, with the exports in the same order.
-    fn catalogue(&self) -> (Catalogue, Vec<Rc<dyn Export>>) {
+    fn catalogue(&self) -> (Catalogue, Vec<Rc<Export>>) {
         let exports = self.exports.borrow();
         let mut catalogue = Catalogue::default();
         for (name, export) in &exports.list {
             if exports.default.as_ref() == Some(name) {
                 catalogue.default = Some(catalogue.exports.len());
             }
-            catalogue.exports.push(self.describe(name, &**export));
+            catalogue.exports.push(self.describe(name, export));
         }
         (catalogue, exports.list.iter().map(|(_, export)| export.clone()).collect())
     }
 
-    fn describe(&self, name: &str, export: &dyn Export) -> ExportInfo {
+    fn describe(&self, name: &str, export: &Export) -> ExportInfo {
         let mut flags = wire::EXPORT_HAS_FLAGS
             | wire::EXPORT_SEND_FLUSH
             | wire::EXPORT_SEND_FUA
             | wire::EXPORT_SEND_DF
             | wire::EXPORT_CAN_MULTI_CONN;
-        flags |= if export.read_only() {
+        flags |= if export.read_only {
             wire::EXPORT_READ_ONLY
         } else {
             wire::EXPORT_SEND_TRIM | wire::EXPORT_SEND_WRITE_ZEROES | wire::EXPORT_SEND_FAST_ZERO
@@ -346,14 +346,14 @@ impl Inner {
         block.max = block.max.min(self.config.payload_max()).max(block.min);
         ExportInfo {
             name: name.to_owned(),
-            description: export.description(),
-            size_bytes: export.size_bytes(),
+            description: export.description.clone(),
+            size_bytes: export.volume.size_bytes(),
             block,
             flags,
         }
     }
 
-    fn still_serves(&self, export: &Rc<dyn Export>) -> bool {
+    fn still_serves(&self, export: &Rc<Export>) -> bool {
         self.exports.borrow().list.iter().any(|(_, known)| Rc::ptr_eq(known, export))
     }
 

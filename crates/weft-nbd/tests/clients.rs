@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use support::{CLUSTER, RamExport, Seen, Served};
+use support::{CLUSTER, RamVolume, Seen, Served};
 use weft_nbd::ServerConfig;
 use weft_testkit::{Need, Process, command, have, pattern, run, wait_until};
 
@@ -18,10 +18,10 @@ fn text(output: &std::process::Output) -> String {
 
 fn three_exports() -> Served {
     Served::start(ServerConfig::default(), |_, server| {
-        let small = RamExport { read_only: true, ..RamExport::new(MIB) };
-        server.add_export("warp", std::rc::Rc::new(RamExport::new(8 * MIB))).expect("new");
-        server.add_export("weft of two words", std::rc::Rc::new(small)).expect("new");
-        server.add_export("kette", std::rc::Rc::new(RamExport::new(MIB + 4096))).expect("new");
+        let small = RamVolume { read_only: true, ..RamVolume::new(MIB) };
+        server.add_export("warp", RamVolume::new(8 * MIB).served()).expect("new");
+        server.add_export("weft of two words", small.served()).expect("new");
+        server.add_export("kette", RamVolume::new(MIB + 4096).served()).expect("new");
     })
 }
 
@@ -73,7 +73,7 @@ fn nbdcopy_moves_every_byte_in_and_out_and_keeps_holes() {
     let seen = Arc::new(Seen::default());
     let theirs = seen.clone();
     let served =
-        Served::ram("disk", move || RamExport { seen: theirs, ..RamExport::new(48 * MIB) });
+        Served::ram("disk", move || RamVolume { seen: theirs, ..RamVolume::new(48 * MIB) });
     let (source, back) = (served.dir().join("source"), served.dir().join("back"));
     let mut data = pattern::bytes(1, 48 * MIB);
     data[8 * MIB..24 * MIB].fill(0);
@@ -94,7 +94,7 @@ fn qemu_img_converts_compares_and_maps() {
     if !have(&[Need::Tool("qemu-img")]) {
         return;
     }
-    let served = Served::ram("disk", || RamExport::new(16 * MIB));
+    let served = Served::ram("disk", || RamVolume::new(16 * MIB));
     let (source, back) = (served.dir().join("source"), served.dir().join("back"));
     let mut data = pattern::bytes(2, 16 * MIB);
     data[4 * MIB..12 * MIB].fill(0);
@@ -120,7 +120,7 @@ fn qemu_io_reads_writes_zeroes_discards_and_flushes() {
     let seen = Arc::new(Seen::default());
     let theirs = seen.clone();
     let served =
-        Served::ram("disk", move || RamExport { seen: theirs, ..RamExport::new(16 * MIB) });
+        Served::ram("disk", move || RamVolume { seen: theirs, ..RamVolume::new(16 * MIB) });
     let mut qemu_io = command("qemu-io");
     qemu_io.args(["-f", "raw"]);
     for step in [
@@ -156,10 +156,10 @@ fn read_only_and_bad_blocks_are_told_to_clients() {
         return;
     }
     let served = Served::start(ServerConfig::default(), |_, server| {
-        let bad = RamExport { bad_byte: Some(5000), ..RamExport::new(MIB) };
-        let fixed = RamExport { read_only: true, ..RamExport::new(MIB) };
-        server.add_export("bad", std::rc::Rc::new(bad)).expect("new");
-        server.add_export("fixed", std::rc::Rc::new(fixed)).expect("new");
+        let bad = RamVolume { bad_byte: Some(5000), ..RamVolume::new(MIB) };
+        let fixed = RamVolume { read_only: true, ..RamVolume::new(MIB) };
+        server.add_export("bad", bad.served()).expect("new");
+        server.add_export("fixed", fixed.served()).expect("new");
     });
     let io = |name: &str, args: &[&str]| {
         let output = command("qemu-io")
@@ -182,7 +182,7 @@ fn fio_verifies_what_it_wrote_over_several_connections() {
     if !have(&[Need::Tool("fio")]) {
         return;
     }
-    let served = Served::ram("disk", || RamExport::new(32 * MIB));
+    let served = Served::ram("disk", || RamVolume::new(32 * MIB));
     for (block, depth, jobs) in [("4k", "32", "2"), ("3k", "8", "1"), ("1m", "8", "2")] {
         run(command("fio")
             .args(["--name=verify", "--ioengine=nbd", "--rw=randrw", "--verify=crc32c"])
@@ -201,7 +201,7 @@ fn a_file_system_image_works_through_nbdfuse() {
     if !have(&[Need::Tool("nbdfuse"), Need::Tool("fusermount3"), Need::Fuse]) {
         return;
     }
-    let served = Served::ram("disk", || RamExport::new(8 * MIB));
+    let served = Served::ram("disk", || RamVolume::new(8 * MIB));
     let mount = served.dir().join("mount");
     fs::create_dir(&mount).expect("make the mount point");
     let mut fuse =

@@ -8,11 +8,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use support::{RamExport, Served};
+use support::{RamVolume, Served};
 use weft_disk::{Class, Disk, DiskErrorKind, WriteOpts};
 use weft_nbd::client::OpenError;
-use weft_nbd::proto::BlockSizes;
-use weft_nbd::{NbdDisk, NbdOptions};
+use weft_nbd::{NbdDisk, NbdOptions, ServerConfig};
 use weft_rt::ring::{self, Ring, RingConfig};
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
 use weft_testkit::{Need, Process, Rng, Scratch, command, have, pattern, wait_until};
@@ -112,7 +111,7 @@ async fn history(disk: NbdDisk, seed: u64, rounds: usize) {
 
 #[test]
 fn a_disk_of_our_own_server_keeps_what_is_written() {
-    let served = Served::ram("disk", || RamExport::new(8 * MIB));
+    let served = Served::ram("disk", || RamVolume::new(8 * MIB));
     for uri in [served.uri("disk"), served.tcp_uri("")] {
         on_ring(|rt, ring| async move {
             let disk = open(&rt, &ring, &uri).await.expect("the server is there");
@@ -125,8 +124,11 @@ fn a_disk_of_our_own_server_keeps_what_is_written() {
 
 #[test]
 fn large_requests_are_cut_to_what_the_server_takes() {
-    let block = BlockSizes { min: 4096, preferred: 4096, max: 128 << 10 };
-    let served = Served::ram("disk", move || RamExport { block, ..RamExport::new(8 * MIB + 512) });
+    let config = ServerConfig { bytes_per_connection: 128 << 10, ..ServerConfig::default() };
+    let served = Served::bounded(config, || RamVolume {
+        align_bytes: 4096,
+        ..RamVolume::new(8 * MIB + 512)
+    });
     let uri = served.uri("disk");
     on_ring(|rt, ring| async move {
         let disk = open(&rt, &ring, &uri).await.expect("the server is there");
@@ -177,10 +179,10 @@ fn disks_of_nbdkit_and_qemu_nbd_keep_what_is_written() {
 #[test]
 fn what_the_server_refuses_has_its_kind() {
     let served = Served::start(weft_nbd::ServerConfig::default(), |_, server| {
-        let bad = RamExport { bad_byte: Some(5000), ..RamExport::new(MIB) };
-        let fixed = RamExport { read_only: true, ..RamExport::new(MIB) };
-        server.add_export("bad", std::rc::Rc::new(bad)).expect("new");
-        server.add_export("fixed", std::rc::Rc::new(fixed)).expect("new");
+        let bad = RamVolume { bad_byte: Some(5000), ..RamVolume::new(MIB) };
+        let fixed = RamVolume { read_only: true, ..RamVolume::new(MIB) };
+        server.add_export("bad", bad.served()).expect("new");
+        server.add_export("fixed", fixed.served()).expect("new");
     });
     let uris = [served.uri("bad"), served.uri("fixed"), served.uri("nix")];
     on_ring(|rt, ring| async move {
@@ -211,12 +213,12 @@ fn what_the_server_refuses_has_its_kind() {
 
 #[test]
 fn a_server_that_never_answers_is_given_up() {
-    let never = || RamExport { delay: Cell::new(2_500 * MILLISECOND), ..RamExport::new(MIB) };
+    let never = || RamVolume { delay: Cell::new(2_500 * MILLISECOND), ..RamVolume::new(MIB) };
     let served = Served::start(
         weft_nbd::ServerConfig { shutdown_grace: MILLISECOND, ..Default::default() },
         move |rt, server| {
-            let export = RamExport { rt: Some(rt.clone()), slow_below: 4096, ..never() };
-            server.add_export("disk", std::rc::Rc::new(export)).expect("new");
+            let export = RamVolume { rt: Some(rt.clone()), slow_below: 4096, ..never() };
+            server.add_export("disk", export.served()).expect("new");
         },
     );
     let uri = served.uri("disk");
@@ -330,7 +332,7 @@ fn a_server_that_comes_back_is_used_only_if_nothing_can_have_been_lost() {
 
 #[test]
 fn a_disk_that_is_dropped_says_goodbye() {
-    let served = Served::ram("disk", || RamExport::new(MIB));
+    let served = Served::ram("disk", || RamVolume::new(MIB));
     let uri = served.uri("disk");
     on_ring(|rt, ring| async move {
         let disk = open(&rt, &ring, &uri).await.expect("it is there");
@@ -349,7 +351,7 @@ fn a_disk_that_is_dropped_says_goodbye() {
 fn payloads_of_reads_and_writes_are_counted_once() {
     let seen = std::sync::Arc::new(support::Seen::default());
     let theirs = seen.clone();
-    let served = Served::ram("disk", move || RamExport { seen: theirs, ..RamExport::new(MIB) });
+    let served = Served::ram("disk", move || RamVolume { seen: theirs, ..RamVolume::new(MIB) });
     let uri = served.uri("disk");
     on_ring(|rt, ring| async move {
         let disk = open(&rt, &ring, &uri).await.expect("it is there");

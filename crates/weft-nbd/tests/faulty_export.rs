@@ -3,15 +3,15 @@
 mod support;
 
 use support::raw::{Raw, faults};
-use support::{RamExport, Served};
+use support::{RamVolume, Served};
 use weft_nbd::ServerConfig;
 use weft_nbd::proto::wire::CMD_READ;
 
 #[test]
 fn a_panic_costs_one_connection() {
-    let served = Served::bounded(ServerConfig::default(), || RamExport {
+    let served = Served::bounded(ServerConfig::default(), || RamVolume {
         panics_at: Some(64 << 10),
-        ..RamExport::new(1 << 20)
+        ..RamVolume::new(1 << 20)
     });
     let mut other = Raw::new(&served);
     let mut client = Raw::new(&served);

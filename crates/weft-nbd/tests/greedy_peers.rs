@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use support::raw::{Raw, faults};
-use support::{RamExport, Seen, Served};
+use support::{RamVolume, Seen, Served};
 use weft_nbd::ServerConfig;
 use weft_nbd::proto::{Request, put_request, wire::*};
 use weft_nbd::server::Event;
@@ -71,7 +71,7 @@ fn works_with(client: &mut Raw, len: usize) {
 fn small_requests_never_wait_for_what_others_hold() {
     // No client is ever disconnected here.
     let config = ServerConfig { pool_patience: 3600 * SECOND, ..small() };
-    let served = Served::bounded(config, || RamExport::new(4 * MIB));
+    let served = Served::bounded(config, || RamVolume::new(4 * MIB));
     let mut bad = deaf(&served, 6);
     bad.extend(owing(&served, 6, 4096));
     let mut good = Raw::new(&served);
@@ -86,7 +86,7 @@ fn small_requests_never_wait_for_what_others_hold() {
 #[test]
 fn requests_up_to_a_mib_do_not_wait_behind_long_ones() {
     let config = ServerConfig { pool_patience: 3600 * SECOND, ..small() };
-    let served = Served::bounded(config, || RamExport::new(4 * MIB));
+    let served = Served::bounded(config, || RamVolume::new(4 * MIB));
     let bad = deaf(&served, 12);
     let mut good = Raw::new(&served);
     for _ in 0..10 {
@@ -99,7 +99,7 @@ fn requests_up_to_a_mib_do_not_wait_behind_long_ones() {
 #[test]
 fn writes_that_are_only_announced_hold_up_nobody() {
     let config = ServerConfig { pool_patience: 3600 * SECOND, ..small() };
-    let served = Served::bounded(config, || RamExport::new(4 * MIB));
+    let served = Served::bounded(config, || RamVolume::new(4 * MIB));
     let mut bad = owing(&served, 14, 0);
     let mut good = Raw::new(&served);
     for _ in 0..10 {
@@ -116,7 +116,7 @@ fn writes_that_are_only_announced_hold_up_nobody() {
 #[test]
 fn large_requests_get_the_memory_of_clients_that_stall() {
     for stalled in ["deaf", "owing", "both"] {
-        let served = Served::bounded(small(), || RamExport::new(4 * MIB));
+        let served = Served::bounded(small(), || RamVolume::new(4 * MIB));
         let mut bad = if stalled == "owing" { Vec::new() } else { deaf(&served, 6) };
         if stalled != "deaf" {
             bad.extend(owing(&served, 8, 100_000));
@@ -140,7 +140,7 @@ fn who_makes_progress_keeps_its_memory_however_long_others_wait() {
     // The export is slow: memory is held for long, and no client is to blame.
     let config = ServerConfig { pool_patience: 20 * MILLISECOND, ..small() };
     let config = ServerConfig { stall_timeout_contended: 20 * MILLISECOND, ..config };
-    let slow = || RamExport { delay: Cell::new(300 * MILLISECOND), ..RamExport::new(4 * MIB) };
+    let slow = || RamVolume { delay: Cell::new(300 * MILLISECOND), ..RamVolume::new(4 * MIB) };
     let served = Served::bounded(config, slow);
     let mut clients: Vec<Raw> = (0..8).map(|_| Raw::new(&served)).collect();
     for client in &mut clients {
@@ -159,7 +159,7 @@ fn who_makes_progress_keeps_its_memory_however_long_others_wait() {
 
 #[test]
 fn half_open_handshakes_and_unused_connections_make_room() {
-    let served = Served::bounded(small(), || RamExport::new(MIB));
+    let served = Served::bounded(small(), || RamVolume::new(MIB));
     let mut used: Vec<Raw> = (0..3).map(|_| Raw::new(&served)).collect();
     used.iter_mut().for_each(|client| works_with(client, 512));
     let half_open: Vec<_> = (0..60).map(|_| Raw::dial(&served)).collect();
@@ -184,7 +184,7 @@ fn half_open_handshakes_and_unused_connections_make_room() {
 #[test]
 fn too_many_clients_are_turned_away() {
     let config = ServerConfig { connections_max: 2, ..ServerConfig::default() };
-    let served = Served::bounded(config, || RamExport::new(MIB));
+    let served = Served::bounded(config, || RamVolume::new(MIB));
     let (mut one, mut two) = (Raw::new(&served), Raw::new(&served));
     works_with(&mut one, 512);
     works_with(&mut two, 512);
@@ -202,7 +202,7 @@ fn clients_that_stall_for_long_are_cut_off_although_nobody_waits() {
         stall_timeout: 400 * MILLISECOND,
         ..ServerConfig::default()
     };
-    let served = Served::bounded(config, || RamExport::new(8 * MIB));
+    let served = Served::bounded(config, || RamVolume::new(8 * MIB));
     let mut silent = Raw(Raw::dial(&served));
     let mut owing = Raw::new(&served);
     owing.send(CMD_WRITE, 1, 0, 2 << 20);
@@ -226,11 +226,11 @@ fn clients_that_stall_for_long_are_cut_off_although_nobody_waits() {
 fn slow_zeroes(config: ServerConfig) -> (Served, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let theirs = seen.clone();
-    let served = Served::bounded(config, move || RamExport {
+    let served = Served::bounded(config, move || RamVolume {
         delay: Cell::new(2 * MILLISECOND),
         granularity: 4096,
         seen: theirs,
-        ..RamExport::new(4 * MIB)
+        ..RamVolume::new(4 * MIB)
     });
     (served, seen)
 }
@@ -297,7 +297,7 @@ fn trims_and_zeroes_of_a_client_that_vanished_end_and_give_its_place_back() {
 #[test]
 fn clients_that_take_no_answers_do_not_hold_up_the_end() {
     let config = ServerConfig { shutdown_grace: 3600 * SECOND, ..small() };
-    let served = Served::bounded(config, || RamExport::new(4 * MIB));
+    let served = Served::bounded(config, || RamVolume::new(4 * MIB));
     let bad = deaf(&served, 4);
     Raw::new(&served).works();
     served.stop();

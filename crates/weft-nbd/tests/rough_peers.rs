@@ -8,12 +8,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use support::raw::{Raw, faults};
-use support::{RamExport, Seen, Served};
+use support::{RamVolume, Seen, Served};
 use weft_nbd::proto::{Request, put_request, wire::*};
 use weft_nbd::{Server, ServerConfig, ServerError};
 use weft_rt::MILLISECOND;
@@ -24,7 +23,7 @@ const MIB: usize = 1 << 20;
 
 #[test]
 fn wrong_requests_are_refused_and_the_connection_goes_on() {
-    let served = Served::ram("disk", || RamExport::new(MIB));
+    let served = Served::ram("disk", || RamVolume::new(MIB));
     let mut raw = Raw::new(&served);
     for (cookie, command, offset, len, error) in [
         (1, 77, 0, 0, 22),
@@ -55,10 +54,10 @@ fn requests_of_no_bytes_succeed_wherever_they_lie() {
     let seen = Arc::new(Seen::default());
     let theirs = seen.clone();
     let served = Served::start(ServerConfig::default(), move |_, server| {
-        let export = RamExport { seen: theirs, ..RamExport::new(MIB) };
-        let fixed = RamExport { read_only: true, ..RamExport::new(MIB) };
-        server.add_export("disk", Rc::new(export)).expect("new");
-        server.add_export("fixed", Rc::new(fixed)).expect("new");
+        let export = RamVolume { seen: theirs, ..RamVolume::new(MIB) };
+        let fixed = RamVolume { read_only: true, ..RamVolume::new(MIB) };
+        server.add_export("disk", export.served()).expect("new");
+        server.add_export("fixed", fixed.served()).expect("new");
     });
     let mut raw = Raw::new(&served);
     let mut fixed = Raw::of(&served, "fixed");
@@ -81,7 +80,7 @@ fn requests_of_no_bytes_succeed_wherever_they_lie() {
 
 #[test]
 fn nonsense_ends_its_own_connection_only() {
-    let served = Served::ram("disk", || RamExport::new(MIB));
+    let served = Served::ram("disk", || RamVolume::new(MIB));
     let bystander = Raw::new(&served);
     let mut raw = Raw::new(&served);
     raw.0.write_all(&[0x55; 28]).expect("send nonsense");
@@ -101,7 +100,7 @@ fn nonsense_ends_its_own_connection_only() {
 
 #[test]
 fn any_conversation_at_all_leaves_the_server_well() {
-    let served = Served::ram("disk", || RamExport::new(MIB));
+    let served = Served::ram("disk", || RamVolume::new(MIB));
     let mut rng = Rng::new(11);
     let mut hello = 3u32.to_be_bytes().to_vec();
     for (option, data) in [(8u32, &b""[..]), (3, b""), (7, b"\0\0\0\x04disk\0\0")] {
@@ -138,7 +137,7 @@ fn any_conversation_at_all_leaves_the_server_well() {
 fn a_client_that_vanishes_in_the_middle_of_a_write_has_written_nothing() {
     let seen = Arc::new(Seen::default());
     let theirs = seen.clone();
-    let served = Served::ram("disk", move || RamExport { seen: theirs, ..RamExport::new(4 * MIB) });
+    let served = Served::ram("disk", move || RamVolume { seen: theirs, ..RamVolume::new(4 * MIB) });
     for sent in [0, 10, 5000, MIB] {
         let mut raw = Raw::new(&served);
         raw.send(CMD_WRITE, 1, 0, 2 << 20);
@@ -153,9 +152,9 @@ fn a_client_that_vanishes_in_the_middle_of_a_write_has_written_nothing() {
 
 #[test]
 fn a_client_that_vanishes_with_requests_in_flight_releases_them() {
-    let served = Served::ram("disk", || RamExport {
+    let served = Served::ram("disk", || RamVolume {
         delay: Cell::new(30 * MILLISECOND),
-        ..RamExport::new(4 * MIB)
+        ..RamVolume::new(4 * MIB)
     });
     for _ in 0..4 {
         let mut raw = Raw::new(&served);
@@ -168,10 +167,10 @@ fn a_client_that_vanishes_with_requests_in_flight_releases_them() {
 
 #[test]
 fn answers_come_in_the_order_in_which_they_are_ready() {
-    let served = Served::ram("disk", || RamExport {
+    let served = Served::ram("disk", || RamVolume {
         delay: Cell::new(400 * MILLISECOND),
         slow_below: 4096,
-        ..RamExport::new(MIB)
+        ..RamVolume::new(MIB)
     });
     let mut raw = Raw::new(&served);
     raw.send(CMD_READ, 1, 0, 8);
@@ -182,7 +181,7 @@ fn answers_come_in_the_order_in_which_they_are_ready() {
 
 #[test]
 fn goodbye_and_shutdown_wait_for_what_is_in_flight() {
-    let slow = || RamExport { delay: Cell::new(400 * MILLISECOND), ..RamExport::new(MIB) };
+    let slow = || RamVolume { delay: Cell::new(400 * MILLISECOND), ..RamVolume::new(MIB) };
     let mut served = Served::ram("disk", slow);
     let mut leaving = Raw::new(&served);
     leaving.send(CMD_READ, 1, 0, 8);
@@ -209,9 +208,9 @@ fn shutdown_does_not_wait_for_ever() {
     let scratch = Scratch::in_memory("nbd");
     let path = scratch.join("s");
     let server = Server::new(&rt, &ring, config);
-    let never = RamExport { delay: Cell::new(u64::MAX / 4), ..RamExport::new(MIB) };
-    let never = RamExport { rt: Some(rt.clone()), ..never };
-    server.add_export("disk", Rc::new(never)).expect("new");
+    let never = RamVolume { delay: Cell::new(u64::MAX / 4), ..RamVolume::new(MIB) };
+    let never = RamVolume { rt: Some(rt.clone()), ..never };
+    server.add_export("disk", never.served()).expect("new");
     server.listen_unix(&path, None).expect("listen");
     let client = std::thread::spawn(move || {
         let mut stream = UnixStream::connect(path).expect("the server listens");
@@ -241,9 +240,9 @@ fn an_export_can_be_taken_away_from_its_clients() {
     let scratch = Scratch::in_memory("nbd");
     let path = scratch.join("s");
     let server = Server::new(&rt, &ring, ServerConfig::default());
-    server.add_export("a", Rc::new(RamExport::new(MIB))).expect("new");
-    server.add_export("b", Rc::new(RamExport::new(MIB))).expect("new");
-    let twice = server.add_export("a", Rc::new(RamExport::new(MIB)));
+    server.add_export("a", RamVolume::new(MIB).served()).expect("new");
+    server.add_export("b", RamVolume::new(MIB).served()).expect("new");
+    let twice = server.add_export("a", RamVolume::new(MIB).served());
     assert!(matches!(twice, Err(ServerError::Duplicate(_))));
     server.listen_unix(&path, None).expect("listen");
     let client = std::thread::spawn(move || {

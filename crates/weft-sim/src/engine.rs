@@ -1,14 +1,13 @@
-//! The engine under test: as a volume for the clients, and the commands that a run gives it.
+//! The engine under test: how a run creates its array and assembles it.
 
 use std::rc::Rc;
 
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Consistency, CreateOptions};
 use weft_disk::Disk;
-use weft_rt::{Buf, Frozen, Rt};
+use weft_rt::Rt;
 
 use crate::setup::{Policy, Setup};
-use crate::volume::{Volume, VolumeFuture};
 
 /// An assembled array.
 #[derive(Debug, Clone)]
@@ -63,40 +62,5 @@ impl Engine {
         let options =
             AssembleOptions { force_degraded, read_only, nonce, ..AssembleOptions::default() };
         text(Array::assemble(rt, members, options).await).map(Self)
-    }
-}
-
-impl Volume for Engine {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn read(&self, offset: u64, buf: Buf) -> VolumeFuture<'_, (Result<(), String>, Buf)> {
-        Box::pin(async move {
-            let (result, buf) = self.0.read(offset, buf).await;
-            (text(result), buf)
-        })
-    }
-
-    fn write(&self, offset: u64, data: Frozen, fua: bool) -> VolumeFuture<'_, Result<(), String>> {
-        Box::pin(async move { text(self.0.write(offset, data, fua).await) })
-    }
-
-    fn flush(&self) -> VolumeFuture<'_, Result<(), String>> {
-        Box::pin(async move { text(self.0.flush().await) })
-    }
-
-    fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        fua: bool,
-        may_deallocate: bool,
-    ) -> VolumeFuture<'_, Result<(), String>> {
-        Box::pin(async move { text(self.0.write_zeroes(offset, len, fua, may_deallocate).await) })
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> VolumeFuture<'_, Result<(), String>> {
-        Box::pin(async move { text(self.0.discard(offset, len).await) })
     }
 }

@@ -178,7 +178,7 @@ impl FaultInjector {
             15 => self.fill_file_system(engine).await,
             16 => self.fail_writes(engine),
             17 | 18 => self.replace(engine).await,
-            _ => self.harness.read_all(engine, 92).await,
+            _ => self.harness.read_all(&engine.0, 92).await,
         }
     }
 
@@ -574,7 +574,7 @@ impl FaultInjector {
         engine.0.set_throttle(0, None);
         engine.0.set_paused(false);
         // A write lets the engine notice members that are gone but were not used since.
-        self.harness.flush(engine, 93).await;
+        self.harness.flush(&engine.0, 93).await;
         if self.harness.array_stopped.get() {
             return;
         }
@@ -597,7 +597,7 @@ impl FaultInjector {
         self.harness.end_abandoned();
         self.harness.consistent_again();
         self.world.note(format!("settled: {}", summary(engine)));
-        self.harness.read_all(engine, 94).await;
+        self.harness.read_all(&engine.0, 94).await;
         match engine.0.scrub(ScrubMode::Check).await {
             Ok(report) if report.mismatches == 0 && report.unreadable == 0 => {}
             Ok(report) => {
@@ -609,7 +609,7 @@ impl FaultInjector {
                 self.harness.fail(ViolationKind::CommandFailed, text, None);
             }
         }
-        self.harness.read_all(engine, 94).await;
+        self.harness.read_all(&engine.0, 94).await;
     }
 }
 

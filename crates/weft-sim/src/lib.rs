@@ -30,7 +30,6 @@ mod setup;
 mod simulate;
 mod slots;
 mod violation;
-pub mod volume;
 pub mod workload;
 mod world;
 

@@ -9,12 +9,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
+use weft_disk::Volume;
 use weft_rt::rng::mix;
 use weft_rt::{Buf, MILLISECOND, Rng, Task};
 
 use crate::oracle::{Kind, Oracle, Writing};
 use crate::violation::{Violation, ViolationKind};
-use crate::volume::Volume;
 use crate::world::World;
 
 /// The load: how many clients, how many requests, and of which kinds.

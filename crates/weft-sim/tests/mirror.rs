@@ -4,10 +4,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use weft_disk::{Class, Disk, WriteOpts};
+use weft_disk::{Class, Disk, DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo, WriteOpts};
 use weft_rt::{Buf, Frozen, Rng, Rt};
 use weft_sim::oracle::Oracle;
-use weft_sim::volume::{Volume, VolumeFuture};
 use weft_sim::workload::{ClientHarness, Load};
 use weft_sim::{Platter, SimDisk, World, sim_rt};
 
@@ -52,47 +51,47 @@ impl Mirror {
     }
 }
 
-fn text<T>(result: Result<T, weft_disk::DiskError>) -> Result<T, String> {
-    result.map_err(|error| error.to_string())
-}
-
 impl Volume for Mirror {
+    fn info(&self) -> VolumeInfo {
+        VolumeInfo { align_bytes: 512, block_bytes: 512, zero_bytes: SIZE, fast_zeroes: false }
+    }
+
     fn size_bytes(&self) -> u64 {
         SIZE
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> VolumeFuture<'_, (Result<(), String>, Buf)> {
+    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
         self.turn.set(1 - self.turn.get());
         Box::pin(async move {
             // Only the first copy is certain to have the last acknowledged write while another
             // write to the same range is in flight.
             let from = if self.fault == Fault::NoResync { self.turn.get() } else { 0 };
             let (result, buf) = self.disks[from].read(offset, buf, Class::User).await;
-            (text(result), buf)
+            (result.map_err(Into::into), buf)
         })
     }
 
-    fn write(&self, offset: u64, data: Frozen, fua: bool) -> VolumeFuture<'_, Result<(), String>> {
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
         Box::pin(async move {
             let opts = WriteOpts { class: Class::User, fua: fua && self.fault != Fault::NoFua };
             if self.fault == Fault::EarlyAck {
                 let (disk, copy) = (self.disks[0].clone(), data.clone());
                 self.rt.spawn(async move { disk.write(offset, copy, opts).await });
-                return text(self.disks[1].write(offset, data, opts).await);
+                return Ok(self.disks[1].write(offset, data, opts).await?);
             }
             let first = self.disks[0].write(offset, data.clone(), opts);
             let second = self.disks[1].write(offset, data, opts);
             let (first, second) = futures_util::future::join(first, second).await;
-            text(first.and(second))
+            Ok(first.and(second)?)
         })
     }
 
-    fn flush(&self) -> VolumeFuture<'_, Result<(), String>> {
+    fn flush(&self) -> DoneFuture<'_, VolumeError> {
         Box::pin(async move {
             if self.fault != Fault::HalfFlush {
-                text(self.disks[0].flush().await)?;
+                self.disks[0].flush().await?;
             }
-            text(self.disks[1].flush().await)
+            Ok(self.disks[1].flush().await?)
         })
     }
 
@@ -102,15 +101,15 @@ impl Volume for Mirror {
         len: u64,
         fua: bool,
         _: bool,
-    ) -> VolumeFuture<'_, Result<(), String>> {
+    ) -> DoneFuture<'_, VolumeError> {
         let zeros = Buf::zeroed(usize::try_from(len).expect("fits")).freeze();
         self.write(offset, zeros, fua)
     }
 
-    fn discard(&self, offset: u64, len: u64) -> VolumeFuture<'_, Result<(), String>> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError> {
         Box::pin(async move {
-            text(self.disks[0].discard(offset, len).await)?;
-            text(self.disks[1].discard(offset, len).await)
+            self.disks[0].discard(offset, len).await?;
+            Ok(self.disks[1].discard(offset, len).await?)
         })
     }
 }

@@ -7,7 +7,6 @@
 mod contents;
 mod load;
 mod recovery;
-mod target;
 
 use std::rc::Rc;
 
@@ -24,7 +23,6 @@ use weft_rt::{MILLISECOND, Rt, Schedule, virtual_rt};
 pub(crate) use contents::Contents;
 pub(crate) use load::{Access, Ended, Load};
 pub(crate) use recovery::{Recovered, Recovery, recover};
-pub(crate) use target::Target;
 
 /// Writes in flight while the array is filled.
 const FILLS: usize = 16;

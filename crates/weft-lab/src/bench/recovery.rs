@@ -15,15 +15,15 @@ use std::rc::Rc;
 use weft_array::{
     Array, AssembleOptions, Consistency, CreateOptions, RebuildCounts, RebuildPolicy, create,
 };
-use weft_disk::{Class, Disk, Layer, ReadFuture};
+use weft_disk::{Disk, DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
-use weft_rt::{Buf, Nanos, Rt, SECOND, Schedule, virtual_rt};
+use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
 use weft_trace::Record;
 use weft_trace::replay::{
     AddressMap, Fit, Latency, Live, Options, Outcome, Pace, Point, Speed, Verify, Volumes, run,
 };
 
-use super::{REGION, Setup, Target, disk, text};
+use super::{REGION, Setup, disk, text};
 
 /// Time between two checks whether the rebuild has ended.
 const LOOK: Nanos = SECOND / 100;
@@ -154,8 +154,8 @@ impl Written {
     ) -> Result<Outcome, String> {
         let mut volumes = Volumes::default();
         records.iter().for_each(|record| volumes.add(record));
-        let info = course.target.info();
-        let map = AddressMap::new(&volumes, info.size_bytes, info.sector_bytes, Fit::Scale);
+        let (size, block) = (course.size_bytes(), course.info().block_bytes);
+        let map = AddressMap::new(&volumes, size, block, Fit::Scale);
         let options = Options {
             pace: Pace::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
             verify: Verify::Reads,
@@ -164,8 +164,8 @@ impl Written {
             ..Options::default()
         };
         let all = endless(records, recovery.rate_milli).map(Ok::<_, Infallible>);
-        let target: Rc<dyn Disk> = course.clone();
-        let Ok(outcome) = run(&self.rt, target, &map, all, &options, live).await;
+        let volume: Rc<dyn Volume> = course.clone();
+        let Ok(outcome) = run(&self.rt, volume, &map, all, &options, live).await;
         let wrong = outcome.verified.as_ref().map_or(0, |verified| verified.blocks_wrong);
         if outcome.failed.total() > 0 || wrong > 0 {
             return Err(format!("{:?}, {wrong} blocks with wrong contents", outcome.failed));
@@ -207,7 +207,6 @@ async fn watch(rt: Rt, course: Rc<Course>, live: Live) -> Result<Nanos, String> 
 #[derive(Debug)]
 struct Course {
     array: Array,
-    target: Target,
     unit_bytes: u64,
     interval: Nanos,
     begun: Nanos,
@@ -222,7 +221,6 @@ impl Course {
     fn new(array: &Array, recovery: &Recovery, begun: Nanos) -> Self {
         Self {
             array: array.clone(),
-            target: Target::new(array.clone()),
             unit_bytes: u64::from(recovery.setup.bed.unit_bytes),
             interval: recovery.interval,
             begun,
@@ -260,15 +258,41 @@ impl Course {
     }
 }
 
-impl Layer for Course {
-    fn below(&self) -> &dyn Disk {
-        &self.target
+impl Volume for Course {
+    fn info(&self) -> VolumeInfo {
+        self.array.info()
     }
 
-    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.array.size_bytes()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
         let end = offset + (buf.len() as u64).max(1) - 1;
         let units = end / self.unit_bytes - offset / self.unit_bytes + 1;
         self.read.set(self.read.get() + units);
-        self.target.read(offset, buf, class)
+        Volume::read(&self.array, offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
+        Volume::write(&self.array, offset, data, fua)
+    }
+
+    fn flush(&self) -> DoneFuture<'_, VolumeError> {
+        Volume::flush(&self.array)
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        may_deallocate: bool,
+    ) -> DoneFuture<'_, VolumeError> {
+        Volume::write_zeroes(&self.array, offset, len, fua, may_deallocate)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError> {
+        Volume::discard(&self.array, offset, len)
     }
 }

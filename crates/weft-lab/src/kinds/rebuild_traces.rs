@@ -166,13 +166,13 @@ async fn replay_to(
     records: Vec<Record>,
     options: &Options,
 ) -> Result<f64, String> {
-    let target = array.target();
+    let volume = array.volume();
     let mut volumes = Volumes::default();
     records.iter().for_each(|record| volumes.add(record));
-    let info = target.info().clone();
-    let map = AddressMap::new(&volumes, info.size_bytes, info.sector_bytes, Fit::Scale);
+    let (size, block) = (volume.size_bytes(), volume.info().block_bytes);
+    let map = AddressMap::new(&volumes, size, block, Fit::Scale);
     let all = records.into_iter().map(Ok::<_, Infallible>);
-    let Ok(outcome) = replay::run(rt, target, &map, all, options, &Live::new()).await;
+    let Ok(outcome) = replay::run(rt, volume, &map, all, options, &Live::new()).await;
     let wrong = outcome.verified.as_ref().map_or(0, |verified| verified.blocks_wrong);
     if outcome.failed.total() > 0 || wrong > 0 {
         return Err(format!("{:?}, {wrong} blocks with wrong contents", outcome.failed));

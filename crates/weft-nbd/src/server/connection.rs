@@ -29,7 +29,7 @@ pub(super) struct Connection {
     pub(super) since: Nanos,
     pub(super) fd: Fd,
     pub(super) outbox: Outbox<Ticket>,
-    pub(super) export: RefCell<Option<Rc<dyn Export>>>,
+    pub(super) export: RefCell<Option<Rc<Export>>>,
     /// New requests are refused.
     pub(super) draining: Cell<bool>,
     /// The client no longer receives answers.
@@ -81,7 +81,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn serves(&self, export: &Rc<dyn Export>) -> bool {
+    pub(super) fn serves(&self, export: &Rc<Export>) -> bool {
         self.export.borrow().as_ref().is_some_and(|served| Rc::ptr_eq(served, export))
     }
 

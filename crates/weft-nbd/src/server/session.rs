@@ -67,7 +67,7 @@ async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<Leave, 
     connection.stage.set(Stage::Unused);
     *connection.export.borrow_mut() = Some(export.clone());
     server.emit(Event::Connected { connection: connection.id, export: info.name });
-    transmission::run(server, connection, &mut inbox, &export, &limits).await
+    transmission::run(server, connection, &mut inbox, &export.volume, &limits).await
 }
 
 /// Runs the handshake until the client has chosen an export, or has gone.
@@ -75,7 +75,7 @@ async fn handshake(
     server: &Inner,
     connection: &Connection,
     inbox: &mut Inbox,
-) -> Result<Option<(ExportInfo, Rc<dyn Export>, Limits)>, Fault> {
+) -> Result<Option<(ExportInfo, Rc<Export>, Limits)>, Fault> {
     let (mut negotiation, greeting) = Negotiation::new();
     let say = |bytes: &[u8]| {
         connection.outbox.push(|out| out.extend_from_slice(bytes), None, Ticket::default());

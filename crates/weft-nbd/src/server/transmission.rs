@@ -2,18 +2,19 @@
 
 use std::rc::Rc;
 
+use weft_disk::{Extent, Volume, VolumeError};
 use weft_rt::{Buf, Frozen};
 
 use super::Inner;
 use super::connection::{Connection, Fault, Stage, Ticket};
 use super::memory::Share;
+use crate::export::errno;
 use crate::inbox::Inbox;
 use crate::outbox::Outbox;
 use crate::proto::{
     Command, Errno, Limits, Request, put_block_status, put_data_chunk_head, put_empty_chunk,
     put_error_chunk, put_simple_reply, wire,
 };
-use crate::{Export, ExportError, Extent};
 
 /// While more than this waits to be sent, no further request is begun: data that is read faster
 /// than the client takes it would only fall out of the processor's caches.
@@ -35,7 +36,7 @@ pub(super) enum Leave {
 struct Service {
     server: Rc<Inner>,
     connection: Rc<Connection>,
-    export: Rc<dyn Export>,
+    volume: Rc<dyn Volume>,
     structured: bool,
 }
 
@@ -44,13 +45,13 @@ pub(super) async fn run(
     server: &Rc<Inner>,
     connection: &Rc<Connection>,
     inbox: &mut Inbox,
-    export: &Rc<dyn Export>,
+    volume: &Rc<dyn Volume>,
     limits: &Limits,
 ) -> Result<Leave, Fault> {
     let service = Rc::new(Service {
         server: server.clone(),
         connection: connection.clone(),
-        export: export.clone(),
+        volume: volume.clone(),
         structured: limits.structured,
     });
     loop {
@@ -193,7 +194,7 @@ impl Service {
         let memory = memory.unwrap_or_else(|| Buf::new(0));
         let done = match command {
             // The protocol leaves open what a range of no bytes means. It succeeds, as with other
-            // servers, without a call of the export.
+            // servers, without a call of the volume.
             Command::Read { .. } if request.len == 0 => {
                 return self.send_data(request, memory.freeze(), ticket);
             }
@@ -203,22 +204,28 @@ impl Service {
                 Ok(())
             }
             Command::Read { .. } => {
-                let (result, buf) = self.export.read(offset, memory).await;
+                let (result, buf) = self.volume.read(offset, memory).await;
                 return match result {
                     Ok(()) => self.send_data(request, buf.freeze(), ticket),
-                    Err(error) => self.refuse(request, error.errno, &error.message, ticket),
+                    Err(error) => self.fail(request, &error, ticket),
                 };
             }
             Command::BlockStatus { one } => return self.send_status(request, one, ticket),
-            Command::Write { fua } => self.export.write(offset, memory.freeze(), fua).await,
-            Command::Flush => self.export.flush().await,
-            Command::Trim { .. } => Box::pin(self.in_pieces(request, command, &mut ticket)).await,
-            Command::WriteZeroes { fast: true, .. } if !self.export.fast_zeroes() => {
+            Command::Write { fua } => self.volume.write(offset, memory.freeze(), fua).await,
+            Command::Flush => self.volume.flush().await,
+            Command::WriteZeroes { fast: true, .. } if !self.volume.info().fast_zeroes => {
                 let text = "zeroes would not be faster than a write";
-                Err(ExportError::new(Errno::NotSupported, text))
+                return self.refuse(request, Errno::NotSupported, text, ticket);
             }
-            Command::WriteZeroes { .. } => {
-                Box::pin(self.in_pieces(request, command, &mut ticket)).await
+            Command::Trim { .. } | Command::WriteZeroes { .. } => {
+                match Box::pin(self.in_pieces(request, command, &mut ticket)).await {
+                    Some(done) => done,
+                    None => {
+                        let text =
+                            "the server is shutting down: only part of the range was processed";
+                        return self.refuse(request, Errno::Shutdown, text, ticket);
+                    }
+                }
             }
             Command::Disconnect => Ok(()),
         };
@@ -226,20 +233,20 @@ impl Service {
             Ok(()) => {
                 self.outbox().push(|out| put_simple_reply(out, request.cookie, None), None, ticket);
             }
-            Err(error) => self.refuse(request, error.errno, &error.message, ticket),
+            Err(error) => self.fail(request, &error, ticket),
         }
     }
 
-    /// Trims or zeroes piece by piece. Before each but the first, others get their turn, and it
-    /// ends if the client has gone or the server stops.
+    /// Trims or zeroes piece by piece. Before each but the first, others get their turn. `None` if
+    /// it ended early, since the client has gone or the server stops.
     async fn in_pieces(
         &self,
         request: &Request,
         command: Command,
         ticket: &mut Ticket,
-    ) -> Result<(), ExportError> {
-        let (export, connection) = (&self.export, &self.connection);
-        let granularity = export.zero_granularity().max(1);
+    ) -> Option<Result<(), VolumeError>> {
+        let (volume, connection) = (&self.volume, &self.connection);
+        let granularity = volume.info().zero_bytes.max(1);
         let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
         let is_over = || connection.draining.get() || connection.gone.get();
         while at < end {
@@ -247,24 +254,30 @@ impl Service {
                 ticket.memory = Some(work_share(&self.server, connection, end - at).await);
             }
             if is_over() {
-                let text = "the server is shutting down: only part of the range was processed";
-                return Err(ExportError::new(Errno::Shutdown, text));
+                return None;
             }
             let piece_end = (at - at % granularity).saturating_add(granularity).min(end);
             let len = piece_end - at;
-            match command {
+            let done = match command {
                 Command::WriteZeroes { fua, may_trim, .. } => {
-                    export.write_zeroes(at, len, fua, may_trim).await?;
+                    volume.write_zeroes(at, len, fua, may_trim).await
                 }
-                _ => export.trim(at, len).await?,
+                _ => volume.discard(at, len).await,
+            };
+            if done.is_err() {
+                return Some(done);
             }
             at = piece_end;
             ticket.memory = None;
         }
-        match command {
-            Command::Trim { fua: true } => export.flush().await,
+        Some(match command {
+            Command::Trim { fua: true } => volume.flush().await,
             _ => Ok(()),
-        }
+        })
+    }
+
+    fn fail(&self, request: &Request, error: &VolumeError, ticket: Ticket) {
+        self.refuse(request, errno(error), &error.to_string(), ticket);
     }
 
     fn refuse(&self, request: &Request, errno: Errno, text: &str, ticket: Ticket) {
@@ -294,7 +307,9 @@ impl Service {
     }
 
     fn send_status(&self, request: &Request, one: bool, ticket: Ticket) {
-        let extents = self.export.block_status(request.offset, request.len.into());
+        let extents = self.volume.allocation(request.offset, request.len.into());
+        // Without an answer, all of it may be data.
+        let extents = extents.unwrap_or_default();
         let extents = clip(&extents, request.len, if one { 1 } else { EXTENTS_MAX });
         let extents = extents.into_iter();
         self.outbox().push(|out| put_block_status(out, request.cookie, extents), None, ticket);
@@ -311,8 +326,7 @@ fn clip(extents: &[Extent], len: u32, most: usize) -> Vec<(u32, u32)> {
         if part == 0 {
             continue;
         }
-        let hole = if extent.hole { wire::STATE_HOLE } else { 0 };
-        let flags = hole | if extent.zero { wire::STATE_ZERO } else { 0 };
+        let flags = if extent.hole { wire::STATE_HOLE | wire::STATE_ZERO } else { 0 };
         let full = clipped.len() == most;
         match clipped.last_mut() {
             Some((run, same)) if *same == flags => *run += part,

@@ -14,18 +14,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use weft_disk::{DoneFuture, ReadFuture};
-use weft_nbd::proto::{BlockSizes, Errno};
+use weft_disk::{DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo};
 use weft_nbd::server::Event;
-use weft_nbd::{Export, ExportError, Extent, Server, ServerConfig};
+use weft_nbd::{Export, Server, ServerConfig};
 use weft_rt::ring::{self, Fd, RingConfig};
 use weft_rt::{Buf, Frozen, Nanos, Rt};
 use weft_testkit::Scratch;
 
-/// Granularity of the allocation that a [`RamExport`] reports, in bytes.
+/// Granularity of the allocation that a [`RamVolume`] reports, in bytes.
 pub const CLUSTER: usize = 64 << 10;
 
-/// What clients did to a [`RamExport`], seen from the test's thread.
+/// What clients did to a [`RamVolume`], seen from the test's thread.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub reads: AtomicU64,
@@ -41,11 +40,11 @@ pub struct Seen {
     pub zeroing_max: AtomicU64,
 }
 
-/// An export in memory.
-pub struct RamExport {
+/// A volume in memory.
+pub struct RamVolume {
     pub bytes: RefCell<Vec<u8>>,
     pub allocated: RefCell<Vec<bool>>,
-    pub block: BlockSizes,
+    pub align_bytes: u32,
     pub read_only: bool,
     /// Reads, writes, trims and zeroes that begin below `slow_below` take this long; 0: they
     /// complete at once.
@@ -65,12 +64,12 @@ fn index(n: u64) -> usize {
     usize::try_from(n).expect("a RAM export fits the address space")
 }
 
-impl RamExport {
+impl RamVolume {
     pub fn new(size: usize) -> Self {
         Self {
             bytes: RefCell::new(vec![0; size]),
             allocated: RefCell::new(vec![false; size.div_ceil(CLUSTER)]),
-            block: BlockSizes::default(),
+            align_bytes: 1,
             read_only: false,
             delay: Cell::new(0),
             slow_below: u64::MAX,
@@ -80,6 +79,12 @@ impl RamExport {
             bad_byte: None,
             panics_at: None,
         }
+    }
+
+    /// It as an export.
+    pub fn served(self) -> Export {
+        let read_only = self.read_only;
+        Export { read_only, ..Export::new(Rc::new(self), "memory of a test") }
     }
 
     async fn pause(&self, offset: u64) {
@@ -103,35 +108,29 @@ impl RamExport {
     }
 }
 
-impl Export for RamExport {
+impl Volume for RamVolume {
+    fn info(&self) -> VolumeInfo {
+        VolumeInfo {
+            align_bytes: self.align_bytes,
+            block_bytes: self.align_bytes,
+            zero_bytes: self.granularity,
+            fast_zeroes: false,
+        }
+    }
+
     fn size_bytes(&self) -> u64 {
         self.bytes.borrow().len() as u64
     }
 
-    fn block_sizes(&self) -> BlockSizes {
-        self.block
-    }
-
-    fn read_only(&self) -> bool {
-        self.read_only
-    }
-
-    fn zero_granularity(&self) -> u64 {
-        self.granularity
-    }
-
-    fn description(&self) -> String {
-        "memory of a test".to_owned()
-    }
-
-    fn read(&self, offset: u64, mut buf: Buf) -> ReadFuture<'_, ExportError> {
+    fn read(&self, offset: u64, mut buf: Buf) -> ReadFuture<'_, VolumeError> {
         Box::pin(async move {
             self.pause(offset).await;
             self.seen.reads.fetch_add(1, Ordering::Relaxed);
             assert!(self.panics_at != Some(offset), "a fault in the program");
             let range = offset..offset + buf.len() as u64;
             if self.bad_byte.is_some_and(|bad| range.contains(&bad)) {
-                return (Err(ExportError::new(Errno::Io, "this byte is bad")), buf);
+                let error = VolumeError::new(VolumeErrorKind::Unreadable, "this byte is bad");
+                return (Err(error), buf);
             }
             let range = index(range.start)..index(range.end);
             buf.copy_from_slice(&self.bytes.borrow()[range]);
@@ -139,7 +138,7 @@ impl Export for RamExport {
         })
     }
 
-    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, ExportError> {
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
         Box::pin(async move {
             self.pause(offset).await;
             self.seen.writes.fetch_add(1, Ordering::Relaxed);
@@ -156,12 +155,12 @@ impl Export for RamExport {
         })
     }
 
-    fn flush(&self) -> DoneFuture<'_, ExportError> {
+    fn flush(&self) -> DoneFuture<'_, VolumeError> {
         self.seen.flushes.fetch_add(1, Ordering::Relaxed);
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn trim(&self, offset: u64, len: u64) -> DoneFuture<'_, ExportError> {
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError> {
         self.seen.trims.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             self.zero(offset, len, true).await;
@@ -175,7 +174,7 @@ impl Export for RamExport {
         len: u64,
         _fua: bool,
         may_trim: bool,
-    ) -> DoneFuture<'_, ExportError> {
+    ) -> DoneFuture<'_, VolumeError> {
         self.seen.zeroes.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             self.zero(offset, len, may_trim).await;
@@ -183,16 +182,16 @@ impl Export for RamExport {
         })
     }
 
-    fn block_status(&self, offset: u64, len: u64) -> Vec<Extent> {
+    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
         let (mut at, end) = (index(offset), index(offset + len));
         let mut extents = Vec::new();
         while at < end {
             let next = ((at / CLUSTER + 1) * CLUSTER).min(end);
             let hole = !self.allocated.borrow()[at / CLUSTER];
-            extents.push(Extent { len: (next - at) as u64, hole, zero: hole });
+            extents.push(Extent { len: (next - at) as u64, hole });
             at = next;
         }
-        extents
+        Ok(extents)
     }
 }
 
@@ -237,11 +236,11 @@ impl Served {
     }
 
     /// Serves one export as `name`.
-    pub fn ram(name: &'static str, make: impl FnOnce() -> RamExport + Send + 'static) -> Self {
+    pub fn ram(name: &'static str, make: impl FnOnce() -> RamVolume + Send + 'static) -> Self {
         Self::start(ServerConfig::default(), move |rt, server| {
             let mut export = make();
             export.rt = Some(rt.clone());
-            server.add_export(name, Rc::new(export)).expect("a good export");
+            server.add_export(name, export.served()).expect("a good export");
         })
     }
 
@@ -268,11 +267,11 @@ impl Served {
     /// Serves one export as `disk` within other bounds.
     pub fn bounded(
         config: ServerConfig,
-        make: impl FnOnce() -> RamExport + Send + 'static,
+        make: impl FnOnce() -> RamVolume + Send + 'static,
     ) -> Self {
         Self::start(config, move |rt, server| {
-            let export = RamExport { rt: Some(rt.clone()), ..make() };
-            server.add_export("disk", Rc::new(export)).expect("a good export");
+            let export = RamVolume { rt: Some(rt.clone()), ..make() };
+            server.add_export("disk", export.served()).expect("a good export");
         })
     }
 

@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use weft_disk::Volume;
+
 use super::state::Run;
 use crate::disk::Hangs;
 use crate::engine::Engine;
@@ -12,7 +14,6 @@ use crate::membership::{self, superblock_of};
 use crate::oracle::Oracle;
 use crate::setup::Map;
 use crate::violation::Violation;
-use crate::volume::Volume;
 use crate::workload::ClientHarness;
 
 impl Run {
@@ -135,7 +136,7 @@ impl Run {
             if !injector.crashes_only {
                 injector.change_policy(&engine).await;
             }
-            let volume: Rc<dyn Volume> = Rc::new(engine.clone());
+            let volume: Rc<dyn Volume> = Rc::new(engine.0.clone());
             if check_first {
                 harness.read_all(&*volume, 90).await;
             }
@@ -186,7 +187,7 @@ impl Run {
         let copies = self.open_copies(|_| false);
         let rt = self.rt.clone();
         let size = self.rt.block_on(async move {
-            Engine::assemble(&rt, copies, true, false, 1).await.map(|engine| engine.size_bytes())
+            Engine::assemble(&rt, copies, true, false, 1).await.map(|engine| engine.0.size_bytes())
         });
         self.rt.kill_all();
         size.unwrap_or_else(|error| panic!("a new array cannot be assembled: {error}"))

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use weft_array::{MemberState, ScrubMode};
 use weft_code::UnitSet;
+use weft_disk::Volume;
 
 use super::state::Run;
 use crate::disk::{Faults, Platter};
@@ -17,7 +18,6 @@ use crate::oracle::Kind;
 use crate::setup::{Map, Policy};
 use crate::slots::Slots;
 use crate::violation::{Violation, ViolationKind};
-use crate::volume::Volume;
 use crate::workload::ClientHarness;
 
 /// How a disk corrupts data silently.
@@ -55,7 +55,7 @@ impl Run {
             };
             let slots = Slots::of(&engine);
             slots_out.set((slots.incomplete(), slots.incomplete()));
-            let volume: Rc<dyn Volume> = Rc::new(engine.clone());
+            let volume: Rc<dyn Volume> = Rc::new(engine.0.clone());
             harness2.errors_allowed.set(true);
             let tasks = harness2.start(&volume, &load, &clients);
             let mut lost = slots.incomplete();
@@ -77,9 +77,9 @@ impl Run {
                 let platter = disks.borrow()[*number].platter.clone();
                 platter.faults(|f| f.gone |= f.gone_after_ops.is_some());
             }
-            harness2.write(&engine, 80, 0..1, Kind::Data, true).await;
-            harness2.read_all(&engine, 81).await;
-            harness2.flush(&engine, 82).await;
+            harness2.write(&engine.0, 80, 0..1, Kind::Data, true).await;
+            harness2.read_all(&engine.0, 81).await;
+            harness2.flush(&engine.0, 82).await;
             let status = engine.0.status();
             if map.survives(lost) {
                 return;
@@ -91,7 +91,7 @@ impl Run {
                 return;
             }
             harness2.writes_must_fail.set(true);
-            harness2.write(&engine, 83, 0..1, Kind::Data, false).await;
+            harness2.write(&engine.0, 83, 0..1, Kind::Data, false).await;
             harness2.writes_must_fail.set(false);
             Self::read_surviving_data(&harness2, &engine, &map, lost).await;
             let _ = engine.0.stop().await;
@@ -110,7 +110,7 @@ impl Run {
         for cell in (0..cells).step_by(7) {
             let bytes = harness.oracle.borrow().bytes(&(cell..cell + 1));
             let readable = map.readable(bytes.start, lost) && map.readable(bytes.end - 1, lost);
-            let read = harness.read(engine, 84, cell..cell + 1).await;
+            let read = harness.read(&engine.0, 84, cell..cell + 1).await;
             if readable && !read {
                 let text = "a read failed although the data can be decoded";
                 harness.fail(ViolationKind::RequestFailed, text, Some(bytes));
@@ -143,7 +143,7 @@ impl Run {
         self.drive(async move {
             match opening.await {
                 Ok(engine) => {
-                    harness2.read_all(&engine, 85).await;
+                    harness2.read_all(&engine.0, 85).await;
                     *holder.borrow_mut() = Some(engine.clone());
                     if let Err(error) = engine.0.stop().await {
                         let text = format!("a clean stop failed: {error}");
@@ -214,7 +214,7 @@ impl Run {
                 oracle.consistent_again();
             }
             if known {
-                harness2.read_all(&engine, 86).await;
+                harness2.read_all(&engine.0, 86).await;
             }
             if let Err(error) = engine.0.stop().await {
                 let text = format!("a clean stop failed: {error}");
@@ -254,12 +254,12 @@ impl Run {
                 let _ = engine.0.stop().await;
                 return;
             }
-            let offset = rng.below(engine.size_bytes() / block) * block;
+            let offset = rng.below(engine.0.size_bytes() / block) * block;
             let cells = harness2.oracle.borrow().cells_of(&(offset..offset + block));
             // New contents that are nowhere else on the disks.
-            harness2.write(&engine, 87, cells.clone(), Kind::Data, true).await;
+            harness2.write(&engine.0, 87, cells.clone(), Kind::Data, true).await;
             let buf = weft_rt::Buf::new(4096);
-            let (result, image) = engine.read(offset, buf).await;
+            let (result, image) = engine.0.read(offset, buf).await;
             if result.is_err() {
                 return;
             }
@@ -278,7 +278,7 @@ impl Run {
                 }
             }
             if fault != SilentFault::BitRot {
-                harness2.write(&engine, 88, cells, Kind::Data, true).await;
+                harness2.write(&engine.0, 88, cells, Kind::Data, true).await;
             }
             // A write near the end of the disk is not misdirected.
             let is_told = platter.faults(|f| {
@@ -317,7 +317,7 @@ impl Run {
             let (rt, harness) = (self.rt.clone(), harness.clone());
             self.drive(async move {
                 match Engine::assemble(&rt, copies, true, true, 1).await {
-                    Ok(engine) => harness.read_all(&engine, 95).await,
+                    Ok(engine) => harness.read_all(&engine.0, 95).await,
                     Err(error) => {
                         let text = format!("the engine refused a degraded assembly: {error}");
                         harness.fail(ViolationKind::AssemblyRefused, text, None);

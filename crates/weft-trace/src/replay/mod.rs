@@ -1,4 +1,4 @@
-//! Replays requests to a disk, and measures its answers.
+//! Replays requests to a volume, and measures its answers.
 //!
 //! **Open loop**: every request is issued at the time of the trace (scaled by the speed), whether
 //! or not the previous ones are complete. A slow target makes requests wait, so the response time
@@ -29,7 +29,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::future::{join_all, select};
-use weft_disk::{Class, Disk, DiskError, WriteOpts};
+use weft_disk::{Volume, VolumeError};
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Buf, Frozen, Nanos, Rt};
 
@@ -56,7 +56,7 @@ const PAGE_BYTES: u64 = 4096;
 /// State that the requests of a run share.
 struct Run {
     rt: Rt,
-    target: Rc<dyn Disk>,
+    target: Rc<dyn Volume>,
     live: Live,
     tracker: Option<RefCell<Tracker>>,
     memory: Semaphore,
@@ -73,7 +73,7 @@ struct Run {
 /// The first error of `records`; requests issued before are completed first.
 pub async fn run<E>(
     rt: &Rt,
-    target: Rc<dyn Disk>,
+    target: Rc<dyn Volume>,
     map: &AddressMap,
     records: impl Iterator<Item = Result<Record, E>>,
     options: &Options,
@@ -164,7 +164,7 @@ struct Request {
 impl Run {
     fn new(
         rt: &Rt,
-        target: Rc<dyn Disk>,
+        target: Rc<dyn Volume>,
         options: &Options,
         map: &AddressMap,
         live: &Live,
@@ -249,7 +249,7 @@ impl Run {
         drop(self.rt.spawn(task));
     }
 
-    async fn carry_out(&self, op: Op, offset: u64, len: u64) -> Result<(), DiskError> {
+    async fn carry_out(&self, op: Op, offset: u64, len: u64) -> Result<(), VolumeError> {
         match op {
             Op::Read => self.in_pieces(offset, len, Piece::Read).await,
             Op::Write => {
@@ -285,7 +285,7 @@ impl Run {
     }
 
     /// Issues the pieces of a request, many at once; returns the first error when all are complete.
-    async fn in_pieces(&self, offset: u64, len: u64, piece: Piece) -> Result<(), DiskError> {
+    async fn in_pieces(&self, offset: u64, len: u64, piece: Piece) -> Result<(), VolumeError> {
         if len <= self.piece_bytes {
             return self.one_piece(offset, len, piece).await;
         }
@@ -296,7 +296,8 @@ impl Run {
             let pieces = (from..until).step_by(self.step()).map(|from| {
                 self.one_piece(offset + from, (until - from).min(self.piece_bytes), piece)
             });
-            let results: Result<Vec<()>, DiskError> = join_all(pieces).await.into_iter().collect();
+            let results: Result<Vec<()>, VolumeError> =
+                join_all(pieces).await.into_iter().collect();
             if let (Ok(()), Err(error)) = (&result, results) {
                 result = Err(error);
             }
@@ -305,7 +306,7 @@ impl Run {
         result
     }
 
-    async fn one_piece(&self, offset: u64, len: u64, piece: Piece) -> Result<(), DiskError> {
+    async fn one_piece(&self, offset: u64, len: u64, piece: Piece) -> Result<(), VolumeError> {
         let bytes = usize::try_from(len).unwrap_or(usize::MAX);
         let pages = usize::try_from(len.div_ceil(PAGE_BYTES)).unwrap_or(usize::MAX);
         let pages = pages.min(self.memory_pages);
@@ -324,15 +325,15 @@ impl Run {
                         data.freeze()
                     }
                 };
-                self.target.write(offset, data, WriteOpts::USER).await
+                self.target.write(offset, data, false).await
             }
         }
     }
 
-    async fn read_piece(&self, offset: u64, bytes: usize) -> Result<(), DiskError> {
+    async fn read_piece(&self, offset: u64, bytes: usize) -> Result<(), VolumeError> {
         let len = bytes as u64;
         let ticket = self.tracker.as_ref().map(|t| t.borrow_mut().begin_read(offset, len));
-        let (result, data) = self.target.read(offset, Buf::new(bytes), Class::User).await;
+        let (result, data) = self.target.read(offset, Buf::new(bytes)).await;
         if result.is_ok()
             && let (Some(tracker), Some(ticket)) = (&self.tracker, ticket)
         {

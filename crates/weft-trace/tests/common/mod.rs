@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use weft_disk::{
-    Class, Disk, DoneFuture, Fault, FaultDisk, Faults, Layer, QueueConfig, QueuedDisk, RamDisk,
-    ReadFuture, WriteOpts,
+    Class, Disk, DiskVolume, DoneFuture, Fault, FaultDisk, Faults, Layer, QueueConfig, QueuedDisk,
+    RamDisk, ReadFuture, WriteOpts,
 };
 use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt, Schedule, virtual_rt};
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Outcome, Volumes};
@@ -57,7 +57,8 @@ pub fn replay_live(
     let (inner, disk, options, live) = (rt.clone(), disk.clone(), options.clone(), live.clone());
     let records: Vec<Result<Record, Infallible>> = records.iter().copied().map(Ok).collect();
     let outcome = rt.block_on(async move {
-        replay::run(&inner, disk, &map, records.into_iter(), &options, &live).await
+        let volume = Rc::new(DiskVolume::new(disk));
+        replay::run(&inner, volume, &map, records.into_iter(), &options, &live).await
     });
     let Ok(outcome) = outcome;
     assert_eq!(outcome.issued, outcome.completed, "a request was lost");

@@ -28,8 +28,7 @@ pub fn start(opener: &Opener, served: &Rc<Served>, channel: OwnedFd) -> Outcome 
     let (rt, ring, served) = (opener.rt.clone(), opener.ring.clone(), served.clone());
     let serve = async move {
         log::about(&name, "attached as a block device");
-        let export = served.export.clone();
-        match session::serve(rt, ring, channel, export).await {
+        match session::serve(rt, ring, channel, served.volume.clone()).await {
             Ok(()) => log::about(&name, "detached"),
             Err(e) => log::about(&name, &format!("ALERT: the block device has failed: {e}")),
         }

@@ -353,9 +353,9 @@ impl Daemon {
         };
         let isolation = self.isolate(found.id, &name);
         let assembling = Array::assemble(isolation.rt(), disks, options);
-        let array = isolation.guard(assembling).await?.map_err(explain)?;
+        let array = isolation.guard(Box::pin(assembling)).await?.map_err(explain)?;
         let served = Served::new(&isolation, array, read_only);
-        let added = self.server.add_export(&name, served.export.clone());
+        let added = self.server.add_export(&name, served.export());
         added.map_err(|e| Failure::new(e.to_string()))?;
         self.arrays.borrow_mut().insert(name.clone(), served);
         if self.pending.is_up.get() {

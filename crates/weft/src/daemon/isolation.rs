@@ -18,6 +18,7 @@ use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
@@ -124,8 +125,10 @@ impl Isolation {
     ///
     /// # Errors
     /// If the array has failed, or does so before the call ends.
-    pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Isolated> {
-        let mut work = Box::pin(work);
+    pub async fn guard<T, F>(&self, mut work: Pin<Box<F>>) -> Result<T, Isolated>
+    where
+        F: Future<Output = T> + ?Sized,
+    {
         let mut wait = Waiting { state: &self.state, place: Cell::new(None) };
         let result = std::future::poll_fn(|cx| match self.call(|| work.as_mut().poll(cx)) {
             Ok(Poll::Pending) => match self.check() {
@@ -217,12 +220,11 @@ pub fn end_on_panic<T>(work: impl FnOnce() -> T) -> T {
 #[cfg(test)]
 mod tests {
     use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, create};
-    use weft_disk::{Disk, DoneFuture, Layer, RamDisk, WriteOpts};
-    use weft_nbd::Export as _;
+    use weft_disk::{Disk, DoneFuture, Layer, RamDisk, Volume as _, VolumeErrorKind, WriteOpts};
     use weft_rt::{Buf, Frozen, MILLISECOND, Schedule, virtual_rt};
 
     use super::*;
-    use crate::daemon::export::ArrayExport;
+    use crate::daemon::guarded::GuardedVolume;
 
     /// A disk whose driver has a fault: a write panics once `armed`.
     struct Faulty {
@@ -296,37 +298,37 @@ mod tests {
                 Isolation::new(&rt, move |isolated| told.borrow_mut().push(isolated))
             };
             let array = assemble(isolation.rt(), faulty.collect(), 3).await;
-            let bad_export = ArrayExport::new(array, isolation.clone(), false);
+            let bad_volume = GuardedVolume::new(Rc::new(array), isolation.clone());
             let other = Isolation::new(&rt, |isolated| panic!("{isolated}"));
             let array = assemble(other.rt(), good, 4).await;
-            let good_export = ArrayExport::new(array, other.clone(), false);
+            let good_volume = GuardedVolume::new(Rc::new(array), other.clone());
             let data = |byte: u8, len: usize| Frozen::copy_from(&vec![byte; len]);
-            bad_export.write(0, data(1, 100 << 10), true).await.expect("written");
+            bad_volume.write(0, data(1, 100 << 10), true).await.expect("written");
             armed.set(true);
             // Several at once: one panics, the others wait for it or for each other.
             let mut requests = Vec::new();
-            let bad_export = Rc::new(bad_export);
+            let bad_volume = Rc::new(bad_volume);
             for n in 0..8u64 {
-                let export = bad_export.clone();
+                let volume = bad_volume.clone();
                 let data = data(2, 20 << 10);
                 requests.push(rt.spawn(async move {
-                    export.write((1 << 20) + n * 4096, data, true).await.map_err(|e| e.errno)
+                    volume.write((1 << 20) + n * 4096, data, true).await.map_err(|e| e.kind)
                 }));
             }
-            let export = bad_export.clone();
-            let reading = rt.spawn(async move { export.read(1 << 20, Buf::new(4096)).await.0 });
+            let volume = bad_volume.clone();
+            let reading = rt.spawn(async move { volume.read(1 << 20, Buf::new(4096)).await.0 });
             for request in requests {
-                assert_eq!(request.await, Err(weft_nbd::proto::Errno::Io));
+                assert_eq!(request.await, Err(VolumeErrorKind::Failed));
             }
             drop(reading.await);
             assert_eq!(told.borrow().len(), 1, "told once");
             let before = writes.get();
-            assert!(bad_export.flush().await.is_err());
-            assert!(bad_export.read(0, Buf::new(512)).await.0.is_err());
-            assert_eq!(bad_export.block_status(0, 4096).len(), 1);
+            assert!(bad_volume.flush().await.is_err());
+            assert!(bad_volume.read(0, Buf::new(512)).await.0.is_err());
+            assert!(bad_volume.allocation(0, 4096).is_err());
             rt.sleep(60_000 * MILLISECOND).await;
             assert_eq!(writes.get(), before, "a failed array writes nothing");
-            good_export.write(0, data(3, 100 << 10), true).await.expect("the other goes on");
+            good_volume.write(0, data(3, 100 << 10), true).await.expect("the other goes on");
             // As after a crash.
             let array = assemble(&rt, bad, 5).await;
             let (result, buf) = array.read(0, Buf::new(100 << 10)).await;

@@ -10,7 +10,7 @@ mod bring_up;
 mod clients;
 mod disks;
 mod drain;
-mod export;
+mod guarded;
 #[cfg(debug_assertions)]
 mod injected;
 mod isolation;

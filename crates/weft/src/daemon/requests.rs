@@ -31,7 +31,10 @@ impl Daemon {
         let array = call.request.array().and_then(|array| self.find(array).ok());
         let work = self.outcome(call.request.clone(), descriptor);
         let outcome = match array {
-            Some(served) => served.isolation.guard(work).await.unwrap_or_else(|e| Err(e.into())),
+            Some(served) => {
+                let guarded = served.isolation.guard(Box::pin(work)).await;
+                guarded.unwrap_or_else(|isolated| Err(isolated.into()))
+            }
             None => work.await,
         };
         call.answer(outcome);

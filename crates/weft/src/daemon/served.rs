@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use futures_util::future::{Either, select};
 use weft_array::Array;
+use weft_disk::Volume;
 use weft_nbd::Export;
 use weft_rt::sync::Notify;
 
-use crate::daemon::export::ArrayExport;
+use crate::daemon::guarded::GuardedVolume;
 use crate::daemon::isolation::Isolation;
 use crate::daemon::log;
 use crate::failure::{Failure, Outcome};
@@ -20,7 +21,7 @@ pub struct Served {
     /// The boundary that keeps its faults from the others.
     pub isolation: Rc<Isolation>,
     /// The array for clients.
-    pub export: Rc<dyn Export>,
+    pub volume: Rc<dyn Volume>,
     /// Whether writes are refused.
     pub read_only: bool,
     /// Whether it is attached as a block device.
@@ -33,12 +34,19 @@ impl Served {
     pub fn new(isolation: &Rc<Isolation>, array: Array, read_only: bool) -> Rc<Self> {
         log::started(&array);
         let isolation = isolation.clone();
-        let export: Rc<dyn Export> =
-            Rc::new(ArrayExport::new(array.clone(), isolation.clone(), read_only));
+        let volume = GuardedVolume::new(Rc::new(array.clone()), isolation.clone());
+        let volume: Rc<dyn Volume> = Rc::new(volume);
         let (attached, stopped) = (Cell::new(false), Notify::default());
-        let served = Rc::new(Self { array, isolation, export, read_only, attached, stopped });
+        let served = Rc::new(Self { array, isolation, volume, read_only, attached, stopped });
         drop(served.isolation.rt().spawn(served.clone().log_events()));
         served
+    }
+
+    /// The array as NBD clients are offered it.
+    pub fn export(&self) -> Export {
+        let status = self.array.status();
+        let description = format!("weft array {} ({})", status.name, status.code);
+        Export { read_only: self.read_only, ..Export::new(self.volume.clone(), description) }
     }
 
     async fn log_events(self: Rc<Self>) {
@@ -59,7 +67,7 @@ impl Served {
     /// Stops the array cleanly.
     pub async fn stop(&self) -> Outcome {
         let name = self.isolation.call(|| self.array.status().name)?;
-        let stopped = self.isolation.guard(self.array.stop()).await?;
+        let stopped = self.isolation.guard(Box::pin(self.array.stop())).await?;
         self.stopped.notify_all();
         stopped.map_err(|e| {
             log::about(&name, &format!("ALERT: could not be stopped cleanly: {e}"));

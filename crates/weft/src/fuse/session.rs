@@ -1,11 +1,11 @@
-//! Serves a FUSE channel: receives requests, carries them out on an [`Export`], answers.
+//! Serves a FUSE channel: receives requests, carries them out on a [`Volume`], answers.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use weft_nbd::{Export, ExportError};
+use weft_disk::{Volume, VolumeError, VolumeErrorKind};
 use weft_rt::ring::{Fd, Ring};
 use weft_rt::sync::Semaphore;
 use weft_rt::{Buf, Rt};
@@ -40,9 +40,9 @@ pub async fn serve(
     rt: Rt,
     ring: Ring,
     channel: OwnedFd,
-    export: Rc<dyn Export>,
+    volume: Rc<dyn Volume>,
 ) -> Result<(), Errno> {
-    let channel = Rc::new(Channel { fd: Fd::from(channel), export });
+    let channel = Rc::new(Channel { fd: Fd::from(channel), volume });
     let slots = Rc::new(Semaphore::new(IN_FLIGHT_MAX));
     let mut receiver = Receiver::new();
     let mut taken = 0;
@@ -130,7 +130,7 @@ impl Receiver {
 
 struct Channel {
     fd: Fd,
-    export: Rc<dyn Export>,
+    volume: Rc<dyn Volume>,
 }
 
 impl Channel {
@@ -140,7 +140,7 @@ impl Channel {
             Body::Write(io, data) => self.write(&head, &io, data).await,
             Body::Plain(body) => match head.opcode {
                 op::FSYNC => {
-                    let result = self.export.flush().await.map_err(|e| errno_of(&e));
+                    let result = self.volume.flush().await.map_err(|e| errno_of(&e));
                     self.answer(&head, result.map(|()| [].as_slice()));
                 }
                 op::FALLOCATE => {
@@ -154,27 +154,27 @@ impl Channel {
     }
 
     async fn read(&self, head: &InHeader, io: &IoIn) {
-        let size = self.export.size_bytes();
+        let size = self.volume.size_bytes();
         let len = u64::from(io.size).min(size.saturating_sub(io.offset));
         let Ok(len) = usize::try_from(len) else { return self.answer(head, Err(Errno::INVAL)) };
         if len > WRITE_BYTES_MAX || len == 0 {
             let result = if len == 0 { Ok([].as_slice()) } else { Err(Errno::INVAL) };
             return self.answer(head, result);
         }
-        let (result, buf) = self.export.read(io.offset, Buf::new(len)).await;
+        let (result, buf) = self.volume.read(io.offset, Buf::new(len)).await;
         self.answer(head, result.map(|()| &*buf).map_err(|e| errno_of(&e)));
     }
 
     async fn write(&self, head: &InHeader, io: &IoIn, data: Buf) {
         let len = data.len() as u64;
-        let fits = io.offset.checked_add(len).is_some_and(|end| end <= self.export.size_bytes());
+        let fits = io.offset.checked_add(len).is_some_and(|end| end <= self.volume.size_bytes());
         if len != u64::from(io.size) || !fits {
             return self.answer(head, Err(Errno::FBIG));
         }
         let sync = io.flags & (rustix::fs::OFlags::DSYNC.bits()) != 0;
         let result = match len {
             0 => Ok(()),
-            _ => self.export.write(io.offset, data.freeze(), sync).await,
+            _ => self.volume.write(io.offset, data.freeze(), sync).await,
         };
         let out = WriteOut { size: io.size, padding: 0 };
         self.answer(head, result.map(|()| out.as_bytes()).map_err(|e| errno_of(&e)));
@@ -184,15 +184,15 @@ impl Channel {
     async fn fallocate(&self, body: &[u8]) -> Result<(), Errno> {
         let (FallocateIn { offset, length, mode, .. }, _) =
             FallocateIn::read_from_prefix(body).map_err(|_| Errno::INVAL)?;
-        let size = self.export.size_bytes();
+        let size = self.volume.size_bytes();
         if offset.checked_add(length).is_none_or(|end| end > size) {
             return Err(Errno::FBIG);
         }
         let result = match mode & !fallocate::KEEP_SIZE {
             _ if length == 0 => Ok(()),
             // A hole reads as zeros: more than NBD's trim promises.
-            fallocate::PUNCH_HOLE => self.export.write_zeroes(offset, length, false, true).await,
-            fallocate::ZERO_RANGE => self.export.write_zeroes(offset, length, false, false).await,
+            fallocate::PUNCH_HOLE => self.volume.write_zeroes(offset, length, false, true).await,
+            fallocate::ZERO_RANGE => self.volume.write_zeroes(offset, length, false, false).await,
             _ => return Err(Errno::OPNOTSUPP),
         };
         result.map_err(|e| errno_of(&e))
@@ -246,7 +246,7 @@ impl Channel {
     }
 
     fn attr(&self, node: u64) -> Attr {
-        let size = if node == FILE { self.export.size_bytes() } else { 0 };
+        let size = if node == FILE { self.volume.size_bytes() } else { 0 };
         let mode = if node == FILE { 0o100_600 } else { 0o40_700 };
         let nlink = if node == FILE { 1 } else { 2 };
         Attr { ino: node, size, blocks: size / 512, mode, nlink, blksize: 4096, ..Attr::default() }
@@ -314,12 +314,10 @@ fn directory(body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn errno_of(error: &ExportError) -> Errno {
-    use weft_nbd::proto::Errno as Nbd;
-    match error.errno {
-        Nbd::NoSpace => Errno::NOSPC,
-        Nbd::Perm => Errno::ROFS,
-        Nbd::NotSupported => Errno::OPNOTSUPP,
+fn errno_of(error: &VolumeError) -> Errno {
+    match error.kind {
+        VolumeErrorKind::NoSpace => Errno::NOSPC,
+        VolumeErrorKind::ReadOnly => Errno::ROFS,
         _ => Errno::IO,
     }
 }

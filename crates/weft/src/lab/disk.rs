@@ -7,7 +7,7 @@ use std::rc::Rc;
 use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use weft_disk::Disk;
+use weft_disk::{Disk, DiskVolume, Volume};
 use weft_model::catalog::MODELS;
 use weft_model::measure::validate;
 use weft_model::{Contents, DiskStats, Model, ModelDisk, ModelOptions, UnknownModel};
@@ -18,7 +18,6 @@ use crate::daemon::{log, refuse_remote};
 use crate::failure::{Failure, Outcome};
 use crate::fuse::mount::Mount;
 use crate::fuse::session::{self, FILE_NAME};
-use crate::lab::export::DiskExport;
 use crate::members::Opener;
 use crate::output::{self, log_line, outln};
 use crate::{size, thread};
@@ -68,11 +67,11 @@ async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json:
     let (mut endpoints, mut mounts) = (Vec::new(), Vec::new());
     for disk in &disks {
         let name = &disk.info().name;
-        let export = DiskExport::new(disk.clone(), format!("modelled {}", model.title));
-        let export: Rc<dyn Export> = Rc::new(export);
-        server.add_export(name, export.clone()).map_err(failed)?;
+        let volume: Rc<dyn Volume> = Rc::new(DiskVolume::new(disk.clone()));
+        let export = Export::new(volume.clone(), format!("modelled {}", model.title));
+        server.add_export(name, export).map_err(failed)?;
         if let Some(dir) = &args.mount {
-            mounts.push(mount(opener, name, &absolute(dir)?.join(name), export)?);
+            mounts.push(mount(opener, name, &absolute(dir)?.join(name), volume)?);
         }
     }
     if let Some(dir) = &args.mount {
@@ -99,7 +98,7 @@ fn mount(
     opener: &Opener,
     name: &str,
     place: &Path,
-    export: Rc<dyn Export>,
+    volume: Rc<dyn Volume>,
 ) -> Result<Mount, Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("--mount needs root")
@@ -109,7 +108,7 @@ fn mount(
     let channel = mount.fuse.try_clone().map_err(|e| Failure::new(format!("{name}: {e}")))?;
     let (rt, ring, name) = (opener.rt.clone(), opener.ring.clone(), name.to_owned());
     drop(opener.rt.spawn(async move {
-        if let Err(e) = session::serve(rt, ring, channel.into(), export).await {
+        if let Err(e) = session::serve(rt, ring, channel.into(), volume).await {
             log::about(&name, &format!("the file has failed: {e}"));
         }
     }));

@@ -2,7 +2,6 @@
 
 mod disk;
 mod experiments;
-mod export;
 mod watch;
 
 use crate::cli::{LabArgs, LabCommand};

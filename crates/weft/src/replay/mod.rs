@@ -12,7 +12,7 @@ use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
 use serde_json::json;
 use weft_array::examine::LabelReport;
-use weft_disk::Disk;
+use weft_disk::{Disk, DiskVolume, Volume};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use weft_trace::generate::{Looped, Workload};
 use weft_trace::replay::{
@@ -215,13 +215,18 @@ pub struct Replayed {
 }
 
 impl Replay {
-    /// Replays it to `disk`.
-    pub async fn to(self, rt: &Rt, disk: Rc<dyn Disk>, live: Live) -> Result<Replayed, Failure> {
-        let (size_bytes, sector) = (disk.info().size_bytes, disk.info().sector_bytes);
+    /// Replays it to `volume`.
+    pub async fn to(
+        self,
+        rt: &Rt,
+        volume: Rc<dyn Volume>,
+        live: Live,
+    ) -> Result<Replayed, Failure> {
+        let (size_bytes, block) = (volume.size_bytes(), volume.info().block_bytes);
         let fit = choose(self.fit, &self.volumes, size_bytes);
-        let map = AddressMap::new(&self.volumes, size_bytes, sector, fit);
+        let map = AddressMap::new(&self.volumes, size_bytes, block, fit);
         show_progress(rt, &live, self.goal, self.silent);
-        let outcome = replay::run(rt, disk, &map, self.records, &self.options, &live).await;
+        let outcome = replay::run(rt, volume, &map, self.records, &self.options, &live).await;
         Ok(Replayed { outcome: outcome.map_err(explain)?, size_bytes, fit, fold: map.fold() })
     }
 }
@@ -245,7 +250,7 @@ fn to_target(target: String, writes: bool, replay: Replay) -> Result<Replayed, F
             None => Live::new(),
         };
         stop_on_signals(&opener.rt, &live)?;
-        replay.to(&opener.rt, disk, live).await
+        replay.to(&opener.rt, Rc::new(DiskVolume::new(disk)), live).await
     })
 }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use weft_code::CodeSpec;
-use weft_disk::Disk as _;
+use weft_disk::{Disk as _, DiskVolume};
 use weft_lab::modelled::{ArraySetup, ModelledArray, ModelledError};
 use weft_model::{Model, ModelDisk, ModelOptions, UnknownModel};
 use weft_rt::{Nanos, Rt, Schedule, virtual_rt};
@@ -77,7 +77,8 @@ impl Modelled {
     async fn to_disk(&self, rt: &Rt, replay: Replay) -> Result<Replayed, Failure> {
         let options = ModelOptions { size_bytes: self.disk_bytes, ..ModelOptions::default() };
         let disk = ModelDisk::open(rt, self.model, options);
-        replay.to(rt, disk.clone(), Live::watching(Rc::new(One(disk)))).await
+        let volume = Rc::new(DiskVolume::new(disk.clone()));
+        replay.to(rt, volume, Live::watching(Rc::new(One(disk)))).await
     }
 
     async fn to_array(
@@ -89,7 +90,7 @@ impl Modelled {
         let title = self.title();
         let array = self.array_of(rt, setup).await;
         let array = Rc::new(array.map_err(|e| Failure::new(format!("{title}: {e}")))?);
-        replay.to(rt, array.target(), Live::watching(array)).await
+        replay.to(rt, array.volume(), Live::watching(array)).await
     }
 
     async fn array_of(&self, rt: &Rt, setup: ArraySetup) -> Result<ModelledArray, ModelledError> {

@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use weft_disk::{DoneFuture, ReadFuture};
-use weft_nbd::proto::Errno;
-use weft_nbd::{Export, ExportError, Server, ServerConfig};
+use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo};
+use weft_nbd::{Export, Server, ServerConfig};
 use weft_rt::ring::{self, Fd, RingConfig};
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
 use weft_testkit::Scratch;
@@ -46,15 +45,16 @@ struct SlowHead {
 }
 
 impl SlowHead {
-    async fn check(&self) -> Result<(), ExportError> {
+    async fn check(&self) -> Result<(), VolumeError> {
         while self.faults.hung.load(Ordering::SeqCst) == self.number {
             self.rt.sleep(5 * MILLISECOND).await;
         }
         let failed = self.faults.failed.load(Ordering::SeqCst) == self.number;
-        if failed { Err(ExportError::new(Errno::Io, "failed by the test")) } else { Ok(()) }
+        let error = || VolumeError::new(VolumeErrorKind::Failed, "failed by the test");
+        if failed { Err(error()) } else { Ok(()) }
     }
 
-    async fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), ExportError> {
+    async fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), VolumeError> {
         let deaths = self.faults.deaths.load(Ordering::SeqCst);
         if offset < METADATA_BYTES {
             let delay = self.faults.delay_ms.load(Ordering::SeqCst);
@@ -69,12 +69,16 @@ impl SlowHead {
     }
 }
 
-impl Export for SlowHead {
+impl Volume for SlowHead {
+    fn info(&self) -> VolumeInfo {
+        VolumeInfo { align_bytes: 1, block_bytes: 1, zero_bytes: 64 << 20, fast_zeroes: false }
+    }
+
     fn size_bytes(&self) -> u64 {
         DISK_BYTES as u64
     }
 
-    fn read(&self, offset: u64, mut buf: Buf) -> ReadFuture<'_, ExportError> {
+    fn read(&self, offset: u64, mut buf: Buf) -> ReadFuture<'_, VolumeError> {
         Box::pin(async move {
             let start = usize::try_from(offset).expect("inside the disk");
             let len = buf.len();
@@ -83,19 +87,19 @@ impl Export for SlowHead {
         })
     }
 
-    fn write(&self, offset: u64, data: Frozen, _: bool) -> DoneFuture<'_, ExportError> {
+    fn write(&self, offset: u64, data: Frozen, _: bool) -> DoneFuture<'_, VolumeError> {
         Box::pin(async move { self.store(offset, &data).await })
     }
 
-    fn flush(&self) -> DoneFuture<'_, ExportError> {
+    fn flush(&self) -> DoneFuture<'_, VolumeError> {
         Box::pin(self.check())
     }
 
-    fn trim(&self, _: u64, _: u64) -> DoneFuture<'_, ExportError> {
+    fn discard(&self, _: u64, _: u64) -> DoneFuture<'_, VolumeError> {
         Box::pin(self.check())
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, _: bool, _: bool) -> DoneFuture<'_, ExportError> {
+    fn write_zeroes(&self, offset: u64, len: u64, _: bool, _: bool) -> DoneFuture<'_, VolumeError> {
         Box::pin(async move {
             self.store(offset, &vec![0; usize::try_from(len).expect("inside the disk")]).await
         })
@@ -128,7 +132,8 @@ impl Disks {
             for number in 0..count {
                 let bytes = RefCell::new(vec![0; DISK_BYTES]);
                 let disk = SlowHead { number, rt: rt.clone(), bytes, faults: shared.clone() };
-                server.add_export(&format!("m{number}"), Rc::new(disk)).expect("a good export");
+                let export = Export::new(Rc::new(disk), "");
+                server.add_export(&format!("m{number}"), export).expect("a good export");
             }
             server.listen_unix(&path, None).expect("listen on a fresh path");
             ready.send(()).expect("the test waits");

@@ -1,0 +1,152 @@
+//! The array as a [`Volume`]: for its users, who know no array.
+//!
+//! **What a read costs.** A piece of a unit is one read of its disk. In a stripe where a wanted
+//! unit is lost, the planner says what is read instead; pieces that are wanted anyway serve as
+//! sources and are read once. A region that was never written costs nothing. Members whose loss
+//! broke the array count as lost.
+
+use std::ops::Range;
+
+use weft_code::UnitSet;
+use weft_disk::{
+    DiskErrorKind, DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo,
+};
+use weft_rt::{Buf, Frozen};
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::geometry::{Piece, to_len};
+use crate::volume::Array;
+
+impl From<ArrayError> for VolumeError {
+    fn from(error: ArrayError) -> Self {
+        let kind = match error.root() {
+            ArrayError::OutOfRange { .. } => VolumeErrorKind::Invalid,
+            ArrayError::ReadOnly => VolumeErrorKind::ReadOnly,
+            ArrayError::Stopped | ArrayError::Unclean { .. } => VolumeErrorKind::Stopped,
+            ArrayError::Unreadable { .. } => VolumeErrorKind::Unreadable,
+            ArrayError::NoSpace { .. } => VolumeErrorKind::NoSpace,
+            ArrayError::Disk(error) if error.kind == DiskErrorKind::NoSpace => {
+                VolumeErrorKind::NoSpace
+            }
+            _ => VolumeErrorKind::Failed,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl Volume for Array {
+    fn info(&self) -> VolumeInfo {
+        VolumeInfo {
+            // The array itself reads what is not whole blocks.
+            align_bytes: 1,
+            block_bytes: u32::try_from(self.block_bytes()).expect("the size of a sector"),
+            zero_bytes: self.region_bytes(),
+            fast_zeroes: false,
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
+        Box::pin(async move {
+            let (result, buf) = self.read(offset, buf).await;
+            (result.map_err(Into::into), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
+        Box::pin(async move { Ok(self.write(offset, data, fua).await?) })
+    }
+
+    fn flush(&self) -> DoneFuture<'_, VolumeError> {
+        Box::pin(async move { Ok(self.flush().await?) })
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        may_deallocate: bool,
+    ) -> DoneFuture<'_, VolumeError> {
+        Box::pin(async move { Ok(self.write_zeroes(offset, len, fua, may_deallocate).await?) })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError> {
+        Box::pin(async move { Ok(self.discard(offset, len).await?) })
+    }
+
+    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
+        Ok(self.allocation(offset, len)?)
+    }
+
+    fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
+        self.0.read_cost(offset, len)
+    }
+
+    fn changes(&self) -> u64 {
+        // Neither number ever falls.
+        self.0.members.changes.membership() + self.0.broken_slots.get().len() as u64
+    }
+}
+
+impl Inner {
+    fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
+        if self.stopped.get() || self.check_range(offset, len).is_err() {
+            return None;
+        }
+        if len == 0 {
+            return Some(0);
+        }
+        let sector = self.geometry.sector_bytes;
+        let (start, end) = (offset - offset % sector, (offset + len).next_multiple_of(sector));
+        let bytes = self.geometry.stripe_bytes();
+        (start / bytes..end.div_ceil(bytes))
+            .map(|stripe| {
+                let from = start.max(stripe * bytes);
+                self.stripe_cost(stripe, from..end.min((stripe + 1) * bytes))
+            })
+            .sum()
+    }
+
+    /// The disk reads of a read of this range, which is within `stripe`.
+    fn stripe_cost(&self, stripe: u64, range: Range<u64>) -> Option<u64> {
+        if !self.map.is_written(self.map.region_of(stripe)) {
+            return Some(0);
+        }
+        let len = to_len(range.end - range.start);
+        let pieces: Vec<Piece> = self.geometry.pieces(range.start, len).collect();
+        let on_broken =
+            |unit: &usize| self.broken_slots.get().contains(self.geometry.slot(stripe, *unit));
+        let broken: UnitSet = match self.broken_slots.get().is_empty() {
+            true => UnitSet::new(),
+            false => self.geometry.units().iter().filter(on_broken).collect(),
+        };
+        let lost = self.avoided_units(stripe).union(&broken);
+        if !pieces.iter().any(|piece| lost.contains(piece.at.unit)) {
+            return Some(pieces.len() as u64);
+        }
+        // As `read_locked` cuts the pieces: in each range of offsets the same units are wanted.
+        let within = |piece: &Piece| {
+            let start = piece.at.unit_offset;
+            start..start + piece.len as u64
+        };
+        let ends = |piece: &Piece| {
+            let Range { start, end } = within(piece);
+            (start..end).step_by(self.run_max()).chain([end])
+        };
+        let mut cuts: Vec<u64> = pieces.iter().flat_map(ends).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        let reads = cuts.windows(2).map(|cut| {
+            let here = pieces.iter().filter(|piece| within(piece).contains(&cut[0]));
+            let wanted: UnitSet = here.map(|piece| piece.at.unit).collect();
+            let plan = self.plan(stripe, lost, wanted, UnitSet::new()).ok()?;
+            Some(plan.reads.len() as u64)
+        });
+        reads.sum()
+    }
+}

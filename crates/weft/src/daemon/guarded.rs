@@ -1,0 +1,90 @@
+//! An array as NBD clients and the FUSE file see it: through the boundary around it.
+
+use std::rc::Rc;
+
+use weft_disk::{
+    DoneFuture, Extent, IoFuture, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo,
+};
+use weft_rt::{Buf, Frozen};
+
+use crate::daemon::isolation::{Isolated, Isolation};
+
+/// A volume behind its isolation: a request fails if the volume has failed, or does so meanwhile.
+pub struct GuardedVolume {
+    volume: Rc<dyn Volume>,
+    isolation: Rc<Isolation>,
+}
+
+impl GuardedVolume {
+    /// Guards `volume`, which is behind `isolation`.
+    pub fn new(volume: Rc<dyn Volume>, isolation: Rc<Isolation>) -> Self {
+        Self { volume, isolation }
+    }
+
+    fn done<'a>(
+        &'a self,
+        work: IoFuture<'a, Result<(), VolumeError>>,
+    ) -> DoneFuture<'a, VolumeError> {
+        Box::pin(async move { self.isolation.guard(work).await.map_err(failed)? })
+    }
+}
+
+fn failed(isolated: Isolated) -> VolumeError {
+    VolumeError::new(VolumeErrorKind::Failed, isolated)
+}
+
+impl Volume for GuardedVolume {
+    fn info(&self) -> VolumeInfo {
+        self.volume.info()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.volume.size_bytes()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
+        let len = buf.len();
+        let work = self.volume.read(offset, buf);
+        Box::pin(async move {
+            match self.isolation.guard(work).await {
+                Ok(done) => done,
+                // The request still holds the buffer, and may still be in flight.
+                Err(isolated) => (Err(failed(isolated)), Buf::zeroed(len)),
+            }
+        })
+    }
+
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
+        self.done(self.volume.write(offset, data, fua))
+    }
+
+    fn flush(&self) -> DoneFuture<'_, VolumeError> {
+        self.done(self.volume.flush())
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        may_deallocate: bool,
+    ) -> DoneFuture<'_, VolumeError> {
+        self.done(self.volume.write_zeroes(offset, len, fua, may_deallocate))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError> {
+        self.done(self.volume.discard(offset, len))
+    }
+
+    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
+        self.isolation.call(|| self.volume.allocation(offset, len)).map_err(failed)?
+    }
+
+    fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
+        self.isolation.call(|| self.volume.read_cost(offset, len)).ok()?
+    }
+
+    fn changes(&self) -> u64 {
+        self.volume.changes()
+    }
+}
