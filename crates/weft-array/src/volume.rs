@@ -63,7 +63,7 @@ impl Array {
     pub async fn write(&self, offset: u64, data: Frozen, fua: bool) -> Result<(), ArrayError> {
         self.0.jobs.throttle.note_user(self.0.rt.now(), data.len() as u64);
         let array = self.0.clone();
-        self.0.rt.spawn(async move { array.write(offset, data, fua).await }).await
+        self.0.rt.attach(async move { array.write(offset, data, fua).await }).await
     }
 
     /// Makes everything durable that was acknowledged before this call.
@@ -72,7 +72,7 @@ impl Array {
     /// If the array is broken or stopped.
     pub async fn flush(&self) -> Result<(), ArrayError> {
         let array = self.0.clone();
-        self.0.rt.spawn(async move { array.flush().await }).await
+        self.0.rt.attach(async move { array.flush().await }).await
     }
 
     /// Makes a range read as zeros; with `may_deallocate` the storage below may be freed.
@@ -89,7 +89,7 @@ impl Array {
         self.0.jobs.throttle.note_user(self.0.rt.now(), len);
         let array = self.0.clone();
         let task = async move { array.write_zeroes(offset, len, fua, may_deallocate).await };
-        self.0.rt.spawn(task).await
+        self.0.rt.attach(task).await
     }
 
     /// Notes that a range is not needed. Whole stripes in it read as zeros afterwards; the rest

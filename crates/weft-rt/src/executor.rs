@@ -162,6 +162,12 @@ impl Rt {
         self.poll_task(task);
     }
 
+    /// Runs a future as a part of the task that awaits it, without a task of its own. If it is
+    /// dropped after it was begun and before it has ended, it continues as a task.
+    pub fn attach<F: Future + 'static>(&self, future: F) -> Attached<F> {
+        Attached { rt: self.clone(), future: Some(Box::pin(future)), begun: false }
+    }
+
     /// Takes a task into the table.
     fn admit(&self, future: Pin<Box<dyn Future<Output = ()>>>) -> TaskId {
         let core = &self.0;
@@ -365,6 +371,59 @@ impl<F: Future> Future for Observed<F> {
             result.send(value);
         }
         Poll::Ready(())
+    }
+}
+
+/// A future that ends even if it is dropped: see [`Rt::attach`]. A panic in it is one in its
+/// handle's domain, and it then never ends.
+pub struct Attached<F: Future + 'static> {
+    rt: Rt,
+    future: Option<Pin<Box<F>>>,
+    begun: bool,
+}
+
+impl<F: Future> std::fmt::Debug for Attached<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attached").field("begun", &self.begun).finish_non_exhaustive()
+    }
+}
+
+impl<F: Future> Future for Attached<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        let Some(future) = &mut this.future else { return Poll::Pending };
+        this.begun = true;
+        let polled = match &this.rt.1 {
+            None => Some(future.as_mut().poll(cx)),
+            Some(domain) if domain.has_failed() => None,
+            Some(_) => contain(|| future.as_mut().poll(cx)),
+        };
+        match polled {
+            Some(Poll::Pending) => Poll::Pending,
+            Some(Poll::Ready(value)) => {
+                this.future = None;
+                Poll::Ready(value)
+            }
+            None => {
+                let future = this.future.take();
+                contain(|| drop(future));
+                this.rt.fail_domain();
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<F: Future + 'static> Drop for Attached<F> {
+    fn drop(&mut self) {
+        if let Some(future) = self.future.take()
+            && self.begun
+        {
+            let task = self.rt.admit(Box::pin(async move { drop(future.await) }));
+            self.rt.0.ready.wake(task);
+        }
     }
 }
 

@@ -28,7 +28,7 @@ mod waker;
 pub use arena::BUF_ALIGN;
 pub use buf::{Buf, BufMemory, Frozen, ZEROS_BYTES_MAX};
 pub use cpu::{pin_to_cpu, usable_cpus};
-pub use executor::{Driver, Rt, Task};
+pub use executor::{Attached, Driver, Rt, Task};
 pub use rng::Rng;
 pub use schedule::Schedule;
 pub use sleep::Sleep;
