@@ -10,8 +10,9 @@
 //! locked for writing since the watch began.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 use weft_rt::sync::{Permit, Semaphore};
@@ -19,9 +20,36 @@ use weft_rt::sync::{Permit, Semaphore};
 /// Shared holders that a stripe may have at once; an exclusive holder takes all shares.
 const SHARES: usize = 1 << 16;
 
+/// The lock of one stripe.
+#[derive(Debug)]
+enum Lock {
+    /// Held for writing, and nobody waits.
+    Sole,
+    /// Held or awaited in any other way.
+    Queue(Semaphore),
+}
+
+/// Spreads stripe numbers; the same in every run. The table is never iterated.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, stripe: u64) {
+        self.0 = (self.0 ^ stripe).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.rotate_left(32)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct StripeLocks {
-    table: RefCell<BTreeMap<u64, Semaphore>>,
+    table: RefCell<HashMap<u64, Lock, BuildHasherDefault<Spread>>>,
     /// For each watched stripe, whether it was locked for writing.
     watched: RefCell<BTreeMap<u64, Rc<Cell<bool>>>>,
 }
@@ -39,6 +67,7 @@ pub(crate) struct Watch<'a> {
 pub(crate) struct StripeGuard<'a> {
     locks: &'a StripeLocks,
     stripe: u64,
+    /// None if the lock is held for writing, and was free when it was taken.
     permit: Option<Permit>,
 }
 
@@ -67,9 +96,9 @@ impl StripeLocks {
     pub fn try_exclusive(&self, stripe: u64) -> Option<StripeGuard<'_>> {
         let mut table = self.table.borrow_mut();
         let Entry::Vacant(place) = table.entry(stripe) else { return None };
-        let permit = place.insert(Semaphore::new(SHARES)).try_acquire(SHARES);
+        place.insert(Lock::Sole);
         self.disturb(stripe);
-        Some(StripeGuard { locks: self, stripe, permit })
+        Some(StripeGuard { locks: self, stripe, permit: None })
     }
 
     /// Notes that the lock is being taken for writing.
@@ -87,19 +116,43 @@ impl StripeLocks {
     async fn lock(&self, stripe: u64, shares: usize) -> StripeGuard<'_> {
         // Taking the semaphore from the table and queueing on it happen in one poll, so an idle
         // semaphore is not removed in between.
-        let semaphore =
-            self.table.borrow_mut().entry(stripe).or_insert_with(|| Semaphore::new(SHARES)).clone();
+        let semaphore = self.queue(stripe);
         let mut waiting = Waiting { locks: self, stripe, armed: true };
         let permit = semaphore.acquire(shares).await;
         waiting.armed = false;
         StripeGuard { locks: self, stripe, permit: Some(permit) }
     }
 
+    /// The semaphore of a stripe. A sole holder's shares are out of it.
+    fn queue(&self, stripe: u64) -> Semaphore {
+        let mut table = self.table.borrow_mut();
+        let lock = table.entry(stripe).or_insert_with(|| Lock::Queue(Semaphore::new(SHARES)));
+        if matches!(lock, Lock::Sole) {
+            *lock = Lock::Queue(Semaphore::new(0));
+        }
+        let Lock::Queue(semaphore) = lock else { unreachable!("it has just become one") };
+        semaphore.clone()
+    }
+
     fn remove_if_idle(&self, stripe: u64) {
         let mut table = self.table.borrow_mut();
-        if table.get(&stripe).is_some_and(|semaphore| semaphore.is_idle(SHARES)) {
+        if let Some(Lock::Queue(semaphore)) = table.get(&stripe)
+            && semaphore.is_idle(SHARES)
+        {
             table.remove(&stripe);
         }
+    }
+
+    /// Releases the lock of a holder that was alone when it took it. Returns whether it still was.
+    fn release_sole(&self, stripe: u64) -> bool {
+        let mut table = self.table.borrow_mut();
+        let Entry::Occupied(lock) = table.entry(stripe) else { return true };
+        if let Lock::Queue(semaphore) = lock.get() {
+            semaphore.add(SHARES);
+            return false;
+        }
+        lock.remove();
+        true
     }
 }
 
@@ -138,7 +191,11 @@ impl Drop for Waiting<'_> {
 
 impl Drop for StripeGuard<'_> {
     fn drop(&mut self) {
-        self.permit = None;
+        match self.permit.take() {
+            Some(permit) => drop(permit),
+            None if self.locks.release_sole(self.stripe) => return,
+            None => {}
+        }
         self.locks.remove_if_idle(self.stripe);
     }
 }
