@@ -3,10 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 
 use futures_util::future::join_all;
-use weft_code::{Margin, Plan, PlanCache, Undecodable, UnitSet};
+use weft_code::{Margin, UnitSet};
 use weft_disk::WriteOpts;
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
@@ -37,9 +36,6 @@ const BUFFERS_OF_UNIT: usize = 3;
 /// The part of the budget that writes may take together. Writes may wait a long time for space, and
 /// reads of lost units must not wait with them.
 const WRITE_BUDGET_BYTES: usize = BUDGET_BYTES / 2;
-
-/// Plans kept per array.
-const PLANS: usize = 1024;
 
 /// Converts the engine's time to dates.
 pub(crate) struct WallClock {
@@ -85,7 +81,6 @@ pub(crate) struct Inner {
     pub broken_slots: Cell<UnitSet>,
     /// The redundancy remaining, and the incomplete slots for which it was computed.
     pub remaining: Cell<Option<(UnitSet, Option<Margin>)>>,
-    pub plans: RefCell<PlanCache>,
     pub me: Weak<Inner>,
 }
 
@@ -103,20 +98,16 @@ impl Inner {
         Semaphore::new(WRITE_BUDGET_BYTES)
     }
 
-    pub fn new_plans() -> RefCell<PlanCache> {
-        RefCell::new(PlanCache::new(PLANS))
-    }
-
     /// Most memory that a stripe operation over a range of `len` offsets in the units takes. Buffer
     /// sizes are powers of two.
     pub fn memory_of(&self, len: usize) -> usize {
         let buffer = len.min(self.run_max()).next_power_of_two().max(BUF_ALIGN);
-        BUFFERS_OF_UNIT * self.geometry.code.width() * buffer
+        BUFFERS_OF_UNIT * self.geometry.code().width() * buffer
     }
 
     /// The longest range of offsets in the units that a stripe operation may handle at a time.
     pub fn run_max(&self) -> usize {
-        let most = OPERATION_BYTES_MAX / (BUFFERS_OF_UNIT * self.geometry.code.width());
+        let most = OPERATION_BYTES_MAX / (BUFFERS_OF_UNIT * self.geometry.code().width());
         (1 << most.ilog2()).min(self.geometry.unit_len())
     }
 
@@ -157,29 +148,6 @@ impl Inner {
             Some(cause) => Err(ArrayError::Broken { cause: cause.clone() }),
             None => Ok(()),
         }
-    }
-
-    pub fn plan(
-        &self,
-        stripe: u64,
-        lost: UnitSet,
-        wanted: UnitSet,
-        at_hand: UnitSet,
-    ) -> Result<Arc<Plan>, Undecodable> {
-        self.plans.borrow_mut().plan(&self.geometry.code, stripe, lost, wanted, at_hand)
-    }
-
-    /// As [`Inner::plan`] with nothing at hand; reads `unit` only if it must.
-    pub fn plan_without(
-        &self,
-        stripe: u64,
-        lost: UnitSet,
-        wanted: UnitSet,
-        unit: usize,
-    ) -> Result<Arc<Plan>, Undecodable> {
-        let (code, dear) = (&self.geometry.code, UnitSet::one(unit));
-        let mut plans = self.plans.borrow_mut();
-        plans.plan_avoiding(code, stripe, lost, wanted, UnitSet::new(), dear)
     }
 
     /// Marks a region as dirty, durably, for as long as the guard lives.

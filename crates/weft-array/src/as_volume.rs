@@ -144,7 +144,7 @@ impl Inner {
         let reads = cuts.windows(2).map(|cut| {
             let here = pieces.iter().filter(|piece| within(piece).contains(&cut[0]));
             let wanted: UnitSet = here.map(|piece| piece.at.unit).collect();
-            let plan = self.plan(stripe, lost, wanted, UnitSet::new()).ok()?;
+            let plan = self.geometry.coding.plan(stripe, lost, wanted, UnitSet::new()).ok()?;
             Some(plan.reads.len() as u64)
         });
         reads.sum()

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use weft_code::Undecodable;
 use weft_disk::DiskError;
 
 use crate::assemble::AssembleError;
@@ -82,10 +81,6 @@ pub enum ArrayError {
 }
 
 impl ArrayError {
-    pub(crate) fn unreadable(offset: u64, len: u64, cause: &Undecodable) -> Self {
-        Self::Unreadable { offset, len, lost: cause.lost.len() }
-    }
-
     /// The error itself, if several writes share it.
     pub fn root(&self) -> &Self {
         match self {

@@ -3,10 +3,11 @@
 
 use weft_code::{Code, Margin, Survival, UnitSet};
 use weft_layout::Layout;
+use weft_stripe::Coding;
 
 /// The shape of an array.
 pub(crate) struct Geometry {
-    pub code: Code,
+    pub coding: Coding,
     pub layout: Box<dyn Layout>,
     /// Bytes of one unit, a power of two.
     pub unit_bytes: u64,
@@ -38,8 +39,12 @@ pub(crate) struct Piece {
 }
 
 impl Geometry {
+    pub fn code(&self) -> &Code {
+        self.coding.code()
+    }
+
     pub fn stripe_bytes(&self) -> u64 {
-        self.code.k() as u64 * self.unit_bytes
+        self.code().k() as u64 * self.unit_bytes
     }
 
     pub fn size_bytes(&self) -> u64 {
@@ -62,7 +67,7 @@ impl Geometry {
 
     pub fn address(&self, offset: u64) -> Address {
         let number = offset / self.unit_bytes;
-        let k = self.code.k() as u64;
+        let k = self.code().k() as u64;
         Address {
             stripe: number / k,
             unit: to_len(number % k),
@@ -72,7 +77,7 @@ impl Geometry {
 
     /// The array offset of an offset in a data unit.
     pub fn offset(&self, stripe: u64, unit: usize, unit_offset: u64) -> u64 {
-        (stripe * self.code.k() as u64 + unit as u64) * self.unit_bytes + unit_offset
+        (stripe * self.code().k() as u64 + unit as u64) * self.unit_bytes + unit_offset
     }
 
     /// Slot, and byte offset on the slot's disk.
@@ -85,20 +90,19 @@ impl Geometry {
         self.layout.place(stripe, unit).slot
     }
 
+    /// The unit of a stripe that lies on a slot; none in a stripe without one there.
+    pub fn unit_on(&self, stripe: u64, slot: usize) -> Option<usize> {
+        self.layout.unit_on(stripe, slot)
+    }
+
     /// All units of a stripe.
     pub fn units(&self) -> UnitSet {
-        UnitSet::first(self.code.width())
+        self.coding.units()
     }
 
     /// The data units of a stripe.
     pub fn data_units(&self) -> UnitSet {
-        UnitSet::first(self.code.k())
-    }
-
-    /// The data units that parity row `parity` of `stripe` covers.
-    pub fn support(&self, stripe: u64, parity: usize) -> UnitSet {
-        let row = self.code.row(stripe, parity);
-        (0..row.len()).filter(|j| row[*j] != 0).collect()
+        self.coding.data_units()
     }
 
     /// Whether all data remains readable with these slots lost everywhere.
@@ -112,8 +116,8 @@ impl Geometry {
     }
 
     fn survival(&self) -> Survival<'_, impl Fn(u64, usize) -> usize + '_> {
-        let period = lcm(self.code.period(), self.layout.period()).min(self.stripes.max(1));
-        Survival::new(&self.code, self.layout.slots(), period, |stripe, unit| {
+        let period = lcm(self.code().period(), self.layout.period()).min(self.stripes.max(1));
+        Survival::new(self.code(), self.layout.slots(), period, |stripe, unit| {
             self.slot(stripe, unit)
         })
     }

@@ -282,7 +282,7 @@ impl Inner {
 
     /// Stripes that a job keeps in flight.
     fn window(&self) -> usize {
-        let stripe = self.geometry.unit_len() * self.geometry.code.width();
+        let stripe = self.geometry.unit_len() * self.geometry.code().width();
         (WINDOW_BYTES / stripe).clamp(2, WINDOW_MAX)
     }
 
@@ -290,7 +290,7 @@ impl Inner {
     pub(crate) fn job_status(&self) -> Vec<JobStatus> {
         let now = self.rt.now();
         // If stripes are narrower than the array, a member has units of some stripes only.
-        let (width, slots) = (self.geometry.code.width() as u64, self.members.len() as u64);
+        let (width, slots) = (self.geometry.code().width() as u64, self.members.len() as u64);
         let bytes = self.geometry.unit_bytes * width / slots.max(1);
         let paused = self.jobs.paused.get();
         let current = self.jobs.current.borrow().clone().or_else(|| self.paused_rebuild());

@@ -78,10 +78,9 @@ mod ring;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures_util::future::join_all;
 use weft_code::UnitSet;
-use weft_rt::Frozen;
 use weft_rt::sync::Notify;
+use weft_stripe::{ParityRecord, Payload, Record};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -96,37 +95,6 @@ const STRIPES_MAX: usize = 16 << 10;
 
 /// Number of remembered stripes at which records that no longer matter are dropped.
 const PRUNE_AT: usize = 4096;
-
-/// One band of a stripe write: what must be durable in the log before the band is written.
-#[derive(Debug)]
-pub(crate) struct Record {
-    pub from: u64,
-    pub len: usize,
-    /// The data units that the payloads leave out.
-    pub written: UnitSet,
-    /// Those that this write itself writes.
-    pub own: UnitSet,
-    /// One for each parity unit; none if the band writes every data unit and needs no record.
-    pub parities: Vec<ParityRecord>,
-}
-
-impl Record {
-    /// Whether it leaves out units of other writes, which are not flushed yet.
-    pub fn leaves_out_others(&self) -> bool {
-        self.written != self.own
-    }
-}
-
-/// The record of one parity unit.
-#[derive(Debug)]
-pub(crate) struct ParityRecord {
-    /// The slot that holds the parity unit; the record goes to its ring.
-    pub slot: usize,
-    /// The parity unit.
-    pub unit: usize,
-    /// The sum over all data units not left out; `None` if there are none.
-    pub payload: Option<Frozen>,
-}
 
 /// The log of an array.
 pub(crate) struct Log {
@@ -284,6 +252,9 @@ impl Log {
         let known: Vec<&OnDisk> = records
             .filter(|r| r.meets(from, len) && !flushed.covers(r.seq) && !r.own.is_subset(&own))
             .collect();
+        if known.is_empty() {
+            return vec![Unflushed { from, len, units: UnitSet::new() }];
+        }
         let end = from + len as u64;
         let mut cuts: Vec<u64> = known
             .iter()
@@ -374,18 +345,18 @@ impl Log {
         // All records of one write enter their queues in the same poll. The queues are first in,
         // first out, so two writes can never wait for each other's space.
         let mut waits = Vec::new();
-        for record in &records {
-            for parity in &record.parities {
-                for (entry, payload) in cut(seq, stripe, record, parity) {
-                    waits.push(self.rings[parity.slot].enqueue(entry, payload));
-                }
-                self.rings[parity.slot].start(array, parity.slot);
-            }
+        for record in records {
+            cut(seq, stripe, record, |slot, entry, payload| {
+                waits.push(self.rings[slot].enqueue(entry, payload));
+                self.rings[slot].start(array, slot);
+            });
         }
         if self.records.borrow().len() > STRIPES_MAX {
             self.retire_in_background(array);
         }
-        join_all(waits).await;
+        for wait in waits {
+            wait.await;
+        }
         array.settled().await?;
         array.check_whole()?;
         Ok(op)
@@ -469,28 +440,29 @@ impl Log {
     }
 }
 
-/// Cuts a record into entries whose payloads fit a batch.
-fn cut(
-    seq: u64,
-    stripe: u64,
-    record: &Record,
-    parity: &ParityRecord,
-) -> Vec<(Entry, Option<Frozen>)> {
+/// Cuts a record into entries whose payloads fit a batch, each for the ring of a slot.
+fn cut(seq: u64, stripe: u64, record: Record, mut each: impl FnMut(usize, Entry, Option<Payload>)) {
+    let Record { from, len, written, parities, .. } = record;
     // The same step for all parity units: siblings are matched by their offset.
-    let payloads = record.parities.iter().any(|parity| parity.payload.is_some());
-    let step = if payloads { PAYLOAD_MAX } else { record.len };
-    (0..record.len)
-        .step_by(step.max(1))
-        .map(|done| {
-            let len = step.min(record.len - done);
-            let payload = parity.payload.as_ref().map(|payload| payload.slice(done, len));
-            let from = record.from + done as u64;
-            let units = record.parities.iter().map(|parity| parity.unit).collect();
-            let named = record.written.union(&units);
-            let entry = Entry::new(seq, stripe, parity.unit, from, len, named, payload.as_deref());
-            (entry, payload)
-        })
-        .collect()
+    let payloads = parities.iter().any(|parity| parity.payload.is_some());
+    let step = if payloads { PAYLOAD_MAX } else { len };
+    let named = parities.iter().fold(written, |named, parity| named.with(parity.unit));
+    let entry = |unit, done: usize, len, payload: Option<&Payload>| {
+        let payload = payload.map(Payload::bytes);
+        Entry::new(seq, stripe, unit, from + done as u64, len, named, payload)
+    };
+    for ParityRecord { slot, unit, payload } in parities {
+        if step >= len {
+            each(slot, entry(unit, 0, len, payload.as_ref()), payload);
+            continue;
+        }
+        let payload = payload.map(Payload::into_bare);
+        for done in (0..len).step_by(step) {
+            let len = step.min(len - done);
+            let payload = payload.as_ref().map(|all| Payload::Bare(all.slice(done, len)));
+            each(slot, entry(unit, done, len, payload.as_ref()), payload);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -582,14 +554,15 @@ mod tests {
     #[test]
     fn siblings_are_cut_at_the_same_places() {
         let len = 2 * PAYLOAD_MAX + 4096;
-        let payload = Frozen::copy_from(&vec![1; len]);
+        let payload = Payload::copy_from(&vec![1; len]);
         let parities = vec![
             ParityRecord { slot: 4, unit: 4, payload: Some(payload) },
             ParityRecord { slot: 5, unit: 5, payload: None },
         ];
         let written = UnitSet::one(0);
         let record = Record { from: 512, len, written, own: written, parities };
-        let pieces = |parity| cut(1, 0, &record, parity).len();
-        assert_eq!(record.parities.iter().map(pieces).collect::<Vec<_>>(), [3, 3]);
+        let mut slots = Vec::new();
+        cut(1, 0, record, |slot, _, _| slots.push(slot));
+        assert_eq!(slots, [4, 4, 4, 5, 5, 5]);
     }
 }

@@ -31,7 +31,7 @@ impl Inner {
         }
         let replaced = self.units_not_on_disk(stripe, |_| true);
         let avoided = lost.union(&replaced);
-        if self.geometry.code.decodable(stripe, avoided) { avoided } else { lost }
+        if self.geometry.code().decodable(stripe, avoided) { avoided } else { lost }
     }
 
     /// The units of `stripe` that are on no disk: their member is missing, or not rebuilt here.
@@ -50,12 +50,15 @@ impl Inner {
         if self.members.all_active() {
             return UnitSet::new();
         }
-        (0..self.geometry.code.width())
-            .filter(|unit| match self.members.state(self.geometry.slot(stripe, *unit)) {
-                SlotState::Active => false,
-                SlotState::Missing => true,
-                SlotState::Rebuilding { lane } => is_stale(lane),
-            })
+        let is_lost = |slot: &usize| match self.members.state(*slot) {
+            SlotState::Active => false,
+            SlotState::Missing => true,
+            SlotState::Rebuilding { lane } => is_stale(lane),
+        };
+        // By slot: few are lost, and a stripe may have many units.
+        (0..self.members.len())
+            .filter(is_lost)
+            .filter_map(|slot| self.geometry.unit_on(stripe, slot))
             .collect()
     }
 
@@ -109,17 +112,13 @@ impl Inner {
     /// Whether losing the member of `slot` now loses existing data. Slots that are being rebuilt,
     /// and the member's own replacement, count with what they hold so far.
     fn loses_existing_data(&self, slot: usize) -> bool {
-        let units = self.geometry.units();
         let breaks = |stripe: u64| {
-            let Some(unit) = units.iter().find(|unit| self.geometry.slot(stripe, *unit) == slot)
-            else {
-                return false;
-            };
+            let Some(unit) = self.geometry.unit_on(stripe, slot) else { return false };
             let has = |lane| !self.map.is_stale(lane, stripe);
             let copied = self.members.copying(slot).is_some_and(has);
             let lost = self.lost_units(stripe);
             let lost = if copied { lost } else { lost.with(unit) };
-            !self.geometry.code.decodable(stripe, lost)
+            !self.geometry.code().decodable(stripe, lost)
         };
         let regions = self.regions_at_risk(UnitSet::one(slot));
         regions.flat_map(|region| self.geometry.stripes_of(region)).any(breaks)
@@ -157,7 +156,7 @@ impl Inner {
             let lost: UnitSet =
                 self.lost_units(stripe).union(&geometry.units().iter().filter(on_broken).collect());
             for unit in geometry.data_units().iter().filter(|unit| lost.contains(*unit)) {
-                if self.plan(stripe, lost, UnitSet::one(unit), UnitSet::new()).is_ok() {
+                if geometry.coding.plan(stripe, lost, UnitSet::one(unit), UnitSet::new()).is_ok() {
                     continue;
                 }
                 let offset = geometry.offset(stripe, unit, 0);

@@ -72,15 +72,6 @@ pub(crate) struct Members {
     any_second: Cell<bool>,
 }
 
-/// Counts a request on a member; ends when dropped.
-pub(crate) struct Busy<'a>(&'a Cell<u32>);
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
 impl Members {
     /// `in_effect` is the superblock in effect: its active members count when some are lost.
     pub fn new(
@@ -207,16 +198,9 @@ impl Members {
         if self.copying(slot).is_some() { self.second_disk(slot) } else { self.disk(slot) }
     }
 
-    /// Counts a request on `slot` for as long as the guard lives.
-    pub fn busy(&self, slot: usize) -> Busy<'_> {
-        let count = &self.slots[slot].in_flight;
-        count.set(count.get() + 1);
-        Busy(count)
-    }
-
-    /// Requests in progress on `slot`.
-    pub fn load(&self, slot: usize) -> u32 {
-        self.slots[slot].in_flight.get()
+    /// The number of requests in progress on `slot`.
+    pub fn in_flight(&self, slot: usize) -> &Cell<u32> {
+        &self.slots[slot].in_flight
     }
 
     pub fn count_read_error(&self, slot: usize) {

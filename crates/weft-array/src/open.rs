@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Bytes, Disk};
 use weft_rt::{Buf, Frozen, Rt};
+use weft_stripe::Coding;
 
 use crate::array::{Inner, WallClock};
 use crate::assemble::{Assembly, Found, decide};
@@ -122,7 +123,7 @@ async fn open(
     let id = LogId { array: superblock.array_id.0, epoch: options.nonce };
     let log = (superblock.consistency == Consistency::Ppl)
         .then(|| Log::new(id, slots, superblock.area.log_offset, superblock.area.log_bytes));
-    let mirrored = geometry.code.k() == 1 && geometry.code.p() > 0;
+    let mirrored = geometry.code().k() == 1 && geometry.code().p() > 0;
     let zeroed = Cell::new(superblock.members_zeroed);
     let jobs = Jobs::new();
     jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
@@ -151,7 +152,6 @@ async fn open(
         broken: RefCell::default(),
         broken_slots: Cell::new(UnitSet::new()),
         remaining: Cell::new(None),
-        plans: Inner::new_plans(),
         me: me.clone(),
     }))
 }
@@ -165,7 +165,7 @@ fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
     let code =
         weft_layout::code_for(superblock.code, superblock.algorithm, slots).map_err(refused)?;
     Ok(Geometry {
-        code,
+        coding: Coding::new(code),
         stripes: layout.stripes(superblock.rows),
         layout,
         unit_bytes: superblock.unit_bytes,

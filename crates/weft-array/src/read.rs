@@ -3,7 +3,7 @@
 //! The healthy path takes no lock and makes no copy: each piece of the request that lies in one
 //! unit is read from its disk straight into the caller's buffer. The same path serves units on
 //! healthy disks while the array is degraded or rebuilding, and units that are rebuilt already
-//! (redirection). Only pieces whose own unit is lost go through [`Inner::gather`], stripe by
+//! (redirection). Only pieces whose own unit is lost go through [`weft_stripe::gather`], stripe by
 //! stripe; pieces that the request reads anyway serve as sources too.
 //!
 //! A region that was never written reads as zeros without I/O. In a mirror any copy may serve,
@@ -15,10 +15,10 @@ use weft_code::UnitSet;
 use weft_disk::{Class, DiskErrorKind};
 use weft_rt::Buf;
 use weft_rt::sync::oneshot;
+use weft_stripe::{Access, Busy, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{StripeAccess, Units};
 use crate::geometry::{Address, Piece, to_len};
 
 /// The pieces of one stripe, each with its part of the caller's buffer.
@@ -125,7 +125,7 @@ impl Inner {
         if !lost.contains(unit) {
             let (slot, offset) = self.geometry.locate(at.stripe, unit, at.unit_offset);
             if let Some(disk) = self.members.disk(slot) {
-                let _busy = self.members.busy(slot);
+                let _busy = Busy::on(self.members.in_flight(slot));
                 let (result, back) = disk.read(offset, buf, Class::User).await;
                 buf = back;
                 match result {
@@ -194,8 +194,8 @@ impl Inner {
                 wanted.push((at.unit, std::mem::replace(rest, tail)));
                 owners.push(index);
             }
-            let at = StripeAccess::user(stripe, from);
-            let (range_result, filled) = self.gather(at, self.avoided_units(stripe), wanted).await;
+            let resolved = self.stripe(stripe).with_lost(self.avoided_units(stripe));
+            let (range_result, filled) = self.gather(resolved, Access::user(from), wanted).await;
             result = result.and(range_result);
             for (index, (_, part)) in owners.into_iter().zip(filled) {
                 parts[index].1.push(part);
@@ -223,11 +223,11 @@ impl Inner {
     fn least_busy_copy(&self, at: Address, copies: UnitSet) -> usize {
         // While load is even, neighbouring requests go to the same disk, so that each disk sees
         // sequential runs.
-        let turn = to_len(at.stripe / MIRROR_RUN_STRIPES % self.geometry.code.width() as u64);
-        let width = self.geometry.code.width();
+        let turn = to_len(at.stripe / MIRROR_RUN_STRIPES % self.geometry.code().width() as u64);
+        let width = self.geometry.code().width();
         let rank = |unit: usize| {
             let slot = self.geometry.slot(at.stripe, unit);
-            (self.members.load(slot), (unit + width - turn) % width)
+            (self.members.in_flight(slot).get(), (unit + width - turn) % width)
         };
         copies.iter().min_by_key(|unit| rank(*unit)).unwrap_or(0)
     }

@@ -16,7 +16,7 @@
 //!
 //! *Maintenance does not wait*: that would keep other jobs from running. A resync or rebuild that
 //! finds no space leaves the region marked, and is retried every few seconds. The same goes for
-//! unreadable sectors whose repair finds no space (`gather.rs`): reads reconstruct them, and resync
+//! unreadable sectors whose repair finds no space (`weft_stripe::gather`): reads reconstruct them, and resync
 //! does not count their stripe as done. The last write to such sectors may or may not have reached
 //! the disk, and the disk may return them one day. Until a resync that lacks space has finished,
 //! its member does not count towards redundancy.
@@ -145,7 +145,7 @@ impl Inner {
         }
     }
 
-    async fn wait_for_room<F: Future<Output = Result<(), DiskError>>>(
+    pub(crate) async fn wait_for_room<F: Future<Output = Result<(), DiskError>>>(
         &self,
         slot: usize,
         disk: &Rc<dyn Disk>,

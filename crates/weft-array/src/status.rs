@@ -197,7 +197,7 @@ impl Inner {
             unit_bytes: geometry.unit_bytes,
             sector_bytes: geometry.sector_bytes,
             consistency: superblock.consistency,
-            write_hole_closed: self.log.is_some() || self.geometry.code.p() == 0 || self.mirrored,
+            write_hole_closed: self.log.is_some() || self.geometry.code().p() == 0 || self.mirrored,
             slots: (0..self.members.len()).map(|slot| self.slot_status(slot)).collect(),
             spares: self.members.spares.all().iter().map(|s| s.disk.info().name.clone()).collect(),
             paused: self.jobs.paused.get(),

@@ -17,20 +17,18 @@
 //! band                |    {d1}     |  {d0,d1}   |   {d0}    |
 //! reconstruct-write   | d0  d2  d3  |  d2  d3    | d1 d2 d3  |  are read
 //! read-modify-write   | d1  P   Q   |  d0 d1 P Q | d0 P  Q   |  are read
+//! taken               |     rmw     |    rcw     |    rmw    |
 //! ```
 //!
-//! For each band, the parity units that it touches are updated by the method that reads fewer
-//! units. *Reconstruct-write* reads all other data units and encodes anew; *read-modify-write*
-//! reads the old data and the old parity, and folds the difference into the parity. What must be
-//! read to reconstruct a lost unit counts too. On a tie the array takes reconstruct-write; so all
-//! three bands use it here. A band that writes every data unit reads nothing.
+//! Each band takes the method that reads fewer units, and read-modify-write on a tie
+//! (`weft_stripe::update`).
 //!
 //! The order of steps, for a write of 4 KiB to d1 under policy `ppl` (the payloads: `log.rs`):
 //!
 //! ```text
 //! time -------->  1 mark dirty    2 read       3 log          4 write      5 acknowledge
 //! every member    map page, FUA
-//! d0, d2, d3                      4 KiB each
+//! d1, P, Q                        4 KiB each
 //! rings of P, Q                                8 KiB, FUA
 //! d1, P, Q                                                    4 KiB each
 //! ```
@@ -50,43 +48,20 @@
 //! write that left the member out waits for the same (`commit.rs`). A write that finds no space
 //! waits, too (`room.rs`).
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::future::{Either, join_all, select};
-use weft_disk::{Class, Disk, DiskError, WriteOpts};
+use weft_code::UnitSet;
+use weft_disk::{Class, WriteOpts};
 use weft_rt::sync::{Sender, oneshot};
 use weft_rt::{Buf, Frozen};
+use weft_stripe::{Access, Band, Crash, FailedWrite, Record, Segment, Stripe, UnitWrite, Units};
+use weft_stripe::{Updated, store, update};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::StripeAccess;
 use crate::geometry::{Piece, to_len};
-use crate::log::{LoggedWrite, Record};
-use crate::parity::Ready;
-
-/// New bytes for a range of offsets in one data unit.
-#[derive(Debug, Clone)]
-pub(crate) struct Segment {
-    pub unit: usize,
-    pub unit_offset: u64,
-    pub data: Frozen,
-}
-
-impl Segment {
-    fn end(&self) -> u64 {
-        self.unit_offset + self.data.len() as u64
-    }
-
-    /// The part of it between two offsets in the unit.
-    fn part(&self, from: u64, to: u64) -> Option<Self> {
-        let (from, to) = (from.max(self.unit_offset), to.min(self.end()));
-        (from < to).then(|| {
-            let data = self.data.slice(to_len(from - self.unit_offset), to_len(to - from));
-            Self { unit: self.unit, unit_offset: from, data }
-        })
-    }
-}
+use crate::log::{Log, LoggedWrite, Unflushed};
 
 /// A write that waits for its stripe's lock.
 #[derive(Debug)]
@@ -96,18 +71,12 @@ pub(crate) struct Pending {
     done: Sender<Result<(), Arc<ArrayError>>>,
 }
 
-/// One disk write of a stripe write.
-struct UnitWrite {
-    unit: usize,
-    unit_offset: u64,
-    data: Frozen,
-}
-
-/// A disk that failed a write.
-pub(crate) struct FailedWrite {
-    pub slot: usize,
-    pub disk: Rc<dyn Disk>,
-    pub error: DiskError,
+/// A band with its new parity, ready to be logged and written.
+struct Ready {
+    band: Band,
+    updated: Updated,
+    /// Units outside the band that a crash may turn old again.
+    unflushed: UnitSet,
 }
 
 impl Inner {
@@ -122,14 +91,14 @@ impl Inner {
         self.check_range(offset, data.len() as u64)?;
         let at = self.geometry.address(offset);
         if at.unit_offset + data.len() as u64 <= self.geometry.unit_bytes && !data.is_empty() {
-            let segment = Segment { unit: at.unit, unit_offset: at.unit_offset, data };
+            let segment = Segment { unit: at.unit, from: at.unit_offset, data };
             return self.write_stripe(at.stripe, vec![segment], fua).await;
         }
         let mut stripes: Vec<(u64, Vec<Segment>)> = Vec::new();
         let mut done = 0;
         for Piece { at, len } in self.geometry.pieces(offset, data.len()) {
-            let segment =
-                Segment { unit: at.unit, unit_offset: at.unit_offset, data: data.slice(done, len) };
+            let data = data.slice(done, len);
+            let segment = Segment { unit: at.unit, from: at.unit_offset, data };
             done += len;
             match stripes.last_mut() {
                 Some((stripe, segments)) if *stripe == at.stripe => segments.push(segment),
@@ -150,7 +119,7 @@ impl Inner {
         fua: bool,
     ) -> Result<(), ArrayError> {
         let most = self.run_max() as u64;
-        let first = segments.iter().map(|segment| segment.unit_offset).min().unwrap_or(0);
+        let first = segments.iter().map(|segment| segment.from).min().unwrap_or(0);
         let end = segments.iter().map(Segment::end).max().unwrap_or(0);
         if end - first <= most {
             return self.write_part(stripe, segments, fua).await;
@@ -251,18 +220,19 @@ impl Inner {
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
-        let segments = joined(self.align_segments(stripe, segments).await?);
+        let segments = match segments.iter().all(|segment| self.is_aligned(segment)) {
+            true => segments,
+            false => Box::pin(self.align_segments(stripe, segments)).await?,
+        };
+        let segments = Segment::joined(segments);
         self.check_writable()?;
-        let mut writes = Vec::new();
+        let mut writes = Vec::with_capacity(segments.len() + self.geometry.code().p());
         let mut records = Vec::new();
-        for Ready { band, parity, record, .. } in self.prepare(stripe, &segments).await? {
-            for (unit, data) in &band.data {
-                writes.push(UnitWrite { unit: *unit, unit_offset: band.from, data: data.clone() });
-            }
-            for (unit, data) in parity {
-                writes.push(UnitWrite { unit, unit_offset: band.from, data: data.freeze() });
-            }
-            records.extend(record);
+        for Ready { band, updated, .. } in self.prepare(stripe, &segments).await? {
+            let from = band.from;
+            let units = band.data.into_iter().chain(updated.parity);
+            writes.extend(units.map(|(unit, data)| UnitWrite { unit, from, data }));
+            records.extend(updated.record);
         }
         let others = records.iter().any(Record::leaves_out_others);
         let logged = match &self.log {
@@ -270,12 +240,94 @@ impl Inner {
             None => None,
         };
         let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
-        let write = self.write_units(stripe, writes, durable);
+        let write = self.write_units(stripe, &writes, durable);
         let whole = self.write_and_piggyback(stripe, &segments, write).await?;
         // Another request may have met a failed member, so that this write left it out without an
         // error.
         self.settled().await?;
         if fua { self.end_durable(logged, whole && !others).await } else { Ok(()) }
+    }
+
+    /// Computes the parity of a stripe write, and the records that must be in the log first. What
+    /// that relied on still holds when this returns: which units are lost, and which others a crash
+    /// may turn old again. If there is a log, the exclusion of lost members is durable.
+    async fn prepare(&self, number: u64, segments: &[Segment]) -> Result<Vec<Ready>, ArrayError> {
+        loop {
+            if let Some(log) = &self.log {
+                self.flush_lost(log, number).await?;
+                // A record counts a lost unit with its new value. If its member came back after a
+                // crash with the old value, recovery would make parity agree with neither.
+                self.settled().await?;
+            }
+            let stripe = self.stripe(number);
+            let later = stripe.lost.union(&self.lost_after_crash(number));
+            let mut ready = Vec::with_capacity(1);
+            for band in Band::of(segments) {
+                let Some(log) = &self.log else {
+                    ready.push(self.update(stripe, band, None).await?);
+                    continue;
+                };
+                for others in log.unflushed(number, band.from, band.len, band.units) {
+                    let part = band.part(others.from, others.len);
+                    let whole = part.units.union(&others.units) == self.geometry.data_units();
+                    let crash = Crash {
+                        lost: later,
+                        unflushed: others.units,
+                        superseding: whole && log.has_records(number, part.from, part.len),
+                    };
+                    ready.push(self.update(stripe, part, Some(crash)).await?);
+                }
+            }
+            let same_lost = self.lost_units(number) == stripe.lost
+                && self.lost_after_crash(number).is_subset(&later);
+            let same_log = self.log.as_ref().is_none_or(|log| {
+                self.members.changes.is_settled()
+                    && ready.iter().all(|Ready { band, unflushed, .. }| {
+                        let Band { from, len, units, .. } = *band;
+                        let now = log.unflushed(number, from, len, units);
+                        now == [Unflushed { from, len, units: *unflushed }]
+                    })
+            });
+            if same_lost && same_log {
+                return Ok(ready);
+            }
+        }
+    }
+
+    async fn update(
+        &self,
+        stripe: Stripe<'_>,
+        band: Band,
+        crash: Option<Crash>,
+    ) -> Result<Ready, ArrayError> {
+        let updated = match update(self, stripe, &band, &[], crash).await {
+            Ok(updated) => updated,
+            Err(error) => {
+                // If the array broke meanwhile, that is the reason.
+                self.check_whole()?;
+                return Err(self.unreadable(stripe.id.number, error));
+            }
+        };
+        let unflushed = crash.map_or(UnitSet::new(), |crash| crash.unflushed);
+        Ok(Ready { band, updated, unflushed })
+    }
+
+    /// Flushes all members if a unit of the stripe was lost after it was written and before it was
+    /// flushed (see `log.rs`, "Lost units").
+    async fn flush_lost(&self, log: &Log, stripe: u64) -> Result<(), ArrayError> {
+        loop {
+            self.check_writable()?;
+            let lost = self.lost_units(stripe).union(&self.lost_after_crash(stripe));
+            if lost.is_empty() || !log.any_unflushed(stripe, lost) {
+                return Ok(());
+            }
+            let progress = log.progress();
+            let before = log.completed_below();
+            Box::pin(self.flush_members()).await;
+            if log.any_unflushed(stripe, lost) && log.completed_below() == before {
+                progress.await;
+            }
+        }
     }
 
     /// Ends a write or zeroing that must be durable. A flush is needed unless everything that the
@@ -300,14 +352,40 @@ impl Inner {
     async fn write_units(
         &self,
         stripe: u64,
-        writes: Vec<UnitWrite>,
+        writes: &[UnitWrite],
         fua: bool,
     ) -> Result<bool, ArrayError> {
-        let failed = self.issue(stripe, &writes, WriteOpts { class: Class::User, fua }).await;
+        let opts = WriteOpts { class: Class::User, fua };
+        let failed = store(self, self.stripe(stripe), writes, opts).await;
         if failed.is_empty() {
             return Ok(true);
         }
         Box::pin(self.write_failed(failed)).await.map(|()| false)
+    }
+
+    /// Writes units to their members, where present. A member that fails is excluded.
+    ///
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if there was not enough space for all of them.
+    pub(crate) async fn write_back(
+        &self,
+        stripe: u64,
+        at: Access,
+        units: Units,
+    ) -> Result<(), ArrayError> {
+        let write =
+            |(unit, buf): (usize, Buf)| UnitWrite { unit, from: at.from, data: buf.freeze() };
+        let writes: Vec<UnitWrite> = units.into_iter().map(write).collect();
+        let failed = store(self, self.stripe(stripe), &writes, WriteOpts::MAINTENANCE).await;
+        let mut result = Ok(());
+        for FailedWrite { slot, disk, error } in failed {
+            if error.is_no_space() && self.members.holds(slot, &disk) {
+                result = Err(self.note_no_space(slot));
+            } else {
+                self.member_failed(slot, &disk, &error).await;
+            }
+        }
+        result
     }
 
     /// Excludes the members of failed writes.
@@ -320,19 +398,10 @@ impl Inner {
         self.check_whole()
     }
 
-    /// Issues all writes at once to the members that are present; returns those that failed.
-    async fn issue(&self, stripe: u64, writes: &[UnitWrite], opts: WriteOpts) -> Vec<FailedWrite> {
-        let lost = self.lost_units(stripe);
-        let issued = writes.iter().filter(|write| !lost.contains(write.unit)).filter_map(|write| {
-            let (slot, offset) = self.geometry.locate(stripe, write.unit, write.unit_offset);
-            let disk = self.members.disk(slot)?;
-            let data = write.data.clone();
-            Some(async move {
-                let result = self.write_both(stripe, slot, &disk, offset, data, opts).await;
-                result.err().map(|error| FailedWrite { slot, disk, error })
-            })
-        });
-        join_all(issued).await.into_iter().flatten().collect()
+    /// Whether a segment is made of whole sectors, in memory too.
+    fn is_aligned(&self, segment: &Segment) -> bool {
+        let sector = self.geometry.sector_bytes;
+        segment.from.is_multiple_of(sector) && segment.data.is_aligned_to(to_len(sector))
     }
 
     /// Extends segments to whole sectors, with the bytes around them read from the array.
@@ -343,11 +412,11 @@ impl Inner {
     ) -> Result<Vec<Segment>, ArrayError> {
         let sector = self.geometry.sector_bytes;
         for segment in &mut segments {
-            let start = segment.unit_offset - segment.unit_offset % sector;
+            let start = segment.from - segment.from % sector;
             let end = segment.end().next_multiple_of(sector);
-            if start != segment.unit_offset || end != segment.end() {
+            if start != segment.from || end != segment.end() {
                 let whole = Box::pin(self.read_around(stripe, segment, start, end)).await?;
-                *segment = Segment { unit: segment.unit, unit_offset: start, data: whole.freeze() };
+                *segment = Segment { unit: segment.unit, from: start, data: whole.freeze() };
             } else if !segment.data.is_aligned_to(to_len(sector)) {
                 segment.data = Frozen::copy_from(&segment.data);
             }
@@ -363,12 +432,12 @@ impl Inner {
         end: u64,
     ) -> Result<Buf, ArrayError> {
         let buf = Buf::new(to_len(end - start));
-        let at = StripeAccess::user(stripe, start);
         let wanted = vec![(segment.unit, buf)];
-        let (result, mut old) = self.gather(at, self.lost_units(stripe), wanted).await;
+        let gathered = self.gather(self.stripe(stripe), Access::user(start), wanted);
+        let (result, mut old) = gathered.await;
         result?;
         let (_, mut buf) = old.pop().expect("the unit comes back");
-        let skip = to_len(segment.unit_offset - start);
+        let skip = to_len(segment.from - start);
         buf[skip..skip + segment.data.len()].copy_from_slice(&segment.data);
         Ok(buf)
     }
@@ -376,50 +445,13 @@ impl Inner {
 
 /// Whether two writes touch the same sector.
 fn overlaps(a: &Pending, b: &Pending, sector: u64) -> bool {
-    let widen =
-        |s: &Segment| (s.unit_offset - s.unit_offset % sector, s.end().next_multiple_of(sector));
+    let widen = |s: &Segment| (s.from - s.from % sector, s.end().next_multiple_of(sector));
     a.segments.iter().any(|x| {
         b.segments.iter().any(|y| {
             let ((x_from, x_to), (y_from, y_to)) = (widen(x), widen(y));
             x.unit == y.unit && x_from < y_to && y_from < x_to
         })
     })
-}
-
-/// Sorts segments and joins adjacent ones, so that bands are as long as possible.
-fn joined(mut segments: Vec<Segment>) -> Vec<Segment> {
-    segments.sort_by_key(|segment| (segment.unit, segment.unit_offset));
-    let mut runs: Vec<Vec<Segment>> = Vec::new();
-    for segment in segments {
-        match runs.last_mut() {
-            Some(run)
-                if run
-                    .last()
-                    .is_some_and(|s| s.unit == segment.unit && s.end() == segment.unit_offset) =>
-            {
-                run.push(segment);
-            }
-            _ => runs.push(vec![segment]),
-        }
-    }
-    runs.into_iter().map(join_run).collect()
-}
-
-fn join_run(run: Vec<Segment>) -> Segment {
-    let len = run.iter().map(|segment| segment.data.len()).sum();
-    let mut run = run.into_iter();
-    let first = run.next().expect("a run is not empty");
-    if first.data.len() == len {
-        return first;
-    }
-    let mut buf = Buf::new(len);
-    let mut done = 0;
-    let (unit, unit_offset) = (first.unit, first.unit_offset);
-    for segment in std::iter::once(first).chain(run) {
-        buf[done..done + segment.data.len()].copy_from_slice(&segment.data);
-        done += segment.data.len();
-    }
-    Segment { unit, unit_offset, data: buf.freeze() }
 }
 
 /// This waiter's copy of the batch's result.

@@ -13,13 +13,12 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
 use weft_rt::{Frozen, ZEROS_BYTES_MAX};
+use weft_stripe::{FailedWrite, ParityRecord, Record};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
-use crate::log::{ParityRecord, Record};
 use crate::region_map::MapStoreError;
-use crate::write::FailedWrite;
 
 /// Stripes zeroed concurrently.
 const STRIPES_AT_ONCE: u64 = 32;
@@ -164,7 +163,7 @@ impl Inner {
         lost_later: UnitSet,
     ) -> Result<Option<crate::log::LoggedWrite<'_>>, ArrayError> {
         let Some(log) = &self.log else { return Ok(None) };
-        let (code, len) = (&self.geometry.code, self.geometry.unit_len());
+        let (code, len) = (self.geometry.code(), self.geometry.unit_len());
         let needed = !lost_later.is_empty() || log.has_records(stripe, 0, len);
         let parity = (code.k()..code.width()).filter(|unit| needed && !lost.contains(*unit));
         let record_of = |unit| {

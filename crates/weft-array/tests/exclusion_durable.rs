@@ -575,9 +575,9 @@ fn operations_waiting_for_an_exclusion_fail_if_the_array_breaks() {
         story.pause().await;
         for Waiting { what, done, .. } in std::mem::take(&mut story.waiting) {
             assert!(done.is_finished(), "{what} waits for ever");
-            let broken =
-                matches!(done.await, Err(ref e) if matches!(e.root(), ArrayError::Broken { .. }));
-            assert!(broken, "{what}");
+            let result = done.await;
+            let broken = matches!(&result, Err(e) if matches!(e.root(), ArrayError::Broken { .. }));
+            assert!(broken, "{what}: {result:?}");
         }
         story.release();
     });

@@ -60,6 +60,11 @@ pub trait Layout: Debug + Send + Sync {
     /// rows at the end that no whole stripe fills.
     fn locate(&self, slot: usize, row: u64) -> Option<(u64, usize)>;
 
+    /// The unit of `stripe` that lies on `slot`; none if the stripe has none there.
+    fn unit_on(&self, stripe: u64, slot: usize) -> Option<usize> {
+        (0..self.width()).find(|unit| self.place(stripe, *unit).slot == slot)
+    }
+
     /// Whole stripes that fit on slots of `rows_per_slot` rows.
     fn stripes(&self, rows_per_slot: u64) -> u64;
 

@@ -114,6 +114,11 @@ impl Layout for Turning {
         known.then(|| (row, self.unit_of[self.line(row) + slot].into()))
     }
 
+    #[inline]
+    fn unit_on(&self, stripe: u64, slot: usize) -> Option<usize> {
+        (slot < self.slots).then(|| self.unit_of[self.line(stripe) + slot].into())
+    }
+
     fn stripes(&self, rows_per_slot: u64) -> u64 {
         rows_per_slot
     }

@@ -57,6 +57,8 @@ thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
     /// The memory of which [`Frozen::zeros`] returns parts, once allocated.
     static ZEROS: RefCell<Option<Frozen>> = const { RefCell::new(None) };
+    /// What buffers without bytes share.
+    static EMPTY: Arc<Block> = Arc::new(Block { ptr: NonNull::dangling(), size: 0 });
     static HELD: Cell<BufMemory> = const { Cell::new(BufMemory { now: 0, most: 0 }) };
 }
 
@@ -143,6 +145,9 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let (ptr, size) = (self.ptr, self.size);
+        if size == 0 {
+            return;
+        }
         BufMemory::given_back(size);
         let kept = size <= CACHED_SIZE_MAX
             && CACHE
@@ -177,6 +182,11 @@ impl Buf {
     /// A buffer of `len` bytes whose contents are unspecified (but initialised).
     pub fn new(len: usize) -> Self {
         Self { block: Arc::new(Block::new(len)), start: 0, len }
+    }
+
+    /// No bytes, and no memory of its own.
+    pub fn empty() -> Self {
+        Self { block: EMPTY.with(Arc::clone), start: 0, len: 0 }
     }
 
     /// A buffer of `len` zero bytes.

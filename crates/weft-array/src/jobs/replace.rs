@@ -9,7 +9,7 @@
 //! The replacement has a lane of the region map, like that of a lost member, and the same job works
 //! through its stale regions (`rebuild.rs`): each unit is read from the member, or reconstructed
 //! where the member cannot be read. Reads go to the member. Writes go to the member, and to the
-//! replacement unless the stripe is stale there ([`Inner::write_both`]); the log and the region map
+//! replacement unless the stripe is stale there ([`Owner::second`]); the log and the region map
 //! go to both. So at every moment the replacement holds what the member holds, except for stale
 //! stripes.
 //!
@@ -137,30 +137,24 @@ impl Inner {
         }
     }
 
-    /// Writes to the member of `slot`, and to its second disk unless the stripe is stale there.
-    /// Returns the member's result. A user's write waits for space on the member, but not on the
-    /// second disk.
-    pub(crate) async fn write_both(
+    /// Writes to the member of `slot` and to its second disk. Returns the member's result. A user's
+    /// write waits for space on the member, but not on the second disk.
+    pub(crate) async fn write_to_both(
         &self,
         stripe: u64,
         slot: usize,
-        disk: &Rc<dyn Disk>,
+        (disk, second): (&Rc<dyn Disk>, Rc<dyn Disk>),
         offset: u64,
         data: Frozen,
         opts: WriteOpts,
     ) -> Result<(), DiskError> {
-        let Some(second) =
-            self.members.second_for_write(slot, |lane| self.map.is_stale(lane, stripe))
-        else {
-            return self.write_with_room(slot, disk, offset, data, opts).await;
-        };
         let own = self.write_with_room(slot, disk, offset, data.clone(), opts);
         let (result, second_result) = join(own, second.write(offset, data, opts)).await;
         self.after_both(stripe, slot, &result, second, second_result).await;
         result
     }
 
-    /// As [`Inner::write_both`], with zeros, and also where the stripe is stale on the second disk:
+    /// As [`Inner::write_to_both`], with zeros, and also where the stripe is stale on the second disk:
     /// old bytes may be there, and no rebuild replaces them once the region is unwritten.
     pub(crate) async fn zero_both(
         &self,

@@ -5,6 +5,8 @@
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use weft_code::UnitSet;
+use weft_stripe::{Access, check};
 
 use super::JobKind;
 use super::throttle::UsersFirst;
@@ -112,5 +114,28 @@ impl Inner {
             self.room.resync.set(Some(stripe));
         }
         result
+    }
+
+    /// Makes the parity of a stripe agree with its data. Lost units keep the value that the code
+    /// gives for them now. The caller holds the stripe's lock.
+    ///
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if there was not enough space for what must be written, or for the
+    /// repair of unreadable sectors.
+    async fn resync_stripe(&self, number: u64) -> Result<(), ArrayError> {
+        let mut unrepaired = UnitSet::new();
+        for (from, len) in self.runs() {
+            let (stripe, at) = (self.stripe(number), Access::maintenance(from));
+            let checked = check(self, stripe, at, len).await;
+            let checked = checked.map_err(|error| self.unreadable(number, error))?;
+            let wrong: UnitSet = checked.wrong.iter().map(|(unit, _)| *unit).collect();
+            self.write_back(number, at, checked.wrong).await?;
+            unrepaired = unrepaired.union(&checked.unrepaired.difference(&wrong));
+        }
+        self.check_writable()?;
+        match unrepaired.iter().next() {
+            Some(unit) => Err(self.note_no_space(self.geometry.slot(number, unit))),
+            None => Ok(()),
+        }
     }
 }

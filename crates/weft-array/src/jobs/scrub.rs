@@ -21,17 +21,15 @@ use std::rc::Rc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
-use weft_code::UnitSet;
 use weft_rt::sync::Notify;
-use weft_rt::{Buf, Nanos, SECOND};
+use weft_rt::{Nanos, SECOND};
+use weft_stripe::{Access, Checked, Stripe, Units, check, wrong_unit};
 
 use super::throttle::UsersFirst;
 use super::{JobKind, Meter, Progress};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::gather::{StripeAccess, Units};
-use crate::recover::Checked;
 use crate::superblock::{LastScrub, ScrubMode, ScrubProgress};
 
 /// Interval at which the scrub's position is made durable.
@@ -357,13 +355,12 @@ impl Inner {
         }
         let mut seen = Seen::default();
         for (from, len) in self.runs() {
-            let lost = self.lost_units(stripe);
-            let at = StripeAccess::maintenance(stripe, from);
-            match self.check_stripe(at, len).await {
+            let (resolved, at) = (self.stripe(stripe), Access::maintenance(from));
+            match check(self, resolved, at, len).await {
                 Ok(checked) => {
                     seen.unreadable |= !checked.unrepaired.is_empty();
                     if !checked.wrong.is_empty() {
-                        self.mismatch(at, lost, mode, checked, &mut seen).await;
+                        self.mismatch(resolved, at, mode, checked, &mut seen).await;
                     }
                 }
                 Err(_) => (seen.unreadable, seen.failed) = (true, true),
@@ -388,13 +385,13 @@ impl Inner {
     /// Handles a mismatch in a range of offsets; corrects it in repair mode.
     async fn mismatch(
         &self,
-        at: StripeAccess,
-        lost: UnitSet,
+        stripe: Stripe<'_>,
+        at: Access,
         mode: ScrubMode,
         checked: Checked,
         seen: &mut Seen,
     ) {
-        let located = if lost.is_empty() { self.locate_wrong(at.stripe, &checked) } else { None };
+        let located = if stripe.lost.is_empty() { wrong_unit(stripe, &checked) } else { None };
         let unit = located.as_ref().map(|(unit, _)| *unit);
         // Only if it is the same unit in every range.
         seen.unit =
@@ -406,57 +403,12 @@ impl Inner {
                 None => checked.wrong,
             };
             // A former member must not come back without the correction.
-            let region = self.map.region_of(at.stripe);
+            let number = stripe.id.number;
+            let region = self.map.region_of(number);
             let noted = self.map.note_missed(self, region).await;
-            let written = noted.is_ok() && self.write_back(at, correct).await.is_ok();
+            let written = noted.is_ok() && self.write_back(number, at, correct).await.is_ok();
             seen.repaired += u32::from(written);
         }
-    }
-
-    /// The unit whose correction makes the whole stripe agree, with its correct contents, if there
-    /// is only one.
-    fn locate_wrong(&self, stripe: u64, checked: &Checked) -> Option<(usize, Buf)> {
-        let candidates = self.geometry.units().iter();
-        let mut fitting = candidates.filter_map(|unit| {
-            let value = self.correction(stripe, checked, unit)?;
-            Some((unit, value))
-        });
-        let found = fitting.next()?;
-        fitting.next().is_none().then_some(found)
-    }
-
-    /// What `unit` must hold if all others are right; `None` if the others disagree, or do not
-    /// determine it.
-    fn correction(&self, stripe: u64, checked: &Checked, unit: usize) -> Option<Buf> {
-        let (_, any) = checked.data.first()?;
-        let len = any.len();
-        let value = |of: usize| {
-            let mut all = checked.data.iter().chain(&checked.parity);
-            all.find(|(held, _)| *held == of).map(|(_, buf)| &**buf)
-        };
-        let plan =
-            self.plan(stripe, UnitSet::one(unit), UnitSet::one(unit), UnitSet::new()).ok()?;
-        let (coefs, sources): (Vec<u8>, Vec<&[u8]>) = plan
-            .output(unit)?
-            .iter()
-            .map(|(source, coef)| Some((*coef, value(*source)?)))
-            .collect::<Option<Vec<_>>>()?
-            .into_iter()
-            .unzip();
-        let mut corrected = Buf::new(len);
-        weft_gf::encode(&[&coefs], &sources, &mut [&mut corrected]);
-        let code = &self.geometry.code;
-        let with = |of: usize| if of == unit { Some(&*corrected) } else { value(of) };
-        for row in 0..code.p() {
-            let coefs = code.row(stripe, row);
-            let sources: Vec<&[u8]> = (0..code.k()).map(with).collect::<Option<_>>()?;
-            let mut parity = Buf::new(len);
-            weft_gf::encode(&[coefs], &sources, &mut [&mut parity]);
-            if *parity != *with(code.k() + row)? {
-                return None;
-            }
-        }
-        Some(corrected)
     }
 
     fn note(&self, change: impl FnOnce(&mut ScrubReport)) {

@@ -7,16 +7,23 @@ use futures_util::future::join;
 use weft_disk::WriteOpts;
 use weft_rt::sync::{Receiver, Sender, oneshot};
 use weft_rt::{Buf, Frozen};
+use weft_stripe::{HEADROOM, Payload};
 
 use super::format::{ENTRIES_MAX, payload_max};
-use super::{BATCH_ALIGN, BatchHeader, Entry};
+use super::{BATCH_ALIGN, BatchHeader, Entry, LogId};
 use crate::array::Inner;
 
 #[derive(Debug)]
 struct Queued {
     entry: Entry,
-    payload: Option<Frozen>,
+    payload: Option<Payload>,
     done: Sender<()>,
+}
+
+impl Queued {
+    fn payload(&self) -> &[u8] {
+        self.payload.as_ref().map_or(&[], Payload::bytes)
+    }
 }
 
 /// A batch on disk whose records may still be needed.
@@ -64,7 +71,7 @@ impl Ring {
 
     /// Queues a record. The receiver completes once the record is durable, its member has failed,
     /// or the array takes no more writes.
-    pub fn enqueue(&self, entry: Entry, payload: Option<Frozen>) -> Receiver<()> {
+    pub fn enqueue(&self, entry: Entry, payload: Option<Payload>) -> Receiver<()> {
         let (done, wait) = oneshot();
         self.queue.borrow_mut().push_back(Queued { entry, payload, done });
         wait
@@ -103,7 +110,7 @@ impl Ring {
         let mut batch: Vec<Queued> = Vec::new();
         let mut bytes = 0;
         while let Some(next) = queue.front() {
-            let len = next.payload.as_ref().map_or(0, |payload| payload.len());
+            let len = next.payload().len();
             if batch.len() == ENTRIES_MAX || (!batch.is_empty() && bytes + len > payload_max) {
                 break;
             }
@@ -117,9 +124,9 @@ impl Ring {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 
-    async fn write(&self, array: &Inner, slot: usize, batch: Vec<Queued>) {
+    async fn write(&self, array: &Inner, slot: usize, mut batch: Vec<Queued>) {
         let log = array.log.as_ref().expect("a ring belongs to a log");
-        let payload_bytes = batch.iter().filter_map(|q| q.payload.as_ref()).map(|p| p.len()).sum();
+        let payload_bytes = batch.iter().map(|queued| queued.payload().len()).sum();
         let len = BatchHeader::batch_len(payload_bytes);
         let seq_max = batch.iter().map(|queued| queued.entry.seq()).max().unwrap_or(0);
         let Some(at) = self.reserve(array, len as u64).await else {
@@ -129,20 +136,21 @@ impl Ring {
         self.batches.borrow_mut().push_back(Batch { at, seq_max });
         // Read only now: a flush that made the space may just have retired many records.
         let retired_below = log.retired_below.get();
-        let data = assemble(log.id, retired_below, len, &batch);
+        let data = assemble(log.id, retired_below, len, &mut batch);
         if let Some(disk) = array.members.disk(slot) {
             let offset = self.area_offset + at % self.bytes;
-            let second = array.members.second_disk(slot);
-            let write_second = async {
-                let second = second?;
-                let error = second.write(offset, data.clone(), WriteOpts::USER_FUA).await.err()?;
-                Some((second, error))
-            };
             let own = array.write_with_room(slot, &disk, offset, data.clone(), WriteOpts::USER_FUA);
-            let (result, failed) = join(own, write_second).await;
-            if let Some((second, error)) = failed {
-                array.member_failed(slot, &second, &error).await;
-            }
+            let result = match array.members.second_disk(slot) {
+                None => own.await,
+                Some(second) => {
+                    let (result, of_second) =
+                        join(own, second.write(offset, data, WriteOpts::USER_FUA)).await;
+                    if let Err(error) = of_second {
+                        array.member_failed(slot, &second, &error).await;
+                    }
+                    result
+                }
+            };
             match result {
                 Ok(()) => self.note_durable(retired_below),
                 Err(error) => array.data_write_failed(slot, &disk, &error).await,
@@ -194,15 +202,25 @@ impl Ring {
     }
 }
 
-fn assemble(id: super::LogId, retired_below: u64, len: usize, batch: &[Queued]) -> Frozen {
+const _: () = assert!(HEADROOM == BATCH_ALIGN);
+
+/// The bytes of a batch. The only payload of a batch has room for the header in front of it, and is
+/// not copied; it is taken from its record.
+fn assemble(id: LogId, retired_below: u64, len: usize, batch: &mut [Queued]) -> Frozen {
+    let entries: Vec<_> = batch.iter().map(|q| (q.entry, q.payload().len())).collect();
+    if let [only] = batch
+        && let Some(Payload::WithHeadroom(buf)) = &only.payload
+        && buf.len() == len
+        && let Some(Payload::WithHeadroom(mut buf)) = only.payload.take()
+    {
+        BatchHeader::fill(&mut buf, id, retired_below, len, &entries);
+        return buf.freeze();
+    }
     let mut buf = Buf::new(len);
-    let entries: Vec<_> = batch
-        .iter()
-        .map(|queued| (queued.entry, queued.payload.as_ref().map_or(0, |payload| payload.len())))
-        .collect();
     BatchHeader::fill(&mut buf, id, retired_below, len, &entries);
     let mut at = BATCH_ALIGN;
-    for payload in batch.iter().filter_map(|queued| queued.payload.as_ref()) {
+    for queued in batch.iter() {
+        let payload = queued.payload();
         buf[at..at + payload.len()].copy_from_slice(payload);
         at += payload.len();
     }

@@ -150,7 +150,7 @@ impl Inner {
     /// Whether a record is plausible: it names a parity unit of its own slot, and whole sectors
     /// within the unit.
     fn is_sane(&self, slot: usize, record: &FoundRecord) -> bool {
-        let (k, width) = (self.geometry.code.k(), self.geometry.code.width());
+        let (k, width) = (self.geometry.code().k(), self.geometry.code().width());
         record.stripe < self.geometry.stripes
             && (k..width).contains(&record.unit)
             && self.geometry.slot(record.stripe, record.unit) == slot

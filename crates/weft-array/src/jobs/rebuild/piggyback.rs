@@ -15,16 +15,15 @@ use futures_util::future::join;
 use weft_code::UnitSet;
 use weft_rt::sync::Sender;
 use weft_rt::{Buf, Frozen};
+use weft_stripe::{Access, Segment, Units};
 
 use super::stripe::{By, Target};
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{StripeAccess, Units};
 use crate::geometry::{Address, to_len};
 use crate::read::{ReadAnswer, StripePieces};
 use crate::rebuild_policy::Piggyback;
 use crate::superblock::SlotState;
-use crate::write::Segment;
 
 impl Inner {
     /// Whether users' accesses matter to a rebuild: the only check on the healthy path.
@@ -102,7 +101,7 @@ impl Inner {
         let len = self.geometry.unit_len();
         let _memory = self.budget.acquire(self.memory_of(len)).await;
         let _lock = self.locks.exclusive(stripe).await;
-        let lost = self.lost_units(stripe);
+        let resolved = self.stripe(stripe);
         let (targets, stale) = self.stale_targets(stripe);
         if stale.is_empty() || self.check_writable().is_err() {
             return answer.send(self.read_locked(pieces).await);
@@ -114,8 +113,7 @@ impl Inner {
         pieces = rest;
         let mut units: Units = stale.iter().map(|unit| (unit, Buf::new(len))).collect();
         units.extend(sources.into_iter().map(|(at, buf)| (at.unit, buf)));
-        let at = StripeAccess::user(stripe, 0);
-        let (result, units) = self.gather(at, lost, units).await;
+        let (result, units) = self.gather(resolved, Access::user(0), units).await;
         let (brought, sources): (Units, Units) =
             units.into_iter().partition(|(unit, _)| stale.contains(*unit));
         let mut back: StripePieces = sources
@@ -146,8 +144,8 @@ impl Inner {
         back.sort_by_key(|(at, _)| (at.unit, at.unit_offset));
         answer.send((result, back));
         self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
-        let at = StripeAccess::maintenance(at.stripe, at.from);
-        let failed = self.write_targets(at, &targets, brought).await;
+        let at = Access::maintenance(0);
+        let failed = self.write_targets(stripe, at, &targets, brought).await;
         self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
     }
 
@@ -181,8 +179,8 @@ impl Inner {
             }
             return whole;
         }
-        let at = StripeAccess::user(stripe, 0);
-        let (whole, failed) = join(write, self.write_targets(at, &targets, covered)).await;
+        let bring = self.write_targets(stripe, Access::user(0), &targets, covered);
+        let (whole, failed) = join(write, bring).await;
         if *whole.as_ref().unwrap_or(&false) {
             self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
             self.note_rebuilt(stripe, &targets, brought.difference(&failed), By::Piggyback);
@@ -196,21 +194,24 @@ impl Inner {
         let len = self.geometry.unit_len();
         let whole: Vec<(usize, &Frozen)> = segments
             .iter()
-            .filter(|segment| segment.unit_offset == 0 && segment.data.len() == len)
+            .filter(|segment| segment.from == 0 && segment.data.len() == len)
             .map(|segment| (segment.unit, &segment.data))
             .collect();
         let at_hand: UnitSet = whole.iter().map(|(unit, _)| *unit).collect();
-        let k = self.geometry.code.k();
+        let k = self.geometry.code().k();
         let value = |unit: usize| {
             if let Some((_, data)) = whole.iter().find(|(held, _)| *held == unit) {
                 return Some(Buf::copy_from(data));
             }
             let row = unit.checked_sub(k)?;
-            if at_hand.is_empty() || !self.geometry.support(stripe, row).is_subset(&at_hand) {
+            if at_hand.is_empty() || !self.geometry.coding.support(stripe, row).is_subset(&at_hand)
+            {
                 return None;
             }
-            let coefs: Vec<u8> =
-                whole.iter().map(|(data, _)| self.geometry.code.coef(stripe, row, *data)).collect();
+            let coefs: Vec<u8> = whole
+                .iter()
+                .map(|(data, _)| self.geometry.code().coef(stripe, row, *data))
+                .collect();
             let sources: Vec<&[u8]> = whole.iter().map(|(_, data)| &***data).collect();
             let mut parity = Buf::new(len);
             weft_gf::encode(&[&coefs], &sources, &mut [&mut parity]);

@@ -18,10 +18,10 @@ use weft_code::UnitSet;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::Buf;
 use weft_rt::sync::Semaphore;
+use weft_stripe::{Access, Stripe, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{StripeAccess, Units};
 use crate::geometry::to_len;
 use crate::lane::{Lane, LaneSet};
 
@@ -53,9 +53,8 @@ pub(crate) enum By {
 impl Inner {
     /// The units of `stripe` that belong on replacements.
     pub(crate) fn targets(&self, stripe: u64) -> Vec<Target> {
-        let units = self.geometry.units();
         let targets = self.members.rebuilding().into_iter().filter_map(|(slot, lane)| {
-            let unit = units.iter().find(|unit| self.geometry.slot(stripe, *unit) == slot)?;
+            let unit = self.geometry.unit_on(stripe, slot)?;
             Some(Target { unit, slot, lane, disk: self.members.rebuilt_disk(slot)? })
         });
         targets.collect()
@@ -84,7 +83,7 @@ impl Inner {
         by: By,
     ) -> Result<(), ArrayError> {
         let targets = self.targets(stripe);
-        let lost = self.lost_units(stripe);
+        let resolved = self.stripe(stripe);
         let wanted = self.stale_of(stripe, &targets);
         let mut failed = UnitSet::new();
         if !wanted.is_empty() {
@@ -92,12 +91,9 @@ impl Inner {
                 let end = from + len as u64;
                 let starts = (from..end).step_by(to_len(requests.bytes));
                 let parts = starts.map(|from| {
-                    let at = StripeAccess {
-                        class: requests.class,
-                        ..StripeAccess::maintenance(stripe, from)
-                    };
+                    let at = Access { class: requests.class, ..Access::maintenance(from) };
                     let len = to_len(requests.bytes.min(end - from));
-                    self.rebuild_range(at, len, lost, wanted, &targets, requests)
+                    self.rebuild_range(resolved, at, len, wanted, &targets, requests)
                 });
                 for part in join_all(parts).await {
                     failed = failed.union(&part?);
@@ -114,9 +110,9 @@ impl Inner {
     /// Gathers and writes a range of offsets. Returns the units that could not be written.
     async fn rebuild_range(
         &self,
-        at: StripeAccess,
+        stripe: Stripe<'_>,
+        at: Access,
         len: usize,
-        lost: UnitSet,
         wanted: UnitSet,
         targets: &[Target],
         requests: &Requests,
@@ -125,25 +121,27 @@ impl Inner {
             Some(heads) => Some(heads.acquire(1).await),
             None => None,
         };
-        if let Ok(plan) = self.plan(at.stripe, lost, wanted, UnitSet::new()) {
+        let number = stripe.id.number;
+        if let Ok(plan) = stripe.coding.plan(number, stripe.lost, wanted, UnitSet::new()) {
             self.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
         }
         let bufs: Units = wanted.iter().map(|unit| (unit, Buf::new(len))).collect();
-        let (result, units) = self.gather(at, lost, bufs).await;
+        let (result, units) = self.gather(stripe, at, bufs).await;
         result?;
-        Ok(self.write_targets(at, targets, units).await)
+        Ok(self.write_targets(number, at, targets, units).await)
     }
 
     /// Writes units to their replacements. Returns the units that are not there afterwards.
     pub(super) async fn write_targets(
         &self,
-        at: StripeAccess,
+        stripe: u64,
+        at: Access,
         targets: &[Target],
         units: Units,
     ) -> UnitSet {
         let writes = units.into_iter().map(|(unit, data)| async move {
             let target = targets.iter().find(|target| target.unit == unit)?;
-            let (_, offset) = self.geometry.locate(at.stripe, unit, at.from);
+            let (_, offset) = self.geometry.locate(stripe, unit, at.from);
             self.jobs.rebuild.counts.count_write(data.len());
             let opts = WriteOpts { class: at.class, fua: false };
             let error = target.disk.write(offset, data.freeze(), opts).await.err()?;
@@ -185,8 +183,7 @@ impl Inner {
         }
         // Replacements without a unit of the stripe: nothing had to be rebuilt there.
         for (slot, lane) in self.members.rebuilding() {
-            let units = self.geometry.units();
-            let absent = units.iter().all(|unit| self.geometry.slot(stripe, unit) != slot);
+            let absent = self.geometry.unit_on(stripe, slot).is_none();
             if absent && self.map.mark_stripe_rebuilt(lane, stripe) {
                 state.region_done(lane, region);
             }

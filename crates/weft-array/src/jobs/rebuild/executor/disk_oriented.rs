@@ -16,13 +16,14 @@ use std::rc::Rc;
 
 use futures_util::future::{LocalBoxFuture, join_all};
 use weft_code::{Plan, UnitSet};
+use weft_disk::Class;
 use weft_rt::Buf;
 use weft_rt::sync::Semaphore;
+use weft_stripe::{Access, Units, compute};
 
 use super::Executor;
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::gather::{StripeAccess, Units, combine};
 use crate::geometry::to_len;
 use crate::jobs::rebuild::stripe::By;
 use crate::rebuild_policy::RebuildPolicy;
@@ -44,14 +45,14 @@ impl DiskOriented {
 
     /// Reads what `plan` asks for, each unit when its disk's process reaches it. `None` if a unit
     /// cannot be read.
-    async fn read(&self, array: &Inner, at: StripeAccess, plan: &Plan) -> Option<Units> {
+    async fn read(&self, array: &Inner, stripe: u64, plan: &Plan) -> Option<Units> {
         let len = array.geometry.unit_len();
         array.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
         let reads = plan.reads.iter().map(|unit| async move {
-            let (slot, offset) = array.geometry.locate(at.stripe, unit, at.from);
+            let (slot, offset) = array.geometry.locate(stripe, unit, 0);
             let _turn = self.processes[slot].acquire(1).await;
             let disk = array.members.disk(slot)?;
-            let (result, buf) = disk.read(offset, Buf::new(len), at.class).await;
+            let (result, buf) = disk.read(offset, Buf::new(len), Class::Maintenance).await;
             // The cause is found and handled later, under the lock. The disk may also have left its
             // slot meanwhile, and be wiped for another use.
             result.ok().filter(|()| array.members.holds(slot, &disk)).map(|()| (unit, buf))
@@ -70,20 +71,20 @@ impl DiskOriented {
         let targets = array.targets(stripe);
         let lost = array.lost_units(stripe);
         let wanted = array.stale_of(stripe, &targets);
-        let Ok(plan) = array.plan(stripe, lost, wanted, UnitSet::new()) else { return false };
-        let at = StripeAccess::maintenance(stripe, 0);
-        let Some(have) = self.read(array, at, &plan).await else { return false };
+        let coding = &array.geometry.coding;
+        let Ok(plan) = coding.plan(stripe, lost, wanted, UnitSet::new()) else { return false };
+        let Some(have) = self.read(array, stripe, &plan).await else { return false };
         let (_lock, undisturbed) = watch.lock().await;
         if !undisturbed || array.lost_units(stripe) != lost || array.stopped.get() {
             return false;
         }
         let units = wanted.iter().map(|unit| {
             let mut out = Buf::new(array.geometry.unit_len());
-            combine(&plan, unit, &have, &mut out);
+            compute(&plan, unit, &have, &mut out);
             (unit, out)
         });
         let units: Units = units.collect();
-        let failed = array.write_targets(at, &targets, units).await;
+        let failed = array.write_targets(stripe, Access::maintenance(0), &targets, units).await;
         if array.out_of_space(&targets, failed).is_some() {
             return false;
         }
@@ -94,7 +95,7 @@ impl DiskOriented {
 
 impl Executor for DiskOriented {
     fn window(&self, array: &Inner) -> usize {
-        let stripe = array.geometry.unit_len() * array.geometry.code.width();
+        let stripe = array.geometry.unit_len() * array.geometry.code().width();
         (self.pool_bytes / stripe).clamp(2, 1024)
     }
 

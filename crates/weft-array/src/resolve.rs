@@ -1,0 +1,137 @@
+//! Resolving a stripe: the one place that asks layout, members and region map what a stripe is.
+//!
+//! What follows – gathering, parity, records, writing – is `weft-stripe`'s, which knows none of
+//! these.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_rt::Frozen;
+use weft_stripe::{Access, Gathered, Generation, Met, Owner, Place, Stripe, StripeId, Units};
+use weft_stripe::{Unreadable, gather};
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::events::Event;
+use crate::geometry::to_len;
+
+/// The name of a stripe of the array's only geometry.
+pub(crate) fn id(number: u64) -> StripeId {
+    StripeId { generation: Generation::default(), number }
+}
+
+impl Inner {
+    /// The stripe as it is now.
+    pub fn stripe(&self, number: u64) -> Stripe<'_> {
+        self.resolve(id(number))
+    }
+
+    /// The error for a unit that the code cannot give.
+    pub fn unreadable(&self, stripe: u64, error: Unreadable) -> ArrayError {
+        let Unreadable { unit, from, len, lost } = error;
+        let offset = self.geometry.offset(stripe, unit, from);
+        ArrayError::Unreadable { offset, len: len as u64, lost }
+    }
+
+    /// Fills the buffers of `wanted`: see [`gather`].
+    ///
+    /// # Errors
+    /// [`ArrayError::Unreadable`] if the code cannot give one of them. The buffers are returned in
+    /// any case.
+    pub async fn gather(
+        &self,
+        stripe: Stripe<'_>,
+        at: Access,
+        wanted: Units,
+    ) -> (Result<(), ArrayError>, Units) {
+        let Gathered { result, units, .. } = gather(self, stripe, at, &[], wanted).await;
+        (result.map_err(|error| self.unreadable(stripe.id.number, error)), units)
+    }
+}
+
+impl Owner for Inner {
+    fn resolve(&self, id: StripeId) -> Stripe<'_> {
+        let (lost, unsure) = (self.lost_units(id.number), self.awaits_resync(id.number));
+        Stripe { id, coding: &self.geometry.coding, lost, unsure }
+    }
+
+    fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {
+        let (slot, offset) = self.geometry.locate(id.number, unit, from);
+        Place { slot, offset }
+    }
+
+    fn disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
+        self.members.disk(slot)
+    }
+
+    fn holds(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+        self.members.holds(slot, disk)
+    }
+
+    fn in_flight(&self, slot: usize) -> &Cell<u32> {
+        self.members.in_flight(slot)
+    }
+
+    fn sector_bytes(&self) -> usize {
+        to_len(self.geometry.sector_bytes)
+    }
+
+    fn may_repair(&self) -> bool {
+        self.check_writable().is_ok()
+    }
+
+    fn balances_load(&self) -> bool {
+        self.load_aware_reconstruction.get()
+    }
+
+    fn met(&self, slot: usize, what: Met) {
+        match what {
+            Met::ReadError => self.members.count_read_error(slot),
+            Met::Repaired { offset, len } => {
+                self.members.count_repair(slot);
+                self.events.emit(Event::ReadErrorRepaired { slot, offset, len });
+            }
+        }
+    }
+
+    fn failed<'a>(
+        &'a self,
+        slot: usize,
+        disk: &'a Rc<dyn Disk>,
+        error: &'a DiskError,
+    ) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.member_failed(slot, disk, error))
+    }
+
+    fn second(&self, id: StripeId, slot: usize) -> Option<Rc<dyn Disk>> {
+        self.members.second_for_write(slot, |lane| self.map.is_stale(lane, id.number))
+    }
+
+    fn write_both<'a>(
+        &'a self,
+        id: StripeId,
+        slot: usize,
+        (disk, second): (&'a Rc<dyn Disk>, Rc<dyn Disk>),
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> LocalBoxFuture<'a, Result<(), DiskError>> {
+        Box::pin(self.write_to_both(id.number, slot, (disk, second), offset, data, opts))
+    }
+
+    fn wait_for_space<'a>(
+        &'a self,
+        slot: usize,
+        disk: &'a Rc<dyn Disk>,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+        error: DiskError,
+    ) -> LocalBoxFuture<'a, Result<(), DiskError>> {
+        let len = data.len() as u64;
+        let write = move || disk.write(offset, data.clone(), opts);
+        Box::pin(self.wait_for_room(slot, disk, len, write, error))
+    }
+}

@@ -1,0 +1,75 @@
+//! Disk operations in progress together, polled in place: a stripe has a handful of them, and each
+//! is a boxed future already.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::task::Poll;
+
+use weft_disk::IoFuture;
+
+/// Counts a request on a device; ends when dropped.
+#[derive(Debug)]
+pub struct Busy<'a>(&'a Cell<u32>);
+
+impl<'a> Busy<'a> {
+    /// Counts one more.
+    #[must_use]
+    pub fn on(count: &'a Cell<u32>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+enum Op<'a, T> {
+    Running { operation: IoFuture<'a, T>, _busy: Option<Busy<'a>> },
+    Done(T),
+}
+
+/// Operations that are waited for together.
+#[must_use]
+pub struct InFlight<'a, T>(Vec<Op<'a, T>>);
+
+impl<T> std::fmt::Debug for InFlight<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InFlight").field("operations", &self.0.len()).finish()
+    }
+}
+
+impl<'a, T> InFlight<'a, T> {
+    /// None yet, with room for `count`.
+    pub fn with_capacity(count: usize) -> Self {
+        Self(Vec::with_capacity(count))
+    }
+
+    /// Adds an operation. It starts when all are waited for.
+    pub fn push(&mut self, operation: IoFuture<'a, T>, busy: Option<Busy<'a>>) {
+        self.0.push(Op::Running { operation, _busy: busy });
+    }
+
+    /// Waits until all have ended; their results, in the order in which they were added.
+    pub async fn all(mut self) -> impl Iterator<Item = T> {
+        poll_fn(|cx| {
+            let mut running = false;
+            for op in &mut self.0 {
+                if let Op::Running { operation, .. } = op {
+                    match operation.as_mut().poll(cx) {
+                        Poll::Ready(result) => *op = Op::Done(result),
+                        Poll::Pending => running = true,
+                    }
+                }
+            }
+            if running { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        self.0.into_iter().filter_map(|op| match op {
+            Op::Done(result) => Some(result),
+            Op::Running { .. } => None,
+        })
+    }
+}

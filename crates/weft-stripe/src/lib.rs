@@ -1,0 +1,65 @@
+//! One stripe: gather its units despite losses, update its parity, check it, and recover it from
+//! the records of a log.
+//!
+//! *Resolve once, then work on what was resolved.* An [`Owner`] – an array, later a file system –
+//! knows slots, superblocks, maps and jobs. It resolves a stripe's number to a [`Stripe`]: the code
+//! that holds, the units that may not be read, whether parity may be wrong. This crate works on
+//! that, with disks, and asks its owner for nothing but the places of units. If the membership
+//! changes while a disk is at work, the owner resolves again.
+//!
+//! * [`gather`]: reads units; reconstructs those that are lost or turn out to be unreadable;
+//! * [`update`]: new parity for new data, by read-modify-write or reconstruct-write, with the
+//!   partial-parity records that a log must hold first;
+//! * [`store`]: writes units to all places that must get them;
+//! * [`check`]: compares parity with data, and finds the unit that is wrong;
+//! * [`Replay`]: what parity must be after a crash, by the log.
+//!
+//! All operations work on a range of offsets in the units, since codes work on each offset
+//! separately. The owner holds the stripe's lock.
+#![forbid(unsafe_code)]
+
+mod band;
+mod check;
+mod coding;
+mod flight;
+mod gather;
+mod owner;
+mod record;
+mod replay;
+mod store;
+mod update;
+
+pub use band::{Band, Segment};
+pub use check::{Checked, check, wrong_unit};
+pub use coding::Coding;
+pub use flight::{Busy, InFlight};
+pub use gather::{Access, Gathered, compute, gather, gather_exactly, gather_readable};
+pub use owner::{Generation, Met, Owner, Place, Stripe, StripeId};
+pub use record::{HEADROOM, ParityRecord, Payload, Record};
+pub use replay::{LoggedParity, Replay};
+pub use store::{FailedWrite, UnitWrite, store};
+pub use update::{Crash, Updated, update};
+
+use weft_rt::Buf;
+
+/// Units, each with the buffer for its part of a range of offsets.
+pub type Units = Vec<(usize, Buf)>;
+
+/// The code cannot give a unit: too many others are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unit {unit} is lost, and {lost} lost units are more than the code survives here")]
+pub struct Unreadable {
+    /// The first such unit.
+    pub unit: usize,
+    /// First offset in the units.
+    pub from: u64,
+    /// Length of the range in bytes.
+    pub len: usize,
+    /// Number of units lost.
+    pub lost: usize,
+}
+
+/// The unit's buffer.
+fn value_in(units: &[(usize, Buf)], unit: usize) -> Option<&[u8]> {
+    units.iter().find(|(held, _)| *held == unit).map(|(_, buf)| &**buf)
+}

@@ -1,0 +1,144 @@
+//! What a stripe is once it is resolved, and what it needs from its owner.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use weft_code::{Code, UnitSet};
+use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_rt::Frozen;
+
+use crate::Coding;
+
+/// A geometry of the owner: it may have two while it changes from one to the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Generation(pub u32);
+
+/// A stripe of a geometry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StripeId {
+    /// The geometry in which the number counts.
+    pub generation: Generation,
+    /// Its number.
+    pub number: u64,
+}
+
+/// Where bytes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The owner's number of the device.
+    pub slot: usize,
+    /// Byte offset on it.
+    pub offset: u64,
+}
+
+/// A stripe as its owner resolves it at some moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Stripe<'a> {
+    /// Which one.
+    pub id: StripeId,
+    /// The code that holds.
+    pub coding: &'a Coding,
+    /// The units that may not be read.
+    pub lost: UnitSet,
+    /// Whether its parity, or copies, may be wrong: it was being written at a crash.
+    pub unsure: bool,
+}
+
+impl<'a> Stripe<'a> {
+    /// The code that holds.
+    #[must_use]
+    pub fn code(&self) -> &'a Code {
+        self.coding.code()
+    }
+
+    /// The data units that parity row `row` covers.
+    #[must_use]
+    pub fn support(&self, row: usize) -> UnitSet {
+        self.coding.support(self.id.number, row)
+    }
+
+    /// The same stripe, with other units lost.
+    #[must_use]
+    pub fn with_lost(self, lost: UnitSet) -> Self {
+        Self { lost, ..self }
+    }
+}
+
+/// Something that happened on a device and that its owner counts or reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Met {
+    /// Sectors that could not be read.
+    ReadError,
+    /// They were reconstructed and written.
+    Repaired {
+        /// Byte offset on the device.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+}
+
+/// Who owns stripes: knows their places and the state of the devices.
+pub trait Owner {
+    /// The stripe as it is now.
+    fn resolve(&self, id: StripeId) -> Stripe<'_>;
+
+    /// Where offset `from` of a unit lies.
+    fn place(&self, id: StripeId, unit: usize, from: u64) -> Place;
+
+    /// The device in a slot; none if it is missing.
+    fn disk(&self, slot: usize) -> Option<Rc<dyn Disk>>;
+
+    /// Whether the device is still in the slot.
+    fn holds(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool;
+
+    /// The number of requests in progress on a slot.
+    fn in_flight(&self, slot: usize) -> &Cell<u32>;
+
+    /// Requests must be aligned to this, in bytes.
+    fn sector_bytes(&self) -> usize;
+
+    /// Whether sectors that could not be read may be rewritten.
+    fn may_repair(&self) -> bool;
+
+    /// Whether repairs for users avoid devices with deep queues.
+    fn balances_load(&self) -> bool;
+
+    /// Something happened on the device in a slot.
+    fn met(&self, slot: usize, what: Met);
+
+    /// The device failed a request. When this ends the owner has excluded it, or has decided to
+    /// keep it.
+    fn failed<'a>(
+        &'a self,
+        slot: usize,
+        disk: &'a Rc<dyn Disk>,
+        error: &'a DiskError,
+    ) -> LocalBoxFuture<'a, ()>;
+
+    /// A second device that must get what the slot's device gets of this stripe.
+    fn second(&self, id: StripeId, slot: usize) -> Option<Rc<dyn Disk>>;
+
+    /// Writes to the slot's device and to its second. The result is that of the slot's device.
+    fn write_both<'a>(
+        &'a self,
+        id: StripeId,
+        slot: usize,
+        disks: (&'a Rc<dyn Disk>, Rc<dyn Disk>),
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+    ) -> LocalBoxFuture<'a, Result<(), DiskError>>;
+
+    /// A user's write found no space on the device. Waits for space and repeats it.
+    fn wait_for_space<'a>(
+        &'a self,
+        slot: usize,
+        disk: &'a Rc<dyn Disk>,
+        offset: u64,
+        data: Frozen,
+        opts: WriteOpts,
+        error: DiskError,
+    ) -> LocalBoxFuture<'a, Result<(), DiskError>>;
+}

@@ -1,0 +1,91 @@
+//! Writing units to every place that must get them.
+
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use weft_disk::{Class, Disk, DiskError, WriteOpts};
+use weft_rt::Frozen;
+
+use crate::flight::InFlight;
+use crate::owner::{Owner, Stripe};
+
+/// New contents of a range of offsets in one unit.
+#[derive(Debug, Clone)]
+pub struct UnitWrite {
+    /// The unit.
+    pub unit: usize,
+    /// First offset in it.
+    pub from: u64,
+    /// The bytes.
+    pub data: Frozen,
+}
+
+/// A device that failed a write.
+pub struct FailedWrite {
+    /// Its slot.
+    pub slot: usize,
+    /// The device.
+    pub disk: Rc<dyn Disk>,
+    /// What it answered.
+    pub error: DiskError,
+}
+
+impl std::fmt::Debug for FailedWrite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FailedWrite").field("slot", &self.slot).field("error", &self.error).finish()
+    }
+}
+
+/// Writes all units at once to the devices that are present; returns those that failed. A user's
+/// write waits for space, as its owner decides.
+pub async fn store<O: Owner>(
+    owner: &O,
+    stripe: Stripe<'_>,
+    writes: &[UnitWrite],
+    opts: WriteOpts,
+) -> Vec<FailedWrite> {
+    let mut targets = Vec::with_capacity(writes.len());
+    for write in writes.iter().filter(|write| !stripe.lost.contains(write.unit)) {
+        let place = owner.place(stripe.id, write.unit, write.from);
+        if let Some(disk) = owner.disk(place.slot) {
+            targets.push((place, disk, &write.data));
+        }
+    }
+    let mut flight = InFlight::with_capacity(targets.len());
+    for (place, disk, data) in &targets {
+        let data = Frozen::clone(data);
+        flight.push(
+            match owner.second(stripe.id, place.slot) {
+                None => disk.write(place.offset, data, opts),
+                Some(second) => {
+                    let disks = (disk, second);
+                    owner.write_both(stripe.id, place.slot, disks, place.offset, data, opts)
+                }
+            },
+            None,
+        );
+    }
+    let mut failed = Vec::new();
+    for (index, result) in flight.all().await.enumerate() {
+        if let Err(error) = result {
+            failed.push((index, error));
+        }
+    }
+    if failed.is_empty() {
+        return Vec::new();
+    }
+    let again = failed.into_iter().map(|(index, error)| {
+        let (place, disk, data) = &targets[index];
+        let (slot, offset) = (place.slot, place.offset);
+        async move {
+            let error = if error.is_no_space() && opts.class == Class::User {
+                let data = Frozen::clone(data);
+                owner.wait_for_space(slot, disk, offset, data, opts, error).await.err()?
+            } else {
+                error
+            };
+            Some(FailedWrite { slot, disk: disk.clone(), error })
+        }
+    });
+    Box::pin(join_all(again)).await.into_iter().flatten().collect()
+}

@@ -1,0 +1,251 @@
+//! The parity of a stripe write: which units to read, the new parity, and the partial parity for a
+//! log.
+//!
+//! For each band, the parity units that it touches are updated by the method that reads fewer
+//! units. *Reconstruct-write* reads all other data units and encodes anew; *read-modify-write*
+//! reads the old data and the old parity, and folds the difference into the parity. What must be
+//! read to reconstruct a lost unit counts too, and units at hand count nothing. On a tie
+//! read-modify-write is taken: it computes with one difference instead of all data units. A band
+//! that writes every data unit reads nothing.
+
+use weft_code::UnitSet;
+use weft_rt::{Buf, Frozen};
+
+use crate::band::Band;
+use crate::gather::{Access, gather};
+use crate::owner::{Owner, Stripe};
+use crate::record::{HEADROOM, ParityRecord, Payload, Record};
+use crate::{Units, Unreadable, value_in};
+
+/// What a log knows of the crash that may come.
+#[derive(Debug, Clone, Copy)]
+pub struct Crash {
+    /// Units that would be lost after a crash now: those of the stripe, and those that are on
+    /// their device but not durably marked so.
+    pub lost: UnitSet,
+    /// Data units outside the band that a crash may turn old again.
+    pub unflushed: UnitSet,
+    /// Whether recovery could find an older record for these offsets.
+    pub superseding: bool,
+}
+
+/// New parity.
+#[derive(Debug)]
+pub struct Updated {
+    /// New contents of every parity unit that the band touches and that is not lost.
+    pub parity: Vec<(usize, Frozen)>,
+    /// What must be in the log first; none without a log.
+    pub record: Option<Record>,
+}
+
+/// How a band's parity is updated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    ReadModifyWrite,
+    ReconstructWrite,
+}
+
+/// Computes the new contents of every parity unit that `band` touches, and the record that must be
+/// in the log before they are written. `at_hand` are old contents of data units over the band's
+/// range. `crash` is none without a log.
+///
+/// # Errors
+/// If the code cannot give what must be read, or what is left of the parity cannot hold the new
+/// contents of lost units.
+pub async fn update<O: Owner>(
+    owner: &O,
+    stripe: Stripe<'_>,
+    band: &Band,
+    at_hand: &[(usize, Frozen)],
+    crash: Option<Crash>,
+) -> Result<Updated, Unreadable> {
+    let Stripe { coding, lost, unsure, .. } = stripe;
+    let code = stripe.code();
+    let k = code.k();
+    if !lost.is_empty() && !code.decodable(stripe.id.number, lost) {
+        let unit = band.units.iter().next().unwrap_or(0);
+        return Err(Unreadable { unit, from: band.from, len: band.len, lost: lost.len() });
+    }
+    // Where parity may be wrong (dirty at a crash), all of it is made right.
+    let mut parity = UnitSet::new();
+    let mut support = UnitSet::new();
+    for row in 0..code.p() {
+        let covered = coding.support(stripe.id.number, row);
+        if !lost.contains(k + row) && (unsure || covered.intersects(&band.units)) {
+            parity.insert(k + row);
+            support = support.union(&covered);
+        }
+    }
+    if parity.is_empty() {
+        let record = crash.map(|crash| bare_record(band, crash));
+        return Ok(Updated { parity: Vec::new(), record });
+    }
+    let known: UnitSet = at_hand.iter().map(|(unit, _)| *unit).collect();
+    let (method, mut wanted) = choose(stripe, band, parity, support, known);
+    if let Some(Crash { lost: later, unflushed, .. }) = crash {
+        let left_out = band.units.union(&unflushed).difference(&later);
+        if !unflushed.is_empty() && !support.is_subset(&left_out) {
+            // The record must not count units that a crash may turn old again: they are read and
+            // subtracted.
+            wanted = wanted.union(&unflushed.difference(&lost).intersection(&support));
+        }
+    }
+    let old: Units = wanted.iter().map(|unit| (unit, Buf::new(band.len))).collect();
+    let gathered = gather(owner, stripe, Access::user(band.from), at_hand, old).await;
+    gathered.result?;
+    let mut old = gathered.units;
+    let parity = match method {
+        Method::ReconstructWrite => encode(stripe, band, parity, support, &old),
+        Method::ReadModifyWrite => fold_in(stripe, band, parity, &mut old),
+    };
+    let record = crash.map(|crash| record(owner, stripe, band, crash, &parity, &old));
+    let parity = parity.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect();
+    Ok(Updated { parity, record })
+}
+
+/// Chooses the method that reads fewer units; returns it with the units that must be there.
+fn choose(
+    stripe: Stripe<'_>,
+    band: &Band,
+    parity: UnitSet,
+    support: UnitSet,
+    at_hand: UnitSet,
+) -> (Method, UnitSet) {
+    let others = support.difference(&band.units);
+    let olds = band.units.intersection(&support).union(&parity);
+    let reads = |wanted: UnitSet| {
+        if wanted.intersects(&stripe.lost) {
+            let plan = stripe.coding.plan(stripe.id.number, stripe.lost, wanted, at_hand);
+            plan.map_or(usize::MAX, |plan| plan.reads.difference(&at_hand).len())
+        } else {
+            wanted.difference(&at_hand).len()
+        }
+    };
+    // Folding a difference into wrong parity would keep it wrong, and the data written now would be
+    // lost if its disk failed before the resync.
+    if stripe.unsure || reads(others) < reads(olds) {
+        (Method::ReconstructWrite, others)
+    } else {
+        (Method::ReadModifyWrite, olds)
+    }
+}
+
+/// Encodes parity from all data: new contents where written, old contents elsewhere.
+fn encode(
+    stripe: Stripe<'_>,
+    band: &Band,
+    parity: UnitSet,
+    support: UnitSet,
+    old: &[(usize, Buf)],
+) -> Units {
+    let (code, k) = (stripe.code(), stripe.code().k());
+    let row = |unit: usize| code.row(stripe.id.number, unit - k);
+    let values: Vec<&[u8]> = support.iter().map(|unit| after_write(band, old, unit)).collect();
+    let mut fresh: Units = parity.iter().map(|unit| (unit, Buf::new(band.len))).collect();
+    let mut outputs: Vec<&mut [u8]> = fresh.iter_mut().map(|(_, buf)| &mut **buf).collect();
+    if support.len() == k {
+        let rows: Vec<&[u8]> = parity.iter().map(row).collect();
+        weft_gf::encode(&rows, &values, &mut outputs);
+    } else {
+        let part = |unit: usize| support.iter().map(|data| row(unit)[data]).collect();
+        let rows: Vec<Vec<u8>> = parity.iter().map(part).collect();
+        let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+        weft_gf::encode(&rows, &values, &mut outputs);
+    }
+    fresh
+}
+
+/// Updates the old parity by the difference of old and new data. The buffers of old data hold the
+/// difference afterwards; the buffers of old parity move into the result.
+fn fold_in(stripe: Stripe<'_>, band: &Band, parity: UnitSet, old: &mut Units) -> Units {
+    let (code, k) = (stripe.code(), stripe.code().k());
+    for (unit, buf) in old.iter_mut().filter(|(unit, _)| band.units.contains(*unit)) {
+        weft_gf::xor_acc(buf, &[band.new_data(*unit)]);
+    }
+    let mut fresh = Units::with_capacity(parity.len());
+    for unit in parity.iter() {
+        let index = old.iter().position(|(held, _)| *held == unit);
+        let (_, mut buf) = old.swap_remove(index.expect("the old parity was read"));
+        let row = code.row(stripe.id.number, unit - k);
+        for (data, delta) in old.iter().filter(|(unit, _)| band.units.contains(*unit)) {
+            add(&mut buf, row[*data], delta);
+        }
+        fresh.push((unit, buf));
+    }
+    fresh
+}
+
+/// `dst = dst + coef·src`.
+fn add(dst: &mut [u8], coef: u8, src: &[u8]) {
+    match coef {
+        0 => {}
+        1 => weft_gf::xor_acc(dst, &[src]),
+        coef => weft_gf::mul_acc(dst, coef, src),
+    }
+}
+
+/// The log record of a band: for each parity unit, the sum over the data units that are *not*
+/// being written. Units that are lost, or would be after a crash, count as not written, with their
+/// new value: after a crash they have no disk to be read from, so the log carries them.
+fn record<O: Owner>(
+    owner: &O,
+    stripe: Stripe<'_>,
+    band: &Band,
+    crash: Crash,
+    parity: &Units,
+    old: &[(usize, Buf)],
+) -> Record {
+    let k = stripe.code().k();
+    let mut record = bare_record(band, crash);
+    if record.written == stripe.coding.data_units() && !crash.superseding {
+        // Every byte of the stripe at these offsets is being written: there is nothing to protect.
+        return record;
+    }
+    record.parities.reserve_exact(parity.len());
+    for (unit, buf) in parity {
+        let row = stripe.code().row(stripe.id.number, unit - k);
+        let covered = stripe.support(unit - k).is_subset(&record.written);
+        let payload = (!covered).then(|| {
+            let mut sum = Buf::new(HEADROOM + band.len);
+            let mut left_out = record.written.iter().filter(|data| row[*data] != 0);
+            match left_out.next() {
+                Some(first) if row[first] == 1 => {
+                    let first = after_write(band, old, first);
+                    weft_gf::xor(&mut sum[HEADROOM..], &[buf, first]);
+                }
+                Some(first) => {
+                    sum[HEADROOM..].copy_from_slice(buf);
+                    add(&mut sum[HEADROOM..], row[first], after_write(band, old, first));
+                }
+                None => sum[HEADROOM..].copy_from_slice(buf),
+            }
+            for data in left_out {
+                add(&mut sum[HEADROOM..], row[data], after_write(band, old, data));
+            }
+            Payload::WithHeadroom(sum)
+        });
+        let slot = owner.place(stripe.id, *unit, 0).slot;
+        record.parities.push(ParityRecord { slot, unit: *unit, payload });
+    }
+    record
+}
+
+/// A record without payloads: notes what is being written, where nothing needs protection.
+fn bare_record(band: &Band, crash: Crash) -> Record {
+    let own = band.units.difference(&crash.lost);
+    Record {
+        from: band.from,
+        len: band.len,
+        written: own.union(&crash.unflushed.difference(&crash.lost)),
+        own,
+        parities: Vec::new(),
+    }
+}
+
+/// A data unit after the write: new where the band writes it, otherwise as read.
+fn after_write<'a>(band: &'a Band, old: &'a [(usize, Buf)], unit: usize) -> &'a [u8] {
+    if band.units.contains(unit) {
+        return band.new_data(unit);
+    }
+    value_in(old, unit).expect("the unit was read")
+}
