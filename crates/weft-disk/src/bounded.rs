@@ -32,20 +32,19 @@
 //! **Long requests.** Zeroing or discarding a whole disk is one call and may take minutes on a
 //! working disk. Both are split into pieces of [`ZEROES_BYTES_MAX`], and the limit applies to each.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use weft_rt::sync::Semaphore;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND};
 
+use crate::given_up::{GivenUp, UnlessGivenUp};
 use crate::{
-    Class, Counters, Disk, DiskError, DiskErrorKind, DiskOp, DoneFuture, IoFuture, Layer,
-    ReadFuture, WriteOpts,
+    Class, Counters, Disk, DiskError, DiskOp, DoneFuture, IoFuture, Layer, ReadFuture, WriteOpts,
 };
 
 /// How long a request may take, unless something else was asked for: as long as the kernel's
@@ -82,13 +81,6 @@ impl fmt::Debug for BoundedDisk {
     }
 }
 
-/// Why a disk was given up.
-#[derive(Debug, Clone)]
-enum GivenUp {
-    TimedOut,
-    Severed(String),
-}
-
 /// What is known of a disk's requests.
 #[derive(Default)]
 struct Watch {
@@ -101,15 +93,7 @@ struct Watch {
     /// since a request may begin at the end of its tick, and one for the tick that runs.
     began_in: [Cell<usize>; TICKS + 2],
     under_way: Cell<usize>,
-    waiting: RefCell<Waiting>,
-    given_up: RefCell<Option<GivenUp>>,
-}
-
-/// Those that wait for the disk, each in a place of its own.
-#[derive(Default)]
-struct Waiting {
-    places: Vec<Option<Waker>>,
-    free: Vec<usize>,
+    given_up: GivenUp,
 }
 
 impl BoundedDisk {
@@ -127,25 +111,7 @@ impl BoundedDisk {
 
     /// Fails if the disk was given up.
     fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
-        match &*self.watch.given_up.borrow() {
-            None => Ok(()),
-            Some(why) => Err(self.error(why, op, offset, len)),
-        }
-    }
-
-    fn error(&self, why: &GivenUp, op: DiskOp, offset: u64, len: u64) -> DiskError {
-        let (kind, source) = match why {
-            GivenUp::TimedOut => {
-                let text = format!("the disk gave no answer within {}", seconds(self.limit));
-                (DiskErrorKind::TimedOut, io::Error::new(io::ErrorKind::TimedOut, text))
-            }
-            GivenUp::Severed(why) => {
-                let text = format!("the disk is not used any more: {why}");
-                (DiskErrorKind::Gone, io::Error::new(io::ErrorKind::NotConnected, text))
-            }
-        };
-        let disk = self.disk.info().name.clone();
-        DiskError { disk, op, offset, len, kind, source }
+        self.watch.given_up.check(&self.disk.info().name, op, offset, len)
     }
 
     /// Waits for a request to the disk; `None` if it was given up.
@@ -154,13 +120,14 @@ impl BoundedDisk {
         watch.begun.set(true);
         if !watch.running.replace(true) {
             let tick = (self.limit / TICKS as u64).max(1);
-            drop(self.rt.spawn(keep_time(self.rt.clone(), Rc::downgrade(watch), tick)));
+            drop(self.rt.spawn(keep_time(self.rt.clone(), Rc::downgrade(watch), tick, self.limit)));
         }
         let began_in = watch.tick.get() % watch.began_in.len();
         watch.began_in[began_in].set(watch.began_in[began_in].get() + 1);
         watch.under_way.set(watch.under_way.get() + 1);
         self.counters.begin();
-        Bound { watch, counters: &self.counters, request: Some(request), began_in, place: None }
+        let request = watch.given_up.unless(request);
+        Bound { watch, counters: &self.counters, request, began_in }
     }
 
     async fn done<'a>(
@@ -181,7 +148,7 @@ impl BoundedDisk {
 
     /// Counts a request that has ended, unless its owner has ended it.
     fn count(&self, op: DiskOp, len: u64, result: &Result<(), DiskError>) {
-        if !matches!(*self.watch.given_up.borrow(), Some(GivenUp::Severed(_))) {
+        if !self.watch.given_up.is_severed() {
             self.counters.ended(op, len, result.as_ref().copied());
         }
     }
@@ -196,11 +163,11 @@ fn seconds(limit: Nanos) -> String {
 }
 
 /// Moves the tick on for as long as there are requests.
-async fn keep_time(rt: Rt, watch: Weak<Watch>, tick: Nanos) {
+async fn keep_time(rt: Rt, watch: Weak<Watch>, tick: Nanos, limit: Nanos) {
     loop {
         rt.sleep(tick).await;
         let Some(watch) = watch.upgrade() else { return };
-        if !watch.next_tick() {
+        if !watch.next_tick(limit) {
             watch.running.set(false);
             return;
         }
@@ -210,26 +177,17 @@ async fn keep_time(rt: Rt, watch: Weak<Watch>, tick: Nanos) {
 impl Watch {
     /// Moves the tick on, and gives the disk up if a request is older than the limit. False if
     /// there is nothing to watch.
-    fn next_tick(&self) -> bool {
+    fn next_tick(&self, limit: Nanos) -> bool {
         let tick = self.tick.get() + 1;
         self.tick.set(tick);
         // What began at the end of its tick is as old as the limit only now.
         let oldest = (tick + 1) % self.began_in.len();
         if self.began_in[oldest].get() > 0 {
-            self.give_up(GivenUp::TimedOut);
+            let text = format!("the disk gave no answer within {}", seconds(limit));
+            self.given_up.time_out(text);
         }
         let begun = self.begun.replace(false);
-        (begun || self.under_way.get() > 0) && self.given_up.borrow().is_none()
-    }
-
-    fn give_up(&self, why: GivenUp) {
-        if self.given_up.borrow().is_some() {
-            return;
-        }
-        *self.given_up.borrow_mut() = Some(why);
-        // Woken outside the borrow: a waker's drop may run code that asks the disk.
-        let waiting = std::mem::take(&mut self.waiting.borrow_mut().places);
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        (begun || self.under_way.get() > 0) && !self.given_up.is_given_up()
     }
 }
 
@@ -237,38 +195,15 @@ impl Watch {
 struct Bound<'a, T> {
     watch: &'a Watch,
     counters: &'a Counters,
-    request: Option<IoFuture<'a, T>>,
+    request: UnlessGivenUp<'a, T>,
     began_in: usize,
-    /// Where its waker is kept.
-    place: Option<usize>,
 }
 
 impl<T> Future for Bound<'_, T> {
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        if self.watch.given_up.borrow().is_some() {
-            self.request = None;
-            return Poll::Ready(None);
-        }
-        let Some(request) = &mut self.request else { return Poll::Ready(None) };
-        if let Poll::Ready(value) = request.as_mut().poll(cx) {
-            return Poll::Ready(Some(value));
-        }
-        let waiting = &mut *self.watch.waiting.borrow_mut();
-        let place = self.place.unwrap_or_else(|| {
-            waiting.free.pop().unwrap_or_else(|| {
-                waiting.places.push(None);
-                waiting.places.len() - 1
-            })
-        });
-        match waiting.places.get_mut(place) {
-            Some(Some(waker)) => waker.clone_from(cx.waker()),
-            Some(empty) => *empty = Some(cx.waker().clone()),
-            None => {}
-        }
-        self.place = Some(place);
-        Poll::Pending
+        Pin::new(&mut self.request).poll(cx)
     }
 }
 
@@ -278,13 +213,6 @@ impl<T> Drop for Bound<'_, T> {
         count.set(count.get() - 1);
         self.watch.under_way.set(self.watch.under_way.get() - 1);
         self.counters.end();
-        let Some(place) = self.place else { return };
-        let waker = {
-            let waiting = &mut *self.watch.waiting.borrow_mut();
-            waiting.free.push(place);
-            waiting.places.get_mut(place).and_then(Option::take)
-        };
-        drop(waker);
     }
 }
 
@@ -347,7 +275,7 @@ impl Layer for BoundedDisk {
     }
 
     fn sever(&self, why: &str) {
-        self.watch.give_up(GivenUp::Severed(why.to_owned()));
+        self.watch.given_up.sever(why);
         self.disk.sever(why);
     }
 }

@@ -1,5 +1,5 @@
 //! Disks as the engine sees them: one trait, [`Disk`], and its implementations – files and block
-//! devices, memory, a queue with two classes, a time limit, injected faults. NBD disks and modelled
+//! devices, memory, a queue with two classes, slices, a time limit, injected faults. NBD disks and modelled
 //! disks implement the same trait in the crates above. What is built from disks is a [`Volume`].
 #![forbid(unsafe_code)]
 
@@ -11,10 +11,12 @@ mod disk_volume;
 mod error;
 mod fault;
 mod file;
+mod given_up;
 mod hardware;
 mod layer;
 mod queue;
 mod ram;
+mod slice;
 mod volume;
 
 pub use bounded::{BoundedDisk, DISK_TIMEOUT, TICKS, ZEROES_BYTES_MAX};
@@ -29,4 +31,5 @@ pub use hardware::Hardware;
 pub use layer::Layer;
 pub use queue::{QUEUE_DEPTH, QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;
+pub use slice::SliceDisk;
 pub use volume::{Extent, Volume, VolumeError, VolumeErrorKind, VolumeInfo};
