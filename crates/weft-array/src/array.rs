@@ -1,7 +1,6 @@
 //! The array: its parts, and the operations that they share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
@@ -15,10 +14,11 @@ use crate::events::Events;
 use crate::geometry::Geometry;
 use crate::locks::StripeLocks;
 use crate::log::Log;
+use crate::maintenance::Jobs;
 use crate::members::Members;
+use crate::pending::PendingWrites;
 use crate::region_map::{MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
-use crate::room::Room;
-use crate::write::Pending;
+use crate::space::Room;
 
 /// Memory for the buffers of stripe operations in progress (writes, reconstructions, jobs); further
 /// operations wait.
@@ -59,14 +59,14 @@ pub(crate) struct Inner {
     pub members: Members,
     pub map: RegionMap,
     pub locks: StripeLocks,
-    pub pending: RefCell<BTreeMap<u64, Vec<Pending>>>,
+    pub pending: PendingWrites,
     pub log: Option<Log>,
     pub room: Room,
     pub budget: Semaphore,
     /// The part of it that writes may take.
     pub write_budget: Semaphore,
     pub events: Events,
-    pub jobs: crate::jobs::Jobs,
+    pub jobs: Jobs,
     /// Whether all data units are copies of one.
     pub mirrored: bool,
     /// Whether repairs for users avoid members with deep queues.

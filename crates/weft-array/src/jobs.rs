@@ -13,24 +13,17 @@ mod rebuild;
 mod replace;
 mod resync;
 mod scrub;
-mod throttle;
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use futures_util::future::select;
-use weft_rt::sync::{Notify, Permit};
-use weft_rt::{Nanos, SECOND, Task};
+use weft_rt::sync::Permit;
+use weft_rt::{Nanos, SECOND};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::maintenance::{JobStatus, Meter, Progress};
 use crate::room::JOB_PERIOD;
-pub use crate::superblock::ScrubMode;
-pub(crate) use rebuild::RebuildState;
-pub use rebuild::{HotZone, RebuildCounts, RebuildStatus};
-pub use scrub::{Mismatch, ScrubReport};
-pub use throttle::Bounds;
-pub(crate) use throttle::Throttle;
 
 /// A region's dirty mark is cleared one to two periods after its last write.
 const CLEAN_PERIOD: Nanos = 3 * SECOND;
@@ -40,145 +33,6 @@ const WINDOW_BYTES: usize = 32 << 20;
 
 /// Most stripes of a job in flight.
 const WINDOW_MAX: usize = 64;
-
-/// The kind of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum JobKind {
-    /// Reconstructing lost members onto replacements.
-    Rebuild,
-    /// Copying working members to their replacements.
-    Replace,
-    /// Making parity agree with the data after a crash.
-    Resync,
-    /// Verifying all stripes.
-    Scrub,
-}
-
-/// The progress of a job. Times and rates are measured, never guessed.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct JobStatus {
-    /// The kind of job.
-    pub kind: JobKind,
-    /// Stripes to do in total.
-    pub stripes_total: u64,
-    /// Stripes done.
-    pub stripes_done: u64,
-    /// Bytes per second and member over the last seconds; `None` before there is a measurement.
-    pub rate_bytes_s: Option<u64>,
-    /// Seconds left at that rate.
-    pub eta_s: Option<u64>,
-    /// Whether it is paused.
-    pub paused: bool,
-}
-
-/// The jobs of an array.
-pub(crate) struct Jobs {
-    bell: Notify,
-    pub throttle: Throttle,
-    pub rebuild: RebuildState,
-    pub paused: Cell<bool>,
-    current: RefCell<Option<Progress>>,
-    pub scrub: scrub::ScrubState,
-    /// The rebuild cannot continue, and waits for a change.
-    stalled: Cell<bool>,
-    /// The same for the resync.
-    resync_stalled: Cell<bool>,
-    tasks: RefCell<Vec<Task<()>>>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Progress {
-    kind: JobKind,
-    total: u64,
-    done: u64,
-    meter: Meter,
-}
-
-/// Measures a rate over a sliding window of some seconds.
-#[derive(Debug, Clone)]
-pub(crate) struct Meter {
-    samples: std::collections::VecDeque<(Nanos, u64)>,
-}
-
-const METER_SPAN: Nanos = 10 * SECOND;
-const METER_STEP: Nanos = SECOND / 4;
-
-impl Meter {
-    /// Begins with `done` units done before the measurement.
-    fn from(now: Nanos, done: u64) -> Self {
-        Self { samples: [(now, done)].into() }
-    }
-
-    fn note(&mut self, now: Nanos, done: u64) {
-        if self.samples.back().is_none_or(|(last, _)| now >= last + METER_STEP) {
-            self.samples.push_back((now, done));
-        }
-        while self.samples.len() > 2 && self.samples[0].0 + METER_SPAN < now {
-            self.samples.pop_front();
-        }
-    }
-
-    /// Units per second, given `done` units at `now`.
-    fn per_second(&self, now: Nanos, done: u64) -> Option<f64> {
-        let (then, before) = *self.samples.front()?;
-        let span = now.checked_sub(then).filter(|span| *span >= METER_STEP)?;
-        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-        let rate = (done - before) as f64 * SECOND as f64 / span as f64;
-        (rate > 0.0).then_some(rate)
-    }
-}
-
-impl Jobs {
-    pub fn new() -> Self {
-        Self {
-            bell: Notify::default(),
-            throttle: Throttle::default(),
-            rebuild: RebuildState::new(),
-            paused: Cell::new(false),
-            current: RefCell::default(),
-            scrub: scrub::ScrubState::default(),
-            stalled: Cell::new(false),
-            resync_stalled: Cell::new(false),
-            tasks: RefCell::default(),
-        }
-    }
-
-    /// Something changed: jobs look again for work.
-    pub fn wake(&self) {
-        self.stalled.set(false);
-        self.resync_stalled.set(false);
-        self.bell.notify_all();
-    }
-
-    /// The way jobs work was changed, or something they wait for: waiting jobs look again.
-    pub fn changed(&self) {
-        self.bell.notify_all();
-    }
-
-    /// Completes at the next change.
-    pub fn bell(&self) -> impl Future<Output = ()> + '_ {
-        self.bell.wait()
-    }
-
-    /// A job of `total` stripes begins, or continues with the `left` that remain of them.
-    fn begin(&self, kind: JobKind, total: u64, left: u64, now: Nanos) {
-        let done = total.saturating_sub(left);
-        let progress = Progress { kind, total, done, meter: Meter::from(now, done) };
-        *self.current.borrow_mut() = Some(progress);
-    }
-
-    fn step(&self, now: Nanos) {
-        if let Some(progress) = &mut *self.current.borrow_mut() {
-            progress.done += 1;
-            progress.meter.note(now, progress.done);
-        }
-    }
-
-    fn end(&self) {
-        *self.current.borrow_mut() = None;
-    }
-}
 
 impl Inner {
     /// Starts the maintenance tasks. They end when the array is stopped.
@@ -309,32 +163,5 @@ impl Inner {
         let done = total.saturating_sub(self.map.stale_stripes(self.lanes()));
         let meter = Meter::from(self.rt.now(), done);
         Some(Progress { kind: self.rebuild_kind(), total, done, meter })
-    }
-}
-
-impl Progress {
-    fn status(&self, now: Nanos, bytes: u64, paused: bool) -> JobStatus {
-        let rate = if paused { None } else { self.meter.per_second(now, self.done) };
-        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "positive, and saturating"
-        )]
-        let (rate_bytes_s, eta_s) = match rate {
-            Some(rate) => (
-                Some((rate * bytes as f64) as u64),
-                Some(((self.total.saturating_sub(self.done)) as f64 / rate).ceil() as u64),
-            ),
-            None => (None, None),
-        };
-        JobStatus {
-            kind: self.kind,
-            stripes_total: self.total,
-            stripes_done: self.done.min(self.total),
-            rate_bytes_s,
-            eta_s,
-            paused,
-        }
     }
 }

@@ -24,9 +24,12 @@ mod jobs;
 pub mod lane;
 mod locks;
 mod log;
+mod logging;
 mod losses;
+mod maintenance;
 mod members;
 mod open;
+mod pending;
 mod read;
 mod rebuild_policy;
 mod recover;
@@ -35,6 +38,7 @@ mod remove;
 mod resolve;
 mod room;
 mod salvage;
+mod space;
 mod status;
 pub mod superblock;
 pub mod uuid;
@@ -50,7 +54,7 @@ pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use error::ArrayError;
 pub use events::{Event, Subscription};
 pub use examine::{MemberReport, examine};
-pub use jobs::{
+pub use maintenance::{
     Bounds, HotZone, JobKind, JobStatus, Mismatch, RebuildCounts, RebuildStatus, ScrubReport,
 };
 pub use open::AssembleOptions;

@@ -46,7 +46,7 @@
 //! *What a flush must wait for.* A record that leaves out units of *other* writes cannot restore
 //! them if their disk is lost with the crash. So before those other writes may count as durable –
 //! before a flush or a FUA write is acknowledged – every such record must be retired
-//! ([`Inner::flush`]).
+//! (`Inner::flush`).
 //!
 //! *Lost units.* A unit whose member is missing has no disk of its own. Records count it, with its
 //! **new** value, so a degraded write is atomic for it: after a crash it is new. If it was being
@@ -77,12 +77,13 @@ mod ring;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use weft_code::UnitSet;
 use weft_rt::sync::Notify;
+use weft_rt::{Frozen, Rt};
 use weft_stripe::{ParityRecord, Payload, Record};
 
-use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
 
@@ -95,6 +96,30 @@ const STRIPES_MAX: usize = 16 << 10;
 
 /// Number of remembered stripes at which records that no longer matter are dropped.
 const PRUNE_AT: usize = 4096;
+
+/// What the log needs of its array.
+pub(crate) trait LogHost: 'static {
+    /// An owning handle, for tasks.
+    fn handle(&self) -> Rc<Self>;
+
+    fn rt(&self) -> &Rt;
+
+    /// The log itself.
+    fn log(&self) -> &Log;
+
+    /// Writes a batch to the member of a slot. When this ends it is durable, or the member is
+    /// excluded, or the array takes no more writes. Returns whether it is durable.
+    async fn write_batch(&self, slot: usize, offset: u64, batch: Frozen) -> bool;
+
+    /// Flushes all members, and retires records accordingly ([`Log::flushed`]).
+    async fn flush_members(&self);
+
+    /// Waits until every change of membership made so far is in effect.
+    async fn settled(&self) -> Result<(), ArrayError>;
+
+    /// Fails if the array is broken: nothing can be retired or written any more.
+    fn check_whole(&self) -> Result<(), ArrayError>;
+}
 
 /// The log of an array.
 pub(crate) struct Log {
@@ -311,8 +336,8 @@ impl Log {
 
     /// Writes to a new member's ring what is retired. Recovery can then tell a record whose sibling
     /// went with the slot's last member from one whose sibling was never written.
-    pub async fn begin_ring(&self, array: &Inner, slot: usize) {
-        self.rings[slot].write_empty(array, slot).await;
+    pub async fn begin_ring(&self, host: &impl LogHost, slot: usize) {
+        self.rings[slot].write_empty(host, slot).await;
     }
 
     /// Sequence number of the newest write.
@@ -333,7 +358,7 @@ impl Log {
     /// If the array is broken: the records may not be durable, and no rebuild finishes any more.
     pub async fn append(
         &self,
-        array: &Inner,
+        host: &impl LogHost,
         stripe: u64,
         records: Vec<Record>,
     ) -> Result<LoggedWrite<'_>, ArrayError> {
@@ -348,17 +373,17 @@ impl Log {
         for record in records {
             cut(seq, stripe, record, |slot, entry, payload| {
                 waits.push(self.rings[slot].enqueue(entry, payload));
-                self.rings[slot].start(array, slot);
+                self.rings[slot].start(host, slot);
             });
         }
         if self.records.borrow().len() > STRIPES_MAX {
-            self.retire_in_background(array);
+            self.retire_in_background(host);
         }
         for wait in waits {
             wait.await;
         }
-        array.settled().await?;
-        array.check_whole()?;
+        host.settled().await?;
+        host.check_whole()?;
         Ok(op)
     }
 
@@ -388,17 +413,15 @@ impl Log {
     }
 
     /// Starts a flush in the background unless one is running.
-    fn retire_in_background(&self, array: &Inner) {
+    fn retire_in_background(&self, host: &impl LogHost) {
         if self.completed_below() <= self.retired_below.get() || self.flushing.replace(true) {
             return;
         }
-        let array = array.handle();
-        let rt = array.rt.clone();
+        let host = host.handle();
+        let rt = host.rt().clone();
         drop(rt.spawn(async move {
-            array.flush_members().await;
-            if let Some(log) = &array.log {
-                log.flushing.set(false);
-            }
+            host.flush_members().await;
+            host.log().flushing.set(false);
         }));
     }
 

@@ -21,13 +21,14 @@ use crate::consistency::Consistency;
 use crate::create::{map_config, prepare_member};
 use crate::error::ArrayError;
 use crate::geometry::{Geometry, to_len};
-use crate::jobs::Jobs;
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
+use crate::maintenance::Jobs;
 use crate::members::{Members, Spare};
+use crate::pending::PendingWrites;
 use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
-use crate::room::Room;
 use crate::salvage::salvage;
+use crate::space::Room;
 use crate::superblock::{
     Predecessor, SlotState, Superblock, erase_label, read_superblock, write_label, write_superblock,
 };
@@ -137,7 +138,7 @@ async fn open(
         members,
         map,
         locks: StripeLocks::default(),
-        pending: RefCell::default(),
+        pending: PendingWrites::default(),
         log,
         room: Room::new(slots),
         budget: Inner::new_budget(),

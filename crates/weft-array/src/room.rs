@@ -25,13 +25,11 @@
 //! may need more space. The log then waits like data. A member whose region map or superblock finds
 //! no space is excluded, since a change of membership must not wait for a member.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use futures_util::future::select;
 use weft_code::UnitSet;
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
-use weft_rt::sync::Semaphore;
 use weft_rt::{Frozen, Nanos, SECOND};
 
 use crate::array::Inner;
@@ -43,59 +41,6 @@ const WRITE_PERIOD: Nanos = 2 * SECOND;
 
 /// Interval between retries of a job that found no space.
 pub(crate) const JOB_PERIOD: Nanos = 10 * SECOND;
-
-/// What waits for space, and in which slots.
-pub(crate) struct Room {
-    /// For each slot, bytes of waiting writes.
-    waiting: Vec<Cell<u64>>,
-    /// For each slot, held by the write that retries.
-    turns: Vec<Semaphore>,
-    /// Slots in which a job has found no space: since the last retry of jobs, and between that and
-    /// the retry before.
-    short: Cell<(UnitSet, UnitSet)>,
-    /// A stripe whose resync found no space: it is retried before any other.
-    pub resync: Cell<Option<u64>>,
-    /// The disk for which writes waited when the array was stopped.
-    abandoned: RefCell<Option<String>>,
-}
-
-/// Bytes of a waiting write; subtracted again when dropped.
-struct Waiting<'a>(&'a Cell<u64>, u64);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - self.1);
-    }
-}
-
-impl Room {
-    pub fn new(slots: usize) -> Self {
-        Self {
-            waiting: vec![Cell::new(0); slots],
-            turns: (0..slots).map(|_| Semaphore::new(1)).collect(),
-            short: Cell::default(),
-            resync: Cell::new(None),
-            abandoned: RefCell::default(),
-        }
-    }
-
-    /// Slots in which a job lacks space.
-    pub fn short(&self) -> UnitSet {
-        let (now, before) = self.short.get();
-        now.union(&before)
-    }
-
-    /// The disk for which writes waited when the array was stopped.
-    pub fn abandoned(&self) -> Option<String> {
-        self.abandoned.borrow().clone()
-    }
-
-    fn begin_waiting(&self, slot: usize, bytes: u64) -> Waiting<'_> {
-        let waiting = &self.waiting[slot];
-        waiting.set(waiting.get() + bytes);
-        Waiting(waiting, bytes)
-    }
-}
 
 impl Inner {
     /// Writes to the disk of a slot. A user's write waits while there is no space.

@@ -7,7 +7,7 @@ use weft_layout::Algorithm;
 
 use crate::array::Inner;
 use crate::consistency::Consistency;
-use crate::jobs::{Bounds, JobStatus, RebuildStatus, ScrubReport};
+use crate::maintenance::{Bounds, JobStatus, RebuildStatus, ScrubReport};
 use crate::superblock::{LastRebuild, SlotState};
 
 /// The status of an array.

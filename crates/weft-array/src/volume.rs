@@ -9,10 +9,10 @@ use weft_rt::{Buf, Frozen};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::{Event, Subscription};
-use crate::jobs::{RebuildCounts, ScrubMode, ScrubReport};
+use crate::maintenance::{RebuildCounts, ScrubReport};
 use crate::rebuild_policy::RebuildPolicy;
 use crate::status::Status;
-use crate::superblock::{SlotState, Superblock};
+use crate::superblock::{ScrubMode, SlotState, Superblock};
 
 /// A running array: one volume over its members. Clones are handles of the same array.
 ///

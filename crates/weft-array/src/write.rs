@@ -53,7 +53,7 @@ use std::sync::Arc;
 use futures_util::future::{Either, join_all, select};
 use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
-use weft_rt::sync::{Sender, oneshot};
+use weft_rt::sync::oneshot;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{Access, Band, Crash, FailedWrite, Record, Segment, Stripe, UnitWrite, Units};
 use weft_stripe::{Updated, store, update};
@@ -62,14 +62,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::{Piece, to_len};
 use crate::log::{Log, LoggedWrite, Unflushed};
-
-/// A write that waits for its stripe's lock.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    segments: Vec<Segment>,
-    fua: bool,
-    done: Sender<Result<(), Arc<ArrayError>>>,
-}
+use crate::pending::Pending;
 
 /// A band with its new parity, ready to be logged and written.
 struct Ready {
@@ -163,7 +156,7 @@ impl Inner {
         fua: bool,
     ) -> Result<(), ArrayError> {
         let (done, mut served) = oneshot();
-        self.pending.borrow_mut().entry(stripe).or_default().push(Pending { segments, fua, done });
+        self.pending.push(stripe, Pending { segments, fua, done });
         let lock = std::pin::pin!(self.locks.exclusive(stripe));
         let _lock = match select(&mut served, lock).await {
             Either::Left((result, _)) => return own(result),
@@ -180,7 +173,7 @@ impl Inner {
     /// Carries out queued writes of a locked stripe: the first ones up to, but not including, the
     /// first that overlaps an earlier one.
     async fn write_batch(&self, stripe: u64) {
-        let batch = self.take_batch(stripe);
+        let batch = self.pending.take_batch(stripe, self.geometry.sector_bytes);
         let fua = batch.iter().any(|pending| pending.fua);
         let mut segments = Vec::new();
         let mut waiters = Vec::new();
@@ -192,25 +185,6 @@ impl Inner {
         for done in waiters {
             done.send(result.clone());
         }
-    }
-
-    fn take_batch(&self, stripe: u64) -> Vec<Pending> {
-        let mut table = self.pending.borrow_mut();
-        let Some(waiting) = table.get_mut(&stripe) else { return Vec::new() };
-        let mut batch: Vec<Pending> = Vec::new();
-        let mut rest = Vec::new();
-        let sector = self.geometry.sector_bytes;
-        for pending in waiting.drain(..) {
-            let fits =
-                rest.is_empty() && !batch.iter().any(|taken| overlaps(taken, &pending, sector));
-            if fits { batch.push(pending) } else { rest.push(pending) }
-        }
-        if rest.is_empty() {
-            table.remove(&stripe);
-        } else {
-            *waiting = rest;
-        }
-        batch
     }
 
     /// Writes segments that do not overlap. The stripe must be locked and its region dirty.
@@ -441,17 +415,6 @@ impl Inner {
         buf[skip..skip + segment.data.len()].copy_from_slice(&segment.data);
         Ok(buf)
     }
-}
-
-/// Whether two writes touch the same sector.
-fn overlaps(a: &Pending, b: &Pending, sector: u64) -> bool {
-    let widen = |s: &Segment| (s.from - s.from % sector, s.end().next_multiple_of(sector));
-    a.segments.iter().any(|x| {
-        b.segments.iter().any(|y| {
-            let ((x_from, x_to), (y_from, y_to)) = (widen(x), widen(y));
-            x.unit == y.unit && x_from < y_to && y_from < x_to
-        })
-    })
 }
 
 /// This waiter's copy of the batch's result.

@@ -22,12 +22,10 @@
 
 mod executor;
 mod finish;
-mod monitor;
 mod order;
 mod piggyback;
 mod returning;
 mod spares;
-mod state;
 mod stripe;
 mod work;
 
@@ -38,20 +36,17 @@ use futures_util::future::{LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
 use weft_rt::{Nanos, Task};
 
-use super::JobKind;
-use super::throttle::md::{Manner, SpeedControl};
-use super::throttle::{Admission, Greedy, Pace, UsersFirst};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::lane::Lane;
+use crate::maintenance::JobKind;
+use crate::maintenance::throttle::md::{Manner, SpeedControl};
+use crate::maintenance::throttle::{Admission, Greedy, Pace, UsersFirst};
 use crate::rebuild_policy::RebuildPace;
 use executor::Executor;
 use order::{Order, Pick};
 use work::{Taken, Work};
-
-pub(crate) use state::RebuildState;
-pub use state::{HotZone, RebuildCounts, RebuildStatus};
 
 /// Most hot zones listed in a status.
 const ZONES_SHOWN: usize = 16;

@@ -8,11 +8,11 @@ use futures_util::stream::FuturesUnordered;
 use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
-use super::JobKind;
-use super::throttle::UsersFirst;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
+use crate::maintenance::JobKind;
+use crate::maintenance::throttle::UsersFirst;
 
 impl Inner {
     /// Whether the copies or the parity of `stripe` may disagree until its region is resynced.

@@ -3,15 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use futures_util::future::join;
-use weft_disk::WriteOpts;
 use weft_rt::sync::{Receiver, Sender, oneshot};
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{HEADROOM, Payload};
 
 use super::format::{ENTRIES_MAX, payload_max};
-use super::{BATCH_ALIGN, BatchHeader, Entry, LogId};
-use crate::array::Inner;
+use super::{BATCH_ALIGN, BatchHeader, Entry, LogHost, LogId};
 
 #[derive(Debug)]
 struct Queued {
@@ -78,29 +75,28 @@ impl Ring {
     }
 
     /// Starts this ring's writing task unless it is running. `slot` is the ring's slot.
-    pub fn start(&self, array: &Inner, slot: usize) {
+    pub fn start(&self, host: &impl LogHost, slot: usize) {
         if self.writing.replace(true) {
             return;
         }
-        let array = array.handle();
-        let rt = array.rt.clone();
+        let host = host.handle();
+        let rt = host.rt().clone();
         drop(rt.spawn(async move {
-            let log = array.log.as_ref().expect("a ring belongs to a log");
-            let ring = &log.rings[slot];
+            let ring = &host.log().rings[slot];
             loop {
                 let batch = ring.take();
                 if batch.is_empty() {
                     break;
                 }
-                ring.write(&array, slot, batch).await;
+                ring.write(&*host, slot, batch).await;
             }
             ring.writing.set(false);
         }));
     }
 
     /// Writes a batch without records: the first one on a new disk.
-    pub async fn write_empty(&self, array: &Inner, slot: usize) {
-        self.write(array, slot, Vec::new()).await;
+    pub async fn write_empty(&self, host: &impl LogHost, slot: usize) {
+        self.write(host, slot, Vec::new()).await;
     }
 
     /// Takes as many queued records as fit in one batch.
@@ -124,12 +120,12 @@ impl Ring {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 
-    async fn write(&self, array: &Inner, slot: usize, mut batch: Vec<Queued>) {
-        let log = array.log.as_ref().expect("a ring belongs to a log");
+    async fn write(&self, host: &impl LogHost, slot: usize, mut batch: Vec<Queued>) {
+        let log = host.log();
         let payload_bytes = batch.iter().map(|queued| queued.payload().len()).sum();
         let len = BatchHeader::batch_len(payload_bytes);
         let seq_max = batch.iter().map(|queued| queued.entry.seq()).max().unwrap_or(0);
-        let Some(at) = self.reserve(array, len as u64).await else {
+        let Some(at) = self.reserve(host, len as u64).await else {
             batch.into_iter().for_each(|queued| queued.done.send(()));
             return;
         };
@@ -137,24 +133,8 @@ impl Ring {
         // Read only now: a flush that made the space may just have retired many records.
         let retired_below = log.retired_below.get();
         let data = assemble(log.id, retired_below, len, &mut batch);
-        if let Some(disk) = array.members.disk(slot) {
-            let offset = self.area_offset + at % self.bytes;
-            let own = array.write_with_room(slot, &disk, offset, data.clone(), WriteOpts::USER_FUA);
-            let result = match array.members.second_disk(slot) {
-                None => own.await,
-                Some(second) => {
-                    let (result, of_second) =
-                        join(own, second.write(offset, data, WriteOpts::USER_FUA)).await;
-                    if let Err(error) = of_second {
-                        array.member_failed(slot, &second, &error).await;
-                    }
-                    result
-                }
-            };
-            match result {
-                Ok(()) => self.note_durable(retired_below),
-                Err(error) => array.data_write_failed(slot, &disk, &error).await,
-            }
+        if host.write_batch(slot, self.area_offset + at % self.bytes, data).await {
+            self.note_durable(retired_below);
         }
         for queued in batch {
             queued.done.send(());
@@ -163,8 +143,8 @@ impl Ring {
 
     /// Reserves `len` bytes, retiring old batches as needed. Returns `None` if the array has
     /// broken: nothing can be retired or written any more.
-    async fn reserve(&self, array: &Inner, len: u64) -> Option<u64> {
-        let log = array.log.as_ref().expect("a ring belongs to a log");
+    async fn reserve(&self, host: &impl LogHost, len: u64) -> Option<u64> {
+        let log = host.log();
         let mut at = self.head.get();
         if at % self.bytes + len > self.bytes {
             at = at.next_multiple_of(self.bytes);
@@ -174,10 +154,10 @@ impl Ring {
             let oldest = self.batches.borrow().front().copied();
             let Some(oldest) = oldest else { return Some(at) };
             if oldest.at + self.bytes >= at + len {
-                self.retire_ahead(array, at + len - oldest.at);
+                self.retire_ahead(host, at + len - oldest.at);
                 return Some(at);
             }
-            if array.broken.borrow().is_some() {
+            if host.check_whole().is_err() {
                 return None;
             }
             if log.is_retired(oldest.seq_max) {
@@ -186,7 +166,7 @@ impl Ring {
             }
             let progress = log.progress.wait();
             if log.completed_below() > oldest.seq_max {
-                array.flush_members().await;
+                host.flush_members().await;
             } else {
                 progress.await;
             }
@@ -194,10 +174,9 @@ impl Ring {
     }
 
     /// Starts a background flush when the ring is half full, so that writers rarely have to wait.
-    fn retire_ahead(&self, array: &Inner, used: u64) {
-        let log = array.log.as_ref().expect("a ring belongs to a log");
+    fn retire_ahead(&self, host: &impl LogHost, used: u64) {
         if used >= self.bytes / 2 {
-            log.retire_in_background(array);
+            host.log().retire_in_background(host);
         }
     }
 }

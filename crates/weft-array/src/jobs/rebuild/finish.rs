@@ -10,6 +10,7 @@ use super::order;
 use crate::array::Inner;
 use crate::events::Event;
 use crate::lane::Lane;
+use crate::maintenance::{HotZone, RebuildStatus};
 use crate::superblock::{LastRebuild, SlotState};
 
 /// Most regions whose marks are cleared together. After a crash these are rebuilt again, like the
@@ -84,7 +85,7 @@ impl Inner {
     }
 
     /// The status of a rebuild in progress.
-    pub(crate) fn rebuild_status(&self) -> Option<super::RebuildStatus> {
+    pub(crate) fn rebuild_status(&self) -> Option<RebuildStatus> {
         if self.members.rebuilding().is_empty() {
             return None;
         }
@@ -96,13 +97,13 @@ impl Inner {
         let hot = zones.into_iter().take(super::ZONES_SHOWN).map(|(stripes, popularity)| {
             let end = stripes.end.min(self.geometry.stripes);
             let bytes = self.geometry.stripe_bytes();
-            super::HotZone {
+            HotZone {
                 offset_bytes: stripes.start * bytes,
                 length_bytes: (end - stripes.start) * bytes,
                 popularity,
             }
         });
-        Some(super::RebuildStatus {
+        Some(RebuildStatus {
             order: order::in_effect(&policy, self.incomplete_slots().len()),
             policy,
             hot_zones: hot.collect(),

@@ -10,8 +10,8 @@ mod redundancy;
 
 use weft_rt::Nanos;
 
-use super::monitor::Monitor;
 use super::work::Work;
+use crate::maintenance::Monitor;
 use crate::rebuild_policy::{RebuildOrder, RebuildPolicy};
 
 /// An order's choice.

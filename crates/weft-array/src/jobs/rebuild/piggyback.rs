@@ -17,10 +17,11 @@ use weft_rt::sync::Sender;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{Access, Segment, Units};
 
-use super::stripe::{By, Target};
+use super::stripe::Target;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::{Address, to_len};
+use crate::maintenance::By;
 use crate::read::{ReadAnswer, StripePieces};
 use crate::rebuild_policy::Piggyback;
 use crate::superblock::SlotState;

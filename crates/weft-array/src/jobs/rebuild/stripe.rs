@@ -24,6 +24,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
 use crate::lane::{Lane, LaneSet};
+use crate::maintenance::By;
 
 /// A unit that belongs on a replacement.
 pub(crate) struct Target {
@@ -41,13 +42,6 @@ pub(super) struct Requests {
     pub class: Class,
     /// Limits the requests in flight.
     pub heads: Option<Semaphore>,
-}
-
-/// What rebuilt a stripe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
-    Executor,
-    Piggyback,
 }
 
 impl Inner {

@@ -25,7 +25,7 @@ use super::Executor;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
-use crate::jobs::rebuild::stripe::By;
+use crate::maintenance::By;
 use crate::rebuild_policy::RebuildPolicy;
 
 pub(super) struct DiskOriented {

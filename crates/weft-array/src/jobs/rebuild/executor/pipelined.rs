@@ -15,7 +15,8 @@ use super::Executor;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
-use crate::jobs::rebuild::stripe::{By, Requests};
+use crate::jobs::rebuild::stripe::Requests;
+use crate::maintenance::By;
 use crate::rebuild_policy::RebuildPolicy;
 
 pub(super) struct Pipelined {

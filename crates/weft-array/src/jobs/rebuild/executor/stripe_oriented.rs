@@ -10,7 +10,7 @@ use futures_util::future::LocalBoxFuture;
 use super::Executor;
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::jobs::rebuild::stripe::By;
+use crate::maintenance::By;
 
 pub(super) struct StripeOriented;
 

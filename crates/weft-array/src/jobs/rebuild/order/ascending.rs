@@ -3,8 +3,8 @@
 use weft_rt::Nanos;
 
 use super::{Order, Pick};
-use crate::jobs::rebuild::monitor::Monitor;
 use crate::jobs::rebuild::work::Work;
+use crate::maintenance::Monitor;
 
 #[derive(Debug, Default)]
 pub(super) struct Ascending {

@@ -16,8 +16,8 @@ use weft_rt::Nanos;
 
 use super::ascending::Ascending;
 use super::{Order, Pick};
-use crate::jobs::rebuild::monitor::Monitor;
 use crate::jobs::rebuild::work::Work;
+use crate::maintenance::Monitor;
 use crate::rebuild_policy::RebuildPolicy;
 
 /// One of this many slices goes to the whole space.

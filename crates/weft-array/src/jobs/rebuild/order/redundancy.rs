@@ -11,8 +11,8 @@ use weft_rt::Nanos;
 
 use super::ascending::Ascending;
 use super::{Order, Pick};
-use crate::jobs::rebuild::monitor::Monitor;
 use crate::jobs::rebuild::work::Work;
+use crate::maintenance::Monitor;
 
 /// Most stripes examined before other tasks may run.
 const LOOK_MAX: usize = 2048;

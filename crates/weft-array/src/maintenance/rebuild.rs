@@ -9,7 +9,6 @@ use weft_rt::sync::Semaphore;
 use weft_rt::{Nanos, SECOND};
 
 use super::monitor::Monitor;
-use super::stripe::By;
 use crate::lane::Lane;
 use crate::rebuild_policy::{RebuildOrder, RebuildPolicy};
 
@@ -21,6 +20,13 @@ const RECENT: Nanos = 5 * SECOND;
 
 /// Reads older than this are not recent, however many they were.
 const LATELY: Nanos = 4 * RECENT;
+
+/// What rebuilt a stripe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Executor,
+    Piggyback,
+}
 
 /// Counts of rebuild work since the array was assembled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,57 @@
+//! How the log reaches its members.
+
+use std::rc::Rc;
+
+use futures_util::future::join;
+use weft_disk::WriteOpts;
+use weft_rt::{Frozen, Rt};
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::log::{Log, LogHost};
+
+impl LogHost for Inner {
+    fn handle(&self) -> Rc<Self> {
+        Inner::handle(self)
+    }
+
+    fn rt(&self) -> &Rt {
+        &self.rt
+    }
+
+    fn log(&self) -> &Log {
+        self.log.as_ref().expect("an array with a log")
+    }
+
+    async fn write_batch(&self, slot: usize, offset: u64, batch: Frozen) -> bool {
+        let Some(disk) = self.members.disk(slot) else { return false };
+        let own = self.write_with_room(slot, &disk, offset, batch.clone(), WriteOpts::USER_FUA);
+        let result = match self.members.second_disk(slot) {
+            None => own.await,
+            Some(second) => {
+                let (result, of_second) =
+                    join(own, second.write(offset, batch, WriteOpts::USER_FUA)).await;
+                if let Err(error) = of_second {
+                    self.member_failed(slot, &second, &error).await;
+                }
+                result
+            }
+        };
+        if let Err(error) = &result {
+            self.data_write_failed(slot, &disk, error).await;
+        }
+        result.is_ok()
+    }
+
+    async fn flush_members(&self) {
+        Inner::flush_members(self).await;
+    }
+
+    async fn settled(&self) -> Result<(), ArrayError> {
+        Inner::settled(self).await
+    }
+
+    fn check_whole(&self) -> Result<(), ArrayError> {
+        Inner::check_whole(self)
+    }
+}
