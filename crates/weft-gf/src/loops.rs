@@ -217,6 +217,16 @@ pub(crate) unsafe fn dot<V: Vector, const R: usize, const U: usize>(
     len: usize,
     to: Outputs,
 ) {
+    if let [src] = *srcs {
+        // The difference of a small write: the coefficients stay in registers.
+        let mut prepared = [V::coef(0); R];
+        for r in 0..R {
+            prepared[r] = V::coef(coefs[r][0]);
+        }
+        // SAFETY: `columns` only makes strips inside 0..len.
+        unsafe { columns!(len, U, to, scaled_strip::<V, R>(dsts, &prepared, src, to)) }
+        return;
+    }
     assert!(srcs.len() <= SOURCES_MAX);
     let mut prepared = [[V::coef(0); R]; SOURCES_MAX];
     for r in 0..R {
@@ -228,6 +238,28 @@ pub(crate) unsafe fn dot<V: Vector, const R: usize, const U: usize>(
     let prepared = &prepared[..srcs.len()];
     // SAFETY: `columns` only makes strips inside 0..len.
     unsafe { columns!(len, U, to, dot_strip::<V, R>(dsts, prepared, srcs, to)) }
+}
+
+/// A strip of `dsts[r] = [dsts[r] +] coefs[r]·src`.
+#[inline(always)]
+unsafe fn scaled_strip<V: Vector, const R: usize, const U: usize>(
+    dsts: &[*mut u8; R],
+    coefs: &[V::Coef; R],
+    src: *const u8,
+    to: Outputs,
+    s: Strip,
+) {
+    // SAFETY: the caller grants that the strip lies inside every unit.
+    unsafe {
+        let v = load::<V, U>(src, s);
+        for r in 0..R {
+            let mut scaled = start::<V, U>(dsts[r], s, to);
+            for u in 0..U {
+                scaled[u] = V::mul_add(scaled[u], v[u].split(), coefs[r]);
+            }
+            store(dsts[r], s, to, &scaled);
+        }
+    }
 }
 
 #[inline(always)]
