@@ -4,12 +4,15 @@
 //! * [`Experiment`]: a paper's table or figure as a small file; [`run()`] makes a [`Figure`] of it,
 //!   with our numbers and the paper's; [`report`] draws it. The same seed gives the same bytes.
 //! * [`modelled`]: an array on modelled disks, as large as the products.
+//! * [`commands`]: what users type; the binary only passes the arguments on.
 //!
 //! Every number comes from the code that runs arrays: the codes, the layouts, the planner and –
 //! where requests are simulated – the engine itself, in virtual time.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
+pub mod commands;
 pub mod experiment;
 pub mod figure;
 pub mod kinds;

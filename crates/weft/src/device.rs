@@ -1,9 +1,8 @@
 //! Which piece of hardware a disk is, so that a person can find it.
 
 use serde::{Deserialize, Serialize};
+use weft_cli::disks::Place;
 use weft_disk::Hardware;
-
-use crate::members::Place;
 
 /// What a disk is, and how to recognise it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::output::log_line;
+use weft_cli::output::log_line;
 
 /// At most this many lines of a kind are written per [`PERIOD`].
 const LINES_MAX: u32 = 10;

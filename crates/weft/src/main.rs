@@ -2,10 +2,10 @@
 //!
 //! [`cli`] defines the commands and options. [`commands`] carries out those that need no daemon,
 //! and sends the others to one through [`control`]. [`daemon`] serves arrays to NBD clients and,
-//! through [`fuse`], to the kernel's loop driver. Engine, network and disks are in crates of their
-//! own; the texts for people are in [`report`].
+//! through [`weft_fuse`], to the kernel's loop driver. Engine, network, disks, the laboratory with
+//! its commands, and the demo are in crates of their own; the texts for people are in [`report`].
 #![forbid(unsafe_code)]
-// `println!` and its kind panic when they cannot write: see output.rs.
+// `println!` and its kind panic when they cannot write: see weft_cli::output.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod block;
@@ -13,26 +13,20 @@ mod cli;
 mod commands;
 mod control;
 mod daemon;
-mod demo;
 mod device;
-mod failure;
-mod fuse;
 mod group;
-mod lab;
 mod limited_log;
 mod members;
-mod output;
-mod owned_folder;
-mod replay;
 mod report;
 mod runtime_dir;
-mod size;
-mod thread;
 
 use std::process::ExitCode;
 
+use weft_cli::failure::{self, Failure, Outcome};
+use weft_cli::output;
+use weft_lab::commands as lab;
+
 use cli::{Cli, Command};
-use failure::{Failure, Outcome};
 use runtime_dir::RuntimeDir;
 
 #[global_allocator]
@@ -75,12 +69,12 @@ fn run(cli: &Cli) -> Outcome {
     match &cli.command {
         Command::Create(args) => commands::create::create(args, json),
         Command::Examine(args) => commands::examine::examine(args, json),
-        Command::Plan(args) => commands::plan::plan(args, json),
+        Command::Plan(args) => lab::plan(args, json),
         Command::Lab(args) => lab::lab(args, json),
-        Command::Trace(args) => commands::trace::trace(args, json),
-        Command::Replay(args) => replay::replay(args, json),
-        Command::Simulate(args) => commands::simulate::simulate(args, json),
-        Command::Demo(args) => demo::demo(args, json),
+        Command::Trace(args) => lab::trace(args, json),
+        Command::Replay(args) => lab::replay(args, json),
+        Command::Simulate(args) => lab::simulate(args, json),
+        Command::Demo(args) => weft_demo::demo(args, json),
         Command::Serve(args) => daemon::serve(args, &dir()?, json),
         Command::Status(args) => commands::status::status(args, &dir()?, json),
         Command::Attach(args) => commands::attach::attach(args, &dir()?, json),

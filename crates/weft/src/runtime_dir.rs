@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::process::{Uid, geteuid};
-
-use crate::failure::{Failure, Outcome};
-use crate::owned_folder;
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::owned_folder;
 
 /// Arrays whose daemon has a runtime folder that is not root's are mounted below this folder.
 const ATTACHED_FOR_OTHERS: &str = "/run/weft-attach";

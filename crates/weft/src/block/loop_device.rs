@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use weft_cli::failure::Failure;
+
 use crate::block::mounts::{self, Mount};
-use crate::failure::Failure;
 
 /// How long to wait until the kernel releases a device.
 const PATIENCE: Duration = Duration::from_secs(5);

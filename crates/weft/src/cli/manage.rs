@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace};
+use weft_cli::size;
 
 use crate::control::protocol::PolicyChange;
-use crate::size;
 
 /// `weft status`.
 #[derive(Debug, Args)]

@@ -1,30 +1,21 @@
 //! The command line: every command, its options, and examples of its use.
 
-mod experiments;
-mod lab;
 mod manage;
 mod offline;
-mod plan;
 mod run;
-mod trace;
 
 use std::path::PathBuf;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use weft_demo::DemoArgs;
+use weft_lab::commands::{LabArgs, PlanArgs, ReplayArgs, SimulateArgs, TraceArgs};
 
-pub use experiments::{LabReportArgs, LabRunArgs, LabRuns};
-pub use lab::{LabArgs, LabCommand, LabDiskArgs};
 pub use manage::{
     AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
     ScrubAction, ScrubArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
 };
-pub use offline::{Consistency, CreateArgs, ExamineArgs, SimulateArgs, WipeArgs};
-pub use plan::PlanArgs;
-pub use run::{AttachArgs, DemoArgs, DetachArgs, ServeArgs};
-pub use trace::{
-    ConvertArgs, FitName, GenerateArgs, InfoArgs, ModelledArgs, ReplayArgs, TraceArgs,
-    TraceCommand, TraceFile,
-};
+pub use offline::{Consistency, CreateArgs, ExamineArgs, WipeArgs};
+pub use run::{AttachArgs, DetachArgs, ServeArgs};
 
 /// Software RAID in user space: combines local files, block devices and remote disks into one
 /// redundant volume, and stays fast through failures and rebuilds.

@@ -1,8 +1,7 @@
-//! Commands that need no daemon: create, examine, simulate.
+//! Commands that need no daemon: create, examine, wipe.
 
 use clap::{Args, ValueEnum};
-
-use crate::size;
+use weft_cli::size;
 
 /// `weft create`.
 #[derive(Debug, Args)]
@@ -114,23 +113,4 @@ pub struct WipeArgs {
     /// Only show what would be erased
     #[arg(long, conflicts_with = "force")]
     pub dry_run: bool,
-}
-
-/// `weft simulate`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Each run puts an array under a random workload with power cuts, disk failures, read errors and \
-slow disks, in virtual time, and compares every byte read with a reference model. The same seed \
-always gives the same run. If runs fail, their seeds are listed, and the exit code is 1.
-
-Examples:
-  weft simulate --seed 1 --runs 1000
-  weft simulate --seed 4711            (replays one run)")]
-pub struct SimulateArgs {
-    /// Seed of the first run
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Number of runs, with consecutive seeds
-    #[arg(long, default_value_t = 1, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
-    pub runs: u64,
 }

@@ -1,13 +1,14 @@
-//! Commands that bring an array into use: serve, attach, detach, demo.
+//! Commands that bring an array into use: serve, attach, detach.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use weft_cli::{listen, size};
 use weft_disk::QUEUE_DEPTH;
 
-use crate::{group, size};
+use crate::group;
 
 /// `weft serve`.
 #[derive(Debug, Clone, Args)]
@@ -38,7 +39,7 @@ pub struct ServeArgs {
         long,
         num_args = 0..=1,
         default_missing_value = "127.0.0.1",
-        value_parser = parse_listen,
+        value_parser = listen::parse,
         value_name = "ADDR[:PORT]"
     )]
     pub listen: Option<SocketAddr>,
@@ -99,29 +100,6 @@ fn parse_disk_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The port that IANA has assigned to NBD.
-const NBD_PORT: u16 = 10809;
-
-/// Reads an address to listen on: `127.0.0.1`, `[::1]:10810`, `localhost`.
-fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    let wrong = || {
-        "give an IP address of this machine, with or without a port, such as 127.0.0.1:10809 or [::1]"
-            .to_owned()
-    };
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
-            (host, port.parse().map_err(|_| wrong())?)
-        }
-        _ => (text, NBD_PORT),
-    };
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let ip = match bare {
-        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        _ => bare.parse().map_err(|_| wrong())?,
-    };
-    Ok(SocketAddr::new(ip, port))
-}
-
 /// `weft attach`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -150,56 +128,4 @@ Examples:
 pub struct DetachArgs {
     /// Name of the array
     pub array: String,
-}
-
-/// `weft demo`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Needs no root, less than 2 GB of disk space and less than a minute. Everything happens in a \
-temporary folder, which is removed at the end.
-
-Examples:
-  weft demo
-  weft demo --keep --dir /var/tmp/weft-demo")]
-pub struct DemoArgs {
-    /// Keep the array's files at the end
-    #[arg(long)]
-    pub keep: bool,
-    /// Use this folder (must not exist yet) [default: a new temporary folder]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Store the files below this folder [default: /usr/share, or a similar folder]
-    #[arg(long, value_name = "DIR")]
-    pub tree: Option<PathBuf>,
-    /// Store at most this much
-    #[arg(long, value_parser = size::parse, default_value = "256M", value_name = "SIZE")]
-    pub limit: u64,
-    /// Change one byte of what is read back: the demo must notice
-    #[arg(long, hide = true)]
-    pub corrupt: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_listen;
-
-    #[test]
-    fn addresses_are_read_as_people_write_them() {
-        let cases = [
-            ("127.0.0.1", "127.0.0.1:10809"),
-            ("127.0.0.1:1", "127.0.0.1:1"),
-            ("0.0.0.0", "0.0.0.0:10809"),
-            ("localhost", "127.0.0.1:10809"),
-            ("localhost:7000", "127.0.0.1:7000"),
-            ("::1", "[::1]:10809"),
-            ("[::1]", "[::1]:10809"),
-            ("[::1]:7000", "[::1]:7000"),
-        ];
-        for (text, address) in cases {
-            assert_eq!(parse_listen(text).map(|a| a.to_string()), Ok(address.to_owned()), "{text}");
-        }
-        for text in ["", "here", "127.0.0.1:", "127.0.0.1:99999", "[::1", "1.2.3"] {
-            assert!(parse_listen(text).is_err(), "{text} was taken for an address");
-        }
-    }
 }

@@ -13,16 +13,16 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use weft_array::superblock::check_name;
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::output::{answer, outln};
+use weft_fuse::mount::Mount;
+use weft_fuse::session::FILE_NAME;
 
 use crate::block::attachment::Attachment;
 use crate::block::loop_device::LoopDevice;
 use crate::cli::{AttachArgs, DetachArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{Attached, Request};
-use crate::failure::{Failure, Outcome};
-use crate::fuse::mount::Mount;
-use crate::fuse::session::FILE_NAME;
-use crate::output::{answer, outln};
 use crate::runtime_dir::RuntimeDir;
 
 /// `weft attach`: prints the device.

@@ -9,15 +9,16 @@ use serde_json::json;
 use weft_array::create::{CreatePlan, PlannedRole, plan};
 use weft_array::superblock::check_name;
 use weft_array::{Consistency, CreateError, CreateOptions, create as write_array};
+use weft_cli::disks::{Opener, Place, absolute};
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::output::{answer, outln};
+use weft_cli::size;
+use weft_cli::thread;
 use weft_code::CodeSpec;
 use weft_disk::Disk;
 
 use crate::cli::{self, CreateArgs};
-use crate::failure::{Failure, Outcome};
-use crate::members::{NewFiles, Opener, Place, absolute, require, reserve};
-use crate::output::{answer, outln};
-use crate::size;
-use crate::thread;
+use crate::members::{NewFiles, require, reserve};
 
 /// `weft create`.
 pub fn create(args: &CreateArgs, json: bool) -> Outcome {

@@ -3,14 +3,14 @@
 use serde::Serialize;
 use serde_json::json;
 use weft_array::MemberReport;
+use weft_cli::disks::{Opener, absolute};
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::output::{answer, out};
+use weft_cli::thread;
 
 use crate::cli::ExamineArgs;
 use crate::device::Device;
-use crate::failure::{Failure, Outcome};
-use crate::members::{Opener, absolute};
-use crate::output::{answer, out};
 use crate::report;
-use crate::thread;
 
 /// A report, with the disk's hardware.
 #[derive(Serialize)]

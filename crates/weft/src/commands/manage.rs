@@ -5,6 +5,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use weft_array::{MemberState, RebuildPolicy};
+use weft_cli::disks::{Place, absolute};
+use weft_cli::failure::{ATTENTION, Failure, Outcome};
+use weft_cli::output::{self, outln};
+use weft_cli::size;
 
 use crate::cli::{
     AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
@@ -12,12 +16,9 @@ use crate::cli::{
 };
 use crate::control::client::Client;
 use crate::control::protocol::{NewDisk, Request, StartTarget};
-use crate::failure::{ATTENTION, Failure, Outcome};
-use crate::members::{Place, absolute, require};
-use crate::output::{self, outln};
+use crate::members::require;
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
-use crate::size;
 
 /// Prints what was done: a line for people, or the daemon's answer for programs.
 fn done(json: bool, line: &str, answer: &Value) -> Outcome {

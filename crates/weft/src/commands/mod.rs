@@ -5,8 +5,5 @@ pub mod attach;
 pub mod create;
 pub mod examine;
 pub mod manage;
-pub mod plan;
-pub mod simulate;
 pub mod status;
-pub mod trace;
 pub mod wipe;

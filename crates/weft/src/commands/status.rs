@@ -4,13 +4,13 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Instant;
 
 use weft_array::ArrayState;
+use weft_cli::failure::{ATTENTION, DATA_UNAVAILABLE, Failure, Outcome};
+use weft_cli::output::{Answer, answer, out};
 
 use crate::block::attachment::Attachment;
 use crate::cli::StatusArgs;
 use crate::control::client::Client;
 use crate::control::protocol::{BlockDevice, DeadDevice, ServedArray, Snapshot};
-use crate::failure::{ATTENTION, DATA_UNAVAILABLE, Failure, Outcome};
-use crate::output::{Answer, answer, out};
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
 

@@ -5,14 +5,14 @@
 
 use serde_json::json;
 use weft_array::{Contents, contents};
+use weft_cli::disks::{Opener, Place, absolute};
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::output::{answer, outln};
+use weft_cli::thread;
 
 use crate::cli::WipeArgs;
 use crate::control::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::members::{Opener, Place, absolute};
-use crate::output::{answer, outln};
 use crate::runtime_dir::RuntimeDir;
-use crate::thread;
 
 /// The result for a disk.
 struct Wiped {

@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::de::DeserializeOwned;
 use weft_array::superblock::check_name;
+use weft_cli::failure::{Failure, NO_DAEMON};
 
 use crate::control::protocol::{Answer, Envelope, Request, ServedArray, Snapshot, VERSION};
-use crate::failure::{Failure, NO_DAEMON};
 use crate::runtime_dir::RuntimeDir;
 
 /// The longest answer: far more than the status of as many arrays as a daemon can serve.

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
+use weft_cli::failure::Failure;
 use weft_disk::IoCounts;
 
 use crate::device::Device;
-use crate::failure::Failure;
 
 /// Version of the protocol.
 pub const VERSION: u32 = 1;

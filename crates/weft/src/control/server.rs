@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use weft_cli::failure::Failure;
 
 use crate::control::protocol::{Answer, Envelope, Request, VERSION};
 use crate::control::table::{Activity, Admission, CONNECTIONS_MAX, Connections, Place};
-use crate::failure::Failure;
 use crate::limited_log::LimitedLog;
 
 /// A longer request is refused.

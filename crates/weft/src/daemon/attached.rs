@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
+use weft_cli::disks::Opener;
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::output::log_line;
+use weft_fuse::session;
 
 use crate::daemon::log;
 use crate::daemon::served::Served;
-use crate::failure::{Failure, Outcome};
-use crate::fuse::session;
-use crate::members::Opener;
-use crate::output::log_line;
 
 /// Serves until the file system is unmounted.
 pub fn start(opener: &Opener, served: &Rc<Served>, channel: OwnedFd) -> Outcome {

@@ -27,6 +27,9 @@ use futures_util::future::join_all;
 use weft_array::assemble::decide;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, ArrayError, AssembleOptions, Found, Id};
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::output::log_line;
+use weft_cli::thread;
 use weft_disk::Disk;
 use weft_rt::{Nanos, SECOND};
 
@@ -35,9 +38,6 @@ use crate::control::protocol::{NotStarted, UnusedDisk};
 use crate::daemon::scan::{self, FoundArray, SCANNED_AGAIN, Scan, SearchPlace};
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, log, notify};
-use crate::failure::{Failure, Outcome};
-use crate::output::log_line;
-use crate::thread;
 
 /// Time between two scans during `--wait`.
 const SCAN_SOON: Nanos = SECOND / 2;

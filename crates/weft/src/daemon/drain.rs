@@ -7,12 +7,12 @@
 
 use std::rc::Rc;
 
+use weft_cli::failure::Outcome;
+use weft_cli::thread;
 use weft_rt::{MILLISECOND, Nanos};
 
 use crate::block::attachment::Attachment;
 use crate::daemon::{Daemon, log, notify};
-use crate::failure::Outcome;
-use crate::thread;
 
 const LOOK_EVERY: Nanos = 300 * MILLISECOND;
 

@@ -22,10 +22,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use weft_cli::failure::{Failure, INTERNAL_ERROR};
+use weft_cli::output::log_line;
 use weft_rt::Rt;
-
-use crate::failure::{Failure, INTERNAL_ERROR};
-use crate::output::log_line;
 
 thread_local! {
     /// What the panic hook last heard on this thread.

@@ -1,10 +1,10 @@
 //! The daemon's log: one line per fact, on standard error, where systemd and shells expect it.
 
 use weft_array::{Array, ArrayState, Event, MemberState};
+use weft_cli::output::log_line;
+use weft_cli::size;
 
-use crate::output::log_line;
 use crate::report::status::redundancy;
-use crate::size;
 
 /// Writes a line about an array.
 pub fn about(array: &str, text: &str) {

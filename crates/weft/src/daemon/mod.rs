@@ -33,6 +33,10 @@ use futures_util::future::join_all;
 use serde_json::json;
 use signal_hook::consts::signal::SIGHUP;
 use weft_array::Id;
+use weft_cli::disks::{OpenError, Opener};
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::listen;
+use weft_cli::output::{announce, announce_answer, log_line};
 use weft_disk::{Disk, QueueConfig, QueuedDisk};
 use weft_nbd::{Server, ServerConfig};
 use weft_rt::ring::RingConfig;
@@ -43,15 +47,11 @@ use crate::cli::ServeArgs;
 use crate::control::Connections;
 use crate::control::protocol::{Request, VanishedDisk};
 use crate::control::server::Call;
-use crate::failure::{Failure, Outcome};
-use crate::members::{OpenError, Opener};
-use crate::output::{announce, announce_answer, log_line};
 use crate::runtime_dir::RuntimeDir;
 use bring_up::Pending;
 use disks::Opened;
 use isolation::Isolation;
 use served::Served;
-pub use start::refuse_remote;
 
 /// Messages from the other threads to the engine's thread.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ struct Daemon {
 
 /// `weft serve`: returns when it has been stopped.
 pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
-    refuse_remote(args.listen, args.allow_remote)?;
+    listen::refuse_remote(args.listen, args.allow_remote)?;
     // Held until the process ends, which `weft stop` waits for.
     let _lock = dir.claim()?;
     dir.clear_sockets();
@@ -104,7 +104,7 @@ pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     // A hung disk keeps its places in the ring, so there are enough for a dozen of them.
     let usual = RingConfig::default();
     let disk_ops_max = usual.disk_ops_max.max(14 * (u32::from(args.disk_depth) + 8));
-    let (rt, ring) = crate::thread::start(RingConfig { disk_ops_max, ..usual })?;
+    let (rt, ring) = weft_cli::thread::start(RingConfig { disk_ops_max, ..usual })?;
     let disk_timeout = Nanos::try_from(args.disk_timeout.as_nanos()).unwrap_or(Nanos::MAX);
     let opener = Opener { disk_timeout, ..Opener::new(&rt, ring) };
     let (args, dir) = (args.clone(), dir.clone());
@@ -192,7 +192,7 @@ fn open_control(
 }
 
 fn listen_for_signals(messages: UnboundedSender<Message>) -> Outcome {
-    crate::thread::on_signals(move |signal, before| {
+    weft_cli::thread::on_signals(move |signal, before| {
         if before > 0 && signal != SIGHUP {
             // What was flushed is safe; the next start recovers the rest.
             log_line("second signal: ending at once, without stopping the arrays");

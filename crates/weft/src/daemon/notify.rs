@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::output::log_line;
+use weft_cli::output::log_line;
 
 /// How much longer systemd should wait for the current operation.
 const EXTENSION: Duration = Duration::from_secs(20);

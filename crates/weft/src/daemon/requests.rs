@@ -7,14 +7,14 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 use weft_array::superblock::{Role, ScrubMode, read_superblock};
 use weft_array::{ArrayError, MemberState, SlotStatus, contents};
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::size;
 use weft_disk::Disk;
 
 use crate::control::protocol::{Attached, NewDisk, PolicyChange, Request, ServedArray, Snapshot};
 use crate::control::server::Call;
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, attached, log};
-use crate::failure::{Failure, Outcome};
-use crate::size;
 
 fn refused(error: ArrayError) -> Failure {
     Failure::new(error.to_string())

@@ -12,10 +12,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use weft_array::superblock::{SlotState, disk_hint, read_superblock};
 use weft_array::{Id, Superblock, SuperblockError};
+use weft_cli::disks::{Opener, Place, absolute};
+use weft_cli::failure::Failure;
 
 use crate::control::protocol::UnusedDisk;
-use crate::failure::Failure;
-use crate::members::{Opener, Place, absolute};
 
 /// Smaller files in a folder are ignored: none can be a member.
 const MEMBER_BYTES_MIN: u64 = 64 << 10;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use futures_util::future::{Either, select};
 use weft_array::Array;
+use weft_cli::failure::{Failure, Outcome};
 use weft_disk::Volume;
 use weft_nbd::Export;
 use weft_rt::sync::Notify;
@@ -12,7 +13,6 @@ use weft_rt::sync::Notify;
 use crate::daemon::guarded::GuardedVolume;
 use crate::daemon::isolation::Isolation;
 use crate::daemon::log;
-use crate::failure::{Failure, Outcome};
 
 /// An array that is being served.
 pub struct Served {

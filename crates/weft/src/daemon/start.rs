@@ -1,30 +1,15 @@
 //! Prepares `weft serve`: its thread and its sockets.
 
-use std::net::SocketAddr;
-
+use weft_cli::failure::Failure;
+use weft_cli::output::log_line;
 use weft_nbd::Server;
 use weft_rt::{pin_to_cpu, usable_cpus};
 
 use crate::cli::ServeArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::log_line;
 use crate::runtime_dir::RuntimeDir;
 
 /// Longest path of a Unix socket, bytes (`sockaddr_un`, less the closing zero).
 const SOCKET_PATH_MAX: usize = 107;
-
-/// Refuses an address that other machines can reach, unless that was asked for explicitly.
-pub fn refuse_remote(listen: Option<SocketAddr>, allowed: bool) -> Outcome {
-    match listen {
-        Some(address) if !address.ip().is_loopback() && !allowed => {
-            Err(Failure::usage(format!(
-                "other machines can reach {address}, and weft's NBD has no authentication and no encryption"
-            ))
-            .hint("listen on 127.0.0.1 and use a tunnel, or add --allow-remote if you trust the network"))
-        }
-        _ => Ok(()),
-    }
-}
 
 /// Pins the engine's thread to the last processor it may use: most interrupts go to the first.
 pub fn pin_thread() {

@@ -12,12 +12,12 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::rc::Rc;
 
+use weft_cli::disks::Place;
+use weft_cli::thread;
 use weft_rt::{Nanos, SECOND};
 
 use crate::control::protocol::VanishedDisk;
 use crate::daemon::{Daemon, log};
-use crate::members::Place;
-use crate::thread;
 
 const LOOK_EVERY: Nanos = 3 * SECOND;
 

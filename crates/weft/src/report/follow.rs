@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use weft_array::{JobKind, MemberState, Status};
+use weft_cli::failure::Failure;
+use weft_cli::progress::Progress;
 
 use crate::control::client::Client;
-use crate::failure::Failure;
-use crate::report::progress::Progress;
 use crate::report::status;
 
 /// Time between two queries.

@@ -7,10 +7,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use weft_cli::size;
 use weft_disk::IoCounts;
 
 use crate::control::protocol::DiskStatus;
-use crate::size;
 
 /// The columns of numbers.
 const HEADS: [&str; 8] =

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use weft_array::MemberReport;
 use weft_array::examine::{CopyReport, LabelReport};
 use weft_array::superblock::{Role, SlotState};
+use weft_cli::size;
 
 use crate::device::Device;
-use crate::size;
 
 /// The report for a terminal.
 pub fn show(report: &MemberReport, device: &Device) -> String {

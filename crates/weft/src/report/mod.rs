@@ -3,6 +3,4 @@
 pub mod follow;
 pub mod io;
 pub mod member;
-pub mod progress;
 pub mod status;
-pub mod trace;

@@ -7,10 +7,10 @@ use weft_array::{
     ArrayState, ByteRange, JobKind, JobStatus, MemberState, RebuildOrder, RebuildPolicy,
     RebuildStatus, Status,
 };
+use weft_cli::{size, thread};
 
 use crate::control::protocol::{DeadDevice, NotStarted, ServedArray, Snapshot, UnusedDisk};
 use crate::report::io;
-use crate::{size, thread};
 
 /// Hot zones shown with --watch.
 const ZONES_SHOWN: usize = 5;

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use weft_array::Id;
+use weft_cli::disks::{Place, absolute};
+use weft_cli::failure::Failure;
 
 use crate::control::protocol::{NotStarted, StartTarget};
 use crate::daemon::Daemon;
 use crate::daemon::scan::{FoundMember, Scan};
 use crate::daemon::served::Served;
-use crate::failure::Failure;
-use crate::members::{Place, absolute};
 
 impl Daemon {
     /// `weft start`.

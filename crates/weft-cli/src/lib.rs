@@ -1,0 +1,20 @@
+//! What weft's commands have in common, whichever crate they live in: how they print, how they fail,
+//! how users write sizes and name disks.
+//!
+//! * [`failure`]: exit codes, and errors that say what to do next.
+//! * [`output`]: the only place that prints; the JSON envelope; [`output::run`] runs a command.
+//! * [`progress`]: progress bars.
+//! * [`size`], [`listen`], [`disks`]: sizes, rates, times, addresses and disks as users write them.
+//! * [`thread`]: the executor with its ring that a command runs on; signals.
+//! * [`owned_folder`]: folders that only one user can change.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+pub mod disks;
+pub mod failure;
+pub mod listen;
+pub mod output;
+pub mod owned_folder;
+pub mod progress;
+pub mod size;
+pub mod thread;

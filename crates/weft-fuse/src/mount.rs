@@ -1,0 +1,114 @@
+//! Mounts the FUSE file system: the part that needs root.
+//!
+//! Root creates a folder and mounts there, under a name that comes from the daemon and ultimately
+//! from a disk. So the name must be that of one folder, the folders below the base are created and
+//! opened one by one, by descriptor and without following links, in folders that only root can
+//! change ([`weft_cli::owned_folder`]), and the mount uses the descriptor.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{IFlags, Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::Uid;
+use weft_cli::failure::Failure;
+use weft_cli::owned_folder;
+
+/// A mounted FUSE file system; unmounted on drop unless kept.
+#[derive(Debug)]
+pub struct Mount {
+    /// The channel on which its requests arrive.
+    pub fuse: File,
+    mount_point: Option<PathBuf>,
+}
+
+impl Mount {
+    /// Creates `mount_point`, a folder called `name`, and mounts there; needs root.
+    ///
+    /// # Errors
+    /// If that fails at any step; nothing is left behind then.
+    pub fn new(name: &str, mount_point: &Path) -> Result<Self, Failure> {
+        let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
+        let flags = i32::try_from(flags.bits()).unwrap_or(0);
+        let opened =
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/fuse");
+        let fuse = opened.map_err(|e| {
+            Failure::new(format!("/dev/fuse: {e}")).hint(
+                "the kernel must support FUSE: try `modprobe fuse`, or use an NBD client instead",
+            )
+        })?;
+        let place = mount_point.display();
+        let failed = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
+        let folder = make_mount_point(name, mount_point)?;
+        // Even if a step fails, no program may write into the folder beneath, taking it for the
+        // array.
+        set_immutable(&folder, true);
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", fuse.as_raw_fd());
+        let options = std::ffi::CString::new(options).map_err(|e| failed(e.into()))?;
+        rustix::mount::mount(
+            format!("weft:{name}"),
+            format!("/proc/self/fd/{}", folder.as_raw_fd()),
+            "fuse.weft",
+            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+            Some(options.as_c_str()),
+        )
+        .map_err(|e| {
+            remove_mount_point(mount_point);
+            failed(e.into())
+        })?;
+        Ok(Self { fuse, mount_point: Some(mount_point.to_owned()) })
+    }
+
+    /// Keeps it.
+    pub fn keep(mut self) {
+        self.mount_point = None;
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(mount_point) = self.mount_point.take() {
+            let _ =
+                rustix::mount::unmount(&mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+            remove_mount_point(&mount_point);
+        }
+    }
+}
+
+/// Creates and opens `BASE/FOLDER/NAME`, each owned by root; the base must exist or be in `/run`.
+fn make_mount_point(name: &str, mount_point: &Path) -> Result<OwnedFd, Failure> {
+    let parent = mount_point.parent().filter(|_| mount_point.file_name() == Some(name.as_ref()));
+    let base = parent.and_then(Path::parent).zip(parent.and_then(Path::file_name));
+    let Some((base, last)) = base.and_then(|(base, last)| Some((base, last.to_str()?))) else {
+        return Err(Failure::new(format!("{} is not a mount point", mount_point.display())));
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(base)
+        .map_err(|e| Failure::new(format!("{}: {e}", base.display())))?;
+    let folder = owned_folder::open(base, Uid::ROOT)?;
+    let folder = owned_folder::make_below(&folder, last, &base.join(last), Uid::ROOT)?;
+    owned_folder::make_below(&folder, name, mount_point, Uid::ROOT)
+}
+
+/// Removes the folder that something was mounted on.
+pub fn remove_mount_point(mount_point: &Path) {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if let Ok(folder) = rustix::fs::open(mount_point, flags, Mode::empty()) {
+        set_immutable(&folder, false);
+    }
+    let _ = fs::remove_dir(mount_point);
+}
+
+/// A safeguard that some file systems lack (tmpfs before Linux 6.6); then it is skipped.
+fn set_immutable(folder: &OwnedFd, immutable: bool) {
+    let Ok(flags) = rustix::fs::ioctl_getflags(folder) else { return };
+    let mut wanted = flags;
+    wanted.set(IFlags::IMMUTABLE, immutable);
+    if wanted != flags {
+        let _ = rustix::fs::ioctl_setflags(folder, wanted);
+    }
+}

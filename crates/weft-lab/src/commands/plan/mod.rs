@@ -1,0 +1,250 @@
+//! `weft plan`: compares codes for some disks, as a table.
+
+mod args;
+
+use std::time::Duration;
+
+use weft_cli::disks::{Opener, Place};
+use weft_cli::failure::{FAILED, Failure, Outcome};
+use weft_cli::output::{answer, outln};
+use weft_cli::progress::Progress;
+use weft_cli::size;
+use weft_cli::thread;
+use weft_code::CodeSpec;
+
+use crate::plan::{Emphasis, HOURS_PER_YEAR, Plan, PlanError, PlanRequest, Row, plan as compare};
+pub use args::PlanArgs;
+
+/// `weft plan`.
+///
+/// # Errors
+/// If no code is left that meets the goals, or the arguments do not fit together.
+pub fn plan(args: &PlanArgs, json: bool) -> Outcome {
+    let codes = codes_of(&args.codes)?;
+    let request = request_of(args)?;
+    let mut progress = Progress::new("plan", 1, json);
+    let told = |done: usize, of: usize| {
+        progress.at(done as u64, of as u64, &format!("{done} of {of} codes"));
+    };
+    let plan = compare(&request, &codes, told).map_err(explain)?;
+    drop(progress);
+    if json {
+        answer(&plan)?;
+    } else {
+        show(&plan, args);
+    }
+    if plan.recommended.is_none() {
+        return Err(Failure::said(FAILED));
+    }
+    Ok(())
+}
+
+fn codes_of(given: &[String]) -> Result<Vec<CodeSpec>, Failure> {
+    let parse = |code: &String| {
+        code.parse().map_err(|e| {
+            Failure::usage(format!("--code: {e}"))
+                .hint("`weft create --help` lists the codes, for example raid6 or drc-g:4,2,1")
+        })
+    };
+    given.iter().map(parse).collect()
+}
+
+fn request_of(args: &PlanArgs) -> Result<PlanRequest, Failure> {
+    let (disks, size_bytes) = match (args.disks, args.size) {
+        (Some(disks), Some(size)) => (disks, size),
+        _ => (args.members.len(), smallest(&args.members)?),
+    };
+    let emphasis = match (args.read, args.write, args.most) {
+        (true, ..) => Emphasis::Read,
+        (_, true, _) => Emphasis::Write,
+        (.., true) => Emphasis::Capacity,
+        _ => Emphasis::Balanced,
+    };
+    Ok(PlanRequest {
+        disks,
+        size_bytes,
+        bandwidth_bytes_s: args.bandwidth,
+        rebuild_share: args.rebuild_share,
+        mttf_h: args.mttf,
+        survive: args.survive.unwrap_or(match disks {
+            0 | 1 => 0,
+            2..=4 => 1,
+            _ => 2,
+        }),
+        mttdl_years: args.mttdl.map(|hours| hours / HOURS_PER_YEAR),
+        capacity_bytes: args.capacity,
+        emphasis,
+        monte_carlo_cycles: args.monte_carlo,
+        seed: args.seed,
+    })
+}
+
+/// The size of the smallest member; nothing else is read.
+fn smallest(members: &[String]) -> Result<u64, Failure> {
+    let members = members.to_vec();
+    thread::run(move |opener: Opener| async move {
+        let mut least = u64::MAX;
+        for member in &members {
+            if let Place::Path(path) = Place::of(member)
+                && !path.exists()
+            {
+                return Err(Failure::new(format!("{member}: no such file or device"))
+                    .hint("check the name, or plan without disks: --disks 7 --size 4T"));
+            }
+            least = least.min(opener.open(member, true).await?.info().size_bytes);
+        }
+        Ok(least)
+    })
+}
+
+fn explain(error: PlanError) -> Failure {
+    match error {
+        PlanError::Request(problem) => Failure::usage(problem),
+        PlanError::Layout(error) => Failure::new(error.to_string())
+            .hint("without --code, `weft plan` compares the codes that fit these disks"),
+    }
+}
+
+/// The rows to show: the useful ones, or all.
+fn chosen<'a>(plan: &'a Plan, args: &PlanArgs) -> Vec<&'a Row> {
+    let everything = args.all || !args.codes.is_empty() || plan.recommended.is_none();
+    let wanted =
+        |row: &&Row| everything || row.best_in_something || Some(row.code) == plan.recommended;
+    plan.codes.iter().filter(wanted).collect()
+}
+
+fn show(plan: &Plan, args: &PlanArgs) {
+    let request = &plan.request;
+    outln!(
+        "{} disks of {}, {}, {:.0} % of it for a rebuild; MTTF of a disk {:.1e} hours",
+        request.disks,
+        size::show(request.size_bytes),
+        size::show_rate(request.bandwidth_bytes_s),
+        request.rebuild_share * 100.0,
+        request.mttf_h,
+    );
+    outln!("goals: {}\n", goals(request));
+    let rows = chosen(plan, args);
+    let mut table = vec![HEAD.map(str::to_owned).to_vec()];
+    table.extend(rows.iter().map(|row| line(row, plan.recommended == Some(row.code))));
+    print_table(&table);
+    outln!(
+        "\nsurvives: share of all sets of 1, 2, 3, 4 failed disks; degraded: read speed left with the \
+         worst disk\nlost; reads: bytes read per byte rebuilt; write: disk operations of a small \
+         write (reads+writes)"
+    );
+    if rows.iter().any(|row| row.survives.iter().any(|s| !s.exact)) {
+        outln!("~ estimated from a sample of the sets (seed {})", request.seed);
+    }
+    for row in rows.iter().filter(|row| !row.fits()) {
+        outln!("{} does not qualify: {}", row.code, row.misses.join(", "));
+    }
+    let hidden = plan.codes.len() - rows.len();
+    if hidden > 0 {
+        outln!(
+            "{hidden} more codes miss a goal, or another code beats them in every figure: see --all"
+        );
+    }
+    show_simulated(&rows);
+    match plan.recommended {
+        Some(code) => {
+            outln!("\nTake {code}: {}.", plan.reason);
+            outln!("  weft create NAME --code {code} MEMBER…");
+        }
+        None => outln!("\n{}.\nLower the goals, or add disks.", plan.reason),
+    }
+}
+
+const HEAD: [&str; 10] = [
+    "",
+    "code",
+    "stripe",
+    "usable",
+    "",
+    "survives %",
+    "degraded",
+    "rebuild",
+    "reads",
+    "write  MTTDL",
+];
+
+fn goals(request: &PlanRequest) -> String {
+    let mut goals = vec![format!("any {} may fail", request.survive)];
+    goals.extend(request.mttdl_years.map(|years| format!("MTTDL {years:.1e} years")));
+    goals.extend(request.capacity_bytes.map(|bytes| format!("{} usable", size::show(bytes))));
+    goals.push(
+        match request.emphasis {
+            Emphasis::Balanced => "no emphasis",
+            Emphasis::Read => "favour reads",
+            Emphasis::Write => "favour small writes",
+            Emphasis::Capacity => "favour capacity",
+        }
+        .into(),
+    );
+    goals.join(" · ")
+}
+
+fn line(row: &Row, recommended: bool) -> Vec<String> {
+    let survives = row.survives.iter().map(|s| {
+        // Never rounded up to 100 %.
+        let percent = (s.share() * 1000.0).floor() / 10.0;
+        let sampled = if s.exact { "" } else { "~" };
+        let shown = if percent == percent.trunc() || percent > 99.9 {
+            format!("{percent:.0}")
+        } else {
+            format!("{percent:.1}")
+        };
+        format!("{sampled}{shown}")
+    });
+    let rebuild = row.rebuild.map(|rebuild| Duration::from_secs_f64(rebuild.hours * 3600.0));
+    vec![
+        if recommended { "→" } else { "" }.into(),
+        row.code.to_string(),
+        row.picture.clone(),
+        size::show(row.capacity_bytes),
+        format!("{:.0} %", row.efficiency * 100.0),
+        survives.collect::<Vec<_>>().join(" "),
+        row.degraded.map_or_else(dash, |degraded| format!("{:.0} %", degraded.worst * 100.0)),
+        rebuild.map_or_else(dash, size::show_duration),
+        row.rebuild.map_or_else(dash, |rebuild| format!("{:.1}", rebuild.reads)),
+        format!("{:>5}  {:.1e} y", operations(row), row.mttdl_years),
+    ]
+}
+
+/// Shown where there is no figure.
+fn dash() -> String {
+    "–".into()
+}
+
+fn operations(row: &Row) -> String {
+    let whole = |n: f64| if n.fract() == 0.0 { format!("{n:.0}") } else { format!("{n:.1}") };
+    format!("{}+{}", whole(row.write.reads), whole(row.write.writes))
+}
+
+/// Prints columns, each as wide as its widest cell.
+fn print_table(table: &[Vec<String>]) {
+    let width =
+        |column: usize| table.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    for line in table {
+        let cells = line.iter().enumerate().map(|(column, cell)| {
+            let pad = " ".repeat(width(column) - cell.chars().count());
+            // Numbers to the right, names to the left.
+            if matches!(column, 3 | 4 | 6 | 7 | 8) { pad + cell } else { cell.clone() + &pad }
+        });
+        outln!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
+
+fn show_simulated(rows: &[&Row]) {
+    for row in rows {
+        if let Some(simulated) = row.simulated {
+            outln!(
+                "{}: MTTDL by simulation {:.2e} ± {:.0e} years (99 %), by the chain {:.2e}",
+                row.code,
+                simulated.mttdl_years,
+                2.58 * simulated.standard_error_years,
+                row.mttdl_years
+            );
+        }
+    }
+}
