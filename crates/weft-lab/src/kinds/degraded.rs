@@ -1,9 +1,10 @@
 //! Reads and writes with failed disks: every position, one and two failures, on modelled disks.
 
 use serde::Deserialize;
-use weft_code::{CodeSpec, sets};
+use weft_code::sets;
 use weft_model::DiskStats;
 
+use super::array::Array;
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
 use crate::lab::{Found, Lab, LabError, Repair};
@@ -32,16 +33,6 @@ pub struct Parameters {
 
 fn load_aware() -> Vec<Repair> {
     vec![Repair::LoadAware]
-}
-
-/// An array.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Array {
-    /// Its name in the paper.
-    pub(super) name: String,
-    pub(super) code: CodeSpec,
-    pub(super) disks: usize,
 }
 
 /// A load with its name.

@@ -1,6 +1,7 @@
 //! The kinds of experiments: each a program with parameters, which a file in `experiments/` sets.
 
 mod additional_reads;
+mod array;
 mod degraded;
 mod full_degraded;
 mod rebuild;

@@ -5,7 +5,6 @@
 //! readers as on the whole disk, only for a shorter time. The times are scaled up again.
 
 use serde::Deserialize;
-use weft_code::CodeSpec;
 use weft_rt::SECOND;
 
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
@@ -36,14 +35,12 @@ pub struct Parameters {
     arrays: Vec<Array>,
 }
 
-/// An array.
+type Array = super::array::Array<Bandwidths>;
+
+/// Recovery bandwidths of an array.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Array {
-    name: String,
-    code: CodeSpec,
-    disks: usize,
-    /// Recovery bandwidth for equal reliability, as the paper sets it, in MB/s.
+struct Bandwidths {
+    /// For equal reliability, as the paper sets it, in MB/s.
     paper_mb_s: u64,
     /// The same for the actual number of disks.
     right_mb_s: u64,
@@ -67,13 +64,17 @@ struct Variant {
 const VARIANTS: [Variant; 3] = [
     Variant {
         name: "the paper's bandwidths",
-        mb_s: |array| array.paper_mb_s,
+        mb_s: |array| array.more.paper_mb_s,
         repair: Repair::Fewest,
     },
-    Variant { name: "with the actual n", mb_s: |array| array.right_mb_s, repair: Repair::Fewest },
+    Variant {
+        name: "with the actual n",
+        mb_s: |array| array.more.right_mb_s,
+        repair: Repair::Fewest,
+    },
     Variant {
         name: "with the actual n, load-aware",
-        mb_s: |array| array.right_mb_s,
+        mb_s: |array| array.more.right_mb_s,
         repair: Repair::LoadAware,
     },
 ];
@@ -134,7 +135,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
 impl Parameters {
     fn measure(&self, cell: &Cell<'_>, bed: &Bed, lab: &Lab<'_>) -> Result<Outcome, String> {
         let setup = bed.setup(cell.array.code, cell.array.disks);
-        let slowest = self.arrays.iter().map(|a| a.paper_mb_s.min(a.right_mb_s)).min();
+        let slowest = self.arrays.iter().map(|a| a.more.paper_mb_s.min(a.more.right_mb_s)).min();
         let interval = bed.disk_bytes * SECOND / (slowest.unwrap_or(1) << 20) / INTERVALS;
         let ended = match cell.mb_s {
             None => Ended::After((self.requests / lab.options.divide).max(1)),

@@ -11,7 +11,6 @@
 use std::convert::Infallible;
 
 use serde::Deserialize;
-use weft_code::CodeSpec;
 use weft_rt::{Rt, Schedule, virtual_rt};
 use weft_trace::Record;
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Volumes};
@@ -40,13 +39,11 @@ pub struct Parameters {
     arrays: Vec<Array>,
 }
 
-/// An array.
+type Array = super::array::Array<Bandwidth>;
+
+/// How an array is rebuilt.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Array {
-    name: String,
-    code: CodeSpec,
-    disks: usize,
+struct Bandwidth {
     /// Recovery bandwidth, in MB/s.
     mb_s: u64,
 }
@@ -144,7 +141,7 @@ impl Parameters {
         };
         let part = records.len() / usize::try_from(lab.options.divide).unwrap_or(1);
         let records = records[..part.max(1)].to_vec();
-        let (repair, bytes_s) = (cell.repair, cell.array.mb_s << 20);
+        let (repair, bytes_s) = (cell.repair, cell.array.more.mb_s << 20);
         let rt = virtual_rt(Schedule::Fifo);
         rt.clone().block_on(async move {
             let array = ModelledArray::open(&rt, setup).await.map_err(|e| e.to_string())?;

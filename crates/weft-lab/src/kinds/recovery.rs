@@ -11,7 +11,6 @@
 
 use serde::Deserialize;
 use weft_array::RebuildPolicy;
-use weft_code::CodeSpec;
 use weft_model::Model;
 use weft_rt::{MILLISECOND, SECOND};
 use weft_trace::Record;
@@ -90,13 +89,11 @@ impl Parameter {
     }
 }
 
-/// An array and its rate limits.
+type Case = super::array::Array<Limits>;
+
+/// The unit of an array, and its rate limits.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    name: String,
-    code: CodeSpec,
-    disks: usize,
+struct Limits {
     unit_kib: u32,
     /// Limits of the rebuild's rate, in MD's unit of 1024 bytes per second.
     min_kib_s: u64,
@@ -195,15 +192,15 @@ impl Parameters {
         let bed = Bed {
             model,
             disk_bytes: self.disk_mb * 1_000_000 / lab.options.divide.clamp(1, 100),
-            unit_bytes: case.unit_kib << 10,
+            unit_bytes: case.more.unit_kib << 10,
             // Disks have numbers, and their seeds with them.
             seed: lab.options.seed + 1000 * cell.repeat,
         };
         Recovery {
             setup: bed.setup(case.code, case.disks),
             policy: cell.policy.clone(),
-            min_bytes_s: case.min_kib_s << 10,
-            max_bytes_s: case.max_kib_s.map(|max| max << 10),
+            min_bytes_s: case.more.min_kib_s << 10,
+            max_bytes_s: case.more.max_kib_s.map(|max| max << 10),
             rate_milli: self.traces[cell.trace].rate_milli,
             interval: self.interval_ms * MILLISECOND,
         }

@@ -6,7 +6,7 @@
 
 use serde::Deserialize;
 use weft_code::degraded::{p_edr, p_fdr, recovery_bandwidth_max, u_rp};
-use weft_code::{CodeSpec, Fleet, HOURS_PER_YEAR, Survival};
+use weft_code::{Fleet, HOURS_PER_YEAR, Survival};
 
 use crate::figure::{Panel, Point, Shape};
 use crate::lab::{Found, Lab, LabError};
@@ -38,14 +38,11 @@ pub struct Parameters {
     arrays: Vec<Array>,
 }
 
-/// An array.
+type Array = super::array::Array<Reads>;
+
+/// What an array costs its readers.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Array {
-    /// Its name in the paper.
-    name: String,
-    code: CodeSpec,
-    disks: usize,
+struct Reads {
     /// Additional reads with one disk failed.
     ar: f64,
     /// Average number of disks that hold data and thus serve reads.
@@ -91,7 +88,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let panels = vec![
         p.curves(&format!("with the paper's n = {}", p.paper_disks), &arrays, &implied),
         p.curves("with the actual disks, n = 6 and 7", &arrays, &actual),
-        both("MTTDL at the paper's recovery bandwidths", "years", &|a| a.paper_mb_s),
+        both("MTTDL at the paper's recovery bandwidths", "years", &|a| a.more.paper_mb_s),
         both("MTTDL at the most recovery bandwidth", "years", &|a| p.most_mb_s(a)),
         Panel::bars("recovery bandwidth for equal reliability", "code", "MB/s")
             .with(paper_n.clone(), by_array(&|r| p.needed_mb_s(r, implied(r.array))))
@@ -114,13 +111,13 @@ impl Parameters {
     }
 
     fn most_mb_s(&self, array: &Array) -> f64 {
-        recovery_bandwidth_max(array.ar, self.read_mb_s, self.write_mb_s)
+        recovery_bandwidth_max(array.more.ar, self.read_mb_s, self.write_mb_s)
     }
 
     /// Degraded reads while a recovery takes `mb_s`, relative to normal reads of the first array.
     fn speed(&self, array: &Array, mb_s: f64) -> f64 {
-        let bearing = array.bearing / self.arrays[0].bearing;
-        p_edr(p_fdr(array.ar), u_rp(mb_s, array.ar, self.read_mb_s)) * bearing
+        let bearing = array.more.bearing / self.arrays[0].more.bearing;
+        p_edr(p_fdr(array.more.ar), u_rp(mb_s, array.more.ar, self.read_mb_s)) * bearing
     }
 
     /// The lowest recovery bandwidth that reaches the goal.
