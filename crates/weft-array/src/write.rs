@@ -298,6 +298,8 @@ impl Inner {
             let progress = log.progress();
             let before = log.completed_below();
             Box::pin(self.flush_members()).await;
+            // If the flush broke the array, the log makes no more progress.
+            self.check_writable()?;
             if log.any_unflushed(stripe, lost) && log.completed_below() == before {
                 progress.await;
             }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use common::*;
 use weft_array::{Array, ArrayState};
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RamDisk, Volume, VolumeErrorKind};
-use weft_rt::{Buf, MILLISECOND, Rt};
+use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
 
 const MIB: u64 = 1 << 20;
 const UNIT: u64 = 16 << 10;
@@ -131,6 +131,28 @@ fn while_a_member_is_rebuilt_its_finished_part_costs_one_again() {
         bench.costs_are_true("after the rebuild").await;
         let volume: &dyn Volume = &bench.array;
         assert_eq!(volume.read_cost(0, bench.array.stripe_bytes()), Some(3));
+    });
+}
+
+#[test]
+fn a_broken_array_tells_what_can_still_be_read() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid5", 4).await;
+        for slot in [0, 2] {
+            bench.faults[slot].inject(Fault::Gone);
+            let all = Frozen::copy_from(&vec![7; bench.array.stripe_bytes() as usize]);
+            let written = Volume::write(&bench.array, 0, all, false).await;
+            assert_eq!(written.is_ok(), slot == 0);
+        }
+        assert_eq!(bench.array.status().state, ArrayState::Broken);
+        let volume: &dyn Volume = &bench.array;
+        let units = (0..4 * 3).map(|unit| (unit * UNIT, volume.read_cost(unit * UNIT, UNIT)));
+        let (there, lost): (Vec<_>, Vec<_>) = units.partition(|(_, cost)| cost.is_some());
+        assert!(!there.is_empty() && !lost.is_empty(), "{there:?} {lost:?}");
+        for (offset, cost) in there.into_iter().chain(lost) {
+            let result = volume.read(offset, Buf::new(UNIT as usize)).await.0;
+            assert_eq!(result.is_ok(), cost == Some(1), "{offset}: {result:?}");
+        }
     });
 }
 
