@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, AssembleOptions, Consistency, CreateOptions};
+use weft_array::{Array, AssembleOptions, CreateOptions};
 use weft_disk::Disk;
 use weft_rt::Rt;
 
-use crate::setup::{Policy, Setup};
+use crate::setup::Setup;
 
 /// An assembled array.
 #[derive(Debug, Clone)]
@@ -29,11 +29,7 @@ impl Engine {
             code: setup.code,
             algorithm: Some(setup.algorithm),
             unit_bytes: setup.unit_bytes,
-            consistency: match setup.policy {
-                Policy::Ppl => Consistency::Ppl,
-                Policy::Bitmap => Consistency::Bitmap,
-                Policy::None => Consistency::None,
-            },
+            consistency: setup.policy,
             region_bytes: setup.region_bytes,
             log_bytes: None,
             spares: setup.disks.len() - setup.slots,

@@ -15,12 +15,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use weft_array::Event;
+use weft_array::{Consistency, Event};
 use weft_code::UnitSet;
 
 use crate::engine::Engine;
 use crate::oracle::{Cut, Oracle, Tick};
-use crate::setup::{Map, Piece, Policy};
+use crate::setup::{Map, Piece};
 use crate::workload::ClientHarness;
 
 /// Lost slots, each with the instant from which writes took the loss into account.
@@ -53,7 +53,7 @@ impl Lost {
 
     /// Ends the promises that the last crashes end together with these losses. Returns the number
     /// of cells.
-    pub(crate) fn excuse(&self, oracle: &mut Oracle, map: &Map, policy: Policy) -> u64 {
+    pub(crate) fn excuse(&self, oracle: &mut Oracle, map: &Map, policy: Consistency) -> u64 {
         if self.0.is_empty() {
             return 0;
         }
@@ -79,12 +79,12 @@ impl Lost {
     fn excused_bytes(
         &self,
         map: &Map,
-        policy: Policy,
+        policy: Consistency,
         piece: &Piece,
         cut: Cut,
     ) -> Vec<std::ops::Range<u64>> {
         match policy {
-            Policy::Ppl => {
+            Consistency::Ppl => {
                 let counted_on =
                     self.0.get(&piece.slot).is_some_and(|lost_at| cut.began <= *lost_at);
                 if counted_on { vec![piece.bytes.clone()] } else { Vec::new() }
@@ -109,7 +109,7 @@ pub(crate) fn watch_losses(
             lost_at.borrow_mut().insert(slot, oracle.now());
             if map.is_mirror() {
                 // Only now is it certain that no read uses the lost copy any more.
-                Lost::now(UnitSet::one(slot)).excuse(oracle, &map, Policy::Bitmap);
+                Lost::now(UnitSet::one(slot)).excuse(oracle, &map, Consistency::Bitmap);
             }
         }
     };

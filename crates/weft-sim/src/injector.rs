@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use weft_array::{ArrayError, Event, MemberState, ScrubMode};
+use weft_array::{ArrayError, Consistency, Event, MemberState, ScrubMode};
 use weft_code::UnitSet;
 use weft_rt::{MILLISECOND, Nanos, Rng, Rt, SECOND};
 
@@ -15,7 +15,7 @@ use crate::factory::DiskFactory;
 use crate::member::Member;
 use crate::membership::{is_only_active, must_have_stopped, must_have_stopped_without};
 use crate::report::Report;
-use crate::setup::{Map, Policy, Setup};
+use crate::setup::{Map, Setup};
 use crate::slots::Slots;
 use crate::violation::ViolationKind;
 use crate::workload::ClientHarness;
@@ -244,7 +244,7 @@ impl FaultInjector {
     fn excuse(&self, now: UnitSet, incomplete: UnitSet) {
         let mut lost = Lost::now(now);
         match self.setup.policy {
-            Policy::Ppl => lost.long_ago(incomplete),
+            Consistency::Ppl => lost.long_ago(incomplete),
             _ => lost.extend(incomplete),
         }
         let oracle = &mut *self.harness.oracle.borrow_mut();

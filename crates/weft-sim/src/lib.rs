@@ -39,7 +39,7 @@ pub use disk::{Faults, Latency, Platter, SimDisk, Uniform};
 pub use oracle::Oracle;
 pub use report::{Failure, Options, Report, Scenario};
 pub use run::run;
-pub use setup::{DiskSetup, Policy, Setup, SetupFilter};
+pub use setup::{DiskSetup, Setup, SetupFilter};
 pub use simulate::{Outcome, Simulation, every_cut, shrink, simulate};
 pub use violation::{Violation, ViolationKind};
 pub use world::{Event, EventKind, World};

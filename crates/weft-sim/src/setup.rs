@@ -1,22 +1,12 @@
 //! Draws the array and the load of a run from the seed, and says which slot holds which byte.
 
+use weft_array::Consistency;
 use weft_code::{Code, CodeSpec, Copies, UnitSet};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
 use weft_rt::Rng;
 
 use crate::format::METADATA_BYTES;
 use crate::workload::Load;
-
-/// How the array makes itself consistent after a crash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    /// Partial parity log.
-    Ppl,
-    /// Dirty regions.
-    Bitmap,
-    /// No log and no bitmap: a full resync.
-    None,
-}
 
 /// A disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +33,7 @@ pub struct Setup {
     /// Bytes of a unit.
     pub unit_bytes: u32,
     /// Consistency policy.
-    pub policy: Policy,
+    pub policy: Consistency,
     /// Bytes of data per entry of the region map; `None`: the engine's default.
     pub region_bytes: Option<u64>,
     /// The disks: members, then spares.
@@ -119,7 +109,7 @@ pub struct SetupFilter {
     /// This code, on this number of slots.
     pub code: Option<(CodeSpec, usize)>,
     /// This consistency policy.
-    pub policy: Option<Policy>,
+    pub policy: Option<Consistency>,
     /// At most this many requests per client.
     pub requests_max: Option<u64>,
     /// Only codes with redundancy.
@@ -152,13 +142,13 @@ impl Setup {
         let parity = !code.is_mirror() && code != CodeSpec::Raid0;
         let drawn = rng.below(10);
         let policy = match filter.policy {
-            _ if code == CodeSpec::Raid0 => Policy::None,
-            Some(Policy::Ppl) if !parity => Policy::Bitmap,
+            _ if code == CodeSpec::Raid0 => Consistency::None,
+            Some(Consistency::Ppl) if !parity => Consistency::Bitmap,
             Some(policy) => policy,
             None => match drawn {
-                0..=5 if parity => Policy::Ppl,
-                0..=8 => Policy::Bitmap,
-                _ => Policy::None,
+                0..=5 if parity => Consistency::Ppl,
+                0..=8 => Consistency::Bitmap,
+                _ => Consistency::None,
             },
         };
         let stripes = rng.within(6, if unit_bytes > 16384 { 12 } else { 40 });

@@ -2,8 +2,9 @@
 //! enough to find a violation that this can cause, and the unchanged engine passes the same seeds
 //! on the same arrays.
 
+use weft_array::Consistency;
 use weft_code::CodeSpec;
-use weft_sim::{Canary, Options, Policy, run};
+use weft_sim::{Canary, Options, run};
 
 /// Seeds within which each canary must be caught.
 const SEEDS: u64 = 120;
@@ -13,8 +14,8 @@ fn options(canary: Canary) -> Options {
     let mut options = Options { lives_max: Some(3), ..Options::default() };
     options.filter.requests_max = Some(60);
     options.filter.policy = Some(match canary {
-        Canary::DirtyMark | Canary::Exclusion | Canary::Continue => Policy::Bitmap,
-        _ => Policy::Ppl,
+        Canary::DirtyMark | Canary::Exclusion | Canary::Continue => Consistency::Bitmap,
+        _ => Consistency::Ppl,
     });
     options.filter.code = Some(match canary {
         Canary::Continue => (CodeSpec::Raid1, 3),

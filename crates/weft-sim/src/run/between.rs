@@ -1,12 +1,13 @@
 //! Between two lives: the effects of the crash, the disks that are lost and returned, and the
 //! promises that end with that.
 
+use weft_array::Consistency;
 use weft_code::UnitSet;
 
 use super::state::Run;
 use crate::excuse::Lost;
 use crate::membership;
-use crate::setup::{Map, Policy};
+use crate::setup::Map;
 use crate::slots::Slots;
 
 impl Run {
@@ -144,7 +145,7 @@ impl Run {
         let Some(harness) = &self.harness else { return };
         let mut lost = Lost::now(absent);
         match self.setup.policy {
-            Policy::Ppl => {
+            Consistency::Ppl => {
                 lost.add(&slots.lost_at);
                 lost.long_ago(slots.incomplete());
             }

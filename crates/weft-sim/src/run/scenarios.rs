@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use weft_array::{MemberState, ScrubMode};
+use weft_array::{Consistency, MemberState, ScrubMode};
 use weft_code::UnitSet;
 use weft_disk::Volume;
 
@@ -15,7 +15,7 @@ use crate::excuse::Lost;
 use crate::format::FIRST_DATA;
 use crate::member::Member;
 use crate::oracle::Kind;
-use crate::setup::{Map, Policy};
+use crate::setup::Map;
 use crate::slots::Slots;
 use crate::violation::{Violation, ViolationKind};
 use crate::workload::ClientHarness;
@@ -132,7 +132,7 @@ impl Run {
         harness.errors_allowed.set(false);
         if let Some(map) = &self.map {
             let mut now = Lost::now(lost.difference(&before));
-            if self.setup.policy != Policy::Ppl {
+            if self.setup.policy != Consistency::Ppl {
                 now.extend(before);
             }
             let count = now.excuse(&mut harness.oracle.borrow_mut(), map, self.setup.policy);

@@ -14,13 +14,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use weft_array::Consistency;
 use weft_code::UnitSet;
 use weft_rt::Rng;
 
 use super::state::Run;
 use crate::membership::superblock_of;
 use crate::oracle::Oracle;
-use crate::setup::{Map, Policy};
+use crate::setup::Map;
 use crate::slots::Slots;
 
 /// The affected sectors of the data: per slot, byte ranges from the start of the data area.
@@ -41,7 +42,7 @@ impl Torn {
     }
 
     /// Ends the promises that end with these sectors. Returns the number of cells.
-    pub(crate) fn excuse(&self, oracle: &mut Oracle, map: &Map, policy: Policy) -> u64 {
+    pub(crate) fn excuse(&self, oracle: &mut Oracle, map: &Map, policy: Consistency) -> u64 {
         if self.0.is_empty() {
             return 0;
         }
@@ -57,7 +58,7 @@ impl Torn {
                     continue;
                 }
                 let exposed = match policy {
-                    Policy::Ppl => vec![piece.bytes.clone()],
+                    Consistency::Ppl => vec![piece.bytes.clone()],
                     _ => map.data_on(&piece, self.slots()),
                 };
                 for bytes in exposed {
