@@ -16,7 +16,7 @@ use weft_array::{Array, Consistency};
 use weft_bench::{Contestant, Load, MIB, Race, Row, Table, fill, make, rebuilt, run};
 use weft_disk::{Disk, FileDisk, FileOptions, QueueConfig, QueuedDisk};
 use weft_rt::ring::{self, Ring, RingConfig};
-use weft_rt::{Buf, Frozen, Rt};
+use weft_rt::{Buf, Frozen, Rng, Rt};
 use weft_testkit::Scratch;
 
 const TURN: Duration = Duration::from_millis(500);
@@ -104,14 +104,11 @@ impl Setup {
 /// Random 4 KiB reads per second straight from the members.
 fn bare_reads(files: &[File], member_bytes: u64, depth: usize) -> f64 {
     let start = Instant::now();
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut rng = Rng::new(1);
     let blocks = (member_bytes - DATA) >> 12;
     let (done, elapsed) = bare_ring::drive(files, 4096, depth, || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let file = usize::try_from(state >> 32).expect("fits") % files.len();
-        (start.elapsed() < TURN).then(|| (file, DATA + state % blocks * 4096, false))
+        let file = rng.index(files.len());
+        (start.elapsed() < TURN).then(|| (file, DATA + rng.below(blocks) * 4096, false))
     });
     float(done) / elapsed.as_secs_f64()
 }

@@ -1,12 +1,12 @@
 //! Closed loops: a fixed number of requests in flight, each followed by the next.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use weft_rt::Rt;
+use weft_rt::{Rng, Rt};
 
 use crate::CpuClock;
 
@@ -57,7 +57,7 @@ pub fn run<F: Future<Output = ()> + 'static>(
     load: Load,
     request: impl Fn(u64) -> F + 'static,
 ) -> Outcome {
-    let random = Rc::new(Cell::new(load.seed | 1));
+    let random = Rc::new(RefCell::new(Rng::new(load.seed)));
     let done = Rc::new(Cell::new(0u64));
     let request = Rc::new(request);
     let (begin, cpu) = (rt.now(), CpuClock::start());
@@ -67,7 +67,8 @@ pub fn run<F: Future<Output = ()> + 'static>(
             (rt.clone(), random.clone(), done.clone(), request.clone());
         rt.clone().spawn(async move {
             while rt.now() < deadline {
-                request(next(&random)).await;
+                let drawn = random.borrow_mut().next_u64();
+                request(drawn).await;
                 done.set(done.get() + 1);
             }
         })
@@ -76,14 +77,4 @@ pub fn run<F: Future<Output = ()> + 'static>(
     rt.block_on(async move { drop(join_all(workers).await) });
     let elapsed = Duration::from_nanos(rt.now() - begin);
     Outcome { requests: done.get(), elapsed, cpu: cpu.elapsed() }
-}
-
-/// Marsaglia's xorshift64*.
-fn next(state: &Cell<u64>) -> u64 {
-    let mut x = state.get();
-    x ^= x >> 12;
-    x ^= x << 25;
-    x ^= x >> 27;
-    state.set(x);
-    x.wrapping_mul(0x2545_f491_4f6c_dd1d)
 }

@@ -14,6 +14,8 @@
 //! Reliable Markovian Systems", Management Science 40(3), 1994). Lengths are means, given the
 //! events.
 
+use weft_random::SplitMix64;
+
 use crate::reliability::Fleet;
 use crate::units::UnitSet;
 
@@ -52,7 +54,7 @@ pub fn simulate(
     cycles: u64,
     seed: u64,
 ) -> Estimate {
-    let mut dice = Dice(seed);
+    let mut dice = Dice(SplitMix64::new(seed));
     let (mut n, mut length, mut loss) = (0.0, 0.0, 0.0);
     let (mut length2, mut loss2, mut both) = (0.0, 0.0, 0.0);
     for _ in 0..cycles {
@@ -101,16 +103,11 @@ fn one_cycle(fleet: &Fleet, survives: impl Fn(UnitSet) -> bool, dice: &mut Dice)
     }
 }
 
-/// Steele, Lea and Flood's SplitMix64.
-struct Dice(u64);
+struct Dice(SplitMix64);
 
 impl Dice {
     /// A number below `n`, at most 255.
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let high = (u128::from(z ^ z >> 31) * n as u128) >> 64;
-        usize::try_from(high).expect("below n")
+        usize::try_from(self.0.below(n as u64)).expect("below n")
     }
 }

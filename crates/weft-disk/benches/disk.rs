@@ -14,22 +14,16 @@ use std::time::{Duration, Instant};
 
 use weft_disk::{Class, Disk, FileDisk, FileOptions, IoMode, QueueConfig, QueuedDisk, RamDisk};
 use weft_rt::ring::{self, Fd, Ring, RingConfig};
-use weft_rt::{Buf, Rt};
+use weft_rt::{Buf, Rng, Rt};
 
 const BLOCK: usize = 4096;
 const FILE_BYTES: u64 = 512 << 20;
 const ROUND: Duration = Duration::from_millis(700);
 const ROUNDS: usize = 5;
 
-struct Rng(u64);
-
-impl Rng {
-    fn offset(&mut self, blocks: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % blocks * BLOCK as u64
-    }
+/// The offset of one of `blocks`.
+fn offset(rng: &mut Rng, blocks: u64) -> u64 {
+    rng.below(blocks) * BLOCK as u64
 }
 
 struct Temp(PathBuf);
@@ -65,10 +59,10 @@ fn bare_ring(path: &Path, depth: usize) -> f64 {
     let mut ring =
         IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(64).expect("a ring");
     let mut bufs: Vec<Buf> = (0..depth).map(|_| Buf::new(BLOCK)).collect();
-    let mut rng = Rng(0x9e37_79b9);
+    let mut rng = Rng::new(1);
     let mut next = |index: usize| {
         opcode::Read::new(types::Fd(file.as_raw_fd()), bufs[index].as_mut_ptr(), 4096)
-            .offset(rng.offset(FILE_BYTES / BLOCK as u64))
+            .offset(offset(&mut rng, FILE_BYTES / BLOCK as u64))
             .build()
             .user_data(index as u64)
     };
@@ -111,10 +105,10 @@ fn threads(path: &Path, depth: usize) -> f64 {
             .map(|worker| {
                 let file = &file;
                 scope.spawn(move || {
-                    let (mut buf, mut rng) = (Buf::new(BLOCK), Rng(worker as u64 + 77));
+                    let (mut buf, mut rng) = (Buf::new(BLOCK), Rng::new(worker as u64 + 77));
                     let mut done = 0;
                     while start.elapsed() < ROUND {
-                        let offset = rng.offset(FILE_BYTES / BLOCK as u64);
+                        let offset = offset(&mut rng, FILE_BYTES / BLOCK as u64);
                         file.read_exact_at(&mut buf, offset).expect("read");
                         done += 1;
                     }
@@ -138,10 +132,10 @@ where
         .map(|worker| {
             let request = request();
             rt.spawn(async move {
-                let (mut buf, mut rng) = (Buf::new(BLOCK), Rng(worker as u64 + 77));
+                let (mut buf, mut rng) = (Buf::new(BLOCK), Rng::new(worker as u64 + 77));
                 let mut done = 0u64;
                 loop {
-                    buf = request(rng.offset(blocks), buf).await;
+                    buf = request(offset(&mut rng, blocks), buf).await;
                     done += 1;
                     // Looking at the clock for every request would be a part of what is measured.
                     if done.is_multiple_of(64) && start.elapsed() >= ROUND {

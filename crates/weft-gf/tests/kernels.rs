@@ -80,7 +80,7 @@ fn says_which_kernels_were_run() {
 
 #[test]
 fn all_lengths_up_to_300() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for len in 0..=300 {
         for at_end in [false, true] {
             let srcs = units(&mut random, 8, len, at_end);
@@ -96,7 +96,7 @@ fn all_lengths_up_to_300() {
 
 #[test]
 fn all_numbers_of_sources_up_to_100() {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     let srcs = units(&mut random, 100, 333, true);
     let mut outs = [Fenced::new(333, true), Fenced::new(333, true)];
     for kernel in kernels() {
@@ -139,7 +139,7 @@ fn some_row(random: &mut Random, k: usize) -> Vec<u8> {
 
 #[test]
 fn rows_of_every_shape_at_random_places() {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let mut pool = random.bytes(1 << 20);
     for round in 0..400 {
         let (k, r) = (random.below(41), 1 + random.below(10));
@@ -175,7 +175,7 @@ fn rows_of_every_shape_at_random_places() {
 
 #[test]
 fn long_units_at_every_alignment() {
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     let pool = random.bytes(9 * 70_000);
     let (p_row, q_row) = ([1; 8], [1, 2, 4, 8, 16, 32, 64, 128]);
     for shift in 0..64 {
@@ -196,7 +196,7 @@ fn long_units_at_every_alignment() {
 
 #[test]
 fn units_long_enough_to_be_written_past_the_caches() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let len = (1 << 20) + 77;
     let srcs = units(&mut random, 3, len, false);
     let srcs = slices(&srcs);

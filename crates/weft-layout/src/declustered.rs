@@ -17,6 +17,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use weft_random::SplitMix64;
+
 use crate::{Layout, Place};
 
 const BASES: usize = 16;
@@ -137,12 +139,12 @@ fn bases(n: usize, w: usize, stripes: usize) -> Arc<[u8]> {
 /// The base permutations, one after the other.
 fn choose_bases(n: usize, w: usize, stripes: usize) -> Vec<u8> {
     let candidates = (WORK_MAX / (BASES * stripes * w * w)).clamp(1, CANDIDATES_MAX);
-    let mut random = SplitMix(0x7765_6674);
+    let mut random = SplitMix64::new(0x7765_6674);
     let mut shared = vec![0u64; n];
     let mut bases = Vec::with_capacity(BASES * n);
     for _ in 0..BASES {
         let tried = (0..candidates).map(|_| {
-            let base = random.permutation(n);
+            let base = permutation(&mut random, n);
             let counts = with_shared(&shared, &base, w, stripes);
             (counts.iter().map(|c| c * c).sum::<u64>(), counts, base)
         });
@@ -169,23 +171,11 @@ fn with_shared(shared: &[u64], base: &[u8], w: usize, stripes: usize) -> Vec<u64
     counts
 }
 
-/// Steele, Lea and Flood's generator; written out because its numbers end up on disk.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+/// Fisher and Yates's shuffle of 0..n. The numbers end up on disk.
+fn permutation(random: &mut SplitMix64, n: usize) -> Vec<u8> {
+    let mut items: Vec<u8> = (0u8..=254).take(n).collect();
+    for i in (1..n).rev() {
+        items.swap(i, index(random.next_u64() % (i as u64 + 1)));
     }
-
-    /// Fisher and Yates's shuffle of 0..n.
-    fn permutation(&mut self, n: usize) -> Vec<u8> {
-        let mut items: Vec<u8> = (0u8..=254).take(n).collect();
-        for i in (1..n).rev() {
-            items.swap(i, index(self.next() % (i as u64 + 1)));
-        }
-        items
-    }
+    items
 }

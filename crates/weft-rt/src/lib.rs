@@ -17,7 +17,6 @@ mod domain;
 mod executor;
 pub mod pool;
 pub mod ring;
-pub mod rng;
 mod schedule;
 mod sleep;
 pub mod sync;
@@ -29,10 +28,10 @@ pub use arena::BUF_ALIGN;
 pub use buf::{Buf, BufMemory, Frozen, ZEROS_BYTES_MAX};
 pub use cpu::{pin_to_cpu, usable_cpus};
 pub use executor::{Attached, Driver, Rt, Task};
-pub use rng::Rng;
 pub use schedule::Schedule;
 pub use sleep::Sleep;
 pub use virtual_time::{VirtualTime, virtual_rt};
+pub use weft_random::{self as rng, Rng};
 
 /// Time in nanoseconds since the driver's own zero (boot for the ring, 0 for the simulator).
 pub type Nanos = u64;

@@ -4,7 +4,7 @@
 //! *whose* data it found; all its words are mixed from (stream, number), so that no two sectors of
 //! any two streams agree, and neither do their sums.
 
-use crate::seed::mix;
+use weft_random::mix;
 
 /// The size of a pattern sector in bytes.
 pub const SECTOR: usize = 512;

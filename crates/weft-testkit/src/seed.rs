@@ -3,24 +3,23 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// A small deterministic generator (SplitMix64; Steele, Lea, Flood 2014): the same seed gives the
-/// same numbers on every machine and in every version of weft's tests.
+use weft_random::{SplitMix64, mix};
+
+/// A small deterministic generator: the same seed gives the same numbers on every machine and in
+/// every version of weft's tests.
 #[derive(Debug, Clone)]
-pub struct Rng {
-    state: u64,
-}
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// A generator that depends on nothing but `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { state: mix(seed) }
+        Self(SplitMix64::new(mix(seed)))
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        finish(self.state)
+        self.0.next_u64()
     }
 
     /// A number in `0..bound`.
@@ -29,9 +28,7 @@ impl Rng {
     /// If `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "no number is below 0");
-        // Lemire's multiplication; the bias is below 2^-32 for the bounds that tests use.
-        let product = u128::from(self.next_u64()) * u128::from(bound);
-        u64::try_from(product >> 64).expect("the high half has 64 bits")
+        self.0.below(bound)
     }
 
     /// An index into something of length `len`.
@@ -77,28 +74,9 @@ pub fn for_seeds(seeds: Range<u64>, test: impl Fn(&mut Rng)) {
     }
 }
 
-/// SplitMix64's step and finish: a bijection of 64 bits that leaves no visible pattern.
-pub(crate) fn mix(value: u64) -> u64 {
-    finish(value.wrapping_add(0x9e37_79b9_7f4a_7c15))
-}
-
-fn finish(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_those_of_splitmix64() {
-        // The published first outputs for the state 1234567.
-        let mut rng = Rng { state: 1_234_567 };
-        assert_eq!(rng.next_u64(), 6_457_827_717_110_365_317);
-        assert_eq!(rng.next_u64(), 3_203_168_211_198_807_973);
-    }
 
     #[test]
     fn below_stays_below_and_reaches_everything() {

@@ -4,16 +4,18 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use weft_gf::field;
+use weft_random::SplitMix64;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): enough for test data, and always the same.
-pub struct Random(pub u64);
+/// Test data, always the same.
+pub struct Random(SplitMix64);
 
 impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number in `0..n`.

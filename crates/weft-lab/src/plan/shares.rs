@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use weft_code::{Code, UnitSet, sets};
 use weft_layout::Layout;
-use weft_rt::rng::{GOLDEN, finish};
+use weft_rt::rng::SplitMix64;
 
 /// All sets are tried up to this number of sets times stripes.
 const WORK_MAX: u64 = 20_000_000;
@@ -90,8 +90,9 @@ impl<'a> Stripes<'a> {
         let survived = if exact {
             sets(self.slots, failures).filter(|set| self.survive(*set)).count() as u64
         } else {
-            let mut random = SplitMix(seed);
-            (0..SAMPLE).filter(|_| self.survive(random.set(self.slots, failures))).count() as u64
+            let mut random = SplitMix64::new(seed);
+            (0..SAMPLE).filter(|_| self.survive(draw(&mut random, self.slots, failures))).count()
+                as u64
         };
         let of = if exact { all } else { SAMPLE };
         Survived { failures, recoverable: survived, of, exact }
@@ -105,17 +106,10 @@ fn binomial(n: u64, size: u64) -> u64 {
     (0..size).fold(1, |c: u64, i| c.saturating_mul(n - i) / (i + 1))
 }
 
-/// Steele, Lea and Flood's SplitMix64.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn set(&mut self, slots: usize, size: usize) -> UnitSet {
-        let mut set = UnitSet::EMPTY;
-        while set.len() < size {
-            self.0 = self.0.wrapping_add(GOLDEN);
-            let slot = (u128::from(finish(self.0)) * slots as u128) >> 64;
-            set.insert(usize::try_from(slot).expect("below slots"));
-        }
-        set
+fn draw(random: &mut SplitMix64, slots: usize, size: usize) -> UnitSet {
+    let mut set = UnitSet::EMPTY;
+    while set.len() < size {
+        set.insert(usize::try_from(random.below(slots as u64)).expect("below slots"));
     }
+    set
 }

@@ -4,28 +4,25 @@
 //! which would make a seed's requests differ too. These use only additions, multiplications and
 //! divisions, which IEEE 754 defines exactly; their error is below 10⁻¹⁴.
 
-use weft_rt::rng::{GOLDEN, finish, mix};
+use weft_rt::rng::{SplitMix64, finish, mix};
 
-/// SplitMix64, as [`weft_rt::Rng`], with draws that are uniform for every bound.
+/// [`SplitMix64`], with the draws that requests need.
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
+pub(crate) struct Rng(SplitMix64);
 
 impl Rng {
     /// A generator of its own for each `purpose`, so that a change in one leaves the others alone.
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
-        Self(finish(seed ^ mix(purpose)))
+        Self(SplitMix64::new(finish(seed ^ mix(purpose))))
     }
 
     pub(crate) fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN);
-        finish(self.0)
+        self.0.next_u64()
     }
 
     /// A number below `bound`; 0 if that is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        // The high half of the product is uniform to within bound/2^64.
-        let wide = u128::from(self.next_u64()) * u128::from(bound);
-        u64::try_from(wide >> 64).unwrap_or(0)
+        self.0.below(bound)
     }
 
     /// True with a probability in millionths.

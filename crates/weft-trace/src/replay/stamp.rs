@@ -4,17 +4,16 @@
 //! the rest of the block is noise derived from these four. A block is right only if all of it is,
 //! so a torn, misplaced or stale block, and a block of another run, can be told apart and named.
 
+use weft_rt::rng::SplitMix64;
+
 /// Length of the stamp itself in bytes.
 const HEAD_BYTES: usize = 32;
 const MAGIC: u64 = 0x7765_6674_2073_7461;
 
 fn noise(seed: u64, block: u64, write: u64) -> impl Iterator<Item = u64> {
-    let mut state = seed ^ block.rotate_left(24) ^ write.rotate_left(48) ^ MAGIC;
-    std::iter::from_fn(move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        Some(z ^ z >> 32)
-    })
+    let state = seed ^ block.rotate_left(24) ^ write.rotate_left(48) ^ MAGIC;
+    let mut random = SplitMix64::new(state);
+    std::iter::repeat_with(move || random.next_u64())
 }
 
 /// Fills `data`, which begins at block `first`, as write number `write` of the run `seed`.

@@ -1,5 +1,10 @@
-//! Random numbers from a seed. Everything random in a simulated run is drawn from generators forked
-//! from the run's seed, so that the seed reproduces the run.
+//! Pseudo-random numbers from a seed, the same on every machine. Layouts, figures and simulated
+//! runs depend on them, so the streams never change.
+//!
+//! * [`SplitMix64`]: the generator as published, for what must give the same numbers forever.
+//! * [`Rng`]: for scenarios, with forks. Everything random in a simulated run is drawn from
+//!   generators forked from the run's seed, so that the seed reproduces the run.
+#![forbid(unsafe_code)]
 
 /// The increment of SplitMix64: 2^64 divided by the golden ratio.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -18,8 +23,31 @@ pub const fn finish(z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014): small,
-/// fast, and good enough for drawing scenarios.
+/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+#[derive(Debug, Clone)]
+pub struct SplitMix64(u64);
+
+impl SplitMix64 {
+    /// The generator in this state.
+    pub const fn new(state: u64) -> Self {
+        Self(state)
+    }
+
+    /// 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        finish(self.0)
+    }
+
+    /// A number below `bound` (0 if that is 0), uniform to within bound/2^64.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // The high half of the product.
+        let wide = u128::from(self.next_u64()) * u128::from(bound);
+        u64::try_from(wide >> 64).unwrap_or(0)
+    }
+}
+
+/// A generator for scenarios: small, fast, and good enough for drawing them.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -69,5 +97,26 @@ impl Rng {
     /// If `items` is empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_splitmix64() {
+        // The published first outputs for the state 1234567.
+        let mut random = SplitMix64::new(1_234_567);
+        assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
+        assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn streams_stay_as_they_are() {
+        let mut rng = Rng::new(7);
+        let mut fork = rng.fork(3);
+        let drawn = [rng.next_u64(), rng.below(1000), fork.next_u64(), fork.below(1000)];
+        assert_eq!(drawn, [11_984_929_618_412_882_174, 827, 16_470_043_704_850_122_041, 741]);
     }
 }
