@@ -70,7 +70,11 @@ use serde::Serialize;
 use weft_disk::{Bytes, DiskInfo};
 
 use crate::consistency::Consistency;
-use crate::superblock::{LeftMeta, Predecessor, Role, SlotState, Superblock, SuperblockError};
+use crate::lane::LaneSet;
+use crate::slot::{Slot, SlotEvent};
+use crate::superblock::{
+    LeftMeta, Predecessor, Role, SlotState, SpareMeta, Superblock, SuperblockError,
+};
 use crate::uuid::Id;
 
 /// A disk and its superblock.
@@ -469,30 +473,27 @@ impl Assembly {
         let active: Vec<usize> = self.newest.active_slots().collect();
         let present = active.iter().filter(|slot| self.slots[**slot].is_some()).count();
         for (slot, meta) in self.superblock.slots.iter_mut().enumerate() {
-            let hint = |index: usize| crate::superblock::disk_hint(&found[index].disk.name);
-            let Some(index) = self.slots[slot] else {
-                if meta.state != SlotState::Missing {
-                    self.lost.push(slot);
-                    meta.state = SlotState::Missing;
-                }
-                // Its replacement continues as that of a lost member.
-                if let (Some(replacement), Some(index)) =
-                    (meta.replacement.take(), self.replacements[slot].take())
-                {
-                    meta.member_id = Some(replacement.member_id);
-                    meta.state = SlotState::Rebuilding { lane: replacement.lane };
-                    meta.disk_hint = hint(index);
-                    self.slots[slot] = Some(index);
-                }
-                continue;
+            let disk = |member_id: Id, index: usize| {
+                let disk_hint = crate::superblock::disk_hint(&found[index].disk.name);
+                SpareMeta { member_id, disk_hint }
             };
-            meta.disk_hint = hint(index);
-            match self.replacements[slot] {
-                Some(index) => {
-                    meta.replacement.iter_mut().for_each(|r| r.disk_hint = hint(index));
-                }
-                None => meta.replacement = None,
+            let mut now = Slot::of(meta);
+            let mut happens = |event| now.after(event).inspect(|after| now = *after).is_some();
+            if self.replacements[slot].is_none() {
+                happens(SlotEvent::SecondLost);
             }
+            if self.slots[slot].is_none() && happens(SlotEvent::MemberLost) {
+                self.lost.push(slot);
+                // Its replacement continues as that of a lost member.
+                if let Some(index) = self.replacements[slot].take() {
+                    self.slots[slot] = Some(index);
+                    meta.member_id = meta.replacement.as_ref().map(|second| second.member_id);
+                }
+            }
+            let second = meta.replacement.as_ref().map(|second| second.member_id);
+            let member = meta.member_id.zip(self.slots[slot]).map(|(id, index)| disk(id, index));
+            let second = second.zip(self.replacements[slot]).map(|(id, index)| disk(id, index));
+            now.write_to(meta, member, second);
         }
         let gone: Vec<usize> = (0..self.slots.len())
             .filter(|slot| self.superblock.slots[*slot].state != SlotState::Active)
@@ -528,16 +529,18 @@ impl Assembly {
         let mut lost = self.lost.clone();
         lost.sort_by_key(|slot| self.newest.slots[*slot].state == SlotState::Active);
         for slot in lost {
+            let lanes = self.superblock.slots.iter().flat_map(|meta| Slot::of(meta).lanes());
             let lane = match self.newest.slots[slot].state {
                 SlotState::Rebuilding { lane } => Some(lane),
-                _ => self.superblock.lanes().first_free(),
+                _ => lanes.collect::<LaneSet>().first_free(),
             };
+            let Some(lane) = lane else { continue };
+            // A crash in the middle of a change may leave a member one behind.
+            let seq = self.newest.seq.saturating_sub(1);
+            let left = LeftMeta { lane, seq, log_epoch: self.newest.log_epoch, absent: true };
             let meta = &mut self.superblock.slots[slot];
-            if meta.state == SlotState::Missing {
-                // A crash in the middle of a change may leave a member one behind.
-                let seq = self.newest.seq.saturating_sub(1);
-                let log_epoch = self.newest.log_epoch;
-                meta.left = lane.map(|lane| LeftMeta { lane, seq, log_epoch, absent: true });
+            if let Some(now) = Slot::of(meta).after(SlotEvent::Remember(left)) {
+                now.write_to(meta, None, None);
             }
         }
     }

@@ -26,6 +26,10 @@
 //! md has the same rule (`MD_SB_CHANGE_PENDING`: writes wait until the superblock records that the
 //! disk is faulty).
 //!
+//! **One door.** The slots of the superblock change only through `Members::apply`, the rest of it
+//! through [`Inner::change`], which returns when the change is in effect. What need not be durable at
+//! once (`Members::edit`) goes along with the next change.
+//!
 //! **The commit** is one task. It runs while there are changes that are not in effect,
 //! independently of the requests that made them. Each round writes the current superblock to all
 //! remaining members. A member that fails to take it is excluded, which is one more change. A round
@@ -65,7 +69,8 @@ use crate::create::zero_data;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::members::{Refusal, Spare};
-use crate::superblock::{SlotState, SuperblockError, write_superblock};
+use crate::slot::Slot;
+use crate::superblock::{SlotState, Superblock, SuperblockError, write_superblock};
 
 /// How long a command waits for earlier changes to take effect.
 const COMMAND_PATIENCE: Nanos = 5 * SECOND;
@@ -85,6 +90,20 @@ impl Inner {
             return Ok(());
         }
         Box::pin(self.in_effect(changes.membership())).await
+    }
+
+    /// Changes the array's metadata. Returns when the change is in effect: durable on every member
+    /// that the superblock lists.
+    ///
+    /// # Errors
+    /// If the array broke before that.
+    pub async fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Superblock) -> T,
+    ) -> Result<T, ArrayError> {
+        let result = self.members.edit(change);
+        let number = self.members.changes.note();
+        self.in_effect(number).await.map(|()| result)
     }
 
     /// Makes the current metadata durable on all members. Returns when it is, or when the array is
@@ -183,7 +202,7 @@ impl Inner {
             if spare.is_untouched() || !self.zeroed.get() {
                 return Some(spare);
             }
-            let superblock = self.members.superblock.borrow().clone();
+            let superblock = self.members.superblock().clone();
             match zero_data(&*spare.disk, &superblock).await {
                 Ok(()) => return Some(spare),
                 Err(error) => self.spare_failed(&spare, error.to_string()).await,
@@ -287,7 +306,7 @@ impl Inner {
     fn take_out(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
         let name = disk.info().name.clone();
         let cause = cause.to_owned();
-        if self.members.holds(slot, disk) && self.members.copying(slot).is_none() {
+        if self.members.holds(slot, disk) {
             // If it was just swapped in for another disk, the swap is undone if that is still
             // possible.
             self.members.unswap_in(slot);
@@ -330,23 +349,25 @@ impl Inner {
 
     /// Empties a slot in memory, or gives it to the replacement of its member.
     pub fn empty_slot(&self, slot: usize) {
-        if self.members.promote(slot) {
-            return;
+        let was = self.members.slot(slot);
+        if matches!(was, Slot::Copying { .. }) {
+            return self.members.lose(slot);
         }
-        if let Some(staged) = self.members.second_disk(slot)
-            && let Some((spare, Some(lane))) = self.members.take_second(slot, &staged)
+        if let Slot::ReplacementStaged { lane } = was
+            && let Some(staged) = self.members.second_disk(slot)
+            && let Some((spare, _)) = self.members.take_second(slot, &staged)
         {
             self.map.end_lane(lane);
             self.members.spares.push(spare.touched());
         }
-        if let SlotState::Rebuilding { lane } = self.members.state(slot) {
+        if let SlotState::Rebuilding { lane } = was.holds() {
             self.map.end_lane(lane);
         }
-        self.remember_member(slot);
         if let Some(log) = &self.log {
             log.forget_ring(slot);
         }
-        self.members.set_missing(slot);
+        self.members.lose(slot);
+        self.remember_member(slot, was);
     }
 
     /// Stops the array from taking writes.

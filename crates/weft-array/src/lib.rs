@@ -38,6 +38,7 @@ mod remove;
 mod resolve;
 mod room;
 mod salvage;
+mod slot;
 mod space;
 mod status;
 pub mod superblock;

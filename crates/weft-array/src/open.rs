@@ -236,7 +236,7 @@ impl Inner {
         }
         let mut unread = Vec::new();
         if assembly.needs_recovery {
-            let superblock = self.members.superblock.borrow().clone();
+            let superblock = self.members.superblock().clone();
             // A member and its replacement may hold different halves of a write in progress at the
             // crash; the member's contents count.
             let lanes = superblock.slots.iter().filter_map(|slot| slot.replacement.as_ref());
@@ -258,10 +258,11 @@ impl Inner {
 
     /// Makes the next superblock that of a new run, which has not replayed the log of `unreplayed`.
     fn begin_run(&self, nonce: u64, unreplayed: Option<u64>) {
-        let mut superblock = self.members.superblock.borrow_mut();
-        superblock.clean = false;
-        superblock.log_epoch = nonce;
-        superblock.unreplayed = unreplayed;
+        self.members.edit(|superblock| {
+            superblock.clean = false;
+            superblock.log_epoch = nonce;
+            superblock.unreplayed = unreplayed;
+        });
     }
 
     /// Makes the newest superblock that of this run before anything else relies on it: see the head
@@ -330,11 +331,10 @@ impl Inner {
             // before its first write.
             self.zeroed.set(false);
             self.map.set_zero_first(true);
-            self.members.superblock.borrow_mut().members_zeroed = false;
-            self.commit_members().await;
+            self.change(|superblock| superblock.members_zeroed = false).await?;
         }
-        let id = self.members.superblock.borrow_mut().new_member_id();
-        let superblock = self.members.superblock.borrow().clone();
+        let id = self.members.edit(Superblock::new_member_id);
+        let superblock = self.members.superblock().clone();
         // It may be a former member, which the array would take back after a crash.
         erase_label(&*disk).await?;
         prepare_member(&*disk, &superblock).await?;
@@ -362,8 +362,7 @@ impl Inner {
         }
         self.map.clean_all(self).await?;
         // Regions that await a resync are recorded in the map; the stop is clean all the same.
-        self.members.superblock.borrow_mut().clean = true;
-        self.commit_members().await;
+        self.change(|superblock| superblock.clean = true).await?;
         self.spares_updated().await;
         self.check_whole()
     }

@@ -17,7 +17,7 @@ const DURABLE: WriteOpts = WriteOpts { class: Class::User, fua: true };
 impl Array {
     /// The identity of the array, and of every disk that it uses: members, replacements, spares.
     pub fn identities(&self) -> (Id, Vec<Id>) {
-        let superblock = self.0.members.superblock.borrow();
+        let superblock = self.0.members.superblock();
         let slots = superblock.slots.iter().filter(|slot| slot.state != SlotState::Missing);
         let members = slots.flat_map(|slot| {
             let replacement = slot.replacement.as_ref().map(|replacement| replacement.member_id);
@@ -54,18 +54,13 @@ impl Array {
     /// If the slot is not missing, or the array takes no writes.
     pub async fn forget(&self, slot: usize) -> Result<(), ArrayError> {
         self.0.check_writable()?;
-        {
-            let mut superblock = self.0.members.superblock.borrow_mut();
-            let meta = superblock.slots.get_mut(slot);
-            let missing = meta.filter(|meta| meta.state == SlotState::Missing);
-            let Some(meta) = missing else {
-                return Err(ArrayError::Refused(format!("slot {slot} is not missing")));
-            };
-            meta.member_id = None;
-            meta.disk_hint.clear();
-            if let Some(left) = meta.left.take() {
-                self.0.map.end_absence(left.lane);
-            }
+        let members = &self.0.members;
+        let left = (slot < members.len()).then(|| members.slot(slot).left()).flatten();
+        if slot >= members.len() || !members.forget(slot) {
+            return Err(ArrayError::Refused(format!("slot {slot} is not missing")));
+        }
+        if let Some(left) = left {
+            self.0.map.end_absence(left.lane);
         }
         self.0.commit_members().await;
         self.0.check_writable()

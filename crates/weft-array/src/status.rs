@@ -133,6 +133,16 @@ pub enum MemberState {
     Rebuilding,
 }
 
+impl From<SlotState> for MemberState {
+    fn from(state: SlotState) -> Self {
+        match state {
+            SlotState::Active => Self::Active,
+            SlotState::Missing => Self::Missing,
+            SlotState::Rebuilding { .. } => Self::Rebuilding,
+        }
+    }
+}
+
 impl fmt::Display for MemberState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -177,7 +187,7 @@ impl Status {
 
 impl Inner {
     pub(crate) fn status(&self) -> Status {
-        let superblock = self.members.superblock.borrow();
+        let superblock = self.members.superblock();
         let broken = self.broken.borrow().clone();
         let margin = self.redundancy_remaining();
         let lossy = broken.is_some() || margin.is_none();
@@ -218,19 +228,16 @@ impl Inner {
     }
 
     fn slot_status(&self, slot: usize) -> SlotStatus {
-        let state = self.members.state(slot);
         let (read_errors, repaired) = self.members.error_counts(slot);
         let (disk, wants_room_bytes) = (self.members.name(slot), self.waiting_bytes(slot));
-        let copying = self.members.copying(slot);
-        let replacement =
-            copying.and_then(|_| Some(self.members.second_disk(slot)?.info().name.clone()));
-        let (state, stale_regions) = match state {
-            SlotState::Active if self.broken_slots.get().contains(slot) => (MemberState::Failed, 0),
-            SlotState::Active => {
-                (MemberState::Active, copying.map_or(0, |lane| self.map.stale_count(lane)))
+        let failed = self.broken_slots.get().contains(slot);
+        let replacement = self.members.copying(slot).and_then(|_| self.members.second_disk(slot));
+        let (state, stale_regions) = match self.members.state(slot) {
+            SlotState::Active if failed => (MemberState::Failed, 0),
+            state => {
+                let lane = self.members.slot(slot).filling();
+                (state.into(), lane.map_or(0, |lane| self.map.stale_count(lane)))
             }
-            SlotState::Missing => (MemberState::Missing, 0),
-            SlotState::Rebuilding { lane } => (MemberState::Rebuilding, self.map.stale_count(lane)),
         };
         SlotStatus {
             slot,
@@ -239,7 +246,7 @@ impl Inner {
             read_errors,
             repaired,
             stale_regions,
-            replacement,
+            replacement: replacement.map(|disk| disk.info().name.clone()),
             wants_room_bytes,
         }
     }

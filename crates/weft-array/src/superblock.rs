@@ -31,7 +31,7 @@ use weft_layout::Algorithm;
 
 use crate::area::Area;
 use crate::consistency::Consistency;
-use crate::lane::{Lane, LaneSet};
+use crate::lane::Lane;
 use crate::rebuild_policy::RebuildPolicy;
 use crate::uuid::Id;
 
@@ -96,7 +96,7 @@ pub struct SlotMeta {
 
 /// A former member that may come back with its data: it lacks the regions with bit `lane` in the
 /// region map, and no others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftMeta {
     /// Bit number in the region map.
@@ -314,19 +314,6 @@ impl Superblock {
         let id = self.array_id.member(self.log_epoch, self.members_made);
         self.members_made += 1;
         id
-    }
-
-    /// The lanes of the region map that it assigns.
-    pub(crate) fn lanes(&self) -> LaneSet {
-        let of = |slot: &SlotMeta| {
-            let rebuilding = match slot.state {
-                SlotState::Rebuilding { lane } => Some(lane),
-                SlotState::Active | SlotState::Missing => None,
-            };
-            let replacement = slot.replacement.as_ref().map(|replacement| replacement.lane);
-            [rebuilding, replacement, slot.left.as_ref().map(|left| left.lane)]
-        };
-        self.slots.iter().flat_map(of).flatten().collect()
     }
 
     /// Whether the former member of a missing slot was absent at an assembly, and did not fail.

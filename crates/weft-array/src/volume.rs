@@ -231,7 +231,7 @@ impl Array {
     /// its member was absent when the array was assembled rather than failed.
     #[must_use]
     pub fn slot_left_by(&self, own: &Superblock) -> Option<(usize, bool)> {
-        let superblock = self.0.members.superblock.borrow();
+        let superblock = self.0.members.superblock();
         let slot = crate::assemble::may_return(&superblock, own)?;
         Some((slot, superblock.was_absent(slot)))
     }
@@ -325,8 +325,8 @@ impl Array {
         self.0.jobs.rebuild.set_policy(policy);
         self.0.jobs.changed();
         if self.0.check_writable().is_ok() {
-            self.0.members.superblock.borrow_mut().rebuild = kept;
-            self.0.commit_members().await;
+            // If the array breaks, its metadata stays as it was; the policy holds all the same.
+            let _ = self.0.change(|superblock| superblock.rebuild = kept).await;
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ impl Inner {
         // In one poll: regions written so far are stale on the new disk, and regions first written
         // later go to both.
         self.members.forget_left(lane);
-        self.members.stage_replacement(slot, spare, lane);
+        self.members.join(slot, spare, lane);
         if let Err(cause) = self.map.start_lane(self, lane).await {
             if self.members.take_second(slot, &disk).is_some() {
                 self.map.end_lane(lane);
@@ -100,10 +100,9 @@ impl Inner {
             log.begin_ring(self, slot).await;
         }
         self.map.lane_joined(lane);
-        let is_second =
-            || self.members.second_disk(slot).is_some_and(|held| Rc::ptr_eq(&held, &disk));
+        let is_second = || self.members.is_second(slot, &disk);
         if is_second() {
-            self.members.publish_replacement(slot);
+            self.members.publish(slot);
             self.commit_members().await;
         }
         self.check_writable()?;
@@ -126,7 +125,7 @@ impl Inner {
             self.jobs.stalled.set(true);
             return;
         }
-        self.members.swap(slot);
+        self.members.filled(slot, lane);
         self.commit_members().await;
         let done = self.members.second_disk(slot).is_none();
         if done && self.members.state(slot) == SlotState::Active && self.check_writable().is_ok() {

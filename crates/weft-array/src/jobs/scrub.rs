@@ -27,7 +27,7 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::maintenance::throttle::UsersFirst;
 use crate::maintenance::{Mismatch, Progress, ScrubReport};
-use crate::superblock::{LastScrub, ScrubMode, ScrubProgress};
+use crate::superblock::{LastScrub, ScrubMode, ScrubProgress, Superblock};
 
 /// Interval at which the scrub's position is made durable.
 const NOTE_PERIOD: Nanos = 30 * SECOND;
@@ -74,7 +74,7 @@ impl Inner {
 
     /// Continues the scrub that was running when the array was last stopped, or crashed.
     pub(super) fn resume_scrub(self: &Rc<Self>) {
-        let from = self.members.superblock.borrow().scrub;
+        let from = self.members.superblock().scrub;
         if let Some(from) = from {
             self.jobs.scrub.begin(from, self.rt.now());
             let array = self.clone();
@@ -85,7 +85,7 @@ impl Inner {
     /// Runs a scrub that was begun.
     async fn scrub_from(&self, from: ScrubProgress) -> ScrubReport {
         let state = &self.jobs.scrub;
-        self.note_scrub(Some(from)).await;
+        self.note_scrub(Some(from), None).await;
         let next_stripe = self.scrub_stripes(from).await;
         let complete = next_stripe >= self.geometry.stripes;
         let ended = self.clock.unix_s(self.rt.now());
@@ -93,11 +93,11 @@ impl Inner {
             // The stop that ends it makes this durable; otherwise the next run continues a little
             // further back.
             let progress = self.scrub_progress(from.mode, next_stripe);
-            self.members.superblock.borrow_mut().scrub = progress;
+            self.members.edit(|superblock| superblock.scrub = progress);
             return state.end(false, ended);
         }
         let report = state.report().expect("made when it began");
-        self.members.superblock.borrow_mut().last_scrub = Some(LastScrub {
+        let last = LastScrub {
             ended_unix_s: ended,
             mode: from.mode,
             complete,
@@ -105,8 +105,8 @@ impl Inner {
             mismatches: report.mismatches,
             repaired: report.repaired,
             unreadable: report.unreadable,
-        });
-        self.note_scrub(None).await;
+        };
+        self.note_scrub(None, Some(last)).await;
         let report = state.end(complete, ended);
         let (mismatches, repaired) = (report.mismatches, report.repaired);
         self.events.emit(Event::ScrubFinished { mismatches, repaired });
@@ -126,7 +126,7 @@ impl Inner {
 
     /// The running scrub, or the last one.
     pub(crate) fn scrub_report(&self) -> Option<ScrubReport> {
-        let last = || self.members.superblock.borrow().last_scrub.map(ScrubReport::from);
+        let last = || self.members.superblock().last_scrub.map(ScrubReport::from);
         self.jobs.scrub.report().or_else(last)
     }
 
@@ -162,15 +162,17 @@ impl Inner {
         from
     }
 
-    /// Makes the scrub's position durable.
-    async fn note_scrub(&self, progress: Option<ScrubProgress>) {
-        let before = {
-            let mut superblock = self.members.superblock.borrow_mut();
-            std::mem::replace(&mut superblock.scrub, progress)
-        };
-        if before != progress {
-            self.commit_members().await;
+    /// Makes the scrub's position durable, or its result.
+    async fn note_scrub(&self, progress: Option<ScrubProgress>, last: Option<LastScrub>) {
+        if self.members.superblock().scrub == progress {
+            return;
         }
+        let note = |superblock: &mut Superblock| {
+            superblock.scrub = progress;
+            superblock.last_scrub = last.or(superblock.last_scrub);
+        };
+        // If the array breaks, its metadata stays as it was.
+        let _ = self.change(note).await;
     }
 
     /// Returns the first stripe that was not compared.
@@ -188,7 +190,7 @@ impl Inner {
             if in_flight.is_empty() && !ending {
                 // Nothing is in flight: all stripes before this one are done.
                 if self.rt.now() >= note_at {
-                    self.note_scrub(self.scrub_progress(from.mode, next)).await;
+                    self.note_scrub(self.scrub_progress(from.mode, next), None).await;
                     note_at = self.rt.now() + NOTE_PERIOD;
                 }
                 if self.jobs.paused.get() {

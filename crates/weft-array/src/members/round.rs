@@ -6,11 +6,9 @@ use futures_util::future::join_all;
 use weft_disk::Disk;
 use weft_rt::sync::Permit;
 
-use super::Members;
+use super::{Members, Spare};
 use crate::assemble::{majorities_meet, may_take_effect};
-use crate::superblock::{
-    Predecessor, Role, SlotState, Superblock, SuperblockError, write_superblock,
-};
+use crate::superblock::{Predecessor, Role, Superblock, SuperblockError, write_superblock};
 use crate::uuid::Id;
 
 /// A member that failed to take a superblock.
@@ -89,7 +87,7 @@ impl Members {
         let of_round = Predecessor { seq, active };
         *self.writing.borrow_mut() = Some(of_round.clone());
         let mut refusals = self.catch_up(&superblock).await;
-        refusals.extend(self.write_to_all(&superblock).await);
+        refusals.extend(write_to(self.named(), &superblock).await);
         *self.writing.borrow_mut() = None;
         let without_effect = if refusals.is_empty() {
             *self.in_effect.borrow_mut() = of_round;
@@ -111,11 +109,9 @@ impl Members {
         let Some(last) = self.without_effect.borrow().clone() else { return Vec::new() };
         let listed = last.active_members();
         let active = next.active_members();
-        let members = self.disks().into_iter().filter_map(|(slot, disk)| {
-            let id = next.slots[slot].member_id.filter(|id| active.contains(id))?;
-            (!listed.contains(&id)).then_some((slot, disk, id))
-        });
-        write_to(members.collect(), &last).await
+        let mut again = self.named();
+        again.retain(|(_, member)| active.contains(&member.id) && !listed.contains(&member.id));
+        write_to(again, &last).await
     }
 
     fn next_superblock(&self) -> Superblock {
@@ -130,8 +126,7 @@ impl Members {
     }
 
     /// Writes `newest`, which still lists members that were not found, as the superblock of a new
-    /// run. Returns what was written, the members in slots that have it, and those that failed to
-    /// take it.
+    /// run. Returns what was written, the members that have it, and those that failed to take it.
     pub async fn affirm(
         &self,
         newest: Superblock,
@@ -145,40 +140,22 @@ impl Members {
             Superblock { seq, clean, log_epoch, unreplayed, ..newest }
         };
         superblock.note_features();
-        let failed = self.write_to_all(&superblock).await;
-        let mut holders = self.disks();
-        holders.retain(|(_, disk)| failed.iter().all(|(_, other, _)| !Rc::ptr_eq(disk, other)));
-        let slots = &self.superblock.borrow().slots;
-        let ids = holders.into_iter().filter_map(|(slot, _)| slots[slot].member_id);
-        (superblock, ids.collect(), failed)
-    }
-
-    /// Writes a superblock to every member that it names.
-    async fn write_to_all(&self, superblock: &Superblock) -> Vec<Refusal> {
-        let now = self.superblock.borrow().clone();
-        let members = self.disks().into_iter().filter_map(|(slot, disk)| {
-            // A staged disk that is not published yet is not a member.
-            let meta = Some(&now.slots[slot]).filter(|meta| meta.state != SlotState::Missing)?;
-            Some((slot, disk, meta.member_id?))
-        });
-        let replacements = now.slots.iter().enumerate().filter_map(|(slot, meta)| {
-            Some((slot, self.second_disk(slot)?, meta.replacement.as_ref()?.member_id))
-        });
-        let members: Vec<_> = members
-            .chain(replacements)
-            .filter(|(_, _, id)| superblock.role_of(*id) != Role::None)
-            .collect();
-        write_to(members, superblock).await
+        let mut members = self.named();
+        members.retain(|(_, member)| superblock.role_of(member.id) != Role::None);
+        let failed = write_to(members.clone(), &superblock).await;
+        members.retain(|(_, has)| failed.iter().all(|(_, not, _)| !Rc::ptr_eq(&has.disk, not)));
+        let holders = members.into_iter().map(|(_, member)| member.id);
+        (superblock, holders.collect(), failed)
     }
 }
 
-/// Writes a superblock to the given members (slot, disk, identity).
-async fn write_to(
-    members: Vec<(usize, Rc<dyn Disk>, Id)>,
-    superblock: &Superblock,
-) -> Vec<Refusal> {
-    let writes = members.iter().map(|(_, disk, id)| write_superblock(&**disk, superblock, *id));
-    let results = join_all(writes).await;
+/// Writes a superblock to the given members. Returns those that failed to take it.
+async fn write_to(members: Vec<(usize, Spare)>, superblock: &Superblock) -> Vec<Refusal> {
+    let write = |member: &Spare| {
+        let (disk, id) = (member.disk.clone(), member.id);
+        async move { write_superblock(&*disk, superblock, id).await }
+    };
+    let results = join_all(members.iter().map(|(_, member)| write(member))).await;
     let failed = members.into_iter().zip(results);
-    failed.filter_map(|((slot, disk, _), result)| Some((slot, disk, result.err()?))).collect()
+    failed.filter_map(|((slot, member), result)| Some((slot, member.disk, result.err()?))).collect()
 }

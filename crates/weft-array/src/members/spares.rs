@@ -49,7 +49,7 @@ impl Spare {
         self.untouched
     }
 
-    fn meta(&self) -> SpareMeta {
+    pub fn meta(&self) -> SpareMeta {
         SpareMeta { member_id: self.id, disk_hint: disk_hint(&self.disk.info().name) }
     }
 }

@@ -11,7 +11,8 @@ use crate::array::Inner;
 use crate::events::Event;
 use crate::lane::Lane;
 use crate::maintenance::{HotZone, RebuildStatus};
-use crate::superblock::{LastRebuild, SlotState};
+use crate::slot::Slot;
+use crate::superblock::LastRebuild;
 
 /// Most regions whose marks are cleared together. After a crash these are rebuilt again, like the
 /// partly rebuilt ones.
@@ -56,8 +57,8 @@ impl Inner {
             if whole && self.members.copying(*slot) == Some(*lane) {
                 self.finish_replacement(*slot, *lane).await;
             }
-            if whole && self.members.state(*slot) == (SlotState::Rebuilding { lane: *lane }) {
-                self.members.set_active(*slot);
+            if whole && self.members.slot(*slot) == (Slot::Rebuilding { lane: *lane }) {
+                self.members.filled(*slot, *lane);
                 self.map.end_lane(*lane);
                 self.commit_members().await;
                 self.note_rebuild_ended();
@@ -76,10 +77,9 @@ impl Inner {
             let started = self.jobs.rebuild.counts.get().started_ns.unwrap_or(self.clock.assembled);
             // Becomes durable with the next change of the superblock, at the latest at a clean
             // stop.
-            self.members.superblock.borrow_mut().last_rebuild = Some(LastRebuild {
-                ended_unix_s: self.clock.unix_s(now),
-                took_s: (now - started) / SECOND,
-            });
+            let ended_unix_s = self.clock.unix_s(now);
+            let last = LastRebuild { ended_unix_s, took_s: (now - started) / SECOND };
+            self.members.edit(|superblock| superblock.last_rebuild = Some(last));
             self.jobs.rebuild.monitor.borrow_mut().clear();
         }
     }

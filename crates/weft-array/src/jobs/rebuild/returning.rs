@@ -21,30 +21,31 @@ use crate::consistency::Consistency;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::members::Spare;
-use crate::superblock::{SlotState, read_superblock};
+use crate::slot::Slot;
+use crate::superblock::{LeftMeta, read_superblock};
 
 impl Inner {
-    /// The member of `slot` leaves now. Remembers it if the map can tell what it will miss: under
-    /// policy `none` the map keeps no dirty regions.
-    pub(crate) fn remember_member(&self, slot: usize) {
-        if self.members.superblock.borrow().consistency == Consistency::None {
+    /// The member of `slot` has just left; the slot `was` in that state before. Remembers it if the
+    /// map can tell what it will miss: under policy `none` the map keeps no dirty regions.
+    pub(crate) fn remember_member(&self, slot: usize, was: Slot) {
+        if self.members.superblock().consistency == Consistency::None {
             return;
         }
-        let state = self.members.state(slot);
-        let known = self.members.lane_in_superblock(slot);
-        match (state, known) {
-            (SlotState::Active, _) => {
+        match was {
+            Slot::Active | Slot::ReplacementStaged { .. } => {
                 if let Some(lane) = self.members.unused_lane() {
                     self.map.start_absence(lane);
                     self.members.remember(slot, lane);
                 }
             }
-            (SlotState::Rebuilding { lane }, Some(known)) if lane == known => {
+            Slot::Staged { lane, left } if left.is_none_or(|left| left.lane != lane) => {
+                // A spare that no superblock names yet.
+            }
+            Slot::Rebuilding { lane } | Slot::Staged { lane, .. } => {
                 self.map.resume_absence(lane);
                 self.members.remember(slot, lane);
             }
-            // A spare that no superblock names yet.
-            (SlotState::Rebuilding { .. } | SlotState::Missing, _) => {}
+            Slot::Missing | Slot::Left(_) | Slot::Copying { .. } | Slot::Swapped { .. } => {}
         }
     }
 
@@ -55,16 +56,13 @@ impl Inner {
     /// If it no longer fits the array.
     pub(crate) async fn take_back(&self, disk: &Rc<dyn Disk>) -> Result<Option<usize>, ArrayError> {
         let Some(own) = read_superblock(&**disk).await.ok().flatten() else { return Ok(None) };
-        let left = may_return(&self.members.superblock.borrow(), &own);
+        let left = may_return(&self.members.superblock(), &own);
         let (Some(slot), id) = (left, own.self_id) else { return Ok(None) };
         self.check_fits(&**disk)?;
         // Records that had a sibling in the member's ring are retired, and the ring says so from
         // its new start.
         self.retire_all().await;
-        let lane = match self.members.left(slot) {
-            Some(left) if self.members.state(slot) == SlotState::Missing => left.lane,
-            _ => return Ok(None),
-        };
+        let Slot::Left(LeftMeta { lane, .. }) = self.members.slot(slot) else { return Ok(None) };
         let (name, stale_regions) = (disk.info().name.clone(), self.map.stale_count(lane));
         let spare = Spare::new(id, disk.clone());
         let joined = self.join(slot, lane, spare, Joining::Back).await;

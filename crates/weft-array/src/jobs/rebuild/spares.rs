@@ -63,7 +63,7 @@ impl Inner {
         if let Some(log) = &self.log {
             log.renew_ring(slot);
         }
-        self.members.stage_rebuilding(slot, spare.disk.clone(), lane);
+        self.members.join(slot, spare.clone(), lane);
         let joined = match how {
             Joining::New => self.map.start_lane(self, lane).await,
             Joining::Back => self.map.rejoin_lane(self, lane).await,
@@ -71,7 +71,9 @@ impl Inner {
         if let Err(cause) = joined {
             let job = format!("rebuild of slot {slot}");
             self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
-            self.empty_slot(slot);
+            if self.members.holds(slot, &spare.disk) {
+                self.empty_slot(slot);
+            }
             if how == Joining::New {
                 self.members.spares.push(spare.touched());
             }
@@ -85,10 +87,10 @@ impl Inner {
         if !self.members.holds(slot, &spare.disk) {
             return false;
         }
-        if let Some(left) = self.members.left(slot) {
+        if let Some(left) = self.members.slot(slot).left() {
             self.map.end_absence(left.lane);
         }
-        self.members.publish_rebuilding(slot, &spare);
+        self.members.publish(slot);
         self.commit_members().await;
         self.jobs.rebuild.counts.started(self.rt.now());
         self.events.emit(Event::RebuildStarted { slot, disk });
