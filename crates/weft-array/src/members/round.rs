@@ -83,11 +83,13 @@ impl Members {
     pub async fn commit(&self, _turn: Permit) -> Round {
         let change = self.changes.made();
         let superblock = Rc::new(self.next_superblock());
+        // Those that it lists, and not those that a change lists which is made meanwhile.
+        let listed = self.named();
         let (seq, active) = (superblock.seq, superblock.active_members());
         let of_round = Predecessor { seq, active };
         *self.writing.borrow_mut() = Some(of_round.clone());
         let mut refusals = self.catch_up(&superblock).await;
-        refusals.extend(write_to(self.named(), &superblock).await);
+        refusals.extend(write_to(listed, &superblock).await);
         *self.writing.borrow_mut() = None;
         let without_effect = if refusals.is_empty() {
             *self.in_effect.borrow_mut() = of_round;
