@@ -27,8 +27,9 @@
 //! disk is faulty).
 //!
 //! **One door.** The slots of the superblock change only through `Members::apply`, the rest of it
-//! through [`Inner::change`], which returns when the change is in effect. What need not be durable at
-//! once (`Members::edit`) goes along with the next change.
+//! through [`Inner::change`], which returns when the change is in effect. A position up to which a
+//! job has written something is published after a flush ([`Inner::change_after_flush`]). What need
+//! not be durable at once (`Members::edit`) goes along with the next change.
 //!
 //! **The commit** is one task. It runs while there are changes that are not in effect,
 //! independently of the requests that made them. Each round writes the current superblock to all
@@ -104,6 +105,16 @@ impl Inner {
         let result = self.members.edit(change);
         let number = self.members.changes.note();
         self.in_effect(number).await.map(|()| result)
+    }
+
+    /// As [`Inner::change`], for a position up to which something was written: that is durable
+    /// before the superblock says so.
+    pub async fn change_after_flush<T>(
+        &self,
+        change: impl FnOnce(&mut Superblock) -> T,
+    ) -> Result<T, ArrayError> {
+        self.flush_members().await;
+        self.change(change).await
     }
 
     /// Makes the current metadata durable on all members. Returns when it is, or when the array is

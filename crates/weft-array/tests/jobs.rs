@@ -202,14 +202,35 @@ fn a_crash_in_the_middle_of_a_rebuild_then_a_discard_brings_nothing_back() {
     });
 }
 
-/// The same disks after a crash that keeps everything written.
-fn crashed(rt: &Rt, bench: &Bench) -> Vec<Rc<TestDisk>> {
+/// The same disks after a crash.
+fn crashed(rt: &Rt, bench: &Bench, leave: Leave) -> Vec<Rc<TestDisk>> {
     let power = Power::new();
     let reopen = |(n, disk): (usize, &Rc<TestDisk>)| {
-        let cells = disk.cells.borrow().after_cut(Leave::All);
+        let cells = disk.cells.borrow().after_cut(leave);
         TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, cells)
     };
     bench.disks.iter().enumerate().map(reopen).collect()
+}
+
+#[test]
+fn what_a_scrub_corrected_is_durable_before_its_result() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid5", 3).await;
+        write(&bench.array, 0, &vec![1; bench.array.size_bytes() as usize]).await;
+        // Nothing is dirty any more, so that no resync corrects it.
+        bench.array.stop().await.expect("stopped");
+        let array = assemble(&rt, &members(&bench.disks)).await;
+        bench.rot(1, 0);
+        let report = array.scrub(ScrubMode::Repair).await.expect("scrubbed");
+        assert_eq!(report.repaired, 1);
+        let disks = crashed(&rt, &bench, Leave::Nothing);
+        let array = assemble(&rt, &members(&disks)).await;
+        assert_eq!(array.status().scrub.expect("the result stays").repaired, 1);
+        assert_eq!(array.status().regions.resync, 0);
+        let again = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+        assert_eq!(again.mismatches, 0);
+        array.stop().await.expect("stopped");
+    });
 }
 
 #[test]
@@ -230,7 +251,7 @@ fn a_scrub_resumes_near_where_a_stop_or_a_crash_left_it() {
             let before = bench.array.status().scrub.expect("a scrub runs");
             assert!(before.running && before.mismatches == 1, "{before:?}");
             let disks = if crash {
-                crashed(&rt, &bench)
+                crashed(&rt, &bench, Leave::All)
             } else {
                 bench.array.stop().await.expect("stopped");
                 bench.disks.clone()

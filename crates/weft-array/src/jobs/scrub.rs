@@ -162,7 +162,7 @@ impl Inner {
         from
     }
 
-    /// Makes the scrub's position durable, or its result.
+    /// Makes the scrub's position durable, or its result: the corrections before it first.
     async fn note_scrub(&self, progress: Option<ScrubProgress>, last: Option<LastScrub>) {
         if self.members.superblock().scrub == progress {
             return;
@@ -171,8 +171,12 @@ impl Inner {
             superblock.scrub = progress;
             superblock.last_scrub = last.or(superblock.last_scrub);
         };
+        let mode = progress.map(|progress| progress.mode).or_else(|| last.map(|last| last.mode));
         // If the array breaks, its metadata stays as it was.
-        let _ = self.change(note).await;
+        let _ = match mode {
+            Some(ScrubMode::Repair) => self.change_after_flush(note).await,
+            Some(ScrubMode::Check) | None => self.change(note).await,
+        };
     }
 
     /// Returns the first stripe that was not compared.
