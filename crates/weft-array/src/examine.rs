@@ -92,13 +92,7 @@ struct RoleReport {
 fn in_words<S: Serializer>(role: &Option<Role>, serializer: S) -> Result<S::Ok, S::Error> {
     let report = role.map(|role| {
         let (kind, slot, state) = match role {
-            Role::Slot(slot, SlotState::Active) => ("slot", Some(slot), Some(MemberState::Active)),
-            Role::Slot(slot, SlotState::Missing) => {
-                ("slot", Some(slot), Some(MemberState::Missing))
-            }
-            Role::Slot(slot, SlotState::Rebuilding { .. }) => {
-                ("slot", Some(slot), Some(MemberState::Rebuilding))
-            }
+            Role::Slot(slot, state) => ("slot", Some(slot), Some(state.into())),
             Role::Replacement(slot) => ("replacement", Some(slot), None),
             Role::Spare => ("spare", None, None),
             Role::None => ("former-member", None, None),
@@ -118,12 +112,11 @@ fn in_plain_words<S: Serializer>(
     let area = superblock.area.in_bytes(serde_json::value::Serializer);
     fields["area"] = area.map_err(S::Error::custom)?;
     for (slot, meta) in superblock.slots.iter().enumerate() {
-        let (state, lane) = match meta.state {
-            SlotState::Active => (MemberState::Active, None),
-            SlotState::Missing => (MemberState::Missing, None),
-            SlotState::Rebuilding { lane } => (MemberState::Rebuilding, Some(lane)),
+        let lane = match meta.state {
+            SlotState::Active | SlotState::Missing => None,
+            SlotState::Rebuilding { lane } => Some(lane),
         };
-        fields["slots"][slot]["state"] = json!(state);
+        fields["slots"][slot]["state"] = json!(MemberState::from(meta.state));
         fields["slots"][slot]["lane"] = json!(lane);
     }
     fields.serialize(serializer)

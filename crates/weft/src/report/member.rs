@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use weft_array::MemberReport;
 use weft_array::examine::{CopyReport, LabelReport};
-use weft_array::superblock::{Role, SlotState};
+use weft_array::superblock::Role;
+use weft_array::{MemberReport, MemberState};
 use weft_cli::size;
 
 use crate::device::Device;
@@ -34,7 +34,7 @@ pub fn show(report: &MemberReport, device: &Device) -> String {
         if superblock.clean { "stopped cleanly" } else { "in use, or not stopped cleanly" }
     );
     for (n, slot) in superblock.slots.iter().enumerate() {
-        let state = slot_state(slot.state);
+        let state = MemberState::from(slot.state);
         let _ = writeln!(text, "  slot {n:<3} {state:<11} {}", slot.disk_hint);
     }
     for spare in &superblock.spares {
@@ -68,17 +68,11 @@ fn headline(report: &MemberReport) -> String {
     }
     let name = report.superblock.as_ref().map_or("?", |superblock| &superblock.name);
     match report.role {
-        Some(Role::Slot(slot, state)) => format!("slot {slot} of {name} ({})", slot_state(state)),
+        Some(Role::Slot(slot, state)) => {
+            format!("slot {slot} of {name} ({})", MemberState::from(state))
+        }
         Some(Role::Replacement(slot)) => format!("replacing slot {slot} of {name}"),
         Some(Role::Spare) => format!("a spare of {name}"),
         _ => format!("former member of {name}"),
-    }
-}
-
-fn slot_state(state: SlotState) -> &'static str {
-    match state {
-        SlotState::Active => "active",
-        SlotState::Missing => "missing",
-        SlotState::Rebuilding { .. } => "rebuilding",
     }
 }
