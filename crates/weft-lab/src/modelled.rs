@@ -62,29 +62,13 @@ pub struct ModelledArray {
 }
 
 impl ModelledArray {
-    /// Creates an array, on the clock of `rt`. Without log and bitmap, as Linux MD by default.
+    /// Creates an array, on the clock of `rt`.
     ///
     /// # Errors
     /// If no such array can be created.
     pub async fn open(rt: &Rt, setup: ArraySetup) -> Result<Self, ModelledError> {
         let disks: Vec<_> = (0..setup.disks).map(|number| disk(rt, &setup, number)).collect();
-        let members = || disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect::<Vec<_>>();
-        let options = CreateOptions {
-            name: "modelled".into(),
-            code: setup.code,
-            algorithm: None,
-            unit_bytes: setup.unit_bytes,
-            consistency: Consistency::None,
-            region_bytes: None,
-            log_bytes: None,
-            spares: 0,
-            force: false,
-            id: [1; 16],
-            now_unix_s: 0,
-        };
-        create(&members(), &options).await?;
-        let options = AssembleOptions { nonce: setup.seed, ..AssembleOptions::default() };
-        let array = Array::assemble(rt, members(), options).await?;
+        let array = array_on(rt, &setup, &disks, None).await?;
         mark_written(&array).await?;
         rt.sleep(REST).await;
         Ok(Self { rt: rt.clone(), setup, array, disks: RefCell::new(disks) })
@@ -117,17 +101,10 @@ impl ModelledArray {
     /// # Errors
     /// If the array refuses the disk.
     pub async fn rebuild(&self, bytes_s: u64) -> Result<(), ArrayError> {
-        self.array.set_throttle(bytes_s, Some(bytes_s));
-        let policy = RebuildPolicy {
-            order: RebuildOrder::Ascending,
-            piggyback: Piggyback::Off,
-            ..RebuildPolicy::default()
-        };
-        self.array.set_rebuild_policy(policy).await?;
         let number = self.disks.borrow().len();
         let spare = disk(&self.rt, &self.setup, number);
         self.disks.borrow_mut().push(spare.clone());
-        self.array.add_spare(spare).await
+        rebuild_onto(&self.array, spare, bytes_s).await
     }
 }
 
@@ -139,8 +116,52 @@ impl DiskTimes for ModelledArray {
     }
 }
 
+/// Creates an array on `disks`. Without log and bitmap, as Linux MD by default, with which the
+/// papers compare.
+pub(crate) async fn array_on(
+    rt: &Rt,
+    setup: &ArraySetup,
+    disks: &[Rc<ModelDisk>],
+    region_bytes: Option<u64>,
+) -> Result<Array, ModelledError> {
+    let members = || disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect::<Vec<_>>();
+    let options = CreateOptions {
+        name: "modelled".into(),
+        code: setup.code,
+        algorithm: None,
+        unit_bytes: setup.unit_bytes,
+        consistency: Consistency::None,
+        region_bytes,
+        log_bytes: None,
+        spares: 0,
+        force: false,
+        id: [1; 16],
+        now_unix_s: 0,
+    };
+    create(&members(), &options).await?;
+    let options = AssembleOptions { nonce: setup.seed, ..AssembleOptions::default() };
+    Ok(Array::assemble(rt, members(), options).await?)
+}
+
+/// Adds `spare`; its rebuild begins, at `bytes_s` on each member regardless of users. As in the
+/// papers: in ascending order, without opportunistic rebuild from user I/O.
+pub(crate) async fn rebuild_onto(
+    array: &Array,
+    spare: Rc<ModelDisk>,
+    bytes_s: u64,
+) -> Result<(), ArrayError> {
+    array.set_throttle(bytes_s, Some(bytes_s));
+    let policy = RebuildPolicy {
+        order: RebuildOrder::Ascending,
+        piggyback: Piggyback::Off,
+        ..RebuildPolicy::default()
+    };
+    array.set_rebuild_policy(policy).await?;
+    array.add_spare(spare).await
+}
+
 /// Writes zeros to each region of a fresh array, so that all of it counts as written.
-async fn mark_written(array: &Array) -> Result<(), ArrayError> {
+pub(crate) async fn mark_written(array: &Array) -> Result<(), ArrayError> {
     let (mut at, mut region, size) = (0, u64::MAX, array.size_bytes());
     while at < size {
         array.write(at, Buf::zeroed(BLOCK).freeze(), false).await?;
@@ -153,7 +174,8 @@ async fn mark_written(array: &Array) -> Result<(), ArrayError> {
     array.flush().await
 }
 
-fn disk(rt: &Rt, setup: &ArraySetup, number: usize) -> Rc<ModelDisk> {
+/// Disk number `number` of an array.
+pub(crate) fn disk(rt: &Rt, setup: &ArraySetup, number: usize) -> Rc<ModelDisk> {
     let options = ModelOptions {
         name: Some(format!("d{number}")),
         size_bytes: setup.disk_bytes,

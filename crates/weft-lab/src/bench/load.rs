@@ -97,7 +97,7 @@ impl Bench {
             failed: RefCell::default(),
         });
         self.count_anew();
-        let mut seeds = Rng::new(self.setup.bed.seed);
+        let mut seeds = Rng::new(self.setup.seed);
         let clients: Vec<_> = (0..load.depth)
             .map(|client| {
                 let (run, rng) = (run.clone(), Rng::new(seeds.next_u64()));

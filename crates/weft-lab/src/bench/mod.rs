@@ -10,16 +10,13 @@ mod recovery;
 
 use std::rc::Rc;
 
-use weft_array::{
-    Array, AssembleOptions, Consistency, CreateOptions, Piggyback, RebuildOrder, RebuildPolicy,
-    create,
-};
+use weft_array::Array;
 use weft_code::CodeSpec;
-use weft_disk::Disk;
-use weft_model::{DiskStats, Model, ModelDisk, ModelOptions};
+use weft_model::{DiskStats, Model, ModelDisk};
 use weft_rt::sync::Semaphore;
 use weft_rt::{MILLISECOND, Rt, Schedule, virtual_rt};
 
+use crate::modelled::{ArraySetup, array_on, disk, rebuild_onto};
 pub(crate) use contents::Contents;
 pub(crate) use load::{Access, Ended, Load};
 pub(crate) use recovery::{Recovered, Recovery, recover};
@@ -44,17 +41,16 @@ pub(crate) struct Bed {
 
 impl Bed {
     /// With an array on it.
-    pub(crate) fn setup(&self, code: CodeSpec, disks: usize) -> Setup {
-        Setup { code, disks, bed: self.clone() }
+    pub(crate) fn setup(&self, code: CodeSpec, disks: usize) -> ArraySetup {
+        ArraySetup {
+            code,
+            disks,
+            model: self.model,
+            disk_bytes: Some(self.disk_bytes),
+            unit_bytes: self.unit_bytes,
+            seed: self.seed,
+        }
     }
-}
-
-/// The parameters of a bench.
-#[derive(Clone, Debug)]
-pub(crate) struct Setup {
-    pub(crate) code: CodeSpec,
-    pub(crate) disks: usize,
-    pub(crate) bed: Bed,
 }
 
 /// An array, full of known contents, and its disks.
@@ -63,12 +59,12 @@ pub(crate) struct Bench {
     pub(crate) array: Array,
     disks: Vec<Rc<ModelDisk>>,
     contents: Rc<Contents>,
-    setup: Setup,
+    setup: ArraySetup,
 }
 
 /// Runs `work` on a bench of its own.
 pub(crate) fn on_bench<T: 'static, F>(
-    setup: &Setup,
+    setup: &ArraySetup,
     work: impl FnOnce(Rc<Bench>) -> F + 'static,
 ) -> Result<T, String>
 where
@@ -88,29 +84,10 @@ fn text(error: impl ToString) -> String {
 }
 
 impl Bench {
-    async fn build(rt: &Rt, setup: Setup) -> Result<Self, String> {
-        let disks: Vec<Rc<ModelDisk>> =
-            (0..setup.disks).map(|slot| disk(rt, &setup.bed, slot as u64)).collect();
-        let members: Vec<Rc<dyn Disk>> =
-            disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect();
-        let options = CreateOptions {
-            name: "lab".into(),
-            code: setup.code,
-            algorithm: None,
-            unit_bytes: setup.bed.unit_bytes,
-            // Like Linux MD, with which the papers compare.
-            consistency: Consistency::None,
-            region_bytes: Some(REGION),
-            log_bytes: None,
-            spares: 0,
-            force: false,
-            id: [1; 16],
-            now_unix_s: 0,
-        };
-        create(&members, &options).await.map_err(text)?;
-        let options = AssembleOptions { nonce: setup.bed.seed, ..AssembleOptions::default() };
-        let array = Array::assemble(rt, members, options).await.map_err(text)?;
-        let contents = Rc::new(Contents::new(array.size_bytes(), setup.bed.seed));
+    async fn build(rt: &Rt, setup: ArraySetup) -> Result<Self, String> {
+        let disks: Vec<_> = (0..setup.disks).map(|slot| disk(rt, &setup, slot)).collect();
+        let array = array_on(rt, &setup, &disks, Some(REGION)).await.map_err(text)?;
+        let contents = Rc::new(Contents::new(array.size_bytes(), setup.seed));
         let bench = Self { rt: rt.clone(), array, disks, contents, setup };
         bench.fill().await?;
         Ok(bench)
@@ -172,16 +149,8 @@ impl Bench {
 
     /// Adds a fresh disk; its rebuild begins, at `bytes_s` on each member regardless of users.
     pub(crate) async fn rebuild(&self, bytes_s: u64) -> Result<(), String> {
-        self.array.set_throttle(bytes_s, Some(bytes_s));
-        // As in the paper: in ascending order, without opportunistic rebuild from user reads.
-        let policy = RebuildPolicy {
-            order: RebuildOrder::Ascending,
-            piggyback: Piggyback::Off,
-            ..RebuildPolicy::default()
-        };
-        self.array.set_rebuild_policy(policy).await.map_err(text)?;
-        let spare = disk(&self.rt, &self.setup.bed, self.disks.len() as u64);
-        self.array.add_spare(spare).await.map_err(text)
+        let spare = disk(&self.rt, &self.setup, self.disks.len());
+        rebuild_onto(&self.array, spare, bytes_s).await.map_err(text)
     }
 
     /// The work of each slot's disk since [`Bench::count_anew`].
@@ -192,15 +161,4 @@ impl Bench {
     pub(crate) fn count_anew(&self) {
         self.disks.iter().for_each(|disk| disk.reset_stats());
     }
-}
-
-/// Disk number `number` of a bed.
-fn disk(rt: &Rt, bed: &Bed, number: u64) -> Rc<ModelDisk> {
-    let options = ModelOptions {
-        name: Some(format!("d{number}")),
-        size_bytes: Some(bed.disk_bytes),
-        seed: bed.seed.wrapping_add(number),
-        ..ModelOptions::default()
-    };
-    ModelDisk::open(rt, bed.model, options)
 }

@@ -12,10 +12,8 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use weft_array::{
-    Array, AssembleOptions, Consistency, CreateOptions, RebuildCounts, RebuildPolicy, create,
-};
-use weft_disk::{Disk, DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
+use weft_array::{Array, RebuildCounts, RebuildPolicy};
+use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
 use weft_trace::Record;
@@ -23,7 +21,8 @@ use weft_trace::replay::{
     AddressMap, Fit, Latency, Live, Options, Outcome, Pace, Point, Speed, Verify, Volumes, run,
 };
 
-use super::{REGION, Setup, disk, text};
+use super::{REGION, text};
+use crate::modelled::{ArraySetup, array_on, disk, mark_written};
 
 /// Time between two checks whether the rebuild has ended.
 const LOOK: Nanos = SECOND / 100;
@@ -31,7 +30,7 @@ const LOOK: Nanos = SECOND / 100;
 /// The parameters of a recovery.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
-    pub(crate) setup: Setup,
+    pub(crate) setup: ArraySetup,
     pub(crate) policy: RebuildPolicy,
     /// Limits of the rebuild's rate, in bytes per second.
     pub(crate) min_bytes_s: u64,
@@ -78,39 +77,11 @@ struct Written {
 }
 
 impl Written {
-    async fn new(rt: &Rt, setup: &Setup) -> Result<Self, String> {
-        let disks: Vec<_> = (0..=setup.disks).map(|n| disk(rt, &setup.bed, n as u64)).collect();
-        let members: Vec<Rc<dyn Disk>> =
-            disks[..setup.disks].iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect();
-        let options = CreateOptions {
-            name: "lab".into(),
-            code: setup.code,
-            algorithm: None,
-            unit_bytes: setup.bed.unit_bytes,
-            // Like Linux MD, with which the papers compare.
-            consistency: Consistency::None,
-            region_bytes: Some(REGION),
-            log_bytes: None,
-            spares: 0,
-            force: false,
-            id: [1; 16],
-            now_unix_s: 0,
-        };
-        create(&members, &options).await.map_err(text)?;
-        let options = AssembleOptions { nonce: setup.bed.seed, ..AssembleOptions::default() };
-        let array = Array::assemble(rt, members, options).await.map_err(text)?;
-        // One block in each region is enough for the whole region to count as written.
-        let block = Buf::zeroed(4096).freeze();
-        let mut at = 0;
-        while at < array.size_bytes() {
-            let len = REGION.min(array.size_bytes() - at);
-            let extents = array.allocation(at, len).map_err(text)?;
-            match extents.first() {
-                Some(extent) if !extent.hole => at += extent.len,
-                _ => array.write(at, block.clone(), false).await.map_err(text)?,
-            }
-        }
-        array.flush().await.map_err(text)?;
+    async fn new(rt: &Rt, setup: &ArraySetup) -> Result<Self, String> {
+        let disks: Vec<_> = (0..=setup.disks).map(|number| disk(rt, setup, number)).collect();
+        let members = &disks[..setup.disks];
+        let array = array_on(rt, setup, members, Some(REGION)).await.map_err(text)?;
+        mark_written(&array).await.map_err(text)?;
         Ok(Self { rt: rt.clone(), array, disks })
     }
 
@@ -159,7 +130,7 @@ impl Written {
         let options = Options {
             pace: Pace::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
             verify: Verify::Reads,
-            seed: recovery.setup.bed.seed,
+            seed: recovery.setup.seed,
             interval_ns: Some(recovery.interval),
             ..Options::default()
         };
@@ -221,7 +192,7 @@ impl Course {
     fn new(array: &Array, recovery: &Recovery, begun: Nanos) -> Self {
         Self {
             array: array.clone(),
-            unit_bytes: u64::from(recovery.setup.bed.unit_bytes),
+            unit_bytes: u64::from(recovery.setup.unit_bytes),
             interval: recovery.interval,
             begun,
             read: Cell::new(0),

@@ -19,7 +19,7 @@ use super::trace::Trace;
 use crate::bench::Bed;
 use crate::figure::{Panel, Point};
 use crate::lab::{Found, Lab, LabError, Repair};
-use crate::modelled::{ArraySetup, ModelledArray};
+use crate::modelled::ModelledArray;
 
 /// Arrays and traces.
 #[derive(Clone, Debug, Deserialize)]
@@ -125,14 +125,7 @@ impl Parameters {
         bed: &Bed,
         lab: &Lab<'_>,
     ) -> Result<f64, String> {
-        let setup = ArraySetup {
-            code: cell.array.code,
-            disks: cell.array.disks,
-            model: bed.model,
-            disk_bytes: Some(bed.disk_bytes),
-            unit_bytes: bed.unit_bytes,
-            seed: bed.seed,
-        };
+        let setup = bed.setup(cell.array.code, cell.array.disks);
         let options = Options {
             pace: Pace::Closed { outstanding: self.outstanding },
             verify: Verify::Reads,
