@@ -244,7 +244,7 @@ impl MapStore for Inner {
 
     fn zero_region(&self, region: u64) -> StoreFuture<'_> {
         Box::pin(async move {
-            self.zero_units(self.geometry.stripes_of(region)).await?;
+            self.zero_units(self.geometry.regions.stripes_of(region)).await?;
             self.durable_or_broken()
         })
     }

@@ -41,7 +41,6 @@ impl Volume for Array {
             // The array itself reads what is not whole blocks.
             align_bytes: 1,
             block_bytes: u32::try_from(self.block_bytes()).expect("the size of a sector"),
-            zero_bytes: self.region_bytes(),
             fast_zeroes: false,
         }
     }
@@ -79,6 +78,10 @@ impl Volume for Array {
         Box::pin(async move { Ok(self.discard(offset, len).await?) })
     }
 
+    fn zeroes_end(&self, offset: u64) -> u64 {
+        self.region_at(offset).end
+    }
+
     fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
         Ok(self.allocation(offset, len)?)
     }
@@ -114,7 +117,7 @@ impl Inner {
 
     /// The disk reads of a read of this range, which is within `stripe`.
     fn stripe_cost(&self, stripe: u64, range: Range<u64>) -> Option<u64> {
-        if !self.map.is_written(self.map.region_of(stripe)) {
+        if !self.map.is_written(self.geometry.regions.of(stripe)) {
             return Some(0);
         }
         let len = to_len(range.end - range.start);

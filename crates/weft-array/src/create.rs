@@ -50,7 +50,7 @@ pub struct CreateOptions {
     pub unit_bytes: u32,
     /// How parity is kept consistent with data across a crash.
     pub consistency: Consistency,
-    /// Bytes of the array in a region; rounded to whole stripes.
+    /// Bytes of the array in a region; rounded up to a power of two that is at least a stripe.
     pub region_bytes: Option<u64>,
     /// Bytes of the log on each member (policy `ppl`).
     pub log_bytes: Option<u64>,
@@ -248,8 +248,7 @@ pub(crate) fn map_config(superblock: &Superblock) -> MapConfig {
     MapConfig {
         array_id: superblock.array_id,
         area_offset: superblock.area.map_offset,
-        stripes: superblock.stripes().expect("a checked superblock has a layout"),
-        region_stripes: superblock.region_stripes,
+        regions: superblock.regions().expect("a checked superblock has a layout"),
         track_dirty: superblock.consistency != Consistency::None,
         zero_first: !superblock.members_zeroed,
         dirty_max: DIRTY_MAX,

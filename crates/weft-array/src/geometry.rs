@@ -5,6 +5,8 @@ use weft_code::{Code, Margin, Survival, UnitSet};
 use weft_layout::Layout;
 use weft_stripe::Coding;
 
+use crate::region_map::Regions;
+
 /// The shape of an array.
 pub(crate) struct Geometry {
     pub coding: Coding,
@@ -19,8 +21,8 @@ pub(crate) struct Geometry {
     pub rows: u64,
     /// Whole stripes of the array.
     pub stripes: u64,
-    /// Stripes that share one entry of the region map.
-    pub region_stripes: u64,
+    /// Which stripes share an entry of the region map.
+    pub regions: Regions,
 }
 
 /// A place in the array.
@@ -53,16 +55,6 @@ impl Geometry {
 
     pub fn unit_len(&self) -> usize {
         to_len(self.unit_bytes)
-    }
-
-    pub fn regions(&self) -> u64 {
-        self.stripes.div_ceil(self.region_stripes)
-    }
-
-    /// The stripes of `region`; the last region may be short.
-    pub fn stripes_of(&self, region: u64) -> std::ops::Range<u64> {
-        let start = region * self.region_stripes;
-        start..(start + self.region_stripes).min(self.stripes)
     }
 
     pub fn address(&self, offset: u64) -> Address {

@@ -42,7 +42,7 @@ impl Inner {
     /// The units of `stripe` that would be lost after a crash now: the lost ones, and those on a
     /// replacement whose region is still marked stale on disk.
     pub fn lost_after_crash(&self, stripe: u64) -> UnitSet {
-        let region = self.map.region_of(stripe);
+        let region = self.geometry.regions.of(stripe);
         self.units_not_on_disk(stripe, |lane| self.map.is_stale_region(lane, region))
     }
 
@@ -121,7 +121,7 @@ impl Inner {
             !self.geometry.code().decodable(stripe, lost)
         };
         let regions = self.regions_at_risk(UnitSet::one(slot));
-        regions.flat_map(|region| self.geometry.stripes_of(region)).any(breaks)
+        regions.flat_map(|region| self.geometry.regions.stripes_of(region)).any(breaks)
     }
 
     /// How many more members could fail after the member of `slot` had failed.
@@ -150,7 +150,7 @@ impl Inner {
         let geometry = &self.geometry;
         let broken = self.broken_slots.get();
         let regions = self.regions_at_risk(broken);
-        let stripes = regions.flat_map(|region| geometry.stripes_of(region));
+        let stripes = regions.flat_map(|region| geometry.regions.stripes_of(region));
         for stripe in stripes.take(usize::try_from(STRIPES_MAX).unwrap_or(usize::MAX)) {
             let on_broken = |unit: &usize| broken.contains(geometry.slot(stripe, *unit));
             let lost: UnitSet =

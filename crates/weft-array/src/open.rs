@@ -173,7 +173,7 @@ fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
         sector_bytes: u64::from(superblock.sector_bytes),
         data_offset: superblock.area.data_offset,
         rows: superblock.rows,
-        region_stripes: superblock.region_stripes,
+        regions: superblock.regions()?,
     })
 }
 

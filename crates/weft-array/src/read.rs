@@ -92,7 +92,7 @@ impl Inner {
         let degraded = !self.mirrored
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
-        if degraded && self.map.is_written(self.map.region_of(stripe)) {
+        if degraded && self.map.is_written(self.geometry.regions.of(stripe)) {
             if self.is_monitored() {
                 pieces.iter().for_each(|(at, _)| self.note_read(*at));
             }
@@ -113,7 +113,7 @@ impl Inner {
 
     /// Reads a piece of one unit: directly if its disk is there, otherwise reconstructed.
     async fn read_piece(&self, at: Address, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        if !self.map.is_written(self.map.region_of(at.stripe)) {
+        if !self.map.is_written(self.geometry.regions.of(at.stripe)) {
             buf.fill(0);
             return (Ok(()), buf);
         }

@@ -1,7 +1,7 @@
 //! The region map: what the array knows about each of its regions.
 //!
-//! A region is a run of `region_stripes` consecutive stripes. On disk it has two bytes, one of
-//! flags and one of lanes:
+//! A region is a range of array addresses, and has the stripes that begin there (`regions.rs`). On
+//! disk it has two bytes, one of flags and one of lanes:
 //!
 //! | bit | means |
 //! |---|---|
@@ -57,6 +57,7 @@ mod finish;
 mod lanes;
 mod load;
 mod page;
+mod regions;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -76,6 +77,7 @@ pub use lanes::{PARTIAL_BYTES_MAX, PARTIAL_REGIONS_MIN};
 pub use load::LoadReport;
 pub(crate) use page::PAGE_BYTES;
 pub use page::{REGIONS_MAX, area_bytes};
+pub use regions::Regions;
 
 const WRITTEN: u8 = 1;
 const DIRTY: u8 = 2;
@@ -141,24 +143,14 @@ pub struct MapConfig {
     pub array_id: Id,
     /// Where the map begins on each member, in bytes.
     pub area_offset: u64,
-    /// Whole stripes of the array.
-    pub stripes: u64,
-    /// Stripes of a region.
-    pub region_stripes: u64,
+    /// The regions.
+    pub regions: Regions,
     /// Whether dirty regions are kept (all policies but `none`).
     pub track_dirty: bool,
     /// Whether the members hold unknown bytes in unwritten regions.
     pub zero_first: bool,
     /// Most dirty regions (apart from those with writes in flight).
     pub dirty_max: usize,
-}
-
-impl MapConfig {
-    /// Number of regions.
-    #[must_use]
-    pub fn regions(&self) -> u64 {
-        self.stripes.div_ceil(self.region_stripes)
-    }
 }
 
 /// The state of a region in memory.
@@ -238,9 +230,9 @@ impl RegionMap {
     /// If the array has more than [`REGIONS_MAX`] regions.
     #[must_use]
     pub fn new(config: MapConfig) -> Self {
-        assert!(config.regions() <= REGIONS_MAX, "{} regions", config.regions());
-        let regions = to_index(config.regions());
-        let pages = (0..page::count(config.regions())).map(|_| Page::default()).collect();
+        assert!(config.regions.count() <= REGIONS_MAX, "{} regions", config.regions.count());
+        let regions = to_index(config.regions.count());
+        let pages = (0..page::count(config.regions.count())).map(|_| Page::default()).collect();
         Self {
             zero_first: Cell::new(config.zero_first),
             config,
@@ -269,19 +261,6 @@ impl RegionMap {
     /// a replacement is used that was not zeroed.
     pub fn set_zero_first(&self, zero_first: bool) {
         self.zero_first.set(zero_first);
-    }
-
-    /// The region of a stripe.
-    #[must_use]
-    pub fn region_of(&self, stripe: u64) -> u64 {
-        stripe / self.config.region_stripes
-    }
-
-    /// The stripes of a region; the last region may be short.
-    #[must_use]
-    pub fn stripes_of(&self, region: u64) -> std::ops::Range<u64> {
-        let start = region * self.config.region_stripes;
-        start..(start + self.config.region_stripes).min(self.config.stripes)
     }
 
     fn entry(&self, region: u64) -> Entry {
@@ -332,7 +311,7 @@ impl RegionMap {
 
     fn next_where(&self, from: u64, wanted: impl Fn(&Entry) -> bool) -> Option<u64> {
         let entries = self.entries.borrow();
-        let start = to_index(from.min(self.config.regions()));
+        let start = to_index(from.min(self.config.regions.count()));
         let found = entries[start..].iter().position(wanted)?;
         Some(from + found as u64)
     }

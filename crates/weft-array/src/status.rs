@@ -217,8 +217,8 @@ impl Inner {
             last_rebuild: superblock.last_rebuild,
             throttle: self.jobs.throttle.get(),
             regions: RegionCounts {
-                region_bytes: geometry.region_stripes * geometry.stripe_bytes(),
-                total: geometry.regions(),
+                region_bytes: geometry.regions.region_bytes,
+                total: geometry.regions.count(),
                 written: self.map.written_count(),
                 dirty: self.map.dirty_count() as u64,
                 resync: self.map.resync_count(),

@@ -33,17 +33,18 @@ use crate::area::Area;
 use crate::consistency::Consistency;
 use crate::lane::Lane;
 use crate::rebuild_policy::RebuildPolicy;
+use crate::region_map::Regions;
 use crate::uuid::Id;
 
 pub use check::check_name;
 use check::impossible;
-pub(crate) use check::{BYTES_MAX, REGION_STRIPES_MAX, check_consistency};
+pub(crate) use check::{BYTES_MAX, REGION_BYTES_MAX, REGION_STRIPES_MAX, check_consistency};
 pub use foreign::{Foreign, find_foreign};
 pub(crate) use io::read_copies;
 pub use io::{erase_label, read_superblock, write_label, write_superblock};
 
 /// Version of the format on disk.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Features that this program supports.
 pub const FEATURES: &[&str] = &[REPLACEMENT, JOINT, UNREPLAYED];
 /// A working member is being copied to a replacement.
@@ -221,8 +222,8 @@ pub struct Superblock {
     pub sector_bytes: u32,
     /// Units of data on each slot.
     pub rows: u64,
-    /// Stripes that share one entry of the region map.
-    pub region_stripes: u64,
+    /// Array bytes that share one entry of the region map; a power of two.
+    pub region_bytes: u64,
     /// How parity is kept consistent with data across a crash.
     pub consistency: Consistency,
     /// Whether the data areas are known to read as zeros where regions are unwritten.
@@ -257,6 +258,8 @@ pub struct Superblock {
     /// The rebuild policy, if it was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild: Option<RebuildPolicy>,
+    /// Reserved for a change of the geometry in progress; none is possible yet.
+    pub reshape: Option<serde_json::Value>,
     /// When the array was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// When this superblock was made, in seconds since 1970.
@@ -363,6 +366,17 @@ impl Superblock {
         Ok(layout.map_err(|error| impossible(error.to_string()))?.stripes(self.rows))
     }
 
+    /// The regions of the array.
+    ///
+    /// # Errors
+    /// As [`Superblock::stripes`].
+    pub fn regions(&self) -> Result<Regions, SuperblockError> {
+        let shape = self.code.shape(self.slots.len());
+        let k = shape.map_err(|error| impossible(error.to_string()))?.k;
+        let stripe_bytes = k as u64 * self.unit_bytes;
+        Ok(Regions { region_bytes: self.region_bytes, stripe_bytes, stripes: self.stripes()? })
+    }
+
     /// Whether it differs from `other` in `self_id` only.
     #[must_use]
     pub fn says_the_same(&self, other: &Self) -> bool {
@@ -384,6 +398,14 @@ pub fn disk_hint(name: &str) -> String {
     let skip = name.chars().count().saturating_sub(HINT_CHARS_MAX);
     let shown = |c| if check::is_control(c) { char::REPLACEMENT_CHARACTER } else { c };
     name.chars().skip(skip).map(shown).collect()
+}
+
+/// What a user can do about an array of another format version.
+fn way_out(version: u32) -> &'static str {
+    if version > FORMAT_VERSION {
+        return "use a newer program";
+    }
+    "serve it with the program that made it, and copy its data to a new array"
 }
 
 /// A superblock could not be read, or cannot be used.
@@ -413,7 +435,8 @@ pub enum SuperblockError {
     },
     /// The superblock has an unknown format version.
     #[error(
-        "unknown format version {version} (this program supports version {FORMAT_VERSION}): use the program that made the array"
+        "unsupported format version {version} (this program supports version {FORMAT_VERSION}): {}",
+        way_out(*version)
     )]
     UnknownVersion {
         /// The version found.

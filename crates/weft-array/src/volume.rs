@@ -44,10 +44,11 @@ impl Array {
         self.0.geometry.stripe_bytes()
     }
 
-    /// Data bytes of one region: a discard of whole regions frees space, and spares rebuilds their
-    /// work.
-    pub fn region_bytes(&self) -> u64 {
-        self.0.geometry.region_stripes * self.stripe_bytes()
+    /// The range of the array that shares its entry in the region map with byte `offset`: the data
+    /// of whole stripes. A discard of all of it frees space, and spares rebuilds their work.
+    pub fn region_at(&self, offset: u64) -> std::ops::Range<u64> {
+        let regions = self.0.geometry.regions;
+        regions.bytes_of(regions.of(offset / regions.stripe_bytes))
     }
 
     /// Fills `buf` from `offset` (bytes). The buffer is returned on failure, too.
@@ -114,12 +115,13 @@ impl Array {
     /// If the range lies beyond the end.
     pub fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, ArrayError> {
         self.0.check_range(offset, len)?;
-        let region_bytes = self.region_bytes();
+        let regions = self.0.geometry.regions;
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = offset;
         while at < offset + len {
-            let end = (at - at % region_bytes + region_bytes).min(offset + len);
-            let hole = !self.0.map.is_written(at / region_bytes);
+            let region = regions.of(at / regions.stripe_bytes);
+            let end = regions.bytes_of(region).end.min(offset + len);
+            let hole = !self.0.map.is_written(region);
             match extents.last_mut() {
                 Some(last) if last.hole == hole => last.len += end - at,
                 _ => extents.push(Extent { len: end - at, hole }),

@@ -139,7 +139,7 @@ impl Inner {
         let _memory = self.write_memory(len).await;
         // The array may have been stopped while this waited.
         self.check_writable()?;
-        let _dirty = self.begin_write(self.map.region_of(stripe)).await?;
+        let _dirty = self.begin_write(self.geometry.regions.of(stripe)).await?;
         // The stripe is idle, so no other write waits for it either.
         if let Some(_lock) = self.locks.try_exclusive(stripe) {
             return self.write_locked(stripe, segments, fua).await;
@@ -213,7 +213,7 @@ impl Inner {
             Some(log) => Some(log.append(self, stripe, records).await?),
             None => None,
         };
-        let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
+        let durable = fua || self.map.is_finishing(self.geometry.regions.of(stripe));
         let write = self.write_units(stripe, &writes, durable);
         let whole = self.write_and_piggyback(stripe, &segments, write).await?;
         // Another request may have met a failed member, so that this write left it out without an

@@ -69,8 +69,8 @@ impl Inner {
     }
 
     fn is_hole(&self, offset: u64, len: u64) -> bool {
-        let first = self.map.region_of(self.geometry.address(offset).stripe);
-        let last = self.map.region_of(self.geometry.address(offset + len - 1).stripe);
+        let first = self.geometry.regions.of(self.geometry.address(offset).stripe);
+        let last = self.geometry.regions.of(self.geometry.address(offset + len - 1).stripe);
         (first..=last).all(|region| !self.map.is_written(region))
     }
 
@@ -82,8 +82,8 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         let mut next = stripes.start;
         while next < stripes.end {
-            let region = self.map.region_of(next);
-            let all = self.geometry.stripes_of(region);
+            let region = self.geometry.regions.of(next);
+            let all = self.geometry.regions.stripes_of(region);
             let end = stripes.end.min(all.end);
             if self.map.is_written(region) {
                 let whole = next == all.start && end == all.end;
@@ -134,7 +134,7 @@ impl Inner {
         let lost_later = lost.union(&self.lost_after_crash(stripe));
         // Nothing may be written without the record: a lost unit would be neither old nor new.
         let logged = self.log_zero_stripe(stripe, lost, lost_later).await?;
-        let durable = fua || self.map.is_finishing(self.map.region_of(stripe));
+        let durable = fua || self.map.is_finishing(self.geometry.regions.of(stripe));
         let opts = WriteOpts { class: Class::User, fua: durable };
         let len = self.geometry.unit_bytes;
         // Also on a replacement where the stripe is stale: it may hold old bytes of the stripe, and

@@ -217,13 +217,15 @@ impl Taken {
         self.until = step;
         if let Some((lane, regions)) = &mut self.rebuilt {
             let map = region_map(&newest, disks);
-            regions.extend((0..map.config().regions()).filter(|n| !map.is_stale_region(*lane, *n)));
+            regions.extend(
+                (0..map.config().regions.count()).filter(|n| !map.is_stale_region(*lane, *n)),
+            );
         }
     }
 
     /// Whether what was being written to `stripe` in `slot` was lost with it.
     fn has(&self, slot: usize, newest: &Superblock, stripe: u64) -> bool {
-        let region = stripe / newest.region_stripes;
+        let region = newest.regions().expect("laid").of(stripe);
         let whole = self.rebuilt.as_ref().is_none_or(|(_, regions)| regions.contains(&region));
         self.slot == slot && whole
     }
@@ -240,8 +242,7 @@ fn region_map(newest: &Superblock, disks: &[Rc<TestDisk>]) -> RegionMap {
     let config = MapConfig {
         array_id: newest.array_id,
         area_offset: newest.area.map_offset,
-        stripes: newest.stripes().expect("laid"),
-        region_stripes: newest.region_stripes,
+        regions: newest.regions().expect("laid"),
         track_dirty: true,
         zero_first: !newest.members_zeroed,
         dirty_max: 1024,

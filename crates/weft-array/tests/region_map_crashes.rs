@@ -11,13 +11,14 @@ use std::task::{Context, Poll, Waker};
 use weft_array::Id;
 use weft_array::lane::{Lane, LaneSet};
 use weft_array::region_map::{
-    MapConfig, MapStore, MapStoreError, RegionMap, StoreFuture, area_bytes,
+    MapConfig, MapStore, MapStoreError, RegionMap, Regions, StoreFuture, area_bytes,
 };
 use weft_rt::Frozen;
 use weft_testkit::{Rng, for_seeds};
 
 const MEMBERS: usize = 3;
-const STRIPES: u64 = 3 * 2016 * 4 - 5;
+/// Regions of three or four stripes; the last one has only one.
+const ALL: Regions = Regions { region_bytes: 16, stripe_bytes: 5, stripes: 19_349 };
 /// The regions used: some of each of the three pages, and the short last one.
 const REGIONS: [u64; 9] = [0, 1, 2, 2015, 2016, 2017, 4032, 4033, 6046];
 const LANE: Lane = Lane(3);
@@ -148,8 +149,7 @@ fn config(track_dirty: bool, zero_first: bool) -> MapConfig {
     MapConfig {
         array_id: Id([9; 16]),
         area_offset: 1 << 20,
-        stripes: STRIPES,
-        region_stripes: 4,
+        regions: ALL,
         track_dirty,
         zero_first,
         dirty_max: 4,
@@ -232,12 +232,12 @@ async fn start_lane(map: Rc<RegionMap>, store: Rc<Store>) {
 
 async fn rebuild(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
     let mut done = false;
-    for stripe in map.stripes_of(region) {
+    for stripe in ALL.stripes_of(region) {
         pause().await;
         done |= map.mark_stripe_rebuilt(LANE, stripe);
     }
     if done {
-        assert!(map.stripes_of(region).all(|stripe| !map.is_stale(LANE, stripe)));
+        assert!(ALL.stripes_of(region).all(|stripe| !map.is_stale(LANE, stripe)));
         store.promise(region, |promise| promise.stale = false);
         let _ = map.finish_regions(&*store, LANE, &[region], true, std::future::pending()).await;
     }
@@ -311,14 +311,14 @@ fn check(areas: &[Vec<u8>], promises: &[Promise], config: &MapConfig, early: boo
             assert!(!in_flight || !written || doubt, "region {region} is taken for clean");
             let marked = map.needs_resync(region) || early && doubt;
             assert!(!resync || !written || marked, "region {region}: resync lost");
-            let stripe = map.stripes_of(region).start;
+            let stripe = ALL.stripes_of(region).start;
             assert!(!stale || map.is_stale(LANE, stripe), "region {region} is taken for rebuilt");
         }
     }
 }
 
 fn blank_areas(config: &MapConfig) -> Vec<Vec<u8>> {
-    let len = usize::try_from(area_bytes(config.regions())).expect("small");
+    let len = usize::try_from(area_bytes(config.regions.count())).expect("small");
     let mut area = vec![0; len];
     for (offset, page) in RegionMap::initial_pages(config) {
         let at = usize::try_from(offset - config.area_offset).expect("small");
@@ -495,7 +495,7 @@ fn a_page_lost_on_every_member_is_taken_as_written_and_in_doubt() {
     assert_eq!(report.pages_lost, [1]);
     for region in [2016, 4031] {
         assert!(map.is_written(region) && map.needs_resync(region));
-        assert!(map.is_stale(LANE, map.stripes_of(region).start));
+        assert!(map.is_stale(LANE, ALL.stripes_of(region).start));
     }
     assert!(!map.is_written(2015) && !map.is_written(4032));
 }
@@ -542,7 +542,7 @@ fn rebuild_goes_through_all_stale_stripes_and_ends() {
     {
         assert!(map.is_stale(LANE, stripe) && seen.insert(stripe));
         if map.mark_stripe_rebuilt(LANE, stripe) {
-            let (map, store, region) = (map.clone(), store.clone(), map.region_of(stripe));
+            let (map, store, region) = (map.clone(), store.clone(), ALL.of(stripe));
             run_one(Box::pin(async move {
                 let (regions, patience) = ([region], std::future::pending());
                 let finished = map.finish_regions(&*store, LANE, &regions, true, patience);
@@ -554,7 +554,7 @@ fn rebuild_goes_through_all_stale_stripes_and_ends() {
     let expected: u64 = REGIONS
         .iter()
         .map(|region| {
-            let stripes = map.stripes_of(*region);
+            let stripes = ALL.stripes_of(*region);
             stripes.end - stripes.start
         })
         .sum();

@@ -7,9 +7,9 @@ use std::rc::Rc;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use members::{MIB, made, now, options};
-use weft_array::area::SUPERBLOCK_OFFSETS;
+use weft_array::area::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use weft_array::lane::Lane;
-use weft_array::region_map::{MapConfig, RegionMap};
+use weft_array::region_map::{MapConfig, RegionMap, Regions};
 use weft_array::superblock::{
     LastRebuild, Predecessor, ReplacementMeta, Role, ScrubMode, ScrubProgress, SlotState, disk_hint,
 };
@@ -75,8 +75,7 @@ fn golden_bytes() {
     let config = MapConfig {
         array_id: superblock.array_id,
         area_offset: 0,
-        stripes: 99,
-        region_stripes: 10,
+        regions: Regions { region_bytes: 1 << 20, stripe_bytes: 96 << 10, stripes: 99 },
         track_dirty: true,
         zero_first: false,
         dirty_max: 8,
@@ -170,16 +169,22 @@ fn an_unknown_copy_is_refused_even_next_to_a_known_one() {
     let refused = read_of(&bytes).expect_err("a feature that is not known");
     assert!(refused.to_string().contains("warp-drive"), "{refused}");
 
-    let mut future = with_payload(&newest, b"anything at all");
-    future[12] = 2;
-    reseal(&mut future, exercise::HEADER + 15);
-    bytes[start..start + future.len()].copy_from_slice(&future);
-    assert!(matches!(read_of(&bytes), Err(SuperblockError::UnknownVersion { version: 2 })));
+    let others = [(1, "copy its data to a new array"), (3, "use a newer program")];
+    for (other, way_out) in others {
+        let mut copy = with_payload(&newest, b"anything at all");
+        copy[12] = other;
+        reseal(&mut copy, exercise::HEADER + 15);
+        bytes[start..start + copy.len()].copy_from_slice(&copy);
+        let refused = read_of(&bytes).expect_err("another version");
+        let is_other = |error: &SuperblockError| matches!(error, SuperblockError::UnknownVersion { version } if *version == u32::from(other));
+        assert!(is_other(&refused), "{refused}");
+        assert!(refused.to_string().contains(way_out), "{refused}");
 
-    let mut label = bytes[..4096].to_vec();
-    label[12] = 7;
-    reseal(&mut label, 4096);
-    assert!(matches!(peek_label(&label), Err(SuperblockError::UnknownVersion { version: 7 })));
+        let mut label = bytes[..4096].to_vec();
+        label[12] = other;
+        reseal(&mut label, 4096);
+        assert!(peek_label(&label).is_err_and(|refused| is_other(&refused)));
+    }
 }
 
 #[test]
@@ -191,7 +196,9 @@ fn an_impossible_array_is_refused() {
         |s| s.rows = u64::MAX,
         |s| s.rows = 0,
         |s| s.sector_bytes = 1024,
-        |s| s.region_stripes = 0,
+        |s| s.region_bytes = 0,
+        |s| s.region_bytes = 3 << 20,
+        |s| s.region_bytes = 64 << 10,
         |s| s.area.data_offset = 1 << 20 | 4096,
         |s| s.area.map_bytes = 0,
         |s| s.slots.clear(),
@@ -203,8 +210,9 @@ fn an_impossible_array_is_refused() {
         |s| (s.area.log_bytes, s.area.data_offset) = (1 << 40, 1 << 41),
         |s| s.consistency = Consistency::Bitmap,
         |s| (s.code, s.slots[2].state) = (CodeSpec::Raid0, SlotState::Active),
-        |s| s.region_stripes = 1 << 46,
-        |s| s.region_stripes = 1 << 27,
+        |s| s.region_bytes = 1 << 63,
+        |s| s.region_bytes = 1 << 44,
+        |s| s.reshape = Some(serde_json::json!({ "cursor_bytes": 0 })),
         |s| s.seq = 0,
         |s| s.seq = u64::MAX,
         |s| s.members_made = u64::MAX,
@@ -272,6 +280,8 @@ fn the_largest_array_fits() {
         weft_array::CreateOptions { spares: 64, name: "n".repeat(255), ..options("raid1", 1) };
     let superblock = now(weft_array::create(&disks, &options)).expect("it fits");
     assert_eq!(superblock.slots.len(), 255);
+    let bytes = superblock.encode(superblock.self_id).expect("it fits").len() as u64;
+    assert!(bytes + 4096 <= SUPERBLOCK_BYTES, "no room for a second geometry: {bytes}");
 }
 
 #[test]

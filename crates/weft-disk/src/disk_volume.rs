@@ -4,10 +4,7 @@ use std::rc::Rc;
 
 use weft_rt::{Buf, Frozen};
 
-use crate::{
-    Class, Disk, DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo, WriteOpts,
-    ZEROES_BYTES_MAX,
-};
+use crate::{Class, Disk, DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo, WriteOpts};
 
 /// A disk as it is, without redundancy: its errors are the volume's. All requests are users'.
 pub struct DiskVolume(Rc<dyn Disk>);
@@ -50,7 +47,6 @@ impl Volume for DiskVolume {
         VolumeInfo {
             align_bytes: disk.sector_bytes,
             block_bytes: disk.sector_bytes,
-            zero_bytes: ZEROES_BYTES_MAX,
             fast_zeroes: disk.fast_zeroes,
         }
     }

@@ -17,7 +17,7 @@ use std::error::Error;
 
 use weft_rt::{Buf, Frozen};
 
-use crate::{DiskError, DiskErrorKind, DoneFuture, ReadFuture};
+use crate::{DiskError, DiskErrorKind, DoneFuture, ReadFuture, ZEROES_BYTES_MAX};
 
 /// What is fixed about a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +26,6 @@ pub struct VolumeInfo {
     pub align_bytes: u32,
     /// Writes of whole blocks of this many bytes read nothing around them.
     pub block_bytes: u32,
-    /// Space is freed in whole pieces of this many bytes: who cuts a long range that is to read as
-    /// zeros cuts it at multiples of it.
-    pub zero_bytes: u64,
     /// Whether [`Volume::write_zeroes`] is always much faster than writing zeros.
     pub fast_zeroes: bool,
 }
@@ -120,6 +117,12 @@ pub trait Volume {
 
     /// `len` bytes from `offset` are not needed any more; what they read as is unspecified.
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError>;
+
+    /// Where to cut a long range that is to read as zeros: the end of the piece that contains
+    /// `offset`. Space is freed in whole pieces.
+    fn zeroes_end(&self, offset: u64) -> u64 {
+        (offset - offset % ZEROES_BYTES_MAX).saturating_add(ZEROES_BYTES_MAX)
+    }
 
     /// Which parts of `len` bytes from `offset` are data and which are holes: consecutive, and
     /// covering the range. A volume that cannot tell holds data everywhere.

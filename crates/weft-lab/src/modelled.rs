@@ -162,14 +162,10 @@ pub(crate) async fn rebuild_onto(
 
 /// Writes zeros to each region of a fresh array, so that all of it counts as written.
 pub(crate) async fn mark_written(array: &Array) -> Result<(), ArrayError> {
-    let (mut at, mut region, size) = (0, u64::MAX, array.size_bytes());
-    while at < size {
+    let mut at = 0;
+    while at < array.size_bytes() {
         array.write(at, Buf::zeroed(BLOCK).freeze(), false).await?;
-        if at == 0 {
-            // The first region is now the part that is not a hole.
-            region = array.allocation(0, size)?.first().map_or(size, |extent| extent.len);
-        }
-        at += region;
+        at = array.region_at(at).end;
     }
     array.flush().await
 }

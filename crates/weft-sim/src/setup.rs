@@ -34,7 +34,8 @@ pub struct Setup {
     pub unit_bytes: u32,
     /// Consistency policy.
     pub policy: Consistency,
-    /// Bytes of data per entry of the region map; `None`: the engine's default.
+    /// Bytes of data per entry of the region map, which the engine rounds up to a power of two and at
+    /// least a stripe; `None`: the engine's default.
     pub region_bytes: Option<u64>,
     /// The disks: members, then spares.
     pub disks: Vec<DiskSetup>,
@@ -179,7 +180,8 @@ impl Setup {
         let k = code.shape(slots).expect("a code of the table").k as u64;
         let stripe_cells = k * u64::from(unit_bytes) / cell_bytes as u64;
         let load = Self::draw_load(rng, filter, stripe_cells, cell_bytes as u64);
-        let region_bytes = rng.chance(70).then(|| k * u64::from(unit_bytes) * rng.within(1, 4));
+        // One to eight stripes; fewer and more by turns where a stripe is no power of two.
+        let region_bytes = rng.chance(70).then(|| k * u64::from(unit_bytes) * rng.within(0, 4));
         Self { code, algorithm, slots, unit_bytes, policy, region_bytes, disks, cell_bytes, load }
     }
 

@@ -53,7 +53,7 @@ impl Mirror {
 
 impl Volume for Mirror {
     fn info(&self) -> VolumeInfo {
-        VolumeInfo { align_bytes: 512, block_bytes: 512, zero_bytes: SIZE, fast_zeroes: false }
+        VolumeInfo { align_bytes: 512, block_bytes: 512, fast_zeroes: false }
     }
 
     fn size_bytes(&self) -> u64 {

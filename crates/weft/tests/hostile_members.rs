@@ -50,7 +50,7 @@ fn an_array_with_a_crafted_superblock_does_not_keep_others_from_starting() {
             s["area"]["log_bytes"] = json!(1u64 << 40);
             s["area"]["data_offset"] = json!(1u64 << 41);
         }),
-        ("the size of its regions", |s| s["region_stripes"] = json!(1u64 << 46)),
+        ("the size of its regions", |s| s["region_bytes"] = json!(1u64 << 46)),
         ("its sequence number", |s| s["seq"] = json!(u64::MAX)),
         ("its name must", |s| s["name"] = json!("../../etc/cron.d")),
         ("its name must", |s| s["name"] = json!("b\u{1b}[2J")),

@@ -14,9 +14,10 @@ use super::{CreateError, CreateOptions};
 use crate::area::Area;
 use crate::consistency::Consistency;
 use crate::contents::{Contents, contents, recognised};
+use crate::region_map::Regions;
 use crate::superblock::{
-    BYTES_MAX, FORMAT_VERSION, REGION_STRIPES_MAX, SPARES_MAX, SlotMeta, SlotState, SpareMeta,
-    Superblock, UNIT_BYTES, check_consistency, check_name, disk_hint,
+    BYTES_MAX, FORMAT_VERSION, REGION_BYTES_MAX, REGION_STRIPES_MAX, SPARES_MAX, SlotMeta,
+    SlotState, SpareMeta, Superblock, UNIT_BYTES, check_consistency, check_name, disk_hint,
 };
 use crate::uuid::Id;
 
@@ -51,8 +52,8 @@ pub struct CreatePlan {
     pub rows: u64,
     /// Whole stripes.
     pub stripes: u64,
-    /// Stripes of a region.
-    pub region_stripes: u64,
+    /// Array bytes of a region.
+    pub region_bytes: u64,
     /// How parity is kept consistent with data across a crash.
     pub consistency: Consistency,
     /// Whether the data areas will be zeroed.
@@ -130,10 +131,12 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
 
     // The map is placed before the number of units is known, so it gets space for the whole disk.
     let most = stripes_of(smallest.size_bytes / unit_bytes)?;
-    let region_stripes = region_stripes(options.region_bytes, most, stripe_bytes);
-    if region_stripes > REGION_STRIPES_MAX {
+    let region_bytes = region_bytes(options.region_bytes, most * stripe_bytes, stripe_bytes);
+    let regions = Regions { region_bytes, stripe_bytes, stripes: most.max(1) };
+    if regions.stripes_max() > REGION_STRIPES_MAX {
         return Err(CreateError::Option(format!(
-            "regions of {region_stripes} stripes are too large, at most {REGION_STRIPES_MAX} are possible: use smaller regions, or larger units"
+            "regions of {:#} have more than {REGION_STRIPES_MAX} stripes: use smaller regions, or larger units",
+            Bytes(region_bytes)
         )));
     }
     let mut rows_min = 1;
@@ -144,7 +147,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
         smallest.size_bytes,
         unit_bytes,
         options.consistency,
-        most.div_ceil(region_stripes).max(1),
+        regions.count(),
         rows_min,
         options.log_bytes,
     )
@@ -171,7 +174,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
         sector_bytes: infos.iter().map(|info| info.sector_bytes).max().unwrap_or(512),
         rows,
         stripes,
-        region_stripes,
+        region_bytes,
         consistency: options.consistency,
         members_zeroed: infos.iter().all(|info| info.fast_zeroes),
         area,
@@ -222,15 +225,15 @@ fn check_options(infos: &[&DiskInfo], options: &CreateOptions) -> Result<(), Cre
     }
 }
 
-/// Stripes per region: as requested, or a power of two that makes regions neither tiny nor too
-/// many.
-fn region_stripes(asked: Option<u64>, stripes: u64, stripe_bytes: u64) -> u64 {
-    if let Some(bytes) = asked {
+/// Bytes of a region: as requested, or so that regions are neither tiny nor too many; rounded up to
+/// a power of two that is at least a stripe.
+fn region_bytes(asked: Option<u64>, size_bytes: u64, stripe_bytes: u64) -> u64 {
+    let bytes = match asked {
         // A region larger than the array is equivalent to one of the array's size.
-        return (bytes / stripe_bytes).min(stripes.next_power_of_two()).max(1);
-    }
-    let least = REGION_BYTES_DEFAULT.div_ceil(stripe_bytes);
-    least.max(stripes.div_ceil(REGIONS_DEFAULT_MAX)).next_power_of_two()
+        Some(bytes) => bytes.min(size_bytes),
+        None => REGION_BYTES_DEFAULT.max(size_bytes.div_ceil(REGIONS_DEFAULT_MAX)),
+    };
+    bytes.max(stripe_bytes).min(REGION_BYTES_MAX).next_power_of_two()
 }
 
 fn notes(infos: &[&DiskInfo], smallest: &DiskInfo) -> Vec<String> {
@@ -298,7 +301,7 @@ impl CreatePlan {
             unit_bytes: self.unit_bytes,
             sector_bytes: self.sector_bytes,
             rows: self.rows,
-            region_stripes: self.region_stripes,
+            region_bytes: self.region_bytes,
             consistency: self.consistency,
             members_zeroed: self.members_zeroed,
             area: self.area.clone(),
@@ -312,6 +315,7 @@ impl CreatePlan {
             last_rebuild: None,
             succeeds: None,
             rebuild: None,
+            reshape: None,
             created_unix_s: options.now_unix_s,
             updated_unix_s: options.now_unix_s,
             software: concat!("weft ", env!("CARGO_PKG_VERSION")).to_owned(),

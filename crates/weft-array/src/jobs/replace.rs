@@ -191,7 +191,7 @@ impl Inner {
         // The member keeps what it has; the second disk must not differ.
         match self.members.copying(slot) {
             Some(lane) => {
-                let region = self.map.region_of(stripe);
+                let region = self.geometry.regions.of(stripe);
                 let _ = self.map.make_stale(self, lane, region).await;
             }
             None => {

@@ -17,11 +17,11 @@ use crate::maintenance::throttle::UsersFirst;
 impl Inner {
     /// Whether the copies or the parity of `stripe` may disagree until its region is resynced.
     pub(crate) fn awaits_resync(&self, stripe: u64) -> bool {
-        self.map.needs_resync(self.map.region_of(stripe))
+        self.map.needs_resync(self.geometry.regions.of(stripe))
     }
 
     fn regions_to_resync(&self) -> Vec<u64> {
-        (0..self.geometry.regions()).filter(|region| self.map.needs_resync(*region)).collect()
+        (0..self.geometry.regions.count()).filter(|region| self.map.needs_resync(*region)).collect()
     }
 
     /// Retries the stripe that last found no space. Returns whether it still finds none.
@@ -46,7 +46,7 @@ impl Inner {
         let regions = self.regions_to_resync();
         let stripes: u64 = regions
             .iter()
-            .map(|region| self.geometry.stripes_of(*region))
+            .map(|region| self.geometry.regions.stripes_of(*region))
             .map(|stripes| stripes.end - stripes.start)
             .sum();
         self.events.emit(Event::ResyncStarted { regions: regions.len() as u64 });
@@ -86,7 +86,7 @@ impl Inner {
     async fn resync_region(&self, region: u64) -> Result<(), ArrayError> {
         let mut pace = UsersFirst::default();
         let mut in_flight = FuturesUnordered::new();
-        let mut stripes = self.geometry.stripes_of(region);
+        let mut stripes = self.geometry.regions.stripes_of(region);
         let mut result = Ok(());
         loop {
             let (now, flying) = (self.rt.now(), in_flight.len());

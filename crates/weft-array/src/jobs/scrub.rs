@@ -148,16 +148,16 @@ impl Inner {
         if from >= self.geometry.stripes {
             return 0;
         }
-        let left = (self.map.region_of(from)..self.geometry.regions())
+        let left = (self.geometry.regions.of(from)..self.geometry.regions.count())
             .filter(|region| self.is_scrubbed(*region))
-            .map(|region| self.map.stripes_of(region));
+            .map(|region| self.geometry.regions.stripes_of(region));
         left.map(|stripes| stripes.end - stripes.start.max(from)).sum()
     }
 
     /// The first stripe from `from` on that a scrub compares.
     fn next_to_scrub(&self, mut from: u64) -> u64 {
-        while from < self.geometry.stripes && !self.is_scrubbed(self.map.region_of(from)) {
-            from = self.map.stripes_of(self.map.region_of(from)).end;
+        while from < self.geometry.stripes && !self.is_scrubbed(self.geometry.regions.of(from)) {
+            from = self.geometry.regions.stripes_of(self.geometry.regions.of(from)).end;
         }
         from
     }
@@ -233,7 +233,7 @@ impl Inner {
         self.pace().await;
         let Ok(_memory) = self.job_memory().await else { return Err(stripe) };
         let _lock = self.locks.exclusive(stripe).await;
-        if !self.is_scrubbed(self.map.region_of(stripe)) {
+        if !self.is_scrubbed(self.geometry.regions.of(stripe)) {
             return Ok(());
         }
         let mut seen = Seen::default();
@@ -287,7 +287,7 @@ impl Inner {
             };
             // A former member must not come back without the correction.
             let number = stripe.id.number;
-            let region = self.map.region_of(number);
+            let region = self.geometry.regions.of(number);
             let noted = self.map.note_missed(self, region).await;
             let written = noted.is_ok() && self.write_back(number, at, correct).await.is_ok();
             seen.repaired += u32::from(written);

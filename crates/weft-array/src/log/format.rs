@@ -247,7 +247,8 @@ fn parse_header(block: &[u8], id: LogId) -> Option<(BatchHeader, Vec<Entry>)> {
     let cleared = BatchHeader { crc: U32::ZERO, ..header };
     unsigned[..HEADER_LEN].copy_from_slice(cleared.as_bytes());
     let count = to_len(u64::from(header.entries.get()));
-    if crc32c(&[&unsigned]) != header.crc.get() || count > ENTRIES_MAX {
+    let sound = count <= ENTRIES_MAX && header.reserved == [0; 12];
+    if crc32c(&[&unsigned]) != header.crc.get() || !sound {
         return None;
     }
     let entries = block[HEADER_LEN..HEADER_LEN + count * ENTRY_LEN].chunks_exact(ENTRY_LEN);
@@ -256,6 +257,9 @@ fn parse_header(block: &[u8], id: LogId) -> Option<(BatchHeader, Vec<Entry>)> {
 }
 
 fn parse_entry(bytes: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRecord> {
+    if entry.reserved != [0; 6] {
+        return None;
+    }
     let len = to_len(u64::from(entry.len.get()));
     let payload = match to_len(u64::from(entry.payload_at.get())) {
         0 => None,

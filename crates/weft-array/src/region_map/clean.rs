@@ -129,7 +129,7 @@ impl RegionMap {
             let entry = self.entry(*region);
             entry.has(DIRTY) || !stale.is_empty() && entry.has(NEEDS_RESYNC)
         };
-        let open: Vec<u64> = (0..self.config.regions()).filter(is_open).collect();
+        let open: Vec<u64> = (0..self.config.regions.count()).filter(is_open).collect();
         for region in &open {
             self.change(*region, |entry| {
                 entry.flags = entry.flags & !DIRTY | NEEDS_RESYNC;
@@ -150,7 +150,7 @@ impl RegionMap {
         stale: LaneSet,
     ) -> Result<(), MapError> {
         let written: Vec<u64> =
-            (0..self.config.regions()).filter(|region| self.is_written(*region)).collect();
+            (0..self.config.regions.count()).filter(|region| self.is_written(*region)).collect();
         written.iter().for_each(|region| self.change(*region, |entry| entry.set_lanes(stale)));
         self.set_needs_resync(store, &written).await
     }

@@ -103,6 +103,7 @@ pub(super) fn decode(bytes: &[u8], array_id: Id, page: usize, regions: usize) ->
         && header.page.get() == page as u64
         && usize::try_from(header.regions.get()).ok()? == regions
         && header.seq.get() <= SEQ_MAX
+        && header.reserved == [0; 16]
         && header.crc32c.get() == crc32c_skipping(bytes, CRC_AT);
     if !right || regions > PER_PAGE {
         return None;

@@ -9,8 +9,8 @@
 //! The rules:
 //!
 //! * What [`Superblock::check`] bounds needs no checked arithmetic later: `rows` × `unit_bytes` ×
-//!   slots and `region_stripes` × stripe fit [`BYTES_MAX`], every counter is at most [`COUNT_MAX`]
-//!   and has room to grow.
+//!   slots fit [`BYTES_MAX`], a region has [`REGION_BYTES_MAX`] at most, and every counter is at
+//!   most [`COUNT_MAX`] and has room to grow.
 //! * No value on disk decides how much memory is taken at once: log and map have upper bounds
 //!   (`LOG_BYTES_MAX`, `REGIONS_MAX`) and are read in pieces.
 //! * Create allows exactly what is accepted here; names pass [`check_name`] in both directions.
@@ -29,6 +29,8 @@ use crate::region_map;
 
 /// Most bytes of all members of an array together: what NBD and the kernel can count.
 pub(crate) const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
+/// Largest region, in array bytes.
+pub(crate) const REGION_BYTES_MAX: u64 = 1 << 62;
 /// Most stripes of a region: a rebuild keeps one bit for each in memory.
 pub(crate) const REGION_STRIPES_MAX: u64 = 1 << 26;
 /// Largest value of any counter: one change per microsecond for eight years, and far from overflow.
@@ -122,7 +124,8 @@ impl Superblock {
         let sound = scrub.chain(last).chain(rebuild).all(|count| count <= COUNT_MAX);
         require(sound, "the counts of a scrub or rebuild are out of range")?;
         let policy = self.rebuild.as_ref().is_none_or(|policy| policy.check().is_ok());
-        require(policy, "a parameter of its rebuilds is out of range")
+        require(policy, "a parameter of its rebuilds is out of range")?;
+        require(self.reshape.is_none(), "its geometry is being changed, which is not possible yet")
     }
 
     /// Checks sizes and offsets.
@@ -143,18 +146,14 @@ impl Superblock {
             Consistency::Bitmap | Consistency::None => self.area.log_bytes == 0,
         };
         require(log, "its log is too small, or it has one that its policy does not use")?;
-        let shape = self.code.shape(self.slots.len());
-        let shape = shape.map_err(|error| impossible(error.to_string()))?;
-        let stripes = self.stripes()?;
-        require(stripes > 0, "it has no stripes")?;
-        let stripe_bytes = u128::from(self.unit_bytes) * shape.k as u128;
-        let region_bytes = u128::from(self.region_stripes) * stripe_bytes;
-        let region = (1..=REGION_STRIPES_MAX).contains(&self.region_stripes)
-            && region_bytes <= u128::from(BYTES_MAX);
-        require(region, "the size of its regions is out of range")?;
-        let regions = stripes.div_ceil(self.region_stripes);
-        let map = regions <= region_map::REGIONS_MAX
-            && region_map::area_bytes(regions) <= self.area.map_bytes;
+        let regions = self.regions()?;
+        require(regions.stripes > 0, "it has no stripes")?;
+        let sound = self.region_bytes.is_power_of_two()
+            && (regions.stripe_bytes..=REGION_BYTES_MAX).contains(&self.region_bytes)
+            && regions.stripes_max() <= REGION_STRIPES_MAX;
+        require(sound, "the size of its regions is out of range")?;
+        let map = regions.count() <= region_map::REGIONS_MAX
+            && region_map::area_bytes(regions.count()) <= self.area.map_bytes;
         require(map, "its region map is too small for its regions")
     }
 

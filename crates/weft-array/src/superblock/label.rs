@@ -95,6 +95,9 @@ impl Label {
         if version != FORMAT_VERSION {
             return Err(SuperblockError::UnknownVersion { version });
         }
+        if raw.reserved.iter().any(|byte| *byte != 0) {
+            return damaged("its reserved bytes are not zeros");
+        }
         let label = Self {
             array_id: Id(raw.array_id),
             member_id: Id(raw.member_id),

@@ -1,7 +1,7 @@
 //! Feeds any bytes to every parser of a member's metadata; shared by the tests and the fuzz target.
 
 use crc_fast::{CrcAlgorithm, checksum};
-use weft_array::region_map::{MapConfig, RegionMap};
+use weft_array::region_map::{MapConfig, RegionMap, Regions};
 use weft_array::superblock::peek_label;
 use weft_array::{Id, Superblock};
 
@@ -32,8 +32,7 @@ pub fn exercise(input: &[u8]) {
     let config = MapConfig {
         array_id: Id([0; 16]),
         area_offset: 0,
-        stripes: 5000,
-        region_stripes: 2,
+        regions: Regions { region_bytes: 2, stripe_bytes: 1, stripes: 5000 },
         track_dirty: true,
         zero_first: false,
         dirty_max: 8,
@@ -45,7 +44,7 @@ pub fn exercise(input: &[u8]) {
 /// A superblock copy with this payload and a right checksum.
 pub fn seal(seq: u64, array_id: Id, payload: &[u8]) -> Vec<u8> {
     let mut bytes = b"WEFTSB\r\n\0\0\0\0".to_vec();
-    for word in [1, HEADER, payload.len()] {
+    for word in [2, HEADER, payload.len()] {
         bytes.extend_from_slice(&u32::try_from(word).expect("small").to_le_bytes());
     }
     bytes.extend_from_slice(&seq.to_le_bytes());

@@ -246,7 +246,6 @@ impl Service {
         ticket: &mut Ticket,
     ) -> Option<Result<(), VolumeError>> {
         let (volume, connection) = (&self.volume, &self.connection);
-        let granularity = volume.info().zero_bytes.max(1);
         let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
         let is_over = || connection.draining.get() || connection.gone.get();
         while at < end {
@@ -256,7 +255,7 @@ impl Service {
             if is_over() {
                 return None;
             }
-            let piece_end = (at - at % granularity).saturating_add(granularity).min(end);
+            let piece_end = volume.zeroes_end(at).clamp(at + 1, end);
             let len = piece_end - at;
             let done = match command {
                 Command::WriteZeroes { fua, may_trim, .. } => {

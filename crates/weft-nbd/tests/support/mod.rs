@@ -113,13 +113,16 @@ impl Volume for RamVolume {
         VolumeInfo {
             align_bytes: self.align_bytes,
             block_bytes: self.align_bytes,
-            zero_bytes: self.granularity,
             fast_zeroes: false,
         }
     }
 
     fn size_bytes(&self) -> u64 {
         self.bytes.borrow().len() as u64
+    }
+
+    fn zeroes_end(&self, offset: u64) -> u64 {
+        offset - offset % self.granularity + self.granularity
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> ReadFuture<'_, VolumeError> {

@@ -53,7 +53,8 @@ pub struct CreateArgs {
     /// Do not reserve the space of member files: writes stall whenever their file system is full
     #[arg(long)]
     pub sparse: bool,
-    /// Array bytes per entry of the region map, which tracks what needs resync or rebuild
+    /// Array bytes per entry of the region map, which tracks what needs resync or rebuild; rounded
+    /// up to a power of two and at least a stripe
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub region: Option<u64>,
     /// Use disks that belong to an array or hold data of any kind (that data is lost)

@@ -76,6 +76,10 @@ impl Volume for GuardedVolume {
         self.done(self.volume.discard(offset, len))
     }
 
+    fn zeroes_end(&self, offset: u64) -> u64 {
+        self.volume.zeroes_end(offset)
+    }
+
     fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
         self.isolation.call(|| self.volume.allocation(offset, len)).map_err(failed)?
     }

@@ -71,7 +71,7 @@ impl SlowHead {
 
 impl Volume for SlowHead {
     fn info(&self) -> VolumeInfo {
-        VolumeInfo { align_bytes: 1, block_bytes: 1, zero_bytes: 64 << 20, fast_zeroes: false }
+        VolumeInfo { align_bytes: 1, block_bytes: 1, fast_zeroes: false }
     }
 
     fn size_bytes(&self) -> u64 {

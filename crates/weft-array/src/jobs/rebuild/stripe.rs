@@ -166,7 +166,7 @@ impl Inner {
             return;
         }
         let state = &self.jobs.rebuild;
-        let region = self.map.region_of(stripe);
+        let region = self.geometry.regions.of(stripe);
         for Target { unit, slot, lane, disk } in targets {
             let now = self.members.rebuilt_disk(*slot);
             let is_target = now.is_some_and(|now| Rc::ptr_eq(&now, disk));
