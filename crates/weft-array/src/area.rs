@@ -142,8 +142,9 @@ impl Area {
         };
         let data_offset = (log_offset + log_bytes).next_multiple_of(DATA_ALIGN);
         let area = Self { map_offset: MAP_OFFSET, map_bytes, log_offset, log_bytes, data_offset };
-        if area.rows(member_bytes, unit_bytes) < rows_min.max(1) {
-            let least_bytes = data_offset + rows_min.max(1) * unit_bytes;
+        let rows_min = rows_min.max(1);
+        if area.rows(member_bytes, unit_bytes) < rows_min {
+            let least_bytes = area.member_bytes(rows_min, unit_bytes).unwrap_or(u64::MAX);
             return Err(AreaError::TooSmall { member_bytes, least_bytes });
         }
         Ok(area)
@@ -153,6 +154,12 @@ impl Area {
     #[must_use]
     pub fn rows(&self, member_bytes: u64, unit_bytes: u64) -> u64 {
         member_bytes.saturating_sub(self.data_offset) / unit_bytes
+    }
+
+    /// Bytes that a member with `rows` units of data needs; `None` if they are too many to count.
+    #[must_use]
+    pub fn member_bytes(&self, rows: u64, unit_bytes: u64) -> Option<u64> {
+        rows.checked_mul(unit_bytes)?.checked_add(self.data_offset)
     }
 
     /// Whether the areas are in order, aligned, disjoint and bounded. This is checked when an area

@@ -71,8 +71,6 @@ pub(crate) struct Inner {
     pub mirrored: bool,
     /// Whether repairs for users avoid members with deep queues.
     pub load_aware_reconstruction: Cell<bool>,
-    /// Whether all members read as zeros where regions are unwritten.
-    pub zeroed: Cell<bool>,
     pub read_only: Cell<bool>,
     pub stopped: Cell<bool>,
     /// Why the array takes no more writes.
@@ -85,6 +83,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Whether all members read as zeros where regions are unwritten, by what the superblock says.
+    pub fn members_zeroed(&self) -> bool {
+        self.members.superblock().members_zeroed
+    }
+
     /// An owning handle, for tasks.
     pub fn handle(&self) -> Rc<Self> {
         self.me.upgrade().expect("a method runs on a living array")
@@ -244,6 +247,9 @@ impl MapStore for Inner {
 
     fn zero_region(&self, region: u64) -> StoreFuture<'_> {
         Box::pin(async move {
+            if self.members_zeroed() {
+                return Ok(());
+            }
             self.zero_units(self.geometry.regions.stripes_of(region)).await?;
             self.durable_or_broken()
         })

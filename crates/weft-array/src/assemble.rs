@@ -429,7 +429,7 @@ pub(crate) fn may_return(newest: &Superblock, own: &Superblock) -> Option<usize>
 /// The role of a member, or why it has none.
 fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role, String> {
     let role = newest.role_of(own.self_id);
-    let needed = newest.area.data_offset + newest.rows * newest.unit_bytes;
+    let needed = newest.member_bytes();
     match role {
         _ if own.seq > newest.seq => {
             Err("stale: it records that the array continued without it; add it as a new disk"

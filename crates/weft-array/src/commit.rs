@@ -210,7 +210,7 @@ impl Inner {
             let spares = &self.members.spares;
             self.await_spares(|| spares.is_last_ready()).await;
             let spare = spares.take_ready()?;
-            if spare.is_untouched() || !self.zeroed.get() {
+            if spare.is_untouched() || !self.members_zeroed() {
                 return Some(spare);
             }
             let superblock = self.members.superblock().clone();

@@ -250,7 +250,6 @@ pub(crate) fn map_config(superblock: &Superblock) -> MapConfig {
         area_offset: superblock.area.map_offset,
         regions: superblock.regions().expect("a checked superblock has a layout"),
         track_dirty: superblock.consistency != Consistency::None,
-        zero_first: !superblock.members_zeroed,
         dirty_max: DIRTY_MAX,
     }
 }

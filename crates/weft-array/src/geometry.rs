@@ -17,8 +17,6 @@ pub(crate) struct Geometry {
     pub sector_bytes: u64,
     /// Where the data area of a member begins.
     pub data_offset: u64,
-    /// Units on each member.
-    pub rows: u64,
     /// Whole stripes of the array.
     pub stripes: u64,
     /// Which stripes share an entry of the region map.

@@ -125,7 +125,6 @@ async fn open(
     let log = (superblock.consistency == Consistency::Ppl)
         .then(|| Log::new(id, slots, superblock.area.log_offset, superblock.area.log_bytes));
     let mirrored = geometry.code().k() == 1 && geometry.code().p() > 0;
-    let zeroed = Cell::new(superblock.members_zeroed);
     let jobs = Jobs::new();
     jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
     let in_effect = if assembly.forced { &superblock } else { &assembly.newest };
@@ -147,7 +146,6 @@ async fn open(
         jobs,
         mirrored,
         load_aware_reconstruction: Cell::new(true),
-        zeroed,
         read_only: Cell::new(read_only),
         stopped: Cell::new(false),
         broken: RefCell::default(),
@@ -172,7 +170,6 @@ fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
         unit_bytes: superblock.unit_bytes,
         sector_bytes: u64::from(superblock.sector_bytes),
         data_offset: superblock.area.data_offset,
-        rows: superblock.rows,
         regions: superblock.regions()?,
     })
 }
@@ -295,7 +292,7 @@ impl Inner {
     /// Checks that a disk can be a member, and is not one already.
     pub(crate) fn check_fits(&self, disk: &dyn Disk) -> Result<(), ArrayError> {
         let info = disk.info();
-        let needed = self.geometry.data_offset + self.geometry.rows * self.geometry.unit_bytes;
+        let needed = self.members.superblock().member_bytes();
         if info.size_bytes < needed {
             return Err(ArrayError::Refused(format!(
                 "{} is too small: it has {:#}, and the array's members need {:#}",
@@ -326,11 +323,9 @@ impl Inner {
     pub(crate) async fn prepare_spare(&self, disk: Rc<dyn Disk>) -> Result<Spare, ArrayError> {
         self.check_fits(&*disk)?;
         let info = disk.info();
-        if self.zeroed.get() && !info.fast_zeroes {
+        if self.members_zeroed() && !info.fast_zeroes {
             // Zeroing all of it would take hours. From now on each region is zeroed on all members
             // before its first write.
-            self.zeroed.set(false);
-            self.map.set_zero_first(true);
             self.change(|superblock| superblock.members_zeroed = false).await?;
         }
         let id = self.members.edit(Superblock::new_member_id);

@@ -131,8 +131,9 @@ pub trait MapStore {
     fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_>;
     /// Makes every data write that completed before this call durable, on every live member.
     fn flush_data(&self) -> StoreFuture<'_>;
-    /// Makes an unwritten region read as zeros on every live member, parity included, durably.
-    /// Called once before the first write to each region, if [`MapConfig::zero_first`].
+    /// Makes an unwritten region read as zeros on every live member, parity included, durably;
+    /// nothing needs to be done if they are known to read as zeros wherever regions are unwritten.
+    /// Called once before the first write to each region.
     fn zero_region(&self, region: u64) -> StoreFuture<'_>;
 }
 
@@ -147,8 +148,6 @@ pub struct MapConfig {
     pub regions: Regions,
     /// Whether dirty regions are kept (all policies but `none`).
     pub track_dirty: bool,
-    /// Whether the members hold unknown bytes in unwritten regions.
-    pub zero_first: bool,
     /// Most dirty regions (apart from those with writes in flight).
     pub dirty_max: usize,
 }
@@ -176,7 +175,6 @@ impl Entry {
 #[derive(Debug)]
 pub struct RegionMap {
     config: MapConfig,
-    zero_first: Cell<bool>,
     entries: RefCell<Vec<Entry>>,
     pages: RefCell<Vec<Page>>,
     /// Dirty regions, each once, in the order in which they became dirty.
@@ -234,7 +232,6 @@ impl RegionMap {
         let regions = to_index(config.regions.count());
         let pages = (0..page::count(config.regions.count())).map(|_| Page::default()).collect();
         Self {
-            zero_first: Cell::new(config.zero_first),
             config,
             entries: RefCell::new(vec![Entry::default(); regions]),
             pages: RefCell::new(pages),
@@ -255,12 +252,6 @@ impl RegionMap {
     #[must_use]
     pub fn config(&self) -> &MapConfig {
         &self.config
-    }
-
-    /// Notes whether the members hold unknown bytes in unwritten regions from now on: they do once
-    /// a replacement is used that was not zeroed.
-    pub fn set_zero_first(&self, zero_first: bool) {
-        self.zero_first.set(zero_first);
     }
 
     fn entry(&self, region: u64) -> Entry {
@@ -351,7 +342,7 @@ impl RegionMap {
         let needs_permit = wanted & DIRTY != 0 && !self.is_dirty(region);
         let permit = if needs_permit { Some(self.reserve_dirty(store).await?) } else { None };
         // Held until the region is written: it must not be zeroed again after that.
-        let zeroing = if self.zero_first.get() { self.zero(store, region).await? } else { None };
+        let zeroing = self.zero(store, region).await?;
         let index = to_index(region);
         let entry = self.entry(region);
         if !entry.has(wanted) {

@@ -366,6 +366,12 @@ impl Superblock {
         Ok(layout.map_err(|error| impossible(error.to_string()))?.stripes(self.rows))
     }
 
+    /// Bytes that each member needs.
+    pub(crate) fn member_bytes(&self) -> u64 {
+        let bytes = self.area.member_bytes(self.rows, self.unit_bytes);
+        bytes.expect("a checked superblock has a size")
+    }
+
     /// The regions of the array.
     ///
     /// # Errors

@@ -87,7 +87,7 @@ impl Inner {
             let end = stripes.end.min(all.end);
             if self.map.is_written(region) {
                 let whole = next == all.start && end == all.end;
-                let forget = may_deallocate && self.zeroed.get() && whole;
+                let forget = may_deallocate && self.members_zeroed() && whole;
                 self.zero_within(region, next..end, fua, forget).await?;
             }
             next = end;

@@ -244,7 +244,6 @@ fn region_map(newest: &Superblock, disks: &[Rc<TestDisk>]) -> RegionMap {
         area_offset: newest.area.map_offset,
         regions: newest.regions().expect("laid"),
         track_dirty: true,
-        zero_first: !newest.members_zeroed,
         dirty_max: 1024,
     };
     let area = |disk: &Rc<TestDisk>| {

@@ -77,7 +77,6 @@ fn golden_bytes() {
         area_offset: 0,
         regions: Regions { region_bytes: 1 << 20, stripe_bytes: 96 << 10, stripes: 99 },
         track_dirty: true,
-        zero_first: false,
         dirty_max: 8,
     };
     let (offset, page) = RegionMap::initial_pages(&config).remove(0);

@@ -11,7 +11,7 @@ use weft_array::{Array, MemberState, ScrubMode, Superblock, create};
 use weft_disk::{Disk, RamDisk, WriteOpts};
 use weft_rt::{Frozen, MILLISECOND, Rt};
 
-const MIB: u64 = 2;
+const MIB: u64 = 3;
 
 /// A disk whose data area was used before.
 async fn used(name: &str) -> Rc<dyn Disk> {

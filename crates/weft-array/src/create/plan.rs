@@ -154,7 +154,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
     .map_err(|source| CreateError::Area { disk: smallest.name.clone(), source })?;
     let rows = area.rows(smallest.size_bytes, unit_bytes);
     let stripes = stripes_of(rows)?;
-    let used = area.data_offset + rows * unit_bytes;
+    let used = area.member_bytes(rows, unit_bytes).expect("less than the smallest disk has");
     let member = |(n, info): (usize, &&DiskInfo)| PlannedMember {
         disk: info.name.clone(),
         role: if n < slots { PlannedRole::Slot { slot: n } } else { PlannedRole::Spare },

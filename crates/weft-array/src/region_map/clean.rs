@@ -214,9 +214,9 @@ impl RegionMap {
     /// unwritten.
     ///
     /// Their bytes on the members must be ready for the next first write. Either the caller has
-    /// written zeros to all members between the two calls (this flushes before it clears), or the
-    /// array zeroes regions before their first write anyway ([`super::MapConfig::zero_first`]). A
-    /// crash before the end leaves a region written, with those zeros or its old contents.
+    /// written zeros to all members between the two calls (this flushes before it clears), or
+    /// [`MapStore::zero_region`] zeroes regions before their first write anyway. A crash before the
+    /// end leaves a region written, with those zeros or its old contents.
     ///
     /// # Errors
     /// If the members cannot be flushed or written.

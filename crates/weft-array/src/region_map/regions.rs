@@ -8,8 +8,8 @@
 //! ```text
 //! bytes     0               R               2R              3R
 //! regions   |       0       |       1       |       2       |
-//! stripes   |   0   |   1   |   2   |   3   |   4   |   5   |    powers of two: R / stripe each
-//! stripes   |     0     |     1     |     2     |     3     |    others: 0, 1 – 2 – 3
+//! stripes   |   0   |   1   |   2   |   3   |   4   |   5   |    of R/2: two in each region
+//! stripes   |     0     |     1     |     2     |     3     |    of 3R/4: 0 and 1, 2, 3
 //! ```
 //!
 //! A region thus has a varying number of stripes, and the last bytes of one may lie beyond the
@@ -34,7 +34,7 @@ impl Regions {
     /// The region of a stripe.
     #[must_use]
     pub fn of(&self, stripe: u64) -> u64 {
-        stripe * self.stripe_bytes >> self.region_bytes.trailing_zeros()
+        (stripe * self.stripe_bytes) >> self.region_bytes.trailing_zeros()
     }
 
     /// The stripes of a region.

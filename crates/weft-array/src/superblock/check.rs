@@ -136,10 +136,10 @@ impl Superblock {
         require(sector, "the sector is neither 512 nor 4096 bytes")?;
         require((1..=SLOTS_MAX).contains(&self.slots.len()), "it has no slots, or too many")?;
         require(self.area.is_sound(), "its areas overlap, or are misaligned or too large")?;
-        let member =
-            u128::from(self.rows) * u128::from(self.unit_bytes) + u128::from(self.area.data_offset);
-        let fits = member * self.slots.len() as u128 <= u128::from(BYTES_MAX);
-        require(self.rows > 0 && fits, "its size is out of range")?;
+        let member = self.area.member_bytes(self.rows, self.unit_bytes);
+        let all = member.and_then(|bytes| bytes.checked_mul(self.slots.len() as u64));
+        let fits = self.rows > 0 && all.is_some_and(|bytes| bytes <= BYTES_MAX);
+        require(fits, "its size is out of range")?;
         check_consistency(self.code, self.consistency).map_err(impossible)?;
         let log = match self.consistency {
             Consistency::Ppl => self.area.log_bytes >= log_bytes_min(self.unit_bytes),

@@ -34,7 +34,6 @@ pub fn exercise(input: &[u8]) {
         area_offset: 0,
         regions: Regions { region_bytes: 2, stripe_bytes: 1, stripes: 5000 },
         track_dirty: true,
-        zero_first: false,
         dirty_max: 8,
     };
     let (map, report) = RegionMap::load(config, &[input, input]);
