@@ -1,6 +1,6 @@
 //! A FUSE file system with one file: the array, from which the kernel's loop driver makes a disk.
 //!
-//! weft implements the kernel's FUSE protocol itself ([`wire`]), on the engine's own thread
+//! weft implements the kernel's FUSE protocol itself (`wire`), on the engine's own thread
 //! ([`session`]): a request is read from `/dev/fuse`, carried out and answered without crossing to
 //! another thread, which costs more than most of our I/O (74–94 µs across cores, 7–10 µs within
 //! one). The data of large writes arrives page-aligned in the buffer that goes to the disks:
