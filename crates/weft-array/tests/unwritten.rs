@@ -1,6 +1,8 @@
 //! What was never written reads as zeros without a disk: whatever the members hold there, in every
 //! state of the array, and next to the first small writes.
 
+#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
+
 mod common;
 
 use std::rc::Rc;
