@@ -176,7 +176,7 @@ impl Inner {
                 changes.take_effect(round.change);
                 for spare in self.members.spares.begin_updating(round.superblock) {
                     let array = self.handle();
-                    drop(self.rt.spawn(async move { array.update_spare(spare).await }));
+                    drop(self.rt.spawn(async move { array.update_spare(spare, None).await }));
                 }
                 if !was_settled && changes.is_settled() {
                     self.jobs.wake();
@@ -185,17 +185,12 @@ impl Inner {
         }
     }
 
-    /// Writes superblocks to a spare until it has the newest one.
-    async fn update_spare(&self, spare: Spare) {
-        let mut has = None;
+    /// Writes superblocks to a spare until it has the newest one. It `has` the one of that number.
+    async fn update_spare(&self, spare: Spare, mut has: Option<u64>) {
         while let Some(superblock) = self.members.spares.next_for(&spare, has) {
             match write_superblock(&*spare.disk, &superblock, spare.id).await {
                 Ok(()) => has = Some(superblock.seq),
-                Err(error) => {
-                    if self.members.spares.remove(&spare) {
-                        self.spare_failed(&spare, error.to_string()).await;
-                    }
-                }
+                Err(error) => self.spare_failed(&spare, error.to_string()).await,
             }
         }
         // A slot may be waiting for it.
@@ -206,22 +201,29 @@ impl Inner {
     /// array relies on that, it reads as zeros: one that was in a slot before may hold units of
     /// that, in rows that belong to regions not written so far.
     pub async fn take_ready_spare(&self) -> Option<Spare> {
+        let spares = &self.members.spares;
         loop {
-            let spares = &self.members.spares;
             self.await_spares(|| spares.is_last_ready()).await;
-            let spare = spares.take_ready()?;
-            if spare.is_untouched() || !self.members_zeroed() {
+            let spare = spares.last_ready()?;
+            if spare.is_zeroed() || !self.members_zeroed() {
+                spares.remove(&spare);
                 return Some(spare);
             }
+            let has = spares.begin_zeroing(&spare);
             let superblock = self.members.superblock().clone();
             match zero_data(&*spare.disk, &superblock).await {
-                Ok(()) => return Some(spare),
+                Ok(()) => spares.note_zeroed(&spare),
                 Err(error) => self.spare_failed(&spare, error.to_string()).await,
             }
+            self.update_spare(spare, has).await;
         }
     }
 
+    /// Removes a spare that failed, unless it has been removed before.
     async fn spare_failed(&self, spare: &Spare, cause: String) {
+        if !self.members.spares.remove(spare) {
+            return;
+        }
         let disk = spare.disk.info().name.clone();
         self.events.emit(Event::SpareFailed { disk, cause });
         if !self.stopped.get() {

@@ -6,6 +6,8 @@
 //!
 //! A spare becomes the target of a rebuild only when it has the newest superblock and none is being
 //! written to it. Otherwise a late write could overwrite the superblock that it gets as a member.
+//! While it is zeroed for that it remains a spare: superblocks list it, and it cannot be added once
+//! more.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -21,32 +23,32 @@ use crate::uuid::Id;
 pub(crate) struct Spare {
     pub id: Id,
     pub disk: Rc<dyn Disk>,
-    /// It was prepared in this run, and has been in no slot since: if the array's members are
-    /// zeroed, it reads as zeros. Other spares may hold what was written to them for a slot that
+    /// It was prepared or zeroed in this run, and has been in no slot since: if the array's members
+    /// are zeroed, it reads as zeros. Other spares may hold what was written to them for a slot that
     /// they did not get in the end, or before a crash.
-    untouched: bool,
-    /// A superblock is being written to it.
+    zeroed: bool,
+    /// A superblock is being written to it, or it is being zeroed.
     busy: Rc<Cell<bool>>,
 }
 
 impl Spare {
     /// A disk that may hold anything.
     pub fn new(id: Id, disk: Rc<dyn Disk>) -> Self {
-        Self { id, disk, untouched: false, busy: Rc::default() }
+        Self { id, disk, zeroed: false, busy: Rc::default() }
     }
 
     /// A disk that was just prepared.
     pub fn prepared(id: Id, disk: Rc<dyn Disk>) -> Self {
-        Self { untouched: true, ..Self::new(id, disk) }
+        Self { zeroed: true, ..Self::new(id, disk) }
     }
 
     /// It has been in a slot.
     pub fn touched(self) -> Self {
-        Self { untouched: false, ..self }
+        Self { zeroed: false, ..self }
     }
 
-    pub fn is_untouched(&self) -> bool {
-        self.untouched
+    pub fn is_zeroed(&self) -> bool {
+        self.zeroed
     }
 
     pub fn meta(&self) -> SpareMeta {
@@ -95,7 +97,7 @@ impl Spares {
         removed
     }
 
-    /// Waits until no superblock is being written to a disk that was a spare.
+    /// Waits until nothing is being written to a disk that was a spare.
     pub async fn until_idle(&self, spare: &Spare) {
         loop {
             let change = self.change();
@@ -121,11 +123,21 @@ impl Spares {
         self.all().last().is_none_or(|spare| !spare.busy.get())
     }
 
-    /// Takes the spare added last among those that are ready.
-    pub fn take_ready(&self) -> Option<Spare> {
+    /// The spare added last among those that are ready.
+    pub fn last_ready(&self) -> Option<Spare> {
+        self.all().iter().rfind(|spare| !spare.busy.get()).cloned()
+    }
+
+    /// A ready spare is being zeroed from now on. Returns the number of the superblock that it has.
+    pub fn begin_zeroing(&self, spare: &Spare) -> Option<u64> {
+        spare.busy.set(true);
+        self.superblock.borrow().as_ref().map(|superblock| superblock.seq)
+    }
+
+    /// A spare was zeroed. It counts as ready only after [`Spares::next_for`].
+    pub fn note_zeroed(&self, spare: &Spare) {
         let mut waiting = self.waiting.borrow_mut();
-        let last = waiting.iter().rposition(|spare| !spare.busy.get())?;
-        Some(waiting.remove(last))
+        waiting.iter_mut().filter(|other| other.id == spare.id).for_each(|one| one.zeroed = true);
     }
 
     /// Completes when a spare has got a superblock since this call, or was removed.
@@ -134,7 +146,7 @@ impl Spares {
     }
 
     /// A superblock has taken effect. Returns the spares that must get it now. To the others an
-    /// older one is being written; they get this one next.
+    /// older one is being written, or they are being zeroed; they get this one next.
     pub fn begin_updating(&self, superblock: Rc<Superblock>) -> Vec<Spare> {
         *self.superblock.borrow_mut() = Some(superblock);
         let mut idle = self.all().clone();

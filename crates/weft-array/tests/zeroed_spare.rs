@@ -1,0 +1,103 @@
+//! A spare that may hold old bytes is zeroed before it takes a slot. Meanwhile it remains a spare:
+//! the status and the superblocks list it, it cannot be added once more, and it can be removed.
+
+mod common;
+
+use std::rc::Rc;
+
+use common::bench::{Bench, members, options, run, sized_disk};
+use common::disk::{Cells, Leave, Power, TestDisk, holding};
+use common::*;
+use weft_array::{ArrayState, MemberState, RebuildPolicy, ScrubMode};
+use weft_rt::{MILLISECOND, Rt};
+
+const SLOTS: usize = 5;
+const SIZE: u64 = 4 << 20;
+const SPARE: &str = "test5";
+
+/// An array that has lost the member of slot 0, and is zeroing its spare. Nothing that is written
+/// to the data of the spare completes until it is released.
+async fn zeroing(rt: &Rt) -> (Bench, Rc<TestDisk>) {
+    let disks: Vec<_> = (0..=SLOTS).map(|n| sized_disk(rt, n, 512, SIZE)).collect();
+    let spare = disks[SLOTS].clone();
+    let mut options = options("raid6");
+    options.spares = 1;
+    let bench = Bench::on(rt, &options, disks).await;
+    let data = bench.superblock.area.data_offset;
+    spare.cells.borrow_mut().poke(data + 4096, &[0xa5; 8192]);
+    write(&bench.array, 0, &pattern(0, 65536, 1)).await;
+    spare.faults.hold(data..SIZE, 0);
+    bench.array.fail("0").await.expect("can lose one");
+    rt.sleep(10 * MILLISECOND).await;
+    let last = spare.writes.borrow().last().copied();
+    assert!(last.is_some_and(|(offset, _)| offset == data), "{last:?}");
+    (bench, spare)
+}
+
+async fn check_rebuilt(bench: &Bench) {
+    bench.until(ArrayState::Healthy).await;
+    let status = bench.array.status();
+    assert_eq!((&*status.slots[0].disk, status.spares.len()), (SPARE, 0));
+    assert!(read(&bench.array, 0, 65536).await == pattern(0, 65536, 1));
+    let report = bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
+    assert_eq!(report.mismatches, 0);
+}
+
+#[test]
+fn a_spare_that_is_being_zeroed_is_in_use() {
+    run(|rt| async move {
+        let (bench, spare) = zeroing(&rt).await;
+        let (array, disk) = (bench.array.clone(), spare.clone());
+        assert_eq!(array.status().spares, [SPARE]);
+        assert_eq!(array.identities().1.len(), SLOTS);
+        // If it were added, it would wait as well.
+        let added = rt.spawn(async move { array.add_spare(disk).await });
+        rt.sleep(10 * MILLISECOND).await;
+        spare.faults.release();
+        let refused = added.await.expect_err("it is a spare already").to_string();
+        assert!(refused.contains("already a member"), "{refused}");
+        check_rebuilt(&bench).await;
+        // The next failure finds no disk.
+        bench.array.fail("1").await.expect("can lose one");
+        rt.sleep(100 * MILLISECOND).await;
+        assert_eq!(bench.array.status().slots[1].state, MemberState::Missing);
+    });
+}
+
+#[test]
+fn it_gets_the_superblocks_that_took_effect_meanwhile() {
+    run(|rt| async move {
+        let (bench, spare) = zeroing(&rt).await;
+        bench.array.set_rebuild_policy(RebuildPolicy::default()).await.expect("stored");
+        let cells: Vec<Cells> = bench.disks.iter().map(|d| d.cells.borrow().clone()).collect();
+        spare.faults.release();
+        check_rebuilt(&bench).await;
+
+        // If the program dies meanwhile, it is still a spare.
+        let cells: Vec<_> = cells.iter().map(|cells| cells.after_cut(Leave::Completed)).collect();
+        let disks = holding(&rt, &Power::new(), SIZE, &cells[1..]);
+        let array = assemble(&rt, &members(&disks)).await;
+        for _ in 0..1000 {
+            rt.sleep(MILLISECOND).await;
+        }
+        assert_eq!(array.status().slots[0].state, MemberState::Active, "{:#?}", array.status());
+    });
+}
+
+#[test]
+fn once_removed_it_gets_no_slot_and_nothing_is_written_to_it() {
+    run(|rt| async move {
+        let (bench, spare) = zeroing(&rt).await;
+        let array = bench.array.clone();
+        let removed = rt.spawn(async move { array.remove_spare(SPARE).await });
+        rt.sleep(10 * MILLISECOND).await;
+        assert!(bench.array.status().spares.is_empty());
+        assert!(!removed.is_finished(), "zeros could still be written to it");
+        spare.faults.release();
+        removed.await.expect("removed");
+        let writes = spare.writes.borrow().len();
+        rt.sleep(100 * MILLISECOND).await;
+        assert_eq!(spare.writes.borrow().len(), writes);
+        assert_eq!(bench.array.status().slots[0].state, MemberState::Missing);
+    });
+}
