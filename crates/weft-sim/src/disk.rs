@@ -141,6 +141,11 @@ impl Platter {
         self.0.borrow().depth > 0
     }
 
+    /// Whether a write to this range of bytes has begun and not ended.
+    pub(crate) fn is_written(&self, range: &std::ops::Range<u64>) -> bool {
+        self.0.borrow().media.is_written(range)
+    }
+
     /// Operations so far.
     pub fn ops(&self) -> u64 {
         self.0.borrow().ops

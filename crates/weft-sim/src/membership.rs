@@ -25,13 +25,14 @@ pub(crate) fn superblock_of(platter: &Platter) -> Option<Superblock> {
 }
 
 /// The newest superblock on a disk that the engine knows of in this life. A superblock whose write
-/// failed does not count, even if it was stored.
+/// failed, or has not ended (the disk may hang until the engine gives it up), does not count, even
+/// if it was stored.
 fn acknowledged_superblock_of(platter: &Platter) -> Option<Superblock> {
     let failed_writes = platter.faults(|f| f.failed_writes.clone());
     newest_superblock(platter, |copy| {
-        failed_writes
-            .iter()
-            .all(|range| range.end <= copy || copy + SUPERBLOCK_COPY_BYTES as u64 <= range.start)
+        let copy = copy..copy + SUPERBLOCK_COPY_BYTES as u64;
+        let meets = |range: &std::ops::Range<u64>| range.start < copy.end && copy.start < range.end;
+        !failed_writes.iter().any(meets) && !platter.is_written(&copy)
     })
 }
 
@@ -224,7 +225,9 @@ pub(crate) fn assemble(
 
 #[cfg(test)]
 mod tests {
+    use weft_array::superblock::write_superblock;
     use weft_array::{Consistency, CreateOptions};
+    use weft_rt::SECOND;
 
     use super::*;
     use crate::clock::sim_rt;
@@ -233,8 +236,12 @@ mod tests {
 
     /// A new mirror on `count` disks.
     fn mirror(count: usize) -> Vec<Member> {
-        let rt = sim_rt(1, 1_000_000);
-        let world = World::new(&rt, 1);
+        mirror_of(1, count)
+    }
+
+    fn mirror_of(seed: u64, count: usize) -> Vec<Member> {
+        let rt = sim_rt(seed, 1_000_000);
+        let world = World::new(&rt, seed);
         let platter = |n: usize| Platter::new(n, 4 << 20, 512, world.rng(n as u64));
         let platters: Vec<Platter> = (0..count).map(platter).collect();
         let open = |platter| SimDisk::open(&world, platter) as Rc<dyn Disk>;
@@ -293,5 +300,33 @@ mod tests {
         assert!(!must_have_stopped(&disks));
         disks[1].platter.faults(|f| f.failed_writes.push(data - 512..data));
         assert!(must_have_stopped(&disks));
+    }
+
+    #[test]
+    fn a_superblock_whose_write_has_not_ended_is_not_known_even_if_it_can_be_read() {
+        let is_seen = |seed| {
+            let (rt, disks) = (sim_rt(seed, 10_000), mirror_of(seed, 3));
+            let world = World::new(&rt, seed);
+            let mut next = superblock_of(&disks[0].platter).expect("a member");
+            next.seq += 1;
+            next.slots[2].state = SlotState::Missing;
+            let write = |member: &Member| {
+                let (disk, next) = (SimDisk::open(&world, &member.platter), next.clone());
+                let id = next.slots[member.platter.number()].member_id.expect("a member");
+                rt.spawn(async move { write_superblock(&*disk, &next, id).await.is_ok() })
+            };
+            // The last disk has been failed, one of the others has that superblock, and one hangs
+            // until it is given up.
+            disks[2].platter.faults(|f| f.failed = true);
+            let written = write(&disks[0]);
+            assert!(rt.block_on(written));
+            disks[1].platter.faults(|f| (f.hangs_until, f.failed) = (600 * SECOND, true));
+            let hung = write(&disks[1]);
+            let timer = rt.clone();
+            rt.block_on(async move { timer.sleep(SECOND).await });
+            assert!(!hung.is_finished() && must_have_stopped(&disks));
+            superblock_of(&disks[1].platter).is_some_and(|own| own.seq == next.seq)
+        };
+        assert!((0..200).any(is_seen));
     }
 }

@@ -120,6 +120,12 @@ impl Media {
         }
     }
 
+    /// Whether a write to this range is in flight.
+    pub(crate) fn is_written(&self, range: &std::ops::Range<u64>) -> bool {
+        let meets = |w: &InFlight| w.offset < range.end && range.start < w.offset + w.len;
+        self.in_flight.values().any(meets)
+    }
+
     /// The writes in flight of which a crash may leave parts.
     fn take_in_flight(&mut self) -> impl Iterator<Item = InFlight> + use<> {
         let in_flight = std::mem::take(&mut self.in_flight);
