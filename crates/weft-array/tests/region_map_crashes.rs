@@ -32,8 +32,13 @@ struct Promise {
     written: bool,
     stale: bool,
     resync: bool,
+    /// The mark for that was itself made durable. Otherwise a member may still have the region as
+    /// dirty, as the crash left it: the next start resyncs that, too.
+    marked: bool,
     /// Number of attempts to make it unwritten.
     unwrites: u32,
+    /// Those in progress.
+    unwriting: u32,
     /// A resync was requested since the last one began.
     asked: bool,
 }
@@ -188,11 +193,14 @@ async fn write(map: Rc<RegionMap>, store: Rc<Store>, region: u64, long: bool) {
 async fn unwrite(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
     store.promise(region, |promise| {
         promise.unwrites += 1;
-        (promise.written, promise.stale, promise.resync) = (false, false, false);
+        promise.unwriting += 1;
+        (promise.written, promise.stale) = (false, false);
+        (promise.resync, promise.marked) = (false, false);
     });
     map.unwriting_begins(region);
     pause().await;
     let _ = map.mark_unwritten(&*store, &[region]).await;
+    store.promise(region, |promise| promise.unwriting -= 1);
 }
 
 async fn ask_resync(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
@@ -200,11 +208,15 @@ async fn ask_resync(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
         return;
     }
     store.promise(region, |promise| promise.asked = true);
-    let before = store.promises.borrow()[place(region)].unwrites;
+    let Promise { unwrites: before, unwriting, .. } = store.promises.borrow()[place(region)];
     if map.set_needs_resync(&*store, &[region]).await.is_ok() {
         // A resync that began meanwhile covers it.
         store.promise(region, |promise| {
-            promise.resync |= promise.asked && promise.written && promise.unwrites == before;
+            // What becomes unwritten needs no resync, and loses the mark.
+            let stays = unwriting == 0 && promise.unwrites == before;
+            let kept = promise.asked && promise.written && stays;
+            promise.resync |= kept;
+            promise.marked |= kept;
         });
     }
 }
@@ -216,7 +228,10 @@ async fn resync(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
     store.promise(region, |promise| promise.asked = false);
     map.resync_begins(region);
     pause().await;
-    store.promise(region, |promise| promise.resync &= promise.asked);
+    store.promise(region, |promise| {
+        promise.resync &= promise.asked;
+        promise.marked &= promise.asked;
+    });
     let _ = map.clear_resync(&*store, &[region]).await;
     store.resyncing.borrow_mut().remove(&region);
 }
@@ -237,10 +252,13 @@ async fn rebuild(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
     let mut done = false;
     for stripe in ALL.stripes_of(region) {
         pause().await;
-        done |= map.mark_stripe_rebuilt(LANE, stripe);
+        if map.mark_stripe_rebuilt(LANE, stripe) {
+            // At once: if it becomes unwritten, its next first write makes it stale again.
+            assert!(ALL.stripes_of(region).all(|stripe| !map.is_stale(LANE, stripe)));
+            done = true;
+        }
     }
     if done {
-        assert!(ALL.stripes_of(region).all(|stripe| !map.is_stale(LANE, stripe)));
         store.promise(region, |promise| promise.stale = false);
         let _ = map.finish_regions(&*store, LANE, &[region], true, std::future::pending()).await;
     }
@@ -297,8 +315,7 @@ fn drain(store: &Rc<Store>, tasks: &mut Vec<Task>, rng: &mut Rng) {
     panic!("{} tasks never end", tasks.len());
 }
 
-/// `early`: the marks for resync may not have been written yet; then the region is still dirty.
-fn check(areas: &[Vec<u8>], promises: &[Promise], config: &MapConfig, early: bool) {
+fn check(areas: &[Vec<u8>], promises: &[Promise], config: &MapConfig) {
     for subset in 1_usize..1 << areas.len() {
         let chosen: Vec<&[u8]> = (0..areas.len())
             .filter(|member| subset >> member & 1 == 1)
@@ -307,13 +324,13 @@ fn check(areas: &[Vec<u8>], promises: &[Promise], config: &MapConfig, early: boo
         let (map, report) = RegionMap::load(config.clone(), &chosen);
         assert!(report.pages_lost.is_empty(), "a torn page left no page before it");
         for (region, promise) in REGIONS.into_iter().zip(promises) {
-            let Promise { writers, unflushed, written, stale, resync, .. } = *promise;
+            let Promise { writers, unflushed, written, stale, resync, marked, .. } = *promise;
             assert!(!written || map.is_written(region), "region {region} lost its data");
             let doubt = map.is_dirty(region) || map.needs_resync(region);
             let in_flight = config.track_dirty && (writers > 0 || unflushed.is_some());
             assert!(!in_flight || !written || doubt, "region {region} is taken for clean");
-            let marked = map.needs_resync(region) || early && doubt;
-            assert!(!resync || !written || marked, "region {region}: resync lost");
+            let resyncs = if marked { map.needs_resync(region) } else { doubt };
+            assert!(!resync || !written || resyncs, "region {region}: resync lost");
             let stripe = ALL.stripes_of(region).start;
             assert!(!stale || map.is_stale(LANE, stripe), "region {region} is taken for rebuilt");
         }
@@ -391,7 +408,7 @@ fn story(rng: &mut Rng, failing: bool) {
         ops.iter().for_each(|op| store.tear(&op.what, rng));
         promises = *store.promises.borrow();
         areas = store.areas.take();
-        check(&areas, &promises, &config, early);
+        check(&areas, &promises, &config);
         // Members may be lost with it; the others continue with what they have.
         if areas.len() > 1 && rng.chance(1, 3) {
             areas.remove(rng.index(areas.len()));
@@ -400,23 +417,25 @@ fn story(rng: &mut Rng, failing: bool) {
             // What was in doubt stays in doubt until it is resynced.
             let in_doubt = promise.writers > 0 || promise.unflushed.is_some();
             promise.resync |= config.track_dirty && in_doubt && promise.written;
-            (promise.writers, promise.unflushed) = (0, None);
+            (promise.writers, promise.unflushed, promise.unwriting) = (0, None, 0);
         }
         if failing {
             // After a failed start the marks for resync may not have been written.
-            promises.iter_mut().for_each(|promise| promise.resync = false);
+            for promise in &mut promises {
+                (promise.resync, promise.marked) = (false, false);
+            }
         }
     }
 }
 
 #[test]
 fn promises_outlive_power_cuts() {
-    for_seeds(0..300, |rng| story(rng, false));
+    for_seeds(0..1000, |rng| story(rng, false));
 }
 
 #[test]
 fn promises_outlive_power_cuts_and_failing_writes() {
-    for_seeds(0..300, |rng| story(rng, true));
+    for_seeds(0..1000, |rng| story(rng, true));
 }
 
 #[test]
