@@ -391,7 +391,16 @@ impl Inner {
             *broken = Some(cause.to_owned());
             drop(broken);
             self.events.emit(Event::ArrayBroken { cause: cause.to_owned() });
-            self.members.changes.give_up();
+            self.end_waits();
+        }
+    }
+
+    /// The array is broken: no change takes effect, and no log record is retired any more. What
+    /// waits for that looks again.
+    pub fn end_waits(&self) {
+        self.members.changes.give_up();
+        if let Some(log) = &self.log {
+            log.give_up();
         }
     }
 }

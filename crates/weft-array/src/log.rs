@@ -430,7 +430,12 @@ impl Log {
         self.others_seq.get()
     }
 
-    /// Completes when the next write has completed or been retired.
+    /// The array is broken: nothing is retired any more.
+    pub fn give_up(&self) {
+        self.progress.notify_all();
+    }
+
+    /// Completes when the next write has completed or been retired, or the array breaks.
     pub fn progress(&self) -> impl Future<Output = ()> + '_ {
         self.progress.wait()
     }

@@ -16,10 +16,10 @@
 //!
 //! *Maintenance does not wait*: that would keep other jobs from running. A resync or rebuild that
 //! finds no space leaves the region marked, and is retried every few seconds. The same goes for
-//! unreadable sectors whose repair finds no space (`weft_stripe::gather`): reads reconstruct them, and resync
-//! does not count their stripe as done. The last write to such sectors may or may not have reached
-//! the disk, and the disk may return them one day. Until a resync that lacks space has finished,
-//! its member does not count towards redundancy.
+//! unreadable sectors whose repair finds no space (`weft_stripe::gather`): reads reconstruct them,
+//! and resync does not count their stripe as done. The last write to such sectors may or may not
+//! have reached the disk, and the disk may return them one day. Until a resync that lacks space has
+//! finished, its member does not count towards redundancy.
 //!
 //! *Metadata* is allocated at creation (`create.rs`), but on a copy-on-write file system writing it
 //! may need more space. The log then waits like data. A member whose region map or superblock finds
@@ -111,7 +111,7 @@ impl Inner {
                 let mut broken = self.broken.borrow_mut();
                 if self.stopped.get() && broken.is_none() {
                     // From now on nothing may be retired, committed or marked clean.
-                    self.members.changes.give_up();
+                    self.end_waits();
                     let name = disk.info().name.clone();
                     *broken =
                         Some(format!("it was stopped while writes waited for space on {name}"));
@@ -140,6 +140,24 @@ impl Inner {
         if !error.is_no_space() || self.check_writable().is_ok() {
             self.member_failed(slot, disk, error).await;
         }
+    }
+
+    /// Handles a job's failed write. If the disk, still in its slot, only lacks space, it stays.
+    /// Otherwise it is excluded.
+    ///
+    /// # Errors
+    /// [`ArrayError::NoSpace`] if it stays.
+    pub(crate) async fn job_write_failed(
+        &self,
+        slot: usize,
+        disk: &Rc<dyn Disk>,
+        error: &DiskError,
+    ) -> Result<(), ArrayError> {
+        if error.is_no_space() && self.members.holds(slot, disk) {
+            return Err(self.note_no_space(slot));
+        }
+        self.member_failed(slot, disk, error).await;
+        Ok(())
     }
 
     /// Bytes that wait for space in a slot.

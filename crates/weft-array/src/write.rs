@@ -234,7 +234,8 @@ impl Inner {
                 self.settled().await?;
             }
             let stripe = self.stripe(number);
-            let later = stripe.lost.union(&self.lost_after_crash(number));
+            let lost_later = || stripe.lost.union(&self.lost_after_crash(number));
+            let later = if self.log.is_some() { lost_later() } else { stripe.lost };
             let mut ready = Vec::with_capacity(1);
             for band in Band::of(segments) {
                 let Some(log) = &self.log else {
@@ -252,10 +253,10 @@ impl Inner {
                     ready.push(self.update(stripe, part, Some(crash)).await?);
                 }
             }
-            let same_lost = self.lost_units(number) == stripe.lost
-                && self.lost_after_crash(number).is_subset(&later);
+            let same_lost = self.lost_units(number) == stripe.lost;
             let same_log = self.log.as_ref().is_none_or(|log| {
                 self.members.changes.is_settled()
+                    && self.lost_after_crash(number).is_subset(&later)
                     && ready.iter().all(|Ready { band, unflushed, .. }| {
                         let Band { from, len, units, .. } = *band;
                         let now = log.unflushed(number, from, len, units);
@@ -298,8 +299,6 @@ impl Inner {
             let progress = log.progress();
             let before = log.completed_below();
             Box::pin(self.flush_members()).await;
-            // If the flush broke the array, the log makes no more progress.
-            self.check_writable()?;
             if log.any_unflushed(stripe, lost) && log.completed_below() == before {
                 progress.await;
             }
@@ -355,11 +354,7 @@ impl Inner {
         let failed = store(self, self.stripe(stripe), &writes, WriteOpts::MAINTENANCE).await;
         let mut result = Ok(());
         for FailedWrite { slot, disk, error } in failed {
-            if error.is_no_space() && self.members.holds(slot, &disk) {
-                result = Err(self.note_no_space(slot));
-            } else {
-                self.member_failed(slot, &disk, &error).await;
-            }
+            result = self.job_write_failed(slot, &disk, &error).await.and(result);
         }
         result
     }

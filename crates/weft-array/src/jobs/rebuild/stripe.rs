@@ -140,11 +140,7 @@ impl Inner {
             let opts = WriteOpts { class: at.class, fua: false };
             let error = target.disk.write(offset, data.freeze(), opts).await.err()?;
             // Neither users nor the rebuild wait for space on a replacement.
-            if error.is_no_space() && self.members.holds(target.slot, &target.disk) {
-                let _ = self.note_no_space(target.slot);
-            } else {
-                self.member_failed(target.slot, &target.disk, &error).await;
-            }
+            let _ = self.job_write_failed(target.slot, &target.disk, &error).await;
             Some(unit)
         });
         join_all(writes).await.into_iter().flatten().collect()
