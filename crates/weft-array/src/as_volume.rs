@@ -122,28 +122,16 @@ impl Inner {
         }
         let len = to_len(range.end - range.start);
         let pieces: Vec<Piece> = self.geometry.pieces(range.start, len).collect();
-        let on_broken =
-            |unit: &usize| self.broken_slots.get().contains(self.geometry.slot(stripe, *unit));
-        let broken: UnitSet = match self.broken_slots.get().is_empty() {
-            true => UnitSet::new(),
-            false => self.geometry.units().iter().filter(on_broken).collect(),
-        };
+        let broken = self.geometry.units_on(stripe, self.broken_slots.get());
         let lost = self.avoided_units(stripe).union(&broken);
         if !pieces.iter().any(|piece| lost.contains(piece.at.unit)) {
             return Some(pieces.len() as u64);
         }
-        // As `read_locked` cuts the pieces: in each range of offsets the same units are wanted.
         let within = |piece: &Piece| {
             let start = piece.at.unit_offset;
             start..start + piece.len as u64
         };
-        let ends = |piece: &Piece| {
-            let Range { start, end } = within(piece);
-            (start..end).step_by(self.run_max()).chain([end])
-        };
-        let mut cuts: Vec<u64> = pieces.iter().flat_map(ends).collect();
-        cuts.sort_unstable();
-        cuts.dedup();
+        let cuts = self.cuts_of(pieces.iter().map(within));
         let reads = cuts.windows(2).map(|cut| {
             let here = pieces.iter().filter(|piece| within(piece).contains(&cut[0]));
             let wanted: UnitSet = here.map(|piece| piece.at.unit).collect();

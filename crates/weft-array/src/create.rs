@@ -137,8 +137,7 @@ pub enum CreateError {
 ///
 /// # Errors
 /// If the disks or options are unsuitable (nothing is changed then), or a disk fails: then none of
-/// them is a member, and their contents may be lost. them is a member of anything, and what stood
-/// on them may be lost.
+/// them is a member, and their contents may be lost.
 pub async fn create(
     disks: &[Rc<dyn Disk>],
     options: &CreateOptions,

@@ -85,6 +85,11 @@ impl Geometry {
         self.layout.unit_on(stripe, slot)
     }
 
+    /// The units of a stripe that lie on these slots.
+    pub fn units_on(&self, stripe: u64, slots: UnitSet) -> UnitSet {
+        slots.iter().filter_map(|slot| self.unit_on(stripe, slot)).collect()
+    }
+
     /// All units of a stripe.
     pub fn units(&self) -> UnitSet {
         self.coding.units()

@@ -12,9 +12,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 
+use weft_rt::rng::Fold;
 use weft_rt::sync::{Permit, Semaphore};
 
 /// Shared holders that a stripe may have at once; an exclusive holder takes all shares.
@@ -29,27 +30,10 @@ enum Lock {
     Queue(Semaphore),
 }
 
-/// Spreads stripe numbers; the same in every run. The table is never iterated.
-#[derive(Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, stripe: u64) {
-        self.0 = (self.0 ^ stripe).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0.rotate_left(32)
-    }
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct StripeLocks {
-    table: RefCell<HashMap<u64, Lock, BuildHasherDefault<Spread>>>,
+    /// Never iterated.
+    table: RefCell<HashMap<u64, Lock, BuildHasherDefault<Fold>>>,
     /// For each watched stripe, whether it was locked for writing.
     watched: RefCell<BTreeMap<u64, Rc<Cell<bool>>>>,
 }

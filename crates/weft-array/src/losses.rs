@@ -56,10 +56,8 @@ impl Inner {
             SlotState::Rebuilding { lane } => is_stale(lane),
         };
         // By slot: few are lost, and a stripe may have many units.
-        (0..self.members.len())
-            .filter(is_lost)
-            .filter_map(|slot| self.geometry.unit_on(stripe, slot))
-            .collect()
+        let lost = (0..self.members.len()).filter(is_lost).collect();
+        self.geometry.units_on(stripe, lost)
     }
 
     /// Whether all data remains readable with these slots lost everywhere.
@@ -152,9 +150,7 @@ impl Inner {
         let regions = self.regions_at_risk(broken);
         let stripes = regions.flat_map(|region| geometry.regions.stripes_of(region));
         for stripe in stripes.take(usize::try_from(STRIPES_MAX).unwrap_or(usize::MAX)) {
-            let on_broken = |unit: &usize| broken.contains(geometry.slot(stripe, *unit));
-            let lost: UnitSet =
-                self.lost_units(stripe).union(&geometry.units().iter().filter(on_broken).collect());
+            let lost = self.lost_units(stripe).union(&geometry.units_on(stripe, broken));
             for unit in geometry.data_units().iter().filter(|unit| lost.contains(*unit)) {
                 if geometry.coding.plan(stripe, lost, UnitSet::one(unit), UnitSet::new()).is_ok() {
                     continue;

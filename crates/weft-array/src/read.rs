@@ -10,6 +10,8 @@
 //! except where copies can differ: where the region was dirty at a crash, or a write is in
 //! progress. There the first remaining copy is always used, so that data once read does not change.
 
+use std::ops::Range;
+
 use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, DiskErrorKind};
@@ -168,17 +170,8 @@ impl Inner {
     pub(crate) async fn read_locked(&self, pieces: StripePieces) -> ReadAnswer {
         let stripe = pieces[0].0.stripe;
         let mut result = Ok(());
-        // The pieces of one stripe start or end at most once inside a unit, so they fall into at
-        // most three ranges of offsets, each with a fixed set of wanted units. The range read at
-        // once is bounded.
-        let most = self.run_max();
-        let ends = |(at, buf): &(Address, Buf)| {
-            let end = at.unit_offset + buf.len() as u64;
-            (at.unit_offset..end).step_by(most).chain([end])
-        };
-        let mut cuts: Vec<u64> = pieces.iter().flat_map(ends).collect();
-        cuts.sort_unstable();
-        cuts.dedup();
+        let within = |(at, buf): &(Address, Buf)| at.unit_offset..at.unit_offset + buf.len() as u64;
+        let cuts = self.cuts_of(pieces.iter().map(within));
         let mut parts: Vec<(Address, Vec<Buf>, Buf)> =
             pieces.into_iter().map(|(at, buf)| (at, Vec::new(), buf)).collect();
         for range in cuts.windows(2) {
@@ -206,6 +199,18 @@ impl Inner {
             (at, Buf::rejoin(done))
         });
         (result, back.collect())
+    }
+
+    /// Where a read of these offsets in the units of one stripe is cut: between two cuts the same
+    /// units are wanted. Its pieces start or end at most once inside a unit, so there are at most
+    /// three ranges; but what is read at once is bounded.
+    pub(crate) fn cuts_of(&self, pieces: impl Iterator<Item = Range<u64>>) -> Vec<u64> {
+        let most = self.run_max();
+        let ends = |Range { start, end }| (start..end).step_by(most).chain([end]);
+        let mut cuts: Vec<u64> = pieces.flat_map(ends).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
     }
 
     /// The unit from which to read a data unit: itself, or the most suitable copy of a mirror.

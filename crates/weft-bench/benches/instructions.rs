@@ -5,13 +5,14 @@
 //! Warming up is not counted; `REQUESTS` requests are. Callgrind counts a string instruction once
 //! for each byte that it moves, so the C library is told to copy and fill with vector instructions.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::process::{Command, ExitCode};
 use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_array::{Array, Consistency};
 use weft_bench::{TrivialDriver, fill, make, ram_disks};
+use weft_rt::rng::Rng;
 use weft_rt::{Buf, Frozen, Rt, Schedule};
 
 const REQUESTS: u64 = 3200;
@@ -74,7 +75,7 @@ fn counted_requests(rt: &Rt, array: &Array, case: &Case, count: u64) {
 }
 
 fn requests(rt: &Rt, array: &Array, case: &Case, count: u64) {
-    let random = Rc::new(Cell::new(0x9e37_79b9_7f4a_7c15_u64));
+    let random = Rc::new(RefCell::new(Rng::new(1)));
     let places = array.size_bytes() / LEN as u64;
     let lost: Rc<Vec<u64>> = Rc::new(match case.request {
         Request::ReadLost => lost_places(array),
@@ -88,14 +89,9 @@ fn requests(rt: &Rt, array: &Array, case: &Case, count: u64) {
             let request = case.request;
             rt.spawn(async move {
                 for _ in 0..count / DEPTH {
-                    let mut x = random.get();
-                    x ^= x << 13;
-                    x ^= x >> 7;
-                    x ^= x << 17;
-                    random.set(x);
-                    let place = match lost.len() as u64 {
-                        0 => x % places,
-                        n => lost[usize::try_from(x % n).expect("an index")],
+                    let place = match lost.len() {
+                        0 => random.borrow_mut().below(places),
+                        n => lost[random.borrow_mut().index(n)],
                     };
                     let offset = place * LEN as u64;
                     if request == Request::Write {

@@ -11,6 +11,8 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::mem;
 use std::sync::Arc;
 
+use weft_random::Fold;
+
 use crate::code::Code;
 use crate::plan::{Plan, Undecodable};
 use crate::units::UnitSet;
@@ -33,24 +35,6 @@ impl Hash for Key {
         for set in [self.lost, self.wanted, self.at_hand, self.dear] {
             set.words().iter().for_each(|&word| state.write_u64(word));
         }
-    }
-}
-
-/// A multiplicative hash: quick, and the same in every run.
-#[derive(Default)]
-struct Fold(u64);
-
-impl Hasher for Fold {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
     }
 }
 

@@ -2,9 +2,12 @@
 //! runs depend on them, so the streams never change.
 //!
 //! * [`SplitMix64`]: the generator as published, for what must give the same numbers forever.
+//! * [`Fold`]: a hash for tables that are the same in every run.
 //! * [`Rng`]: for scenarios, with forks. Everything random in a simulated run is drawn from
 //!   generators forked from the run's seed, so that the seed reproduces the run.
 #![forbid(unsafe_code)]
+
+use std::hash::Hasher;
 
 /// The increment of SplitMix64: 2^64 divided by the golden ratio.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -44,6 +47,24 @@ impl SplitMix64 {
         // The high half of the product.
         let wide = u128::from(self.next_u64()) * u128::from(bound);
         u64::try_from(wide >> 64).unwrap_or(0)
+    }
+}
+
+/// A multiplicative hash: quick, and the same in every run.
+#[derive(Debug, Default)]
+pub struct Fold(u64);
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(GOLDEN);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
     }
 }
 

@@ -100,7 +100,7 @@ pub async fn gather<O: Owner>(
     let Some(len) = wanted.first().map(|(_, buf)| buf.len()) else {
         return Gathered { result: Ok(()), units: wanted, unrepaired: UnitSet::new() };
     };
-    debug_assert!(wanted.iter().chain([]).all(|(_, buf)| buf.len() == len));
+    debug_assert!(wanted.iter().all(|(_, buf)| buf.len() == len));
     debug_assert!(at_hand.iter().all(|(_, bytes)| bytes.len() == len));
     let asked: UnitSet = wanted.iter().map(|(unit, _)| *unit).collect();
     let (bad, unrepaired, have) = (UnitSet::new(), UnitSet::new(), Vec::new());

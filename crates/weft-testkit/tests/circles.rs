@@ -23,16 +23,18 @@ struct Crate {
 
 impl Crate {
     fn read(src: &Path) -> Self {
+        let file = |file: PathBuf| {
+            let text = fs::read_to_string(&file).expect("a source file can be read");
+            (module_of(src, &file), code_of(&text))
+        };
+        Self::of(&sources(src).into_iter().map(file).collect::<Vec<_>>())
+    }
+
+    /// The crate whose modules have this code.
+    fn of(files: &[(Module, String)]) -> Self {
         let mut all = Self::default();
-        let files: Vec<(Module, String)> = sources(src)
-            .into_iter()
-            .map(|file| {
-                let text = fs::read_to_string(&file).expect("a source file can be read");
-                (module_of(src, &file), code_of(&text))
-            })
-            .collect();
         all.modules.extend(files.iter().map(|(module, _)| module.clone()));
-        for (module, code) in &files {
+        for (module, code) in files {
             for Use { path, name, public } in uses(module, code) {
                 if public {
                     all.exports.insert((module.clone(), name), path.clone());
@@ -243,22 +245,13 @@ fn no_circle_of_modules() {
 #[test]
 fn a_circle_is_found_through_re_exports_and_groups() {
     let module = |path: &str| -> Module { path.split("::").map(str::to_owned).collect() };
-    let mut all = Crate::default();
     let files = [
         (Module::new(), "pub use below::{Low as Handed, other};\nmod above;\nmod below;"),
         (module("above"), "use crate::{Handed, above::inner::X};\n"),
         (module("above::inner"), "fn f() -> super::Y {}\n"),
         (module("below"), "use std::fmt;\npub(crate) use super::above::{self, inner};\n"),
     ];
-    all.modules.extend(files.iter().map(|(module, _)| module.clone()));
-    for (module, code) in &files {
-        for Use { path, name, public } in uses(module, code) {
-            if public {
-                all.exports.insert((module.clone(), name), path.clone());
-            }
-            all.uses.push((module.clone(), path));
-        }
-    }
+    let all = Crate::of(&files.map(|(module, code)| (module, code.to_owned())));
     let circle = vec!["above".to_owned(), "below".to_owned()];
     assert_eq!(all.circles().into_iter().collect::<Vec<_>>(), [circle]);
 }

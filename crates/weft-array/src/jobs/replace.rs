@@ -153,8 +153,8 @@ impl Inner {
         result
     }
 
-    /// As [`Inner::write_to_both`], with zeros, and also where the stripe is stale on the second disk:
-    /// old bytes may be there, and no rebuild replaces them once the region is unwritten.
+    /// As [`Inner::write_to_both`], with zeros, and also where the stripe is stale on the second
+    /// disk: old bytes may be there, and no rebuild replaces them once the region is unwritten.
     pub(crate) async fn zero_both(
         &self,
         stripe: u64,

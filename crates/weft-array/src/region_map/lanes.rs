@@ -51,9 +51,9 @@ impl Rebuilt {
 }
 
 impl RegionMap {
-    /// Begins `lane`: every written region becomes stale in it, and the whole map is
-    /// written to every member that [`MapStore::write_page`] writes to, the replacement included.
-    /// Durable on return. Must be called before the superblock names the slot as rebuilding.
+    /// Begins `lane`: every written region becomes stale in it, and the whole map is written to
+    /// every member that [`MapStore::write_page`] writes to, the replacement included. Durable on
+    /// return. Must be called before the superblock names the slot as rebuilding.
     ///
     /// # Errors
     /// If the members cannot be written.

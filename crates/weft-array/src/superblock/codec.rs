@@ -75,7 +75,7 @@ impl Superblock {
     ///
     /// # Errors
     /// If it was never written, is damaged or of another version, needs unknown features, or
-    /// describes an impossible array. array that cannot be.
+    /// describes an impossible array.
     pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockError> {
         let damaged = |what: &str| SuperblockError::Damaged { what: what.to_owned() };
         let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| damaged("it is truncated"))?;

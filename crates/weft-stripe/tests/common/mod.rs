@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::future::LocalBoxFuture;
 use weft_code::{Code, CodeSpec, UnitSet};
 use weft_disk::{Class, Disk, DiskError, RamDisk, WriteOpts};
+use weft_rt::rng::Rng;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{Coding, Generation, Met, Owner, Place, Stripe, StripeId, UnitWrite, store};
 
@@ -50,14 +51,8 @@ pub fn id(number: u64) -> StripeId {
 
 /// Contents that differ from unit to unit and from round to round.
 pub fn bytes(unit: usize, round: u64, len: usize) -> Vec<u8> {
-    let mut x = (unit as u64 + 1) * 0x9e37_79b9 + round * 0x85eb_ca6b + 1;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x.to_le_bytes()[3]
-    };
-    (0..len).map(|_| next()).collect()
+    let mut rng = Rng::new(round).fork(unit as u64);
+    (0..len).map(|_| rng.next_u64().to_le_bytes()[0]).collect()
 }
 
 /// Disks, and which of them are lost.
