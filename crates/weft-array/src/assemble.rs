@@ -61,8 +61,12 @@
 //! that makes the replacement the member is an ordinary one: it drops one active member, and the
 //! new member does not count.
 //!
-//! With `force_degraded` the user takes responsibility for the majority. If the code does not
-//! survive the losses, the array can then only be read.
+//! *What is found must hold all data.* A member that is being rebuilt counts with the regions that
+//! it has, as it does while the array runs: an array that could continue can be assembled again.
+//! Which these are, the region map tells (`open.rs`).
+//!
+//! With `force_degraded` the user takes responsibility for the majority. If data is lost, what
+//! remains of the array can then only be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -116,8 +120,9 @@ pub struct Assembly {
     pub unused: Vec<Unused>,
     /// The array was not stopped cleanly.
     pub needs_recovery: bool,
-    /// The code survives what is missing. If not (only when forced), what remains of the array can
-    /// be read.
+    /// The code survives the loss of all slots that lack some of their units. If not, it survives
+    /// that of the missing ones, or the array is forced; the region map tells whether the members
+    /// that are being rebuilt hold enough.
     pub survives: bool,
 }
 
@@ -495,28 +500,41 @@ impl Assembly {
             let second = second.zip(self.replacements[slot]).map(|(id, index)| disk(id, index));
             now.write_to(meta, member, second);
         }
-        let gone: Vec<usize> = (0..self.slots.len())
-            .filter(|slot| self.superblock.slots[*slot].state != SlotState::Active)
-            .collect();
-        self.survives = survives(&self.superblock, &gone);
-        let name = || self.newest.name.clone();
-        let missing = |slots: &[usize]| slots.iter().map(|slot| self.describe(*slot)).collect();
-        if present == 0 || !self.survives && !force_degraded {
-            let code = self.newest.code.to_string();
-            return Err(AssembleError::TooFew { name: name(), code, missing: missing(&gone) });
+        self.survives = survives(&self.superblock, &self.incomplete());
+        let may_survive = || {
+            let is_missing =
+                |slot: &usize| self.superblock.slots[*slot].state == SlotState::Missing;
+            let missing: Vec<usize> = (0..self.slots.len()).filter(is_missing).collect();
+            self.survives || survives(&self.superblock, &missing)
+        };
+        if present == 0 || !force_degraded && !may_survive() {
+            return Err(self.too_few());
         }
         let mut majorities = vec![(present, active.len())];
         majorities.extend(self.newest.succeeds.as_ref().map(|b| (before_found, b.active.len())));
         match majorities.into_iter().find(|(present, active)| 2 * present <= *active) {
             Some((present, active)) if !force_degraded => {
-                let missing = missing(&self.lost);
-                Err(AssembleError::NoMajority { name: name(), present, active, missing })
+                let (name, missing) = (self.newest.name.clone(), self.describe_all(&self.lost));
+                Err(AssembleError::NoMajority { name, present, active, missing })
             }
             lacking => {
                 self.forced = lacking.is_some();
                 Ok(())
             }
         }
+    }
+
+    /// Slots that lack some of their units.
+    fn incomplete(&self) -> Vec<usize> {
+        let slots = &self.superblock.slots;
+        (0..slots.len()).filter(|slot| slots[*slot].state != SlotState::Active).collect()
+    }
+
+    /// The error if what was found does not hold all data.
+    pub fn too_few(&self) -> AssembleError {
+        let Superblock { name, code, .. } = &self.newest;
+        let missing = self.describe_all(&self.incomplete());
+        AssembleError::TooFew { name: name.clone(), code: code.to_string(), missing }
     }
 
     /// Remembers the state of absent members in case they come back (`region_map/absence.rs`). Not
@@ -543,6 +561,10 @@ impl Assembly {
                 now.write_to(meta, None, None);
             }
         }
+    }
+
+    fn describe_all(&self, slots: &[usize]) -> Vec<String> {
+        slots.iter().map(|slot| self.describe(*slot)).collect()
     }
 
     fn describe(&self, slot: usize) -> String {

@@ -43,7 +43,7 @@ impl Inner {
     /// replacement whose region is still marked stale on disk.
     pub fn lost_after_crash(&self, stripe: u64) -> UnitSet {
         let region = self.geometry.regions.of(stripe);
-        self.units_not_on_disk(stripe, |lane| self.map.is_stale_region(lane, region))
+        self.units_not_on_disk(stripe, |lane| self.map.is_stale_on_disk(lane, region))
     }
 
     fn units_not_on_disk(&self, stripe: u64, is_stale: impl Fn(Lane) -> bool) -> UnitSet {
@@ -78,7 +78,7 @@ impl Inner {
             _ if failed.contains(*slot) => true,
             SlotState::Active => false,
             SlotState::Missing => true,
-            SlotState::Rebuilding { lane } => self.map.is_stale_region(lane, region),
+            SlotState::Rebuilding { lane } => self.map.is_stale_on_disk(lane, region),
         };
         (0..self.members.len()).filter(is_lost).collect()
     }
@@ -108,18 +108,32 @@ impl Inner {
     }
 
     /// Whether losing the member of `slot` now loses existing data. Slots that are being rebuilt,
-    /// and the member's own replacement, count with what they hold so far.
+    /// and the member's own replacement, count with the regions that they hold.
     fn loses_existing_data(&self, slot: usize) -> bool {
-        let breaks = |stripe: u64| {
-            let Some(unit) = self.geometry.unit_on(stripe, slot) else { return false };
-            let has = |lane| !self.map.is_stale(lane, stripe);
-            let copied = self.members.copying(slot).is_some_and(has);
-            let lost = self.lost_units(stripe);
-            let lost = if copied { lost } else { lost.with(unit) };
-            !self.geometry.code().decodable(stripe, lost)
-        };
-        let regions = self.regions_at_risk(UnitSet::one(slot));
-        regions.flat_map(|region| self.geometry.regions.stripes_of(region)).any(breaks)
+        let copying = self.members.copying(slot);
+        self.any_undecodable(UnitSet::one(slot), |region| {
+            let copied = copying.is_some_and(|lane| !self.map.is_stale_on_disk(lane, region));
+            if copied { UnitSet::new() } else { UnitSet::one(slot) }
+        })
+    }
+
+    /// Whether existing data is lost. Slots that are being rebuilt count with the regions that they
+    /// hold.
+    pub fn has_lost_data(&self) -> bool {
+        self.any_undecodable(UnitSet::new(), |_| UnitSet::new())
+    }
+
+    /// Whether the code cannot decode a stripe of existing data if more slots are lost in some
+    /// regions: some of `most`. What a crash would lose counts as lost: otherwise the array would
+    /// continue, and could not be assembled after a crash.
+    fn any_undecodable(&self, most: UnitSet, more: impl Fn(u64) -> UnitSet) -> bool {
+        self.regions_at_risk(most).any(|region| {
+            let more = more(region);
+            let lost =
+                |stripe| self.lost_after_crash(stripe).union(&self.geometry.units_on(stripe, more));
+            let mut stripes = self.geometry.regions.stripes_of(region);
+            stripes.any(|stripe| !self.geometry.code().decodable(stripe, lost(stripe)))
+        })
     }
 
     /// How many more members could fail after the member of `slot` had failed.

@@ -1,7 +1,7 @@
 //! From members to a running array, and back: assembly, replacements, and the clean stop.
 //!
 //! Assembly changes nothing on disk until it is certain that the array may be started
-//! ([`crate::assemble`] decides that from the superblocks). Then absent members are excluded,
+//! ([`crate::assemble`] decides that from the superblocks, and the region map). Then absent members are excluded,
 //! durably. If the array was not stopped cleanly, it recovers (`recover.rs`) without them, and only
 //! then makes the new state durable: not clean, a new log epoch. A crash before that repeats the
 //! recovery.
@@ -67,14 +67,18 @@ impl Array {
         });
         let found = join_all(found).await;
         let assembly = decide(&found, options.force_degraded, &survives)?;
-        let read_only = options.read_only || !assembly.survives;
-        if read_only && assembly.needs_recovery && assembly.survives {
+        let array = open(rt, &disks, &assembly, &options).await?;
+        let survives = assembly.survives || !array.has_lost_data();
+        if !survives && !options.force_degraded {
+            return Err(assembly.too_few().into());
+        }
+        if options.read_only && assembly.needs_recovery && survives {
             return Err(ArrayError::Refused(
                 "the array was not stopped cleanly and must be recovered first: assemble it for writing".into(),
             ));
         }
-        let array = open(rt, &disks, &assembly, read_only, &options).await?;
-        if !read_only {
+        array.read_only.set(options.read_only || !survives);
+        if !array.read_only.get() {
             array.recover(&disks, &assembly, options.nonce).await?;
             for (_, index) in &assembly.returning {
                 // If this fails, the disk stays out as before.
@@ -95,7 +99,6 @@ async fn open(
     rt: &Rt,
     disks: &[Rc<dyn Disk>],
     assembly: &Assembly,
-    read_only: bool,
     options: &AssembleOptions,
 ) -> Result<Rc<Inner>, ArrayError> {
     let superblock = assembly.superblock.clone();
@@ -146,7 +149,7 @@ async fn open(
         jobs,
         mirrored,
         load_aware_reconstruction: Cell::new(true),
-        read_only: Cell::new(read_only),
+        read_only: Cell::new(true),
         stopped: Cell::new(false),
         broken: RefCell::default(),
         broken_slots: Cell::new(UnitSet::new()),

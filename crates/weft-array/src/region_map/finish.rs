@@ -39,10 +39,9 @@
 //!
 //! Arrays without a log need only the flush of step 2: writes in progress at a crash are resynced,
 //! whether the replacement's unit is present or not.
-//! replacement's unit is there or not.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::select;
 use weft_rt::sync::{Notify, Semaphore};
@@ -62,6 +61,8 @@ pub(super) struct Finishing {
     changed: Notify,
     /// The last number given to the rebuild of a region.
     numbers: Cell<u64>,
+    /// Marks that are cleared in memory, and may still be on disk.
+    clearing: RefCell<BTreeSet<(Lane, u64)>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +82,7 @@ impl Default for Finishing {
             count: Cell::new(0),
             changed: Notify::default(),
             numbers: Cell::new(0),
+            clearing: RefCell::default(),
         }
     }
 }
@@ -143,6 +145,23 @@ impl Drop for Gates<'_> {
     }
 }
 
+/// Marks that are being cleared on disk, until dropped.
+struct Clearing<'a>(&'a RefCell<BTreeSet<(Lane, u64)>>);
+
+impl<'a> Clearing<'a> {
+    /// One finishing runs at a time.
+    fn begin(all: &'a RefCell<BTreeSet<(Lane, u64)>>, lane: Lane, regions: &[u64]) -> Self {
+        all.borrow_mut().extend(regions.iter().map(|region| (lane, *region)));
+        Self(all)
+    }
+}
+
+impl Drop for Clearing<'_> {
+    fn drop(&mut self) {
+        self.0.borrow_mut().clear();
+    }
+}
+
 impl RegionMap {
     /// Whether writes of this region must be durable when they complete.
     #[must_use]
@@ -199,6 +218,14 @@ impl RegionMap {
             self.change(*region, |entry| entry.lanes = entry.lanes.without(lane));
             self.rebuilt.borrow_mut().remove(&(lane, *region));
         }
+        let _clearing = Clearing::begin(&finishing.clearing, lane, &done);
         self.persist_pages(store, Self::pages_of(&done)).await
+    }
+
+    /// Whether a crash may find the region marked stale in `lane`.
+    #[must_use]
+    pub fn is_stale_on_disk(&self, lane: Lane, region: u64) -> bool {
+        self.is_stale_region(lane, region)
+            || self.finishing.clearing.borrow().contains(&(lane, region))
     }
 }
