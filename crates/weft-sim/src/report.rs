@@ -1,14 +1,15 @@
 //! The options of a run, its report, and its failure.
 
+use weft_rt::Rng;
+
 use crate::canary::Canary;
 use crate::setup::SetupFilter;
 use crate::violation::ViolationKind;
 
-/// What a run tests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// How a run ends, after its lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
     /// Crashes, lost disks and bad sectors, within what the code tolerates.
-    #[default]
     Survivable,
     /// More lost disks than the code tolerates.
     BeyondTolerance,
@@ -16,11 +17,21 @@ pub enum Scenario {
     SilentCorruption,
 }
 
+impl Scenario {
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        match rng.below(10) {
+            0 => Self::BeyondTolerance,
+            1 => Self::SilentCorruption,
+            _ => Self::Survivable,
+        }
+    }
+}
+
 /// Options of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What it tests.
-    pub scenario: Scenario,
+    /// How it ends; drawn if `None`.
+    pub scenario: Option<Scenario>,
     /// Restricts the arrays and loads that are drawn.
     pub filter: SetupFilter,
     /// At most this many lives.

@@ -98,7 +98,8 @@ impl Run {
             let stopped = self.harness.as_ref().is_some_and(|harness| harness.array_stopped.take());
             settled = life >= lives && !stopped;
         }
-        match self.options.scenario {
+        let scenario = || Scenario::draw(&mut self.world.rng(20));
+        match self.options.scenario.unwrap_or_else(scenario) {
             Scenario::Survivable => self.read_degraded(),
             Scenario::BeyondTolerance => self.lose_too_many(),
             Scenario::SilentCorruption => match self.corrupt_silently()? {

@@ -17,12 +17,12 @@ fn arrays_survive_what_their_codes_survive() {
 
 #[test]
 fn disks_that_lie_are_found_out() {
-    all_pass(1, 12, Options { scenario: Scenario::SilentCorruption, ..Options::default() });
+    all_pass(1, 12, Options { scenario: Some(Scenario::SilentCorruption), ..Options::default() });
 }
 
 #[test]
 fn an_array_that_lost_too_much_says_so() {
-    all_pass(1, 12, Options { scenario: Scenario::BeyondTolerance, ..Options::default() });
+    all_pass(1, 12, Options { scenario: Some(Scenario::BeyondTolerance), ..Options::default() });
 }
 
 #[test]
