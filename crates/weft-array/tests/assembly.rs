@@ -226,17 +226,27 @@ fn a_disk_that_shrank_or_has_larger_sectors_is_not_used() {
 }
 
 #[test]
-fn a_member_being_rebuilt_keeps_its_slot_but_does_not_count() {
-    let mut members = made("raid5", 3, 0, 1);
+fn a_member_being_rebuilt_keeps_its_slot_and_counts_with_what_it_holds() {
+    let mut members = made("raid5", 4, 0, 1);
     let mut next = without(&members[0], &[]);
-    next.slots[2].state = SlotState::Rebuilding { lane: Lane(0) };
-    commit(&mut members, &[0, 1, 2], &next);
+    next.slots[3].state = SlotState::Rebuilding { lane: Lane(0) };
+    commit(&mut members, &[0, 1, 2, 3], &next);
     let assembly = start(&found(&members), false).expect("rebuilding");
-    assert_eq!(assembly.slots[2], Some(2));
-    let refused = start(&found(&members[1..]), false);
+    assert_eq!((assembly.slots[3], assembly.survives), (Some(3), true));
+    // Whether it holds enough, the region map must tell.
+    let assembly = start(&found(&members[1..]), false).expect("perhaps");
+    assert!(!assembly.survives && assembly.slots[3].is_some());
+    let refused = start(&found(&members[..2]), false);
     assert!(matches!(refused, Err(AssembleError::TooFew { .. })));
-    let salvage = start(&found(&members[1..]), true).expect("for reading");
-    assert!(!salvage.survives && salvage.slots[2].is_some());
+    // It has no say in what the newest state is.
+    let refused = start(&found(&members[2..]), false);
+    assert!(matches!(refused, Err(AssembleError::TooFew { .. })));
+    let mut mirror = made("raid1", 3, 0, 1);
+    let mut next = without(&mirror[0], &[]);
+    next.slots[2].state = SlotState::Rebuilding { lane: Lane(0) };
+    commit(&mut mirror, &[0, 1, 2], &next);
+    let refused = start(&found(&mirror[1..]), false);
+    assert!(matches!(refused, Err(AssembleError::NoMajority { present: 1, active: 2, .. })));
 }
 
 /// For every history of exclusions from a mirror of up to 5 members, every moment of a crash and
