@@ -224,6 +224,30 @@ fn a_spare_that_is_taken_meanwhile_and_the_replacement_keep_out_of_each_others_w
     });
 }
 
+/// Both members of a mirror are being replaced when one of them fails: its replacement becomes a
+/// rebuild target. The copy of the other is complete first, and has to wait for that rebuild.
+#[test]
+fn a_copy_that_waits_for_a_rebuild_does_not_hold_it_up() {
+    run(|rt| async move {
+        let (bench, first, _) = prepared(&rt, "raid1", 2).await;
+        let (array, second) = (&bench.array, disk(&rt, NEW + 1, 512));
+        // A single stripe remains to be copied, and that copy takes a while.
+        let bytes = pattern(0, UNIT as usize, 2);
+        array.discard(0, array.size_bytes()).await.expect("discarded");
+        write(array, 0, &bytes).await;
+        first.faults.hold(bench.superblock.area.data_offset..u64::MAX, 0);
+        array.replace("0", first.clone()).await.expect("begun");
+        rt.sleep(10 * MILLISECOND).await;
+        array.replace("1", second).await.expect("begun");
+        array.fail("1").await.expect("slot 0 has a member");
+        first.faults.release();
+        ended(array, &rt).await;
+        let status = array.status();
+        assert_eq!((&*status.slots[0].disk, &*status.slots[1].disk), ("test9", "test10"));
+        check(array, &bytes, "both replaced").await;
+    });
+}
+
 #[test]
 fn a_replacement_can_be_cancelled_and_impossible_ones_are_refused() {
     run(|rt| async move {

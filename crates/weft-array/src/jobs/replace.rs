@@ -119,6 +119,11 @@ impl Inner {
     /// Nothing is stale on the replacement of `slot` any more: makes it the member.
     pub(super) async fn finish_replacement(&self, slot: usize, lane: Lane) {
         if self.members.is_only_active(slot) {
+            let is_open = |(_, other): (usize, Lane)| self.map.stale_count(other) > 0;
+            if self.members.rebuilding().into_iter().any(is_open) {
+                // The rebuild of another slot, which continues, makes it active.
+                return;
+            }
             let job = format!("the replacement of slot {slot}");
             let cause = "its member is the only active one; add a disk for another".to_owned();
             self.events.emit(Event::JobStalled { job, cause });
