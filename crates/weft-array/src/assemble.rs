@@ -50,10 +50,12 @@
 //! (`Members::catch_up`).
 //!
 //! *Two superblocks with the same number* result from such a crash if the rest continued without
-//! the members that hold X. X lists some of the rest, so X is not in effect, and the superblock
-//! held by most members counts. If neither is in effect, either will do. If both may be in effect,
-//! or the only one that may be is not held by more members than the other, the parts were started
-//! by force, and only the user can know which one is right.
+//! the members that hold X, or without having been able to read X there. X lists some of the rest,
+//! so X is not in effect, and the superblock held by most members counts. If neither is in effect,
+//! either will do. A member that holds the other is lagging, too, if the one that counts lists it:
+//! neither took effect without it. If both may be in effect, or the only one that may be is not held
+//! by more members than the other, the parts were started by force, and only the user can know which
+//! one is right.
 //!
 //! *Replacements.* For the commit rule, a working member's replacement
 //! ([`crate::superblock::ReplacementMeta`]) is a listed member, but never an active one. If its
@@ -279,7 +281,7 @@ pub fn decide(
                 let places =
                     if is_replacement { &mut assembly.replacements } else { &mut assembly.slots };
                 places[slot] = Some(index);
-                if own.seq < newest.seq {
+                if !own.says_the_same(&newest) {
                     assembly.lagging.push(index);
                 }
             }
@@ -448,11 +450,6 @@ fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role,
             "stale: it missed updates, or was set back to an earlier state (its superblock is number {}, the newest is {}); add it as a new disk",
             own.seq, newest.seq
         )),
-        Role::Slot(..) | Role::Replacement(_)
-            if own.seq == newest.seq && !own.says_the_same(newest) =>
-        {
-            Err("stale: the array continued without it; add it as a new disk".to_owned())
-        }
         _ if disk.size_bytes < needed => {
             let (left, needed) = (Bytes(disk.size_bytes), Bytes(needed));
             Err(format!("it has shrunk to {left:#}; {needed:#} are needed"))
