@@ -72,7 +72,7 @@ fn known_superblocks(
     known
 }
 
-/// The superblocks of disks that have a slot. Only these determine the state of the array.
+/// The superblocks of disks that have a slot. Only these determine what is in effect.
 fn in_slots(
     disks: &[Member],
     superblock_of: impl Fn(&Platter) -> Option<Superblock>,
@@ -80,6 +80,10 @@ fn in_slots(
     let mut known = known_superblocks(disks, superblock_of);
     known.retain(|(own, _)| matches!(own.role_of(own.self_id), Role::Slot(..)));
     known
+}
+
+fn lists(superblock: &Superblock, member: &Superblock) -> bool {
+    matches!(superblock.role_of(member.self_id), Role::Slot(..) | Role::Replacement(_))
 }
 
 /// Whether so many active members of the superblock in effect have failed that the array has to
@@ -150,7 +154,8 @@ pub(crate) fn not_active(disks: &[Member]) -> UnitSet {
 
 /// Whether these disks may be the stale part of the array.
 fn may_be_stale(disks: &[Member]) -> bool {
-    let witnesses = in_slots(disks, superblock_of);
+    let known = known_superblocks(disks, superblock_of);
+    let witnesses: Vec<_> = known.iter().filter(|(own, _)| lists(own, own)).collect();
     let Some((first, _)) = witnesses.first() else { return false };
     // Of several superblocks with the same number the one on the most disks counts.
     let holders =
@@ -158,14 +163,17 @@ fn may_be_stale(disks: &[Member]) -> bool {
     let latest = witnesses.iter().filter(|(own, _)| own.seq == first.seq);
     let most = latest.max_by_key(|(own, _)| (holders(own), own.log_epoch));
     let newest = most.map_or(first, |(own, _)| own);
-    let known = known_superblocks(disks, superblock_of);
+    // A superblock in effect is on every disk that it lists.
+    let in_effect_nowhere = |one: &Superblock| {
+        witnesses.iter().any(|(own, _)| lists(one, own) && !own.says_the_same(one))
+    };
     let found = |counts: &dyn Fn(&Superblock) -> bool| {
         known.iter().filter(|(own, _)| own.seq <= newest.seq && counts(own)).count()
     };
     let active = newest.active_members();
     let present = found(&|own| {
         let is_up_to_date = match newest.seq - own.seq {
-            0 => own.says_the_same(newest),
+            0 => own.says_the_same(newest) || in_effect_nowhere(own),
             behind => behind == 1,
         };
         active.contains(&own.self_id) && is_up_to_date
