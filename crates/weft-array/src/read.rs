@@ -187,7 +187,7 @@ impl Inner {
                 wanted.push((at.unit, std::mem::replace(rest, tail)));
                 owners.push(index);
             }
-            let resolved = self.stripe(stripe).with_lost(self.avoided_units(stripe));
+            let resolved = self.stripe(stripe).avoiding(self.avoided_units(stripe));
             let (range_result, filled) = self.gather(resolved, Access::user(from), wanted).await;
             result = result.and(range_result);
             for (index, (_, part)) in owners.into_iter().zip(filled) {

@@ -54,7 +54,7 @@ impl Inner {
 impl Owner for Inner {
     fn resolve(&self, id: StripeId) -> Stripe<'_> {
         let (lost, unsure) = (self.lost_units(id.number), self.awaits_resync(id.number));
-        Stripe { id, coding: &self.geometry.coding, lost, unsure }
+        Stripe { id, coding: &self.geometry.coding, lost, pinned: false, unsure }
     }
 
     fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {

@@ -3,8 +3,10 @@
 //! Degraded reads, the old data of a write, rebuild, resync and scrub all ask for certain units
 //! over a range of offsets. Units that can be read are read, and nothing else. Otherwise the planner
 //! names the cheapest reads. A unit that then cannot be read is added to the losses and the planner
-//! is asked again, until everything wanted is there or the code cannot give it. Units *at hand* – a
-//! cache's, or a request's own – serve as sources that cost nothing.
+//! is asked again, until everything wanted is there or the code cannot give it. Before that is said,
+//! the owner is asked what is lost now: a read may have waited long for the disk that failed, and
+//! members may have come back since. Units *at hand* – a cache's, or a request's own – serve as
+//! sources that cost nothing.
 //!
 //! *Which survivors to read.* Repairs load the survivors unevenly, and a degraded array is as fast
 //! as its busiest survivor: under cyclic DRC-G with cheapest repairs, one disk carries half as much
@@ -209,6 +211,10 @@ impl<O: Owner> Gather<'_, O> {
             }
             let plan = match self.plan(asked, at_hand) {
                 Ok(plan) => plan,
+                Err(_) if self.came_back() => {
+                    failed = Vec::new();
+                    continue;
+                }
                 Err(_) if !medium.is_empty() && self.can_halve() => return self.halves().await,
                 Err(cause) => return Err(self.unreadable(cause)),
             };
@@ -230,6 +236,17 @@ impl<O: Owner> Gather<'_, O> {
     /// once read could change, also in the sectors that an unaligned write fills up with old data.
     fn is_unsure(&self) -> bool {
         self.owner.resolve(self.stripe.id).unsure
+    }
+
+    /// Whether units that were lost when the stripe was resolved no longer are. They may be read
+    /// from now on.
+    fn came_back(&mut self) -> bool {
+        let still = self.stripe.lost.intersection(&self.owner.resolve(self.stripe.id).lost);
+        let came_back = !self.stripe.pinned && still != self.stripe.lost;
+        if came_back {
+            self.stripe.lost = still;
+        }
+        came_back
     }
 
     fn plan(&self, asked: UnitSet, at_hand: UnitSet) -> Result<Arc<Plan>, Undecodable> {

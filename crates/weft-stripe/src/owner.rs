@@ -41,6 +41,8 @@ pub struct Stripe<'a> {
     pub coding: &'a Coding,
     /// The units that may not be read.
     pub lost: UnitSet,
+    /// Whether that is so even if the owner gets some of them back meanwhile.
+    pub pinned: bool,
     /// Whether its parity, or copies, may be wrong: it was being written at a crash.
     pub unsure: bool,
 }
@@ -58,10 +60,16 @@ impl<'a> Stripe<'a> {
         self.coding.support(self.id.number, row)
     }
 
-    /// The same stripe, with other units lost.
+    /// The same stripe, of which these units and no others may not be read.
     #[must_use]
     pub fn with_lost(self, lost: UnitSet) -> Self {
-        Self { lost, ..self }
+        Self { lost, pinned: true, ..self }
+    }
+
+    /// The same stripe, read without more of its units for as long as that is possible.
+    #[must_use]
+    pub fn avoiding(self, units: UnitSet) -> Self {
+        Self { lost: self.lost.union(&units), ..self }
     }
 }
 

@@ -48,6 +48,27 @@ fn a_dead_disk_is_given_up_and_reconstructed() {
 }
 
 #[test]
+fn a_unit_that_came_back_stands_in_for_one_that_fails() {
+    let (disks, faults) = faulty("raid6", 6);
+    let units = disks.fill(0);
+    disks.lost.set(UnitSet::one(1).with(3));
+    let resolved = disks.stripe(0);
+    disks.lost.set(UnitSet::one(3));
+    faults[4].inject(Fault::Gone);
+    let wanted = || vec![(1, Buf::new(UNIT)), (3, Buf::new(UNIT))];
+    let at = Access::user(0);
+    assert_all(&now(gather(&disks, resolved, at, &[], wanted())), &units);
+    // But not where certain units are asked for, and no others.
+    let (mirror, faults) = faulty("raid1", 3);
+    mirror.fill(0);
+    mirror.lost.set(UnitSet::one(2));
+    let resolved = mirror.stripe(0);
+    mirror.lost.set(UnitSet::new());
+    faults[1].inject(Fault::Gone);
+    assert!(now(gather_exactly(&mirror, resolved, at, UNIT, UnitSet::one(1))).is_err());
+}
+
+#[test]
 fn bad_sectors_are_rewritten() {
     let (disks, faults) = faulty("raid5", 4);
     let units = disks.fill(0);

@@ -140,7 +140,7 @@ fn product(a: u8, b: u8) -> u8 {
 impl Owner for Disks {
     fn resolve(&self, id: StripeId) -> Stripe<'_> {
         let (lost, unsure) = (self.lost.get(), self.unsure.get());
-        Stripe { id, coding: &self.coding, lost, unsure }
+        Stripe { id, coding: &self.coding, lost, pinned: false, unsure }
     }
 
     fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {
