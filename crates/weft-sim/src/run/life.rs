@@ -52,8 +52,9 @@ impl Run {
         // A life in which the array had to stop ends without a clean stop, too.
         if done?.is_none() || !self.world.is_on() {
             self.crash();
+        } else {
+            self.end_program();
         }
-        self.rt.kill_all();
         self.world.restore();
         Ok(())
     }

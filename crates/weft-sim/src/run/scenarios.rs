@@ -96,7 +96,7 @@ impl Run {
             Self::read_surviving_data(&harness2, &engine, &map, lost).await;
             let _ = engine.0.stop().await;
         })?;
-        self.rt.kill_all();
+        self.end_program();
         self.return_disks(&harness, slots_in.get())
     }
 
@@ -154,7 +154,7 @@ impl Run {
             }
         })?;
         self.last_slots = self.engine.take().map(|engine| Slots::of(&engine));
-        self.rt.kill_all();
+        self.end_program();
         Ok(())
     }
 
@@ -221,7 +221,7 @@ impl Run {
                 harness2.fail(ViolationKind::CommandFailed, text, None);
             }
         })?;
-        self.rt.kill_all();
+        self.end_program();
         Ok(known)
     }
 
@@ -288,7 +288,7 @@ impl Run {
             told2.set((is_told && whole(&engine)).then_some(offset));
             let _ = engine.0.stop().await;
         })?;
-        self.rt.kill_all();
+        self.end_program();
         Ok(told.get().map(|offset| (fault, offset..offset + block)))
     }
 
