@@ -17,6 +17,7 @@ use std::rc::Rc;
 
 use weft_rt::rng::Fold;
 use weft_rt::sync::{Permit, Semaphore};
+use weft_stripe::StripeId;
 
 /// Shared holders that a stripe may have at once; an exclusive holder takes all shares.
 const SHARES: usize = 1 << 16;
@@ -33,16 +34,16 @@ enum Lock {
 #[derive(Debug, Default)]
 pub(crate) struct StripeLocks {
     /// Never iterated.
-    table: RefCell<HashMap<u64, Lock, BuildHasherDefault<Fold>>>,
+    table: RefCell<HashMap<StripeId, Lock, BuildHasherDefault<Fold>>>,
     /// For each watched stripe, whether it was locked for writing.
-    watched: RefCell<BTreeMap<u64, Rc<Cell<bool>>>>,
+    watched: RefCell<BTreeMap<StripeId, Rc<Cell<bool>>>>,
 }
 
 /// Notices exclusive locks of a stripe.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     locks: &'a StripeLocks,
-    stripe: u64,
+    stripe: StripeId,
     disturbed: Rc<Cell<bool>>,
 }
 
@@ -50,23 +51,23 @@ pub(crate) struct Watch<'a> {
 #[derive(Debug)]
 pub(crate) struct StripeGuard<'a> {
     locks: &'a StripeLocks,
-    stripe: u64,
+    stripe: StripeId,
     /// None if the lock is held for writing, and was free when it was taken.
     permit: Option<Permit>,
 }
 
 impl StripeLocks {
-    pub async fn shared(&self, stripe: u64) -> StripeGuard<'_> {
+    pub async fn shared(&self, stripe: StripeId) -> StripeGuard<'_> {
         self.lock(stripe, 1).await
     }
 
-    pub async fn exclusive(&self, stripe: u64) -> StripeGuard<'_> {
+    pub async fn exclusive(&self, stripe: StripeId) -> StripeGuard<'_> {
         self.disturb(stripe);
         self.lock(stripe, SHARES).await
     }
 
     /// Watches a stripe. `None` if its lock is held or awaited, or if it is watched already.
-    pub fn watch(&self, stripe: u64) -> Option<Watch<'_>> {
+    pub fn watch(&self, stripe: StripeId) -> Option<Watch<'_>> {
         let mut watched = self.watched.borrow_mut();
         if self.is_busy(stripe) || watched.contains_key(&stripe) {
             return None;
@@ -77,7 +78,7 @@ impl StripeLocks {
     }
 
     /// Takes the exclusive lock if no lock of the stripe is held or awaited.
-    pub fn try_exclusive(&self, stripe: u64) -> Option<StripeGuard<'_>> {
+    pub fn try_exclusive(&self, stripe: StripeId) -> Option<StripeGuard<'_>> {
         let mut table = self.table.borrow_mut();
         let Entry::Vacant(place) = table.entry(stripe) else { return None };
         place.insert(Lock::Sole);
@@ -86,18 +87,18 @@ impl StripeLocks {
     }
 
     /// Notes that the lock is being taken for writing.
-    fn disturb(&self, stripe: u64) {
+    fn disturb(&self, stripe: StripeId) {
         if let Some(disturbed) = self.watched.borrow().get(&stripe) {
             disturbed.set(true);
         }
     }
 
     /// Whether a lock of this stripe is held or awaited.
-    pub fn is_busy(&self, stripe: u64) -> bool {
+    pub fn is_busy(&self, stripe: StripeId) -> bool {
         self.table.borrow().contains_key(&stripe)
     }
 
-    async fn lock(&self, stripe: u64, shares: usize) -> StripeGuard<'_> {
+    async fn lock(&self, stripe: StripeId, shares: usize) -> StripeGuard<'_> {
         // Taking the semaphore from the table and queueing on it happen in one poll, so an idle
         // semaphore is not removed in between.
         let semaphore = self.queue(stripe);
@@ -108,7 +109,7 @@ impl StripeLocks {
     }
 
     /// The semaphore of a stripe. A sole holder's shares are out of it.
-    fn queue(&self, stripe: u64) -> Semaphore {
+    fn queue(&self, stripe: StripeId) -> Semaphore {
         let mut table = self.table.borrow_mut();
         let lock = table.entry(stripe).or_insert_with(|| Lock::Queue(Semaphore::new(SHARES)));
         if matches!(lock, Lock::Sole) {
@@ -118,7 +119,7 @@ impl StripeLocks {
         semaphore.clone()
     }
 
-    fn remove_if_idle(&self, stripe: u64) {
+    fn remove_if_idle(&self, stripe: StripeId) {
         let mut table = self.table.borrow_mut();
         if let Some(Lock::Queue(semaphore)) = table.get(&stripe)
             && semaphore.is_idle(SHARES)
@@ -128,7 +129,7 @@ impl StripeLocks {
     }
 
     /// Releases the lock of a holder that was alone when it took it. Returns whether it still was.
-    fn release_sole(&self, stripe: u64) -> bool {
+    fn release_sole(&self, stripe: StripeId) -> bool {
         let mut table = self.table.borrow_mut();
         let Entry::Occupied(lock) = table.entry(stripe) else { return true };
         if let Lock::Queue(semaphore) = lock.get() {
@@ -161,7 +162,7 @@ impl Drop for Watch<'_> {
 /// Cleans the table up if a waiter is dropped before it gets the lock.
 struct Waiting<'a> {
     locks: &'a StripeLocks,
-    stripe: u64,
+    stripe: StripeId,
     armed: bool,
 }
 

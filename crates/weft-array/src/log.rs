@@ -82,7 +82,7 @@ use std::rc::Rc;
 use weft_code::UnitSet;
 use weft_rt::sync::Notify;
 use weft_rt::{Frozen, Rt};
-use weft_stripe::{ParityRecord, Payload, Record};
+use weft_stripe::{ParityRecord, Payload, Record, StripeId};
 
 use crate::error::ArrayError;
 use crate::geometry::to_len;
@@ -135,7 +135,7 @@ pub(crate) struct Log {
     /// The newest write whose record leaves out units of other writes.
     others_seq: Cell<u64>,
     /// By stripe: writes that are not flushed, and records that are not durably retired.
-    records: RefCell<BTreeMap<u64, Vec<OnDisk>>>,
+    records: RefCell<BTreeMap<StripeId, Vec<OnDisk>>>,
     /// Number of stripes at which records that no longer matter are dropped next.
     prune_at: Cell<usize>,
     /// A flush that makes space is running in the background.
@@ -225,7 +225,7 @@ pub(crate) struct Unflushed {
 pub(crate) struct LoggedWrite<'a> {
     log: &'a Log,
     seq: u64,
-    stripe: u64,
+    stripe: StripeId,
 }
 
 impl LoggedWrite<'_> {
@@ -270,7 +270,13 @@ impl Log {
     /// The data units other than `own` that a crash may turn old again, as consecutive ranges in
     /// each of which they are the same. A unit that a flush covered does not count, even if a later
     /// record left it out too: a record made now must be able to restore it.
-    pub fn unflushed(&self, stripe: u64, from: u64, len: usize, own: UnitSet) -> Vec<Unflushed> {
+    pub fn unflushed(
+        &self,
+        stripe: StripeId,
+        from: u64,
+        len: usize,
+        own: UnitSet,
+    ) -> Vec<Unflushed> {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();
         let records = table.get(&stripe).into_iter().flatten();
@@ -305,7 +311,7 @@ impl Log {
 
     /// Whether a crash may turn any of `units` old again, or a record that leaves one of them out
     /// may still be used.
-    pub fn any_unflushed(&self, stripe: u64, units: UnitSet) -> bool {
+    pub fn any_unflushed(&self, stripe: StripeId, units: UnitSet) -> bool {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();
         let mut records = table.get(&stripe).into_iter().flatten();
@@ -313,7 +319,7 @@ impl Log {
     }
 
     /// Whether recovery, after a crash now, could find a record for these offsets and use it.
-    pub fn has_records(&self, stripe: u64, from: u64, len: usize) -> bool {
+    pub fn has_records(&self, stripe: StripeId, from: u64, len: usize) -> bool {
         let table = self.records.borrow();
         let mut records = table.get(&stripe).into_iter().flatten();
         records.any(|record| record.meets(from, len) && self.may_be_found(record))
@@ -359,7 +365,7 @@ impl Log {
     pub async fn append(
         &self,
         host: &impl LogHost,
-        stripe: u64,
+        stripe: StripeId,
         records: Vec<Record>,
     ) -> Result<LoggedWrite<'_>, ArrayError> {
         let seq = self.next_seq.get();
@@ -387,7 +393,7 @@ impl Log {
         Ok(op)
     }
 
-    fn remember(&self, seq: u64, stripe: u64, records: &[Record]) {
+    fn remember(&self, seq: u64, stripe: StripeId, records: &[Record]) {
         let mut table = self.records.borrow_mut();
         if table.len() >= self.prune_at.get() {
             for known in table.values_mut() {
@@ -469,7 +475,12 @@ impl Log {
 }
 
 /// Cuts a record into entries whose payloads fit a batch, each for the ring of a slot.
-fn cut(seq: u64, stripe: u64, record: Record, mut each: impl FnMut(usize, Entry, Option<Payload>)) {
+fn cut(
+    seq: u64,
+    stripe: StripeId,
+    record: Record,
+    mut each: impl FnMut(usize, Entry, Option<Payload>),
+) {
     let Record { from, len, written, parities, .. } = record;
     // The same step for all parity units: siblings are matched by their offset.
     let payloads = parities.iter().any(|parity| parity.payload.is_some());
@@ -495,14 +506,18 @@ fn cut(seq: u64, stripe: u64, record: Record, mut each: impl FnMut(usize, Entry,
 
 #[cfg(test)]
 mod tests {
+    use weft_stripe::Generation;
+
     use super::*;
+
+    const STRIPE: StripeId = StripeId { generation: Generation(0), number: 9 };
 
     /// A write in progress, of `units` at offsets `from..from + 4096 * blocks`.
     fn written(log: &Log, seq: u64, units: UnitSet, from: u64, blocks: usize) -> LoggedWrite<'_> {
         let parities = vec![ParityRecord { slot: 4, unit: 4, payload: None }];
         let (len, written, own) = (4096 * blocks, units, units);
-        log.remember(seq, 9, &[Record { from, len, written, own, parities }]);
-        LoggedWrite { log, seq, stripe: 9 }
+        log.remember(seq, STRIPE, &[Record { from, len, written, own, parities }]);
+        LoggedWrite { log, seq, stripe: STRIPE }
     }
 
     #[test]
@@ -516,13 +531,13 @@ mod tests {
         let (own, all) = (UnitSet::one(1), UnitSet::first(2));
         let parities = vec![ParityRecord { slot: 4, unit: 4, payload: None }];
         let later = Record { from: 0, len: 4096, written: all, own, parities };
-        log.remember(2, 9, &[later]);
+        log.remember(2, STRIPE, &[later]);
         log.next_seq.set(3);
-        assert_eq!(log.unflushed(9, 0, 4096, UnitSet::new())[0].units, all);
+        assert_eq!(log.unflushed(STRIPE, 0, 4096, UnitSet::new())[0].units, all);
         log.flushed(mark);
-        assert_eq!(log.unflushed(9, 0, 4096, UnitSet::new())[0].units, own);
+        assert_eq!(log.unflushed(STRIPE, 0, 4096, UnitSet::new())[0].units, own);
         assert!(
-            log.any_unflushed(9, UnitSet::one(0)),
+            log.any_unflushed(STRIPE, UnitSet::one(0)),
             "a record that leaves it out may still be used"
         );
     }
@@ -533,16 +548,19 @@ mod tests {
         drop(written(&log, 1, UnitSet::first(4), 0, 4));
         written(&log, 2, UnitSet::one(1).with(2), 4096, 2).mark_durable();
         let unflushed: Vec<_> = log
-            .unflushed(9, 0, 4 * 4096, UnitSet::new())
+            .unflushed(STRIPE, 0, 4 * 4096, UnitSet::new())
             .iter()
             .map(|l| (l.from, l.units))
             .collect();
         let without = UnitSet::one(0).with(3);
         let all = UnitSet::first(4);
         assert_eq!(unflushed, [(0, all), (4096, without), (12288, all)]);
-        assert!(log.has_records(9, 0, 4096) && log.has_records(9, 8192, 4096), "still on disk");
+        assert!(
+            log.has_records(STRIPE, 0, 4096) && log.has_records(STRIPE, 8192, 4096),
+            "still on disk"
+        );
         drop(written(&log, 3, UnitSet::one(1), 4096, 1));
-        let later = log.unflushed(9, 4096, 4096, UnitSet::new());
+        let later = log.unflushed(STRIPE, 4096, 4096, UnitSet::new());
         assert!(
             later.iter().all(|unflushed| unflushed.units.contains(1)),
             "written once more since"
@@ -557,7 +575,7 @@ mod tests {
             log.in_flight.borrow_mut().insert(seq);
             written(&log, seq, units, 0, 1)
         };
-        let unflushed = || log.unflushed(9, 0, 4096, UnitSet::new())[0].units;
+        let unflushed = || log.unflushed(STRIPE, 0, 4096, UnitSet::new())[0].units;
         let (older, newer) = (begin(UnitSet::one(0)), begin(UnitSet::one(1)));
         drop(newer);
         let (first, before) = (log.mark(), log.mark());
@@ -575,7 +593,7 @@ mod tests {
             UnitSet::one(2),
             "an earlier flush that ends later takes nothing back"
         );
-        assert!(log.is_retired(2) && !log.any_unflushed(9, UnitSet::first(2)));
+        assert!(log.is_retired(2) && !log.any_unflushed(STRIPE, UnitSet::first(2)));
         drop(last);
     }
 
@@ -590,7 +608,7 @@ mod tests {
         let written = UnitSet::one(0);
         let record = Record { from: 512, len, written, own: written, parities };
         let mut slots = Vec::new();
-        cut(1, 0, record, |slot, _, _| slots.push(slot));
+        cut(1, STRIPE, record, |slot, _, _| slots.push(slot));
         assert_eq!(slots, [4, 4, 4, 5, 5, 5]);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weft_rt::sync::Sender;
-use weft_stripe::Segment;
+use weft_stripe::{Segment, StripeId};
 
 use crate::error::ArrayError;
 
@@ -20,15 +20,15 @@ pub(crate) struct Pending {
 
 /// The waiting writes, by stripe.
 #[derive(Debug, Default)]
-pub(crate) struct PendingWrites(RefCell<BTreeMap<u64, Vec<Pending>>>);
+pub(crate) struct PendingWrites(RefCell<BTreeMap<StripeId, Vec<Pending>>>);
 
 impl PendingWrites {
-    pub fn push(&self, stripe: u64, write: Pending) {
+    pub fn push(&self, stripe: StripeId, write: Pending) {
         self.0.borrow_mut().entry(stripe).or_default().push(write);
     }
 
     /// Takes the first writes up to, but not including, the first that overlaps an earlier one.
-    pub fn take_batch(&self, stripe: u64, sector: u64) -> Vec<Pending> {
+    pub fn take_batch(&self, stripe: StripeId, sector: u64) -> Vec<Pending> {
         let mut table = self.0.borrow_mut();
         let Some(waiting) = table.get_mut(&stripe) else { return Vec::new() };
         let mut batch: Vec<Pending> = Vec::new();

@@ -22,6 +22,7 @@ use weft_stripe::{Access, Busy, Units};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::{Address, Piece, to_len};
+use crate::resolve::id;
 
 /// The pieces of one stripe, each with its part of the caller's buffer.
 pub(crate) type StripePieces = Vec<(Address, Buf)>;
@@ -162,7 +163,7 @@ impl Inner {
     async fn read_degraded(&self, pieces: StripePieces) -> ReadAnswer {
         let longest = pieces.iter().map(|(_, buf)| buf.len()).max().unwrap_or(0);
         let _memory = self.budget.acquire(self.memory_of(longest)).await;
-        let _lock = self.locks.shared(pieces[0].0.stripe).await;
+        let _lock = self.locks.shared(id(pieces[0].0.stripe)).await;
         self.read_locked(pieces).await
     }
 
@@ -219,7 +220,7 @@ impl Inner {
             return at.unit;
         }
         let copies = self.geometry.units().difference(&self.avoided_units(at.stripe));
-        if self.awaits_resync(at.stripe) || self.locks.is_busy(at.stripe) {
+        if self.awaits_resync(at.stripe) || self.locks.is_busy(id(at.stripe)) {
             return copies.iter().next().unwrap_or(0);
         }
         self.least_busy_copy(at, copies)

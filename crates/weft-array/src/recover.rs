@@ -61,7 +61,7 @@ mod logs;
 use std::collections::BTreeMap;
 
 use weft_code::UnitSet;
-use weft_stripe::{Access, LoggedParity, Replay};
+use weft_stripe::{Access, LoggedParity, Owner, Replay, StripeId};
 
 use crate::area::Area;
 use crate::array::Inner;
@@ -95,25 +95,25 @@ impl Inner {
 
     /// Applies the records of a band. Where a unit that was being written cannot be read, it counts
     /// as lost in the sectors that fail.
-    async fn replay(&self, number: u64, mut replay: Replay) -> Result<(), ArrayError> {
+    async fn replay(&self, id: StripeId, mut replay: Replay) -> Result<(), ArrayError> {
         loop {
             self.check_writable()?;
-            let stripe = self.stripe(number);
+            let stripe = self.resolve(id);
             replay.logged.retain(|parity| !stripe.lost.contains(parity.unit));
             let values = replay.values(self, stripe).await;
-            if self.lost_units(number) != stripe.lost {
+            if self.lost_units(id.number) != stripe.lost {
                 // A member failed meanwhile, and is excluded.
                 continue;
             }
             let Some(values) = values else {
                 let half = (replay.len / 2).next_multiple_of(to_len(self.geometry.sector_bytes));
-                Box::pin(self.replay(number, replay.part(0, half))).await?;
+                Box::pin(self.replay(id, replay.part(0, half))).await?;
                 replay = replay.part(half, replay.len - half);
                 continue;
             };
             self.check_writable()?;
             // Without space this recovery cannot complete: its records are still needed.
-            return self.write_back(number, Access::user(replay.from), values).await;
+            return self.write_back(id.number, Access::user(replay.from), values).await;
         }
     }
 }
@@ -127,15 +127,15 @@ fn part_of(record: &FoundRecord, k: usize, from: u64, len: usize) -> LoggedParit
 }
 
 /// The newest records for each offset of each stripe, as disjoint bands.
-fn newest_first(found: Vec<FoundRecord>, k: usize) -> Vec<(u64, Replay)> {
-    let mut stripes: BTreeMap<u64, Vec<FoundRecord>> = BTreeMap::new();
+fn newest_first(found: Vec<FoundRecord>, k: usize) -> Vec<(StripeId, Replay)> {
+    let mut stripes: BTreeMap<StripeId, Vec<FoundRecord>> = BTreeMap::new();
     for record in found {
         stripes.entry(record.stripe).or_default().push(record);
     }
     stripes.into_iter().flat_map(|(stripe, records)| bands(stripe, records, k)).collect()
 }
 
-fn bands(stripe: u64, records: Vec<FoundRecord>, k: usize) -> Vec<(u64, Replay)> {
+fn bands(stripe: StripeId, records: Vec<FoundRecord>, k: usize) -> Vec<(StripeId, Replay)> {
     let end = |record: &FoundRecord| record.from + record.len as u64;
     let mut cuts: Vec<u64> = records.iter().flat_map(|r| [r.from, end(r)]).collect();
     cuts.sort_unstable();

@@ -63,6 +63,7 @@ use crate::error::ArrayError;
 use crate::geometry::{Piece, to_len};
 use crate::log::{Log, LoggedWrite, Unflushed};
 use crate::pending::Pending;
+use crate::resolve::id;
 
 /// A band with its new parity, ready to be logged and written.
 struct Ready {
@@ -141,7 +142,7 @@ impl Inner {
         self.check_writable()?;
         let _dirty = self.begin_write(self.geometry.regions.of(stripe)).await?;
         // The stripe is idle, so no other write waits for it either.
-        if let Some(_lock) = self.locks.try_exclusive(stripe) {
+        if let Some(_lock) = self.locks.try_exclusive(id(stripe)) {
             return self.write_locked(stripe, segments, fua).await;
         }
         Box::pin(self.write_in_line(stripe, segments, fua)).await
@@ -156,8 +157,8 @@ impl Inner {
         fua: bool,
     ) -> Result<(), ArrayError> {
         let (done, mut served) = oneshot();
-        self.pending.push(stripe, Pending { segments, fua, done });
-        let lock = std::pin::pin!(self.locks.exclusive(stripe));
+        self.pending.push(id(stripe), Pending { segments, fua, done });
+        let lock = std::pin::pin!(self.locks.exclusive(id(stripe)));
         let _lock = match select(&mut served, lock).await {
             Either::Left((result, _)) => return own(result),
             Either::Right((lock, _)) => lock,
@@ -173,7 +174,7 @@ impl Inner {
     /// Carries out queued writes of a locked stripe: the first ones up to, but not including, the
     /// first that overlaps an earlier one.
     async fn write_batch(&self, stripe: u64) {
-        let batch = self.pending.take_batch(stripe, self.geometry.sector_bytes);
+        let batch = self.pending.take_batch(id(stripe), self.geometry.sector_bytes);
         let fua = batch.iter().any(|pending| pending.fua);
         let mut segments = Vec::new();
         let mut waiters = Vec::new();
@@ -210,7 +211,7 @@ impl Inner {
         }
         let others = records.iter().any(Record::leaves_out_others);
         let logged = match &self.log {
-            Some(log) => Some(log.append(self, stripe, records).await?),
+            Some(log) => Some(log.append(self, id(stripe), records).await?),
             None => None,
         };
         let durable = fua || self.map.is_finishing(self.geometry.regions.of(stripe));
@@ -242,13 +243,13 @@ impl Inner {
                     ready.push(self.update(stripe, band, None).await?);
                     continue;
                 };
-                for others in log.unflushed(number, band.from, band.len, band.units) {
+                for others in log.unflushed(stripe.id, band.from, band.len, band.units) {
                     let part = band.part(others.from, others.len);
                     let whole = part.units.union(&others.units) == self.geometry.data_units();
                     let crash = Crash {
                         lost: later,
                         unflushed: others.units,
-                        superseding: whole && log.has_records(number, part.from, part.len),
+                        superseding: whole && log.has_records(stripe.id, part.from, part.len),
                     };
                     ready.push(self.update(stripe, part, Some(crash)).await?);
                 }
@@ -259,7 +260,7 @@ impl Inner {
                     && self.lost_after_crash(number).is_subset(&later)
                     && ready.iter().all(|Ready { band, unflushed, .. }| {
                         let Band { from, len, units, .. } = *band;
-                        let now = log.unflushed(number, from, len, units);
+                        let now = log.unflushed(stripe.id, from, len, units);
                         now == [Unflushed { from, len, units: *unflushed }]
                     })
             });
@@ -293,13 +294,13 @@ impl Inner {
         loop {
             self.check_writable()?;
             let lost = self.lost_units(stripe).union(&self.lost_after_crash(stripe));
-            if lost.is_empty() || !log.any_unflushed(stripe, lost) {
+            if lost.is_empty() || !log.any_unflushed(id(stripe), lost) {
                 return Ok(());
             }
             let progress = log.progress();
             let before = log.completed_below();
             Box::pin(self.flush_members()).await;
-            if log.any_unflushed(stripe, lost) && log.completed_below() == before {
+            if log.any_unflushed(id(stripe), lost) && log.completed_below() == before {
                 progress.await;
             }
         }

@@ -19,6 +19,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
 use crate::region_map::MapStoreError;
+use crate::resolve::id;
 
 /// Stripes zeroed concurrently.
 const STRIPES_AT_ONCE: u64 = 32;
@@ -126,7 +127,7 @@ impl Inner {
     }
 
     async fn zero_stripe(&self, stripe: u64, fua: bool) -> Result<(), ArrayError> {
-        let _lock = self.locks.exclusive(stripe).await;
+        let _lock = self.locks.exclusive(id(stripe)).await;
         self.check_writable()?;
         // The record counts lost units with their new value.
         self.settled().await?;
@@ -164,7 +165,7 @@ impl Inner {
     ) -> Result<Option<crate::log::LoggedWrite<'_>>, ArrayError> {
         let Some(log) = &self.log else { return Ok(None) };
         let (code, len) = (self.geometry.code(), self.geometry.unit_len());
-        let needed = !lost_later.is_empty() || log.has_records(stripe, 0, len);
+        let needed = !lost_later.is_empty() || log.has_records(id(stripe), 0, len);
         let parity = (code.k()..code.width()).filter(|unit| needed && !lost.contains(*unit));
         let record_of = |unit| {
             let slot = self.geometry.slot(stripe, unit);
@@ -173,7 +174,7 @@ impl Inner {
         let written = self.geometry.data_units().difference(&lost_later);
         let parities = parity.map(record_of).collect();
         let record = Record { from: 0, len, written, own: written, parities };
-        Ok(Some(log.append(self, stripe, vec![record]).await?))
+        Ok(Some(log.append(self, id(stripe), vec![record]).await?))
     }
 
     /// Marks a zeroed region unwritten, unless a write has begun since. Best effort: if the mark

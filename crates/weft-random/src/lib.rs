@@ -59,6 +59,10 @@ impl Hasher for Fold {
         bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
     }
 
+    fn write_u16(&mut self, word: u16) {
+        self.write_u64(word.into());
+    }
+
     fn write_u64(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(GOLDEN);
     }

@@ -12,7 +12,7 @@ use crate::Coding;
 
 /// A geometry of the owner: it may have two while it changes from one to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Generation(pub u32);
+pub struct Generation(pub u16);
 
 /// A stripe of a geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

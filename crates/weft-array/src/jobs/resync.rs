@@ -13,6 +13,7 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::maintenance::JobKind;
 use crate::maintenance::throttle::UsersFirst;
+use crate::resolve::id;
 
 impl Inner {
     /// Whether the copies or the parity of `stripe` may disagree until its region is resynced.
@@ -108,7 +109,7 @@ impl Inner {
     async fn resync_paced(&self, stripe: u64) -> Result<(), ArrayError> {
         self.pace().await;
         let _memory = self.job_memory().await?;
-        let _lock = self.locks.exclusive(stripe).await;
+        let _lock = self.locks.exclusive(id(stripe)).await;
         let result = self.resync_stripe(stripe).await;
         if matches!(result, Err(ArrayError::NoSpace { .. })) {
             self.room.resync.set(Some(stripe));

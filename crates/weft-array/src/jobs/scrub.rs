@@ -27,6 +27,7 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::maintenance::throttle::UsersFirst;
 use crate::maintenance::{Mismatch, Progress, ScrubReport};
+use crate::resolve::id;
 use crate::superblock::{LastScrub, ScrubMode, ScrubProgress, Superblock};
 
 /// Interval at which the scrub's position is made durable.
@@ -232,7 +233,7 @@ impl Inner {
     async fn scrub_stripe(&self, stripe: u64, mode: ScrubMode) -> Result<(), u64> {
         self.pace().await;
         let Ok(_memory) = self.job_memory().await else { return Err(stripe) };
-        let _lock = self.locks.exclusive(stripe).await;
+        let _lock = self.locks.exclusive(id(stripe)).await;
         if !self.is_scrubbed(self.geometry.regions.of(stripe)) {
             return Ok(());
         }

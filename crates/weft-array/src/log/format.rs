@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use weft_code::UnitSet;
 use weft_rt::Frozen;
+use weft_stripe::{Generation, StripeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -55,7 +56,9 @@ pub(crate) struct Entry {
     payload_at: U32,
     payload_crc: U32,
     unit: U16,
-    reserved: [u8; 6],
+    /// The geometry in which the stripe's number counts.
+    generation: U16,
+    reserved: [u8; 4],
 }
 
 const HEADER_LEN: usize = size_of::<BatchHeader>();
@@ -88,7 +91,7 @@ fn small(n: usize) -> U32 {
 impl Entry {
     pub fn new(
         seq: u64,
-        stripe: u64,
+        stripe: StripeId,
         unit: usize,
         from: u64,
         len: usize,
@@ -97,14 +100,15 @@ impl Entry {
     ) -> Self {
         Self {
             seq: U64::new(seq),
-            stripe: U64::new(stripe),
+            stripe: U64::new(stripe.number),
             named: named.words().map(U64::new),
             from: small(to_len(from)),
             len: small(len),
             payload_at: U32::ZERO,
             payload_crc: U32::new(payload.map_or(0, |payload| crc32c(&[payload]))),
             unit: U16::new(u16::try_from(unit).expect("a stripe has at most 256 units")),
-            reserved: [0; 6],
+            generation: U16::new(stripe.generation.0),
+            reserved: [0; 4],
         }
     }
 
@@ -158,7 +162,7 @@ impl BatchHeader {
 #[derive(Debug, Clone)]
 pub(crate) struct FoundRecord {
     pub seq: u64,
-    pub stripe: u64,
+    pub stripe: StripeId,
     pub unit: usize,
     pub from: u64,
     pub len: usize,
@@ -257,7 +261,7 @@ fn parse_header(block: &[u8], id: LogId) -> Option<(BatchHeader, Vec<Entry>)> {
 }
 
 fn parse_entry(bytes: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRecord> {
-    if entry.reserved != [0; 6] {
+    if entry.reserved != [0; 4] {
         return None;
     }
     let len = to_len(u64::from(entry.len.get()));
@@ -278,7 +282,10 @@ fn parse_entry(bytes: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRe
     };
     Some(FoundRecord {
         seq: entry.seq.get(),
-        stripe: entry.stripe.get(),
+        stripe: StripeId {
+            generation: Generation(entry.generation.get()),
+            number: entry.stripe.get(),
+        },
         unit: usize::from(entry.unit.get()),
         from: u64::from(entry.from.get()),
         len,
@@ -293,6 +300,10 @@ mod tests {
 
     const ID: LogId = LogId { array: [7; 16], epoch: 3 };
 
+    fn stripe(number: u64) -> StripeId {
+        StripeId { generation: Generation(3), number }
+    }
+
     fn parse(area: &[u8], id: LogId) -> Scan {
         let mut scan = Scan::default();
         for piece in pieces(area.len()) {
@@ -304,8 +315,8 @@ mod tests {
     fn batch() -> Vec<u8> {
         let payload = vec![0xa5u8; 4096];
         let written = UnitSet::one(0).with(5);
-        let first = Entry::new(41, 9, 6, 4096, 4096, written, Some(&payload));
-        let second = Entry::new(42, 10, 7, 0, 8192, written, None);
+        let first = Entry::new(41, stripe(9), 6, 4096, 4096, written, Some(&payload));
+        let second = Entry::new(42, stripe(10), 7, 0, 8192, written, None);
         let mut bytes = vec![0; BatchHeader::batch_len(payload.len())];
         let len = bytes.len();
         BatchHeader::fill(&mut bytes, ID, 40, len, &[(first, payload.len()), (second, 0)]);
@@ -322,7 +333,7 @@ mod tests {
         assert_eq!((found.len(), retired_below, newest_batch_from), (2, 40, 41));
         assert_eq!(newest_batch, 4096..12288);
         let (a, b) = (&found[0], &found[1]);
-        assert_eq!((a.seq, a.stripe, a.unit, a.from, a.len), (41, 9, 6, 4096, 4096));
+        assert_eq!((a.seq, a.stripe, a.unit, a.from, a.len), (41, stripe(9), 6, 4096, 4096));
         assert_eq!(a.named, UnitSet::one(0).with(5));
         assert!(a.payload.as_ref().is_some_and(|p| p.iter().all(|b| *b == 0xa5)));
         assert_eq!((b.seq, b.unit, b.len, b.payload.is_none()), (42, 7, 8192, true));

@@ -13,11 +13,13 @@ use std::rc::Rc;
 use weft_code::UnitSet;
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
+use weft_stripe::StripeId;
 
 use crate::area::Area;
 use crate::array::Inner;
 use crate::geometry::to_len;
 use crate::log::{FoundRecord, LogId, Scan, pieces};
+use crate::resolve::id;
 use crate::salvage::{BLOCK, salvage};
 
 /// A block of a member's log that cannot be read.
@@ -116,7 +118,7 @@ impl Inner {
         let retired_below = scans.values().map(|scan| scan.retired_below).max().unwrap_or(0);
         let rings: BTreeMap<usize, u64> =
             scans.iter().map(|(slot, scan)| (*slot, scan.newest_batch_from)).collect();
-        let mut sets: BTreeMap<(u64, u64, u64), Vec<FoundRecord>> = BTreeMap::new();
+        let mut sets: BTreeMap<(u64, StripeId, u64), Vec<FoundRecord>> = BTreeMap::new();
         let found = scans.into_values().flat_map(|scan| scan.records);
         for record in found.filter(|record| record.seq >= retired_below) {
             sets.entry((record.seq, record.stripe, record.from)).or_default().push(record);
@@ -127,7 +129,8 @@ impl Inner {
             let units: UnitSet = set.iter().map(|record| record.unit).collect();
             let named = set.iter().fold(UnitSet::new(), |all, record| all.union(&record.named));
             let missing = named.difference(&self.geometry.data_units()).difference(&units);
-            let rings = missing.iter().filter_map(|u| rings.get(&self.geometry.slot(stripe, u)));
+            let rings =
+                missing.iter().filter_map(|u| rings.get(&self.geometry.slot(stripe.number, u)));
             let (mut absent, mut overwritten) = (false, false);
             for newest_batch_from in rings {
                 absent = true;
@@ -151,9 +154,10 @@ impl Inner {
     /// within the unit.
     fn is_sane(&self, slot: usize, record: &FoundRecord) -> bool {
         let (k, width) = (self.geometry.code().k(), self.geometry.code().width());
-        record.stripe < self.geometry.stripes
+        record.stripe == id(record.stripe.number)
+            && record.stripe.number < self.geometry.stripes
             && (k..width).contains(&record.unit)
-            && self.geometry.slot(record.stripe, record.unit) == slot
+            && self.geometry.slot(record.stripe.number, record.unit) == slot
             && record.len > 0
             && record.from + record.len as u64 <= self.geometry.unit_bytes
             && record.from.is_multiple_of(self.geometry.sector_bytes)

@@ -24,6 +24,7 @@ use crate::geometry::{Address, to_len};
 use crate::maintenance::By;
 use crate::read::{ReadAnswer, StripePieces};
 use crate::rebuild_policy::Piggyback;
+use crate::resolve::id;
 use crate::superblock::SlotState;
 
 impl Inner {
@@ -101,7 +102,7 @@ impl Inner {
         let stripe = pieces[0].0.stripe;
         let len = self.geometry.unit_len();
         let _memory = self.budget.acquire(self.memory_of(len)).await;
-        let _lock = self.locks.exclusive(stripe).await;
+        let _lock = self.locks.exclusive(id(stripe)).await;
         let resolved = self.stripe(stripe);
         let (targets, stale) = self.stale_targets(stripe);
         if stale.is_empty() || self.check_writable().is_err() {
@@ -228,7 +229,7 @@ impl Inner {
         let task = async move {
             let _place = place;
             let Ok(_memory) = array.job_memory().await else { return };
-            let _lock = array.locks.exclusive(stripe).await;
+            let _lock = array.locks.exclusive(id(stripe)).await;
             array.jobs.throttle.charge(array.rt.now(), array.geometry.unit_bytes);
             // The rebuild meets this failure again, and reports it.
             let _ = array.rebuild_whole(stripe, By::Piggyback).await;

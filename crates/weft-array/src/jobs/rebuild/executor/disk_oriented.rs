@@ -27,6 +27,7 @@ use crate::error::ArrayError;
 use crate::geometry::to_len;
 use crate::maintenance::By;
 use crate::rebuild_policy::RebuildPolicy;
+use crate::resolve::id;
 
 pub(super) struct DiskOriented {
     /// One process per slot.
@@ -67,7 +68,7 @@ impl DiskOriented {
             // Too much to be held whole.
             return false;
         }
-        let Some(watch) = array.locks.watch(stripe) else { return false };
+        let Some(watch) = array.locks.watch(id(stripe)) else { return false };
         let targets = array.targets(stripe);
         let lost = array.lost_units(stripe);
         let wanted = array.stale_of(stripe, &targets);
@@ -109,7 +110,7 @@ impl Executor for DiskOriented {
             if self.attempt(&array, stripe).await {
                 return Ok(());
             }
-            let _lock = array.locks.exclusive(stripe).await;
+            let _lock = array.locks.exclusive(id(stripe)).await;
             array.rebuild_whole(stripe, By::Executor).await
         })
     }

@@ -18,6 +18,7 @@ use crate::geometry::to_len;
 use crate::jobs::rebuild::stripe::Requests;
 use crate::maintenance::By;
 use crate::rebuild_policy::RebuildPolicy;
+use crate::resolve::id;
 
 pub(super) struct Pipelined {
     requests: Requests,
@@ -47,7 +48,7 @@ impl Executor for Pipelined {
     ) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
         Box::pin(async move {
             let _memory = array.job_memory().await?;
-            let _lock = array.locks.exclusive(stripe).await;
+            let _lock = array.locks.exclusive(id(stripe)).await;
             array.rebuild_locked(stripe, &self.requests, By::Executor).await
         })
     }

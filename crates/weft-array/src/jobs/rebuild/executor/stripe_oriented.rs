@@ -11,6 +11,7 @@ use super::Executor;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::maintenance::By;
+use crate::resolve::id;
 
 pub(super) struct StripeOriented;
 
@@ -26,7 +27,7 @@ impl Executor for StripeOriented {
     ) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
         Box::pin(async move {
             let _memory = array.job_memory().await?;
-            let _lock = array.locks.exclusive(stripe).await;
+            let _lock = array.locks.exclusive(id(stripe)).await;
             array.rebuild_whole(stripe, By::Executor).await
         })
     }
