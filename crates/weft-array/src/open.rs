@@ -285,9 +285,15 @@ impl Inner {
         let before = superblock.succeeds.as_ref();
         let affirmed = by_most(&superblock.active_members())
             && before.is_none_or(|before| by_most(&before.active));
+        let causes: Vec<String> = failed.iter().map(|(_, _, error)| error.to_string()).collect();
         if self.take_out_all(failed) && !affirmed && !assembly.forced {
-            let cause = "members failed while it was being assembled; assemble it again";
-            self.set_broken(UnitSet::new(), cause);
+            self.set_broken(
+                UnitSet::new(),
+                &format!(
+                    "members failed while it was being assembled ({}); assemble it again",
+                    causes.join("; ")
+                ),
+            );
         }
         Ok(())
     }
