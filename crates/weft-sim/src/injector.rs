@@ -322,6 +322,8 @@ impl FaultInjector {
         let result = engine.0.fail(&slot.to_string()).await;
         platter.faults(|f| f.fail_requested = false);
         let Err(error) = result else { return };
+        // Whether the array has to stop must be asked while the other disks' faults last.
+        let has_to_stop = self.harness.has_to_stop();
         self.world.note(format!("refused: {error}"));
         // A member that the others cannot do without must stay: no command may cost the array.
         let is_broken = matches!(error.root(), ArrayError::Broken { .. });
@@ -333,7 +335,7 @@ impl FaultInjector {
         if !is_too_early
             && self.map.survives(self.impaired(engine).with(slot))
             && Slots::of(engine).disks[slot].is_some()
-            && !self.harness.has_to_stop()
+            && !has_to_stop
         {
             let text = format!("the engine refused to fail slot {slot}: {error}");
             self.harness.fail(ViolationKind::CommandFailed, text, None);
