@@ -294,3 +294,24 @@ fn a_broken_array_leaves_no_superblock_of_a_minority() {
         assert!(broke > 10, "{broke}");
     });
 }
+
+/// Where a superblock begins, and how much is reserved for it (docs/on-disk-format.md).
+const SUPERBLOCKS: [u64; 2] = [128 << 10, 256 << 10];
+const SUPERBLOCK_BYTES: u64 = 128 << 10;
+
+#[test]
+fn sectors_that_a_superblock_does_not_use_may_be_unreadable() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid5", 4).await;
+        let disk = &bench.disks[1];
+        let whole = read_superblock(&**disk).await.expect("whole").expect("a member's");
+        for (spoiled, expected) in [(4096..SUPERBLOCK_BYTES, true), (0..512, false)] {
+            let sectors = SUPERBLOCKS.into_iter().flat_map(|at| {
+                (at + spoiled.start..at + spoiled.end).step_by(512).map(|byte| byte / 512)
+            });
+            *disk.faults.unreadable.borrow_mut() = sectors.collect();
+            let found = read_superblock(&**disk).await;
+            assert_eq!(found.is_ok_and(|own| own.as_ref() == Some(&whole)), expected);
+        }
+    });
+}

@@ -6,6 +6,7 @@ use weft_rt::{Buf, Frozen};
 use super::label::Label;
 use super::{Superblock, SuperblockError};
 use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::salvage::salvage;
 use crate::uuid::Id;
 
 const DURABLE: WriteOpts = WriteOpts { class: Class::User, fua: true };
@@ -58,7 +59,8 @@ pub async fn read_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, Supe
     }
 }
 
-/// Reads the label and both copies. A copy with a medium error counts as damaged.
+/// Reads the label and both copies. A copy that cannot be read counts as damaged; sectors that it
+/// does not use do not matter.
 pub(crate) async fn read_copies(disk: &dyn Disk) -> Result<Option<Copies>, SuperblockError> {
     if disk.info().size_bytes < SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES {
         return Ok(None);
@@ -75,12 +77,12 @@ async fn read_copy(
     offset: u64,
 ) -> Result<Result<Superblock, SuperblockError>, SuperblockError> {
     for len in [FIRST_READ_BYTES, SUPERBLOCK_BYTES] {
-        let decoded = match read(disk, offset, len).await {
-            Ok(bytes) => Superblock::decode(&bytes),
-            Err(error) if error.kind == weft_disk::DiskErrorKind::Medium => {
+        let found = salvage(disk, offset, len).await?;
+        let decoded = match (Superblock::decode(&found.area), found.error) {
+            (Err(SuperblockError::Damaged { .. }), Some(error)) => {
                 Err(SuperblockError::Damaged { what: error.to_string() })
             }
-            Err(error) => return Err(error.into()),
+            (decoded, _) => decoded,
         };
         if decoded.is_ok() || len == SUPERBLOCK_BYTES {
             return Ok(decoded);
