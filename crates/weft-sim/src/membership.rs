@@ -43,13 +43,17 @@ fn newest_superblock(platter: &Platter, counts: impl Fn(u64) -> bool) -> Option<
     let copy = |offset: &u64| {
         let mut bytes = vec![0; SUPERBLOCK_COPY_BYTES];
         platter.peek(*offset, &mut bytes);
+        // Sectors that the superblock does not use do not matter.
+        for (block, at) in bytes.chunks_mut(4096).zip((*offset..).step_by(4096)) {
+            if !platter.can_be_read(at, 4096) {
+                block.fill(0);
+            }
+        }
         Superblock::decode(&bytes).ok().filter(|s| (s.array_id, s.self_id) == own)
     };
     SUPERBLOCK_COPIES
         .iter()
-        .filter(|offset| {
-            counts(**offset) && platter.can_be_read(**offset, SUPERBLOCK_COPY_BYTES as u64)
-        })
+        .filter(|offset| counts(**offset))
         .filter_map(copy)
         .max_by_key(|superblock| superblock.seq)
 }
@@ -190,12 +194,12 @@ fn may_be_stale(disks: &[Member]) -> bool {
 
 /// Assembles the array from the attached disks. Where the rules forbid it, first checks that the
 /// engine refuses, then forces it: the missing members are lost for good.
-pub(crate) fn assemble(
+pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
     rt: &Rt,
     members: &[Member],
-    disks: Vec<Rc<dyn Disk>>,
+    open: O,
     nonce: u64,
-) -> impl Future<Output = Result<Engine, Violation>> + 'static + use<> {
+) -> impl Future<Output = Result<Engine, Violation>> + 'static + use<O> {
     let attached: Vec<Member> = members.iter().filter(|member| !member.absent).cloned().collect();
     let rt = rt.clone();
     async move {
@@ -203,12 +207,10 @@ pub(crate) fn assemble(
         let is_full = |left: &[Member]| left.iter().any(|m| m.platter.faults(|f| f.full));
         let gone = || attached.iter().filter(|member| is_gone(member)).count();
         loop {
-            let (left, disks): (Vec<Member>, Vec<Rc<dyn Disk>>) = attached
-                .iter()
-                .cloned()
-                .zip(disks.iter().cloned())
-                .filter(|(member, _)| !is_gone(member))
-                .unzip();
+            let left: Vec<Member> =
+                attached.iter().filter(|member| !is_gone(member)).cloned().collect();
+            // Anew each time: the engine ends its use of a disk that failed.
+            let disks: Vec<_> = left.iter().map(|member| open(&member.platter)).collect();
             let (before, force) = (gone(), may_be_stale(&left));
             if force && Engine::assemble(&rt, disks.clone(), false, false, nonce).await.is_ok() {
                 let text = "the engine started disks that may be stale";

@@ -10,7 +10,7 @@ use crate::disk::Hangs;
 use crate::engine::Engine;
 use crate::excuse::watch_losses;
 use crate::injector::{FaultInjector, summary};
-use crate::membership::{self, superblock_of};
+use crate::membership::superblock_of;
 use crate::oracle::Oracle;
 use crate::setup::Map;
 use crate::violation::Violation;
@@ -76,7 +76,7 @@ impl Run {
 
     /// One life, as a future.
     fn body(&mut self, last: bool) -> impl Future<Output = ()> + 'static {
-        let (rt, world, disks) = (self.rt.clone(), self.world.clone(), self.open());
+        let (rt, world) = (self.rt.clone(), self.world.clone());
         let harness = self.harness_of_run();
         harness.quiesce.set(false);
         harness.errors_allowed.set(false);
@@ -107,7 +107,7 @@ impl Run {
             false => self.setup.load.clone(),
         };
         let lost_at = self.lost_at.clone();
-        let nonce = self.rng.next_u64();
+        let opening = self.assemble_all();
         let check_first = self.rng.chance(50);
         let check_twice = self.rng.chance(30);
         let stop_early = !last && !self.options.crashes_only && self.rng.chance(20);
@@ -115,7 +115,6 @@ impl Run {
         let loses_at_once = self.assembly_interrupted
             && !self.options.crashes_only
             && self.world.rng(12_000 + self.report.borrow().lives).chance(50);
-        let opening = membership::assemble(&rt, &self.disks.borrow(), disks, nonce);
         async move {
             injector.install_stop_rule();
             let engine = match opening.await {

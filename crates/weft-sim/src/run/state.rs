@@ -7,7 +7,7 @@ use std::rc::Rc;
 use weft_disk::Disk;
 use weft_rt::{Rng, Rt};
 
-use crate::disk::{Hangs, SimDisk};
+use crate::disk::{Hangs, Platter, SimDisk};
 use crate::engine::Engine;
 use crate::factory::DiskFactory;
 use crate::member::Member;
@@ -83,9 +83,13 @@ impl Run {
 
     /// Opens the attached disks for this life.
     pub(crate) fn open(&self) -> Vec<Rc<dyn Disk>> {
-        let disks = self.disks.borrow();
-        let attached = disks.iter().filter(|member| !member.absent);
-        attached.map(|member| self.factory.open(&self.world, &member.platter)).collect()
+        let (disks, open) = (self.disks.borrow(), self.opener());
+        disks.iter().filter(|member| !member.absent).map(|member| open(&member.platter)).collect()
+    }
+
+    fn opener(&self) -> impl Fn(&Platter) -> Rc<dyn Disk> + use<> {
+        let (factory, world) = (self.factory.clone(), self.world.clone());
+        move |platter| factory.open(&world, platter)
     }
 
     /// Runs `future` in this life; returns `None` if the power is cut first.
@@ -116,11 +120,12 @@ impl Run {
             .collect()
     }
 
+    /// Assembles the array from the attached disks.
     pub(super) fn assemble_all(
         &mut self,
-    ) -> impl Future<Output = Result<Engine, Violation>> + 'static {
-        let (disks, nonce) = (self.open(), self.rng.next_u64());
-        membership::assemble(&self.rt, &self.disks.borrow(), disks, nonce)
+    ) -> impl Future<Output = Result<Engine, Violation>> + 'static + use<> {
+        let (open, nonce) = (self.opener(), self.rng.next_u64());
+        membership::assemble(&self.rt, &self.disks.borrow(), open, nonce)
     }
 
     pub(crate) fn tolerance(&self) -> usize {
