@@ -11,6 +11,7 @@ mod common;
 use std::rc::Rc;
 
 use common::bench::{Bench, UNIT, disk, members, run};
+use common::disk::{Leave, Power, TestDisk, holding};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{
@@ -313,5 +314,31 @@ fn sectors_that_a_superblock_does_not_use_may_be_unreadable() {
             let found = read_superblock(&**disk).await;
             assert_eq!(found.is_ok_and(|own| own.as_ref() == Some(&whole)), expected);
         }
+    });
+}
+
+/// After a power cut the copies of a mirror differ, and the preferred one cannot be read. What a
+/// reader is given stays, even if another cut follows and the sectors can be read again.
+#[test]
+fn what_was_read_in_place_of_unreadable_sectors_stays() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid1", 2).await;
+        fill(&bench, 1).await;
+        let new = pattern(0, UNIT as usize, 2);
+        write(&bench.array, 0, &new).await;
+        let after = |disk: &TestDisk, leave| disk.cells.borrow().after_cut(leave);
+        let cells = [after(&bench.disks[0], Leave::Nothing), after(&bench.disks[1], Leave::All)];
+        let size = bench.disks[0].info().size_bytes;
+        let disks = holding(&rt, &Power::new(), size, &cells);
+        let (_, offset) = bench.place(0, 0);
+        let sectors = offset / 512..(offset + UNIT) / 512;
+        disks[0].faults.unreadable.borrow_mut().extend(sectors);
+        let array = assemble(&rt, &members(&disks)).await;
+        assert!(read(&array, 0, new.len()).await == new);
+
+        let cells: Vec<_> = disks.iter().map(|disk| after(disk, Leave::Nothing)).collect();
+        let disks = holding(&rt, &Power::new(), size, &cells);
+        let array = assemble(&rt, &members(&disks)).await;
+        assert!(read(&array, 0, new.len()).await == new);
     });
 }
