@@ -274,7 +274,8 @@ impl Run {
                     platter.faults(|f| f.lose_write_in = Some(at..at + block))
                 }
                 SilentFault::MisdirectedWrite => {
-                    platter.faults(|f| f.misdirect_write_in = Some((at..at + block, 2 * block)));
+                    // Far enough that the same request does not read it, to fill up its sectors.
+                    platter.faults(|f| f.misdirect_write_in = Some((at..at + block, 16 * block)));
                 }
             }
             if fault != SilentFault::BitRot {
