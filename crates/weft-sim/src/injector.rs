@@ -314,7 +314,9 @@ impl FaultInjector {
         self.world.note(format!("a command fails slot {slot}"));
         let is_well = platter.faults(|f| {
             f.fail_requested = true;
-            !f.failed && !f.gone && f.gone_after_ops.is_none() && f.write_errors_percent == 0
+            let has_room = !(f.full && f.copies_on_write);
+            let answers = !f.failed && !f.gone && f.gone_after_ops.is_none();
+            answers && has_room && f.write_errors_percent == 0
         });
         let too_early = || must_have_stopped_without(&self.disks.borrow(), platter);
         // The condition may end at the very moment when the engine gives up.
