@@ -8,7 +8,8 @@
 //!
 //! - there is space: it ends like any other write;
 //! - the member is failed: its unit is lost with the member, and the write ends degraded;
-//! - the array breaks or is stopped: the write fails, and the array is not marked clean.
+//! - the array is stopped, and one more attempt finds no space, or it breaks: the write fails, and
+//!   the array is not marked clean.
 //!
 //! So a crash or a stop in that state looks to recovery like one in the middle of a stripe write,
 //! and no other code has to deal with it. Of the writes that wait for the same member only the
@@ -107,16 +108,8 @@ impl Inner {
             if !self.members.holds(slot, disk) {
                 return Err(error);
             }
-            if self.check_writable().is_err() {
-                let mut broken = self.broken.borrow_mut();
-                if self.stopped.get() && broken.is_none() {
-                    // From now on nothing may be retired, committed or marked clean.
-                    self.end_waits();
-                    let name = disk.info().name.clone();
-                    *broken =
-                        Some(format!("it was stopped while writes waited for space on {name}"));
-                    *self.room.abandoned.borrow_mut() = Some(name);
-                }
+            let is_last = self.check_writable().is_err();
+            if is_last && self.broken.borrow().is_some() {
                 return Err(error);
             }
             let bell = self.jobs.bell();
@@ -124,8 +117,24 @@ impl Inner {
                 Err(again) if again.is_no_space() => error = again,
                 result => return result,
             }
+            if is_last {
+                self.abandon(disk);
+                return Err(error);
+            }
             let end = self.rt.sleep_until(self.rt.now() + WRITE_PERIOD);
             select(end, std::pin::pin!(bell)).await;
+        }
+    }
+
+    /// The array is stopped, and a write still finds no room on this disk.
+    fn abandon(&self, disk: &Rc<dyn Disk>) {
+        let mut broken = self.broken.borrow_mut();
+        if broken.is_none() {
+            // From now on nothing may be retired, committed or marked clean.
+            self.end_waits();
+            let name = disk.info().name.clone();
+            *broken = Some(format!("it was stopped while writes waited for space on {name}"));
+            *self.room.abandoned.borrow_mut() = Some(name);
         }
     }
 

@@ -9,14 +9,14 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::bench::{UNIT, members, options, run};
+use common::bench::{Bench, UNIT, members, options, run};
 use common::disk::{Cells, Leave, Power, TestDisk, holding, mix};
 use common::*;
 use futures_util::future::join;
 use weft_array::{Array, ArrayState, AssembleOptions, create};
 use weft_disk::Disk;
 use weft_layout::{code_for, for_code};
-use weft_rt::{MICROSECOND, Rt};
+use weft_rt::{Frozen, MICROSECOND, MILLISECOND, Rt};
 
 /// These survive two lost members.
 const CODES: [(&str, usize); 3] = [("raid6", 6), ("drc-g:4,2,1", 7), ("rs:4+3", 7)];
@@ -150,4 +150,33 @@ fn a_stop_does_not_tear_a_write_from_its_record() {
         }
         assert!(tried > 400 && written > 10, "{code}: {tried} cuts, {written} written");
     }
+}
+
+#[test]
+fn a_write_that_waited_for_room_ends_at_the_stop_if_there_is_room_now() {
+    run(|rt| async move {
+        for has_room in [true, false] {
+            let bench = Bench::new(&rt, "raid5", 4).await;
+            let (_, offset) = bench.place(0, 0);
+            let data = offset..offset + UNIT;
+            let full = Rc::new(Cell::new(true));
+            for disk in &bench.disks {
+                let (full, data) = (full.clone(), data.clone());
+                let room =
+                    move |at: u64, _: u64, _: bool| (full.get() && data.contains(&at)).then_some(0);
+                *disk.faults.room.borrow_mut() = Some(Box::new(room));
+            }
+            let (array, bytes) = (bench.array.clone(), pattern(0, UNIT as usize, 1));
+            let data = Frozen::copy_from(&bytes);
+            let written = rt.spawn(async move { array.write(0, data, false).await });
+            rt.sleep(10 * MILLISECOND).await;
+            assert!(!written.is_finished());
+            full.set(!has_room);
+            assert_eq!(bench.array.stop().await.is_ok(), has_room);
+            drop(written);
+            full.set(false);
+            let array = assemble(&rt, &members(&bench.disks)).await;
+            assert!(!has_room || read(&array, 0, bytes.len()).await == bytes);
+        }
+    });
 }
