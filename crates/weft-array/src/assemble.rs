@@ -53,9 +53,9 @@
 //! the members that hold X, or without having been able to read X there. X lists some of the rest,
 //! so X is not in effect, and the superblock held by most members counts. If neither is in effect,
 //! either will do. A member that holds the other is lagging, too, if the one that counts lists it:
-//! neither took effect without it. If both may be in effect, or the only one that may be is not held
-//! by more members than the other, the parts were started by force, and only the user can know which
-//! one is right.
+//! neither took effect without it. If both may be in effect, or the only one that may be is not
+//! held by more members than the other, the parts were started by force, and only the user can know
+//! which one is right.
 //!
 //! *Replacements.* For the commit rule, a working member's replacement
 //! ([`crate::superblock::ReplacementMeta`]) is a listed member, but never an active one. If its
