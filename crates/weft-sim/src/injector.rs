@@ -234,7 +234,8 @@ impl FaultInjector {
     pub(crate) fn excuse_lost_in_assembly(&self, engine: &Engine, before: Option<&Slots>) {
         let Some(before) = before else { return };
         let slots = Slots::of(engine);
-        let lost = slots.missing.difference(&before.missing);
+        // The replacement of a lost member may have taken its slot.
+        let lost = slots.incomplete().difference(&before.incomplete());
         if !lost.is_empty() {
             self.excuse(lost, slots.incomplete());
         }
