@@ -498,13 +498,9 @@ impl Assembly {
             now.write_to(meta, member, second);
         }
         self.survives = survives(&self.superblock, &self.incomplete());
-        let may_survive = || {
-            let is_missing =
-                |slot: &usize| self.superblock.slots[*slot].state == SlotState::Missing;
-            let missing: Vec<usize> = (0..self.slots.len()).filter(is_missing).collect();
-            self.survives || survives(&self.superblock, &missing)
-        };
-        if present == 0 || !force_degraded && !may_survive() {
+        let missing = self.slots_where(|state| state == SlotState::Missing);
+        let may_survive = self.survives || survives(&self.superblock, &missing);
+        if present == 0 || !force_degraded && !may_survive {
             return Err(self.too_few());
         }
         let mut majorities = vec![(present, active.len())];
@@ -523,8 +519,12 @@ impl Assembly {
 
     /// Slots that lack some of their units.
     fn incomplete(&self) -> Vec<usize> {
+        self.slots_where(|state| state != SlotState::Active)
+    }
+
+    fn slots_where(&self, holds: impl Fn(SlotState) -> bool) -> Vec<usize> {
         let slots = &self.superblock.slots;
-        (0..slots.len()).filter(|slot| slots[*slot].state != SlotState::Active).collect()
+        (0..slots.len()).filter(|slot| holds(slots[*slot].state)).collect()
     }
 
     /// The error if what was found does not hold all data.

@@ -1,10 +1,10 @@
 //! From members to a running array, and back: assembly, replacements, and the clean stop.
 //!
 //! Assembly changes nothing on disk until it is certain that the array may be started
-//! ([`crate::assemble`] decides that from the superblocks, and the region map). Then absent members are excluded,
-//! durably. If the array was not stopped cleanly, it recovers (`recover.rs`) without them, and only
-//! then makes the new state durable: not clean, a new log epoch. A crash before that repeats the
-//! recovery.
+//! ([`crate::assemble`] decides that from the superblocks; where members are being rebuilt, the
+//! region map tells what they hold). Then absent members are excluded, durably. If the array was
+//! not stopped cleanly, it recovers (`recover.rs`) without them, and only then makes the new state
+//! durable: not clean, a new log epoch. A crash before that repeats the recovery.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

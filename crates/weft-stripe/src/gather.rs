@@ -365,8 +365,8 @@ impl<O: Owner> Gather<'_, O> {
                 continue;
             }
             let offset = self.owner.place(self.stripe.id, unit, self.at.from).offset;
-            // Where copies or parity may be wrong, durably: if a crash undid the repair, the sectors
-            // could return with other contents than a reader was given.
+            // Where copies or parity may be wrong, durably: if a crash undid the repair, the
+            // sectors could return with other contents than a reader was given.
             let opts = WriteOpts { class: self.at.class, fua: self.is_unsure() };
             match disk.write(offset, buf.freeze(), opts).await {
                 Ok(()) => {

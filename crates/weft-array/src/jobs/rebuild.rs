@@ -4,7 +4,8 @@
 //! rebuilt* (`executor`) and *how fast* (`throttle`). This file puts them together: it asks the
 //! pace whether one more stripe may begin, asks the order which one, and hands it to the executor.
 //! The [`RebuildPolicy`](crate::RebuildPolicy) may be changed at any time. Stripes in flight end as
-//! they began, and nothing is rebuilt twice, because only the region map records what is left to do.
+//! they began, and nothing is rebuilt twice, because only the region map records what is left to
+//! do.
 //!
 //! All executors rebuild a stripe in the same way (`stripe`), and so do users' requests that bring
 //! a unit along (`piggyback`): under the stripe's lock they gather the unit, write it, and note it

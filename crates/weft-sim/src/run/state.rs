@@ -105,8 +105,8 @@ impl Run {
         }
     }
 
-    /// Ends the program after a clean stop. A spare may still have a write in flight then: it reaches
-    /// the disk now or never, and not after the next program has written there.
+    /// Ends the program after a clean stop. A spare may still have a write in flight then: it
+    /// reaches the disk now or never, and not after the next program has written there.
     pub(crate) fn end_program(&self) {
         self.rt.kill_all();
         self.disks.borrow().iter().for_each(|member| member.platter.program_killed());
