@@ -28,6 +28,8 @@ pub enum Format {
     Fio,
     /// The output of blkparse.
     Blkparse,
+    /// The ARC paper's: `starting_block number_of_blocks ignore request_number`.
+    Arc,
 }
 
 /// Name and description of each format.
@@ -42,6 +44,7 @@ const TABLE: &[(Format, &str, &str)] = &[
     (Format::Tencent, "tencent", "Tencent CBS 2018, CSV"),
     (Format::Fio, "fio", "fio I/O log, version 2 and 3"),
     (Format::Blkparse, "blkparse", "output of blkparse for a Linux block trace"),
+    (Format::Arc, "arc", "the ARC paper's (.lis): reads, no times"),
 ];
 
 impl Format {

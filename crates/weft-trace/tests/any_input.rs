@@ -16,6 +16,7 @@ fn corpus() -> Vec<Vec<u8>> {
         "fio version 2 iolog\na add\na open\na write 0 4096\na wait 150 0\na sync 0 0\na trim 0 4096\n",
         "fio version 3 iolog\n0 a add\n10 a write 0 4096\n160 a read 8192 512\n",
         "  8,16 3 4 0.000011950 3645 Q R 4938888 + 256 [java]\n  8,16 3 4 0.1 3645 Q FWS [java]\nCPU0 (8,16):\n",
+        "110765 64 0 0\n110829 1 0 1\n7 0 0 2\n",
     ];
     let mut corpus: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
     let words = |words: &[u32], order: fn(u32) -> [u8; 4]| -> Vec<u8> {

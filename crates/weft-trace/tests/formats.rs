@@ -272,6 +272,23 @@ fn blkparse() {
 }
 
 #[test]
+fn arc() {
+    let text = b"110765 64 0 0\n110829 1 0 1\r\n7\t2 x 2\n8 0 0 3\n";
+    let expected = [
+        record(0, 0, 110_765 * 512, 32_768, Op::Read),
+        record(0, 0, 110_829 * 512, 512, Op::Read),
+        record(0, 0, 7 * 512, 1024, Op::Read),
+    ];
+    holds(Format::Arc, text, &expected);
+    assert!(!Format::Arc.has_times() && Format::Spc.has_times());
+    refused(b"1 2 0 0\n3 -4 0 1\n", Format::Arc, "t:2: no number of blocks: `-4`", 1);
+    refused(b"1 2 0\n3 4 0 1\n", Format::Arc, "t:1: the line has no request number", 1);
+    refused(b"1 2 0 0 1\n", Format::Arc, "t:1: the line has more than four columns", 0);
+    let beyond = b"36028797018963968 1 0 0\n";
+    refused(beyond, Format::Arc, "t:1: the address is beyond 2^64 bytes", 0);
+}
+
+#[test]
 fn time_never_goes_backwards_and_nothing_is_nothing() {
     let text = b"0,1,512,r,1.0\n0,1,512,r,1.5\n0,9,512,r,1.2\n0,1,0,w,1.6\n0,1,512,w,1.7\n";
     let (records, stats, _) = read_all(text, &ReadOptions::default());

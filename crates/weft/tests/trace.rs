@@ -89,6 +89,18 @@ fn a_replay_to_a_file_measures_verifies_and_asks_before_it_destroys() {
     assert!(outcome["elapsed_ns"].as_u64() >= Some(500_000_000), "it was not an open loop");
     assert!(before == fs::read(&target).expect("read"), "reads changed the target");
 
+    // Without times only the order is known.
+    fs::write(bench.path("P.lis"), "0 64 0 0\n64 8 0 1\n0 64 0 2\n").expect("write");
+    let info = bench.weft(&["trace", "info", "P.lis"]);
+    assert!(info.contains("(arc)") && info.contains("no times"), "{info}");
+    let text = bench.weft(&["replay", "--trace", "P.lis", "target"]);
+    assert!(text.contains("one request at a time"), "{text}");
+    for (more, closed) in [(&[][..], 1), (&["--closed", "2"], 2)] {
+        let args = [&["replay", "--trace", "P.lis", "target", "--json"], more].concat();
+        let found = json(&bench.weft(&args));
+        assert_eq!((&found["closed"], &found["outcome"]["completed"]), (&closed.into(), &3.into()));
+    }
+
     let load = ["replay", "--workload", "financial1", "--requests", "3000", "--closed", "16"];
     let more = ["--overwrite", "--verify", "--csv", "series.csv", "target"];
     let text = bench.weft(&[&load[..], &more].concat());

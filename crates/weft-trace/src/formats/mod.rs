@@ -5,6 +5,7 @@
 //! file begins with what is needed to read its format right: units, the meaning of its times,
 //! pitfalls.
 
+mod arc;
 mod blkparse;
 mod clouds;
 mod etw;
@@ -82,6 +83,11 @@ impl Format {
         }
     }
 
+    /// Whether the requests of this format have times; otherwise only their order is known.
+    pub fn has_times(self) -> bool {
+        self != Self::Arc
+    }
+
     /// Whether a file that begins with `head` can be in no other format.
     pub(crate) fn is_sure(self, head: &[u8]) -> bool {
         match self {
@@ -90,7 +96,8 @@ impl Format {
             Self::Srt => srt::is_sure(head),
             Self::Vscsi => vscsi::is_sure(head),
             Self::Fio => fio::is_sure(head),
-            Self::Spc | Self::Msr | Self::Alibaba | Self::Tencent | Self::Blkparse => false,
+            Self::Spc | Self::Msr | Self::Alibaba | Self::Tencent => false,
+            Self::Blkparse | Self::Arc => false,
         }
     }
 
@@ -107,6 +114,7 @@ impl Format {
             Self::Tencent => lines(clouds::Tencent),
             Self::Fio => lines(fio::Fio::default()),
             Self::Blkparse => lines(blkparse::Blkparse::new(head)),
+            Self::Arc => lines(arc::Arc),
         }
     }
 }

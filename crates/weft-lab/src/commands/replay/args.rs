@@ -19,7 +19,8 @@ a file. With --model it is a modelled disk, or with --code an array on such disk
 time: the requests run through the real engine, and the report shows how busy each disk was.
 
 Writes destroy the contents of TARGET, so they need --overwrite. Response times count from when a \
-request was due (open loop) or issued (--closed), so a target that falls behind cannot hide it.
+request was due (open loop) or issued (--closed), so a target that falls behind cannot hide it. \
+A trace without times (arc) is replayed in a closed loop, with --closed 1 unless N is given.
 
 On Ctrl-C or SIGTERM the replay issues nothing more, completes the requests in flight, and prints \
 the figures so far (with a modelled target it ends at once). Exit code 1 if requests failed or \

@@ -142,10 +142,12 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
     }
     // A modelled target has no contents to destroy.
     let writes = (args.overwrite || modelled.is_some() && !args.reads_only) && load.changes;
+    // Without times only the order of the requests is known: one at a time keeps it.
+    let closed = args.closed.or((!load.summary.has_times()).then_some(1));
     let replay = Replay {
         records: load.records(),
         volumes: load.volumes.clone(),
-        options: options_of(args, writes),
+        options: options_of(args, writes, closed),
         fit: args.fit,
         goal: Goal { requests: load.requests, duration_ns: args.duration },
         silent: json,
@@ -173,12 +175,15 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
         let answer = json!({
             "trace": { "name": summary.name, "format": summary.format, "generated": summary.generated, "read": summary.read },
             "target": { "name": target, "size_bytes": size_bytes },
-            "fit": fit, "fold": fold, "outcome": found,
+            "closed": closed, "fit": fit, "fold": fold, "outcome": found,
         });
         output::answer(&answer)?;
     } else {
         outln!("{} on {target} ({})", load.summary.name, size::show(size_bytes));
         load.summary.generated.iter().for_each(|generated| outln!("  {generated}"));
+        if closed != args.closed {
+            outln!("  the trace has no times: a closed loop, one request at a time");
+        }
         let source = size::show(load.volumes.total_bytes());
         match fit {
             "exact" => {}
@@ -263,8 +268,8 @@ fn ended(json: bool, message: String) -> Failure {
     if json { Failure::said(FAILED) } else { Failure::new(message) }
 }
 
-fn options_of(args: &ReplayArgs, writes: bool) -> Options {
-    let pace = match args.closed {
+fn options_of(args: &ReplayArgs, writes: bool, closed: Option<u16>) -> Options {
+    let pace = match closed {
         Some(outstanding) => Pace::Closed { outstanding: usize::from(outstanding) },
         None => Pace::Open { speed: args.speed, in_flight_max: IN_FLIGHT_MAX },
     };

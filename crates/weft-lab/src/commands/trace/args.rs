@@ -9,7 +9,9 @@ use weft_trace::Format;
 /// `weft trace`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A FILE that does not exist is also looked up in the folder $WEFT_TRACES.
+A FILE that does not exist is also looked up in the folder $WEFT_TRACES. Formats are detected from \
+the contents of FILE. The ARC paper's traces (.lis) have neither times nor operations: all requests \
+are reads at time 0, which `weft replay` issues in a closed loop.
 
 Examples:
   weft trace list                                   (formats and workloads)

@@ -26,6 +26,13 @@ pub struct TraceSummary {
     pub info: Info,
 }
 
+impl TraceSummary {
+    /// Whether its requests have times.
+    pub fn has_times(&self) -> bool {
+        self.format.is_none_or(Format::has_times)
+    }
+}
+
 /// The statistics of a trace.
 pub fn show(summary: &TraceSummary) -> String {
     let info = &summary.info;
@@ -58,13 +65,16 @@ pub fn show(summary: &TraceSummary) -> String {
             let _ = writeln!(text, "  {what:<11} {}", show_sizes(sizes));
         }
     }
-    let _ = writeln!(
-        text,
-        "  rate        {} requests/s, {} over {}",
-        thousandths(info.requests_per_1000_s),
-        size::show_rate(info.bytes_per_s),
-        size::show_duration(Duration::from_nanos(info.span_ns))
-    );
+    let _ = match summary.has_times() {
+        false => writeln!(text, "  rate        unknown: the format has no times"),
+        true => writeln!(
+            text,
+            "  rate        {} requests/s, {} over {}",
+            thousandths(info.requests_per_1000_s),
+            size::show_rate(info.bytes_per_s),
+            size::show_duration(Duration::from_nanos(info.span_ns))
+        ),
+    };
     let _ = writeln!(
         text,
         "  footprint   {} touched, in blocks of {}; {} of touches are reuse, {} of requests sequential",
