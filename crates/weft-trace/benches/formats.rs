@@ -26,7 +26,7 @@ fn written(format: Format, records: &[Record]) -> Option<Vec<u8>> {
         text.push_str("fio version 3 iolog\n");
     }
     let mut bytes = Vec::new();
-    for record in records {
+    for (number, record) in records.iter().enumerate() {
         let Record { at_ns, device, offset, len, .. } = *record;
         let us = at_ns / 1000;
         let read = record.op == weft_trace::Op::Read;
@@ -74,6 +74,7 @@ fn written(format: Format, records: &[Record]) -> Option<Vec<u8>> {
                 pick("R", "WS"),
                 len / 512
             ),
+            Format::Arc => writeln!(text, "{sector} {} 0 {number}", len / 512),
             Format::Vscsi => {
                 bytes.extend([9, u32::try_from(len).ok()?, 1].map(u32::to_le_bytes).concat());
                 bytes.extend(

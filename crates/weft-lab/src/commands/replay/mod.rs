@@ -143,7 +143,8 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
     // A modelled target has no contents to destroy.
     let writes = (args.overwrite || modelled.is_some() && !args.reads_only) && load.changes;
     // Without times only the order of the requests is known: one at a time keeps it.
-    let closed = args.closed.or((!load.summary.has_times()).then_some(1));
+    let alone = (!load.summary.has_times()).then_some(1);
+    let closed = args.closed.or(alone);
     let replay = Replay {
         records: load.records(),
         volumes: load.volumes.clone(),
