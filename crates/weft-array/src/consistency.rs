@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use weft_code::CodeSpec;
 
+use crate::names::named;
+
 /// How the array keeps parity consistent with data across a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -29,12 +31,4 @@ impl Consistency {
     }
 }
 
-impl std::fmt::Display for Consistency {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Ppl => "ppl",
-            Self::Bitmap => "bitmap",
-            Self::None => "none",
-        })
-    }
-}
+named!(Consistency, Ppl = "ppl", Bitmap = "bitmap", None = "none");

@@ -28,6 +28,7 @@ mod logging;
 mod losses;
 mod maintenance;
 mod members;
+mod names;
 mod open;
 mod pending;
 mod read;

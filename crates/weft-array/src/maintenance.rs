@@ -13,6 +13,8 @@ use std::cell::{Cell, RefCell};
 use weft_rt::sync::Notify;
 use weft_rt::{Nanos, SECOND, Task};
 
+use crate::names::named;
+
 pub(crate) use monitor::Monitor;
 pub(crate) use rebuild::{By, RebuildState};
 pub use rebuild::{HotZone, RebuildCounts, RebuildStatus};
@@ -34,6 +36,8 @@ pub enum JobKind {
     /// Verifying all stripes.
     Scrub,
 }
+
+named!(JobKind, Rebuild = "rebuild", Replace = "replace", Resync = "resync", Scrub = "scrub");
 
 /// The progress of a job. Times and rates are measured, never guessed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]

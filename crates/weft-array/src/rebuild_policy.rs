@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use weft_rt::{MILLISECOND, Nanos};
 
+use crate::names::named;
+
 /// Which stripe is rebuilt next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -58,30 +60,6 @@ pub enum Piggyback {
     /// Every unit that a request touches, if not larger than [`RebuildPolicy::widen_bytes_max`]:
     /// the rest of the unit is read as well.
     Widen,
-}
-
-/// Gives an enum the names of its values, as written in commands and in JSON.
-macro_rules! named {
-    ($type:ident, $($variant:ident = $name:literal),+) => {
-        impl $type {
-            /// All values.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// The value's name.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name),+
-                }
-            }
-        }
-
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-    };
 }
 
 named!(
@@ -244,20 +222,6 @@ impl RebuildPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_those_of_the_json() {
-        fn check<T: Serialize + Copy>(all: &[T], name: impl Fn(T) -> &'static str) {
-            for value in all {
-                let json = serde_json::to_string(value).expect("a plain enum");
-                assert_eq!(json, format!("\"{}\"", name(*value)));
-            }
-        }
-        check(RebuildOrder::ALL, RebuildOrder::name);
-        check(RebuildExecutor::ALL, RebuildExecutor::name);
-        check(RebuildPace::ALL, RebuildPace::name);
-        check(Piggyback::ALL, Piggyback::name);
-    }
 
     #[test]
     fn presets_are_within_the_limits_and_other_values_are_refused() {

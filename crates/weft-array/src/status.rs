@@ -1,13 +1,12 @@
 //! The status of an array.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use weft_layout::Algorithm;
 
 use crate::array::Inner;
 use crate::consistency::Consistency;
 use crate::maintenance::{Bounds, JobStatus, RebuildStatus, ScrubReport};
+use crate::names::named;
 use crate::superblock::{LastRebuild, SlotState};
 
 /// The status of an array.
@@ -143,16 +142,13 @@ impl From<SlotState> for MemberState {
     }
 }
 
-impl fmt::Display for MemberState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Active => "active",
-            Self::Failed => "failed",
-            Self::Missing => "missing",
-            Self::Rebuilding => "rebuilding",
-        })
-    }
-}
+named!(
+    MemberState,
+    Active = "active",
+    Failed = "failed",
+    Missing = "missing",
+    Rebuilding = "rebuilding"
+);
 
 /// One slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace};
 use weft_cli::size;
 
+use super::named;
 use crate::control::protocol::PolicyChange;
 
 /// `weft status`.
@@ -209,17 +209,6 @@ impl PolicyArgs {
             preemptive: self.preemptive,
         }
     }
-}
-
-/// A parser of values that have names.
-fn named<T: Copy + Send + Sync + 'static>(
-    all: &'static [T],
-    name: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(all.iter().map(|value| name(*value))).map(move |given| {
-        let value = all.iter().find(|value| name(**value) == given);
-        *value.expect("only possible values are parsed")
-    })
 }
 
 /// The period of --watch: long enough not to keep the daemon busy.

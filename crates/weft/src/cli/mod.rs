@@ -6,6 +6,7 @@ mod run;
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use weft_demo::DemoArgs;
 use weft_lab::commands::{LabArgs, PlanArgs, ReplayArgs, SimulateArgs, TraceArgs};
@@ -14,7 +15,7 @@ pub use manage::{
     AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
     ScrubAction, ScrubArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
 };
-pub use offline::{Consistency, CreateArgs, ExamineArgs, WipeArgs};
+pub use offline::{CreateArgs, ExamineArgs, WipeArgs};
 pub use run::{AttachArgs, DetachArgs, ServeArgs};
 
 /// Software RAID in user space: combines local files, block devices and remote disks into one
@@ -51,6 +52,17 @@ pub struct Cli {
     /// Print JSON instead of text (errors too, on standard output)
     #[arg(long, global = true)]
     pub json: bool,
+}
+
+/// A parser of values that have names.
+fn named<T: Copy + Send + Sync + 'static, N: Into<PossibleValue> + 'static>(
+    all: &'static [T],
+    name: fn(T) -> N,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.iter().map(|value| name(*value))).map(move |given| {
+        let value = all.iter().find(|value| name(**value).into().get_name() == given);
+        *value.expect("only possible values are parsed")
+    })
 }
 
 impl Cli {

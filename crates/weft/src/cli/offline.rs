@@ -1,7 +1,11 @@
 //! Commands that need no daemon: create, examine, wipe.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::PossibleValue;
+use weft_array::Consistency;
 use weft_cli::size;
+
+use super::named;
 
 /// `weft create`.
 #[derive(Debug, Args)]
@@ -42,7 +46,7 @@ pub struct CreateArgs {
     pub algorithm: Option<String>,
     /// Protection of stripes against a crash in the middle of a write
     /// [default: ppl for parity codes, bitmap for mirrors]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = named(Consistency::ALL, protection))]
     pub consistency: Option<Consistency>,
     /// Number of hot spares, taken from the end of the members
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -65,16 +69,18 @@ pub struct CreateArgs {
     pub dry_run: bool,
 }
 
-/// Protection of stripes against a crash in the middle of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Consistency {
-    /// Partial parity log: no write hole, even if a disk is lost in the crash
-    Ppl,
-    /// Tracks only what to resync; the write hole stays open
-    Bitmap,
-    /// Tracks nothing: after a crash, everything ever written is resynced; the write hole stays
-    /// open
-    None,
+/// What a policy protects.
+fn protection(policy: Consistency) -> PossibleValue {
+    PossibleValue::new(policy.name()).help(match policy {
+        Consistency::Ppl => {
+            "Partial parity log: no write hole, even if a disk is lost in the crash"
+        }
+        Consistency::Bitmap => "Tracks only what to resync; the write hole stays open",
+        Consistency::None => {
+            "Tracks nothing: after a crash, everything ever written is resynced; the write hole \
+             stays open"
+        }
+    })
 }
 
 /// `weft examine`.

@@ -17,7 +17,7 @@ use weft_cli::thread;
 use weft_code::CodeSpec;
 use weft_disk::Disk;
 
-use crate::cli::{self, CreateArgs};
+use crate::cli::CreateArgs;
 use crate::members::{NewFiles, require, reserve};
 
 /// `weft create`.
@@ -117,18 +117,12 @@ fn options_of(args: &CreateArgs) -> Result<CreateOptions, Failure> {
         Some(text) => Some(text.parse().map_err(|e| Failure::usage(format!("--algorithm: {e}")))?),
         None => None,
     };
-    let consistency = match args.consistency {
-        Some(cli::Consistency::Ppl) => Consistency::Ppl,
-        Some(cli::Consistency::Bitmap) => Consistency::Bitmap,
-        Some(cli::Consistency::None) => Consistency::None,
-        None => Consistency::default_for(code),
-    };
     Ok(CreateOptions {
         name: name.clone(),
         code,
         algorithm,
         unit_bytes: args.unit,
-        consistency,
+        consistency: args.consistency.unwrap_or_else(|| Consistency::default_for(code)),
         region_bytes: args.region,
         log_bytes: None,
         spares: args.spares,

@@ -83,7 +83,7 @@ fn follow(
     silent: bool,
     mut goes_on: impl FnMut(&Status) -> bool,
 ) -> Result<Status, Failure> {
-    let mut progress = Progress::new(status::kind(kinds[0]), 1, silent);
+    let mut progress = Progress::new(kinds[0].name(), 1, silent);
     loop {
         let status = client.status_of(array)?.status;
         if !goes_on(&status) {
@@ -91,7 +91,7 @@ fn follow(
         }
         if let Some(job) = status.jobs.iter().find(|job| kinds.contains(&job.kind)) {
             let line = status::job(job);
-            let line = line.strip_prefix(status::kind(job.kind)).unwrap_or(&line).trim_start();
+            let line = line.strip_prefix(job.kind.name()).unwrap_or(&line).trim_start();
             progress.at(job.stripes_done, job.stripes_total, line);
         }
         std::thread::sleep(LOOK_EVERY);

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use weft_array::{
-    ArrayState, ByteRange, JobKind, JobStatus, MemberState, RebuildOrder, RebuildPolicy,
-    RebuildStatus, Status,
+    ArrayState, ByteRange, JobStatus, MemberState, RebuildOrder, RebuildPolicy, RebuildStatus,
+    Status,
 };
 use weft_cli::{size, thread};
 
@@ -313,19 +313,9 @@ pub fn scrub(report: &weft_array::ScrubReport) -> String {
     text
 }
 
-/// The name of a job.
-pub fn kind(kind: JobKind) -> &'static str {
-    match kind {
-        JobKind::Rebuild => "rebuild",
-        JobKind::Replace => "replace",
-        JobKind::Resync => "resync",
-        JobKind::Scrub => "scrub",
-    }
-}
-
 /// A job in one line: its progress, its rate, and the time left at that rate.
 pub fn job(job: &JobStatus) -> String {
-    let mut text = format!("{} {}", kind(job.kind), percent(job));
+    let mut text = format!("{} {}", job.kind, percent(job));
     if job.paused {
         text.push_str(", paused");
         return text;
@@ -350,6 +340,8 @@ pub fn percent(job: &JobStatus) -> String {
 
 #[cfg(test)]
 mod tests {
+    use weft_array::JobKind;
+
     use super::*;
 
     /// A degraded array with nothing else to report.
