@@ -150,15 +150,9 @@ impl Array {
     /// are not active on disk yet, or the array breaks meanwhile.
     pub async fn fail(&self, member: &str) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
-        let (slot, disk) = match self.find_replacement(member) {
-            Some(replacement) => replacement,
-            None => {
-                let slot = self.find(member)?;
-                let disk = self.0.members.disk(slot);
-                let missing = || ArrayError::Refused(format!("slot {slot} is missing already"));
-                (slot, disk.ok_or_else(missing)?)
-            }
-        };
+        let (slot, disk) = self.find(member)?;
+        let missing = || ArrayError::Refused(format!("slot {slot} is missing already"));
+        let disk = disk.ok_or_else(missing)?;
         self.check_removable(slot, &disk)?;
         self.0.await_removable(slot, &disk).await?;
         // Members may have failed meanwhile, also this one.
@@ -181,19 +175,17 @@ impl Array {
         Ok(())
     }
 
-    fn find_replacement(&self, name: &str) -> Option<(usize, Rc<dyn Disk>)> {
+    /// The slot of this number and its member, or the member or replacement of this name.
+    fn find(&self, member: &str) -> Result<(usize, Option<Rc<dyn Disk>>), ArrayError> {
         let members = &self.0.members;
+        if let Some(slot) = member.parse().ok().filter(|slot| *slot < members.len()) {
+            return Ok((slot, members.disk(slot)));
+        }
         let copied = (0..members.len()).filter(|slot| members.copying(*slot).is_some());
-        let mut disks = copied.filter_map(|slot| Some((slot, members.second_disk(slot)?)));
-        disks.find(|(_, disk)| disk.info().name == name)
-    }
-
-    fn find(&self, member: &str) -> Result<usize, ArrayError> {
-        let members = &self.0.members;
-        let by_number = member.parse().ok().filter(|slot| *slot < members.len());
-        let named =
-            |slot: &usize| members.disk(*slot).is_some_and(|disk| disk.info().name == member);
-        by_number.or_else(|| (0..members.len()).find(named)).ok_or_else(|| {
+        let replacements = copied.filter_map(|slot| Some((slot, members.second_disk(slot)?)));
+        let mut disks = members.disks().into_iter().chain(replacements);
+        let named = disks.find(|(_, disk)| disk.info().name == member);
+        named.map(|(slot, disk)| (slot, Some(disk))).ok_or_else(|| {
             let last = members.len() - 1;
             ArrayError::Refused(format!("no member '{member}': give a slot (0 to {last}) or a member's path as status shows it"))
         })
@@ -247,7 +239,7 @@ impl Array {
     /// one.
     pub async fn replace(&self, member: &str, disk: Rc<dyn Disk>) -> Result<usize, ArrayError> {
         self.0.check_writable()?;
-        let slot = self.find(member)?;
+        let (slot, _) = self.find(member)?;
         // Another member may be about to become active.
         let members = &self.0.members;
         let known = || members.changes.is_settled() || !members.is_only_active(slot);
