@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
 use weft_code::{Margin, UnitSet};
-use weft_disk::WriteOpts;
+use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
 
@@ -199,21 +199,28 @@ impl Inner {
     /// that were not flushed are excluded, too.
     pub async fn flush_members(&self) {
         let mark = self.log.as_ref().map(Log::mark);
-        let flushes = self.members.all_disks().into_iter().map(|(slot, disk)| async move {
-            let result = disk.flush().await;
-            (slot, disk, result)
-        });
-        for (slot, disk, result) in join_all(flushes).await {
-            if let Err(error) = result {
-                self.member_failed(slot, &disk, &error).await;
-            }
-        }
-        let settled = self.settled().await;
+        let settled = self.on_all_disks(async |disk| disk.flush().await).await;
         if let (Some(log), Some(mark), Ok(())) =
             (&self.log, mark, settled.and_then(|()| self.check_whole()))
         {
             log.flushed(mark);
         }
+    }
+
+    /// Does the same on all disks at once. A member whose disk fails is excluded. So is every
+    /// member that was left out, when this returns.
+    async fn on_all_disks(
+        &self,
+        operation: impl AsyncFn(&dyn Disk) -> Result<(), DiskError>,
+    ) -> Result<(), ArrayError> {
+        let operations = self.members.all_disks().into_iter().map(async |(slot, disk)| {
+            let error = operation(&*disk).await.err()?;
+            Some((slot, disk, error))
+        });
+        for (slot, disk, error) in join_all(operations).await.into_iter().flatten() {
+            self.member_failed(slot, &disk, &error).await;
+        }
+        self.settled().await
     }
 }
 
@@ -222,18 +229,9 @@ impl Inner {
 impl MapStore for Inner {
     fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_> {
         Box::pin(async move {
-            let writes = self.members.all_disks().into_iter().map(|(slot, disk)| {
-                let page = page.clone();
-                async move {
-                    let result = disk.write(offset, page, WriteOpts::USER_FUA).await;
-                    result.err().map(|error| (slot, disk, error))
-                }
-            });
-            for (slot, disk, error) in join_all(writes).await.into_iter().flatten() {
-                self.member_failed(slot, &disk, &error).await;
-            }
-            // Members that were removed earlier do not have it either.
-            let _ = self.settled().await;
+            let write =
+                async |disk: &dyn Disk| disk.write(offset, page.clone(), WriteOpts::USER_FUA).await;
+            let _ = self.on_all_disks(write).await;
             self.durable_or_broken()
         })
     }

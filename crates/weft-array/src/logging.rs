@@ -2,8 +2,7 @@
 
 use std::rc::Rc;
 
-use futures_util::future::join;
-use weft_disk::WriteOpts;
+use weft_disk::{Disk, WriteOpts};
 use weft_rt::{Frozen, Rt};
 
 use crate::array::Inner;
@@ -26,17 +25,9 @@ impl LogHost for Inner {
     async fn write_batch(&self, slot: usize, offset: u64, batch: Frozen) -> bool {
         let Some(disk) = self.members.disk(slot) else { return false };
         let own = self.write_with_room(slot, &disk, offset, batch.clone(), WriteOpts::USER_FUA);
-        let result = match self.members.second_disk(slot) {
-            None => own.await,
-            Some(second) => {
-                let (result, of_second) =
-                    join(own, second.write(offset, batch, WriteOpts::USER_FUA)).await;
-                if let Err(error) = of_second {
-                    self.member_failed(slot, &second, &error).await;
-                }
-                result
-            }
-        };
+        let second = self.members.second_disk(slot);
+        let also = async |second: &dyn Disk| second.write(offset, batch, WriteOpts::USER_FUA).await;
+        let result = self.on_both(slot, own, second.as_ref(), also).await;
         if let Err(error) = &result {
             self.data_write_failed(slot, &disk, error).await;
         }

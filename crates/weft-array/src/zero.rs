@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
 use weft_code::UnitSet;
-use weft_disk::{Class, WriteOpts};
+use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Frozen, ZEROS_BYTES_MAX};
 use weft_stripe::{FailedWrite, ParityRecord, Record};
 
@@ -144,8 +144,8 @@ impl Inner {
             let (slot, offset) = self.geometry.locate(stripe, unit, 0);
             let disk = self.members.disk(slot)?;
             Some(async move {
-                let result = self.zero_both(stripe, slot, &disk, offset, len, opts).await;
-                result.err().map(|error| FailedWrite { slot, disk, error })
+                let error = self.zero_both(stripe, slot, &disk, offset, len, opts).await.err()?;
+                Some(FailedWrite { slot, disk, error })
             })
         });
         let failed: Vec<_> = join_all(writes).await.into_iter().flatten().collect();
@@ -202,13 +202,12 @@ impl Inner {
             let disk = self.members.disk(slot)?;
             Some(async move {
                 let second = self.members.second_disk(slot);
-                let result = self.zero_with_room(slot, &disk, offset, len, WriteOpts::USER).await;
-                if let Some(second) = second
-                    && let Err(error) = second.write_zeroes(offset, len, WriteOpts::USER).await
-                {
-                    self.member_failed(slot, &second, &error).await;
-                }
-                result.err().map(|error| FailedWrite { slot, disk, error })
+                let own = self.zero_with_room(slot, &disk, offset, len, WriteOpts::USER);
+                let also = async |second: &dyn Disk| {
+                    second.write_zeroes(offset, len, WriteOpts::USER).await
+                };
+                let error = self.on_both(slot, own, second.as_ref(), also).await.err()?;
+                Some(FailedWrite { slot, disk, error })
             })
         });
         let failed = join_all(zeroes).await.into_iter().flatten().collect();

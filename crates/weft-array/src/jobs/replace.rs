@@ -153,8 +153,9 @@ impl Inner {
         opts: WriteOpts,
     ) -> Result<(), DiskError> {
         let own = self.write_with_room(slot, disk, offset, data.clone(), opts);
-        let (result, second_result) = join(own, second.write(offset, data, opts)).await;
-        self.after_both(stripe, slot, &result, second, second_result).await;
+        let also = async |second: &dyn Disk| second.write(offset, data, opts).await;
+        let result = self.on_both(slot, own, Some(&second), also).await;
+        self.keep_alike(stripe, slot, &result, &second).await;
         result
     }
 
@@ -169,38 +170,53 @@ impl Inner {
         len: u64,
         opts: WriteOpts,
     ) -> Result<(), DiskError> {
-        let Some(second) = self.members.second_disk(slot) else {
-            return self.zero_with_room(slot, disk, offset, len, opts).await;
-        };
+        let second = self.members.second_disk(slot);
         let own = self.zero_with_room(slot, disk, offset, len, opts);
-        let (result, second_result) = join(own, second.write_zeroes(offset, len, opts)).await;
-        self.after_both(stripe, slot, &result, second, second_result).await;
+        let also = async |second: &dyn Disk| second.write_zeroes(offset, len, opts).await;
+        let result = self.on_both(slot, own, second.as_ref(), also).await;
+        if let Some(second) = second {
+            self.keep_alike(stripe, slot, &result, &second).await;
+        }
         result
     }
 
-    async fn after_both(
+    /// Waits for an operation on the member of `slot`, and does the same on its second disk. That
+    /// is excluded if it fails. Returns the member's result.
+    pub(crate) async fn on_both(
+        &self,
+        slot: usize,
+        own: impl Future<Output = Result<(), DiskError>>,
+        second: Option<&Rc<dyn Disk>>,
+        also: impl AsyncFnOnce(&dyn Disk) -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
+        let Some(second) = second else { return own.await };
+        let (result, second_result) = join(own, also(&**second)).await;
+        if let Err(error) = second_result {
+            self.member_failed(slot, second, &error).await;
+        }
+        result
+    }
+
+    /// If the member of `slot` had no space for a write that its second disk has: the member keeps
+    /// what it has, and the second disk must not differ.
+    async fn keep_alike(
         &self,
         stripe: u64,
         slot: usize,
         result: &Result<(), DiskError>,
-        second: Rc<dyn Disk>,
-        second_result: Result<(), DiskError>,
+        second: &Rc<dyn Disk>,
     ) {
-        if let Err(error) = second_result {
-            self.member_failed(slot, &second, &error).await;
+        let no_space = result.as_ref().is_err_and(DiskError::is_no_space);
+        if !no_space || !self.members.is_second(slot, second) {
             return;
         }
-        if !result.as_ref().is_err_and(DiskError::is_no_space) {
-            return;
-        }
-        // The member keeps what it has; the second disk must not differ.
         match self.members.copying(slot) {
             Some(lane) => {
                 let region = self.geometry.regions.of(stripe);
                 let _ = self.map.make_stale(self, lane, region).await;
             }
             None => {
-                if let Some((_, Some(lane))) = self.members.take_second(slot, &second) {
+                if let Some((_, Some(lane))) = self.members.take_second(slot, second) {
                     self.map.end_lane(lane);
                 }
             }
