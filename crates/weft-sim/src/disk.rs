@@ -286,7 +286,8 @@ impl SimDisk {
             delay += longer;
         }
         let service = self.station.as_ref().map(|station| station.serve(command));
-        let hidden = state.whole_writes || service.is_some();
+        let astray = state.faults.goes_astray(&(offset..offset + len));
+        let hidden = state.whole_writes || service.is_some() || astray;
         let held = hang.is_some() && state.hangs.holds();
         let shown =
             (!is_read && !hidden && !held && state.rng.chance(10)).then(|| state.rng.below(delay));

@@ -104,6 +104,15 @@ impl Faults {
         WriteOutcome::Stored
     }
 
+    /// Whether a write to this range is to be lost or misdirected. Nothing of it is stored before
+    /// that: the first part of a lost write may already hold all that is new in it.
+    pub(crate) fn goes_astray(&self, range: &std::ops::Range<u64>) -> bool {
+        let meets =
+            |other: &std::ops::Range<u64>| range.start < other.end && other.start < range.end;
+        let misdirected = self.misdirect_write_in.as_ref().map(|(target, _)| target);
+        self.lose_write_in.iter().chain(misdirected).any(meets)
+    }
+
     /// A write to this range succeeded.
     pub(crate) fn write_stored(&mut self, range: std::ops::Range<u64>, sector: u64) {
         for number in range.start / sector..range.end / sector {
