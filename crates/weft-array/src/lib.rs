@@ -56,6 +56,7 @@ pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use error::ArrayError;
 pub use events::{Event, Subscription};
 pub use examine::{MemberReport, examine};
+pub use maintenance::experiment;
 pub use maintenance::{
     Bounds, HotZone, JobKind, JobStatus, Mismatch, RebuildCounts, RebuildStatus, ScrubReport,
 };

@@ -21,9 +21,8 @@ const RANGES_MAX: usize = 64;
 const STRIPES_MAX: u64 = 1 << 18;
 
 impl Inner {
-    /// The units of `stripe` that user reads avoid. These are the lost ones; without redirection
-    /// ([`crate::RebuildPolicy::redirect`]) also all units on replacements, as far as the code
-    /// allows.
+    /// The units of `stripe` that user reads avoid. These are the lost ones; in an experiment
+    /// without redirection also all units on replacements, as far as the code allows.
     pub fn avoided_units(&self, stripe: u64) -> UnitSet {
         let lost = self.lost_units(stripe);
         if self.members.all_active() || self.jobs.rebuild.redirects() {

@@ -3,6 +3,7 @@
 //! The jobs themselves work on the array (`jobs`); here is what they share with requests, commands
 //! and the array's status.
 
+pub mod experiment;
 mod monitor;
 mod rebuild;
 mod scrub;

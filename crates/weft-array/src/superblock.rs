@@ -24,7 +24,7 @@ mod io;
 mod label;
 mod signatures;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use weft_code::CodeSpec;
 use weft_disk::DiskError;
 use weft_layout::Algorithm;
@@ -255,8 +255,13 @@ pub struct Superblock {
     /// both majorities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeds: Option<Predecessor>,
-    /// The rebuild policy, if it was changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The rebuild policy, if it was changed. One in words of another version is ignored: no array
+    /// stays down for a preference.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "policy_if_known"
+    )]
     pub rebuild: Option<RebuildPolicy>,
     /// Reserved for a change of the geometry in progress; none is possible yet.
     pub reshape: Option<serde_json::Value>,
@@ -266,6 +271,11 @@ pub struct Superblock {
     pub updated_unix_s: u64,
     /// The program that made it.
     pub software: String,
+}
+
+fn policy_if_known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RebuildPolicy>, D::Error> {
+    let stored = serde_json::Value::deserialize(from)?;
+    Ok(RebuildPolicy::deserialize(stored).ok())
 }
 
 /// The superblock in effect when another one was made.

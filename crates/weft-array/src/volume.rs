@@ -9,6 +9,7 @@ use weft_rt::{Buf, Frozen};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::{Event, Subscription};
+use crate::maintenance::experiment::Experiment;
 use crate::maintenance::{RebuildCounts, ScrubReport};
 use crate::rebuild_policy::RebuildPolicy;
 use crate::status::Status;
@@ -323,6 +324,13 @@ impl Array {
             let _ = self.0.change(|superblock| superblock.rebuild = kept).await;
         }
         Ok(())
+    }
+
+    /// Replaces parts of rebuilds, also of a running one; `None` ends the experiment. It is not
+    /// stored.
+    pub fn set_rebuild_experiment(&self, experiment: Option<Rc<dyn Experiment>>) {
+        self.0.jobs.rebuild.set_experiment(experiment);
+        self.0.jobs.changed();
     }
 
     /// Counts of rebuild work since the array was assembled.

@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
 use common::disk::{Cells, Leave, Power, TestDisk, mix};
+use common::parts::InParts;
 use common::*;
 use futures_util::future::select;
 use weft_array::lane::Lane;
@@ -44,7 +45,8 @@ struct Setup {
     slots: usize,
     lost: &'static [usize],
     order: RebuildOrder,
-    executor: RebuildExecutor,
+    /// `None`: that of an experiment, in parts of units.
+    executor: Option<RebuildExecutor>,
     piggyback: Piggyback,
 }
 
@@ -52,11 +54,10 @@ impl Setup {
     fn policy(&self) -> RebuildPolicy {
         RebuildPolicy {
             order: self.order,
-            executor: self.executor,
+            executor: self.executor.unwrap_or_default(),
             piggyback: self.piggyback,
             slice_stripes: 1,
             zone_stripes: 1,
-            request_bytes: 4096,
             preemptive: true,
             ..RebuildPolicy::default()
         }
@@ -319,6 +320,9 @@ async fn degraded(rt: &Rt, setup: Setup, disks: &[Rc<TestDisk>]) -> Array {
     create(&members, &options).await.expect("created");
     let array = assemble(rt, &members).await;
     array.set_rebuild_policy(setup.policy()).await.expect("within its limits");
+    if setup.executor.is_none() {
+        array.set_rebuild_experiment(Some(Rc::new(InParts { heads: 256 })));
+    }
     for slot in setup.lost {
         array.fail(&slot.to_string()).await.expect("can lose it");
     }
@@ -475,7 +479,7 @@ fn everywhere(setup: Setup, turn: u64) {
     }
 }
 
-fn in_every_order(executor: RebuildExecutor, piggyback: Piggyback, turn: u64) {
+fn in_every_order(executor: Option<RebuildExecutor>, piggyback: Piggyback, turn: u64) {
     for (order, turn) in ORDERS.into_iter().zip(turn..) {
         let setup = Setup { code: "raid6", slots: 5, lost: &[1], order, executor, piggyback };
         everywhere(setup, turn);
@@ -484,22 +488,22 @@ fn in_every_order(executor: RebuildExecutor, piggyback: Piggyback, turn: u64) {
 
 #[test]
 fn stripe_by_stripe() {
-    in_every_order(RebuildExecutor::Stripe, Piggyback::Widen, 0);
+    in_every_order(Some(RebuildExecutor::Stripe), Piggyback::Widen, 0);
 }
 
 #[test]
-fn pipelined() {
-    in_every_order(RebuildExecutor::Pipelined, Piggyback::Covered, 3);
+fn in_parts() {
+    in_every_order(None, Piggyback::Covered, 3);
 }
 
 #[test]
 fn disk_by_disk() {
-    in_every_order(RebuildExecutor::Disk, Piggyback::Widen, 6);
+    in_every_order(Some(RebuildExecutor::Disk), Piggyback::Widen, 6);
 }
 
 #[test]
 fn two_members_at_once() {
-    let (order, executor) = (RebuildOrder::Redundancy, RebuildExecutor::Stripe);
+    let (order, executor) = (RebuildOrder::Redundancy, Some(RebuildExecutor::Stripe));
     let (slots, piggyback) = (6, Piggyback::Widen);
     everywhere(Setup { code: "rs:3+3", slots, lost: &[0, 2], order, executor, piggyback }, 9);
 }

@@ -10,9 +10,12 @@ use std::rc::Rc;
 
 use common::bench::{Bench, run, sized_disk};
 use common::disk::TestDisk;
+use common::parts::InParts;
 use common::*;
+use weft_array::experiment::Experiment;
 use weft_array::{
-    ArrayState, Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy, ScrubMode,
+    Array, ArrayState, Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy,
+    ScrubMode,
 };
 use weft_rt::{MILLISECOND, Rt, SECOND};
 use weft_testkit::Rng;
@@ -38,42 +41,52 @@ const ORDERS: [RebuildOrder; 4] = [
     RebuildOrder::Popularity,
     RebuildOrder::Redundancy,
 ];
-const EXECUTORS: [RebuildExecutor; 3] =
-    [RebuildExecutor::Stripe, RebuildExecutor::Pipelined, RebuildExecutor::Disk];
-const PACES: [RebuildPace; 4] =
-    [RebuildPace::UsersFirst, RebuildPace::Greedy, RebuildPace::MdSleep, RebuildPace::MdDepth];
+/// `None`: that of an experiment, in parts of units.
+const EXECUTORS: [Option<RebuildExecutor>; 3] =
+    [Some(RebuildExecutor::Stripe), Some(RebuildExecutor::Disk), None];
+const PACES: [RebuildPace; 2] = [RebuildPace::UsersFirst, RebuildPace::Greedy];
 const PIGGYBACKS: [Piggyback; 3] = [Piggyback::Off, Piggyback::Covered, Piggyback::Widen];
 
-fn policies() -> impl Iterator<Item = RebuildPolicy> {
+/// A policy, and whether its executor gives way to the experiment's.
+type Way = (RebuildPolicy, bool);
+
+fn ways() -> impl Iterator<Item = Way> {
     let both = ORDERS.into_iter().flat_map(|order| EXECUTORS.map(|executor| (order, executor)));
-    both.map(|(order, executor)| RebuildPolicy {
-        order,
-        executor,
-        slice_stripes: 2,
-        zone_stripes: 4,
-        zones: 3,
-        heads: 5,
-        pool_bytes: 100_000,
-        ..RebuildPolicy::default()
+    both.map(|(order, executor)| {
+        let policy = RebuildPolicy {
+            order,
+            executor: executor.unwrap_or_default(),
+            slice_stripes: 2,
+            zone_stripes: 4,
+            zones: 3,
+            ..RebuildPolicy::default()
+        };
+        (policy, executor.is_none())
     })
 }
 
-fn draw(rng: &mut Rng) -> RebuildPolicy {
-    RebuildPolicy {
+async fn set(array: &Array, (policy, in_parts): Way) {
+    array.set_rebuild_policy(policy).await.expect("within its limits");
+    let experiment: Option<Rc<dyn Experiment>> =
+        in_parts.then(|| Rc::new(InParts { heads: 5 }) as _);
+    array.set_rebuild_experiment(experiment);
+}
+
+fn draw(rng: &mut Rng) -> Way {
+    let executor = EXECUTORS[rng.index(3)];
+    let policy = RebuildPolicy {
         order: ORDERS[rng.index(4)],
-        executor: EXECUTORS[rng.index(3)],
-        pace: PACES[rng.index(4)],
+        executor: executor.unwrap_or_default(),
+        pace: PACES[rng.index(2)],
         piggyback: PIGGYBACKS[rng.index(3)],
         slice_stripes: rng.below(6) + 1,
         zone_stripes: rng.below(6) + 1,
         zones: rng.index(4) + 1,
         half_life_ms: 1 + rng.below(100),
         preemptive: rng.chance(1, 2),
-        heads: rng.index(8) + 1,
-        disk_depth: rng.index(2) + 1,
-        pool_bytes: 1 + rng.below(200_000),
         ..RebuildPolicy::default()
-    }
+    };
+    (policy, executor.is_none())
 }
 
 fn new_disk(rt: &Rt, number: usize) -> Rc<TestDisk> {
@@ -130,10 +143,10 @@ async fn check_whole(bench: &Bench, bytes: &[u8], what: &str) {
 fn every_order_and_executor_writes_every_unit_exactly_once() {
     run(|rt| async move {
         for code in CODES {
-            for policy in policies() {
-                let what = format!("{code:?} {:?} {:?}", policy.order, policy.executor);
+            for way in ways() {
+                let what = format!("{code:?} {way:?}");
                 let (bench, bytes) = damaged(&rt, code).await;
-                bench.array.set_rebuild_policy(policy).await.expect("within its limits");
+                set(&bench.array, way).await;
                 let spares = add_spares(&rt, &bench, 0..code.2).await;
                 bench.until(ArrayState::Healthy).await;
                 let data_offset = bench.superblock.area.data_offset;
@@ -167,17 +180,13 @@ fn nothing_is_lost_or_rebuilt_twice_under_load_and_changes_of_policy() {
             let code = CODES[rng.index(CODES.len())];
             let what = format!("seed {seed}, {code:?}");
             let (bench, mut bytes) = damaged(&rt, code).await;
-            bench.array.set_rebuild_policy(draw(&mut rng)).await.expect("within its limits");
+            set(&bench.array, draw(&mut rng)).await;
             bench.array.set_throttle(0, Some([200_000, 2_000_000][rng.index(2)]));
             let spares = rng.index(code.2) + 1;
             add_spares(&rt, &bench, 0..spares).await;
             for version in 0..40 {
                 if rng.chance(1, 6) {
-                    bench
-                        .array
-                        .set_rebuild_policy(draw(&mut rng))
-                        .await
-                        .expect("within its limits");
+                    set(&bench.array, draw(&mut rng)).await;
                 }
                 if rng.chance(1, 20) {
                     bench.array.set_paused(true);

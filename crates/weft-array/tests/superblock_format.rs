@@ -14,7 +14,7 @@ use weft_array::superblock::{
     LastRebuild, Predecessor, ReplacementMeta, Role, ScrubMode, ScrubProgress, SlotState, disk_hint,
 };
 use weft_array::superblock::{peek_label, read_superblock, write_label, write_superblock};
-use weft_array::{Consistency, Id, Superblock, SuperblockError};
+use weft_array::{Consistency, Id, RebuildPolicy, Superblock, SuperblockError};
 use weft_code::CodeSpec;
 use weft_disk::{Disk, RamDisk, WriteOpts};
 use weft_rt::Frozen;
@@ -253,6 +253,22 @@ fn an_impossible_array_is_refused() {
     let unknown = json(&good).replacen('{', r#"{"more":1,"#, 1);
     let refused = Superblock::decode(&with_payload(&good, unknown.as_bytes()));
     assert!(matches!(refused, Err(SuperblockError::Damaged { .. })), "{refused:?}");
+}
+
+/// A rebuild policy in words that this version does not know does not keep the array from starting.
+#[test]
+fn an_unknown_rebuild_policy_is_ignored() {
+    let mut chosen = sample();
+    chosen.rebuild = Some(RebuildPolicy { slice_stripes: 7, ..RebuildPolicy::default() });
+    let text = json(&chosen);
+    for (known, other) in [("\"stripe\"", "\"tape\""), ("\"zones\":", "\"spools\":")] {
+        assert!(text.contains(known), "{text}");
+        let bytes = with_payload(&chosen, text.replacen(known, other, 1).as_bytes());
+        let read = Superblock::decode(&bytes).expect("all else is known");
+        assert_eq!(read, Superblock { rebuild: None, ..chosen.clone() });
+    }
+    let read = Superblock::decode(&with_payload(&chosen, text.as_bytes())).expect("whole");
+    assert_eq!(read, chosen);
 }
 
 #[test]

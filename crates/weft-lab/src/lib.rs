@@ -4,6 +4,7 @@
 //! * [`Experiment`]: a paper's table or figure as a small file; [`run()`] makes a [`Figure`] of it,
 //!   with our numbers and the paper's; [`report`] draws it. The same seed gives the same bytes.
 //! * [`modelled`]: an array on modelled disks, as large as the products.
+//! * [`rebuild`]: rebuilds as Linux MD and the papers do them, to compare the engine's with.
 //! * [`commands`]: what users type; the binary only passes the arguments on.
 //!
 //! Every number comes from the code that runs arrays: the codes, the layouts, the planner and –
@@ -20,6 +21,7 @@ mod lab;
 pub mod modelled;
 pub mod parallel;
 pub mod plan;
+pub mod rebuild;
 pub mod report;
 pub mod run;
 

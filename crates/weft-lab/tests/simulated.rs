@@ -86,8 +86,8 @@ cases = [
   { name = "RAID-10", code = "raid10", disks = 4, unit_kib = 16, min_kib_s = 8000 },
 ]
 policies = [
-  { name = "PR", policy = { order = "ascending", executor = "pipelined", pace = "md-sleep", piggyback = "off", redirect = false } },
-  { name = "PR, redirecting", policy = { order = "ascending", executor = "pipelined", pace = "md-sleep", piggyback = "off" } },
+  { name = "PR", policy = { order = "ascending", piggyback = "off" }, parts = { pipelined = {}, pace = "md-sleep", redirect = false } },
+  { name = "PR, redirecting", policy = { order = "ascending", piggyback = "off" }, parts = { pipelined = {}, pace = "md-sleep" } },
   { name = "weft", policy = { order = "popularity", zone_stripes = 8, piggyback = "widen" } },
 ]
 "#;

@@ -1,5 +1,5 @@
 //! Random rebuild policies: every order with every executor, and parameters so small that slices
-//! end, zones are dropped and pools fill up all the time.
+//! end and zones are dropped all the time.
 
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
 use weft_rt::Rng;
@@ -16,10 +16,6 @@ pub(crate) fn draw(rng: &mut Rng) -> RebuildPolicy {
         zones: 1 + rng.index(4),
         half_life_ms: *rng.pick(&[1, 100, 10_000]),
         preemptive: rng.chance(50),
-        heads: 1 + rng.index(16),
-        disk_depth: 1 + rng.index(3),
-        pool_bytes: *rng.pick(&[1, 200_000, 2 << 20]),
         widen_bytes_max: *rng.pick(&[4096, 16384, 1 << 20]),
-        ..RebuildPolicy::default()
     }
 }

@@ -1,6 +1,5 @@
-//! Rebuilds under user load in real time, on modelled hard disks over NBD: weft's popularity order
-//! (PRO), its ascending pipelined rebuild (PR), and Linux MD itself in a virtual machine on the
-//! same disks.
+//! Rebuilds under user load in real time, on modelled hard disks over NBD: weft's default, its
+//! disk-oriented rebuild (DOR), and Linux MD itself in a virtual machine on the same disks.
 //!
 //! A raid5 of three disks loses one, a fourth replaces it, and `weft replay` issues the same
 //! generated trace to the array, for weft over NBD, for MD to `/dev/md0` inside the guest. Measured
@@ -44,32 +43,10 @@ const WINDOW_S: f64 = 10.0;
 const FULL_SPEED: f64 = 0.9;
 
 /// weft's policies, as options of `weft rebuild`.
-const WAYS: [(&str, &[&str]); 3] = [
+const WAYS: [(&str, &[&str]); 2] = [
     (
-        "weft, PR",
-        &[
-            "--order",
-            "ascending",
-            "--executor",
-            "pipelined",
-            "--pace",
-            "md-sleep",
-            "--piggyback",
-            "off",
-        ],
-    ),
-    (
-        "weft, PRO on PR",
-        &[
-            "--order",
-            "popularity",
-            "--executor",
-            "pipelined",
-            "--pace",
-            "md-sleep",
-            "--piggyback",
-            "off",
-        ],
+        "weft, DOR",
+        &["--order", "ascending", "--executor", "disk", "--pace", "greedy", "--piggyback", "off"],
     ),
     ("weft, default", &["--defaults"]),
 ];

@@ -73,9 +73,8 @@ fn object(line: &str) -> Value {
 }
 
 /// What is described and not brought about here: what needs root and loop devices, an experiment of
-/// minutes, the lab's own policy, and a state that lasts for the moment of a change.
+/// minutes, and a state that lasts for the moment of a change.
 const NOT_BROUGHT_ABOUT: &[&str] = &[
-    "Rebuild policy: redirect",
     "Superblock: succeeds",
     "Superblock: succeeds.active",
     "Superblock: succeeds.seq",

@@ -42,10 +42,9 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::lane::Lane;
 use crate::maintenance::JobKind;
-use crate::maintenance::throttle::md::{Manner, SpeedControl};
-use crate::maintenance::throttle::{Admission, Greedy, Pace, UsersFirst};
-use crate::rebuild_policy::RebuildPace;
-use executor::Executor;
+use crate::maintenance::experiment::{Admission, Executor, Pace};
+use crate::maintenance::throttle::{Greedy, UsersFirst};
+use crate::rebuild_policy::{RebuildPace, RebuildPolicy};
 use order::{Order, Pick};
 use work::{Taken, Work};
 
@@ -125,8 +124,8 @@ impl<'a> Pass<'a> {
             incomplete,
             epoch: array.jobs.rebuild.epoch(),
             order: order::new(order::in_effect(&policy, incomplete.len()), &policy),
-            executor: executor::new(&policy, array),
-            pace: new_pace(policy.pace, array.rt.now()),
+            executor: new_executor(&policy, array),
+            pace: new_pace(&policy, array),
             taken: Taken::default(),
             in_flight: InFlight::default(),
             finishing: None,
@@ -161,8 +160,8 @@ impl<'a> Pass<'a> {
         if array.must_yield() || self.must_end() {
             return if self.in_flight.is_empty() { Step::End } else { Step::Wait };
         }
-        self.follow_policy(now);
-        let window = self.executor.window(array);
+        self.follow_policy();
+        let window = self.executor.window();
         match self.pace.admit(&array.jobs.throttle, now, self.in_flight.len(), window) {
             Admission::At(time) => return Step::WaitUntil(time),
             Admission::AfterOne if !self.in_flight.is_empty() => return Step::Wait,
@@ -185,7 +184,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Adopts a changed policy. Stripes in flight end as they began.
-    fn follow_policy(&mut self, now: Nanos) {
+    fn follow_policy(&mut self) {
         let state = &self.array.jobs.rebuild;
         if state.epoch() == self.epoch {
             return;
@@ -193,8 +192,8 @@ impl<'a> Pass<'a> {
         let policy = state.policy();
         self.epoch = state.epoch();
         self.order = order::new(order::in_effect(&policy, self.incomplete.len()), &policy);
-        self.executor = executor::new(&policy, self.array);
-        self.pace = new_pace(policy.pace, now);
+        self.executor = new_executor(&policy, self.array);
+        self.pace = new_pace(&policy, self.array);
     }
 
     fn pick(&mut self, now: Nanos) -> Pick {
@@ -222,7 +221,7 @@ impl<'a> Pass<'a> {
         if !array.targets(stripe).is_empty() {
             self.pace.begun(&array.jobs.throttle, array.rt.now(), array.geometry.unit_bytes);
         }
-        let rebuilt = self.executor.clone().rebuild(array.handle(), stripe);
+        let rebuilt = self.executor.clone().rebuild(stripe);
         self.in_flight.push(Box::pin(async move { (stripe, rebuilt.await) }));
     }
 
@@ -268,11 +267,17 @@ impl<'a> Pass<'a> {
     }
 }
 
-fn new_pace(pace: RebuildPace, now: Nanos) -> Box<dyn Pace> {
-    match pace {
+/// The executor of the experiment, or else of the policy.
+fn new_executor(policy: &RebuildPolicy, array: &Inner) -> Rc<dyn Executor> {
+    let chosen = array.jobs.rebuild.experiment().and_then(|e| e.executor(array.handle()));
+    chosen.unwrap_or_else(|| executor::new(policy.executor, array.handle()))
+}
+
+/// The pace of the experiment, or else of the policy.
+fn new_pace(policy: &RebuildPolicy, array: &Inner) -> Box<dyn Pace> {
+    let chosen = array.jobs.rebuild.experiment().and_then(|e| e.pace(array.rt.now()));
+    chosen.unwrap_or_else(|| match policy.pace {
         RebuildPace::UsersFirst => Box::<UsersFirst>::default(),
-        RebuildPace::MdSleep => Box::new(SpeedControl::new(Manner::Sleep, now)),
-        RebuildPace::MdDepth => Box::new(SpeedControl::new(Manner::Depth, now)),
         RebuildPace::Greedy => Box::<Greedy>::default(),
-    }
+    })
 }

@@ -3,11 +3,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 use weft_rt::sync::Semaphore;
 use weft_rt::{Nanos, SECOND};
 
+use super::experiment::Experiment;
 use super::monitor::Monitor;
 use crate::lane::Lane;
 use crate::rebuild_policy::{RebuildOrder, RebuildPolicy};
@@ -160,7 +162,8 @@ fn aged(then: Nanos, now: Nanos) -> f64 {
 
 pub(crate) struct RebuildState {
     policy: RefCell<RebuildPolicy>,
-    /// Counts changes of the policy.
+    experiment: RefCell<Option<Rc<dyn Experiment>>>,
+    /// Counts changes of the policy and the experiment.
     epoch: Cell<u64>,
     pub monitor: RefCell<Monitor>,
     pub counts: Counts,
@@ -176,6 +179,7 @@ impl RebuildState {
         Self {
             monitor: RefCell::new(Monitor::new(&policy)),
             policy: RefCell::new(policy),
+            experiment: RefCell::default(),
             epoch: Cell::new(0),
             counts: Counts::default(),
             behind: Semaphore::new(BEHIND_MAX),
@@ -193,7 +197,16 @@ impl RebuildState {
 
     /// Whether reads use rebuilt units.
     pub fn redirects(&self) -> bool {
-        self.policy.borrow().redirect
+        self.experiment.borrow().as_ref().is_none_or(|experiment| experiment.redirects())
+    }
+
+    pub fn experiment(&self) -> Option<Rc<dyn Experiment>> {
+        self.experiment.borrow().clone()
+    }
+
+    pub fn set_experiment(&self, experiment: Option<Rc<dyn Experiment>>) {
+        *self.experiment.borrow_mut() = experiment;
+        self.epoch.set(self.epoch.get() + 1);
     }
 
     pub fn set_policy(&self, policy: RebuildPolicy) {

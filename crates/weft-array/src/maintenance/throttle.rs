@@ -6,9 +6,7 @@
 //! these have ended. The reason is that a hard disk serves the nearest request first, and a job's
 //! next request always is the nearest: as long as there is one, users elsewhere on the disk wait.
 //! Between two batches it is their turn, and a batch is long enough to make the seeks there and
-//! back cheap. The two paces of Linux MD ([`md`]) serve as a comparison.
-
-pub(crate) mod md;
+//! back cheap.
 
 use std::cell::Cell;
 
@@ -38,7 +36,7 @@ pub struct Bounds {
 
 /// The bounds of the jobs' rate, and the activity of users. Bytes are counted per member.
 #[derive(Debug, Default)]
-pub(crate) struct Throttle {
+pub struct Throttle {
     min_bytes_s: Cell<u64>,
     max_bytes_s: Cell<Option<u64>>,
     /// When the next stripe may start under the maximum, and when the job is late under the
@@ -51,7 +49,8 @@ pub(crate) struct Throttle {
 
 /// When one more stripe may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub enum Admission {
+    /// Now.
     Now,
     /// Not before this time.
     At(Nanos),
@@ -60,7 +59,7 @@ pub(crate) enum Admission {
 }
 
 /// How fast a job runs between the bounds.
-pub(crate) trait Pace {
+pub trait Pace {
     /// When one more stripe may begin, with `in_flight` of at most `window` in flight.
     fn admit(
         &mut self,
@@ -95,6 +94,11 @@ impl Throttle {
         self.user_bytes.set(self.user_bytes.get().wrapping_add(bytes));
     }
 
+    /// Bytes that users requested in total, modulo 2^64.
+    pub fn user_bytes(&self) -> u64 {
+        self.user_bytes.get()
+    }
+
     fn users_are_active(&self, now: Nanos) -> bool {
         self.last_user.get().is_some_and(|last| now < last + ACTIVE_FOR)
     }
@@ -105,7 +109,7 @@ impl Throttle {
     }
 
     /// How long the work counted so far takes at the maximum rate.
-    pub fn backlog(&self, now: Nanos) -> Nanos {
+    pub(crate) fn backlog(&self, now: Nanos) -> Nanos {
         self.max_bytes_s.get().map_or(0, |_| self.next_at.get().saturating_sub(now))
     }
 
@@ -128,7 +132,7 @@ impl Throttle {
 
     /// Counts `bytes` that users' requests rebuilt: the job slows down for them, but never for
     /// long.
-    pub fn charge(&self, now: Nanos, bytes: u64) {
+    pub(crate) fn charge(&self, now: Nanos, bytes: u64) {
         if self.next_at.get() < now + DEBT_MAX {
             self.reserve(now, bytes);
         }

@@ -4,6 +4,7 @@
 
 pub mod bench;
 pub mod disk;
+pub mod parts;
 
 use std::rc::Rc;
 

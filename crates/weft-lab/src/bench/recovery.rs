@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use weft_array::{Array, RebuildCounts, RebuildPolicy};
+use weft_array::{Array, RebuildCounts};
 use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
@@ -23,6 +23,7 @@ use weft_trace::replay::{
 
 use super::{REGION, text};
 use crate::modelled::{ArraySetup, array_on, disk, mark_written};
+use crate::rebuild::Way;
 
 /// Time between two checks whether the rebuild has ended.
 const LOOK: Nanos = SECOND / 100;
@@ -31,7 +32,7 @@ const LOOK: Nanos = SECOND / 100;
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
     pub(crate) setup: ArraySetup,
-    pub(crate) policy: RebuildPolicy,
+    pub(crate) way: Way,
     /// Limits of the rebuild's rate, in bytes per second.
     pub(crate) min_bytes_s: u64,
     pub(crate) max_bytes_s: Option<u64>,
@@ -92,7 +93,7 @@ impl Written {
     ) -> Result<Recovered, String> {
         let array = &self.array;
         array.set_throttle(recovery.min_bytes_s, recovery.max_bytes_s);
-        array.set_rebuild_policy(recovery.policy.clone()).await.map_err(text)?;
+        recovery.way.apply(array).await.map_err(text)?;
         self.disks.iter().for_each(|disk| disk.reset_stats());
         array.fail("0").await.map_err(text)?;
         let spare = self.disks.last().ok_or("no spare")?;

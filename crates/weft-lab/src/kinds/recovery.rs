@@ -19,6 +19,7 @@ use super::trace::Trace;
 use crate::bench::{Bed, Recovered, Recovery, recover};
 use crate::figure::{Panel, Point, Shape, TraceUsed};
 use crate::lab::{Found, Lab, LabError};
+use crate::rebuild::{Parts, Way};
 
 /// Traces, arrays and policies: all are combined. With sweeps, only the first policy is.
 #[derive(Clone, Debug, Deserialize)]
@@ -105,7 +106,16 @@ struct Limits {
 #[serde(deny_unknown_fields)]
 struct Policy {
     name: String,
+    #[serde(default)]
     policy: RebuildPolicy,
+    #[serde(default)]
+    parts: Parts,
+}
+
+impl Policy {
+    fn way(&self) -> Way {
+        Way { policy: self.policy.clone(), parts: self.parts.clone() }
+    }
 }
 
 /// One run.
@@ -113,7 +123,7 @@ struct Cell<'a> {
     trace: usize,
     case: &'a Case,
     name: String,
-    policy: RebuildPolicy,
+    way: Way,
     repeat: u64,
 }
 
@@ -130,8 +140,8 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         records.push(requests);
     }
     let cells = p.cells();
-    for Cell { name, policy, .. } in &cells {
-        policy.check().map_err(|e| lab.wrong(format!("{name}: {e}")))?;
+    for Cell { name, way, .. } in &cells {
+        way.check().map_err(|e| lab.wrong(format!("{name}: {e}")))?;
     }
     let found = lab.all(
         &cells,
@@ -158,29 +168,29 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
 impl Parameters {
     /// All runs: by trace; by case and policy, or by sweep, case and value; by repeat.
     fn cells(&self) -> Vec<Cell<'_>> {
-        let mut ways: Vec<(&Case, String, RebuildPolicy)> = Vec::new();
+        let mut ways: Vec<(&Case, String, Way)> = Vec::new();
         for sweep in &self.sweeps {
             for case in &self.cases {
                 for value in &sweep.values {
-                    let mut policy = self.policies[0].policy.clone();
-                    sweep.parameter.set(&mut policy, *value);
-                    ways.push((case, format!("{value} {}", sweep.parameter.name()), policy));
+                    let mut way = self.policies[0].way();
+                    sweep.parameter.set(&mut way.policy, *value);
+                    ways.push((case, format!("{value} {}", sweep.parameter.name()), way));
                 }
             }
         }
         if self.sweeps.is_empty() {
             for case in &self.cases {
-                let way = |p: &Policy| (case, p.name.clone(), p.policy.clone());
+                let way = |p: &Policy| (case, p.name.clone(), p.way());
                 ways.extend(self.policies.iter().map(way));
             }
         }
         let all = (0..self.traces.len()).flat_map(|trace| ways.iter().map(move |way| (trace, way)));
-        let cells = all.flat_map(|(trace, (case, name, policy))| {
+        let cells = all.flat_map(|(trace, (case, name, way))| {
             (0..self.repeats.max(1)).map(move |repeat| Cell {
                 trace,
                 case,
                 name: name.clone(),
-                policy: policy.clone(),
+                way: way.clone(),
                 repeat,
             })
         });
@@ -198,7 +208,7 @@ impl Parameters {
         };
         Recovery {
             setup: bed.setup(case.code, case.disks),
-            policy: cell.policy.clone(),
+            way: cell.way.clone(),
             min_bytes_s: case.more.min_kib_s << 10,
             max_bytes_s: case.more.max_kib_s.map(|max| max << 10),
             rate_milli: self.traces[cell.trace].rate_milli,

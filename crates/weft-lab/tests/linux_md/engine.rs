@@ -3,11 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use weft_array::{
-    Array, ArrayState, AssembleOptions, Consistency, CreateOptions, RebuildPace, RebuildPolicy,
-    create,
-};
+use weft_array::{Array, ArrayState, AssembleOptions, Consistency, CreateOptions, create};
 use weft_disk::{Class, Disk, DoneFuture, Layer, ReadFuture, WriteOpts};
+use weft_lab::rebuild::{Manner, Way};
 use weft_model::{Model, ModelDisk, ModelOptions, PluggedDisk};
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt, Schedule, virtual_rt};
 
@@ -126,13 +124,9 @@ pub fn rebuild(case: &Case) -> Rebuilt {
         array.flush().await.expect("flushed");
         array.fail("0").await.expect("failed");
         // Both paces of MD are the same without users.
-        let pace = RebuildPace::MdDepth;
-        let policy = if mirror {
-            RebuildPolicy::linux_md_mirror(pace)
-        } else {
-            RebuildPolicy::linux_md(pace)
-        };
-        array.set_rebuild_policy(policy).await.expect("a policy");
+        let pace = Manner::Depth;
+        let way = if mirror { Way::linux_md_mirror(pace) } else { Way::linux_md(pace) };
+        way.apply(&array).await.expect("a policy");
         array.set_throttle(0, None);
         rt.sleep(1000 * MILLISECOND).await;
         disks.iter().for_each(|disk| disk.begin(superblock.area.data_offset));

@@ -135,8 +135,10 @@ Orders: `popularity` rebuilds the most accessed data first, `redundancy` the str
 lost the most units, `ascending` goes from the first stripe to the last. `auto` is popularity, or \
 redundancy while more than one disk is missing or being rebuilt.
 
-Executors: `stripe` (several whole stripes in flight, one while users are active), `pipelined` (4 \
-KiB requests, as Linux md), `disk` (a process for each surviving disk, and a writer).
+Executors: `stripe` (several whole stripes in flight, one while users are active), `disk` (a \
+process for each surviving disk, and a writer).
+
+Paces: `users-first` holds the rebuild back while users are active, `greedy` does not.
 
 Examples:
   weft rebuild tank              (follows it to the end)

@@ -4,7 +4,6 @@
 //! counts as rebuilt is decided elsewhere: see `stripe`.
 
 mod disk_oriented;
-mod pipelined;
 mod stripe_oriented;
 
 use std::rc::Rc;
@@ -13,26 +12,36 @@ use futures_util::future::LocalBoxFuture;
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::rebuild_policy::{RebuildExecutor, RebuildPolicy};
+use crate::maintenance::By;
+use crate::maintenance::experiment::{Executor, Rebuilder, Requests};
+use crate::rebuild_policy::RebuildExecutor;
+use crate::resolve::id;
 
-/// Rebuilds stripes.
-pub(crate) trait Executor {
-    /// Most stripes in flight.
-    fn window(&self, array: &Inner) -> usize;
-
-    /// Rebuilds one stripe on every slot that is being rebuilt. The future is independent of the
-    /// executor, so it may outlive a change of the policy.
-    fn rebuild(
-        self: Rc<Self>,
-        array: Rc<Inner>,
-        stripe: u64,
-    ) -> LocalBoxFuture<'static, Result<(), ArrayError>>;
+pub(crate) fn new(executor: RebuildExecutor, array: Rc<Inner>) -> Rc<dyn Executor> {
+    match executor {
+        RebuildExecutor::Stripe => Rc::new(stripe_oriented::StripeOriented(array)),
+        RebuildExecutor::Disk => Rc::new(disk_oriented::DiskOriented::new(array)),
+    }
 }
 
-pub(crate) fn new(policy: &RebuildPolicy, array: &Inner) -> Rc<dyn Executor> {
-    match policy.executor {
-        RebuildExecutor::Stripe => Rc::new(stripe_oriented::StripeOriented),
-        RebuildExecutor::Pipelined => Rc::new(pipelined::Pipelined::new(policy, array)),
-        RebuildExecutor::Disk => Rc::new(disk_oriented::DiskOriented::new(policy, array)),
+impl Rebuilder for Inner {
+    fn unit_bytes(&self) -> u64 {
+        self.geometry.unit_bytes
+    }
+
+    fn sector_bytes(&self) -> u64 {
+        self.geometry.sector_bytes
+    }
+
+    fn rebuild<'a>(
+        &'a self,
+        stripe: u64,
+        requests: &'a Requests,
+    ) -> LocalBoxFuture<'a, Result<(), ArrayError>> {
+        Box::pin(async move {
+            let _memory = self.job_memory().await?;
+            let _lock = self.locks.exclusive(id(stripe)).await;
+            self.rebuild_locked(stripe, requests, By::Executor).await
+        })
     }
 }

@@ -17,7 +17,6 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::Buf;
-use weft_rt::sync::Semaphore;
 use weft_stripe::{Access, Stripe, Units};
 
 use crate::array::Inner;
@@ -25,6 +24,7 @@ use crate::error::ArrayError;
 use crate::geometry::to_len;
 use crate::lane::{Lane, LaneSet};
 use crate::maintenance::By;
+use crate::maintenance::experiment::Requests;
 
 /// A unit that belongs on a replacement.
 pub(crate) struct Target {
@@ -32,16 +32,6 @@ pub(crate) struct Target {
     slot: usize,
     lane: Lane,
     disk: Rc<dyn Disk>,
-}
-
-/// How the ranges of a stripe are read and written.
-#[derive(Debug)]
-pub(super) struct Requests {
-    /// Size of a request in bytes.
-    pub bytes: u64,
-    pub class: Class,
-    /// Limits the requests in flight.
-    pub heads: Option<Semaphore>,
 }
 
 impl Inner {
@@ -63,9 +53,13 @@ impl Inner {
     /// Rebuilds one stripe on every slot that is being rebuilt, with one request per unit. The
     /// caller holds its exclusive lock.
     pub(super) async fn rebuild_whole(&self, stripe: u64, by: By) -> Result<(), ArrayError> {
+        self.rebuild_locked(stripe, &self.whole_units(), by).await
+    }
+
+    /// One request per unit.
+    pub(super) fn whole_units(&self) -> Requests {
         let bytes = self.geometry.unit_bytes;
-        let requests = Requests { bytes, class: Class::Maintenance, heads: None };
-        self.rebuild_locked(stripe, &requests, by).await
+        Requests { bytes, class: Class::Maintenance, heads: None }
     }
 
     /// Rebuilds one stripe on every slot that is being rebuilt. The caller holds its exclusive

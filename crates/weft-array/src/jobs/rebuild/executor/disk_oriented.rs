@@ -24,29 +24,28 @@ use weft_stripe::{Access, Units, compute};
 use super::Executor;
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::geometry::to_len;
 use crate::maintenance::By;
-use crate::rebuild_policy::RebuildPolicy;
 use crate::resolve::id;
 
+/// The pool: memory for the units that are read and not yet written.
+const POOL_BYTES: usize = 16 << 20;
+
 pub(super) struct DiskOriented {
+    array: Rc<Inner>,
     /// One process per slot.
     processes: Vec<Semaphore>,
-    pool_bytes: usize,
 }
 
 impl DiskOriented {
-    pub fn new(policy: &RebuildPolicy, array: &Inner) -> Self {
-        let process = |_| Semaphore::new(policy.disk_depth);
-        Self {
-            processes: (0..array.members.len()).map(process).collect(),
-            pool_bytes: to_len(policy.pool_bytes),
-        }
+    pub fn new(array: Rc<Inner>) -> Self {
+        let processes = (0..array.members.len()).map(|_| Semaphore::new(1)).collect();
+        Self { array, processes }
     }
 
     /// Reads what `plan` asks for, each unit when its disk's process reaches it. `None` if a unit
     /// cannot be read.
-    async fn read(&self, array: &Inner, stripe: u64, plan: &Plan) -> Option<Units> {
+    async fn read(&self, stripe: u64, plan: &Plan) -> Option<Units> {
+        let array = &self.array;
         let len = array.geometry.unit_len();
         array.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
         let reads = plan.reads.iter().map(|unit| async move {
@@ -63,7 +62,8 @@ impl DiskOriented {
 
     /// Reads without the lock, and uses the result if nothing changed meanwhile. Returns whether
     /// the stripe is rebuilt.
-    async fn attempt(&self, array: &Inner, stripe: u64) -> bool {
+    async fn attempt(&self, stripe: u64) -> bool {
+        let array = &self.array;
         if array.run_max() < array.geometry.unit_len() {
             // Too much to be held whole.
             return false;
@@ -74,7 +74,7 @@ impl DiskOriented {
         let wanted = array.stale_of(stripe, &targets);
         let coding = &array.geometry.coding;
         let Ok(plan) = coding.plan(stripe, lost, wanted, UnitSet::new()) else { return false };
-        let Some(have) = self.read(array, stripe, &plan).await else { return false };
+        let Some(have) = self.read(stripe, &plan).await else { return false };
         let (_lock, undisturbed) = watch.lock().await;
         if !undisturbed || array.lost_units(stripe) != lost || array.stopped.get() {
             return false;
@@ -95,19 +95,16 @@ impl DiskOriented {
 }
 
 impl Executor for DiskOriented {
-    fn window(&self, array: &Inner) -> usize {
-        let stripe = array.geometry.unit_len() * array.geometry.code().width();
-        (self.pool_bytes / stripe).clamp(2, 1024)
+    fn window(&self) -> usize {
+        let geometry = &self.array.geometry;
+        (POOL_BYTES / (geometry.unit_len() * geometry.code().width())).clamp(2, 1024)
     }
 
-    fn rebuild(
-        self: Rc<Self>,
-        array: Rc<Inner>,
-        stripe: u64,
-    ) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
+    fn rebuild(self: Rc<Self>, stripe: u64) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
         Box::pin(async move {
+            let array = &self.array;
             let _memory = array.job_memory().await?;
-            if self.attempt(&array, stripe).await {
+            if self.attempt(stripe).await {
                 return Ok(());
             }
             let _lock = array.locks.exclusive(id(stripe)).await;

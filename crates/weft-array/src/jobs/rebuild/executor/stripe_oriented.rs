@@ -7,28 +7,18 @@ use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
 
-use super::Executor;
+use super::{Executor, Rebuilder};
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::maintenance::By;
-use crate::resolve::id;
 
-pub(super) struct StripeOriented;
+pub(super) struct StripeOriented(pub Rc<Inner>);
 
 impl Executor for StripeOriented {
-    fn window(&self, array: &Inner) -> usize {
-        array.window()
+    fn window(&self) -> usize {
+        self.0.window()
     }
 
-    fn rebuild(
-        self: Rc<Self>,
-        array: Rc<Inner>,
-        stripe: u64,
-    ) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
-        Box::pin(async move {
-            let _memory = array.job_memory().await?;
-            let _lock = array.locks.exclusive(id(stripe)).await;
-            array.rebuild_whole(stripe, By::Executor).await
-        })
+    fn rebuild(self: Rc<Self>, stripe: u64) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
+        Box::pin(async move { Rebuilder::rebuild(&*self.0, stripe, &self.0.whole_units()).await })
     }
 }

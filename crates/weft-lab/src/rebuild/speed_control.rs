@@ -9,9 +9,9 @@
 
 use std::collections::VecDeque;
 
+use serde::Deserialize;
+use weft_array::experiment::{Admission, Bounds, Pace, Throttle};
 use weft_rt::{MILLISECOND, Nanos, SECOND};
-
-use super::{Admission, Bounds, Pace, Throttle};
 
 /// Bytes of each member between two checks (`window` of `md_do_sync`: 32 pages).
 const LOOK_EVERY_BYTES: u64 = 128 << 10;
@@ -24,17 +24,19 @@ const IDLE_BYTES: u64 = 32 * 512;
 const DEPTH_BYTES: u64 = 32 * 4096;
 
 /// What it does when it may not continue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// Sleeps 250 ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Manner {
+    /// 2.6: it sleeps 250 ms.
+    #[serde(rename = "md-sleep")]
     Sleep,
-    /// Waits for the requests in flight.
+    /// Today: it waits for the requests in flight.
+    #[serde(rename = "md-depth")]
     Depth,
 }
 
 /// The speed control.
 #[derive(Debug)]
-pub(crate) struct SpeedControl {
+pub(super) struct SpeedControl {
     manner: Manner,
     marks: VecDeque<(Nanos, u64)>,
     bytes: u64,
@@ -72,9 +74,9 @@ impl SpeedControl {
     }
 
     fn was_idle(&mut self, throttle: &Throttle) -> bool {
-        let since = throttle.user_bytes.get().wrapping_sub(self.user_bytes);
+        let since = throttle.user_bytes().wrapping_sub(self.user_bytes);
         if since > IDLE_BYTES {
-            self.user_bytes = throttle.user_bytes.get();
+            self.user_bytes = throttle.user_bytes();
         }
         since <= IDLE_BYTES
     }
