@@ -17,7 +17,7 @@ use weft_code::UnitSet;
 use weft_disk::{Class, DiskErrorKind};
 use weft_rt::Buf;
 use weft_rt::sync::oneshot;
-use weft_stripe::{Access, Busy, Units};
+use weft_stripe::{Access, Busy, Owner, Place, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -126,13 +126,13 @@ impl Inner {
         }
         let lost = self.avoided_units(at.stripe);
         if !lost.contains(unit) {
-            let (slot, offset) = self.geometry.locate(at.stripe, unit, at.unit_offset);
-            if let Some(disk) = self.members.disk(slot) {
-                let _busy = Busy::on(self.members.in_flight(slot));
+            let Place { slot, offset } = self.place(id(at.stripe), unit, at.unit_offset);
+            if let Some(disk) = self.disk(slot) {
+                let _busy = Busy::on(self.in_flight(slot));
                 let (result, back) = disk.read(offset, buf, Class::User).await;
                 buf = back;
                 match result {
-                    Ok(()) if self.members.holds(slot, &disk) => return (Ok(()), buf),
+                    Ok(()) if self.holds(slot, &disk) => return (Ok(()), buf),
                     // It left its slot during the read, and may already be wiped for another use.
                     Ok(()) => {}
                     // The path below meets a medium error again, and repairs it.
@@ -232,8 +232,8 @@ impl Inner {
         let turn = to_len(at.stripe / MIRROR_RUN_STRIPES % self.geometry.code().width() as u64);
         let width = self.geometry.code().width();
         let rank = |unit: usize| {
-            let slot = self.geometry.slot(at.stripe, unit);
-            (self.members.in_flight(slot).get(), (unit + width - turn) % width)
+            let slot = self.slot_of(at.stripe, unit);
+            (self.in_flight(slot).get(), (unit + width - turn) % width)
         };
         copies.iter().min_by_key(|unit| rank(*unit)).unwrap_or(0)
     }

@@ -101,7 +101,7 @@ impl Inner {
             let stripe = self.resolve(id);
             replay.logged.retain(|parity| !stripe.lost.contains(parity.unit));
             let values = replay.values(self, stripe).await;
-            if self.lost_units(id.number) != stripe.lost {
+            if self.resolve(id).lost != stripe.lost {
                 // A member failed meanwhile, and is excluded.
                 continue;
             }

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
+use weft_code::UnitSet;
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
 use weft_stripe::{Access, Gathered, Generation, Met, Owner, Place, Stripe, StripeId, Units};
@@ -16,13 +17,49 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::geometry::to_len;
+use crate::lane::Lane;
 
 /// The name of a stripe of the array's only geometry.
 pub(crate) fn id(number: u64) -> StripeId {
     StripeId { generation: Generation::default(), number }
 }
 
+/// A unit that belongs on a replacement.
+pub(crate) struct Target {
+    pub unit: usize,
+    /// Where the unit begins.
+    pub place: Place,
+    pub lane: Lane,
+    pub disk: Rc<dyn Disk>,
+}
+
 impl Inner {
+    /// The units of `stripe` that belong on replacements.
+    pub fn targets(&self, stripe: u64) -> Vec<Target> {
+        let targets = self.members.rebuilding().into_iter().filter_map(|(slot, lane)| {
+            let unit = self.unit_on(stripe, slot)?;
+            let (place, disk) = (self.place(id(stripe), unit, 0), self.members.rebuilt_disk(slot)?);
+            Some(Target { unit, place, lane, disk })
+        });
+        targets.collect()
+    }
+
+    /// The targets' units that are stale on their replacements.
+    pub fn stale_of(&self, stripe: u64, targets: &[Target]) -> UnitSet {
+        let stale = targets.iter().filter(|target| self.map.is_stale(target.lane, stripe));
+        stale.map(|target| target.unit).collect()
+    }
+
+    /// The slot of a unit.
+    pub fn slot_of(&self, stripe: u64, unit: usize) -> usize {
+        self.geometry.slot(stripe, unit)
+    }
+
+    /// The unit of a stripe that lies on a slot; none in a stripe without one there.
+    pub fn unit_on(&self, stripe: u64, slot: usize) -> Option<usize> {
+        self.geometry.unit_on(stripe, slot)
+    }
+
     /// The stripe as it is now.
     pub fn stripe(&self, number: u64) -> Stripe<'_> {
         self.resolve(id(number))

@@ -254,7 +254,7 @@ impl Inner {
                     ready.push(self.update(stripe, part, Some(crash)).await?);
                 }
             }
-            let same_lost = self.lost_units(number) == stripe.lost;
+            let same_lost = self.stripe(number).lost == stripe.lost;
             let same_log = self.log.as_ref().is_none_or(|log| {
                 self.members.changes.is_settled()
                     && self.lost_after_crash(number).is_subset(&later)
@@ -293,7 +293,7 @@ impl Inner {
     async fn flush_lost(&self, log: &Log, stripe: u64) -> Result<(), ArrayError> {
         loop {
             self.check_writable()?;
-            let lost = self.lost_units(stripe).union(&self.lost_after_crash(stripe));
+            let lost = self.stripe(stripe).lost.union(&self.lost_after_crash(stripe));
             if lost.is_empty() || !log.any_unflushed(id(stripe), lost) {
                 return Ok(());
             }

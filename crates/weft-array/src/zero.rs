@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Frozen, ZEROS_BYTES_MAX};
-use weft_stripe::{FailedWrite, ParityRecord, Record};
+use weft_stripe::{FailedWrite, Owner, ParityRecord, Place, Record};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -131,7 +131,7 @@ impl Inner {
         self.check_writable()?;
         // The record counts lost units with their new value.
         self.settled().await?;
-        let lost = self.lost_units(stripe);
+        let lost = self.stripe(stripe).lost;
         let lost_later = lost.union(&self.lost_after_crash(stripe));
         // Nothing may be written without the record: a lost unit would be neither old nor new.
         let logged = self.log_zero_stripe(stripe, lost, lost_later).await?;
@@ -141,8 +141,8 @@ impl Inner {
         // Also on a replacement where the stripe is stale: it may hold old bytes of the stripe, and
         // no rebuild replaces them once the region is unwritten.
         let writes = self.geometry.units().iter().filter_map(|unit| {
-            let (slot, offset) = self.geometry.locate(stripe, unit, 0);
-            let disk = self.members.disk(slot)?;
+            let Place { slot, offset } = self.place(id(stripe), unit, 0);
+            let disk = self.disk(slot)?;
             Some(async move {
                 let error = self.zero_both(stripe, slot, &disk, offset, len, opts).await.err()?;
                 Some(FailedWrite { slot, disk, error })
@@ -168,7 +168,7 @@ impl Inner {
         let needed = !lost_later.is_empty() || log.has_records(id(stripe), 0, len);
         let parity = (code.k()..code.width()).filter(|unit| needed && !lost.contains(*unit));
         let record_of = |unit| {
-            let slot = self.geometry.slot(stripe, unit);
+            let slot = self.slot_of(stripe, unit);
             ParityRecord { slot, unit, payload: None }
         };
         let written = self.geometry.data_units().difference(&lost_later);
@@ -191,15 +191,15 @@ impl Inner {
         &self,
         stripes: std::ops::Range<u64>,
     ) -> Result<(), MapStoreError> {
-        let mut runs: BTreeMap<(usize, u64), u64> = BTreeMap::new();
+        let mut runs: BTreeMap<Place, u64> = BTreeMap::new();
         for stripe in stripes {
             for unit in self.geometry.units().iter() {
-                runs.insert(self.geometry.locate(stripe, unit, 0), self.geometry.unit_bytes);
+                runs.insert(self.place(id(stripe), unit, 0), self.geometry.unit_bytes);
             }
         }
         let runs = joined(runs);
-        let zeroes = runs.into_iter().filter_map(|(slot, offset, len)| {
-            let disk = self.members.disk(slot)?;
+        let zeroes = runs.into_iter().filter_map(|(Place { slot, offset }, len)| {
+            let disk = self.disk(slot)?;
             Some(async move {
                 let second = self.members.second_disk(slot);
                 let own = self.zero_with_room(slot, &disk, offset, len, WriteOpts::USER);
@@ -220,12 +220,14 @@ impl Inner {
 }
 
 /// Joins adjacent units of the same slot.
-fn joined(units: BTreeMap<(usize, u64), u64>) -> Vec<(usize, u64, u64)> {
-    let mut runs: Vec<(usize, u64, u64)> = Vec::new();
-    for ((slot, offset), len) in units {
+fn joined(units: BTreeMap<Place, u64>) -> Vec<(Place, u64)> {
+    let mut runs: Vec<(Place, u64)> = Vec::new();
+    for (at, len) in units {
         match runs.last_mut() {
-            Some((last, start, run)) if *last == slot && *start + *run == offset => *run += len,
-            _ => runs.push((slot, offset, len)),
+            Some((start, run)) if start.slot == at.slot && start.offset + *run == at.offset => {
+                *run += len;
+            }
+            _ => runs.push((at, len)),
         }
     }
     runs

@@ -202,7 +202,7 @@ impl<'a> Pass<'a> {
             map: &array.map,
             lanes: array.lanes(),
             taken: &self.taken,
-            lost: &|stripe| array.lost_units(stripe).len(),
+            lost: &|stripe| array.stripe(stripe).lost.len(),
             lost_max: self.incomplete.len(),
         };
         // If no more regions may be partly rebuilt, some of them are completed first.

@@ -135,7 +135,7 @@ impl Inner {
         }
         self.check_writable()?;
         match unrepaired.iter().next() {
-            Some(unit) => Err(self.note_no_space(self.geometry.slot(number, unit))),
+            Some(unit) => Err(self.note_no_space(self.slot_of(number, unit))),
             None => Ok(()),
         }
     }

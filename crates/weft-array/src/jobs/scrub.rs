@@ -259,7 +259,7 @@ impl Inner {
             report.unreadable += u64::from(seen.unreadable);
             if found && report.places.len() < PLACES_MAX {
                 let unit = seen.unit;
-                let slot = unit.map(|unit| self.geometry.slot(stripe, unit));
+                let slot = unit.map(|unit| self.slot_of(stripe, unit));
                 report.places.push(Mismatch { stripe, offset_bytes, unit, slot });
             }
         });

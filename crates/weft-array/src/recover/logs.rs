@@ -129,8 +129,7 @@ impl Inner {
             let units: UnitSet = set.iter().map(|record| record.unit).collect();
             let named = set.iter().fold(UnitSet::new(), |all, record| all.union(&record.named));
             let missing = named.difference(&self.geometry.data_units()).difference(&units);
-            let rings =
-                missing.iter().filter_map(|u| rings.get(&self.geometry.slot(stripe.number, u)));
+            let rings = missing.iter().filter_map(|u| rings.get(&self.slot_of(stripe.number, u)));
             let (mut absent, mut overwritten) = (false, false);
             for newest_batch_from in rings {
                 absent = true;
@@ -157,7 +156,7 @@ impl Inner {
         record.stripe == id(record.stripe.number)
             && record.stripe.number < self.geometry.stripes
             && (k..width).contains(&record.unit)
-            && self.geometry.slot(record.stripe.number, record.unit) == slot
+            && self.slot_of(record.stripe.number, record.unit) == slot
             && record.len > 0
             && record.from + record.len as u64 <= self.geometry.unit_bytes
             && record.from.is_multiple_of(self.geometry.sector_bytes)

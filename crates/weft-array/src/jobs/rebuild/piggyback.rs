@@ -17,14 +17,13 @@ use weft_rt::sync::Sender;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{Access, Segment, Units};
 
-use super::stripe::Target;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::{Address, to_len};
 use crate::maintenance::By;
 use crate::read::{ReadAnswer, StripePieces};
 use crate::rebuild_policy::Piggyback;
-use crate::resolve::id;
+use crate::resolve::{Target, id};
 use crate::superblock::SlotState;
 
 impl Inner {
@@ -36,7 +35,7 @@ impl Inner {
     /// Notes that a user reads a unit (of a mirror: any copy) while members are incomplete.
     pub(crate) fn note_read(&self, at: Address) {
         let on_replacement = |unit: usize| {
-            let state = self.members.state(self.geometry.slot(at.stripe, unit));
+            let state = self.members.state(self.slot_of(at.stripe, unit));
             matches!(state, SlotState::Rebuilding { .. })
         };
         let mine = if self.mirrored { self.geometry.units() } else { UnitSet::one(at.unit) };
@@ -54,7 +53,7 @@ impl Inner {
 
     /// Units of `stripe` that belong on a replacement and are stale there.
     fn stale_targets(&self, stripe: u64) -> (Vec<Target>, UnitSet) {
-        let lost = self.lost_units(stripe);
+        let lost = self.stripe(stripe).lost;
         let mut targets = self.targets(stripe);
         targets.retain(|target| lost.contains(target.unit));
         let units = targets.iter().map(|target| target.unit).collect();
@@ -147,7 +146,7 @@ impl Inner {
         answer.send((result, back));
         self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
         let at = Access::maintenance(0);
-        let failed = self.write_targets(stripe, at, &targets, brought).await;
+        let failed = self.write_targets(at, &targets, brought).await;
         self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
     }
 
@@ -181,7 +180,7 @@ impl Inner {
             }
             return whole;
         }
-        let bring = self.write_targets(stripe, Access::user(0), &targets, covered);
+        let bring = self.write_targets(Access::user(0), &targets, covered);
         let (whole, failed) = join(write, bring).await;
         if *whole.as_ref().unwrap_or(&false) {
             self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);

@@ -15,41 +15,19 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_code::UnitSet;
-use weft_disk::{Class, Disk, WriteOpts};
+use weft_disk::{Class, WriteOpts};
 use weft_rt::Buf;
 use weft_stripe::{Access, Stripe, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
-use crate::lane::{Lane, LaneSet};
+use crate::lane::LaneSet;
 use crate::maintenance::By;
 use crate::maintenance::experiment::Requests;
-
-/// A unit that belongs on a replacement.
-pub(crate) struct Target {
-    pub unit: usize,
-    slot: usize,
-    lane: Lane,
-    disk: Rc<dyn Disk>,
-}
+use crate::resolve::Target;
 
 impl Inner {
-    /// The units of `stripe` that belong on replacements.
-    pub(crate) fn targets(&self, stripe: u64) -> Vec<Target> {
-        let targets = self.members.rebuilding().into_iter().filter_map(|(slot, lane)| {
-            let unit = self.geometry.unit_on(stripe, slot)?;
-            Some(Target { unit, slot, lane, disk: self.members.rebuilt_disk(slot)? })
-        });
-        targets.collect()
-    }
-
-    /// The targets' units that are stale on their replacements.
-    pub(super) fn stale_of(&self, stripe: u64, targets: &[Target]) -> UnitSet {
-        let stale = targets.iter().filter(|target| self.map.is_stale(target.lane, stripe));
-        stale.map(|target| target.unit).collect()
-    }
-
     /// Rebuilds one stripe on every slot that is being rebuilt, with one request per unit. The
     /// caller holds its exclusive lock.
     pub(super) async fn rebuild_whole(&self, stripe: u64, by: By) -> Result<(), ArrayError> {
@@ -116,25 +94,27 @@ impl Inner {
         let bufs: Units = wanted.iter().map(|unit| (unit, Buf::new(len))).collect();
         let (result, units) = self.gather(stripe, at, bufs).await;
         result?;
-        Ok(self.write_targets(number, at, targets, units).await)
+        Ok(self.write_targets(at, targets, units).await)
     }
 
     /// Writes units to their replacements. Returns the units that are not there afterwards.
     pub(super) async fn write_targets(
         &self,
-        stripe: u64,
         at: Access,
         targets: &[Target],
         units: Units,
     ) -> UnitSet {
         let writes = units.into_iter().map(|(unit, data)| async move {
             let target = targets.iter().find(|target| target.unit == unit)?;
-            let (_, offset) = self.geometry.locate(stripe, unit, at.from);
             self.jobs.rebuild.counts.count_write(data.len());
             let opts = WriteOpts { class: at.class, fua: false };
-            let error = target.disk.write(offset, data.freeze(), opts).await.err()?;
+            let error = target
+                .disk
+                .write(target.place.offset + at.from, data.freeze(), opts)
+                .await
+                .err()?;
             // Neither users nor the rebuild wait for space on a replacement.
-            let _ = self.job_write_failed(target.slot, &target.disk, &error).await;
+            let _ = self.job_write_failed(target.place.slot, &target.disk, &error).await;
             Some(unit)
         });
         join_all(writes).await.into_iter().flatten().collect()
@@ -142,7 +122,8 @@ impl Inner {
 
     /// The name of a replacement that is still in place and whose write failed: it has no space.
     pub(super) fn out_of_space(&self, targets: &[Target], failed: UnitSet) -> Option<String> {
-        let full = |t: &&Target| failed.contains(t.unit) && self.members.holds(t.slot, &t.disk);
+        let full =
+            |t: &&Target| failed.contains(t.unit) && self.members.holds(t.place.slot, &t.disk);
         targets.iter().find(full).map(|target| target.disk.info().name.clone())
     }
 
@@ -157,8 +138,8 @@ impl Inner {
         }
         let state = &self.jobs.rebuild;
         let region = self.geometry.regions.of(stripe);
-        for Target { unit, slot, lane, disk } in targets {
-            let now = self.members.rebuilt_disk(*slot);
+        for Target { unit, place, lane, disk } in targets {
+            let now = self.members.rebuilt_disk(place.slot);
             let is_target = now.is_some_and(|now| Rc::ptr_eq(&now, disk));
             let whole = written.contains(*unit) && is_target;
             if whole && self.map.mark_stripe_rebuilt(*lane, stripe) {
@@ -167,7 +148,7 @@ impl Inner {
         }
         // Replacements without a unit of the stripe: nothing had to be rebuilt there.
         for (slot, lane) in self.members.rebuilding() {
-            let absent = self.geometry.unit_on(stripe, slot).is_none();
+            let absent = self.unit_on(stripe, slot).is_none();
             if absent && self.map.mark_stripe_rebuilt(lane, stripe) {
                 state.region_done(lane, region);
             }

@@ -19,7 +19,7 @@ use weft_code::{Plan, UnitSet};
 use weft_disk::Class;
 use weft_rt::Buf;
 use weft_rt::sync::Semaphore;
-use weft_stripe::{Access, Units, compute};
+use weft_stripe::{Access, Owner, Place, Stripe, Units, compute};
 
 use super::Executor;
 use crate::array::Inner;
@@ -49,13 +49,13 @@ impl DiskOriented {
         let len = array.geometry.unit_len();
         array.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
         let reads = plan.reads.iter().map(|unit| async move {
-            let (slot, offset) = array.geometry.locate(stripe, unit, 0);
+            let Place { slot, offset } = array.place(id(stripe), unit, 0);
             let _turn = self.processes[slot].acquire(1).await;
-            let disk = array.members.disk(slot)?;
+            let disk = array.disk(slot)?;
             let (result, buf) = disk.read(offset, Buf::new(len), Class::Maintenance).await;
             // The cause is found and handled later, under the lock. The disk may also have left its
             // slot meanwhile, and be wiped for another use.
-            result.ok().filter(|()| array.members.holds(slot, &disk)).map(|()| (unit, buf))
+            result.ok().filter(|()| array.holds(slot, &disk)).map(|()| (unit, buf))
         });
         join_all(reads).await.into_iter().collect()
     }
@@ -70,13 +70,12 @@ impl DiskOriented {
         }
         let Some(watch) = array.locks.watch(id(stripe)) else { return false };
         let targets = array.targets(stripe);
-        let lost = array.lost_units(stripe);
+        let Stripe { coding, lost, .. } = array.stripe(stripe);
         let wanted = array.stale_of(stripe, &targets);
-        let coding = &array.geometry.coding;
         let Ok(plan) = coding.plan(stripe, lost, wanted, UnitSet::new()) else { return false };
         let Some(have) = self.read(stripe, &plan).await else { return false };
         let (_lock, undisturbed) = watch.lock().await;
-        if !undisturbed || array.lost_units(stripe) != lost || array.stopped.get() {
+        if !undisturbed || array.stripe(stripe).lost != lost || array.stopped.get() {
             return false;
         }
         let units = wanted.iter().map(|unit| {
@@ -85,7 +84,7 @@ impl DiskOriented {
             (unit, out)
         });
         let units: Units = units.collect();
-        let failed = array.write_targets(stripe, Access::maintenance(0), &targets, units).await;
+        let failed = array.write_targets(Access::maintenance(0), &targets, units).await;
         if array.out_of_space(&targets, failed).is_some() {
             return false;
         }
