@@ -26,10 +26,11 @@
 //! md has the same rule (`MD_SB_CHANGE_PENDING`: writes wait until the superblock records that the
 //! disk is faulty).
 //!
-//! **One door.** The slots of the superblock change only through `Members::apply`, the rest of it
-//! through [`Inner::change`], which returns when the change is in effect. A position up to which a
-//! job has written something is published after a flush ([`Inner::change_after_flush`]). What need
-//! not be durable at once (`Members::edit`) goes along with the next change.
+//! **One door.** What changes the superblock also starts the commit, in the same poll
+//! (`members/change.rs`). [`Inner::change`] completes when its change is in effect; a removal counts
+//! at once, and requests wait for it as above. A position up to which a job has written something is
+//! published after a flush ([`Inner::change_after_flush`]). What need not be durable at once
+//! (`Members::edit`) goes along with the next change.
 //!
 //! **The commit** is one task. It runs while there are changes that are not in effect,
 //! independently of the requests that made them. Each round writes the current superblock to all
@@ -69,15 +70,32 @@ use crate::array::Inner;
 use crate::create::zero_data;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::members::{Refusal, Spare};
+use crate::lane::Lane;
+use crate::members::{Change, Committer, Refusal, Spare};
 use crate::slot::Slot;
-use crate::superblock::{SlotState, Superblock, SuperblockError, write_superblock};
+use crate::superblock::{SlotState, SuperblockError, write_superblock};
 
 /// How long a command waits for earlier changes to take effect.
 const COMMAND_PATIENCE: Nanos = 5 * SECOND;
 
 /// How long a spare may take to get a superblock before another spare is preferred.
 const SPARE_PATIENCE: Nanos = SECOND;
+
+impl Committer for Inner {
+    fn start_commit(&self) {
+        let changes = &self.members.changes;
+        // A read-only array is never changed on disk.
+        let is_due = !self.read_only.get() && !changes.is_in_effect(changes.made());
+        if is_due && changes.begin_committing() {
+            let array = self.handle();
+            let commit = async move {
+                array.commit_changes().await;
+                array.members.changes.end_committing();
+            };
+            drop(self.rt.spawn(commit));
+        }
+    }
+}
 
 impl Inner {
     /// Waits until every change of membership made so far is in effect. If they are already, it
@@ -93,35 +111,26 @@ impl Inner {
         Box::pin(self.in_effect(changes.membership())).await
     }
 
-    /// Changes the array's metadata. Returns when the change is in effect: durable on every member
-    /// that the superblock lists.
+    /// Makes a change in memory, and begins to write it. The future completes when it is in effect:
+    /// durable on every member that the superblock lists.
     ///
     /// # Errors
     /// If the array broke before that.
-    pub async fn change<T>(
+    pub fn change(
         &self,
-        change: impl FnOnce(&mut Superblock) -> T,
-    ) -> Result<T, ArrayError> {
-        let result = self.members.edit(change);
-        let number = self.members.changes.note();
-        self.in_effect(number).await.map(|()| result)
+        change: impl FnOnce(&Change<'_>),
+    ) -> impl Future<Output = Result<(), ArrayError>> {
+        self.in_effect(self.members.change(self, change))
     }
 
     /// As [`Inner::change`], for a position up to which something was written: that is durable
     /// before the superblock says so.
-    pub async fn change_after_flush<T>(
+    pub async fn change_after_flush(
         &self,
-        change: impl FnOnce(&mut Superblock) -> T,
-    ) -> Result<T, ArrayError> {
+        change: impl FnOnce(&Change<'_>),
+    ) -> Result<(), ArrayError> {
         self.flush_members().await;
         self.change(change).await
-    }
-
-    /// Makes the current metadata durable on all members. Returns when it is, or when the array is
-    /// broken.
-    pub async fn commit_members(&self) {
-        let change = self.members.changes.note();
-        let _ = self.in_effect(change).await;
     }
 
     async fn in_effect(&self, change: u64) -> Result<(), ArrayError> {
@@ -133,20 +142,7 @@ impl Inner {
                 return Ok(());
             }
             self.check_whole()?;
-            self.start_commit();
             progress.await;
-        }
-    }
-
-    /// Starts the committing task unless it is running.
-    fn start_commit(&self) {
-        if self.members.changes.begin_committing() {
-            let array = self.handle();
-            let commit = async move {
-                array.commit_changes().await;
-                array.members.changes.end_committing();
-            };
-            drop(self.rt.spawn(commit));
         }
     }
 
@@ -160,7 +156,8 @@ impl Inner {
             }
             if let Err(cause) = self.members.check_majority() {
                 // The replacement can be swapped in later.
-                if self.members.unswap() {
+                let unswap = |slot: &usize| self.members.remove(self, |out| out.unswap(*slot));
+                if (0..self.members.len()).filter(unswap).count() > 0 {
                     continue;
                 }
                 self.set_broken(UnitSet::new(), &cause);
@@ -227,7 +224,7 @@ impl Inner {
         let disk = spare.disk.info().name.clone();
         self.events.emit(Event::SpareFailed { disk, cause });
         if !self.stopped.get() {
-            self.commit_members().await;
+            let _ = self.change(|_| ()).await;
         }
     }
 
@@ -257,9 +254,7 @@ impl Inner {
     /// As [`Inner::member_failed`], for any cause.
     pub async fn exclude(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
         while self.must_wait_before_removing(slot, disk) {
-            let progress = self.members.changes.progress();
-            self.start_commit();
-            progress.await;
+            self.members.changes.progress().await;
         }
         self.take_out(slot, disk, cause);
         // Callers that rely on it check for themselves whether the array is broken.
@@ -308,7 +303,6 @@ impl Inner {
             if self.rt.now() >= deadline {
                 return false;
             }
-            self.start_commit();
             select(progress, std::pin::pin!(self.rt.sleep_until(deadline))).await;
         }
     }
@@ -322,12 +316,11 @@ impl Inner {
         if self.members.holds(slot, disk) {
             // If it was just swapped in for another disk, the swap is undone if that is still
             // possible.
-            self.members.unswap_in(slot);
+            self.members.remove(self, |removal| removal.unswap(slot));
         }
-        if let Some((_, lane)) = self.members.take_second(slot, disk) {
+        if let Some((_, lane)) = self.take_second(slot, disk) {
             disk.sever(&cause);
-            if let Some(lane) = lane {
-                self.map.end_lane(lane);
+            if lane.is_some() {
                 self.events.emit(Event::ReplacementFailed { slot, disk: name, cause });
             }
             return;
@@ -360,27 +353,35 @@ impl Inner {
         true
     }
 
+    /// Removes `disk` if it is the second disk of `slot`. Returns it, with its lane if it was the
+    /// replacement.
+    pub fn take_second(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<Lane>)> {
+        let taken = self.members.remove(self, |removal| removal.take_second(slot, disk))?;
+        taken.1.iter().for_each(|lane| self.map.end_lane(*lane));
+        Some(taken)
+    }
+
     /// Empties a slot in memory, or gives it to the replacement of its member.
     pub fn empty_slot(&self, slot: usize) {
         let was = self.members.slot(slot);
-        if matches!(was, Slot::Copying { .. }) {
-            return self.members.lose(slot);
-        }
-        if let Slot::ReplacementStaged { lane } = was
+        if matches!(was, Slot::ReplacementStaged { .. })
             && let Some(staged) = self.members.second_disk(slot)
-            && let Some((spare, _)) = self.members.take_second(slot, &staged)
+            && let Some((spare, _)) = self.take_second(slot, &staged)
         {
-            self.map.end_lane(lane);
-            self.members.spares.push(spare.touched());
+            drop(self.change(|change| change.add_spare(spare.touched())));
         }
-        if let SlotState::Rebuilding { lane } = was.holds() {
-            self.map.end_lane(lane);
+        if !matches!(was, Slot::Copying { .. }) {
+            if let SlotState::Rebuilding { lane } = was.holds() {
+                self.map.end_lane(lane);
+            }
+            if let Some(log) = &self.log {
+                log.forget_ring(slot);
+            }
         }
-        if let Some(log) = &self.log {
-            log.forget_ring(slot);
-        }
-        self.members.lose(slot);
-        self.remember_member(slot, was);
+        self.members.remove(self, |removal| {
+            removal.lose(slot);
+            self.remember_member(removal, slot, was);
+        });
     }
 
     /// Stops the array from taking writes.

@@ -2,13 +2,15 @@
 //!
 //! The state of a slot is one value ([`Slot`]), and everything that happens to it goes through one
 //! function ([`Members::apply`]), which also describes the new state in the superblock. Nothing
-//! else changes the slots of the superblock, and nothing outside this module any of it except
-//! through [`Members::edit`].
+//! else changes the slots of the superblock. Outside this module it takes a [`Change`] or a
+//! [`Removal`] (`change.rs`) to do so; metadata that can wait for the next superblock is changed by
+//! [`Members::edit`].
 //!
-//! A change of membership takes effect in memory at once: the next request avoids a failed member.
-//! The change is counted ([`Changes`]), and operations that rely on it wait until it is in effect
-//! on disk (`commit.rs`).
+//! In memory, every change is made at once: the next request avoids a failed member. The change is
+//! counted ([`Changes`]), and operations that rely on it wait until it is in effect on disk
+//! (`commit.rs`).
 
+mod change;
 mod changes;
 mod round;
 mod spares;
@@ -21,7 +23,8 @@ use weft_rt::sync::Semaphore;
 
 use crate::lane::{Lane, LaneSet};
 use crate::slot::{Slot, SlotEvent};
-use crate::superblock::{LeftMeta, Predecessor, SlotState, Superblock};
+use crate::superblock::{Predecessor, SlotState, Superblock};
+pub(crate) use change::{Change, Committer, Removal};
 use changes::Changes;
 pub(crate) use round::Refusal;
 pub(crate) use spares::Spare;
@@ -105,7 +108,7 @@ impl Members {
     }
 
     /// Changes metadata that has nothing to do with the slots. It becomes durable with the next
-    /// superblock; `Inner::change` writes that at once.
+    /// superblock; a [`Change`] writes that at once.
     pub fn edit<T>(&self, change: impl FnOnce(&mut Superblock) -> T) -> T {
         change(&mut self.superblock.borrow_mut())
     }
@@ -281,8 +284,8 @@ impl Members {
     }
 
     /// Puts a disk into an empty slot, or beside its working member, in memory only. From now on
-    /// requests use it where its lane is not stale. [`Members::publish`] must follow once the lane
-    /// is durable.
+    /// requests use it where its lane is not stale. [`Change::publish`] must follow once the lane is
+    /// durable.
     ///
     /// # Panics
     /// If a disk is joining there already, or being rebuilt or copied to.
@@ -295,55 +298,6 @@ impl Members {
         assert!(self.apply(slot, SlotEvent::Join { lane }), "slot {slot} can take no disk");
     }
 
-    /// Names the disk that joined in the superblock.
-    pub fn publish(&self, slot: usize) {
-        self.apply(slot, SlotEvent::Publish);
-    }
-
-    /// Nothing is stale in `lane` any more. If that is the lane of the member of `slot`, it is
-    /// active now. If it is that of the replacement, the replacement is now the member; the old
-    /// member stays as second disk until that is in effect. Otherwise this returns false.
-    pub fn filled(&self, slot: usize, lane: Lane) -> bool {
-        self.apply(slot, SlotEvent::Filled { lane })
-    }
-
-    /// Undoes all swaps that are not in effect. Returns whether there were any.
-    pub fn unswap(&self) -> bool {
-        (0..self.len()).filter(|slot| self.unswap_in(*slot)).count() > 0
-    }
-
-    /// Undoes the swap in `slot` if it is not in effect. Returns whether there was one.
-    pub fn unswap_in(&self, slot: usize) -> bool {
-        self.apply(slot, SlotEvent::UndoSwap)
-    }
-
-    /// Removes `disk` if it is the second disk of `slot`. Returns it, with its lane if it was the
-    /// replacement.
-    pub fn take_second(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<Lane>)> {
-        let second = self.places[slot].second.borrow().clone();
-        let second = second.filter(|second| Rc::ptr_eq(&second.disk, disk))?;
-        let lane = self.slot(slot).replacement_lane();
-        self.apply(slot, SlotEvent::SecondLost).then_some((second, lane))
-    }
-
-    /// The member of `slot` is lost. Its replacement takes the slot, if it is named by the
-    /// superblock: it is then being rebuilt, as for a lost member.
-    pub fn lose(&self, slot: usize) {
-        self.apply(slot, SlotEvent::MemberLost);
-    }
-
-    /// Notes that the member that has just left `slot` may come back, with its data except for the
-    /// regions marked in `lane`.
-    pub fn remember(&self, slot: usize, lane: Lane) {
-        // A member that came back, and leaves again before the superblock names it, has an older
-        // one.
-        let left = self.slot(slot).left();
-        let seq = left.map_or(self.in_effect.borrow().seq, |left| left.seq);
-        let log_epoch = left.map_or(self.superblock().log_epoch, |left| left.log_epoch);
-        let left = LeftMeta { lane, seq, log_epoch, absent: false };
-        self.apply(slot, SlotEvent::Remember(left));
-    }
-
     /// A disk takes `lane`: the former member of that lane, if any, has to be rebuilt completely.
     pub fn forget_left(&self, lane: Lane) {
         for slot in 0..self.len() {
@@ -351,17 +305,6 @@ impl Members {
                 self.apply(slot, SlotEvent::Forget);
             }
         }
-    }
-
-    /// Forgets which disk was last in the missing `slot`. Returns false if it is not missing.
-    pub fn forget(&self, slot: usize) -> bool {
-        let missing = self.state(slot) == SlotState::Missing;
-        if missing && self.apply(slot, SlotEvent::Forget) {
-            let meta = &mut self.superblock.borrow_mut().slots[slot];
-            meta.member_id = None;
-            meta.disk_hint.clear();
-        }
-        missing
     }
 
     /// Old members that `in_effect` no longer names need no more writes.

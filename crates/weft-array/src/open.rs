@@ -201,6 +201,13 @@ async fn load_map(superblock: &Superblock, disks: &[Rc<dyn Disk>]) -> RegionMap 
     map
 }
 
+/// Makes the next superblock that of a new run, which has not replayed the log of `unreplayed`.
+fn begin_run(superblock: &mut Superblock, nonce: u64, unreplayed: Option<u64>) {
+    superblock.clean = false;
+    superblock.log_epoch = nonce;
+    superblock.unreplayed = unreplayed;
+}
+
 impl Inner {
     async fn recover(
         &self,
@@ -226,12 +233,12 @@ impl Inner {
         let log_epoch = found.unreplayed.unwrap_or(found.log_epoch);
         if !assembly.lost.is_empty() || found.succeeds.is_some() {
             let has_log = assembly.needs_recovery && found.consistency == Consistency::Ppl;
-            self.begin_run(nonce, has_log.then_some(log_epoch));
+            let unreplayed = has_log.then_some(log_epoch);
+            self.members.edit(|superblock| begin_run(superblock, nonce, unreplayed));
             self.affirm(disks, assembly).await?;
             if assembly.needs_recovery {
                 // Missing members will lack what recovery writes.
-                self.commit_members().await;
-                self.check_writable()?;
+                self.change(|_| ()).await?;
             }
         }
         let mut unread = Vec::new();
@@ -250,19 +257,9 @@ impl Inner {
                 unread = self.replay_log(id, &superblock.area).await?;
             }
         }
-        self.begin_run(nonce, None);
-        self.commit_members().await;
+        self.change(|change| begin_run(&mut change.superblock(), nonce, None)).await?;
         self.renew_log_blocks(unread).await;
         self.check_writable()
-    }
-
-    /// Makes the next superblock that of a new run, which has not replayed the log of `unreplayed`.
-    fn begin_run(&self, nonce: u64, unreplayed: Option<u64>) {
-        self.members.edit(|superblock| {
-            superblock.clean = false;
-            superblock.log_epoch = nonce;
-            superblock.unreplayed = unreplayed;
-        });
     }
 
     /// Makes the newest superblock that of this run before anything else relies on it: see the head
@@ -335,7 +332,7 @@ impl Inner {
         if self.members_zeroed() && !info.fast_zeroes {
             // Zeroing all of it would take hours. From now on each region is zeroed on all members
             // before its first write.
-            self.change(|superblock| superblock.members_zeroed = false).await?;
+            self.change(|change| change.superblock().members_zeroed = false).await?;
         }
         let id = self.members.edit(Superblock::new_member_id);
         let superblock = self.members.superblock().clone();
@@ -366,7 +363,7 @@ impl Inner {
         }
         self.map.clean_all(self).await?;
         // Regions that await a resync are recorded in the map; the stop is clean all the same.
-        self.change(|superblock| superblock.clean = true).await?;
+        self.change(|change| change.superblock().clean = true).await?;
         self.spares_updated().await;
         self.check_whole()
     }

@@ -37,12 +37,11 @@ impl Array {
         self.0.check_writable()?;
         let spares = &self.0.members.spares;
         let named = spares.all().iter().find(|spare| spare.disk.info().name == name).cloned();
-        let Some(spare) = named.filter(|spare| spares.remove(spare)) else {
+        let Some(spare) = named else {
             return Err(ArrayError::Refused(format!("{name} is not a spare of this array")));
         };
-        self.0.commit_members().await;
-        // If that did not take effect, the members still list it.
-        self.0.check_writable()?;
+        // If that does not take effect, the members still list it.
+        self.0.change(|change| change.remove_spare(&spare)).await?;
         // A superblock in progress must not reach a disk that may be in other use by then.
         spares.until_idle(&spare).await;
         wipe(&*spare.disk, false).await.map_err(ArrayError::from)
@@ -55,15 +54,13 @@ impl Array {
     pub async fn forget(&self, slot: usize) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         let members = &self.0.members;
-        let left = (slot < members.len()).then(|| members.slot(slot).left()).flatten();
-        if slot >= members.len() || !members.forget(slot) {
+        if !members.missing().contains(&slot) {
             return Err(ArrayError::Refused(format!("slot {slot} is not missing")));
         }
-        if let Some(left) = left {
+        if let Some(left) = members.slot(slot).left() {
             self.0.map.end_absence(left.lane);
         }
-        self.0.commit_members().await;
-        self.0.check_writable()
+        self.0.change(|change| change.forget(slot)).await
     }
 }
 

@@ -154,13 +154,18 @@ impl Array {
         let (slot, disk) = self.find(member)?;
         let missing = || ArrayError::Refused(format!("slot {slot} is missing already"));
         let disk = disk.ok_or_else(missing)?;
-        self.check_removable(slot, &disk)?;
-        self.0.await_removable(slot, &disk).await?;
-        // Members may have failed meanwhile, also this one.
-        self.0.check_writable()?;
-        self.check_removable(slot, &disk)?;
+        self.await_failable(slot, &disk).await?;
         self.0.exclude(slot, &disk, "failed by command").await;
         self.0.check_whole().map(|()| slot)
+    }
+
+    /// Waits until `disk` may be removed from `slot`.
+    async fn await_failable(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
+        self.check_removable(slot, disk)?;
+        self.0.await_removable(slot, disk).await?;
+        // Members may have failed meanwhile, also this one.
+        self.0.check_writable()?;
+        self.check_removable(slot, disk)
     }
 
     /// Checks that the code can do without the disk; a replacement can always be removed.
@@ -202,8 +207,7 @@ impl Array {
         let spare = self.0.prepare_spare(disk).await?;
         self.0.check_writable()?;
         let name = spare.disk.info().name.clone();
-        self.0.members.spares.push(spare);
-        self.0.commit_members().await;
+        self.0.change(|change| change.add_spare(spare)).await?;
         self.0.events.emit(Event::SpareAdded { disk: name });
         self.0.jobs.wake();
         Ok(())
@@ -252,16 +256,16 @@ impl Array {
             let begun = async move { array.begin_replacement(slot, spare).await };
             return self.0.rt.spawn(begun).await.map(|()| slot);
         }
-        // Spares are taken last in, first out: this disk is next.
-        self.0.members.spares.push(spare.clone());
-        if self.0.members.state(slot) != SlotState::Missing {
-            if let Err(error) = self.fail(member).await {
-                self.0.members.spares.remove(&spare);
-                return Err(error);
-            }
-        } else {
-            self.0.commit_members().await;
+        let old = self.0.members.disk(slot);
+        if let Some(old) = &old {
+            self.await_failable(slot, old).await?;
         }
+        // Spares are taken last in, first out: this disk is next.
+        let added = self.0.change(|change| change.add_spare(spare));
+        if let Some(old) = &old {
+            self.0.exclude(slot, old, "failed by command").await;
+        }
+        added.await?;
         self.0.jobs.wake();
         Ok(slot)
     }
@@ -321,7 +325,7 @@ impl Array {
         self.0.jobs.changed();
         if self.0.check_writable().is_ok() {
             // If the array breaks, its metadata stays as it was; the policy holds all the same.
-            let _ = self.0.change(|superblock| superblock.rebuild = kept).await;
+            let _ = self.0.change(|change| change.superblock().rebuild = kept).await;
         }
         Ok(())
     }

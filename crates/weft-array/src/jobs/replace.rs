@@ -89,9 +89,7 @@ impl Inner {
         self.members.forget_left(lane);
         self.members.join(slot, spare, lane);
         if let Err(cause) = self.map.start_lane(self, lane).await {
-            if self.members.take_second(slot, &disk).is_some() {
-                self.map.end_lane(lane);
-            }
+            self.take_second(slot, &disk);
             return Err(cause.into());
         }
         // Records that are only in the member's own ring are retired, and the new ring says so.
@@ -102,8 +100,7 @@ impl Inner {
         self.map.lane_joined(lane);
         let is_second = || self.members.is_second(slot, &disk);
         if is_second() {
-            self.members.publish(slot);
-            self.commit_members().await;
+            self.change(|change| change.publish(slot)).await?;
         }
         self.check_writable()?;
         if !is_second() && !self.members.holds(slot, &disk) {
@@ -130,8 +127,7 @@ impl Inner {
             self.jobs.stalled.set(true);
             return;
         }
-        self.members.filled(slot, lane);
-        self.commit_members().await;
+        let _ = self.change(|change| change.filled(slot, lane)).await;
         let done = self.members.second_disk(slot).is_none();
         if done && self.members.state(slot) == SlotState::Active && self.check_writable().is_ok() {
             self.map.end_lane(lane);
@@ -215,11 +211,7 @@ impl Inner {
                 let region = self.geometry.regions.of(stripe);
                 let _ = self.map.make_stale(self, lane, region).await;
             }
-            None => {
-                if let Some((_, Some(lane))) = self.members.take_second(slot, second) {
-                    self.map.end_lane(lane);
-                }
-            }
+            None => drop(self.take_second(slot, second)),
         }
     }
 }

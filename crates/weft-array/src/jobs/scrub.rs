@@ -27,8 +27,9 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::maintenance::throttle::UsersFirst;
 use crate::maintenance::{Mismatch, Progress, ScrubReport};
+use crate::members::Change;
 use crate::resolve::id;
-use crate::superblock::{LastScrub, ScrubMode, ScrubProgress, Superblock};
+use crate::superblock::{LastScrub, ScrubMode, ScrubProgress};
 
 /// Interval at which the scrub's position is made durable.
 const NOTE_PERIOD: Nanos = 30 * SECOND;
@@ -168,7 +169,8 @@ impl Inner {
         if self.members.superblock().scrub == progress {
             return;
         }
-        let note = |superblock: &mut Superblock| {
+        let note = |change: &Change<'_>| {
+            let superblock = &mut *change.superblock();
             superblock.scrub = progress;
             superblock.last_scrub = last.or(superblock.last_scrub);
         };

@@ -24,13 +24,13 @@ pub(crate) struct Changes {
 
 impl Changes {
     /// Notes a change that requests do not rely on. Returns its number.
-    pub fn note(&self) -> u64 {
+    pub(super) fn note(&self) -> u64 {
         self.made.set(self.made.get() + 1);
         self.made.get()
     }
 
     /// Notes a change of membership.
-    pub fn note_membership(&self) {
+    pub(super) fn note_membership(&self) {
         self.membership.set(self.note());
     }
 

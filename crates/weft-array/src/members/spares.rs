@@ -82,7 +82,7 @@ impl Spares {
         self.all().iter().map(Spare::meta).collect()
     }
 
-    pub fn push(&self, spare: Spare) {
+    pub(super) fn push(&self, spare: Spare) {
         self.waiting.borrow_mut().push(spare);
     }
 

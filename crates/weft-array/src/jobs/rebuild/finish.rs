@@ -58,9 +58,11 @@ impl Inner {
                 self.finish_replacement(*slot, *lane).await;
             }
             if whole && self.members.slot(*slot) == (Slot::Rebuilding { lane: *lane }) {
-                self.members.filled(*slot, *lane);
+                let active = self.change(|change| change.filled(*slot, *lane));
                 self.map.end_lane(*lane);
-                self.commit_members().await;
+                if active.await.is_err() {
+                    return;
+                }
                 self.note_rebuild_ended();
                 self.events.emit(Event::RebuildFinished { slot: *slot });
                 // A replacement that waited for another active member may become the member now.

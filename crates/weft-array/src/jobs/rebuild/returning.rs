@@ -20,14 +20,14 @@ use crate::assemble::may_return;
 use crate::consistency::Consistency;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::members::Spare;
+use crate::members::{Removal, Spare};
 use crate::slot::Slot;
 use crate::superblock::{LeftMeta, read_superblock};
 
 impl Inner {
     /// The member of `slot` has just left; the slot `was` in that state before. Remembers it if the
     /// map can tell what it will miss: under policy `none` the map keeps no dirty regions.
-    pub(crate) fn remember_member(&self, slot: usize, was: Slot) {
+    pub(crate) fn remember_member(&self, removal: &Removal<'_>, slot: usize, was: Slot) {
         if self.members.superblock().consistency == Consistency::None {
             return;
         }
@@ -35,7 +35,7 @@ impl Inner {
             Slot::Active | Slot::ReplacementStaged { .. } => {
                 if let Some(lane) = self.members.unused_lane() {
                     self.map.start_absence(lane);
-                    self.members.remember(slot, lane);
+                    removal.remember(slot, lane);
                 }
             }
             Slot::Staged { lane, left } if left.is_none_or(|left| left.lane != lane) => {
@@ -43,7 +43,7 @@ impl Inner {
             }
             Slot::Rebuilding { lane } | Slot::Staged { lane, .. } => {
                 self.map.resume_absence(lane);
-                self.members.remember(slot, lane);
+                removal.remember(slot, lane);
             }
             Slot::Missing | Slot::Left(_) | Slot::Copying { .. } | Slot::Swapped { .. } => {}
         }

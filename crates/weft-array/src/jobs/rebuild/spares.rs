@@ -34,12 +34,12 @@ impl Inner {
             let Some(spare) = self.take_ready_spare().await else { break };
             // Another operation may have taken the lane for a replacement meanwhile.
             let Some(lane) = self.members.free_lane() else {
-                self.members.spares.push(spare);
+                drop(self.change(|change| change.add_spare(spare)));
                 break;
             };
             // Or the former member has come back.
             if self.members.state(slot) != SlotState::Missing {
-                self.members.spares.push(spare);
+                drop(self.change(|change| change.add_spare(spare)));
                 continue;
             }
             self.members.forget_left(lane);
@@ -75,7 +75,7 @@ impl Inner {
                 self.empty_slot(slot);
             }
             if how == Joining::New {
-                self.members.spares.push(spare.touched());
+                drop(self.change(|change| change.add_spare(spare.touched())));
             }
             self.jobs.stalled.set(true);
             return false;
@@ -90,8 +90,9 @@ impl Inner {
         if let Some(left) = self.members.slot(slot).left() {
             self.map.end_absence(left.lane);
         }
-        self.members.publish(slot);
-        self.commit_members().await;
+        if self.change(|change| change.publish(slot)).await.is_err() {
+            return false;
+        }
         self.jobs.rebuild.counts.started(self.rt.now());
         self.events.emit(Event::RebuildStarted { slot, disk });
         // A replacement may just have stalled for lack of another active member.
