@@ -27,6 +27,7 @@ pub(crate) struct Outbox<T> {
     drained: Notify,
     /// Since when a send, or a step of a long one, has been in progress.
     sending_since: Cell<Option<Nanos>>,
+    bytes_sent: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -69,6 +70,7 @@ impl<T> Outbox<T> {
             filled: Notify::default(),
             drained: Notify::default(),
             sending_since: Cell::new(None),
+            bytes_sent: Cell::new(0),
         }
     }
 
@@ -141,6 +143,11 @@ impl<T> Outbox<T> {
         self.sending_since.get()
     }
 
+    /// Bytes that the kernel has taken.
+    pub(crate) fn bytes_sent(&self) -> u64 {
+        self.bytes_sent.get()
+    }
+
     /// Sends what is queued, until [`Outbox::finish`] or [`Outbox::close`]; closes the outbox.
     ///
     /// # Errors
@@ -180,6 +187,7 @@ impl<T> Outbox<T> {
                 rest = later;
             }
             self.sending_since.set(None);
+            self.bytes_sent.set(self.bytes_sent.get().saturating_add(batch.bytes as u64));
             let mut state = self.state.borrow_mut();
             state.bytes_unsent = state.bytes_unsent.saturating_sub(batch.bytes);
             drop(state);

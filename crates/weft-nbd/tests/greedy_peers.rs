@@ -136,6 +136,25 @@ fn large_requests_get_the_memory_of_clients_that_stall() {
 }
 
 #[test]
+fn a_client_that_is_known_to_work_does_not_wait_for_those_that_stall() {
+    // 11.7 MiB that they share, of which 7.8 are for long requests; nobody is disconnected.
+    let config = ServerConfig { bytes_total: 16 * MIB, pool_patience: 3600 * SECOND, ..small() };
+    let served = Served::bounded(config, || RamVolume::new(4 * MIB));
+    let mut good = Raw::new(&served);
+    for _ in 0..8 {
+        works_with(&mut good, MIB);
+    }
+    let mut bad = deaf(&served, 6);
+    bad.extend(owing(&served, 6, 4096));
+    for _ in 0..10 {
+        works_with(&mut good, 2 << 20);
+    }
+    drop(bad);
+    let events = served.stop();
+    assert!(!faults(&events).iter().any(|why| why.contains("others waited")), "{events:?}");
+}
+
+#[test]
 fn who_makes_progress_keeps_its_memory_however_long_others_wait() {
     // The export is slow: memory is held for long, and no client is to blame.
     let config = ServerConfig { pool_patience: 20 * MILLISECOND, ..small() };

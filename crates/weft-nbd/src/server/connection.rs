@@ -11,7 +11,7 @@ use weft_rt::ring::Fd;
 use weft_rt::sync::{Permit, Semaphore};
 
 use super::Inner;
-use super::memory::{Allowance, Share};
+use super::memory::{Allowance, Pool, Share, TRUSTED_BYTES};
 use crate::Export;
 use crate::outbox::Outbox;
 use crate::proto::Violation;
@@ -39,6 +39,8 @@ pub(super) struct Connection {
     pub(super) fault: RefCell<Option<String>>,
     pub(super) requests: Semaphore,
     pub(super) memory: Allowance,
+    /// Bytes of payloads that have arrived.
+    pub(super) received: Cell<u64>,
 }
 
 /// How far a client has come.
@@ -78,6 +80,7 @@ impl Connection {
             fault: RefCell::default(),
             requests: Semaphore::new(server.config.requests_per_connection),
             memory: Allowance::new(&server.config),
+            received: Cell::new(0),
         }
     }
 
@@ -90,6 +93,21 @@ impl Connection {
     pub(super) fn waiting_since(&self) -> Option<Nanos> {
         let owed = self.owed_since.borrow().get();
         [owed, self.outbox.sending_since()].into_iter().flatten().min()
+    }
+
+    /// Whether it has moved so much data that it is known to work.
+    fn is_trusted(&self) -> bool {
+        self.received.get().saturating_add(self.outbox.bytes_sent()) >= TRUSTED_BYTES
+    }
+
+    /// Memory of `len` bytes if it is there, for a payload on its way (`ahead`) only if plenty is.
+    pub(super) fn try_take(&self, pool: &Pool, len: usize, ahead: bool) -> Option<Share> {
+        self.memory.try_take(pool, len, ahead, self.is_trusted())
+    }
+
+    /// Memory of `len` bytes, as soon as there is some.
+    pub(super) async fn take(&self, pool: &Pool, len: usize) -> Share {
+        self.memory.take(pool, len, self.is_trusted()).await
     }
 
     /// Whether it is being ended.

@@ -6,7 +6,9 @@
 //! * Each connection has a little memory **of its own**, which no other can take. Requests that fit
 //!   there never wait for other clients.
 //! * All others use the **pool**, first come, first served. A third of it is reserved for requests
-//!   of at most a MiB, so that they need not wait behind long ones.
+//!   of at most a MiB, so that they need not wait behind long ones. Of the rest, clients that have
+//!   moved little data so far may together take only a part: however many of them stall, those
+//!   that are known to work do not wait for them.
 //! * Both together stay below the connection's **bound**. A client that reaches it waits only for
 //!   its own requests.
 //!
@@ -30,12 +32,18 @@ use super::ServerConfig;
 /// Requests of at most this many bytes may take the reserved part of the pool.
 const MEDIUM_BYTES_MAX: usize = 1 << 20;
 
+/// A client that has moved this many bytes takes its data and sends what it announced. Buffers of
+/// the kernel swallow a few MiB for one that does not.
+pub(super) const TRUSTED_BYTES: u64 = 16 << 20;
+
 /// The memory that connections share.
 #[derive(Debug)]
 pub(super) struct Pool {
     rt: Rt,
     /// For all requests.
     large: Part,
+    /// What clients that are not trusted yet may take of that.
+    untrusted: Part,
     /// For those that are not long.
     medium: Part,
     /// The waiting requests: since when, and a number.
@@ -64,6 +72,7 @@ pub(super) struct Allowance {
 #[derive(Debug)]
 pub(super) struct Share {
     _bound: Permit,
+    _untrusted: Option<Permit>,
     _taken: Permit,
 }
 
@@ -89,9 +98,12 @@ impl ServerConfig {
 impl Pool {
     pub(super) fn new(rt: &Rt, config: &ServerConfig) -> Self {
         let size = config.pool_bytes();
+        let large = size - size / 3;
         Self {
             rt: rt.clone(),
-            large: Part::new(size - size / 3),
+            large: Part::new(large),
+            // The longest request of a trusted client fits beside it.
+            untrusted: Part::new((large - config.request_bytes_max()).max(large / 2)),
             medium: Part::new(size / 3),
             line: RefCell::default(),
             waited: Cell::new(0),
@@ -114,9 +126,24 @@ impl Pool {
         (len <= MEDIUM_BYTES_MAX.min(self.medium.size)).then_some(&self.medium)
     }
 
-    fn try_take(&self, len: usize, ahead: bool) -> Option<Permit> {
-        let kept = self.kept_for(len).and_then(|part| part.try_take(len, ahead));
-        kept.or_else(|| self.large.try_take(len, ahead))
+    fn try_take(&self, len: usize, ahead: bool, trusted: bool) -> Option<(Option<Permit>, Permit)> {
+        if let Some(kept) = self.kept_for(len).and_then(|part| part.try_take(len, ahead)) {
+            return Some((None, kept));
+        }
+        let untrusted = match trusted {
+            true => None,
+            false => Some(self.untrusted.bytes.try_acquire(len.min(self.untrusted.size))?),
+        };
+        Some((untrusted, self.large.try_take(len, ahead)?))
+    }
+
+    /// Waits for memory of which nothing is kept for the request.
+    async fn take_large(&self, len: usize, trusted: bool) -> (Option<Permit>, Permit) {
+        let untrusted = match trusted {
+            true => None,
+            false => Some(self.untrusted.bytes.acquire(len.min(self.untrusted.size)).await),
+        };
+        (untrusted, self.large.bytes.acquire(len).await)
     }
 }
 
@@ -176,38 +203,49 @@ impl Allowance {
     }
 
     /// Memory of `len` bytes if it is there, for a payload on its way (`ahead`) only if plenty is.
-    pub(super) fn try_take(&self, pool: &Pool, len: usize, ahead: bool) -> Option<Share> {
+    pub(super) fn try_take(
+        &self,
+        pool: &Pool,
+        len: usize,
+        ahead: bool,
+        trusted: bool,
+    ) -> Option<Share> {
         let bound = self.bound.try_acquire(len)?;
-        let taken = self.own.try_acquire(len).or_else(|| pool.try_take(len, ahead))?;
-        Some(Share { _bound: bound, _taken: taken })
+        let (untrusted, taken) = match self.own.try_acquire(len) {
+            Some(own) => (None, own),
+            None => pool.try_take(len, ahead, trusted)?,
+        };
+        Some(Share { _bound: bound, _untrusted: untrusted, _taken: taken })
     }
 
     /// Memory of `len` bytes, as soon as there is some.
-    pub(super) async fn take(&self, pool: &Pool, len: usize) -> Share {
+    pub(super) async fn take(&self, pool: &Pool, len: usize, trusted: bool) -> Share {
         let bound = self.bound.acquire(len).await;
         let place = Place::take(pool);
         let from_pool = async {
+            let large = Box::pin(pool.take_large(len, trusted));
             match pool.kept_for(len) {
-                Some(kept) => either(kept.bytes.acquire(len), pool.large.bytes.acquire(len)).await,
-                None => pool.large.bytes.acquire(len).await,
+                Some(kept) => either(kept.bytes.acquire(len), large).await,
+                None => large.await,
             }
         };
-        let taken = if len > self.own_size {
+        let (untrusted, taken) = if len > self.own_size {
             from_pool.await
         } else {
             either(self.own.acquire(len), Box::pin(from_pool)).await
         };
         drop(place);
-        Share { _bound: bound, _taken: taken }
+        Share { _bound: bound, _untrusted: untrusted, _taken: taken }
     }
 }
 
 /// The earlier of the two.
 async fn either(
     one: impl Future<Output = Permit> + Unpin,
-    other: impl Future<Output = Permit> + Unpin,
-) -> Permit {
+    other: impl Future<Output = (Option<Permit>, Permit)> + Unpin,
+) -> (Option<Permit>, Permit) {
     match select(one, other).await {
-        Either::Left((permit, _)) | Either::Right((permit, _)) => permit,
+        Either::Left((permit, _)) => (None, permit),
+        Either::Right((permits, _)) => permits,
     }
 }

@@ -114,30 +114,31 @@ async fn receive(
     command: Command,
 ) -> Result<(Option<Buf>, Option<Share>), Fault> {
     let len = request.len as usize;
-    let (pool, memory) = (&server.pool, &connection.memory);
+    let pool = &server.pool;
     let (buf, share) = match command {
         Command::Write { .. } => {
-            let share = match memory.try_take(pool, len, true) {
+            let share = match connection.try_take(pool, len, true) {
                 Some(share) => share,
                 None => {
                     if len > 0 && !inbox.await_payload().await? {
                         return Err(Fault::Vanished("in the data of a write"));
                     }
-                    memory.take(pool, len).await
+                    connection.take(pool, len).await
                 }
             };
             let Some(buf) = inbox.take_payload(Buf::new(len)).await? else {
                 return Err(Fault::Vanished("in the data of a write"));
             };
+            connection.received.set(connection.received.get().saturating_add(len as u64));
             // Only now: a client may send all of a write before it looks at replies.
             connection.outbox.drained_to(BYTES_UNSENT_MAX).await;
             return Ok((Some(buf), Some(share)));
         }
         Command::Read { .. } => {
             connection.outbox.drained_to(BYTES_UNSENT_MAX).await;
-            let share = match memory.try_take(pool, len, false) {
+            let share = match connection.try_take(pool, len, false) {
                 Some(share) => share,
-                None => memory.take(pool, len).await,
+                None => connection.take(pool, len).await,
             };
             (Some(Buf::new(len)), Some(share))
         }
@@ -158,9 +159,9 @@ async fn receive(
 /// more than the longest one. It holds hardly any memory, but others have to wait for it.
 async fn work_share(server: &Inner, connection: &Connection, len: u64) -> Share {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(server.config.payload_max() as usize);
-    match connection.memory.try_take(&server.pool, len, false) {
+    match connection.try_take(&server.pool, len, false) {
         Some(share) => share,
-        None => connection.memory.take(&server.pool, len).await,
+        None => connection.take(&server.pool, len).await,
     }
 }
 
