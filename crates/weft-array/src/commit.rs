@@ -61,7 +61,7 @@
 
 use std::rc::Rc;
 
-use futures_util::future::select;
+use futures_util::future::{join_all, select};
 use weft_code::UnitSet;
 use weft_disk::{Disk, DiskError};
 use weft_rt::{Nanos, SECOND};
@@ -77,6 +77,9 @@ use crate::superblock::{SlotState, SuperblockError, write_superblock};
 
 /// How long a command waits for earlier changes to take effect.
 const COMMAND_PATIENCE: Nanos = 5 * SECOND;
+
+/// How long a command waits for the other disks to answer before it takes one out.
+const PROBE_PATIENCE: Nanos = 2 * SECOND;
 
 /// How long a spare may take to get a superblock before another spare is preferred.
 const SPARE_PATIENCE: Nanos = SECOND;
@@ -305,6 +308,20 @@ impl Inner {
             }
             select(progress, std::pin::pin!(self.rt.sleep_until(deadline))).await;
         }
+    }
+
+    /// Finds out whether the other members answer, before one is taken out by command. Two that
+    /// leave at once may be a majority; one after the other they are not.
+    pub async fn probe_others(&self, slot: usize) {
+        let others = self.members.disks().into_iter().filter(|(other, _)| *other != slot);
+        let probes = others.map(|(other, disk)| async move {
+            if let Err(error) = disk.flush().await {
+                self.member_failed(other, &disk, &error).await;
+            }
+        });
+        // One that hangs is not waited for.
+        let patience = self.rt.sleep(PROBE_PATIENCE);
+        select(join_all(probes), std::pin::pin!(patience)).await;
     }
 
     /// Removes a failed disk in memory, unless that has happened already. If it is one failure too

@@ -162,6 +162,7 @@ impl Array {
     /// Waits until `disk` may be removed from `slot`.
     async fn await_failable(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.check_removable(slot, disk)?;
+        self.0.probe_others(slot).await;
         self.0.await_removable(slot, disk).await?;
         // Members may have failed meanwhile, also this one.
         self.0.check_writable()?;

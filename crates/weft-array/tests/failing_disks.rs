@@ -76,6 +76,25 @@ fn two_members_may_have_bad_sectors_in_one_stripe_if_not_in_one_column() {
 }
 
 #[test]
+fn a_disk_that_is_gone_unnoticed_does_not_leave_together_with_one_that_is_failed() {
+    run(|rt| async move {
+        let bench = Bench::new(&rt, "raid1", 3).await;
+        let bytes = fill(&bench, 2).await;
+        bench.disks[2].faults.gone.set(true);
+        bench.array.fail("0").await.expect("one copy is left");
+        assert!(read(&bench.array, 0, bytes.len()).await == bytes);
+        write(&bench.array, 0, &bytes).await;
+        assert_eq!(bench.array.status().slots[2].state, MemberState::Missing);
+        // Where the code cannot do without both, the command is refused.
+        let bench = Bench::new(&rt, "raid5", 3).await;
+        let bytes = fill(&bench, 2).await;
+        bench.disks[2].faults.gone.set(true);
+        assert!(matches!(bench.array.fail("0").await, Err(ArrayError::Refused(_))));
+        assert!(read(&bench.array, 0, bytes.len()).await == bytes);
+    });
+}
+
+#[test]
 fn a_member_that_goes_at_any_write_costs_nothing() {
     run(|rt| async move {
         for code in ["raid1", "raid5", "raid6", "lrc:4,2,1", "drc-g:4,2,1"] {
