@@ -142,21 +142,42 @@ impl Array {
         self.0.events.subscribe()
     }
 
-    /// Excludes a member, given by slot number or name, as if its disk had failed. The replacement
-    /// of a working member can also be given, by name; the member then stays. Returns when the
-    /// exclusion is durable.
+    /// Excludes the member of a slot, as if its disk had failed. Returns when the exclusion is
+    /// durable.
     ///
     /// # Errors
-    /// If there is no such member, the code cannot do without it, members that could take its place
+    /// If the slot has no member, the code cannot do without it, members that could take its place
     /// are not active on disk yet, or the array breaks meanwhile.
-    pub async fn fail(&self, member: &str) -> Result<usize, ArrayError> {
+    pub async fn fail(&self, slot: usize) -> Result<(), ArrayError> {
+        let mut disks = self.0.members.disks().into_iter();
+        let member = disks.find(|(of, _)| *of == slot).map(|(_, disk)| disk);
+        self.fail_disk(slot, member, "has no member").await
+    }
+
+    /// Excludes the replacement of a working member, as if its disk had failed; the member stays.
+    /// Returns when that is durable.
+    ///
+    /// # Errors
+    /// If the member has no replacement, or the array breaks meanwhile.
+    pub async fn fail_replacement(&self, slot: usize) -> Result<(), ArrayError> {
+        let members = &self.0.members;
+        let filling = members.rebuilding().iter().any(|(of, _)| *of == slot);
+        let replacement = filling.then(|| members.second_disk(slot)).flatten();
+        self.fail_disk(slot, replacement, "is not being replaced").await
+    }
+
+    async fn fail_disk(
+        &self,
+        slot: usize,
+        disk: Option<Rc<dyn Disk>>,
+        without: &str,
+    ) -> Result<(), ArrayError> {
         self.0.check_writable()?;
-        let (slot, disk) = self.find(member)?;
-        let missing = || ArrayError::Refused(format!("slot {slot} is missing already"));
-        let disk = disk.ok_or_else(missing)?;
+        let refused = || ArrayError::Refused(format!("slot {slot} {without}"));
+        let disk = disk.ok_or_else(refused)?;
         self.await_failable(slot, &disk).await?;
         self.0.exclude(slot, &disk, "failed by command").await;
-        self.0.check_whole().map(|()| slot)
+        self.0.check_whole()
     }
 
     /// Waits until `disk` may be removed from `slot`.
@@ -180,22 +201,6 @@ impl Array {
             )));
         }
         Ok(())
-    }
-
-    /// The slot of this number and its member, or the member or replacement of this name.
-    fn find(&self, member: &str) -> Result<(usize, Option<Rc<dyn Disk>>), ArrayError> {
-        let members = &self.0.members;
-        if let Some(slot) = member.parse().ok().filter(|slot| *slot < members.len()) {
-            return Ok((slot, members.disk(slot)));
-        }
-        let copied = (0..members.len()).filter(|slot| members.copying(*slot).is_some());
-        let replacements = copied.filter_map(|slot| Some((slot, members.second_disk(slot)?)));
-        let mut disks = members.disks().into_iter().chain(replacements);
-        let named = disks.find(|(_, disk)| disk.info().name == member);
-        named.map(|(slot, disk)| (slot, Some(disk))).ok_or_else(|| {
-            let last = members.len() - 1;
-            ArrayError::Refused(format!("no member '{member}': give a slot (0 to {last}) or a member's path as status shows it"))
-        })
     }
 
     /// Adds a disk as a spare. If a member is missing, its rebuild begins at once.
@@ -243,9 +248,11 @@ impl Array {
     /// # Errors
     /// As [`Array::add_spare`]; or if the member is already being replaced, or is the only active
     /// one.
-    pub async fn replace(&self, member: &str, disk: Rc<dyn Disk>) -> Result<usize, ArrayError> {
+    pub async fn replace(&self, slot: usize, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
-        let (slot, _) = self.find(member)?;
+        if slot >= self.0.members.len() {
+            return Err(ArrayError::Refused(format!("there is no slot {slot}")));
+        }
         // Another member may be about to become active.
         let members = &self.0.members;
         let known = || members.changes.is_settled() || !members.is_only_active(slot);
@@ -255,7 +262,7 @@ impl Array {
         if self.0.members.state(slot) == SlotState::Active {
             let array = self.0.clone();
             let begun = async move { array.begin_replacement(slot, spare).await };
-            return self.0.rt.spawn(begun).await.map(|()| slot);
+            return self.0.rt.spawn(begun).await;
         }
         let old = self.0.members.disk(slot);
         if let Some(old) = &old {
@@ -268,7 +275,7 @@ impl Array {
         }
         added.await?;
         self.0.jobs.wake();
-        Ok(slot)
+        Ok(())
     }
 
     /// Scrubs the whole array; returns when the scrub has ended. If the array is stopped or crashes

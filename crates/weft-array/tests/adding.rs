@@ -47,7 +47,7 @@ fn record(replaces: bool) -> Vec<Moment> {
         let cells = move || watched.iter().map(|disk| disk.cells.borrow().clone()).collect();
         power.watch(move || noted.borrow_mut().push(cells()));
         match replaces {
-            true => drop(array.replace("1", all[SLOTS].clone()).await.expect("begun")),
+            true => array.replace(1, all[SLOTS].clone()).await.expect("begun"),
             false => array.add_spare(all[SLOTS].clone()).await.expect("added"),
         }
         power.watch(|| {});

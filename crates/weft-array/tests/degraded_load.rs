@@ -48,7 +48,7 @@ impl Limited {
 
     fn lose(&self, slot: usize) {
         let array = self.array.clone();
-        self.rt.block_on(async move { array.fail(&slot.to_string()).await.expect("failed") });
+        self.rt.block_on(async move { array.fail(slot).await.expect("failed") });
     }
 
     fn limit(&self) {

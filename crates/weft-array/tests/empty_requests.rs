@@ -56,7 +56,7 @@ fn empty_requests_do_nothing_up_to_the_very_end() {
                     assert!(array.allocation(offset, 0).is_err());
                 }
                 if code != "raid0" {
-                    array.fail("0").await.expect("one may fail");
+                    array.fail(0).await.expect("one may fail");
                     for offset in offsets {
                         read_nothing(&array, offset).await;
                         change_nothing(&array, offset).await;

@@ -129,8 +129,7 @@ impl Story {
     }
 
     fn begin_fail(&mut self, member: usize) {
-        let name = self.bench.array.status().slots[member].disk.clone();
-        self.begin("the fail", async move |array| array.fail(&name).await.map(drop));
+        self.begin("the fail", async move |array| array.fail(member).await);
     }
 
     async fn pause(&self) {
@@ -360,7 +359,7 @@ fn a_change_after_which_the_old_majority_must_be_asked_ends_with_the_superblock_
         let mut story = Story::new(&rt, "raid1", 3).await;
         let new = disk(&rt, 8, 512);
         story.others.push(new.clone());
-        story.bench.array.replace("2", new).await.expect("begun");
+        story.bench.array.replace(2, new).await.expect("begun");
         story.hold(0);
         story.pause().await;
         story.begin_fail(0);
@@ -481,7 +480,7 @@ fn a_spare_that_fails_to_take_a_superblock_is_none_any_more() {
         let own = read_superblock(&*story.bench.disks[0]).await.expect("whole").expect("there");
         assert_eq!(own.spares.len(), 1, "and the members know");
         // The array can do without it.
-        story.bench.array.fail("0").await.expect("can lose one");
+        story.bench.array.fail(0).await.expect("can lose one");
         story.bench.until(ArrayState::Healthy).await;
         story.bench.array.stop().await.expect("stopped");
     });
@@ -493,8 +492,7 @@ async fn replacing(rt: &Rt, code: &'static str, slots: usize) -> (Story, Rc<Test
     let new = disk(rt, 8, 512);
     story.others.push(new.clone());
     story.bench.array.set_paused(true);
-    let name = VICTIM.to_string();
-    story.bench.array.replace(&name, new.clone()).await.expect("begun");
+    story.bench.array.replace(VICTIM, new.clone()).await.expect("begun");
     (story, new)
 }
 
@@ -527,7 +525,7 @@ fn writes_wait_until_it_is_durable_that_a_replacement_is_out() {
             assert_eq!(story.bench.array.status().state, ArrayState::Replacing, "{code}");
             story.hold(0);
             new.faults.gone.set(true);
-            story.begin("the fail", async |array| array.fail("test8").await.map(drop));
+            story.begin("the fail", async |array| array.fail_replacement(VICTIM).await);
             story.pause().await;
             story.begin_writes_to(VICTIM, 0, 4);
             story.begin_flush();
@@ -589,7 +587,7 @@ fn an_exclusion_completes_after_its_requester_is_gone() {
         let mut story = Story::new(&rt, "raid6", 5).await;
         story.hold(0);
         let array = story.bench.array.clone();
-        let mut asked = Box::pin(async move { array.fail("1").await });
+        let mut asked = Box::pin(async move { array.fail(1).await });
         let pause = std::pin::pin!(rt.sleep(MILLISECOND));
         let _ = futures_util::future::select(&mut asked, pause).await;
         drop(asked);

@@ -181,8 +181,8 @@ fn sixty_members_with_the_largest_units_stay_within_the_bound() {
             load("healthy").await;
             let scrub = async { drop(array.scrub(ScrubMode::Check).await.expect("scrubbed")) };
             within(&name("scrub"), 60, 0, scrub).await;
-            array.fail("3").await.expect("failed");
-            array.fail("20").await.expect("failed");
+            array.fail(3).await.expect("failed");
+            array.fail(20).await.expect("failed");
             load("degraded").await;
             let rebuild = async {
                 for spare in &hollow[60..] {
@@ -262,8 +262,8 @@ fn operations_that_are_cut_into_parts_keep_every_byte() {
             };
             update(&array, &mut model, 2).await;
             assert!(read(&array, 0, size).await == model, "healthy");
-            array.fail("0").await.expect("failed");
-            array.fail("3").await.expect("failed");
+            array.fail(0).await.expect("failed");
+            array.fail(3).await.expect("failed");
             assert!(read(&array, 0, size).await == model, "degraded");
             update(&array, &mut model, 3).await;
             assert!(read(&array, 0, size).await == model, "written while degraded");
@@ -272,8 +272,8 @@ fn operations_that_are_cut_into_parts_keep_every_byte() {
             rebuilt(&rt, &array).await;
             let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
             assert_eq!((report.mismatches, report.unreadable), (0, 0));
-            array.fail("1").await.expect("failed");
-            array.fail("4").await.expect("failed");
+            array.fail(1).await.expect("failed");
+            array.fail(4).await.expect("failed");
             assert!(read(&array, 0, size).await == model, "from the rebuilt members");
         });
     }

@@ -25,7 +25,7 @@ async fn being_rebuilt(rt: &Rt, lacks_some: bool) -> Bench {
         write(array, number * stripe, &contents(&bench, number, 1)).await;
     }
     array.set_throttle(0, Some(1));
-    array.fail("0").await.expect("can lose one");
+    array.fail(0).await.expect("can lose one");
     bench.until(ArrayState::Rebuilding).await;
     rt.sleep(10 * MILLISECOND).await;
     array.set_paused(true);

@@ -176,7 +176,7 @@ fn record(setup: &Setup) -> (Superblock, Vec<Moment>) {
         let superblock = create(&members, &options).await.expect("created");
         let array = assemble(&rt, &members).await;
         for slot in failed {
-            array.fail(&slot.to_string()).await.expect("failed");
+            array.fail(*slot).await.expect("failed");
         }
         let model = Rc::new(RefCell::new(Model::new(array.size_bytes() / SECTOR)));
         let client = Client { array, model: model.clone(), version: Rc::new(RefCell::new(1)) };

@@ -324,7 +324,7 @@ async fn degraded(rt: &Rt, setup: Setup, disks: &[Rc<TestDisk>]) -> Array {
         array.set_rebuild_experiment(Some(Rc::new(InParts { heads: 256 })));
     }
     for slot in setup.lost {
-        array.fail(&slot.to_string()).await.expect("can lose it");
+        array.fail(*slot).await.expect("can lose it");
     }
     array.set_throttle(0, Some(UNIT * 10_000));
     array
@@ -390,7 +390,7 @@ async fn is_whole(array: &Array, setup: Setup, bytes: &[u8], turn: u64, what: &s
     let others: Vec<usize> = (0..setup.slots).filter(|n| !setup.lost.contains(n)).collect();
     for n in 0..setup.lost.len() + 1 {
         let slot = others[(turn as usize + n) % others.len()];
-        array.fail(&slot.to_string()).await.expect("can lose it");
+        array.fail(slot).await.expect("can lose it");
     }
     assert!(read(array, 0, bytes.len()).await == bytes, "{what}: without others");
     array.stop().await.expect("stopped");

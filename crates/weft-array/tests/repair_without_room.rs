@@ -135,12 +135,12 @@ async fn resynced_at_last(rt: Rt, code: &'static str, slots: usize, unit: usize,
             story.open.set(true);
         }
         Then::Loss => {
-            let other = ((story.slot + 1) % slots).to_string();
+            let other = (story.slot + 1) % slots;
             match status.redundancy_remaining {
                 // The member without space does not count until the resync has ended.
-                Some(0) => drop(array.fail(&other).await.expect_err("it would lose data")),
+                Some(0) => drop(array.fail(other).await.expect_err("it would lose data")),
                 _ => {
-                    array.fail(&other).await.expect("can lose one");
+                    array.fail(other).await.expect("can lose one");
                     story.check(&array, &what).await;
                 }
             }
@@ -188,8 +188,8 @@ fn writes_next_to_the_sector_do_not_wait_for_its_repair() {
         assert_eq!(array.status().regions.resync, 0);
         story.check(&array, "written").await;
         assert_eq!(array.scrub(ScrubMode::Check).await.expect("scrubbed").mismatches, 0);
-        array.fail("1").await.expect("can lose one");
-        array.fail("2").await.expect("can lose another");
+        array.fail(1).await.expect("can lose one");
+        array.fail(2).await.expect("can lose another");
         story.check(&array, "degraded").await;
         array.stop().await.expect("stopped");
     });
@@ -215,7 +215,7 @@ fn an_array_with_a_log_starts_once_its_records_have_space() {
                 story.open.set(true);
                 rt.sleep(25 * SECOND).await;
                 assert_eq!(array.status().regions.resync, 0, "{what}");
-                array.fail(&((story.slot + 1) % slots).to_string()).await.expect("can lose one");
+                array.fail((story.slot + 1) % slots).await.expect("can lose one");
                 story.check(&array, &what).await;
                 array.stop().await.expect("stopped");
             }

@@ -32,7 +32,7 @@ fn every_unaligned_edge_changes_its_own_bytes_only() {
                 let mut bytes = pattern(0, size as usize, 1);
                 write(&bench.array, 0, &bytes).await;
                 if degraded {
-                    bench.array.fail("2").await.expect("can lose one");
+                    bench.array.fail(2).await.expect("can lose one");
                 }
                 // Around the edges of a sector, a unit and a stripe.
                 let points = [u64::from(sector), 8192, bench.stripe_bytes()];
@@ -123,7 +123,7 @@ fn disks_of_different_sizes_and_sectors_make_one_array() {
         let bytes = pattern(0, bench.array.size_bytes() as usize, 1);
         write(&bench.array, 0, &bytes).await;
         write(&bench.array, 700, &[9; 100]).await;
-        bench.array.fail("1").await.expect("can lose one");
+        bench.array.fail(1).await.expect("can lose one");
         let now = read(&bench.array, 0, bytes.len()).await;
         assert!(now[..700] == bytes[..700] && now[800..] == bytes[800..]);
         assert_eq!(now[700..800], [9; 100]);

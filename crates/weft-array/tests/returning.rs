@@ -48,7 +48,7 @@ async fn is_whole(array: &Array, expected: &[u8], what: &str) {
     assert!(read(array, 0, expected.len()).await == expected, "{what}");
     let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
     assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
-    array.fail("0").await.expect("can lose it");
+    array.fail(0).await.expect("can lose it");
     assert!(read(array, 0, expected.len()).await == expected, "{what}: without another");
 }
 
@@ -85,7 +85,7 @@ fn only_missed_regions_are_rebuilt() {
                 // Nothing is dirty any more.
                 rt.sleep(10_000 * MILLISECOND).await;
                 match leaves {
-                    Leaves::ByCommand => drop(array.fail("1").await.expect("failed")),
+                    Leaves::ByCommand => array.fail(1).await.expect("failed"),
                     Leaves::DiskGone => disks[LEAVES].faults.gone.set(true),
                     Leaves::AbsentAtAssembly => {
                         array.stop().await.expect("stopped");
@@ -135,7 +135,7 @@ fn unflushed_regions_are_rebuilt() {
             array.flush().await.expect("flushed");
             let expected = pattern(0, len, 2);
             write(&array, 0, &expected).await;
-            array.fail("1").await.expect("failed");
+            array.fail(1).await.expect("failed");
             let left = disks[LEAVES].cells.borrow().after_cut(Leave::Nothing);
             *disks[LEAVES].cells.borrow_mut() = left;
             let slot = array.take_back(all[LEAVES].clone()).await.expect("taken back");
@@ -160,7 +160,7 @@ fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
             write(&array, 0, &expected).await;
             array.flush().await.expect("flushed");
             rt.sleep(10_000 * MILLISECOND).await;
-            array.fail("1").await.expect("failed");
+            array.fail(1).await.expect("failed");
             let events = array.subscribe();
             let waking = async {
                 for _ in 0..2000 {
@@ -203,7 +203,7 @@ fn a_member_that_is_not_as_it_left_is_no_returning_one() {
             write(&array, 0, &pattern(0, 4096, 1)).await;
             array.stop().await.expect("stopped");
             let array = assembled(&rt, &all, 2, "raid1").await;
-            array.fail("1").await.expect("failed");
+            array.fail(1).await.expect("failed");
             write(&array, 0, &pattern(0, 4096, 2)).await;
             if used_elsewhere {
                 let cells = disks[LEAVES].cells.borrow().clone();
@@ -271,7 +271,7 @@ fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
             // It holds everything.
             rt.sleep(10_000 * MILLISECOND).await;
         }
-        array.fail("1").await.expect("failed");
+        array.fail(1).await.expect("failed");
         if comes == Comes::Back {
             next(2).await;
             // Some regions are clean, others are not.

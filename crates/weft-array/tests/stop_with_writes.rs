@@ -63,7 +63,7 @@ fn stop_while_writing(code: &'static str, slots: usize, when: When) -> Run {
         array.flush().await.expect("flushed");
         let layout = for_code(superblock.code, superblock.algorithm, slots, superblock.rows);
         let slot = layout.expect("laid").place(0, 0).slot;
-        array.fail(&slot.to_string()).await.expect("can lose it");
+        array.fail(slot).await.expect("can lose it");
         array.add_spare(disks[slots].clone()).await.expect("added");
         let (step, stopping) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         let moments: Rc<RefCell<Vec<Vec<Cells>>>> = Rc::default();

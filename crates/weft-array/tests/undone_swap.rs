@@ -32,7 +32,7 @@ fn record(failing: &'static [usize]) -> (Vec<Vec<Cells>>, usize) {
         write(&array, 0, &pattern(0, len.get(), 1)).await;
         array.flush().await.expect("flushed");
         array.set_throttle(0, Some(UNIT * 1000));
-        array.replace("0", disks[SLOTS].clone()).await.expect("begun");
+        array.replace(0, disks[SLOTS].clone()).await.expect("begun");
         let events = array.subscribe();
         for failing in failing {
             *disks[*failing].faults.unwritable.borrow_mut() = 0..superblock.area.map_offset;

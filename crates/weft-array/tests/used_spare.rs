@@ -52,7 +52,7 @@ fn record() -> Vec<Moment> {
         let superblocks = 0..superblock.area.map_offset;
         disks.iter().for_each(|disk| disk.faults.hold(superblocks.clone(), 0));
         let failing = array.clone();
-        let failed = rt.spawn(async move { failing.fail("4").await });
+        let failed = rt.spawn(async move { failing.fail(4).await });
         let begun: Rc<RefCell<BTreeSet<u64>>> = Rc::default();
         let writes = written(&array).map(|at| {
             begun.borrow_mut().insert(at);

@@ -198,7 +198,7 @@ fn rebuild(table: &Table, setup: &Setup, array: &Array, files: &[File], bytes: u
         let (rt, array, disk) = (setup.rt.clone(), array.clone(), setup.open(&path));
         let elapsed = setup.rt.block_on(async move {
             // A working member would only be copied.
-            array.fail(&(round % SLOTS).to_string()).await.expect("failed");
+            array.fail(round % SLOTS).await.expect("failed");
             let start = Instant::now();
             array.add_spare(disk).await.expect("added");
             rebuilt(&rt, &array).await;

@@ -131,7 +131,7 @@ fn child(case: &Case) {
         let array = make(&rt2, &code, policy, disks).await;
         fill(&array).await;
         if degraded {
-            array.fail("0").await.expect("failed");
+            array.fail(0).await.expect("failed");
         }
         array
     });

@@ -94,7 +94,7 @@ impl Limited {
 
     fn fail(&self, slot: usize) {
         let array = self.array.clone();
-        self.rt.block_on(async move { array.fail(&slot.to_string()).await.expect("failed") });
+        self.rt.block_on(async move { array.fail(slot).await.expect("failed") });
     }
 }
 

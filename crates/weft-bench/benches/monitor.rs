@@ -76,7 +76,7 @@ fn turn(kind: &Kind) -> f64 {
             array.set_rebuild_policy(policy).await.expect("a sound policy");
             // A stripe at most is rebuilt before it rests.
             array.set_throttle(0, Some(1));
-            array.fail("0").await.expect("failed");
+            array.fail(0).await.expect("failed");
             array.add_spare(ram_disk("new", MEMBER_MIB)).await.expect("a replacement");
             while array.status().slots[0].state != MemberState::Rebuilding {
                 rt2.sleep(weft_rt::MILLISECOND).await;

@@ -90,7 +90,7 @@ impl ModelledArray {
     /// If there is no such slot, or data would be lost.
     pub async fn fail(&self, slots: &[usize]) -> Result<(), ArrayError> {
         for slot in slots {
-            self.array.fail(&slot.to_string()).await?;
+            self.array.fail(*slot).await?;
         }
         Ok(())
     }

@@ -322,7 +322,7 @@ impl FaultInjector {
         let too_early = || must_have_stopped_without(&self.disks.borrow(), platter);
         // The condition may end at the very moment when the engine gives up.
         let was_too_early = too_early();
-        let result = engine.0.fail(&slot.to_string()).await;
+        let result = engine.0.fail(slot).await;
         platter.faults(|f| f.fail_requested = false);
         let Err(error) = result else { return };
         // Whether the array has to stop must be asked while the other disks' faults last.
@@ -351,7 +351,7 @@ impl FaultInjector {
         let Some(spare) = self.claim_disk(engine) else { return };
         self.world.note(format!("a command replaces slot {slot} by disk {}", spare.number()));
         let disk = self.factory.open(&self.world, &spare);
-        let taken = engine.0.replace(&slot.to_string(), disk).await;
+        let taken = engine.0.replace(slot, disk).await;
         self.command_done(&spare, taken.map(drop));
     }
 

@@ -182,7 +182,7 @@ pub fn exercise(pick: Pick<'_>) -> Fate {
                 let data = Frozen::copy_from(&vec![n; 12 << 10]);
                 array.write(u64::from(n) * 300 * 1024, data, n % 2 == 0).await.expect("written");
             }
-            if lost && array.fail("0").await.is_ok() {
+            if lost && array.fail(0).await.is_ok() {
                 rt.sleep(20 * MILLISECOND).await;
             }
             if clean {
@@ -272,7 +272,7 @@ async fn use_it(rt: &Rt, array: &Array, mut fresh: Vec<Rc<dyn Disk>>, words: &[u
                 let extents = extents.expect("inside the array");
                 assert!(extents.iter().all(|extent| extent.len > 0));
             }
-            12 => drop(array.fail(&(word / 16 % 8).to_string()).await),
+            12 => drop(array.fail(word / 16 % 8).await),
             13 => {
                 let mode = if word / 16 % 2 == 0 { ScrubMode::Check } else { ScrubMode::Repair };
                 drop(array.scrub(mode).await);

@@ -141,7 +141,7 @@ impl Bench {
     /// Fails slots, and lets the array settle.
     pub(crate) async fn fail(&self, slots: impl IntoIterator<Item = usize>) -> Result<(), String> {
         for slot in slots {
-            self.array.fail(&slot.to_string()).await.map_err(text)?;
+            self.array.fail(slot).await.map_err(text)?;
         }
         self.rt.sleep(10 * MILLISECOND).await;
         Ok(())

@@ -95,7 +95,7 @@ impl Written {
         array.set_throttle(recovery.min_bytes_s, recovery.max_bytes_s);
         recovery.way.apply(array).await.map_err(text)?;
         self.disks.iter().for_each(|disk| disk.reset_stats());
-        array.fail("0").await.map_err(text)?;
+        array.fail(0).await.map_err(text)?;
         let spare = self.disks.last().ok_or("no spare")?;
         array.add_spare(spare.clone()).await.map_err(text)?;
         let course = Rc::new(Course::new(array, recovery, self.rt.now()));

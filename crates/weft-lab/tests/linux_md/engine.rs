@@ -122,7 +122,7 @@ pub fn rebuild(case: &Case) -> Rebuilt {
             array.write(at, data, false).await.expect("written");
         }
         array.flush().await.expect("flushed");
-        array.fail("0").await.expect("failed");
+        array.fail(0).await.expect("failed");
         // Both paces of MD are the same without users.
         let pace = Manner::Depth;
         let way = if mirror { Way::linux_md_mirror(pace) } else { Way::linux_md(pace) };

@@ -143,7 +143,7 @@ impl Daemon {
         let served = self.find(array)?;
         if let Some((slot, disk)) = find_replacement(&served, member) {
             if !dry_run {
-                served.array.fail(&disk).await.map_err(refused)?;
+                served.array.fail_replacement(slot).await.map_err(refused)?;
             }
             let status = served.array.status();
             return Ok(json!({
@@ -168,7 +168,7 @@ impl Daemon {
         }
         let left = served.array.redundancy_without(slot.slot);
         if !dry_run {
-            served.array.fail(&slot.slot.to_string()).await.map_err(refused)?;
+            served.array.fail(slot.slot).await.map_err(refused)?;
         }
         Ok(json!({
             "slot": slot.slot,
@@ -255,7 +255,7 @@ impl Daemon {
         }
         let disk = self.open_new(new).await?;
         if !new.dry_run {
-            served.array.replace(&slot.slot.to_string(), disk).await.map_err(refused)?;
+            served.array.replace(slot.slot, disk).await.map_err(refused)?;
         }
         Ok(json!({ "slot": slot.slot, "disk": new.place, "done": !new.dry_run }))
     }
@@ -341,8 +341,8 @@ impl Daemon {
         let served = self.find(array)?;
         let status = served.array.status();
         let name = &status.name;
-        let is_meant = |disk: &String| disk == member || Path::new(disk).ends_with(member);
-        let spares: Vec<&String> = status.spares.iter().filter(|spare| is_meant(spare)).collect();
+        let meant = status.spares.iter().filter(|spare| is_called(spare, member));
+        let spares: Vec<&String> = meant.collect();
         if let [spare] = spares.as_slice() {
             if !dry_run {
                 served.array.remove_spare(spare).await.map_err(refused)?;
@@ -375,8 +375,13 @@ fn find_replacement(served: &Served, name: &str) -> Option<(usize, String)> {
     let mut slots = served.array.status().slots.into_iter();
     slots.find_map(|slot| {
         let disk = slot.replacement?;
-        (disk == name || Path::new(&disk).ends_with(name)).then_some((slot.slot, disk))
+        is_called(&disk, name).then_some((slot.slot, disk))
     })
+}
+
+/// Whether a disk goes by this name: its own, or the end of its path.
+fn is_called(disk: &str, name: &str) -> bool {
+    disk == name || Path::new(disk).ends_with(name)
 }
 
 /// The slot that the user means: by number, by a disk's whole name, or by the end of its path.
@@ -386,8 +391,8 @@ fn find_member(served: &Served, member: &str) -> Result<SlotStatus, Failure> {
     }
     let status = served.array.status();
     let slots = status.slots;
-    let is_meant = |disk: &&String| *disk == member || Path::new(disk).ends_with(member);
-    let named = |slot: &&SlotStatus| slot.disk == member || Path::new(&slot.disk).ends_with(member);
+    let is_meant = |disk: &&String| is_called(disk, member);
+    let named = |slot: &&SlotStatus| is_called(&slot.disk, member);
     let by_number = || slots.iter().find(|slot| slot.slot.to_string() == member);
     let matching: Vec<&SlotStatus> = slots.iter().filter(named).collect();
     match (matching.as_slice(), by_number()) {
