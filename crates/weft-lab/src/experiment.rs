@@ -24,6 +24,8 @@ const FILES: &[(&str, &str)] = &[
     ("pro-table3", include_str!("../experiments/pro-table3.toml")),
     ("pro-fig2", include_str!("../experiments/pro-fig2.toml")),
     ("pro-fig3", include_str!("../experiments/pro-fig3.toml")),
+    ("pro-disks", include_str!("../experiments/pro-disks.toml")),
+    ("pro-depth", include_str!("../experiments/pro-depth.toml")),
     ("pro-sweeps", include_str!("../experiments/pro-sweeps.toml")),
 ];
 

@@ -15,7 +15,7 @@ use weft_array::{
 };
 use weft_code::CodeSpec;
 use weft_disk::{Disk, Volume};
-use weft_model::{Model, ModelDisk, ModelOptions};
+use weft_model::{Model, ModelDisk, ModelOptions, Scheduler};
 use weft_rt::{Buf, MILLISECOND, Nanos, Rt};
 use weft_trace::replay::DiskTimes;
 
@@ -48,8 +48,12 @@ pub struct ArraySetup {
     pub disk_bytes: Option<u64>,
     /// Bytes of a unit.
     pub unit_bytes: u32,
+    /// Bytes of a region; `None`: as many as the product gives an array of this size.
+    pub region_bytes: Option<u64>,
     /// Seed of the rotational position.
     pub seed: u64,
+    /// Changes to the scheduler of hard disks.
+    pub scheduler: Scheduler,
 }
 
 /// See the [module](self).
@@ -68,7 +72,7 @@ impl ModelledArray {
     /// If no such array can be created.
     pub async fn open(rt: &Rt, setup: ArraySetup) -> Result<Self, ModelledError> {
         let disks: Vec<_> = (0..setup.disks).map(|number| disk(rt, &setup, number)).collect();
-        let array = array_on(rt, &setup, &disks, None).await?;
+        let array = array_on(rt, &setup, &disks).await?;
         mark_written(&array).await?;
         rt.sleep(REST).await;
         Ok(Self { rt: rt.clone(), setup, array, disks: RefCell::new(disks) })
@@ -122,7 +126,6 @@ pub(crate) async fn array_on(
     rt: &Rt,
     setup: &ArraySetup,
     disks: &[Rc<ModelDisk>],
-    region_bytes: Option<u64>,
 ) -> Result<Array, ModelledError> {
     let members = || disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect::<Vec<_>>();
     let options = CreateOptions {
@@ -131,7 +134,7 @@ pub(crate) async fn array_on(
         algorithm: None,
         unit_bytes: setup.unit_bytes,
         consistency: Consistency::None,
-        region_bytes,
+        region_bytes: setup.region_bytes,
         log_bytes: None,
         spares: 0,
         force: false,
@@ -176,6 +179,7 @@ pub(crate) fn disk(rt: &Rt, setup: &ArraySetup, number: usize) -> Rc<ModelDisk> 
         name: Some(format!("d{number}")),
         size_bytes: setup.disk_bytes,
         seed: setup.seed.wrapping_add(number as u64),
+        scheduler: setup.scheduler,
         ..ModelOptions::default()
     };
     ModelDisk::open(rt, setup.model, options)

@@ -18,7 +18,7 @@ use weft_rt::{Buf, Frozen, Rt};
 
 use crate::command::{Command, Verb};
 use crate::pages::Pages;
-use crate::product::Model;
+use crate::product::{Model, Scheduler};
 use crate::station::Station;
 use crate::stats::DiskStats;
 
@@ -60,11 +60,20 @@ pub struct ModelOptions {
     pub seed: u64,
     /// Switches a hard disk's write cache on or off; `None`: the product's default.
     pub write_cache: Option<bool>,
+    /// Changes a hard disk's scheduler.
+    pub scheduler: Scheduler,
 }
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        Self { name: None, size_bytes: None, contents: Contents::Kept, seed: 0, write_cache: None }
+        Self {
+            name: None,
+            size_bytes: None,
+            contents: Contents::Kept,
+            seed: 0,
+            write_cache: None,
+            scheduler: Scheduler::default(),
+        }
     }
 }
 
@@ -87,6 +96,7 @@ impl ModelDisk {
             Contents::Kept | Contents::KeptBelow(_) => limit,
         };
         let model = options.write_cache.map_or(*model, |on| model.with_write_cache(on));
+        let model = model.with_scheduler(options.scheduler);
         let info = DiskInfo {
             name: options.name.unwrap_or_else(|| model.name.to_owned()),
             size_bytes: size_bytes - size_bytes % sector,

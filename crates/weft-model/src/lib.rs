@@ -39,7 +39,7 @@ pub use disk::{Contents, ModelDisk, ModelOptions};
 pub use hdd::{Hdd, HddSpec};
 pub use pages::{PAGE, Pages};
 pub use plug::PluggedDisk;
-pub use product::{Kind, Measure, Model, Sheet};
+pub use product::{Kind, Measure, Model, Scheduler, Sheet};
 pub use ssd::{Ssd, SsdSpec};
 pub use station::{Service, Station};
 pub use stats::DiskStats;

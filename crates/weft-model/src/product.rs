@@ -77,6 +77,15 @@ impl Sheet {
     }
 }
 
+/// Settings of a hard disk's scheduler; `None`: the product's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scheduler {
+    /// Commands that the disk accepts at a time.
+    pub queue_depth: Option<u32>,
+    /// A command that has waited this long goes first, in milliseconds.
+    pub age_limit_ms: Option<u32>,
+}
+
 /// A product.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Model {
@@ -114,6 +123,20 @@ impl Model {
     pub fn with_write_cache(&self, on: bool) -> Self {
         let kind = match self.kind {
             Kind::Hdd(spec) => Kind::Hdd(HddSpec { write_cache: on, ..spec }),
+            ssd @ Kind::Ssd(_) => ssd,
+        };
+        Self { kind, ..*self }
+    }
+
+    /// The same with another scheduler. An SSD has none of these settings.
+    #[must_use]
+    pub fn with_scheduler(&self, scheduler: Scheduler) -> Self {
+        let kind = match self.kind {
+            Kind::Hdd(spec) => Kind::Hdd(HddSpec {
+                queue_depth: scheduler.queue_depth.unwrap_or(spec.queue_depth),
+                age_limit_ms: scheduler.age_limit_ms.map_or(spec.age_limit_ms, f64::from),
+                ..spec
+            }),
             ssd @ Kind::Ssd(_) => ssd,
         };
         Self { kind, ..*self }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use weft_array::Array;
 use weft_code::CodeSpec;
-use weft_model::{DiskStats, Model, ModelDisk};
+use weft_model::{DiskStats, Model, ModelDisk, Scheduler};
 use weft_rt::sync::Semaphore;
 use weft_rt::{MILLISECOND, Rt, Schedule, virtual_rt};
 
@@ -26,7 +26,7 @@ const FILLS: usize = 16;
 /// After the fill the disks rest this long, until their buffers have drained.
 const REST: u64 = 2000 * MILLISECOND;
 
-/// Granularity in which reads find rebuilt data.
+/// Regions of a bench whose disks have a few MiB.
 const REGION: u64 = 1 << 20;
 
 /// The parameters that all benches of an experiment share.
@@ -48,7 +48,9 @@ impl Bed {
             model: self.model,
             disk_bytes: Some(self.disk_bytes),
             unit_bytes: self.unit_bytes,
+            region_bytes: Some(REGION),
             seed: self.seed,
+            scheduler: Scheduler::default(),
         }
     }
 }
@@ -86,7 +88,7 @@ fn text(error: impl ToString) -> String {
 impl Bench {
     async fn build(rt: &Rt, setup: ArraySetup) -> Result<Self, String> {
         let disks: Vec<_> = (0..setup.disks).map(|slot| disk(rt, &setup, slot)).collect();
-        let array = array_on(rt, &setup, &disks, Some(REGION)).await.map_err(text)?;
+        let array = array_on(rt, &setup, &disks).await.map_err(text)?;
         let contents = Rc::new(Contents::new(array.size_bytes(), setup.seed));
         let bench = Self { rt: rt.clone(), array, disks, contents, setup };
         bench.fill().await?;

@@ -1,5 +1,10 @@
-//! A recovery under the load of a trace, from the failure of a member until its replacement is
+//! Recoveries under the load of a trace, from the failure of a member until its replacement is
 //! complete.
+//!
+//! Recoveries that are to be compared run at the same time, each on disks of its own, and the load
+//! of each goes on until the slowest has ended. So each has two results for users: over its own
+//! time, in which a slow one has many requests that no longer meet lost data, and over equal time,
+//! which counts what a fast one gains by being complete.
 //!
 //! The array is as large as the paper's, which does not fit in memory: it begins as zeros, which
 //! the disks do not store, with every region marked as written, so that no read and no rebuild is
@@ -12,21 +17,24 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::rc::Rc;
 
+use futures_util::future::try_join_all;
 use weft_array::{Array, RebuildCounts};
 use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
-use weft_trace::Record;
 use weft_trace::replay::{
     AddressMap, Fit, Latency, Live, Options, Outcome, Pace, Point, Speed, Verify, Volumes, run,
 };
+use weft_trace::{Histogram, Record};
 
-use super::{REGION, text};
+use super::text;
 use crate::modelled::{ArraySetup, array_on, disk, mark_written};
 use crate::rebuild::Way;
 
 /// Time between two checks whether the rebuild has ended.
 const LOOK: Nanos = SECOND / 100;
+/// A rebuild that takes longer never ends: users leave it nothing.
+const PATIENCE: Nanos = 10_000 * SECOND;
 
 /// The parameters of a recovery.
 #[derive(Clone, Debug)]
@@ -38,6 +46,8 @@ pub(crate) struct Recovery {
     pub(crate) max_bytes_s: Option<u64>,
     /// Requests per second, in thousandths: the trace's times are stretched to this rate.
     pub(crate) rate_milli: u32,
+    /// The request of the trace with which the load begins.
+    pub(crate) first: usize,
     /// Length of the intervals of the time series.
     pub(crate) interval: Nanos,
 }
@@ -48,25 +58,38 @@ pub(crate) struct Recovered {
     /// From the failure to the end of the rebuild.
     pub(crate) rebuild_ns: Nanos,
     /// Response times of all requests meanwhile.
-    pub(crate) all: Latency,
-    /// Intervals, with the response times of what was completed in them.
+    pub(crate) own: Latency,
+    /// Response times of all requests until the slowest recovery ended.
+    pub(crate) equal: Latency,
+    /// Intervals until then, with the response times of what was completed in them.
     pub(crate) series: Vec<Point>,
     /// For each interval: units read by users, and how many of them had to be reconstructed. A
     /// remainder at the end of the recovery counts in the last interval.
     pub(crate) units: Vec<(u64, u64)>,
     /// Length of these intervals.
     pub(crate) interval: Nanos,
-    /// How busy each surviving disk was.
+    /// How busy each surviving disk was during the rebuild.
     pub(crate) survivors_busy: Vec<f64>,
 }
 
-/// Recovers an array from the loss of member #0.
-pub(crate) fn recover(recovery: &Recovery, records: &[Record]) -> Result<Recovered, String> {
-    let (rt, recovery, records) =
-        (virtual_rt(Schedule::Fifo), recovery.clone(), Rc::<[Record]>::from(records));
+/// Recovers arrays from the loss of member #0, all at the same time.
+pub(crate) fn recover(
+    recoveries: &[Recovery],
+    records: &[Record],
+) -> Result<Vec<Recovered>, String> {
+    let (rt, recoveries, records) =
+        (virtual_rt(Schedule::Fifo), recoveries.to_vec(), Rc::<[Record]>::from(records));
     rt.clone().block_on(async move {
-        let bench = Written::new(&rt, &recovery.setup).await?;
-        bench.recover(&recovery, records).await
+        let running = Rc::new(Cell::new(recoveries.len()));
+        let mut benches = Vec::new();
+        for recovery in &recoveries {
+            benches.push(Written::new(&rt, &recovery.setup).await?);
+        }
+        let tasks = benches.into_iter().zip(recoveries).map(|(bench, recovery)| {
+            let (records, running) = (records.clone(), running.clone());
+            rt.spawn(async move { bench.recover(&recovery, records, running).await })
+        });
+        try_join_all(tasks).await
     })
 }
 
@@ -81,7 +104,7 @@ impl Written {
     async fn new(rt: &Rt, setup: &ArraySetup) -> Result<Self, String> {
         let disks: Vec<_> = (0..=setup.disks).map(|number| disk(rt, setup, number)).collect();
         let members = &disks[..setup.disks];
-        let array = array_on(rt, setup, members, Some(REGION)).await.map_err(text)?;
+        let array = array_on(rt, setup, members).await.map_err(text)?;
         mark_written(&array).await.map_err(text)?;
         Ok(Self { rt: rt.clone(), array, disks })
     }
@@ -90,6 +113,7 @@ impl Written {
         self,
         recovery: &Recovery,
         records: Rc<[Record]>,
+        running: Rc<Cell<usize>>,
     ) -> Result<Recovered, String> {
         let array = &self.array;
         array.set_throttle(recovery.min_bytes_s, recovery.max_bytes_s);
@@ -98,22 +122,21 @@ impl Written {
         array.fail(0).await.map_err(text)?;
         let spare = self.disks.last().ok_or("no spare")?;
         array.add_spare(spare.clone()).await.map_err(text)?;
-        let course = Rc::new(Course::new(array, recovery, self.rt.now()));
+        let course = Rc::new(Course::new(&self.rt, array, recovery));
         let live = Live::new();
-        let watch = self.rt.spawn(watch(self.rt.clone(), course.clone(), live.clone()));
+        let survivors = self.disks[1..recovery.setup.disks].to_vec();
+        let watch = self.rt.spawn(watch(course.clone(), survivors, live.clone(), running));
         let outcome = self.replay(recovery, records, &course, &live).await?;
-        let rebuild_ns = watch.await?;
+        let (rebuild_ns, survivors_busy) = watch.await?;
         array.stop().await.map_err(text)?;
         Ok(Recovered {
             rebuild_ns,
-            all: outcome.all,
+            own: Latency::from(&*course.response_times.borrow()),
+            equal: outcome.all,
             series: outcome.series,
             units: course.units.take(),
             interval: recovery.interval,
-            survivors_busy: self.disks[1..recovery.setup.disks]
-                .iter()
-                .map(|disk| disk.stats().utilisation())
-                .collect(),
+            survivors_busy,
         })
     }
 
@@ -135,7 +158,7 @@ impl Written {
             interval_ns: Some(recovery.interval),
             ..Options::default()
         };
-        let all = endless(records, recovery.rate_milli).map(Ok::<_, Infallible>);
+        let all = endless(records, recovery.rate_milli, recovery.first).map(Ok::<_, Infallible>);
         let volume: Rc<dyn Volume> = course.clone();
         let Ok(outcome) = run(&self.rt, volume, &map, all, &options, live).await;
         let wrong = outcome.verified.as_ref().map_or(0, |verified| verified.blocks_wrong);
@@ -146,42 +169,65 @@ impl Written {
     }
 }
 
-/// The requests of a trace at the given mean rate, repeated without end.
-fn endless(records: Rc<[Record]>, rate_milli: u32) -> impl Iterator<Item = Record> {
-    let count = records.len() as u128;
+/// The requests of a trace at the given mean rate, repeated without end, from request number
+/// `first`.
+fn endless(records: Rc<[Record]>, rate_milli: u32, first: usize) -> impl Iterator<Item = Record> {
+    let count = records.len();
     let span = u128::from(records.last().map_or(0, |record| record.at_ns)).max(1);
-    let wanted = count * 1000 * u128::from(SECOND) / u128::from(rate_milli.max(1));
-    (0u128..).flat_map(move |round| {
-        let records = records.clone();
-        (0..records.len()).map(move |index| {
-            let record = records[index];
-            let at = round * wanted + u128::from(record.at_ns) * wanted / span;
-            Record { at_ns: u64::try_from(at).unwrap_or(u64::MAX), ..record }
-        })
+    let wanted = count as u128 * 1000 * u128::from(SECOND) / u128::from(rate_milli.max(1));
+    let due = move |number: usize| {
+        let (round, record) = (number / count, records[number % count]);
+        (round as u128 * wanted + u128::from(record.at_ns) * wanted / span, record)
+    };
+    let begin = due(first).0;
+    (first..).map(move |number| {
+        let (at, record) = due(number);
+        Record { at_ns: u64::try_from(at - begin).unwrap_or(u64::MAX), ..record }
     })
 }
 
-/// Ends the replay when the rebuild ends, and returns how long that took.
-async fn watch(rt: Rt, course: Rc<Course>, live: Live) -> Result<Nanos, String> {
-    loop {
-        course.look(rt.now());
+/// Waits for the end of the rebuild, and then for that of all `running` ones, which ends the
+/// replay. Returns how long the rebuild took, and how busy the survivors were meanwhile.
+async fn watch(
+    course: Rc<Course>,
+    survivors: Vec<Rc<ModelDisk>>,
+    live: Live,
+    running: Rc<Cell<usize>>,
+) -> Result<(Nanos, Vec<f64>), String> {
+    let rebuild_ns = loop {
+        course.look();
         let RebuildCounts { started_ns, ended_ns, .. } = course.array.rebuild_counts();
         if let (Some(started), Some(ended)) = (started_ns, ended_ns) {
-            course.end();
-            live.stop();
-            return Ok(ended - started);
+            break ended - started;
         }
-        rt.sleep(LOOK).await;
+        if course.rt.now() > course.begun + PATIENCE {
+            live.stop();
+            return Err("the rebuild does not end: the disks are overloaded".into());
+        }
+        course.rt.sleep(LOOK).await;
+    };
+    course.end();
+    let busy = survivors.iter().map(|disk| disk.stats().utilisation()).collect();
+    running.set(running.get() - 1);
+    while running.get() > 0 {
+        course.rt.sleep(LOOK).await;
     }
+    live.stop();
+    Ok((rebuild_ns, busy))
 }
 
-/// The array as users see it, and how many of the units that they read had to be reconstructed.
+/// The array as users see it: how long requests that began before the end of the rebuild took, and
+/// how many of the units that they read had to be reconstructed.
 #[derive(Debug)]
 struct Course {
+    rt: Rt,
     array: Array,
     unit_bytes: u64,
     interval: Nanos,
     begun: Nanos,
+    ended: Cell<bool>,
+    /// In an open loop that is never late these are the replay's.
+    response_times: RefCell<Histogram>,
     /// Units read since the beginning.
     read: Cell<u64>,
     /// Units read, and reconstructed, before this interval.
@@ -190,12 +236,15 @@ struct Course {
 }
 
 impl Course {
-    fn new(array: &Array, recovery: &Recovery, begun: Nanos) -> Self {
+    fn new(rt: &Rt, array: &Array, recovery: &Recovery) -> Self {
         Self {
+            rt: rt.clone(),
             array: array.clone(),
             unit_bytes: u64::from(recovery.setup.unit_bytes),
             interval: recovery.interval,
-            begun,
+            begun: rt.now(),
+            ended: Cell::new(false),
+            response_times: RefCell::default(),
             read: Cell::new(0),
             before: Cell::default(),
             units: RefCell::default(),
@@ -203,15 +252,16 @@ impl Course {
     }
 
     /// Ends the interval if it is time.
-    fn look(&self, now: Nanos) {
+    fn look(&self) {
         let mut units = self.units.borrow_mut();
-        if now >= self.begun + self.interval * (units.len() as u64 + 1) {
+        if self.rt.now() >= self.begun + self.interval * (units.len() as u64 + 1) {
             units.push(self.since());
         }
     }
 
     /// Ends the recovery: a partial interval is too short to stand alone.
     fn end(&self) {
+        self.ended.set(true);
         let (read, reconstructed) = self.since();
         let mut units = self.units.borrow_mut();
         if units.is_empty() {
@@ -220,6 +270,16 @@ impl Course {
         if let Some(last) = units.last_mut() {
             *last = (last.0 + read, last.1 + reconstructed);
         }
+    }
+
+    /// The response of a request, which counts if it began before the end.
+    async fn timed<T>(&self, response: impl Future<Output = T>) -> T {
+        let (begun, counts) = (self.rt.now(), !self.ended.get());
+        let result = response.await;
+        if counts {
+            self.response_times.borrow_mut().add(self.rt.now() - begun);
+        }
+        result
     }
 
     /// Units read, and reconstructed, since the last call.
@@ -243,11 +303,11 @@ impl Volume for Course {
         let end = offset + (buf.len() as u64).max(1) - 1;
         let units = end / self.unit_bytes - offset / self.unit_bytes + 1;
         self.read.set(self.read.get() + units);
-        Volume::read(&self.array, offset, buf)
+        Box::pin(self.timed(Volume::read(&self.array, offset, buf)))
     }
 
     fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
-        Volume::write(&self.array, offset, data, fua)
+        Box::pin(self.timed(Volume::write(&self.array, offset, data, fua)))
     }
 
     fn flush(&self) -> DoneFuture<'_, VolumeError> {

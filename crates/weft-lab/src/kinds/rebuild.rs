@@ -2,7 +2,9 @@
 //! reliability.
 //!
 //! The disks are scaled down; the bandwidth is not, so that a recovery takes as much from the
-//! readers as on the whole disk, only for a shorter time. The times are scaled up again.
+//! readers as on the whole disk, only for a shorter time. The times are scaled up again. What does
+//! not scale – the end of each region costs users a little, and has the same size on any disk –
+//! differs between two sizes of the scaled disk, so more than one is simulated.
 
 use serde::Deserialize;
 use weft_rt::SECOND;
@@ -10,6 +12,7 @@ use weft_rt::SECOND;
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
 use crate::lab::{Found, Lab, LabError, Repair};
+use crate::modelled::ArraySetup;
 
 /// Intervals of the slowest rebuild.
 const INTERVALS: u64 = 32;
@@ -20,8 +23,10 @@ const INTERVALS: u64 = 32;
 pub struct Parameters {
     /// The modelled disk.
     model: String,
-    /// MiB used of each.
-    disk_mib: u64,
+    /// MiB used of each, several times.
+    disk_mib: Vec<u64>,
+    /// MiB of a region: those of the paper's disk are as large.
+    region_mib: u64,
     /// MiB of the paper's disk: times are scaled up to it.
     whole_disk_mib: u32,
     /// KiB of a unit.
@@ -48,6 +53,7 @@ struct Bandwidths {
 
 /// One run.
 struct Cell<'a> {
+    bed: Bed,
     array: &'a Array,
     /// Recovery bandwidth; `None`: nothing fails.
     mb_s: Option<u64>,
@@ -88,53 +94,64 @@ struct Outcome {
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
     let p = parameters;
-    let disk_mib = p.disk_mib / lab.options.divide.clamp(1, 4);
-    let bed = lab.bed(&p.model, disk_mib, p.unit_kib)?;
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
-    let mut cells = vec![Cell { array: first, mb_s: None, repair: Repair::Fewest }];
-    for Variant { mb_s, repair, .. } in VARIANTS {
-        let cell = |array| Cell { array, mb_s: Some(mb_s(array)), repair };
-        cells.extend(p.arrays.iter().map(cell));
+    let mut cells = Vec::new();
+    for disk_mib in &p.disk_mib {
+        let bed = lab.bed(&p.model, disk_mib / lab.options.divide.clamp(1, 4), p.unit_kib)?;
+        let cell = |array, mb_s, repair| Cell { bed: bed.clone(), array, mb_s, repair };
+        cells.push(cell(first, None, Repair::Fewest));
+        for Variant { mb_s, repair, .. } in VARIANTS {
+            cells.extend(p.arrays.iter().map(|array| cell(array, Some(mb_s(array)), repair)));
+        }
     }
     let outcomes = lab.all(
         &cells,
         |cell| {
-            let Cell { array, mb_s, repair } = cell;
+            let Cell { array, mb_s, repair, .. } = cell;
             format!("{}, recovery at {mb_s:?} MB/s, {repair:?}", array.name)
         },
-        |cell| p.measure(cell, &bed, lab),
+        |cell| p.measure(cell, lab),
     )?;
-    let normal = outcomes[0].mb_s;
-    let variants = VARIANTS.iter().map(|variant| variant.name);
-    let variants = variants.zip(outcomes[1..].chunks(p.arrays.len()));
     let mut panels = Vec::new();
     let mut start = Panel::bars("reads when the recovery begins", "code", "normal RAID-6 = 1");
     let mut time = Panel::bars("time until all is normal again", "code", "LRC = 1");
-    for (name, outcomes) in variants {
-        panels.push(p.over_time(name, outcomes, normal));
-        let begin = |outcome: &Outcome| {
-            let part = (outcome.series.len() / 10).max(1);
-            mean(&outcome.series[..part]) / normal
-        };
-        start = start.with(name, p.by_array(outcomes, begin));
-        let lrc = p.arrays.iter().position(|array| array.name == "LRC").unwrap_or(0);
-        let reference = outcomes[lrc].seconds;
-        time = time.with(name, p.by_array(outcomes, |outcome| outcome.seconds / reference));
+    let mut notes = Vec::new();
+    let of_sizes = outcomes.chunks(1 + VARIANTS.len() * p.arrays.len());
+    for (number, (disk_mib, outcomes)) in p.disk_mib.iter().zip(of_sizes).enumerate() {
+        let normal = outcomes[0].mb_s;
+        let of_size = if number == 0 { String::new() } else { format!(", {disk_mib} MiB") };
+        let variants = VARIANTS.iter().map(|variant| format!("{}{of_size}", variant.name));
+        for (name, outcomes) in variants.zip(outcomes[1..].chunks(p.arrays.len())) {
+            panels.push(p.over_time(&name, outcomes, normal));
+            let begin = |outcome: &Outcome| {
+                let part = (outcome.series.len() / 10).max(1);
+                mean(&outcome.series[..part]) / normal
+            };
+            start = start.with(&name, p.by_array(outcomes, begin));
+            let lrc = p.arrays.iter().position(|array| array.name == "LRC").unwrap_or(0);
+            let reference = outcomes[lrc].seconds;
+            time = time.with(&name, p.by_array(outcomes, |outcome| outcome.seconds / reference));
+        }
+        notes.push(format!(
+            "{disk_mib} MiB of each disk: normal random reads of RAID-6: {normal:.0} MB/s; the paper measured 1310 MB/s"
+        ));
     }
     panels.extend([start, time]);
-    let notes = vec![
-        format!("normal random reads of RAID-6: {normal:.0} MB/s; the paper measured 1310 MB/s"),
-        format!(
-            "{} MiB of each disk are used, and times scaled to {} MiB",
-            p.disk_mib, p.whole_disk_mib
-        ),
-    ];
-    Ok(Found { disk: Some(bed.model.title.to_owned()), notes, panels, ..Found::default() })
+    notes.push(format!(
+        "regions of {} MiB; times are scaled to disks of {} MiB",
+        p.region_mib, p.whole_disk_mib
+    ));
+    let disk = cells.first().map(|cell| cell.bed.model.title.to_owned());
+    Ok(Found { disk, notes, panels, ..Found::default() })
 }
 
 impl Parameters {
-    fn measure(&self, cell: &Cell<'_>, bed: &Bed, lab: &Lab<'_>) -> Result<Outcome, String> {
-        let setup = bed.setup(cell.array.code, cell.array.disks);
+    fn measure(&self, cell: &Cell<'_>, lab: &Lab<'_>) -> Result<Outcome, String> {
+        let bed = &cell.bed;
+        let setup = ArraySetup {
+            region_bytes: Some(self.region_mib << 20),
+            ..bed.setup(cell.array.code, cell.array.disks)
+        };
         let slowest = self.arrays.iter().map(|a| a.more.paper_mb_s.min(a.more.right_mb_s)).min();
         let interval = bed.disk_bytes * SECOND / (slowest.unwrap_or(1) << 20) / INTERVALS;
         let ended = match cell.mb_s {

@@ -1,24 +1,31 @@
 //! Rebuild policies compared: the effect of a recovery on users, and how long it takes.
 //!
 //! A trace is replayed at its own times from the failure of a disk until its replacement is
-//! complete, once with each policy. Four figures are measured: mean and 99th percentile of the
-//! response times of all requests meanwhile, the time of the rebuild, and the time until 90 % of
-//! the units that users read run at full speed, that is, without being reconstructed: the end of
-//! the last interval with fewer. The last interval ends with the recovery, so without redirection
-//! this is the time of the rebuild.
+//! complete, with each policy. Measured are the time of the rebuild, the response times of all
+//! requests meanwhile, and the time until 90 % of the units that users read run at full speed, that
+//! is, without being reconstructed: the end of the last interval with fewer. The last interval ends
+//! with the recovery, so without redirection this is the time of the rebuild.
+//!
+//! Over its own rebuild a policy that takes twice as long is flattered: half of its requests come
+//! when most data are back. So response times are also given over *equal time*, from the failure to
+//! the end of the slowest policy.
+//!
+//! Runs are repeated with other seeds; a seed sets the angles of the disks and the request with
+//! which the trace begins. The figure shows the mean, the least and the greatest.
 //!
 //! A *sweep* changes one parameter of the first policy, and keeps all others.
 
 use serde::Deserialize;
 use weft_array::RebuildPolicy;
-use weft_model::Model;
-use weft_rt::{MILLISECOND, SECOND};
+use weft_model::{Model, Scheduler};
+use weft_rt::{MILLISECOND, Rng, SECOND};
 use weft_trace::Record;
 
 use super::trace::Trace;
 use crate::bench::{Bed, Recovered, Recovery, recover};
 use crate::figure::{Panel, Point, Shape, TraceUsed};
 use crate::lab::{Found, Lab, LabError};
+use crate::modelled::ArraySetup;
 use crate::rebuild::{Parts, Way};
 
 /// Traces, arrays and policies: all are combined. With sweeps, only the first policy is.
@@ -40,7 +47,7 @@ pub struct Parameters {
     /// The cases drawn over time.
     #[serde(default)]
     courses: Vec<String>,
-    /// Number of runs of each, with consecutive seeds; their mean is shown.
+    /// Number of runs of each, with different seeds.
     #[serde(default = "once")]
     repeats: u64,
     /// Parameters that are swept.
@@ -92,13 +99,16 @@ impl Parameter {
 
 type Case = super::array::Array<Limits>;
 
-/// The unit of an array, and its rate limits.
+/// The unit of an array, its rate limits, and changes to its regions and its disks' schedulers.
 #[derive(Clone, Debug, Deserialize)]
 struct Limits {
     unit_kib: u32,
     /// Limits of the rebuild's rate, in MD's unit of 1024 bytes per second.
     min_kib_s: u64,
     max_kib_s: Option<u64>,
+    region_mib: Option<u64>,
+    age_limit_ms: Option<u32>,
+    queue_depth: Option<u32>,
 }
 
 /// A way to rebuild.
@@ -118,17 +128,46 @@ impl Policy {
     }
 }
 
-/// One run.
+/// The ways to rebuild an array that are compared: the policies, or the values of a sweep.
+struct Set<'a> {
+    case: &'a Case,
+    ways: Vec<Way>,
+}
+
+/// One run: all ways of a set, at the same time.
 struct Cell<'a> {
     trace: usize,
-    case: &'a Case,
-    name: String,
-    way: Way,
+    set: &'a Set<'a>,
     repeat: u64,
 }
 
+/// The results of a set: for each way, those of its runs.
+type Row = Vec<Vec<Recovered>>;
+
 /// A figure: its name, its unit, and its value for a run.
-type Measure<'a> = (&'a str, &'a str, &'a dyn Fn(&Recovered) -> f64);
+type Measure = (&'static str, &'static str, fn(&Recovered) -> f64);
+
+const MEASURES: &[Measure] = &[
+    ("mean response time", "ms", |found| millis(found.own.mean_ns)),
+    ("99th percentile of response times", "ms", |found| millis(found.own.p99_ns)),
+    (EQUAL_MEAN, "ms", |found| millis(found.equal.mean_ns)),
+    (EQUAL_P99, "ms", |found| millis(found.equal.p99_ns)),
+    (REBUILD, "s", |found| seconds(found.rebuild_ns)),
+    ("time until 90 % of reads run at full speed", "s", full_speed_s),
+    ("reads at full speed over the recovery", "%", |found| {
+        let sum = |of: fn(&(u64, u64)) -> u64| found.units.iter().map(of).sum::<u64>();
+        100.0 - 100.0 * ratio(sum(|units| units.1), sum(|units| units.0))
+    }),
+    ("busiest survivor", "% of the time", |found| {
+        100.0 * found.survivors_busy.iter().copied().fold(0.0, f64::max)
+    }),
+];
+
+/// What a policy is judged by; less is better.
+const RANKED: [&str; 3] = [EQUAL_MEAN, EQUAL_P99, REBUILD];
+const EQUAL_MEAN: &str = "mean response time over equal time";
+const EQUAL_P99: &str = "99th percentile of response times over equal time";
+const REBUILD: &str = "rebuild time";
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
     let p = parameters;
@@ -139,97 +178,113 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         traces.push(used);
         records.push(requests);
     }
-    let cells = p.cells();
-    for Cell { name, way, .. } in &cells {
-        way.check().map_err(|e| lab.wrong(format!("{name}: {e}")))?;
+    let sets = p.sets();
+    for way in sets.iter().flat_map(|set| &set.ways) {
+        way.check().map_err(|e| lab.wrong(e))?;
+    }
+    let repeats = p.repeats.max(1);
+    let mut cells = Vec::new();
+    for trace in 0..p.traces.len() {
+        for set in &sets {
+            cells.extend((0..repeats).map(|repeat| Cell { trace, set, repeat }));
+        }
     }
     let found = lab.all(
         &cells,
-        |cell| format!("{}, {}, {}", p.traces[cell.trace].name, cell.case.name, cell.name),
-        |cell| recover(&p.recovery(cell, model, lab), &records[cell.trace]),
+        |cell| format!("{}, {}", p.traces[cell.trace].name, cell.set.case.name),
+        |cell| recover(&p.recoveries(cell, model, lab, &records[cell.trace]), &records[cell.trace]),
     )?;
-    let of_trace = found.chunks((cells.len() / p.traces.len().max(1)).max(1));
-    let mut panels = Vec::new();
-    for (trace, found) in p.traces.iter().zip(of_trace) {
-        let mut runs = found.chunks(count(p.repeats));
+    let mut rows = found.chunks(count(repeats)).map(by_way);
+    let (mut panels, mut notes) = (Vec::new(), p.notes(lab, &traces, &records));
+    for trace in &p.traces {
+        let rows: Vec<Row> = rows.by_ref().take(sets.len()).collect();
         if p.sweeps.is_empty() {
-            panels.extend(p.panels(trace, &runs.collect::<Vec<_>>()));
+            panels.extend(p.panels(trace, &rows));
+            notes.extend(p.behind(trace, &rows));
             continue;
         }
-        for sweep in &p.sweeps {
-            let runs: Vec<_> = runs.by_ref().take(p.cases.len() * sweep.values.len()).collect();
-            panels.extend(p.swept(trace, sweep, &runs));
+        let mut rows = rows.chunks(p.cases.len());
+        for (sweep, rows) in p.sweeps.iter().zip(rows.by_ref()) {
+            panels.extend(p.swept(trace, sweep, rows));
         }
     }
-    let notes = p.notes(lab, &traces, &records);
     Ok(Found { disk: Some(model.title.to_owned()), traces, notes, panels })
 }
 
+/// The results of each way, from those of each run.
+fn by_way(runs: &[Vec<Recovered>]) -> Row {
+    let ways = runs.first().map_or(0, Vec::len);
+    (0..ways).map(|way| runs.iter().map(|run| run[way].clone()).collect()).collect()
+}
+
 impl Parameters {
-    /// All runs: by trace; by case and policy, or by sweep, case and value; by repeat.
-    fn cells(&self) -> Vec<Cell<'_>> {
-        let mut ways: Vec<(&Case, String, Way)> = Vec::new();
-        for sweep in &self.sweeps {
-            for case in &self.cases {
-                for value in &sweep.values {
-                    let mut way = self.policies[0].way();
-                    sweep.parameter.set(&mut way.policy, *value);
-                    ways.push((case, format!("{value} {}", sweep.parameter.name()), way));
-                }
-            }
-        }
+    /// What is compared: the policies on each array, or the values of each sweep.
+    fn sets(&self) -> Vec<Set<'_>> {
         if self.sweeps.is_empty() {
-            for case in &self.cases {
-                let way = |p: &Policy| (case, p.name.clone(), p.way());
-                ways.extend(self.policies.iter().map(way));
-            }
+            let ways = || self.policies.iter().map(Policy::way).collect();
+            return self.cases.iter().map(|case| Set { case, ways: ways() }).collect();
         }
-        let all = (0..self.traces.len()).flat_map(|trace| ways.iter().map(move |way| (trace, way)));
-        let cells = all.flat_map(|(trace, (case, name, way))| {
-            (0..self.repeats.max(1)).map(move |repeat| Cell {
-                trace,
-                case,
-                name: name.clone(),
-                way: way.clone(),
-                repeat,
-            })
-        });
-        cells.collect()
+        let with = |sweep: &Sweep, value: &u32| {
+            let mut way = self.policies[0].way();
+            sweep.parameter.set(&mut way.policy, *value);
+            way
+        };
+        let mut sets = Vec::new();
+        for sweep in &self.sweeps {
+            let ways = || sweep.values.iter().map(|value| with(sweep, value)).collect();
+            sets.extend(self.cases.iter().map(|case| Set { case, ways: ways() }));
+        }
+        sets
     }
 
-    fn recovery(&self, cell: &Cell<'_>, model: &'static Model, lab: &Lab<'_>) -> Recovery {
-        let case = cell.case;
+    fn recoveries(
+        &self,
+        cell: &Cell<'_>,
+        model: &'static Model,
+        lab: &Lab<'_>,
+        records: &[Record],
+    ) -> Vec<Recovery> {
+        let case = cell.set.case;
+        let Limits { unit_kib, min_kib_s, max_kib_s, region_mib, age_limit_ms, queue_depth } =
+            case.more;
         let bed = Bed {
             model,
             disk_bytes: self.disk_mb * 1_000_000 / lab.options.divide.clamp(1, 100),
-            unit_bytes: case.more.unit_kib << 10,
+            unit_bytes: unit_kib << 10,
             // Disks have numbers, and their seeds with them.
             seed: lab.options.seed + 1000 * cell.repeat,
         };
-        Recovery {
-            setup: bed.setup(case.code, case.disks),
-            way: cell.way.clone(),
-            min_bytes_s: case.more.min_kib_s << 10,
-            max_bytes_s: case.more.max_kib_s.map(|max| max << 10),
+        let first = Rng::new(bed.seed).below(records.len().max(1) as u64);
+        let recovery = |way: &Way| Recovery {
+            setup: ArraySetup {
+                region_bytes: region_mib.map(|mib| mib << 20),
+                scheduler: Scheduler { age_limit_ms, queue_depth },
+                ..bed.setup(case.code, case.disks)
+            },
+            way: way.clone(),
+            min_bytes_s: min_kib_s << 10,
+            max_bytes_s: max_kib_s.map(|max| max << 10),
             rate_milli: self.traces[cell.trace].rate_milli,
+            first: usize::try_from(first).unwrap_or(0),
             interval: self.interval_ms * MILLISECOND,
-        }
+        };
+        cell.set.ways.iter().map(recovery).collect()
     }
 
-    fn panels(&self, trace: &Trace, runs: &[&[Recovered]]) -> Vec<Panel> {
-        let ways = self.policies.len();
+    fn panels(&self, trace: &Trace, rows: &[Row]) -> Vec<Panel> {
         let mut panels = Vec::new();
-        for (what, unit, of) in self.measures() {
-            let mut panel = Panel::bars(format!("{what}, {}", trace.name), "array", unit);
+        for (what, unit, of) in MEASURES {
+            let mut panel = Panel::bars(format!("{what}, {}", trace.name), "array", *unit);
             for (number, policy) in self.policies.iter().enumerate() {
-                let rows = self.cases.iter().zip(runs.chunks(ways));
-                let points = rows.map(|(case, row)| point(&case.name, row[number], of));
+                let rows = self.cases.iter().zip(rows);
+                let points = rows.map(|(case, row)| point(&case.name, &row[number], of));
                 panel = panel.with(&policy.name, points.collect());
             }
             panels.push(panel);
         }
-        panels.push(self.compared(trace, runs));
-        for (case, row) in self.cases.iter().zip(runs.chunks(ways)) {
+        panels.push(self.compared(trace, rows, "", |run| run.own.mean_ns));
+        panels.push(self.compared(trace, rows, " over equal time", |run| run.equal.mean_ns));
+        for (case, row) in self.cases.iter().zip(rows) {
             if self.courses.contains(&case.name) {
                 panels.extend(self.course(trace, case, row));
             }
@@ -237,32 +292,16 @@ impl Parameters {
         panels
     }
 
-    fn measures(&self) -> [Measure<'_>; 6] {
-        [
-            ("mean response time", "ms", &|found| millis(found.all.mean_ns)),
-            ("99th percentile of response times", "ms", &|found| millis(found.all.p99_ns)),
-            ("rebuild time", "s", &|found| seconds(found.rebuild_ns)),
-            ("time until 90 % of reads run at full speed", "s", &|found| full_speed_s(found)),
-            ("reads at full speed over the recovery", "%", &|found| {
-                let sum = |of: fn(&(u64, u64)) -> u64| found.units.iter().map(of).sum::<u64>();
-                100.0 - 100.0 * ratio(sum(|units| units.1), sum(|units| units.0))
-            }),
-            ("busiest survivor", "% of the time", &|found| {
-                100.0 * found.survivors_busy.iter().copied().fold(0.0, f64::max)
-            }),
-        ]
-    }
-
     /// A line for each case, over the values of a parameter.
-    fn swept(&self, trace: &Trace, sweep: &Sweep, runs: &[&[Recovered]]) -> Vec<Panel> {
+    fn swept(&self, trace: &Trace, sweep: &Sweep, rows: &[Row]) -> Vec<Panel> {
         let mut panels = Vec::new();
-        for (what, unit, of) in self.measures() {
+        for (what, unit, of) in MEASURES {
             let parameter = sweep.parameter.name();
             let title = format!("{what} by {parameter}, {}", trace.name);
-            let mut panel = Panel::lines(title, parameter, unit);
+            let mut panel = Panel::lines(title, parameter, *unit);
             panel.shape = Shape::LogLines;
-            for (case, row) in self.cases.iter().zip(runs.chunks(sweep.values.len())) {
-                let at = |(value, runs): (&u32, &&[Recovered])| Point {
+            for (case, row) in self.cases.iter().zip(rows) {
+                let at = |(value, runs): (&u32, &Vec<Recovered>)| Point {
                     at: f64::from(*value),
                     ..point(&value.to_string(), runs, of)
                 };
@@ -274,22 +313,52 @@ impl Parameters {
     }
 
     /// By how much the mean response time of each policy is below the first one's.
-    fn compared(&self, trace: &Trace, runs: &[&[Recovered]]) -> Panel {
-        let title = format!("mean response time below {}'s, {}", self.policies[0].name, trace.name);
+    fn compared(
+        &self,
+        trace: &Trace,
+        rows: &[Row],
+        over: &str,
+        mean_ns: fn(&Recovered) -> u64,
+    ) -> Panel {
+        let first = &self.policies[0].name;
+        let title = format!("mean response time{over} below {first}'s, {}", trace.name);
         let mut panel = Panel::bars(title, "array", "%");
-        let mean = |runs: &[Recovered]| runs.iter().map(|run| run.all.mean_ns).sum::<u64>();
         for (number, policy) in self.policies.iter().enumerate().skip(1) {
-            let below = |(case, row): (&Case, &[&[Recovered]])| {
-                Point::new(&case.name, 100.0 - 100.0 * ratio(mean(row[number]), mean(row[0])))
+            let below = |(case, row): (&Case, &Row)| {
+                let pairs = row[number].iter().zip(&row[0]);
+                let below = pairs.map(|(a, b)| 100.0 - 100.0 * ratio(mean_ns(a), mean_ns(b)));
+                spread(&case.name, &below.collect::<Vec<_>>())
             };
-            let rows = self.cases.iter().zip(runs.chunks(self.policies.len()));
-            panel = panel.with(&policy.name, rows.map(below).collect());
+            panel = panel.with(&policy.name, self.cases.iter().zip(rows).map(below).collect());
         }
         panel
     }
 
+    /// Where the last policy, weft's, is not ahead of all others in what counts most.
+    fn behind(&self, trace: &Trace, rows: &[Row]) -> Vec<String> {
+        let Some((last, others)) = self.policies.split_last() else { return Vec::new() };
+        let mut notes = Vec::new();
+        for (what, _, of) in MEASURES.iter().filter(|(what, ..)| RANKED.contains(what)) {
+            let mut ahead = Vec::new();
+            for (case, row) in self.cases.iter().zip(rows) {
+                let means = row.iter().map(|runs| point("", runs, of).ours).collect::<Vec<_>>();
+                let Some((own, means)) = means.split_last() else { continue };
+                let best = means.iter().zip(others).min_by(|a, b| a.0.total_cmp(b.0));
+                if let Some((best, policy)) = best.filter(|(best, _)| *best < own) {
+                    let by = 100.0 - 100.0 * best / own;
+                    ahead.push(format!("{} ({}, {by:.0} %)", case.name, policy.name));
+                }
+            }
+            if !ahead.is_empty() {
+                let of = format!("{what}, {}", trace.name);
+                notes.push(format!("{of}: {} is not ahead on {}", last.name, ahead.join(", ")));
+            }
+        }
+        notes
+    }
+
     /// Response times, and the share of reads at full speed, over the recovery.
-    fn course(&self, trace: &Trace, case: &Case, row: &[&[Recovered]]) -> [Panel; 2] {
+    fn course(&self, trace: &Trace, case: &Case, row: &Row) -> [Panel; 2] {
         let of = format!("over the recovery, {}, {}", trace.name, case.name);
         let mut times = Panel::lines(format!("response time {of}"), "seconds", "ms");
         let mut speed = Panel::lines(format!("reads at full speed {of}"), "seconds", "%");
@@ -315,6 +384,18 @@ impl Parameters {
             "open loop, addresses scaled onto the array, {} MB of each disk; what the trace writes is kept, and its reads are compared",
             self.disk_mb / lab.options.divide.clamp(1, 100)
         )];
+        if lab.options.divide > 1 {
+            notes.push(
+                "--divide: a recovery is shorter by this factor and sees less of the trace's bursts and habits, so that who is ahead may differ from the full run"
+                    .into(),
+            );
+        }
+        if self.repeats > 1 {
+            notes.push(format!(
+                "means of {} seeds, each with the least and the greatest; a seed also sets the request with which a trace begins",
+                self.repeats
+            ));
+        }
         for ((trace, used), records) in self.traces.iter().zip(traces).zip(records) {
             let reads = records.iter().filter(|r| r.op == weft_trace::Op::Read).count();
             notes.push(format!(
@@ -331,9 +412,14 @@ impl Parameters {
 
 /// The mean of some runs.
 fn point(x: &str, runs: &[Recovered], of: &dyn Fn(&Recovered) -> f64) -> Point {
-    match runs {
-        [run] => Point::new(x, of(run)),
-        runs => Point::mean(x, &runs.iter().map(of).collect::<Vec<_>>()),
+    spread(x, &runs.iter().map(of).collect::<Vec<_>>())
+}
+
+/// One number, or the mean and spread of several.
+fn spread(x: &str, numbers: &[f64]) -> Point {
+    match numbers {
+        [number] => Point::new(x, *number),
+        numbers => Point::mean(x, numbers),
     }
 }
 

@@ -16,7 +16,7 @@ use weft_fuse::mount::Mount;
 use weft_fuse::session::{self, FILE_NAME};
 use weft_model::catalog::MODELS;
 use weft_model::measure::validate;
-use weft_model::{Contents, DiskStats, Model, ModelDisk, ModelOptions, UnknownModel};
+use weft_model::{Contents, DiskStats, Model, ModelDisk, ModelOptions, Scheduler, UnknownModel};
 use weft_nbd::{Export, Server, ServerConfig};
 
 use super::args::LabDiskArgs;
@@ -145,6 +145,7 @@ async fn open(
         contents,
         seed: args.seed.wrapping_add(u64::from(number)),
         write_cache: args.write_cache,
+        scheduler: Scheduler::default(),
     };
     let disk = ModelDisk::open(&opener.rt, model, options);
     if disk.info().size_bytes == 0 {

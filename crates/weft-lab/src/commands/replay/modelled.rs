@@ -5,7 +5,7 @@ use std::rc::Rc;
 use weft_cli::failure::Failure;
 use weft_code::CodeSpec;
 use weft_disk::{Disk as _, DiskVolume};
-use weft_model::{Model, ModelDisk, ModelOptions, UnknownModel};
+use weft_model::{Model, ModelDisk, ModelOptions, Scheduler, UnknownModel};
 use weft_rt::{Nanos, Rt, Schedule, virtual_rt};
 use weft_trace::replay::{DiskTimes, Live};
 
@@ -37,7 +37,9 @@ impl Modelled {
                 disk_bytes: args.disk_size,
                 unit_bytes: u32::try_from(args.unit)
                     .map_err(|_| Failure::usage(format!("--unit {}: too large", args.unit)))?,
+                region_bytes: None,
                 seed: 1,
+                scheduler: Scheduler::default(),
             }),
             _ => None,
         };
