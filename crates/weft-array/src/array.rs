@@ -73,6 +73,8 @@ pub(crate) struct Inner {
     pub load_aware_reconstruction: Cell<bool>,
     pub read_only: Cell<bool>,
     pub stopped: Cell<bool>,
+    /// The stop is complete: no superblock is written any more.
+    pub closed: Cell<bool>,
     /// Why the array takes no more writes.
     pub broken: RefCell<Option<String>>,
     /// The slots whose loss broke it.

@@ -88,7 +88,8 @@ impl Committer for Inner {
     fn start_commit(&self) {
         let changes = &self.members.changes;
         // A read-only array is never changed on disk.
-        let is_due = !self.read_only.get() && !changes.is_in_effect(changes.made());
+        let may_write = !self.read_only.get() && !self.closed.get();
+        let is_due = may_write && !changes.is_in_effect(changes.made());
         if is_due && changes.begin_committing() {
             let array = self.handle();
             let commit = async move {
@@ -118,7 +119,7 @@ impl Inner {
     /// durable on every member that the superblock lists.
     ///
     /// # Errors
-    /// If the array broke before that.
+    /// If the array broke or was stopped before that.
     pub fn change(
         &self,
         change: impl FnOnce(&Change<'_>),
@@ -145,6 +146,9 @@ impl Inner {
                 return Ok(());
             }
             self.check_whole()?;
+            if self.closed.get() {
+                return Err(ArrayError::Stopped);
+            }
             progress.await;
         }
     }
@@ -152,7 +156,7 @@ impl Inner {
     /// Writes superblocks until all changes are in effect, or the array is broken.
     async fn commit_changes(&self) {
         let changes = &self.members.changes;
-        while !changes.is_in_effect(changes.made()) {
+        while !self.closed.get() && !changes.is_in_effect(changes.made()) {
             let turn = self.members.turn_to_commit().await;
             if self.broken.borrow().is_some() {
                 return;

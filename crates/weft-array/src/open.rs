@@ -151,6 +151,7 @@ async fn open(
         load_aware_reconstruction: Cell::new(true),
         read_only: Cell::new(true),
         stopped: Cell::new(false),
+        closed: Cell::new(false),
         broken: RefCell::default(),
         broken_slots: Cell::new(UnitSet::new()),
         remaining: Cell::new(None),
@@ -350,8 +351,18 @@ impl Inner {
         if self.stopped.replace(true) {
             return Err(ArrayError::Stopped);
         }
+        let ended = self.end().await;
+        // The disks may be assembled again at once: a superblock of this run must not follow.
+        self.closed.set(true);
+        self.end_waits();
+        self.members.changes.committed().await;
+        ended
+    }
+
+    async fn end(&self) -> Result<(), ArrayError> {
         self.end_jobs().await;
-        // Operations that change a stripe hold some of the budget: with all of it, none is running.
+        // Operations that change a stripe hold some of the budget, and so do commands that write to
+        // members: with all of it, none is running.
         let _quiet = self.budget.acquire(crate::array::BUDGET_BYTES).await;
         self.flush_members().await;
         if let Some(disk) = self.room.abandoned() {

@@ -20,7 +20,7 @@ use weft_array::{
     Superblock,
 };
 use weft_disk::Disk;
-use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
+use weft_rt::{Buf, Frozen, MILLISECOND, Rt, SECOND};
 
 const NEW: usize = 9;
 
@@ -489,4 +489,41 @@ fn power_cuts_without_redundancy() {
 #[test]
 fn power_cuts_drc() {
     cut_everywhere("drc-g:4,2,1", 7, Consistency::Ppl, true);
+}
+
+/// Begins to replace the first member while the new disk keeps a write to its log, after the next
+/// `passes`, from ending, and stops the array. No member is written once it has stopped. Returns
+/// how many writes to its log the new disk got in all.
+async fn stopped_while_a_replacement_begins(rt: &Rt, passes: u64) -> usize {
+    let bench = Bench::new(rt, "raid5", 4).await;
+    let new = disk(rt, 8, 512);
+    let area = &bench.superblock.area;
+    let log = area.log_offset..area.log_offset + area.log_bytes;
+    new.faults.hold(log.clone(), passes);
+    let (array, second) = (bench.array.clone(), new.clone());
+    let replaced = rt.spawn(async move { array.replace(0, second).await });
+    rt.sleep(MILLISECOND).await;
+    let array = bench.array.clone();
+    let stopped = rt.spawn(async move { array.stop().await });
+    rt.sleep(MILLISECOND).await;
+    new.faults.release();
+    stopped.await.expect("stopped");
+    let writes = || bench.disks.iter().map(|disk| disk.writes.borrow().len()).sum::<usize>();
+    let before = writes();
+    rt.sleep(SECOND).await;
+    assert_eq!(writes(), before, "writes after the stop");
+    let _ = replaced.await;
+    let writes = new.writes.borrow();
+    writes.iter().filter(|(offset, _)| log.contains(offset)).count()
+}
+
+#[test]
+fn a_stop_waits_for_a_replacement_that_begins() {
+    run(|rt| async move {
+        let writes = stopped_while_a_replacement_begins(&rt, u64::MAX).await;
+        assert!(writes > 0, "the ring begins with an empty batch");
+        for passes in 0..writes as u64 {
+            stopped_while_a_replacement_begins(&rt, passes).await;
+        }
+    });
 }

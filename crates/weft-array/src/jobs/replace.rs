@@ -72,6 +72,8 @@ impl Inner {
         slot: usize,
         spare: Spare,
     ) -> Result<(), ArrayError> {
+        // A stop waits until this has ended: it writes to the members.
+        let _running = self.budget.acquire(1).await;
         self.check_writable()?;
         self.check_replaceable(slot)?;
         let refused = |why: &str| ArrayError::Refused(why.to_owned());

@@ -65,7 +65,7 @@ impl Changes {
         self.progress.wait()
     }
 
-    /// The array is broken: no more changes take effect.
+    /// The array is broken or stopped: no more changes take effect.
     pub fn give_up(&self) {
         self.progress.notify_all();
     }
@@ -78,5 +78,17 @@ impl Changes {
     /// The committing task has ended.
     pub fn end_committing(&self) {
         self.committing.set(false);
+        self.progress.notify_all();
+    }
+
+    /// Waits until the committing task is not running.
+    pub async fn committed(&self) {
+        loop {
+            let progress = self.progress();
+            if !self.committing.get() {
+                return;
+            }
+            progress.await;
+        }
     }
 }

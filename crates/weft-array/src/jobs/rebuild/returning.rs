@@ -59,6 +59,9 @@ impl Inner {
         let left = may_return(&self.members.superblock(), &own);
         let (Some(slot), id) = (left, own.self_id) else { return Ok(None) };
         self.check_fits(&**disk)?;
+        // A stop waits until this has ended: it writes to the members.
+        let _running = self.budget.acquire(1).await;
+        self.check_writable()?;
         // Records that had a sibling in the member's ring are retired, and the ring says so from
         // its new start.
         self.retire_all().await;
