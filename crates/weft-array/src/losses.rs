@@ -55,7 +55,7 @@ impl Inner {
             SlotState::Rebuilding { lane } => is_stale(lane),
         };
         // By slot: few are lost, and a stripe may have many units.
-        let lost = (0..self.members.len()).filter(is_lost).collect();
+        let lost = self.members.incomplete().iter().filter(is_lost).collect();
         self.geometry.units_on(stripe, lost)
     }
 
@@ -66,9 +66,7 @@ impl Inner {
 
     /// Slots that lack some of their units.
     pub fn incomplete_slots(&self) -> UnitSet {
-        (0..self.members.len())
-            .filter(|slot| self.members.state(*slot) != SlotState::Active)
-            .collect()
+        self.members.incomplete()
     }
 
     /// The slots that lack units in `region`, if those in `failed` are missing.
@@ -79,7 +77,7 @@ impl Inner {
             SlotState::Missing => true,
             SlotState::Rebuilding { lane } => self.map.is_stale_on_disk(lane, region),
         };
-        (0..self.members.len()).filter(is_lost).collect()
+        self.members.incomplete().union(&failed).iter().filter(is_lost).collect()
     }
 
     /// The written regions in which the code may not survive the losses, if the slots in `failed`

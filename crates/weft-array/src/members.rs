@@ -18,6 +18,7 @@ mod spares;
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
+use weft_code::UnitSet;
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 
@@ -49,7 +50,8 @@ pub(crate) struct Members {
     pub changes: Changes,
     /// Held while a superblock is written: one at a time.
     turn: Semaphore,
-    all_active: Cell<bool>,
+    /// The slots that are not active.
+    incomplete: Cell<UnitSet>,
     /// The superblock in effect.
     in_effect: RefCell<Predecessor>,
     /// The superblock that is being written.
@@ -91,7 +93,7 @@ impl Members {
             superblock: RefCell::new(superblock),
             changes: Changes::default(),
             turn: Semaphore::new(1),
-            all_active: Cell::new(false),
+            incomplete: Cell::default(),
             any_second: Cell::new(false),
         };
         members.note_states();
@@ -115,7 +117,12 @@ impl Members {
 
     /// Whether every slot is active, so that no unit is lost.
     pub fn all_active(&self) -> bool {
-        self.all_active.get()
+        self.incomplete.get().is_empty()
+    }
+
+    /// Slots that lack some of their units.
+    pub fn incomplete(&self) -> UnitSet {
+        self.incomplete.get()
     }
 
     pub fn slot(&self, slot: usize) -> Slot {
@@ -343,8 +350,8 @@ impl Members {
     }
 
     fn note_states(&self) {
-        let is_active = |place: &Place| place.slot.get().holds() == SlotState::Active;
-        self.all_active.set(self.places.iter().all(is_active));
+        let is_incomplete = |slot: &usize| self.state(*slot) != SlotState::Active;
+        self.incomplete.set((0..self.places.len()).filter(is_incomplete).collect());
         self.any_second.set(self.places.iter().any(|place| place.second.borrow().is_some()));
     }
 }
