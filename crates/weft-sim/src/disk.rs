@@ -43,6 +43,8 @@ struct State {
     model: Option<Model>,
     rng: Rng,
     ops: u64,
+    /// Of these, writes.
+    writes: u64,
     depth: usize,
     fast_zeroes: bool,
     /// Reads never see part of a write before it completes.
@@ -65,6 +67,7 @@ impl Platter {
             model: None,
             rng,
             ops: 0,
+            writes: 0,
             depth: 0,
             fast_zeroes: true,
             whole_writes: false,
@@ -88,6 +91,7 @@ impl Platter {
             model: None,
             rng: state.rng.clone(),
             ops: 0,
+            writes: 0,
             depth: 0,
             fast_zeroes: state.fast_zeroes,
             whole_writes: true,
@@ -149,6 +153,11 @@ impl Platter {
     /// Operations so far.
     pub fn ops(&self) -> u64 {
         self.0.borrow().ops
+    }
+
+    /// Writes begun so far.
+    pub(crate) fn writes(&self) -> u64 {
+        self.0.borrow().writes
     }
 
     /// The memory that the contents use, approximately.
@@ -278,6 +287,7 @@ impl SimDisk {
         let op = state.ops;
         state.ops += 1;
         let Command { verb, offset, len, .. } = command;
+        state.writes += u64::from(matches!(verb, Verb::Write | Verb::Zero));
         let is_read = verb == Verb::Read;
         let request = Request { offset, len, is_read, depth: state.depth };
         let mut delay = state.latency.delay(request, &mut state.rng);

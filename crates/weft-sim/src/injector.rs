@@ -550,8 +550,8 @@ impl FaultInjector {
         match engine.0.stop().await {
             Ok(()) if self.world.is_on() => {
                 self.harness.end_abandoned();
-                let oracle = &mut *self.harness.oracle.borrow_mut();
-                oracle.end_flush(flushing);
+                self.harness.oracle.borrow_mut().end_flush(flushing);
+                self.stays_stopped(engine).await;
             }
             Ok(()) => {}
             Err(_) if self.harness.has_to_stop() => self.world.cut(),
@@ -561,6 +561,23 @@ impl FaultInjector {
                 let text = format!("a clean stop failed: {error}");
                 self.harness.fail(ViolationKind::CommandFailed, text, None);
             }
+        }
+    }
+
+    /// The array was stopped, and the program goes on: it writes nothing to members any more, since
+    /// they may be assembled again at once.
+    async fn stays_stopped(&self, engine: &Engine) {
+        let members = Slots::of(engine).disks;
+        let writes = || {
+            let disks = self.disks.borrow();
+            let is_member = |m: &&Member| members.contains(&Some(m.platter.number()));
+            disks.iter().filter(is_member).map(|m| m.platter.writes()).sum::<u64>()
+        };
+        let before = writes();
+        self.rt.sleep(self.world.rng(5001).below(SECOND)).await;
+        if self.world.is_on() && writes() != before {
+            let text = "a stopped array wrote to its members";
+            self.harness.fail(ViolationKind::CommandFailed, text, None);
         }
     }
 
