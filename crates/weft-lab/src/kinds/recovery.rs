@@ -175,6 +175,9 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let (mut traces, mut records) = (Vec::new(), Vec::new());
     for trace in &p.traces {
         let (used, requests) = trace.requests(p.requests, lab)?;
+        if requests.is_empty() {
+            return Err(lab.wrong(format!("the trace {} holds no request", trace.name)));
+        }
         traces.push(used);
         records.push(requests);
     }
@@ -254,7 +257,7 @@ impl Parameters {
             // Disks have numbers, and their seeds with them.
             seed: lab.options.seed + 1000 * cell.repeat,
         };
-        let first = Rng::new(bed.seed).below(records.len().max(1) as u64);
+        let first = Rng::new(bed.seed).below(records.len() as u64);
         let recovery = |way: &Way| Recovery {
             setup: ArraySetup {
                 region_bytes: region_mib.map(|mib| mib << 20),
