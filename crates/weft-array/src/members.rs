@@ -195,7 +195,8 @@ impl Members {
         if self.copying(slot).is_some() { self.second_disk(slot) } else { self.disk(slot) }
     }
 
-    /// The number of requests in progress on `slot`.
+    /// The number of requests in progress on `slot`, without those of rebuilds that read without
+    /// a lock.
     pub fn in_flight(&self, slot: usize) -> &Cell<u32> {
         &self.places[slot].in_flight
     }

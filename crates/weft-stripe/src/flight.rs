@@ -27,7 +27,7 @@ impl Drop for Busy<'_> {
 }
 
 enum Op<'a, T> {
-    Running { operation: IoFuture<'a, T>, _busy: Option<Busy<'a>> },
+    Running { operation: IoFuture<'a, T>, _busy: Busy<'a> },
     Done(T),
 }
 
@@ -47,8 +47,8 @@ impl<'a, T> InFlight<'a, T> {
         Self(Vec::with_capacity(count))
     }
 
-    /// Adds an operation. It starts when all are waited for.
-    pub fn push(&mut self, operation: IoFuture<'a, T>, busy: Option<Busy<'a>>) {
+    /// Adds an operation, counted until it ends. It starts when all are waited for.
+    pub fn push(&mut self, operation: IoFuture<'a, T>, busy: Busy<'a>) {
         self.0.push(Op::Running { operation, _busy: busy });
     }
 

@@ -306,7 +306,7 @@ impl<O: Owner> Gather<'_, O> {
                 None => Buf::new(self.len),
             };
             let busy = Busy::on(owner.in_flight(source.slot));
-            reads.push(source.disk.read(source.offset, buf, self.at.class), Some(busy));
+            reads.push(source.disk.read(source.offset, buf, self.at.class), busy);
         }
         for (source, (result, buf)) in sources.iter().zip(reads.all().await) {
             let &Source { unit, wanted, slot, ref disk, .. } = source;

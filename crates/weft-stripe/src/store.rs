@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
 
-use crate::flight::InFlight;
+use crate::flight::{Busy, InFlight};
 use crate::owner::{Owner, Stripe};
 
 /// New contents of a range of offsets in one unit.
@@ -62,7 +62,7 @@ pub async fn store<O: Owner>(
                     owner.write_both(stripe.id, place.slot, disks, place.offset, data, opts)
                 }
             },
-            None,
+            Busy::on(owner.in_flight(place.slot)),
         );
     }
     let mut failed = Vec::new();

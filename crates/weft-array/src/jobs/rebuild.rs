@@ -44,7 +44,7 @@ use crate::lane::Lane;
 use crate::maintenance::JobKind;
 use crate::maintenance::experiment::{Admission, Executor, Pace};
 use crate::maintenance::throttle::{Greedy, UsersFirst};
-use crate::rebuild_policy::{RebuildPace, RebuildPolicy};
+use crate::rebuild_policy::{RebuildExecutor, RebuildPace, RebuildPolicy};
 use order::{Order, Pick};
 use work::{Taken, Work};
 
@@ -270,14 +270,17 @@ impl<'a> Pass<'a> {
 /// The executor of the experiment, or else of the policy.
 fn new_executor(policy: &RebuildPolicy, array: &Inner) -> Rc<dyn Executor> {
     let chosen = array.jobs.rebuild.experiment().and_then(|e| e.executor(array.handle()));
-    chosen.unwrap_or_else(|| executor::new(policy.executor, array.handle()))
+    chosen.unwrap_or_else(|| executor::new(policy, array.handle()))
 }
 
 /// The pace of the experiment, or else of the policy.
 fn new_pace(policy: &RebuildPolicy, array: &Inner) -> Box<dyn Pace> {
     let chosen = array.jobs.rebuild.experiment().and_then(|e| e.pace(array.rt.now()));
-    chosen.unwrap_or_else(|| match policy.pace {
-        RebuildPace::UsersFirst => Box::<UsersFirst>::default(),
-        RebuildPace::Greedy => Box::<Greedy>::default(),
+    chosen.unwrap_or_else(|| match (policy.pace, policy.executor) {
+        (RebuildPace::UsersFirst, RebuildExecutor::Stripe) => Box::<UsersFirst>::default(),
+        // The process of each disk lets the users of that disk go first.
+        (RebuildPace::UsersFirst, RebuildExecutor::Disk) | (RebuildPace::Greedy, _) => {
+            Box::<Greedy>::default()
+        }
     })
 }

@@ -1,7 +1,7 @@
 //! How fast jobs run: never above the maximum rate, and held back for users only above the minimum.
 //!
-//! Between the two bounds a [`Pace`] decides. The default ([`UsersFirst`]) keeps a single stripe in
-//! flight while users are active, and the whole window otherwise. If the job then falls below the
+//! Between the two bounds a [`Pace`] decides. [`UsersFirst`] keeps a single stripe in flight while
+//! users are active, and the whole window otherwise. If the job then falls below the
 //! minimum, it works in *batches*: it starts a batch of stripes, and no other stripe before all of
 //! these have ended. The reason is that a hard disk serves the nearest request first, and a job's
 //! next request always is the nearest: as long as there is one, users elsewhere on the disk wait.
@@ -104,7 +104,7 @@ impl Throttle {
     }
 
     /// Whether the job is below its minimum.
-    fn is_late(&self, now: Nanos) -> bool {
+    pub(crate) fn is_late(&self, now: Nanos) -> bool {
         self.min_bytes_s.get() > 0 && now > self.late_at.get()
     }
 

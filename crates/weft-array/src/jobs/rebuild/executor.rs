@@ -14,13 +14,13 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::maintenance::By;
 use crate::maintenance::experiment::{Executor, Rebuilder, Requests};
-use crate::rebuild_policy::RebuildExecutor;
+use crate::rebuild_policy::{RebuildExecutor, RebuildPolicy};
 use crate::resolve::id;
 
-pub(crate) fn new(executor: RebuildExecutor, array: Rc<Inner>) -> Rc<dyn Executor> {
-    match executor {
+pub(crate) fn new(policy: &RebuildPolicy, array: Rc<Inner>) -> Rc<dyn Executor> {
+    match policy.executor {
         RebuildExecutor::Stripe => Rc::new(stripe_oriented::StripeOriented(array)),
-        RebuildExecutor::Disk => Rc::new(disk_oriented::DiskOriented::new(array)),
+        RebuildExecutor::Disk => Rc::new(disk_oriented::DiskOriented::new(policy.pace, array)),
     }
 }
 
