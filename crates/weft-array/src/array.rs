@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
-use weft_code::{Margin, UnitSet};
+use weft_code::{Margin, SlotSet};
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
@@ -78,9 +78,9 @@ pub(crate) struct Inner {
     /// Why the array takes no more writes.
     pub broken: RefCell<Option<String>>,
     /// The slots whose loss broke it.
-    pub broken_slots: Cell<UnitSet>,
+    pub broken_slots: Cell<SlotSet>,
     /// The redundancy remaining, and the incomplete slots for which it was computed.
-    pub remaining: Cell<Option<(UnitSet, Option<Margin>)>>,
+    pub remaining: Cell<Option<(SlotSet, Option<Margin>)>>,
     pub me: Weak<Inner>,
 }
 

@@ -73,6 +73,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use weft_code::SlotNo;
 use weft_disk::{Bytes, DiskInfo};
 
 use crate::consistency::Consistency;
@@ -114,10 +115,10 @@ pub struct Assembly {
     /// The spares found, as indices.
     pub spares: Vec<usize>,
     /// Slots whose members are missing.
-    pub lost: Vec<usize>,
+    pub lost: Vec<SlotNo>,
     /// Former members that are back with their data: slot and index of the found disk. They lack
     /// the regions marked in the lane of their slot.
-    pub returning: Vec<(usize, usize)>,
+    pub returning: Vec<(SlotNo, usize)>,
     /// Disks that are not used.
     pub unused: Vec<Unused>,
     /// The array was not stopped cleanly.
@@ -243,7 +244,7 @@ pub fn majorities_meet(before: &[Id], after: &[Id]) -> bool {
 pub fn decide(
     found: &[Found],
     force_degraded: bool,
-    survives: &dyn Fn(&Superblock, &[usize]) -> bool,
+    survives: &dyn Fn(&Superblock, &[SlotNo]) -> bool,
 ) -> Result<Assembly, AssembleError> {
     check_disks(found)?;
     let (members, mut unused) = sort_out(found)?;
@@ -280,7 +281,7 @@ pub fn decide(
                 let is_replacement = matches!(role, Role::Replacement(_));
                 let places =
                     if is_replacement { &mut assembly.replacements } else { &mut assembly.slots };
-                places[slot] = Some(index);
+                places[slot.0] = Some(index);
                 if !own.says_the_same(&newest) {
                     assembly.lagging.push(index);
                 }
@@ -422,15 +423,16 @@ const LEFT: &str = "it failed, or was failed by command; if it works again, add 
 /// The slot that a former member may take again with its data, if it is in the state in which it
 /// left. A member with an older superblock was set back; one of another assembly was used elsewhere
 /// since.
-pub(crate) fn may_return(newest: &Superblock, own: &Superblock) -> Option<usize> {
+pub(crate) fn may_return(newest: &Superblock, own: &Superblock) -> Option<SlotNo> {
     let slots = (newest.array_id == own.array_id).then_some(&newest.slots)?;
-    slots.iter().position(|slot| {
+    let left = slots.iter().position(|slot| {
         slot.state == SlotState::Missing
             && slot.member_id == Some(own.self_id)
             && slot.left.as_ref().is_some_and(|left| {
                 (left.seq..=newest.seq).contains(&own.seq) && own.log_epoch == left.log_epoch
             })
-    })
+    });
+    left.map(SlotNo)
 }
 
 /// The role of a member, or why it has none.
@@ -470,10 +472,10 @@ impl Assembly {
         found: &[Found],
         before_found: usize,
         force_degraded: bool,
-        survives: &dyn Fn(&Superblock, &[usize]) -> bool,
+        survives: &dyn Fn(&Superblock, &[SlotNo]) -> bool,
     ) -> Result<(), AssembleError> {
-        let active: Vec<usize> = self.newest.active_slots().collect();
-        let present = active.iter().filter(|slot| self.slots[**slot].is_some()).count();
+        let active: Vec<SlotNo> = self.newest.active_slots().collect();
+        let present = active.iter().filter(|slot| self.slots[slot.0].is_some()).count();
         for (slot, meta) in self.superblock.slots.iter_mut().enumerate() {
             let disk = |member_id: Id, index: usize| {
                 let disk_hint = crate::superblock::disk_hint(&found[index].disk.name);
@@ -485,7 +487,7 @@ impl Assembly {
                 happens(SlotEvent::SecondLost);
             }
             if self.slots[slot].is_none() && happens(SlotEvent::MemberLost) {
-                self.lost.push(slot);
+                self.lost.push(SlotNo(slot));
                 // Its replacement continues as that of a lost member.
                 if let Some(index) = self.replacements[slot].take() {
                     self.slots[slot] = Some(index);
@@ -518,13 +520,13 @@ impl Assembly {
     }
 
     /// Slots that lack some of their units.
-    fn incomplete(&self) -> Vec<usize> {
+    fn incomplete(&self) -> Vec<SlotNo> {
         self.slots_where(|state| state != SlotState::Active)
     }
 
-    fn slots_where(&self, holds: impl Fn(SlotState) -> bool) -> Vec<usize> {
+    fn slots_where(&self, holds: impl Fn(SlotState) -> bool) -> Vec<SlotNo> {
         let slots = &self.superblock.slots;
-        (0..slots.len()).filter(|slot| holds(slots[*slot].state)).collect()
+        SlotNo::all(slots.len()).filter(|slot| holds(slots[slot.0].state)).collect()
     }
 
     /// The error if what was found does not hold all data.
@@ -542,10 +544,10 @@ impl Assembly {
         }
         // A member that was being rebuilt keeps its lane, which tells what it lacks.
         let mut lost = self.lost.clone();
-        lost.sort_by_key(|slot| self.newest.slots[*slot].state == SlotState::Active);
+        lost.sort_by_key(|slot| self.newest.slots[slot.0].state == SlotState::Active);
         for slot in lost {
             let lanes = self.superblock.slots.iter().flat_map(|meta| Slot::of(meta).lanes());
-            let lane = match self.newest.slots[slot].state {
+            let lane = match self.newest.slots[slot.0].state {
                 SlotState::Rebuilding { lane } => Some(lane),
                 _ => lanes.collect::<LaneSet>().first_free(),
             };
@@ -553,19 +555,19 @@ impl Assembly {
             // A crash in the middle of a change may leave a member one behind.
             let seq = self.newest.seq.saturating_sub(1);
             let left = LeftMeta { lane, seq, log_epoch: self.newest.log_epoch, absent: true };
-            let meta = &mut self.superblock.slots[slot];
+            let meta = &mut self.superblock.slots[slot.0];
             if let Some(now) = Slot::of(meta).after(SlotEvent::Remember(left)) {
                 now.write_to(meta, None, None);
             }
         }
     }
 
-    fn describe_all(&self, slots: &[usize]) -> Vec<String> {
+    fn describe_all(&self, slots: &[SlotNo]) -> Vec<String> {
         slots.iter().map(|slot| self.describe(*slot)).collect()
     }
 
-    fn describe(&self, slot: usize) -> String {
-        let meta = &self.newest.slots[slot];
+    fn describe(&self, slot: SlotNo) -> String {
+        let meta = &self.newest.slots[slot.0];
         let was = match meta.state {
             SlotState::Rebuilding { .. } => ", being rebuilt",
             _ => "",

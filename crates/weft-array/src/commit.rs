@@ -62,7 +62,7 @@
 use std::rc::Rc;
 
 use futures_util::future::{join_all, select};
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 use weft_disk::{Disk, DiskError};
 use weft_rt::{Nanos, SECOND};
 
@@ -163,11 +163,11 @@ impl Inner {
             }
             if let Err(cause) = self.members.check_majority() {
                 // The replacement can be swapped in later.
-                let unswap = |slot: &usize| self.members.remove(self, |out| out.unswap(*slot));
-                if (0..self.members.len()).filter(unswap).count() > 0 {
+                let unswap = |slot: &SlotNo| self.members.remove(self, |out| out.unswap(*slot));
+                if self.members.slots().filter(unswap).count() > 0 {
                     continue;
                 }
-                self.set_broken(UnitSet::new(), &cause);
+                self.set_broken(SlotSet::new(), &cause);
                 return;
             }
             let round = self.members.commit(turn).await;
@@ -254,12 +254,12 @@ impl Inner {
     /// Handles a disk that failed an operation. When this returns, its exclusion is in effect. If
     /// the code cannot do without that member, the array takes no more writes instead, and its
     /// metadata is left as it was.
-    pub async fn member_failed(&self, slot: usize, disk: &Rc<dyn Disk>, error: &DiskError) {
+    pub async fn member_failed(&self, slot: SlotNo, disk: &Rc<dyn Disk>, error: &DiskError) {
         self.exclude(slot, disk, &error.to_string()).await;
     }
 
     /// As [`Inner::member_failed`], for any cause.
-    pub async fn exclude(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
+    pub async fn exclude(&self, slot: SlotNo, disk: &Rc<dyn Disk>, cause: &str) {
         while self.must_wait_before_removing(slot, disk) {
             self.members.changes.progress().await;
         }
@@ -270,7 +270,7 @@ impl Inner {
 
     /// Whether pending changes must take effect before `disk` is removed from `slot`, because
     /// otherwise too few of the members that are active on disk would remain.
-    fn must_wait_before_removing(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+    fn must_wait_before_removing(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
         !self.members.changes.is_settled()
             && !self.read_only.get()
             && self.broken.borrow().is_none()
@@ -287,7 +287,7 @@ impl Inner {
     /// this one.
     pub async fn await_removable(
         &self,
-        slot: usize,
+        slot: SlotNo,
         disk: &Rc<dyn Disk>,
     ) -> Result<(), ArrayError> {
         if self.changed_soon(|| !self.must_wait_before_removing(slot, disk)).await {
@@ -316,7 +316,7 @@ impl Inner {
 
     /// Finds out whether the other members answer, before one is taken out by command. Two that
     /// leave at once may be a majority; one after the other they are not.
-    pub async fn probe_others(&self, slot: usize) {
+    pub async fn probe_others(&self, slot: SlotNo) {
         let others = self.members.disks().into_iter().filter(|(other, _)| *other != slot);
         let probes = others.map(|(other, disk)| async move {
             if let Err(error) = disk.flush().await {
@@ -331,7 +331,7 @@ impl Inner {
     /// Removes a failed disk in memory, unless that has happened already. If it is one failure too
     /// many, the array is broken instead. Requests in progress on the disk end now, however long
     /// the disk itself would take: their waiters hold locks, log space and memory that others need.
-    fn take_out(&self, slot: usize, disk: &Rc<dyn Disk>, cause: &str) {
+    fn take_out(&self, slot: SlotNo, disk: &Rc<dyn Disk>, cause: &str) {
         let name = disk.info().name.clone();
         let cause = cause.to_owned();
         if self.members.holds(slot, disk) {
@@ -351,7 +351,7 @@ impl Inner {
         }
         // A broken array's metadata stays as it was when the array broke.
         if self.broken.borrow().is_some() || self.would_lose_data(slot) {
-            return self.set_broken(UnitSet::one(slot), &cause);
+            return self.set_broken(SlotSet::one(slot), &cause);
         }
         self.empty_slot(slot);
         disk.sever(&cause);
@@ -365,7 +365,7 @@ impl Inner {
                 SuperblockError::Disk(error) => self.take_out(slot, &disk, &error.to_string()),
                 // No member is at fault, and nothing was written: the superblocks on the members
                 // are valid.
-                error => self.set_broken(UnitSet::new(), &error.to_string()),
+                error => self.set_broken(SlotSet::new(), &error.to_string()),
             }
             if self.broken.borrow().is_some() {
                 return false;
@@ -376,14 +376,14 @@ impl Inner {
 
     /// Removes `disk` if it is the second disk of `slot`. Returns it, with its lane if it was the
     /// replacement.
-    pub fn take_second(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<Lane>)> {
+    pub fn take_second(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<Lane>)> {
         let taken = self.members.remove(self, |removal| removal.take_second(slot, disk))?;
         taken.1.iter().for_each(|lane| self.map.end_lane(*lane));
         Some(taken)
     }
 
     /// Empties a slot in memory, or gives it to the replacement of its member.
-    pub fn empty_slot(&self, slot: usize) {
+    pub fn empty_slot(&self, slot: SlotNo) {
         let was = self.members.slot(slot);
         if matches!(was, Slot::ReplacementStaged { .. })
             && let Some(staged) = self.members.second_disk(slot)
@@ -406,7 +406,7 @@ impl Inner {
     }
 
     /// Stops the array from taking writes.
-    pub fn set_broken(&self, slots: UnitSet, cause: &str) {
+    pub fn set_broken(&self, slots: SlotSet, cause: &str) {
         self.broken_slots.set(self.broken_slots.get().union(&slots));
         let mut broken = self.broken.borrow_mut();
         if broken.is_none() {

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use serde::Serialize;
+use weft_code::SlotNo;
 use weft_rt::sync::Notify;
 
 /// Events kept for a slow listener.
@@ -20,7 +21,7 @@ pub enum Event {
     /// A member was excluded.
     MemberFailed {
         /// Its slot.
-        slot: usize,
+        slot: SlotNo,
         /// Its name (path or URI).
         disk: String,
         /// Why.
@@ -35,7 +36,7 @@ pub enum Event {
     /// Unreadable sectors were reconstructed and rewritten.
     ReadErrorRepaired {
         /// The member's slot.
-        slot: usize,
+        slot: SlotNo,
         /// Byte offset on the member.
         offset: u64,
         /// Bytes.
@@ -45,21 +46,21 @@ pub enum Event {
     /// until the member is failed.
     NoSpace {
         /// Its slot.
-        slot: usize,
+        slot: SlotNo,
         /// Its name.
         disk: String,
     },
     /// A disk took the slot of a lost member; its rebuild has begun.
     RebuildStarted {
         /// The slot.
-        slot: usize,
+        slot: SlotNo,
         /// The new disk's name.
         disk: String,
     },
     /// A former member came back with its data, and is being rebuilt where it lacks writes.
     MemberReturned {
         /// Its slot.
-        slot: usize,
+        slot: SlotNo,
         /// Its name.
         disk: String,
         /// Regions that it lacks: those written while it was away.
@@ -68,21 +69,21 @@ pub enum Event {
     /// A working member is being copied to the disk that will replace it.
     ReplaceStarted {
         /// The slot.
-        slot: usize,
+        slot: SlotNo,
         /// The new disk's name.
         disk: String,
     },
     /// A member was replaced; its old disk is free.
     ReplaceFinished {
         /// The slot.
-        slot: usize,
+        slot: SlotNo,
         /// The new disk's name.
         disk: String,
     },
     /// The replacement of a working member failed; the member stays.
     ReplacementFailed {
         /// The slot.
-        slot: usize,
+        slot: SlotNo,
         /// The replacement's name.
         disk: String,
         /// Why.
@@ -91,7 +92,7 @@ pub enum Event {
     /// A member is complete again.
     RebuildFinished {
         /// The slot.
-        slot: usize,
+        slot: SlotNo,
     },
     /// Regions that were being written at a crash are being resynced.
     ResyncStarted {

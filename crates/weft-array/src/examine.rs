@@ -3,6 +3,7 @@
 use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
 use serde_json::json;
+use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
@@ -85,7 +86,7 @@ pub enum CopyReport {
 #[derive(Serialize)]
 struct RoleReport {
     kind: &'static str,
-    slot: Option<usize>,
+    slot: Option<SlotNo>,
     state: Option<MemberState>,
 }
 

@@ -1,7 +1,7 @@
 //! Address arithmetic: from array offsets to (stripe, unit, offset in the unit), and from these to
 //! (slot, disk offset). Codes work on each offset in the units separately.
 
-use weft_code::{Code, Margin, Survival, UnitSet};
+use weft_code::{Code, Margin, SlotNo, SlotSet, Survival, UnitSet};
 use weft_layout::Layout;
 use weft_stripe::Coding;
 
@@ -71,22 +71,22 @@ impl Geometry {
     }
 
     /// Slot, and byte offset on the slot's disk.
-    pub fn locate(&self, stripe: u64, unit: usize, unit_offset: u64) -> (usize, u64) {
+    pub fn locate(&self, stripe: u64, unit: usize, unit_offset: u64) -> (SlotNo, u64) {
         let place = self.layout.place(stripe, unit);
         (place.slot, self.data_offset + place.row * self.unit_bytes + unit_offset)
     }
 
-    pub fn slot(&self, stripe: u64, unit: usize) -> usize {
+    pub fn slot(&self, stripe: u64, unit: usize) -> SlotNo {
         self.layout.place(stripe, unit).slot
     }
 
     /// The unit of a stripe that lies on a slot; none in a stripe without one there.
-    pub fn unit_on(&self, stripe: u64, slot: usize) -> Option<usize> {
+    pub fn unit_on(&self, stripe: u64, slot: SlotNo) -> Option<usize> {
         self.layout.unit_on(stripe, slot)
     }
 
     /// The units of a stripe that lie on these slots.
-    pub fn units_on(&self, stripe: u64, slots: UnitSet) -> UnitSet {
+    pub fn units_on(&self, stripe: u64, slots: SlotSet) -> UnitSet {
         slots.iter().filter_map(|slot| self.unit_on(stripe, slot)).collect()
     }
 
@@ -101,16 +101,16 @@ impl Geometry {
     }
 
     /// Whether all data remains readable with these slots lost everywhere.
-    pub fn survives(&self, slots: UnitSet) -> bool {
+    pub fn survives(&self, slots: SlotSet) -> bool {
         self.survival().survives(slots)
     }
 
     /// How many more slots may be lost, in any combination; `None` if data is lost with `gone`.
-    pub fn margin(&self, gone: UnitSet) -> Option<Margin> {
+    pub fn margin(&self, gone: SlotSet) -> Option<Margin> {
         self.survival().margin(gone)
     }
 
-    fn survival(&self) -> Survival<'_, impl Fn(u64, usize) -> usize + '_> {
+    fn survival(&self) -> Survival<'_, impl Fn(u64, usize) -> SlotNo + '_> {
         let period = lcm(self.code().period(), self.layout.period()).min(self.stripes.max(1));
         Survival::new(self.code(), self.layout.slots(), period, |stripe, unit| {
             self.slot(stripe, unit)

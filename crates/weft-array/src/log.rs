@@ -79,7 +79,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet, UnitSet};
 use weft_rt::sync::Notify;
 use weft_rt::{Frozen, Rt};
 use weft_stripe::{ParityRecord, Payload, Record, StripeId};
@@ -109,7 +109,7 @@ pub(crate) trait LogHost: 'static {
 
     /// Writes a batch to the member of a slot. When this ends it is durable, or the member is
     /// excluded, or the array takes no more writes. Returns whether it is durable.
-    async fn write_batch(&self, slot: usize, offset: u64, batch: Frozen) -> bool;
+    async fn write_batch(&self, slot: SlotNo, offset: u64, batch: Frozen) -> bool;
 
     /// Flushes all members, and retires records accordingly ([`Log::flushed`]).
     async fn flush_members(&self);
@@ -155,7 +155,7 @@ struct OnDisk {
     /// them.
     own: UnitSet,
     /// The slots whose rings hold the records.
-    slots: UnitSet,
+    slots: SlotSet,
 }
 
 impl OnDisk {
@@ -327,23 +327,23 @@ impl Log {
 
     /// Whether some ring holds the record but not yet its retirement.
     fn may_be_found(&self, record: &OnDisk) -> bool {
-        record.slots.iter().any(|slot| self.rings[slot].durable_below() <= record.seq)
+        record.slots.iter().any(|slot| self.rings[slot.0].durable_below() <= record.seq)
     }
 
     /// Drops the ring of a member that is gone.
-    pub fn forget_ring(&self, slot: usize) {
-        self.rings[slot].note_durable(u64::MAX);
+    pub fn forget_ring(&self, slot: SlotNo) {
+        self.rings[slot.0].note_durable(u64::MAX);
     }
 
     /// Starts an empty ring for a new member of a slot.
-    pub fn renew_ring(&self, slot: usize) {
-        self.rings[slot].renew();
+    pub fn renew_ring(&self, slot: SlotNo) {
+        self.rings[slot.0].renew();
     }
 
     /// Writes to a new member's ring what is retired. Recovery can then tell a record whose sibling
     /// went with the slot's last member from one whose sibling was never written.
-    pub async fn begin_ring(&self, host: &impl LogHost, slot: usize) {
-        self.rings[slot].write_empty(host, slot).await;
+    pub async fn begin_ring(&self, host: &impl LogHost, slot: SlotNo) {
+        self.rings[slot.0].write_empty(host, slot).await;
     }
 
     /// Sequence number of the newest write.
@@ -378,8 +378,8 @@ impl Log {
         let mut waits = Vec::new();
         for record in records {
             cut(seq, stripe, record, |slot, entry, payload| {
-                waits.push(self.rings[slot].enqueue(entry, payload));
-                self.rings[slot].start(host, slot);
+                waits.push(self.rings[slot.0].enqueue(entry, payload));
+                self.rings[slot.0].start(host, slot);
             });
         }
         if self.records.borrow().len() > STRIPES_MAX {
@@ -479,7 +479,7 @@ fn cut(
     seq: u64,
     stripe: StripeId,
     record: Record,
-    mut each: impl FnMut(usize, Entry, Option<Payload>),
+    mut each: impl FnMut(SlotNo, Entry, Option<Payload>),
 ) {
     let Record { from, len, written, parities, .. } = record;
     // The same step for all parity units: siblings are matched by their offset.
@@ -514,7 +514,7 @@ mod tests {
 
     /// A write in progress, of `units` at offsets `from..from + 4096 * blocks`.
     fn written(log: &Log, seq: u64, units: UnitSet, from: u64, blocks: usize) -> LoggedWrite<'_> {
-        let parities = vec![ParityRecord { slot: 4, unit: 4, payload: None }];
+        let parities = vec![ParityRecord { slot: SlotNo(4), unit: 4, payload: None }];
         let (len, written, own) = (4096 * blocks, units, units);
         log.remember(seq, STRIPE, &[Record { from, len, written, own, parities }]);
         LoggedWrite { log, seq, stripe: STRIPE }
@@ -529,7 +529,7 @@ mod tests {
         let mark = log.mark();
         // This record is made while the flush runs.
         let (own, all) = (UnitSet::one(1), UnitSet::first(2));
-        let parities = vec![ParityRecord { slot: 4, unit: 4, payload: None }];
+        let parities = vec![ParityRecord { slot: SlotNo(4), unit: 4, payload: None }];
         let later = Record { from: 0, len: 4096, written: all, own, parities };
         log.remember(2, STRIPE, &[later]);
         log.next_seq.set(3);
@@ -602,13 +602,13 @@ mod tests {
         let len = 2 * PAYLOAD_MAX + 4096;
         let payload = Payload::copy_from(&vec![1; len]);
         let parities = vec![
-            ParityRecord { slot: 4, unit: 4, payload: Some(payload) },
-            ParityRecord { slot: 5, unit: 5, payload: None },
+            ParityRecord { slot: SlotNo(4), unit: 4, payload: Some(payload) },
+            ParityRecord { slot: SlotNo(5), unit: 5, payload: None },
         ];
         let written = UnitSet::one(0);
         let record = Record { from: 512, len, written, own: written, parities };
         let mut slots = Vec::new();
         cut(1, STRIPE, record, |slot, _, _| slots.push(slot));
-        assert_eq!(slots, [4, 4, 4, 5, 5, 5]);
+        assert_eq!(slots, [4, 4, 4, 5, 5, 5].map(SlotNo));
     }
 }

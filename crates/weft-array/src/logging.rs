@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use weft_code::SlotNo;
 use weft_disk::{Disk, WriteOpts};
 use weft_rt::{Frozen, Rt};
 
@@ -22,7 +23,7 @@ impl LogHost for Inner {
         self.log.as_ref().expect("an array with a log")
     }
 
-    async fn write_batch(&self, slot: usize, offset: u64, batch: Frozen) -> bool {
+    async fn write_batch(&self, slot: SlotNo, offset: u64, batch: Frozen) -> bool {
         let Some(disk) = self.members.disk(slot) else { return false };
         let own = self.write_with_room(slot, &disk, offset, batch.clone(), WriteOpts::USER_FUA);
         let second = self.members.second_disk(slot);

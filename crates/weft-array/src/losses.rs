@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_code::{Margin, UnitSet};
+use weft_code::{Margin, SlotNo, SlotSet, UnitSet};
 
 use crate::array::Inner;
 use crate::lane::Lane;
@@ -49,7 +49,7 @@ impl Inner {
         if self.members.all_active() {
             return UnitSet::new();
         }
-        let is_lost = |slot: &usize| match self.members.state(*slot) {
+        let is_lost = |slot: &SlotNo| match self.members.state(*slot) {
             SlotState::Active => false,
             SlotState::Missing => true,
             SlotState::Rebuilding { lane } => is_stale(lane),
@@ -60,18 +60,18 @@ impl Inner {
     }
 
     /// Whether all data remains readable with these slots lost everywhere.
-    pub fn survives(&self, slots: UnitSet) -> bool {
+    pub fn survives(&self, slots: SlotSet) -> bool {
         self.geometry.survives(slots)
     }
 
     /// Slots that lack some of their units.
-    pub fn incomplete_slots(&self) -> UnitSet {
+    pub fn incomplete_slots(&self) -> SlotSet {
         self.members.incomplete()
     }
 
     /// The slots that lack units in `region`, if those in `failed` are missing.
-    fn slots_lost_in(&self, region: u64, failed: UnitSet) -> UnitSet {
-        let is_lost = |slot: &usize| match self.members.state(*slot) {
+    fn slots_lost_in(&self, region: u64, failed: SlotSet) -> SlotSet {
+        let is_lost = |slot: &SlotNo| match self.members.state(*slot) {
             _ if failed.contains(*slot) => true,
             SlotState::Active => false,
             SlotState::Missing => true,
@@ -82,7 +82,7 @@ impl Inner {
 
     /// The written regions in which the code may not survive the losses, if the slots in `failed`
     /// are lost too: for some placement of the units it does not.
-    fn regions_at_risk(&self, failed: UnitSet) -> impl Iterator<Item = u64> + '_ {
+    fn regions_at_risk(&self, failed: SlotSet) -> impl Iterator<Item = u64> + '_ {
         let mut known: BTreeMap<[u64; 4], bool> = BTreeMap::new();
         let next = |region: &u64| self.map.next_written(region + 1);
         std::iter::successors(self.map.next_written(0), next).filter(move |region| {
@@ -92,12 +92,12 @@ impl Inner {
     }
 
     /// Whether losing the member of `slot` now would lose data.
-    pub fn would_lose_data(&self, slot: usize) -> bool {
+    pub fn would_lose_data(&self, slot: SlotNo) -> bool {
         if self.survives(self.incomplete_slots().with(slot)) {
             return false;
         }
         // The members that are being rebuilt may hold enough of their units to help.
-        let mut missing: UnitSet = self.members.missing().into_iter().collect();
+        let mut missing: SlotSet = self.members.missing().into_iter().collect();
         if self.members.copying(slot).is_none() {
             missing.insert(slot);
         }
@@ -106,24 +106,24 @@ impl Inner {
 
     /// Whether losing the member of `slot` now loses existing data. Slots that are being rebuilt,
     /// and the member's own replacement, count with the regions that they hold.
-    fn loses_existing_data(&self, slot: usize) -> bool {
+    fn loses_existing_data(&self, slot: SlotNo) -> bool {
         let copying = self.members.copying(slot);
-        self.any_undecodable(UnitSet::one(slot), |region| {
+        self.any_undecodable(SlotSet::one(slot), |region| {
             let copied = copying.is_some_and(|lane| !self.map.is_stale_on_disk(lane, region));
-            if copied { UnitSet::new() } else { UnitSet::one(slot) }
+            if copied { SlotSet::new() } else { SlotSet::one(slot) }
         })
     }
 
     /// Whether existing data is lost. Slots that are being rebuilt count with the regions that they
     /// hold.
     pub fn has_lost_data(&self) -> bool {
-        self.any_undecodable(UnitSet::new(), |_| UnitSet::new())
+        self.any_undecodable(SlotSet::new(), |_| SlotSet::new())
     }
 
     /// Whether the code cannot decode a stripe of existing data if more slots are lost in some
     /// regions: some of `most`. What a crash would lose counts as lost: otherwise the array would
     /// continue, and could not be assembled after a crash.
-    fn any_undecodable(&self, most: UnitSet, more: impl Fn(u64) -> UnitSet) -> bool {
+    fn any_undecodable(&self, most: SlotSet, more: impl Fn(u64) -> SlotSet) -> bool {
         self.regions_at_risk(most).any(|region| {
             let more = more(region);
             let lost =
@@ -134,7 +134,7 @@ impl Inner {
     }
 
     /// How many more members could fail after the member of `slot` had failed.
-    pub fn redundancy_without(&self, slot: usize) -> Option<Margin> {
+    pub fn redundancy_without(&self, slot: SlotNo) -> Option<Margin> {
         let gone = self.incomplete_slots().union(&self.broken_slots.get());
         self.geometry.margin(gone.with(slot))
     }

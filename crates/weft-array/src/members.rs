@@ -18,7 +18,7 @@ mod spares;
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 
@@ -51,7 +51,7 @@ pub(crate) struct Members {
     /// Held while a superblock is written: one at a time.
     turn: Semaphore,
     /// The slots that are not active.
-    incomplete: Cell<UnitSet>,
+    incomplete: Cell<SlotSet>,
     /// The superblock in effect.
     in_effect: RefCell<Predecessor>,
     /// The superblock that is being written.
@@ -104,6 +104,11 @@ impl Members {
         self.places.len()
     }
 
+    /// All slots.
+    pub fn slots(&self) -> impl DoubleEndedIterator<Item = SlotNo> + use<> {
+        SlotNo::all(self.places.len())
+    }
+
     /// The array's metadata, as it is on disk or is about to be.
     pub fn superblock(&self) -> Ref<'_, Superblock> {
         self.superblock.borrow()
@@ -121,55 +126,55 @@ impl Members {
     }
 
     /// Slots that lack some of their units.
-    pub fn incomplete(&self) -> UnitSet {
+    pub fn incomplete(&self) -> SlotSet {
         self.incomplete.get()
     }
 
-    pub fn slot(&self, slot: usize) -> Slot {
-        self.places[slot].slot.get()
+    pub fn slot(&self, slot: SlotNo) -> Slot {
+        self.places[slot.0].slot.get()
     }
 
     /// What the member of `slot` holds.
-    pub fn state(&self, slot: usize) -> SlotState {
+    pub fn state(&self, slot: SlotNo) -> SlotState {
         self.slot(slot).holds()
     }
 
     /// The disk in `slot`, unless the slot is missing.
-    pub fn disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
-        disk_of(&self.places[slot].member)
+    pub fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
+        disk_of(&self.places[slot.0].member)
     }
 
     /// All disks in slots, without the second disks.
-    pub fn disks(&self) -> Vec<(usize, Rc<dyn Disk>)> {
-        (0..self.len()).filter_map(|slot| Some((slot, self.disk(slot)?))).collect()
+    pub fn disks(&self) -> Vec<(SlotNo, Rc<dyn Disk>)> {
+        self.slots().filter_map(|slot| Some((slot, self.disk(slot)?))).collect()
     }
 
     /// Slots without a member.
-    pub fn missing(&self) -> Vec<usize> {
-        (0..self.len()).filter(|slot| self.state(*slot) == SlotState::Missing).collect()
+    pub fn missing(&self) -> Vec<SlotNo> {
+        self.slots().filter(|slot| self.state(*slot) == SlotState::Missing).collect()
     }
 
     /// All disks, with the second disks.
-    pub fn all_disks(&self) -> Vec<(usize, Rc<dyn Disk>)> {
+    pub fn all_disks(&self) -> Vec<(SlotNo, Rc<dyn Disk>)> {
         let second = |slot| Some((slot, self.second_disk(slot)?));
-        let seconds = (0..self.len()).filter(|_| self.any_second.get()).filter_map(second);
+        let seconds = self.slots().filter(|_| self.any_second.get()).filter_map(second);
         self.disks().into_iter().chain(seconds).collect()
     }
 
     /// Slots that are being rebuilt, or whose member is being copied to its replacement, each with
     /// its lane of the region map.
-    pub fn rebuilding(&self) -> Vec<(usize, Lane)> {
-        (0..self.len()).filter_map(|slot| Some((slot, self.slot(slot).filling()?))).collect()
+    pub fn rebuilding(&self) -> Vec<(SlotNo, Lane)> {
+        self.slots().filter_map(|slot| Some((slot, self.slot(slot).filling()?))).collect()
     }
 
     /// Whether `slot` has a new disk that the superblock does not name yet.
-    pub fn is_staged(&self, slot: usize) -> bool {
+    pub fn is_staged(&self, slot: SlotNo) -> bool {
         matches!(self.slot(slot), Slot::Staged { .. })
     }
 
     /// Whether any slot has such a disk.
     pub fn any_staged(&self) -> bool {
-        (0..self.len()).any(|slot| self.is_staged(slot))
+        self.slots().any(|slot| self.is_staged(slot))
     }
 
     /// Whether every rebuild in progress is a copy: the slot has its member.
@@ -191,64 +196,64 @@ impl Members {
     }
 
     /// The disk to which the rebuild of `slot` writes.
-    pub fn rebuilt_disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
+    pub fn rebuilt_disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
         if self.copying(slot).is_some() { self.second_disk(slot) } else { self.disk(slot) }
     }
 
     /// The number of requests in progress on `slot`, without those of rebuilds that read without
     /// a lock.
-    pub fn in_flight(&self, slot: usize) -> &Cell<u32> {
-        &self.places[slot].in_flight
+    pub fn in_flight(&self, slot: SlotNo) -> &Cell<u32> {
+        &self.places[slot.0].in_flight
     }
 
-    pub fn count_read_error(&self, slot: usize) {
-        let count = &self.places[slot].read_errors;
+    pub fn count_read_error(&self, slot: SlotNo) {
+        let count = &self.places[slot.0].read_errors;
         count.set(count.get() + 1);
     }
 
-    pub fn count_repair(&self, slot: usize) {
-        let count = &self.places[slot].repairs;
+    pub fn count_repair(&self, slot: SlotNo) {
+        let count = &self.places[slot.0].repairs;
         count.set(count.get() + 1);
     }
 
     /// Read errors on `slot`, met and repaired.
-    pub fn error_counts(&self, slot: usize) -> (u64, u64) {
-        (self.places[slot].read_errors.get(), self.places[slot].repairs.get())
+    pub fn error_counts(&self, slot: SlotNo) -> (u64, u64) {
+        (self.places[slot.0].read_errors.get(), self.places[slot.0].repairs.get())
     }
 
     /// The name of the disk in `slot`; of a missing slot, the last one known.
-    pub fn name(&self, slot: usize) -> String {
+    pub fn name(&self, slot: SlotNo) -> String {
         match self.disk(slot) {
             Some(disk) => disk.info().name.clone(),
-            None => self.superblock().slots[slot].disk_hint.clone(),
+            None => self.superblock().slots[slot.0].disk_hint.clone(),
         }
     }
 
     /// Whether `disk` is the member of `slot` or its second disk.
-    pub fn uses(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+    pub fn uses(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
         self.holds(slot, disk) || self.is_second(slot, disk)
     }
 
     /// Whether `disk` is still the member of `slot`.
-    pub fn holds(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
-        is_same(&self.places[slot].member, disk)
+    pub fn holds(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
+        is_same(&self.places[slot.0].member, disk)
     }
 
     /// Whether `disk` is still the second disk of `slot`.
-    pub fn is_second(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
-        is_same(&self.places[slot].second, disk)
+    pub fn is_second(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
+        is_same(&self.places[slot.0].second, disk)
     }
 
     /// The second disk of `slot`.
-    pub fn second_disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
+    pub fn second_disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
         if !self.any_second.get() {
             return None;
         }
-        disk_of(&self.places[slot].second)
+        disk_of(&self.places[slot.0].second)
     }
 
     /// The lane in which the member of `slot` is being copied.
-    pub fn copying(&self, slot: usize) -> Option<Lane> {
+    pub fn copying(&self, slot: SlotNo) -> Option<Lane> {
         match self.slot(slot) {
             Slot::Copying { lane } => Some(lane),
             _ => None,
@@ -259,7 +264,7 @@ impl Members {
     /// there.
     pub fn second_for_write(
         &self,
-        slot: usize,
+        slot: SlotNo,
         is_stale: impl Fn(Lane) -> bool,
     ) -> Option<Rc<dyn Disk>> {
         let second = self.second_disk(slot)?;
@@ -268,26 +273,26 @@ impl Members {
     }
 
     /// The old member of `slot` after a swap that is not in effect yet.
-    fn replaced(&self, slot: usize) -> Option<Spare> {
+    fn replaced(&self, slot: SlotNo) -> Option<Spare> {
         let swapped = matches!(self.slot(slot), Slot::Swapped { .. });
-        self.places[slot].second.borrow().clone().filter(|_| swapped)
+        self.places[slot.0].second.borrow().clone().filter(|_| swapped)
     }
 
     /// The members that the superblock names, with the replacements.
-    fn named(&self) -> Vec<(usize, Spare)> {
+    fn named(&self) -> Vec<(SlotNo, Spare)> {
         let of = |held: &RefCell<Option<Spare>>| held.borrow().clone();
-        let members = (0..self.len()).filter(|slot| !self.is_staged(*slot));
-        let replaced = (0..self.len()).filter(|slot| self.copying(*slot).is_some());
-        let members = members.filter_map(|slot| Some((slot, of(&self.places[slot].member)?)));
-        let second = replaced.filter_map(|slot| Some((slot, of(&self.places[slot].second)?)));
+        let members = self.slots().filter(|slot| !self.is_staged(*slot));
+        let replaced = self.slots().filter(|slot| self.copying(*slot).is_some());
+        let members = members.filter_map(|slot| Some((slot, of(&self.places[slot.0].member)?)));
+        let second = replaced.filter_map(|slot| Some((slot, of(&self.places[slot.0].second)?)));
         members.chain(second).collect()
     }
 
     /// Whether the member of `slot` is the only active one in the superblock in effect. It cannot
     /// be replaced then: after a swap, no other active member could tell that the old one is
     /// obsolete.
-    pub fn is_only_active(&self, slot: usize) -> bool {
-        let id = self.superblock().slots[slot].member_id;
+    pub fn is_only_active(&self, slot: SlotNo) -> bool {
+        let id = self.superblock().slots[slot.0].member_id;
         self.in_effect.borrow().active.iter().all(|active| Some(*active) == id)
     }
 
@@ -297,8 +302,8 @@ impl Members {
     ///
     /// # Panics
     /// If a disk is joining there already, or being rebuilt or copied to.
-    pub fn join(&self, slot: usize, spare: Spare, lane: Lane) {
-        let place = &self.places[slot];
+    pub fn join(&self, slot: SlotNo, spare: Spare, lane: Lane) {
+        let place = &self.places[slot.0];
         match place.slot.get() {
             Slot::Active => *place.second.borrow_mut() = Some(spare),
             _ => place.seat(Some(spare)),
@@ -308,7 +313,7 @@ impl Members {
 
     /// A disk takes `lane`: the former member of that lane, if any, has to be rebuilt completely.
     pub fn forget_left(&self, lane: Lane) {
-        for slot in 0..self.len() {
+        for slot in self.slots() {
             if self.slot(slot).left().is_some_and(|left| left.lane == lane) {
                 self.apply(slot, SlotEvent::Forget);
             }
@@ -317,8 +322,9 @@ impl Members {
 
     /// Old members that `in_effect` no longer names need no more writes.
     fn forget_replaced(&self, in_effect: &Superblock) {
-        for (slot, meta) in in_effect.slots.iter().enumerate() {
-            if meta.member_id == self.superblock().slots[slot].member_id {
+        for slot in self.slots() {
+            let now = self.superblock().slots[slot.0].member_id;
+            if in_effect.slots[slot.0].member_id == now {
                 self.apply(slot, SlotEvent::SwapInEffect);
             }
         }
@@ -326,8 +332,8 @@ impl Members {
 
     /// What happens to a slot: changes its state, its disks, and what the superblock says of it.
     /// Returns false if that cannot happen in the state that it is in; nothing is changed then.
-    fn apply(&self, slot: usize, event: SlotEvent) -> bool {
-        let place = &self.places[slot];
+    fn apply(&self, slot: SlotNo, event: SlotEvent) -> bool {
+        let place = &self.places[slot.0];
         let before = place.slot.get();
         let Some(after) = before.after(event) else { return false };
         place.slot.set(after);
@@ -341,7 +347,7 @@ impl Members {
             _ => {}
         }
         let meta = |disk: &RefCell<Option<Spare>>| disk.borrow().as_ref().map(Spare::meta);
-        let described = &mut self.superblock.borrow_mut().slots[slot];
+        let described = &mut self.superblock.borrow_mut().slots[slot.0];
         after.write_to(described, meta(&place.member), meta(&place.second));
         self.note_states();
         if event.is_membership(before) {
@@ -351,8 +357,8 @@ impl Members {
     }
 
     fn note_states(&self) {
-        let is_incomplete = |slot: &usize| self.state(*slot) != SlotState::Active;
-        self.incomplete.set((0..self.places.len()).filter(is_incomplete).collect());
+        let is_incomplete = |slot: &SlotNo| self.state(*slot) != SlotState::Active;
+        self.incomplete.set(self.slots().filter(is_incomplete).collect());
         self.any_second.set(self.places.iter().any(|place| place.second.borrow().is_some()));
     }
 }

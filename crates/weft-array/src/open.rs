@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use futures_util::future::join_all;
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 use weft_disk::{Bytes, Disk};
 use weft_rt::{Buf, Frozen, Rt};
 use weft_stripe::Coding;
@@ -91,7 +91,7 @@ impl Array {
 }
 
 /// Whether all data remains available without these slots.
-fn survives(superblock: &Superblock, gone: &[usize]) -> bool {
+fn survives(superblock: &Superblock, gone: &[SlotNo]) -> bool {
     geometry_of(superblock).is_ok_and(|geometry| geometry.survives(gone.iter().copied().collect()))
 }
 
@@ -153,7 +153,7 @@ async fn open(
         stopped: Cell::new(false),
         closed: Cell::new(false),
         broken: RefCell::default(),
-        broken_slots: Cell::new(UnitSet::new()),
+        broken_slots: Cell::new(SlotSet::new()),
         remaining: Cell::new(None),
         me: me.clone(),
     }))
@@ -286,7 +286,7 @@ impl Inner {
         let causes: Vec<String> = failed.iter().map(|(_, _, error)| error.to_string()).collect();
         if self.take_out_all(failed) && !affirmed && !assembly.forced {
             self.set_broken(
-                UnitSet::new(),
+                SlotSet::new(),
                 &format!(
                     "members failed while it was being assembled ({}); assemble it again",
                     causes.join("; ")

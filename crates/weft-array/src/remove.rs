@@ -4,6 +4,7 @@
 //! its label. A crash in between leaves a disk that claims to be a spare of an array that does not
 //! list it. The next assembly leaves it out, and is not affected otherwise.
 
+use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 
 use crate::area::{LABEL_BYTES, MAP_OFFSET};
@@ -51,7 +52,7 @@ impl Array {
     ///
     /// # Errors
     /// If the slot is not missing, or the array takes no writes.
-    pub async fn forget(&self, slot: usize) -> Result<(), ArrayError> {
+    pub async fn forget(&self, slot: SlotNo) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         let members = &self.0.members;
         if !members.missing().contains(&slot) {

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
-use weft_code::UnitSet;
+use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
 use weft_stripe::{Access, Gathered, Generation, Met, Owner, Place, Stripe, StripeId, Units};
@@ -51,12 +51,12 @@ impl Inner {
     }
 
     /// The slot of a unit.
-    pub fn slot_of(&self, stripe: u64, unit: usize) -> usize {
+    pub fn slot_of(&self, stripe: u64, unit: usize) -> SlotNo {
         self.geometry.slot(stripe, unit)
     }
 
     /// The unit of a stripe that lies on a slot; none in a stripe without one there.
-    pub fn unit_on(&self, stripe: u64, slot: usize) -> Option<usize> {
+    pub fn unit_on(&self, stripe: u64, slot: SlotNo) -> Option<usize> {
         self.geometry.unit_on(stripe, slot)
     }
 
@@ -99,15 +99,15 @@ impl Owner for Inner {
         Place { slot, offset }
     }
 
-    fn disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
+    fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
         self.members.disk(slot)
     }
 
-    fn holds(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+    fn holds(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
         self.members.holds(slot, disk)
     }
 
-    fn in_flight(&self, slot: usize) -> &Cell<u32> {
+    fn in_flight(&self, slot: SlotNo) -> &Cell<u32> {
         self.members.in_flight(slot)
     }
 
@@ -123,7 +123,7 @@ impl Owner for Inner {
         self.load_aware_reconstruction.get()
     }
 
-    fn met(&self, slot: usize, what: Met) {
+    fn met(&self, slot: SlotNo, what: Met) {
         match what {
             Met::ReadError => self.members.count_read_error(slot),
             Met::Repaired { offset, len } => {
@@ -135,21 +135,21 @@ impl Owner for Inner {
 
     fn failed<'a>(
         &'a self,
-        slot: usize,
+        slot: SlotNo,
         disk: &'a Rc<dyn Disk>,
         error: &'a DiskError,
     ) -> LocalBoxFuture<'a, ()> {
         Box::pin(self.member_failed(slot, disk, error))
     }
 
-    fn second(&self, id: StripeId, slot: usize) -> Option<Rc<dyn Disk>> {
+    fn second(&self, id: StripeId, slot: SlotNo) -> Option<Rc<dyn Disk>> {
         self.members.second_for_write(slot, |lane| self.map.is_stale(lane, id.number))
     }
 
     fn write_both<'a>(
         &'a self,
         id: StripeId,
-        slot: usize,
+        slot: SlotNo,
         (disk, second): (&'a Rc<dyn Disk>, Rc<dyn Disk>),
         offset: u64,
         data: Frozen,
@@ -160,7 +160,7 @@ impl Owner for Inner {
 
     fn wait_for_space<'a>(
         &'a self,
-        slot: usize,
+        slot: SlotNo,
         disk: &'a Rc<dyn Disk>,
         offset: u64,
         data: Frozen,

@@ -29,7 +29,7 @@
 use std::rc::Rc;
 
 use futures_util::future::select;
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::{Frozen, Nanos, SECOND};
 
@@ -51,7 +51,7 @@ impl Inner {
     /// slot or the array takes no more writes.
     pub(crate) async fn write_with_room(
         &self,
-        slot: usize,
+        slot: SlotNo,
         disk: &Rc<dyn Disk>,
         offset: u64,
         data: Frozen,
@@ -65,7 +65,7 @@ impl Inner {
     /// As [`Inner::write_with_room`], with zeros.
     pub(crate) async fn zero_with_room(
         &self,
-        slot: usize,
+        slot: SlotNo,
         disk: &Rc<dyn Disk>,
         offset: u64,
         len: u64,
@@ -77,7 +77,7 @@ impl Inner {
 
     async fn with_room<F: Future<Output = Result<(), DiskError>>>(
         &self,
-        slot: usize,
+        slot: SlotNo,
         disk: &Rc<dyn Disk>,
         len: u64,
         class: Class,
@@ -93,7 +93,7 @@ impl Inner {
 
     pub(crate) async fn wait_for_room<F: Future<Output = Result<(), DiskError>>>(
         &self,
-        slot: usize,
+        slot: SlotNo,
         disk: &Rc<dyn Disk>,
         len: u64,
         write: impl Fn() -> F,
@@ -103,7 +103,7 @@ impl Inner {
             self.emit_no_space(slot);
         }
         let _waiting = self.room.begin_waiting(slot, len);
-        let _turn = self.room.turns[slot].acquire(1).await;
+        let _turn = self.room.turns[slot.0].acquire(1).await;
         loop {
             if !self.members.holds(slot, disk) {
                 return Err(error);
@@ -142,7 +142,7 @@ impl Inner {
     /// write waited for space, the disk is not at fault and stays.
     pub(crate) async fn data_write_failed(
         &self,
-        slot: usize,
+        slot: SlotNo,
         disk: &Rc<dyn Disk>,
         error: &DiskError,
     ) {
@@ -158,7 +158,7 @@ impl Inner {
     /// [`ArrayError::NoSpace`] if it stays.
     pub(crate) async fn job_write_failed(
         &self,
-        slot: usize,
+        slot: SlotNo,
         disk: &Rc<dyn Disk>,
         error: &DiskError,
     ) -> Result<(), ArrayError> {
@@ -170,13 +170,13 @@ impl Inner {
     }
 
     /// Bytes that wait for space in a slot.
-    pub(crate) fn waiting_bytes(&self, slot: usize) -> u64 {
+    pub(crate) fn waiting_bytes(&self, slot: SlotNo) -> u64 {
         let job = if self.room.short().contains(slot) { self.geometry.unit_bytes } else { 0 };
-        self.room.waiting[slot].get() + job
+        self.room.waiting[slot.0].get() + job
     }
 
     /// Notes that a job found no space in a slot; it is retried automatically.
-    pub(crate) fn note_no_space(&self, slot: usize) -> ArrayError {
+    pub(crate) fn note_no_space(&self, slot: SlotNo) -> ArrayError {
         if self.waiting_bytes(slot) == 0 {
             self.emit_no_space(slot);
         }
@@ -185,7 +185,7 @@ impl Inner {
         ArrayError::NoSpace { disk: self.members.name(slot) }
     }
 
-    fn emit_no_space(&self, slot: usize) {
+    fn emit_no_space(&self, slot: SlotNo) {
         let disk = self.members.name(slot);
         self.events.emit(Event::NoSpace { slot, disk });
     }
@@ -193,7 +193,7 @@ impl Inner {
     /// Retries the jobs that found no space.
     pub(crate) fn try_room(&self) {
         let (now, _) = self.room.short.get();
-        self.room.short.set((UnitSet::new(), now));
+        self.room.short.set((SlotSet::new(), now));
         if !now.is_empty() {
             self.jobs.wake();
         }

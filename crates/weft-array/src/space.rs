@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 use weft_rt::sync::Semaphore;
 
 /// What waits for space, and in which slots.
@@ -13,7 +13,7 @@ pub(crate) struct Room {
     pub turns: Vec<Semaphore>,
     /// Slots in which a job has found no space: since the last retry of jobs, and between that and
     /// the retry before.
-    pub short: Cell<(UnitSet, UnitSet)>,
+    pub short: Cell<(SlotSet, SlotSet)>,
     /// A stripe whose resync found no space: it is retried before any other.
     pub resync: Cell<Option<u64>>,
     /// The disk for which writes waited when the array was stopped.
@@ -41,7 +41,7 @@ impl Room {
     }
 
     /// Slots in which a job lacks space.
-    pub fn short(&self) -> UnitSet {
+    pub fn short(&self) -> SlotSet {
         let (now, before) = self.short.get();
         now.union(&before)
     }
@@ -51,8 +51,8 @@ impl Room {
         self.abandoned.borrow().clone()
     }
 
-    pub fn begin_waiting(&self, slot: usize, bytes: u64) -> Waiting<'_> {
-        let waiting = &self.waiting[slot];
+    pub fn begin_waiting(&self, slot: SlotNo, bytes: u64) -> Waiting<'_> {
+        let waiting = &self.waiting[slot.0];
         waiting.set(waiting.get() + bytes);
         Waiting(waiting, bytes)
     }

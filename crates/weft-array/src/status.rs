@@ -1,6 +1,7 @@
 //! The status of an array.
 
 use serde::{Deserialize, Serialize};
+use weft_code::SlotNo;
 use weft_layout::Algorithm;
 
 use crate::array::Inner;
@@ -154,7 +155,7 @@ named!(
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotStatus {
     /// Its number.
-    pub slot: usize,
+    pub slot: SlotNo,
     /// The state of its member.
     pub state: MemberState,
     /// The disk's name; for a missing member the last one known.
@@ -204,7 +205,7 @@ impl Inner {
             sector_bytes: geometry.sector_bytes,
             consistency: superblock.consistency,
             write_hole_closed: self.log.is_some() || self.geometry.code().p() == 0 || self.mirrored,
-            slots: (0..self.members.len()).map(|slot| self.slot_status(slot)).collect(),
+            slots: self.members.slots().map(|slot| self.slot_status(slot)).collect(),
             spares: self.members.spares.all().iter().map(|s| s.disk.info().name.clone()).collect(),
             paused: self.jobs.paused.get(),
             jobs: self.job_status(),
@@ -223,7 +224,7 @@ impl Inner {
         }
     }
 
-    fn slot_status(&self, slot: usize) -> SlotStatus {
+    fn slot_status(&self, slot: SlotNo) -> SlotStatus {
         let (read_errors, repaired) = self.members.error_counts(slot);
         let (disk, wants_room_bytes) = (self.members.name(slot), self.waiting_bytes(slot));
         let failed = self.broken_slots.get().contains(slot);

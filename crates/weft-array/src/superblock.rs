@@ -25,7 +25,7 @@ mod label;
 mod signatures;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use weft_code::CodeSpec;
+use weft_code::{CodeSpec, SlotNo};
 use weft_disk::DiskError;
 use weft_layout::Algorithm;
 
@@ -293,9 +293,9 @@ pub struct Predecessor {
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The member of this slot, in this state.
-    Slot(usize, SlotState),
+    Slot(SlotNo, SlotState),
     /// The replacement of the working member in this slot.
-    Replacement(usize),
+    Replacement(SlotNo),
     /// A spare.
     Spare,
     /// No longer part of the array.
@@ -309,11 +309,11 @@ impl Superblock {
         let holds =
             |slot: &SlotMeta| slot.member_id == Some(id) && slot.state != SlotState::Missing;
         if let Some(slot) = self.slots.iter().position(holds) {
-            Role::Slot(slot, self.slots[slot].state)
+            Role::Slot(SlotNo(slot), self.slots[slot].state)
         } else if let Some(slot) = self.slots.iter().position(|slot| {
             slot.replacement.as_ref().is_some_and(|replacement| replacement.member_id == id)
         }) {
-            Role::Replacement(slot)
+            Role::Replacement(SlotNo(slot))
         } else if self.spares.iter().any(|spare| spare.member_id == id) {
             Role::Spare
         } else {
@@ -330,8 +330,8 @@ impl Superblock {
     }
 
     /// Whether the former member of a missing slot was absent at an assembly, and did not fail.
-    pub(crate) fn was_absent(&self, slot: usize) -> bool {
-        self.slots[slot].left.as_ref().is_some_and(|left| left.absent)
+    pub(crate) fn was_absent(&self, slot: SlotNo) -> bool {
+        self.slots[slot.0].left.as_ref().is_some_and(|left| left.absent)
     }
 
     /// All members, spares last.
@@ -346,7 +346,7 @@ impl Superblock {
 
     /// The active members, which hold everything.
     pub fn active_members(&self) -> Vec<Id> {
-        self.active_slots().filter_map(|slot| self.slots[slot].member_id).collect()
+        self.active_slots().filter_map(|slot| self.slots[slot.0].member_id).collect()
     }
 
     /// Sets the features that the array needs in its present state.
@@ -362,9 +362,9 @@ impl Superblock {
     }
 
     /// The slots with active members.
-    pub fn active_slots(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn active_slots(&self) -> impl Iterator<Item = SlotNo> + '_ {
         let slots = self.slots.iter().enumerate();
-        slots.filter(|(_, slot)| slot.state == SlotState::Active).map(|(index, _)| index)
+        slots.filter(|(_, slot)| slot.state == SlotState::Active).map(|(index, _)| SlotNo(index))
     }
 
     /// Number of whole stripes of the array.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use weft_code::Margin;
+use weft_code::{Margin, SlotNo};
 use weft_disk::{Disk, Extent};
 use weft_rt::{Buf, Frozen};
 
@@ -148,7 +148,7 @@ impl Array {
     /// # Errors
     /// If the slot has no member, the code cannot do without it, members that could take its place
     /// are not active on disk yet, or the array breaks meanwhile.
-    pub async fn fail(&self, slot: usize) -> Result<(), ArrayError> {
+    pub async fn fail(&self, slot: SlotNo) -> Result<(), ArrayError> {
         let mut disks = self.0.members.disks().into_iter();
         let member = disks.find(|(of, _)| *of == slot).map(|(_, disk)| disk);
         self.fail_disk(slot, member, "has no member").await
@@ -159,7 +159,7 @@ impl Array {
     ///
     /// # Errors
     /// If the member has no replacement, or the array breaks meanwhile.
-    pub async fn fail_replacement(&self, slot: usize) -> Result<(), ArrayError> {
+    pub async fn fail_replacement(&self, slot: SlotNo) -> Result<(), ArrayError> {
         let members = &self.0.members;
         let filling = members.rebuilding().iter().any(|(of, _)| *of == slot);
         let replacement = filling.then(|| members.second_disk(slot)).flatten();
@@ -168,7 +168,7 @@ impl Array {
 
     async fn fail_disk(
         &self,
-        slot: usize,
+        slot: SlotNo,
         disk: Option<Rc<dyn Disk>>,
         without: &str,
     ) -> Result<(), ArrayError> {
@@ -181,7 +181,7 @@ impl Array {
     }
 
     /// Waits until `disk` may be removed from `slot`.
-    async fn await_failable(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
+    async fn await_failable(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.check_removable(slot, disk)?;
         self.0.probe_others(slot).await;
         self.0.await_removable(slot, disk).await?;
@@ -191,7 +191,7 @@ impl Array {
     }
 
     /// Checks that the code can do without the disk; a replacement can always be removed.
-    fn check_removable(&self, slot: usize, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
+    fn check_removable(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
         let gone = self.0.incomplete_slots();
         let unsound = gone.union(&self.0.room.short()).with(slot);
         let is_whole_member = self.0.members.holds(slot, disk) && !gone.contains(slot);
@@ -226,7 +226,7 @@ impl Array {
     ///
     /// # Errors
     /// If the array takes no writes, or the disk no longer fits it.
-    pub async fn take_back(&self, disk: Rc<dyn Disk>) -> Result<Option<usize>, ArrayError> {
+    pub async fn take_back(&self, disk: Rc<dyn Disk>) -> Result<Option<SlotNo>, ArrayError> {
         self.0.check_writable()?;
         let array = self.0.clone();
         self.0.rt.spawn(async move { array.take_back(&disk).await }).await
@@ -235,7 +235,7 @@ impl Array {
     /// The slot that [`Array::take_back`] would give to the disk with this superblock, and whether
     /// its member was absent when the array was assembled rather than failed.
     #[must_use]
-    pub fn slot_left_by(&self, own: &Superblock) -> Option<(usize, bool)> {
+    pub fn slot_left_by(&self, own: &Superblock) -> Option<(SlotNo, bool)> {
         let superblock = self.0.members.superblock();
         let slot = crate::assemble::may_return(&superblock, own)?;
         Some((slot, superblock.was_absent(slot)))
@@ -248,9 +248,9 @@ impl Array {
     /// # Errors
     /// As [`Array::add_spare`]; or if the member is already being replaced, or is the only active
     /// one.
-    pub async fn replace(&self, slot: usize, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
+    pub async fn replace(&self, slot: SlotNo, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
-        if slot >= self.0.members.len() {
+        if slot.0 >= self.0.members.len() {
             return Err(ArrayError::Refused(format!("there is no slot {slot}")));
         }
         // Another member may be about to become active.
@@ -352,17 +352,17 @@ impl Array {
 
     /// How many more members could fail, in any combination, after the member of `slot` had failed.
     /// `None` if data would be lost.
-    pub fn redundancy_without(&self, slot: usize) -> Option<Margin> {
+    pub fn redundancy_without(&self, slot: SlotNo) -> Option<Margin> {
         self.0.redundancy_without(slot)
     }
 
     /// Slots, other than incomplete ones, whose loss now would lose data.
-    pub fn essential_slots(&self) -> Vec<usize> {
+    pub fn essential_slots(&self) -> Vec<SlotNo> {
         let gone = self.0.incomplete_slots();
         let unsound = gone.union(&self.0.room.short());
         let essential =
-            |slot: &usize| !gone.contains(*slot) && !self.0.survives(unsound.with(*slot));
-        (0..self.0.members.len()).filter(essential).collect()
+            |slot: &SlotNo| !gone.contains(*slot) && !self.0.survives(unsound.with(*slot));
+        self.0.members.slots().filter(essential).collect()
     }
 
     /// Stops the array cleanly: flushes everything and notes the clean stop on the members. Later

@@ -12,6 +12,7 @@ use common::disk::{Cells, Leave, Power, TestDisk};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, MemberState};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::Rt;
 
@@ -47,7 +48,7 @@ fn record(replaces: bool) -> Vec<Moment> {
         let cells = move || watched.iter().map(|disk| disk.cells.borrow().clone()).collect();
         power.watch(move || noted.borrow_mut().push(cells()));
         match replaces {
-            true => array.replace(1, all[SLOTS].clone()).await.expect("begun"),
+            true => array.replace(SlotNo(1), all[SLOTS].clone()).await.expect("begun"),
             false => array.add_spare(all[SLOTS].clone()).await.expect("added"),
         }
         power.watch(|| {});

@@ -9,6 +9,7 @@ use weft_array::superblock::{Predecessor, ReplacementMeta, SlotState, Superblock
 use weft_array::{
     AssembleError, Assembly, Found, Superblock, decide, majorities_meet, may_take_effect,
 };
+use weft_code::SlotNo;
 use weft_disk::DiskInfo;
 
 fn disk(name: &str) -> DiskInfo {
@@ -71,7 +72,7 @@ fn an_array_that_was_not_stopped_needs_recovery() {
 fn a_missing_minority_is_marked_and_more_than_the_code_survives_is_refused() {
     let members = made("raid6", 5, 0, 1);
     let assembly = start(&found(&members[2..]), false).expect("three of five");
-    assert_eq!(assembly.lost, [0, 1]);
+    assert_eq!(assembly.lost, [0, 1].map(SlotNo));
     assert_eq!(assembly.superblock.slots[0].state, SlotState::Missing);
     assert_eq!(assembly.newest.slots[0].state, SlotState::Active);
 
@@ -122,7 +123,7 @@ fn a_member_set_back_in_time_is_stale() {
     let next = Superblock { seq: 3, ..members[0].clone() };
     commit(&mut members, &[0, 1, 2, 4], &next);
     let assembly = start(&found(&members), false).expect("degraded");
-    assert_eq!((assembly.lost.as_slice(), assembly.unused.len()), ([3].as_slice(), 1));
+    assert_eq!((assembly.lost.as_slice(), assembly.unused.len()), ([SlotNo(3)].as_slice(), 1));
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn damage_costs_a_member_and_the_unknown_stops_everything() {
     let mut disks = found(&made("raid5", 3, 0, 1));
     disks[2].superblock = damaged();
     let assembly = start(&disks, false).expect("degraded");
-    assert_eq!((assembly.lost.as_slice(), assembly.unused[0].index), ([2].as_slice(), 2));
+    assert_eq!((assembly.lost.as_slice(), assembly.unused[0].index), ([SlotNo(2)].as_slice(), 2));
     disks.iter_mut().for_each(|found| found.superblock = damaged());
     assert!(matches!(start(&disks, true), Err(AssembleError::Unusable { why }) if why.len() == 3));
 
@@ -226,7 +227,7 @@ fn a_disk_that_shrank_or_has_larger_sectors_is_not_used() {
         let mut disks = found(&members);
         broken(&mut disks[1].disk);
         let assembly = start(&disks, false).expect("degraded");
-        assert_eq!((assembly.lost.as_slice(), assembly.unused.len()), ([1].as_slice(), 1));
+        assert_eq!((assembly.lost.as_slice(), assembly.unused.len()), ([SlotNo(1)].as_slice(), 1));
     }
 }
 
@@ -270,7 +271,7 @@ fn a_member_with_a_change_that_never_took_effect_lags() {
     assert!(assembly.newest.says_the_same(&next_run));
     // It counts: the others without one more are enough.
     let assembly = start(&found(&members[..3]), false).expect("degraded");
-    assert_eq!((&*assembly.lagging, &*assembly.lost), (&[0][..], &[3][..]));
+    assert_eq!((&*assembly.lagging, &*assembly.lost), (&[0][..], &[SlotNo(3)][..]));
 }
 
 /// For every history of exclusions from a mirror of up to 5 members, every moment of a crash and
@@ -354,7 +355,7 @@ fn a_replacement_continues_with_its_member_or_in_its_slot() {
     assert_eq!((assembly.slots[0], assembly.replacements[0]), (Some(2), None));
     assert_eq!(slot.state, SlotState::Rebuilding { lane: Lane(3) });
     assert_eq!((slot.member_id, &slot.replacement), (Some(members[3].self_id), &None));
-    assert_eq!(assembly.lost, [0]);
+    assert_eq!(assembly.lost, [SlotNo(0)]);
     // It does not count as the member that it is to replace.
     let mut members = replacing(2);
     members.remove(0);

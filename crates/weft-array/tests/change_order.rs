@@ -14,6 +14,7 @@ use common::bench::{Bench, UNIT, disk, members, run};
 use common::disk::{Leave, Power, TestDisk};
 use common::*;
 use weft_array::{Array, ArrayError, ArrayState, AssembleOptions, MemberState, ScrubMode};
+use weft_code::SlotNo;
 use weft_disk::{BoundedDisk, Disk, Fault, FaultDisk, QueueConfig, QueuedDisk, RamDisk};
 use weft_rt::{Frozen, MILLISECOND, Nanos, Rt, SECOND, Task};
 
@@ -31,7 +32,7 @@ impl Promoting {
     async fn new(rt: &Rt) -> Self {
         let bench = Bench::new(rt, "raid1", 2).await;
         write(&bench.array, 0, &pattern(0, LEN, 1)).await;
-        bench.array.fail(1).await.expect("failed");
+        bench.array.fail(SlotNo(1)).await.expect("failed");
         let new = disk(rt, 8, 512);
         bench.array.set_throttle(0, Some(10_000));
         bench.array.add_spare(new.clone()).await.expect("added");
@@ -80,7 +81,7 @@ impl Promoting {
 
 fn missing(array: &Array) -> Vec<usize> {
     let slots = array.status().slots.into_iter();
-    slots.filter(|slot| slot.state == MemberState::Missing).map(|slot| slot.slot).collect()
+    slots.filter(|slot| slot.state == MemberState::Missing).map(|slot| slot.slot.0).collect()
 }
 
 async fn pause(rt: &Rt) {
@@ -92,7 +93,7 @@ fn a_command_waits_until_it_is_durable_that_the_other_is_active() {
     run(|rt| async move {
         let story = Promoting::new(&rt).await;
         let array = story.bench.array.clone();
-        let fail = rt.spawn(async move { array.fail(0).await });
+        let fail = rt.spawn(async move { array.fail(SlotNo(0)).await });
         rt.sleep(SECOND).await;
         assert!(!fail.is_finished() && story.missing().is_empty());
         // Users do not notice.
@@ -114,13 +115,13 @@ fn a_command_is_refused_where_that_takes_long_and_can_be_given_again() {
     run(|rt| async move {
         let story = Promoting::new(&rt).await;
         let began = rt.now();
-        let refused = story.bench.array.fail(0).await.expect_err("not durable");
+        let refused = story.bench.array.fail(SlotNo(0)).await.expect_err("not durable");
         assert!(refused.to_string().contains("try again"), "{refused}");
         assert!(rt.now() - began < 10 * SECOND);
         assert_eq!((story.state(), story.missing()), (ArrayState::Healthy, vec![]));
         story.release();
         pause(&rt).await;
-        story.bench.array.fail(0).await.expect("failed");
+        story.bench.array.fail(SlotNo(0)).await.expect("failed");
         assert_eq!((story.state(), story.missing()), (ArrayState::Degraded, vec![0]));
     });
 }
@@ -130,7 +131,7 @@ fn the_member_that_is_not_durably_active_is_failed_at_once() {
     run(|rt| async move {
         let story = Promoting::new(&rt).await;
         let array = story.bench.array.clone();
-        let fail = rt.spawn(async move { array.fail(1).await });
+        let fail = rt.spawn(async move { array.fail(SlotNo(1)).await });
         pause(&rt).await;
         assert_eq!((story.state(), story.missing()), (ArrayState::Degraded, vec![1]));
         story.release();
@@ -192,7 +193,7 @@ fn of_three_copies_two_may_fail_in_one_moment_if_the_second_still_takes_the_supe
         bench.disks.iter().for_each(|disk| disk.faults.hold(superblocks.clone(), 0));
         bench.disks[0].faults.gone.set(true);
         let array = bench.array.clone();
-        let fail = rt.spawn(async move { array.fail(0).await });
+        let fail = rt.spawn(async move { array.fail(SlotNo(0)).await });
         pause(&rt).await;
         assert_eq!(missing(&bench.array), [0]);
         // Two of three are active on disk, so both are needed to exclude the first.
@@ -215,7 +216,7 @@ fn replacing_waits_until_it_is_durable_that_another_is_active() {
     run(|rt| async move {
         let story = Promoting::new(&rt).await;
         let (array, new) = (story.bench.array.clone(), disk(&rt, 9, 512));
-        let replace = rt.spawn(async move { array.replace(0, new).await });
+        let replace = rt.spawn(async move { array.replace(SlotNo(0), new).await });
         rt.sleep(SECOND).await;
         assert!(!replace.is_finished());
         story.release();
@@ -251,7 +252,7 @@ fn a_member_hanging_in_a_superblock_write_is_failed_at_once_and_the_array_contin
             pause(&rt).await;
             assert!(!add.is_finished() && missing(&array).is_empty(), "{code}");
             let began = rt.now();
-            array.fail(1).await.expect("failed");
+            array.fail(SlotNo(1)).await.expect("failed");
             assert!(rt.now() - began < 100 * MILLISECOND, "{code}: the command had to wait");
             add.await.expect("added");
             write(&array, 0, &pattern(0, len, 2)).await;

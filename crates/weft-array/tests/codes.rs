@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use weft_array::{ArrayState, MemberState, ScrubMode};
+use weft_code::SlotNo;
 
 /// Codes with a number of slots; one has more slots than its stripes are wide.
 const CODES: &[(&str, usize)] = &[
@@ -97,7 +98,7 @@ fn every_code_survives_its_tolerance_and_is_rebuilt() {
             while array.status().redundancy_remaining > Some(0) {
                 let losses = array.status().redundancy_remaining.unwrap();
                 for _ in 0..losses {
-                    let active: Vec<usize> = array
+                    let active: Vec<SlotNo> = array
                         .status()
                         .slots
                         .iter()

@@ -10,6 +10,7 @@ use weft_array::create::{PlannedRole, plan};
 use weft_array::examine::{CopyReport, LabelReport};
 use weft_array::superblock::{Role, SlotState, read_superblock};
 use weft_array::{Consistency, CreateError, CreateOptions, create, examine};
+use weft_code::SlotNo;
 use weft_disk::{Disk, DiskError, DiskInfo, DiskOp, DoneFuture, Layer, RamDisk, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
@@ -27,7 +28,7 @@ fn members_know_their_array_and_their_place() {
         assert!(
             matches!(report.label, LabelReport::Whole { member_id, .. } if member_id == own.self_id)
         );
-        let role = if n < 7 { Role::Slot(n, SlotState::Active) } else { Role::Spare };
+        let role = if n < 7 { Role::Slot(SlotNo(n), SlotState::Active) } else { Role::Spare };
         assert_eq!(report.role, Some(role));
         let map = report.region_map.expect("whole");
         assert_eq!((map.written, map.dirty, map.pages_lost.len()), (0, 0, 0));
@@ -45,7 +46,7 @@ fn the_plan_matches_what_is_created_and_changes_nothing() {
     assert_eq!(before, after);
     assert_eq!((plan.tolerance, plan.sector_bytes), (2, 4096));
     assert_eq!(plan.size_bytes, plan.stripes * 2 * (64 << 10));
-    assert_eq!(plan.members[3].role, PlannedRole::Slot { slot: 3 });
+    assert_eq!(plan.members[3].role, PlannedRole::Slot { slot: SlotNo(3) });
     assert!(plan.members[3].unused_bytes >= 36 * MIB);
     assert_eq!(plan.notes.len(), 2, "{:?}", plan.notes);
     assert!(plan.to_string().contains("can lose any 2 members"), "{plan}");

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use common::{make, pattern, rt};
 use futures_util::future::join_all;
 use weft_array::Array;
+use weft_code::SlotNo;
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RamDisk, RateLimit};
 use weft_rt::{Buf, Frozen, Rt, SECOND};
 
@@ -48,7 +49,7 @@ impl Limited {
 
     fn lose(&self, slot: usize) {
         let array = self.array.clone();
-        self.rt.block_on(async move { array.fail(slot).await.expect("failed") });
+        self.rt.block_on(async move { array.fail(SlotNo(slot)).await.expect("failed") });
     }
 
     fn limit(&self) {

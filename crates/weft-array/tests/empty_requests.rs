@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use common::{disks, options, rt};
 use weft_array::{Array, AssembleOptions, CreateOptions, create};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, Rt};
 
@@ -56,7 +57,7 @@ fn empty_requests_do_nothing_up_to_the_very_end() {
                     assert!(array.allocation(offset, 0).is_err());
                 }
                 if code != "raid0" {
-                    array.fail(0).await.expect("one may fail");
+                    array.fail(SlotNo(0)).await.expect("one may fail");
                     for offset in offsets {
                         read_nothing(&array, offset).await;
                         change_nothing(&array, offset).await;

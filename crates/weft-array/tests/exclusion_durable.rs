@@ -18,6 +18,7 @@ use common::disk::{Leave, Power, TestDisk};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, ArrayError, ArrayState, Event, MemberState, ScrubMode};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Frozen, MILLISECOND, Rt, Task};
 
@@ -129,7 +130,7 @@ impl Story {
     }
 
     fn begin_fail(&mut self, member: usize) {
-        self.begin("the fail", async move |array| array.fail(member).await);
+        self.begin("the fail", async move |array| array.fail(SlotNo(member)).await);
     }
 
     async fn pause(&self) {
@@ -359,7 +360,7 @@ fn a_change_after_which_the_old_majority_must_be_asked_ends_with_the_superblock_
         let mut story = Story::new(&rt, "raid1", 3).await;
         let new = disk(&rt, 8, 512);
         story.others.push(new.clone());
-        story.bench.array.replace(2, new).await.expect("begun");
+        story.bench.array.replace(SlotNo(2), new).await.expect("begun");
         story.hold(0);
         story.pause().await;
         story.begin_fail(0);
@@ -480,7 +481,7 @@ fn a_spare_that_fails_to_take_a_superblock_is_none_any_more() {
         let own = read_superblock(&*story.bench.disks[0]).await.expect("whole").expect("there");
         assert_eq!(own.spares.len(), 1, "and the members know");
         // The array can do without it.
-        story.bench.array.fail(0).await.expect("can lose one");
+        story.bench.array.fail(SlotNo(0)).await.expect("can lose one");
         story.bench.until(ArrayState::Healthy).await;
         story.bench.array.stop().await.expect("stopped");
     });
@@ -492,7 +493,7 @@ async fn replacing(rt: &Rt, code: &'static str, slots: usize) -> (Story, Rc<Test
     let new = disk(rt, 8, 512);
     story.others.push(new.clone());
     story.bench.array.set_paused(true);
-    story.bench.array.replace(VICTIM, new.clone()).await.expect("begun");
+    story.bench.array.replace(SlotNo(VICTIM), new.clone()).await.expect("begun");
     (story, new)
 }
 
@@ -525,7 +526,7 @@ fn writes_wait_until_it_is_durable_that_a_replacement_is_out() {
             assert_eq!(story.bench.array.status().state, ArrayState::Replacing, "{code}");
             story.hold(0);
             new.faults.gone.set(true);
-            story.begin("the fail", async |array| array.fail_replacement(VICTIM).await);
+            story.begin("the fail", async |array| array.fail_replacement(SlotNo(VICTIM)).await);
             story.pause().await;
             story.begin_writes_to(VICTIM, 0, 4);
             story.begin_flush();
@@ -587,7 +588,7 @@ fn an_exclusion_completes_after_its_requester_is_gone() {
         let mut story = Story::new(&rt, "raid6", 5).await;
         story.hold(0);
         let array = story.bench.array.clone();
-        let mut asked = Box::pin(async move { array.fail(1).await });
+        let mut asked = Box::pin(async move { array.fail(SlotNo(1)).await });
         let pause = std::pin::pin!(rt.sleep(MILLISECOND));
         let _ = futures_util::future::select(&mut asked, pause).await;
         drop(asked);

@@ -17,6 +17,7 @@ use weft_array::superblock::read_superblock;
 use weft_array::{
     Array, ArrayError, ArrayState, AssembleOptions, MemberState, RebuildPolicy, ScrubMode,
 };
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, MILLISECOND};
 
@@ -81,7 +82,7 @@ fn a_disk_that_is_gone_unnoticed_does_not_leave_together_with_one_that_is_failed
         let bench = Bench::new(&rt, "raid1", 3).await;
         let bytes = fill(&bench, 2).await;
         bench.disks[2].faults.gone.set(true);
-        bench.array.fail(0).await.expect("one copy is left");
+        bench.array.fail(SlotNo(0)).await.expect("one copy is left");
         assert!(read(&bench.array, 0, bytes.len()).await == bytes);
         write(&bench.array, 0, &bytes).await;
         assert_eq!(bench.array.status().slots[2].state, MemberState::Missing);
@@ -89,7 +90,7 @@ fn a_disk_that_is_gone_unnoticed_does_not_leave_together_with_one_that_is_failed
         let bench = Bench::new(&rt, "raid5", 3).await;
         let bytes = fill(&bench, 2).await;
         bench.disks[2].faults.gone.set(true);
-        assert!(matches!(bench.array.fail(0).await, Err(ArrayError::Refused(_))));
+        assert!(matches!(bench.array.fail(SlotNo(0)).await, Err(ArrayError::Refused(_))));
         assert!(read(&bench.array, 0, bytes.len()).await == bytes);
     });
 }
@@ -136,7 +137,7 @@ fn one_failure_too_many_stops_writes_and_leaves_the_metadata_alone() {
     run(|rt| async move {
         let bench = Bench::new(&rt, "raid10", 4).await;
         let bytes = fill(&bench, 6).await;
-        bench.array.fail(0).await.expect("can lose one");
+        bench.array.fail(SlotNo(0)).await.expect("can lose one");
         let seq = bench.array.status().seq;
         // Its mirror goes: what the two held is lost. A third failure changes nothing further.
         for victim in [1, 2] {
@@ -215,7 +216,7 @@ fn a_read_only_array_changes_nothing_whatever_it_meets() {
         bench.disks.iter().for_each(|disk| disk.faults.unreadable.borrow_mut().clear());
         bench.disks[2].faults.gone.set(true);
         assert!(read(&array, 0, bytes.len()).await == bytes);
-        assert!(array.fail(1).await.is_err());
+        assert!(array.fail(SlotNo(1)).await.is_err());
         assert!(array.write(0, Frozen::copy_from(&[0; 512]), false).await.is_err());
         assert!(array.write_zeroes(0, UNIT, false, true).await.is_err());
         let _ = array.flush().await;
@@ -229,7 +230,7 @@ fn missing_members_decide_how_an_array_starts() {
     run(|rt| async move {
         let bench = Bench::new(&rt, "raid5", 4).await;
         let bytes = fill(&bench, 4).await;
-        bench.array.fail(3).await.expect("can lose one");
+        bench.array.fail(SlotNo(3)).await.expect("can lose one");
         let new = pattern(5, 3000, 3);
         write(&bench.array, 100, &new).await;
         bench.array.stop().await.expect("stopped");
@@ -277,8 +278,8 @@ fn a_spare_takes_the_place_of_a_failed_member_and_a_dying_spare_that_of_none() {
         assert!(bench.array.status().spares.is_empty());
         let report = bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
         assert_eq!(report.mismatches, 0);
-        bench.array.fail(0).await.expect("can lose one");
-        bench.array.fail(2).await.expect("can lose two");
+        bench.array.fail(SlotNo(0)).await.expect("can lose one");
+        bench.array.fail(SlotNo(2)).await.expect("can lose two");
         assert!(read(&bench.array, 0, bytes.len()).await == bytes);
         bench.array.stop().await.expect("stopped");
     });

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use common::{assemble, make, options, pattern, read, rt, write};
 use weft_array::{Array, AssembleOptions, MemberState, create};
+use weft_code::SlotNo;
 use weft_disk::{
     BoundedDisk, Disk, Fault, FaultDisk, Faults, QueueConfig, QueuedDisk, RamDisk, TICKS,
 };
@@ -60,7 +61,7 @@ fn load(rt: &Rt, array: &Array, count: u64) -> Vec<Task<()>> {
 
 fn missing(array: &Array) -> Vec<usize> {
     let slots = array.status().slots.into_iter();
-    slots.filter(|slot| slot.state == MemberState::Missing).map(|slot| slot.slot).collect()
+    slots.filter(|slot| slot.state == MemberState::Missing).map(|slot| slot.slot.0).collect()
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn failing_a_hung_member_ends_its_waiting_requests_at_once() {
             assert!(tasks.iter().any(|task| !task.is_finished()), "{code}: nothing waits");
             assert!(missing(&array).is_empty(), "{code}");
             let began = rt.now();
-            array.fail(1).await.expect("failed");
+            array.fail(SlotNo(1)).await.expect("failed");
             assert!(rt.now() - began < 100 * MILLISECOND, "{code}: the command had to wait");
             assert_eq!(missing(&array), [1], "{code}");
             for task in tasks {

@@ -13,6 +13,7 @@ use common::bench::{Bench, UNIT, disk, members, run};
 use common::disk::{Leave, Power, TestDisk};
 use common::*;
 use weft_array::{ArrayState, ScrubMode};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
@@ -36,7 +37,7 @@ fn scrub_locates_the_wrong_unit_where_the_code_can_tell_and_only_there() {
                 let place = found.places[0];
                 let expected = tells.then_some(unit);
                 assert_eq!((place.stripe, place.unit), (1, expected), "{code}, unit {unit}");
-                assert_eq!(place.slot, expected.map(|unit| bench.place(1, unit).0));
+                assert_eq!(place.slot, expected.map(|unit| SlotNo(bench.place(1, unit).0)));
                 let repaired = bench.array.scrub(ScrubMode::Repair).await.expect("scrubbed");
                 assert_eq!((repaired.mismatches, repaired.repaired), (1, 1), "{code}");
                 let clean = bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
@@ -89,7 +90,7 @@ fn stop_does_not_wait_for_a_slow_job_and_nothing_is_written_after_it() {
             let bench = Bench::new(&rt, "raid5", 3).await;
             write(&bench.array, 0, &vec![1; bench.array.size_bytes() as usize]).await;
             bench.array.set_throttle(0, (after % 2 == 0).then_some(1));
-            bench.array.fail(1).await.expect("can lose one");
+            bench.array.fail(SlotNo(1)).await.expect("can lose one");
             let array = bench.array.clone();
             let spare = disk(&rt, 9, 512);
             drop(rt.spawn(async move { array.add_spare(spare).await }));
@@ -123,7 +124,7 @@ fn a_rebuild_resumes_where_a_power_cut_left_it() {
                 let bench = Bench::new(&rt, code, slots).await;
                 let mut bytes = pattern(0, (6 * bench.stripe_bytes()) as usize, 1);
                 write(&bench.array, 0, &bytes).await;
-                bench.array.fail(1).await.expect("can lose one");
+                bench.array.fail(SlotNo(1)).await.expect("can lose one");
                 let spare = disk(&rt, 9, 512);
                 bench.array.add_spare(spare.clone()).await.expect("added");
                 rt.sleep(cut * 60_000).await;
@@ -138,7 +139,7 @@ fn a_rebuild_resumes_where_a_power_cut_left_it() {
                 again.until(ArrayState::Healthy).await;
                 let report = again.array.scrub(ScrubMode::Check).await.expect("scrubbed");
                 assert_eq!(report.mismatches, 0, "{code}, cut {cut}");
-                again.array.fail(0).await.expect("can lose one");
+                again.array.fail(SlotNo(0)).await.expect("can lose one");
                 assert!(read(&again.array, 0, bytes.len()).await == bytes, "{code}, cut {cut}");
                 again.array.stop().await.expect("stopped");
             }
@@ -167,7 +168,7 @@ fn a_crash_in_the_middle_of_a_rebuild_then_a_discard_brings_nothing_back() {
             let stripe = bench.stripe_bytes();
             let bytes = pattern(0, (6 * stripe) as usize, 1);
             write(&bench.array, 0, &bytes).await;
-            bench.array.fail(1).await.expect("can lose one");
+            bench.array.fail(SlotNo(1)).await.expect("can lose one");
             let spare = disk(&rt, 9, 512);
             bench.array.add_spare(spare.clone()).await.expect("added");
             rt.sleep(cut * 20_000).await;
@@ -192,7 +193,7 @@ fn a_crash_in_the_middle_of_a_rebuild_then_a_discard_brings_nothing_back() {
             assert_eq!(array.status().state, ArrayState::Healthy);
             let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
             assert_eq!(report.mismatches, 0, "cut {cut}");
-            array.fail(0).await.expect("can lose one");
+            array.fail(SlotNo(0)).await.expect("can lose one");
             for n in 0..6 {
                 let now = read(&array, n * stripe, stripe as usize).await;
                 assert!(now[..512] == [7; 512] && now[512..].iter().all(|b| *b == 0), "cut {cut}");

@@ -11,6 +11,7 @@ use common::{assemble, options, pattern, read, rt, write};
 use weft_array::{
     Array, CreateOptions, MemberState, RebuildExecutor, RebuildPolicy, ScrubMode, create,
 };
+use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DiskInfo, DoneFuture, RamDisk, ReadFuture, WriteOpts};
 use weft_rt::{Buf, BufMemory, Frozen, Rt, SECOND};
 
@@ -181,8 +182,8 @@ fn sixty_members_with_the_largest_units_stay_within_the_bound() {
             load("healthy").await;
             let scrub = async { drop(array.scrub(ScrubMode::Check).await.expect("scrubbed")) };
             within(&name("scrub"), 60, 0, scrub).await;
-            array.fail(3).await.expect("failed");
-            array.fail(20).await.expect("failed");
+            array.fail(SlotNo(3)).await.expect("failed");
+            array.fail(SlotNo(20)).await.expect("failed");
             load("degraded").await;
             let rebuild = async {
                 for spare in &hollow[60..] {
@@ -262,8 +263,8 @@ fn operations_that_are_cut_into_parts_keep_every_byte() {
             };
             update(&array, &mut model, 2).await;
             assert!(read(&array, 0, size).await == model, "healthy");
-            array.fail(0).await.expect("failed");
-            array.fail(3).await.expect("failed");
+            array.fail(SlotNo(0)).await.expect("failed");
+            array.fail(SlotNo(3)).await.expect("failed");
             assert!(read(&array, 0, size).await == model, "degraded");
             update(&array, &mut model, 3).await;
             assert!(read(&array, 0, size).await == model, "written while degraded");
@@ -272,8 +273,8 @@ fn operations_that_are_cut_into_parts_keep_every_byte() {
             rebuilt(&rt, &array).await;
             let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
             assert_eq!((report.mismatches, report.unreadable), (0, 0));
-            array.fail(1).await.expect("failed");
-            array.fail(4).await.expect("failed");
+            array.fail(SlotNo(1)).await.expect("failed");
+            array.fail(SlotNo(4)).await.expect("failed");
             assert!(read(&array, 0, size).await == model, "from the rebuilt members");
         });
     }

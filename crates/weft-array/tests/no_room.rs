@@ -16,6 +16,7 @@ use common::bench::{Bench, UNIT, disk, members, options, run};
 use common::disk::{Leave, Power, TestDisk};
 use common::*;
 use weft_array::{Array, ArrayError, Consistency, Event, MemberState, ScrubMode};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, Rt, SECOND, Task};
 
@@ -152,7 +153,7 @@ impl Story {
             write(&bench.array, at as u64, &bytes[at..at + stripe]).await;
         }
         for slot in case.failed {
-            bench.array.fail(*slot).await.expect("failed");
+            bench.array.fail(SlotNo(*slot)).await.expect("failed");
         }
         bench.array.flush().await.expect("flushed");
         let open = Rc::new(Cell::new(false));
@@ -197,9 +198,9 @@ impl Story {
     fn status_is_true(&self, what: &str) {
         let status = self.bench.array.status();
         for slot in &status.slots {
-            let wants = slot.slot == self.case.full && !self.tasks.is_empty();
+            let wants = slot.slot == SlotNo(self.case.full) && !self.tasks.is_empty();
             assert_eq!(slot.wants_room_bytes > 0, wants, "{what}: {slot:?}");
-            let state = if self.case.failed.contains(&slot.slot) {
+            let state = if self.case.failed.contains(&slot.slot.0) {
                 MemberState::Missing
             } else {
                 MemberState::Active
@@ -261,7 +262,7 @@ async fn tell(rt: Rt, case: Case, end: End) -> bool {
     match end {
         End::Room => story.open.set(true),
         End::Fail if case.failed.is_empty() => {
-            array.fail(case.full).await.expect("it can be failed at any time");
+            array.fail(SlotNo(case.full)).await.expect("it can be failed at any time");
         }
         End::Fail => return waited,
         End::Stop => {
@@ -376,7 +377,7 @@ async fn redundancy_is_there(rt: &Rt, story: &Story, array: &Array, full: usize,
     let mut known = Shadow::new(&found);
     if status.redundancy_remaining.unwrap_or(0) > 0 {
         let what = &format!("{what}, then {victim} failed");
-        array.fail(victim).await.expect(what);
+        array.fail(SlotNo(victim)).await.expect(what);
         // Before the resync has ended, the lost disk takes with it what was being written there.
         if status.regions.resync > 0 {
             for (now, then) in known.0.iter_mut().zip(&story.shadow.0) {
@@ -387,7 +388,7 @@ async fn redundancy_is_there(rt: &Rt, story: &Story, array: &Array, full: usize,
     } else if story.case.failed.is_empty() && story.case.code != "raid0" {
         let short = status.slots[full].wants_room_bytes > 0;
         assert!(short, "{what}: no redundancy, and no reason: {status:?}");
-        array.fail(victim).await.expect_err("it would lose data");
+        array.fail(SlotNo(victim)).await.expect_err("it would lose data");
     }
     story.open.set(true);
     rt.sleep(60 * SECOND).await;
@@ -470,7 +471,7 @@ fn nothing_else_waits() {
         let old = pattern(0, 64 * stripe, 1);
         write(&array, 0, &old).await;
         array.flush().await.expect("flushed");
-        array.fail(1).await.expect("failed");
+        array.fail(SlotNo(1)).await.expect("failed");
         let data = bench.superblock.area.data_offset;
         *bench.disks[0].faults.room.borrow_mut() =
             Some(Box::new(move |offset, _, covered| (offset >= data && !covered).then_some(0)));
@@ -485,12 +486,12 @@ fn nothing_else_waits() {
             .collect();
         rt.sleep(10 * SECOND).await;
         assert!(tasks.iter().filter(|task| !task.is_finished()).count() > 2000, "they wait");
-        assert!(matches!(events.next().await, Event::NoSpace { slot: 0, .. }));
+        assert!(matches!(events.next().await, Event::NoSpace { slot: SlotNo(0), .. }));
         assert!(events.try_next().is_none(), "it is told once");
         let (result, buf) = array.read(0, Buf::new(old.len())).await;
         result.expect("read");
         assert!(*buf == old[..], "wrong bytes");
-        array.fail(0).await.expect("it can be failed at any time");
+        array.fail(SlotNo(0)).await.expect("it can be failed at any time");
         rt.sleep(10 * SECOND).await;
         for task in tasks {
             assert!(task.is_finished(), "it still waits");

@@ -7,6 +7,7 @@ use common::bench::{Bench, members, options, run, sized_disk};
 use common::disk::{Cells, Leave, Power, holding};
 use common::*;
 use weft_array::{Array, ArrayError, ArrayState, AssembleOptions, MemberState};
+use weft_code::SlotNo;
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
 
 const SLOTS: usize = 4;
@@ -25,7 +26,7 @@ async fn being_rebuilt(rt: &Rt, lacks_some: bool) -> Bench {
         write(array, number * stripe, &contents(&bench, number, 1)).await;
     }
     array.set_throttle(0, Some(1));
-    array.fail(0).await.expect("can lose one");
+    array.fail(SlotNo(0)).await.expect("can lose one");
     bench.until(ArrayState::Rebuilding).await;
     rt.sleep(10 * MILLISECOND).await;
     array.set_paused(true);

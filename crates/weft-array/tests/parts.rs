@@ -13,6 +13,7 @@ use common::disk::{Cells, Leave, Power, TestDisk, holding};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Consistency};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt};
 
@@ -146,7 +147,7 @@ fn after_a_loss_of_two_at_once() {
 #[test]
 fn after_a_swap() {
     let moments = record(3, vec![0, 1, 2], |rt, array, disks| async move {
-        array.replace(1, disks[3].clone()).await.expect("begun");
+        array.replace(SlotNo(1), disks[3].clone()).await.expect("begun");
         while array.status().slots[1].replacement.is_some() {
             rt.sleep(MILLISECOND).await;
         }

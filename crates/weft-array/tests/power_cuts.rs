@@ -16,6 +16,7 @@ use common::disk::{Cells, Leave, Power, TestDisk, mix};
 use common::*;
 use futures_util::future::join_all;
 use weft_array::{Array, ArrayState, AssembleOptions, MemberState, ScrubMode, Superblock, create};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_layout::for_code;
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
@@ -176,7 +177,7 @@ fn record(setup: &Setup) -> (Superblock, Vec<Moment>) {
         let superblock = create(&members, &options).await.expect("created");
         let array = assemble(&rt, &members).await;
         for slot in failed {
-            array.fail(*slot).await.expect("failed");
+            array.fail(SlotNo(*slot)).await.expect("failed");
         }
         let model = Rc::new(RefCell::new(Model::new(array.size_bytes() / SECTOR)));
         let client = Client { array, model: model.clone(), version: Rc::new(RefCell::new(1)) };
@@ -234,7 +235,7 @@ fn check(
     let failed = setup.failed.to_vec();
     let excused = move |sector: u64| {
         let unit = sector / PER_UNIT;
-        let slot = layout.place(unit / k, (unit % k) as usize).slot;
+        let slot = layout.place(unit / k, (unit % k) as usize).slot.0;
         !mirror && !lost2.is_empty() && (lost2.contains(&slot) || failed.contains(&slot))
     };
     let model = moment.model.clone();

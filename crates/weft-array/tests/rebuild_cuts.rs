@@ -26,6 +26,7 @@ use weft_array::{
     Array, ArrayState, AssembleOptions, Id, MemberState, Piggyback, RebuildExecutor, RebuildOrder,
     RebuildPolicy, ScrubMode, Superblock, create,
 };
+use weft_code::SlotNo;
 use weft_layout::{code_for, for_code};
 use weft_rt::sync::{Sender, oneshot};
 use weft_rt::{MILLISECOND, Rt};
@@ -324,7 +325,7 @@ async fn degraded(rt: &Rt, setup: Setup, disks: &[Rc<TestDisk>]) -> Array {
         array.set_rebuild_experiment(Some(Rc::new(InParts { heads: 256 })));
     }
     for slot in setup.lost {
-        array.fail(*slot).await.expect("can lose it");
+        array.fail(SlotNo(*slot)).await.expect("can lose it");
     }
     array.set_throttle(0, Some(UNIT * 10_000));
     array
@@ -390,7 +391,7 @@ async fn is_whole(array: &Array, setup: Setup, bytes: &[u8], turn: u64, what: &s
     let others: Vec<usize> = (0..setup.slots).filter(|n| !setup.lost.contains(n)).collect();
     for n in 0..setup.lost.len() + 1 {
         let slot = others[(turn as usize + n) % others.len()];
-        array.fail(slot).await.expect("can lose it");
+        array.fail(SlotNo(slot)).await.expect("can lose it");
     }
     assert!(read(array, 0, bytes.len()).await == bytes, "{what}: without others");
     array.stop().await.expect("stopped");
@@ -444,7 +445,7 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
             let unit = range.start / UNIT as usize;
             let slot = layout.place((unit / k) as u64, unit % k).slot;
             let mut losses =
-                taken.iter().filter(|taken| taken.has(slot, &newest, (unit / k) as u64));
+                taken.iter().filter(|taken| taken.has(slot.0, &newest, (unit / k) as u64));
             let excused = losses.any(|taken| history.was_being_written(&range, taken.until));
             assert!(history.allows(&range, found) || excused, "{what}: sector {number}");
         }

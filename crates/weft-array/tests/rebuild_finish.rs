@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use common::{assemble, options, pattern, read, rt};
 use weft_array::{Array, CreateOptions, MemberState, ScrubMode, create};
+use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DoneFuture, Layer, RamDisk, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, MICROSECOND, MILLISECOND, Nanos, Rt, SECOND};
 
@@ -109,7 +110,7 @@ fn requests_to_regions_that_are_being_finished_wait_for_no_flush() {
             let mut model = pattern(0, size, 1);
             array.write(0, Frozen::copy_from(&model), false).await.expect("written");
             for slot in lost {
-                array.fail(*slot).await.expect("failed");
+                array.fail(SlotNo(*slot)).await.expect("failed");
             }
             array.flush().await.expect("flushed");
             array.add_spare(all[slots].clone()).await.expect("added");
@@ -134,7 +135,7 @@ fn requests_to_regions_that_are_being_finished_wait_for_no_flush() {
             assert_eq!((report.mismatches, report.unreadable), (0, 0), "{code}");
             // The rebuilt units are there: another member may go.
             let other = (0..slots).find(|n| !lost.contains(n)).expect("a survivor");
-            array.fail(other).await.expect("failed");
+            array.fail(SlotNo(other)).await.expect("failed");
             assert!(read(&array, 0, size).await == model, "{code}: from the rebuilt member");
         });
     }

@@ -17,6 +17,7 @@ use weft_array::{
     Array, ArrayState, Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy,
     ScrubMode,
 };
+use weft_code::SlotNo;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 use weft_testkit::Rng;
 
@@ -105,7 +106,7 @@ async fn damaged(rt: &Rt, (code, slots, lost): (&str, usize, usize)) -> (Bench, 
     bench.array.flush().await.expect("flushed");
     for n in 0..lost {
         // In a RAID-10, one member of each pair.
-        bench.array.fail(2 * n).await.expect("can lose it");
+        bench.array.fail(SlotNo(2 * n)).await.expect("can lose it");
     }
     (bench, bytes)
 }
@@ -220,7 +221,7 @@ fn nothing_is_lost_or_rebuilt_twice_under_load_and_changes_of_policy() {
             // The replacements hold the right data: others can be lost instead.
             for n in 0..code.2 {
                 let slot = (2 * n + 1) % code.1;
-                bench.array.fail(slot).await.expect("can lose it");
+                bench.array.fail(SlotNo(slot)).await.expect("can lose it");
             }
             assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{what}");
             bench.array.stop().await.expect("stopped");
@@ -385,7 +386,7 @@ fn reads_and_writes_rebuild_their_units() {
                 bench.array.set_throttle(0, None);
                 bench.until(ArrayState::Healthy).await;
                 check_whole(&bench, &bytes, &what).await;
-                bench.array.fail(1).await.expect("can lose one");
+                bench.array.fail(SlotNo(1)).await.expect("can lose one");
                 assert!(read(&bench.array, 0, bytes.len()).await == bytes, "{what}");
                 bench.array.stop().await.expect("stopped");
             }

@@ -13,6 +13,7 @@ use common::bench::{Bench, UNIT, members, options, run};
 use common::disk::{Cells, Leave, Power, TestDisk, holding};
 use common::*;
 use weft_array::{Array, AssembleOptions};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Rt, SECOND};
 
@@ -63,7 +64,7 @@ fn story() -> Story {
         write(&bench.array, 0, &before).await;
         bench.array.flush().await.expect("flushed");
         let slots: Vec<usize> = (0..SLOTS).map(|unit| bench.place(0, unit).0).collect();
-        bench.array.fail(slots[0]).await.expect("failed");
+        bench.array.fail(SlotNo(slots[0])).await.expect("failed");
         // Nothing is dirty any more.
         rt.sleep(10 * SECOND).await;
         let crashes = watch(&power, &bench.disks, Leave::Nothing);
@@ -101,7 +102,7 @@ fn check(story: &Story, cells: &[Cells], lost: usize, what: String) {
         let disks = holding(&rt, &Power::new(), SIZE, &cells);
         let array = started(&rt, &members(&disks), 3, &what).await;
         array.set_paused(true);
-        array.fail(lost).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        array.fail(SlotNo(lost)).await.unwrap_or_else(|error| panic!("{what}: {error}"));
         let found = read(&array, 0, before.len()).await;
         let (written, others) = found.split_at(new.len());
         assert!(*others == before[new.len()..], "{what}: not being written");

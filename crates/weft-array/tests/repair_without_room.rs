@@ -16,6 +16,7 @@ use common::bench::{Bench, UNIT, disk, members, options, run};
 use common::disk::{Leave, Power, TestDisk};
 use common::*;
 use weft_array::{Array, ArrayError, AssembleOptions, Consistency, MemberState, ScrubMode};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Frozen, Rt, SECOND};
 
@@ -138,9 +139,9 @@ async fn resynced_at_last(rt: Rt, code: &'static str, slots: usize, unit: usize,
             let other = (story.slot + 1) % slots;
             match status.redundancy_remaining {
                 // The member without space does not count until the resync has ended.
-                Some(0) => drop(array.fail(other).await.expect_err("it would lose data")),
+                Some(0) => drop(array.fail(SlotNo(other)).await.expect_err("it would lose data")),
                 _ => {
-                    array.fail(other).await.expect("can lose one");
+                    array.fail(SlotNo(other)).await.expect("can lose one");
                     story.check(&array, &what).await;
                 }
             }
@@ -188,8 +189,8 @@ fn writes_next_to_the_sector_do_not_wait_for_its_repair() {
         assert_eq!(array.status().regions.resync, 0);
         story.check(&array, "written").await;
         assert_eq!(array.scrub(ScrubMode::Check).await.expect("scrubbed").mismatches, 0);
-        array.fail(1).await.expect("can lose one");
-        array.fail(2).await.expect("can lose another");
+        array.fail(SlotNo(1)).await.expect("can lose one");
+        array.fail(SlotNo(2)).await.expect("can lose another");
         story.check(&array, "degraded").await;
         array.stop().await.expect("stopped");
     });
@@ -215,7 +216,7 @@ fn an_array_with_a_log_starts_once_its_records_have_space() {
                 story.open.set(true);
                 rt.sleep(25 * SECOND).await;
                 assert_eq!(array.status().regions.resync, 0, "{what}");
-                array.fail((story.slot + 1) % slots).await.expect("can lose one");
+                array.fail(SlotNo((story.slot + 1) % slots)).await.expect("can lose one");
                 story.check(&array, &what).await;
                 array.stop().await.expect("stopped");
             }

@@ -19,6 +19,7 @@ use weft_array::{
     Array, ArrayState, AssembleOptions, Consistency, Event, MemberState, ScrubMode, Status,
     Superblock,
 };
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt, SECOND};
 
@@ -56,7 +57,7 @@ fn the_new_disk_takes_over_and_nothing_is_missing_meanwhile() {
             let (bench, new, mut bytes) = prepared(&rt, code, slots).await;
             let redundancy = bench.array.status().redundancy_remaining;
             let events = bench.array.subscribe();
-            bench.array.replace(1, new.clone()).await.expect("begun");
+            bench.array.replace(SlotNo(1), new.clone()).await.expect("begun");
             let mut n = 0;
             while bench.array.status().state != ArrayState::Healthy {
                 let status = bench.array.status();
@@ -102,10 +103,10 @@ fn sectors_that_the_member_cannot_read_come_from_the_others() {
         for stripe in 0..6 {
             bench.spoil(stripe, stripe as usize % 4, 1..3);
         }
-        bench.array.replace(2, new).await.expect("begun");
+        bench.array.replace(SlotNo(2), new).await.expect("begun");
         ended(&bench.array, &rt).await;
         check(&bench.array, &bytes, "spoiled").await;
-        bench.array.fail(0).await.expect("can lose one");
+        bench.array.fail(SlotNo(0)).await.expect("can lose one");
         assert!(read(&bench.array, 0, bytes.len()).await == bytes);
         bench.array.stop().await.expect("stopped");
     });
@@ -134,7 +135,7 @@ fn any_disk_may_go_at_any_write() {
                     };
                     victim.faults.gone_after_writes.set(Some(after));
                     bench.array.set_throttle(0, Some(UNIT * 2000));
-                    let begun = bench.array.replace(1, new.clone()).await;
+                    let begun = bench.array.replace(SlotNo(1), new.clone()).await;
                     for n in 0..6u64 {
                         let at = n as usize * 4000 + 700;
                         let part = pattern(n, 2500, 7);
@@ -198,7 +199,7 @@ fn a_spare_that_is_taken_meanwhile_and_the_replacement_keep_out_of_each_others_w
     run(|rt| async move {
         for delay in 0..60u64 {
             let (bench, new, bytes) = prepared(&rt, "raid6", 5).await;
-            bench.array.fail(3).await.expect("can lose one");
+            bench.array.fail(SlotNo(3)).await.expect("can lose one");
             // Gives the log something to retire.
             write(&bench.array, 512, &bytes[512..2048]).await;
             bench.array.set_throttle(0, Some(UNIT * 5000));
@@ -206,7 +207,7 @@ fn a_spare_that_is_taken_meanwhile_and_the_replacement_keep_out_of_each_others_w
             let add = bench.array.add_spare(spare.clone());
             let replace = async {
                 rt.sleep(delay * 2000).await;
-                bench.array.replace(1, new.clone()).await
+                bench.array.replace(SlotNo(1), new.clone()).await
             };
             let (added, replaced) = futures_util::future::join(add, replace).await;
             added.expect("added");
@@ -216,8 +217,8 @@ fn a_spare_that_is_taken_meanwhile_and_the_replacement_keep_out_of_each_others_w
             }
             bench.array.set_throttle(0, None);
             ended(&bench.array, &rt).await;
-            bench.array.fail(4).await.expect("can lose one");
-            bench.array.fail(2).await.expect("can lose two");
+            bench.array.fail(SlotNo(4)).await.expect("can lose one");
+            bench.array.fail(SlotNo(2)).await.expect("can lose two");
             check(&bench.array, &bytes, &format!("replaced after {delay}")).await;
             bench.array.stop().await.expect("stopped");
         }
@@ -236,10 +237,10 @@ fn a_copy_that_waits_for_a_rebuild_does_not_hold_it_up() {
         array.discard(0, array.size_bytes()).await.expect("discarded");
         write(array, 0, &bytes).await;
         first.faults.hold(bench.superblock.area.data_offset..u64::MAX, 0);
-        array.replace(0, first.clone()).await.expect("begun");
+        array.replace(SlotNo(0), first.clone()).await.expect("begun");
         rt.sleep(10 * MILLISECOND).await;
-        array.replace(1, second).await.expect("begun");
-        array.fail(1).await.expect("slot 0 has a member");
+        array.replace(SlotNo(1), second).await.expect("begun");
+        array.fail(SlotNo(1)).await.expect("slot 0 has a member");
         first.faults.release();
         ended(array, &rt).await;
         let status = array.status();
@@ -253,18 +254,18 @@ fn a_replacement_can_be_cancelled_and_impossible_ones_are_refused() {
     run(|rt| async move {
         let (bench, new, bytes) = prepared(&rt, "raid5", 3).await;
         bench.array.set_throttle(0, Some(UNIT));
-        bench.array.replace(1, new).await.expect("begun");
-        let again = bench.array.replace(1, disk(&rt, 10, 512)).await;
+        bench.array.replace(SlotNo(1), new).await.expect("begun");
+        let again = bench.array.replace(SlotNo(1), disk(&rt, 10, 512)).await;
         assert!(again.is_err_and(|error| error.to_string().contains("already")));
-        bench.array.fail_replacement(1).await.expect("given up");
+        bench.array.fail_replacement(SlotNo(1)).await.expect("given up");
         bench.array.set_throttle(0, None);
         assert_eq!(bench.array.status().state, ArrayState::Healthy);
         assert_eq!(bench.array.status().slots[1].disk, "test1");
         check(&bench.array, &bytes, "given up").await;
         // A mirror with one member left: no other member could tell that it was replaced.
         let (bench, new, _) = prepared(&rt, "raid1", 2).await;
-        bench.array.fail(0).await.expect("can lose one");
-        let refused = bench.array.replace(1, new).await;
+        bench.array.fail(SlotNo(0)).await.expect("can lose one");
+        let refused = bench.array.replace(SlotNo(1), new).await;
         assert!(refused.is_err_and(|error| error.to_string().contains("only active")));
     });
 }
@@ -276,7 +277,7 @@ fn a_member_without_room_is_copied_to_one_that_has() {
             let (bench, new, mut bytes) = prepared(&rt, "raid5", 3).await;
             let old = bench.disks[1].clone();
             bench.array.set_throttle(0, Some(UNIT * 500));
-            bench.array.replace(1, new).await.expect("begun");
+            bench.array.replace(SlotNo(1), new).await.expect("begun");
             rt.sleep(after * MILLISECOND).await;
             let data = bench.superblock.area.data_offset;
             let short = Cell::new(0);
@@ -352,7 +353,7 @@ fn record(code: &'static str, slots: usize, consistency: Consistency) -> Vec<Mom
             let (flushed, newer) = (flushed2.borrow().clone(), newer2.borrow().clone());
             moments2.borrow_mut().push(Moment { cells, flushed, newer });
         });
-        array.replace(1, members[slots].clone()).await.expect("begun");
+        array.replace(SlotNo(1), members[slots].clone()).await.expect("begun");
         let mut n = 0u64;
         while array.status().state != ArrayState::Healthy || n < 4 {
             let at = (mix(n) % (len as u64 / 512 - 6)) as usize * 512;
@@ -444,7 +445,7 @@ fn after_cut(moment: &Moment, size: u64, leave: Leave, lost: &[usize], survives:
         assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
         // Only the new disk holds its slot's data.
         if status.state == ArrayState::Healthy && status.redundancy_remaining != Some(0) {
-            array.fail(0).await.expect("can lose one");
+            array.fail(SlotNo(0)).await.expect("can lose one");
             assert!(read(&array, 0, flushed.len()).await == first, "{what}: with another lost");
         }
         let (result, _) = array.read(0, Buf::new(512)).await;
@@ -501,7 +502,7 @@ async fn stopped_while_a_replacement_begins(rt: &Rt, passes: u64) -> usize {
     let log = area.log_offset..area.log_offset + area.log_bytes;
     new.faults.hold(log.clone(), passes);
     let (array, second) = (bench.array.clone(), new.clone());
-    let replaced = rt.spawn(async move { array.replace(0, second).await });
+    let replaced = rt.spawn(async move { array.replace(SlotNo(0), second).await });
     rt.sleep(MILLISECOND).await;
     let array = bench.array.clone();
     let stopped = rt.spawn(async move { array.stop().await });

@@ -11,6 +11,7 @@ use common::bench::{Bench, UNIT, disk, members, options, run};
 use common::disk::{Leave, Power, TestDisk};
 use common::*;
 use weft_array::{Array, AssembleOptions, Consistency, ScrubMode};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
@@ -56,7 +57,7 @@ fn a_region_that_awaits_its_resync_is_stale_on_the_replacement_after_a_crash() {
         // Some regions are copied, including the one that awaits its resync.
         let new = disk(&rt, 8, 512);
         array.set_throttle(0, Some(8192));
-        array.replace(slot, new.clone()).await.expect("begun");
+        array.replace(SlotNo(slot), new.clone()).await.expect("begun");
         rt.sleep(2 * SECOND).await;
         array.set_paused(true);
         rt.sleep(100 * MILLISECOND).await;

@@ -14,6 +14,7 @@ use common::bench::{Bench, UNIT, members, options, run, sized_disk};
 use common::*;
 use futures_util::future::join_all;
 use weft_array::ScrubMode;
+use weft_code::SlotNo;
 use weft_rt::Frozen;
 
 const EDGES: [i64; 9] = [-513, -512, -511, -1, 0, 1, 511, 512, 513];
@@ -32,7 +33,7 @@ fn every_unaligned_edge_changes_its_own_bytes_only() {
                 let mut bytes = pattern(0, size as usize, 1);
                 write(&bench.array, 0, &bytes).await;
                 if degraded {
-                    bench.array.fail(2).await.expect("can lose one");
+                    bench.array.fail(SlotNo(2)).await.expect("can lose one");
                 }
                 // Around the edges of a sector, a unit and a stripe.
                 let points = [u64::from(sector), 8192, bench.stripe_bytes()];
@@ -123,7 +124,7 @@ fn disks_of_different_sizes_and_sectors_make_one_array() {
         let bytes = pattern(0, bench.array.size_bytes() as usize, 1);
         write(&bench.array, 0, &bytes).await;
         write(&bench.array, 700, &[9; 100]).await;
-        bench.array.fail(1).await.expect("can lose one");
+        bench.array.fail(SlotNo(1)).await.expect("can lose one");
         let now = read(&bench.array, 0, bytes.len()).await;
         assert!(now[..700] == bytes[..700] && now[800..] == bytes[800..]);
         assert_eq!(now[700..800], [9; 100]);

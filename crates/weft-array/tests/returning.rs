@@ -14,6 +14,7 @@ use weft_array::superblock::read_superblock;
 use weft_array::{
     Array, ArrayState, AssembleOptions, Event, MemberState, ScrubMode, Superblock, create,
 };
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt};
 
@@ -48,7 +49,7 @@ async fn is_whole(array: &Array, expected: &[u8], what: &str) {
     assert!(read(array, 0, expected.len()).await == expected, "{what}");
     let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
     assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
-    array.fail(0).await.expect("can lose it");
+    array.fail(SlotNo(0)).await.expect("can lose it");
     assert!(read(array, 0, expected.len()).await == expected, "{what}: without another");
 }
 
@@ -85,7 +86,7 @@ fn only_missed_regions_are_rebuilt() {
                 // Nothing is dirty any more.
                 rt.sleep(10_000 * MILLISECOND).await;
                 match leaves {
-                    Leaves::ByCommand => array.fail(1).await.expect("failed"),
+                    Leaves::ByCommand => array.fail(SlotNo(1)).await.expect("failed"),
                     Leaves::DiskGone => disks[LEAVES].faults.gone.set(true),
                     Leaves::AbsentAtAssembly => {
                         array.stop().await.expect("stopped");
@@ -105,7 +106,7 @@ fn only_missed_regions_are_rebuilt() {
                 } else {
                     let events = array.subscribe();
                     let slot = array.take_back(all[LEAVES].clone()).await.expect("taken back");
-                    assert_eq!(slot, Some(LEAVES), "{what}");
+                    assert_eq!(slot, Some(SlotNo(LEAVES)), "{what}");
                     let told = std::iter::from_fn(|| events.try_next());
                     let returned =
                         |e: &Event| matches!(e, Event::MemberReturned { stale_regions: 1 | 2, .. });
@@ -135,11 +136,11 @@ fn unflushed_regions_are_rebuilt() {
             array.flush().await.expect("flushed");
             let expected = pattern(0, len, 2);
             write(&array, 0, &expected).await;
-            array.fail(1).await.expect("failed");
+            array.fail(SlotNo(1)).await.expect("failed");
             let left = disks[LEAVES].cells.borrow().after_cut(Leave::Nothing);
             *disks[LEAVES].cells.borrow_mut() = left;
             let slot = array.take_back(all[LEAVES].clone()).await.expect("taken back");
-            assert_eq!(slot, Some(LEAVES), "{code}");
+            assert_eq!(slot, Some(SlotNo(LEAVES)), "{code}");
             healthy(&rt, &array, code).await;
             is_whole(&array, &expected, code).await;
             array.stop().await.expect("stopped");
@@ -160,7 +161,7 @@ fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
             write(&array, 0, &expected).await;
             array.flush().await.expect("flushed");
             rt.sleep(10_000 * MILLISECOND).await;
-            array.fail(1).await.expect("failed");
+            array.fail(SlotNo(1)).await.expect("failed");
             let events = array.subscribe();
             let waking = async {
                 for _ in 0..2000 {
@@ -170,7 +171,7 @@ fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
             };
             let back = array.take_back(all[LEAVES].clone());
             let (slot, ()) = futures_util::future::join(back, waking).await;
-            assert_eq!(slot.expect("taken back"), Some(LEAVES), "{code}");
+            assert_eq!(slot.expect("taken back"), Some(SlotNo(LEAVES)), "{code}");
             healthy(&rt, &array, code).await;
             let ends = std::iter::from_fn(|| events.try_next());
             let order: Vec<Event> = ends
@@ -179,8 +180,8 @@ fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
                 })
                 .collect();
             let in_order = [
-                Event::RebuildStarted { slot: LEAVES, disk: "test1".into() },
-                Event::RebuildFinished { slot: LEAVES },
+                Event::RebuildStarted { slot: SlotNo(LEAVES), disk: "test1".into() },
+                Event::RebuildFinished { slot: SlotNo(LEAVES) },
             ];
             assert!(order == in_order, "{code}: {order:?}");
             is_whole(&array, &expected, code).await;
@@ -203,7 +204,7 @@ fn a_member_that_is_not_as_it_left_is_no_returning_one() {
             write(&array, 0, &pattern(0, 4096, 1)).await;
             array.stop().await.expect("stopped");
             let array = assembled(&rt, &all, 2, "raid1").await;
-            array.fail(1).await.expect("failed");
+            array.fail(SlotNo(1)).await.expect("failed");
             write(&array, 0, &pattern(0, 4096, 2)).await;
             if used_elsewhere {
                 let cells = disks[LEAVES].cells.borrow().clone();
@@ -271,7 +272,7 @@ fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
             // It holds everything.
             rt.sleep(10_000 * MILLISECOND).await;
         }
-        array.fail(1).await.expect("failed");
+        array.fail(SlotNo(1)).await.expect("failed");
         if comes == Comes::Back {
             next(2).await;
             // Some regions are clean, others are not.
@@ -281,7 +282,7 @@ fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
             let disk = all[LEAVES].clone();
             match comes {
                 Comes::Back => array.take_back(disk).await,
-                Comes::Anew => array.add_spare(disk).await.map(|()| Some(LEAVES)),
+                Comes::Anew => array.add_spare(disk).await.map(|()| Some(SlotNo(LEAVES))),
             }
         };
         let writes = async {
@@ -291,7 +292,7 @@ fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
             }
         };
         let (slot, ()) = futures_util::future::join(back, writes).await;
-        assert_eq!(slot.expect("taken back"), Some(LEAVES));
+        assert_eq!(slot.expect("taken back"), Some(SlotNo(LEAVES)));
         healthy(&rt, &array, code).await;
         next(version.get() + 1).await;
         power.watch(|| {});
@@ -304,7 +305,7 @@ fn slot_of(superblock: &Superblock, unit: usize) -> usize {
     let Superblock { code, algorithm, slots, rows, .. } = superblock;
     let layout = weft_layout::for_code(*code, *algorithm, slots.len(), *rows).expect("laid");
     let k = weft_layout::code_for(*code, *algorithm, slots.len()).expect("a code").k();
-    layout.place((unit / k) as u64, unit % k).slot
+    layout.place((unit / k) as u64, unit % k).slot.0
 }
 
 fn after_cut(moment: &Moment, leave: Leave, lost: Option<usize>, what: String) {

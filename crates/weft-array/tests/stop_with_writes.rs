@@ -91,7 +91,7 @@ fn stop_while_writing(code: &'static str, slots: usize, when: When) -> Run {
         power.watch(|| {});
         let mut moments = moments.take();
         moments.push(cells(&disks));
-        *result.borrow_mut() = Some(Run { moments, slot, written, in_time });
+        *result.borrow_mut() = Some(Run { moments, slot: slot.0, written, in_time });
     });
     found.take().expect("it came to its end")
 }

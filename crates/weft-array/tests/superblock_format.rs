@@ -15,7 +15,7 @@ use weft_array::superblock::{
 };
 use weft_array::superblock::{peek_label, read_superblock, write_label, write_superblock};
 use weft_array::{Consistency, Id, RebuildPolicy, Superblock, SuperblockError};
-use weft_code::CodeSpec;
+use weft_code::{CodeSpec, SlotNo};
 use weft_disk::{Disk, RamDisk, WriteOpts};
 use weft_rt::Frozen;
 use weft_testkit::{Rng, for_seeds};
@@ -342,7 +342,7 @@ fn a_replacement_is_a_feature_that_others_must_know() {
     superblock.features = vec!["replacement".into()];
     let encoded = superblock.encode(superblock.self_id).expect("fits");
     assert_eq!(Superblock::decode(&encoded).expect("whole"), superblock);
-    assert_eq!(superblock.role_of(member_id), Role::Replacement(2));
+    assert_eq!(superblock.role_of(member_id), Role::Replacement(SlotNo(2)));
     // A lane used twice, a replacement of a missing member.
     let breaks: [fn(&mut Superblock); 3] = [
         |own| own.slots[1].state = SlotState::Rebuilding { lane: Lane(4) },

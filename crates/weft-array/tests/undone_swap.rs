@@ -12,6 +12,7 @@ use common::bench::{UNIT, members, options, run};
 use common::disk::{Cells, Leave, Power, holding, mix};
 use common::*;
 use weft_array::{Array, ArrayState, AssembleOptions, Event, MemberState, create};
+use weft_code::SlotNo;
 use weft_rt::MILLISECOND;
 
 const SLOTS: usize = 5;
@@ -32,7 +33,7 @@ fn record(failing: &'static [usize]) -> (Vec<Vec<Cells>>, usize) {
         write(&array, 0, &pattern(0, len.get(), 1)).await;
         array.flush().await.expect("flushed");
         array.set_throttle(0, Some(UNIT * 1000));
-        array.replace(0, disks[SLOTS].clone()).await.expect("begun");
+        array.replace(SlotNo(0), disks[SLOTS].clone()).await.expect("begun");
         let events = array.subscribe();
         for failing in failing {
             *disks[*failing].faults.unwritable.borrow_mut() = 0..superblock.area.map_offset;

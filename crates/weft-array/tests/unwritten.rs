@@ -10,6 +10,7 @@ use std::rc::Rc;
 use common::*;
 use weft_array::superblock::write_superblock;
 use weft_array::{Array, MemberState, ScrubMode, Superblock, create};
+use weft_code::SlotNo;
 use weft_disk::{Disk, RamDisk, WriteOpts};
 use weft_rt::{Frozen, MILLISECOND, Rt};
 
@@ -95,7 +96,7 @@ fn garbage_under_what_was_never_written_is_never_seen() {
             let found = array.scrub(ScrubMode::Check).await.expect("scrubbed");
             assert_eq!((found.mismatches, found.stripes > 0), (0, true), "{code}");
 
-            array.fail(0).await.expect("may fail");
+            array.fail(SlotNo(0)).await.expect("may fail");
             expect(&array, &model, &format!("{code}: degraded")).await;
             write_some(&array, &mut model, 1).await;
             expect(&array, &model, &format!("{code}: written degraded")).await;
@@ -105,7 +106,7 @@ fn garbage_under_what_was_never_written_is_never_seen() {
             rebuilt(&rt, &array, code).await;
             write_some(&array, &mut model, 2).await;
             expect(&array, &model, &format!("{code}: rebuilt")).await;
-            array.fail(1).await.expect("may fail");
+            array.fail(SlotNo(1)).await.expect("may fail");
             expect(&array, &model, &format!("{code}: without another")).await;
             array.add_spare(used("spare2").await).await.expect("added");
             rebuilt(&rt, &array, code).await;

@@ -14,6 +14,7 @@ use common::disk::{Cells, Leave, Power, holding};
 use common::*;
 use futures_util::future::join_all;
 use weft_array::{Array, AssembleOptions, MemberState, ScrubMode, create};
+use weft_code::SlotNo;
 use weft_rt::{MILLISECOND, Rt};
 
 const SLOTS: usize = 5;
@@ -52,7 +53,7 @@ fn record() -> Vec<Moment> {
         let superblocks = 0..superblock.area.map_offset;
         disks.iter().for_each(|disk| disk.faults.hold(superblocks.clone(), 0));
         let failing = array.clone();
-        let failed = rt.spawn(async move { failing.fail(4).await });
+        let failed = rt.spawn(async move { failing.fail(SlotNo(4)).await });
         let begun: Rc<RefCell<BTreeSet<u64>>> = Rc::default();
         let writes = written(&array).map(|at| {
             begun.borrow_mut().insert(at);

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use common::*;
 use weft_array::{Array, ArrayState};
+use weft_code::SlotNo;
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RamDisk, Volume, VolumeErrorKind};
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
 
@@ -104,10 +105,10 @@ fn a_degraded_read_costs_what_its_repair_reads() {
         for first in 0..slots {
             run(move |rt| async move {
                 let bench = Bench::new(&rt, code, slots).await;
-                bench.array.fail(first).await.expect("each code survives one");
+                bench.array.fail(SlotNo(first)).await.expect("each code survives one");
                 bench.costs_are_true(&format!("{code} without {first}")).await;
                 let second = (first + 1) % slots;
-                if bench.array.fail(second).await.is_ok() {
+                if bench.array.fail(SlotNo(second)).await.is_ok() {
                     bench.costs_are_true(&format!("{code} without {first}, {second}")).await;
                 }
             });
@@ -120,7 +121,7 @@ fn while_a_member_is_rebuilt_its_finished_part_costs_one_again() {
     run(|rt| async move {
         let bench = Bench::new(&rt, "raid5", 4).await;
         bench.array.set_paused(true);
-        bench.array.fail(1).await.expect("survives one");
+        bench.array.fail(SlotNo(1)).await.expect("survives one");
         let (spare, faults) = faulty(&rt, 9);
         let bench =
             Bench { faults: bench.faults.iter().cloned().chain([faults]).collect(), ..bench };
@@ -172,7 +173,7 @@ fn the_number_of_changes_rises_when_a_member_is_lost_and_when_it_is_whole_again(
         read(&bench.array, 0, 40_000).await;
         bench.array.flush().await.expect("flushed");
         rose("requests", false);
-        bench.array.fail(3).await.expect("survives one");
+        bench.array.fail(SlotNo(3)).await.expect("survives one");
         rose("a member is failed by command", true);
         bench.faults[0].inject(Fault::Gone);
         read(&bench.array, 0, 4 * UNIT as usize).await;
@@ -186,7 +187,7 @@ fn the_number_of_changes_rises_when_a_member_is_lost_and_when_it_is_whole_again(
         rose("both members are rebuilt", true);
         rt.sleep(1000 * MILLISECOND).await;
         rose("nothing", false);
-        bench.array.replace(2, faulty(&rt, 10).0).await.expect("begun");
+        bench.array.replace(SlotNo(2), faulty(&rt, 10).0).await.expect("begun");
         while bench.array.status().slots[2].replacement.is_some() {
             rt.sleep(MILLISECOND).await;
         }

@@ -9,6 +9,7 @@ use common::bench::{Bench, members, options, run, sized_disk};
 use common::disk::{Cells, Leave, Power, TestDisk, holding};
 use common::*;
 use weft_array::{ArrayState, MemberState, RebuildPolicy, ScrubMode};
+use weft_code::SlotNo;
 use weft_rt::{MILLISECOND, Rt};
 
 const SLOTS: usize = 5;
@@ -27,7 +28,7 @@ async fn zeroing(rt: &Rt) -> (Bench, Rc<TestDisk>) {
     spare.cells.borrow_mut().poke(data + 4096, &[0xa5; 8192]);
     write(&bench.array, 0, &pattern(0, 65536, 1)).await;
     spare.faults.hold(data..SIZE, 0);
-    bench.array.fail(0).await.expect("can lose one");
+    bench.array.fail(SlotNo(0)).await.expect("can lose one");
     rt.sleep(10 * MILLISECOND).await;
     let last = spare.writes.borrow().last().copied();
     assert!(last.is_some_and(|(offset, _)| offset == data), "{last:?}");
@@ -58,7 +59,7 @@ fn a_spare_that_is_being_zeroed_is_in_use() {
         assert!(refused.contains("already a member"), "{refused}");
         check_rebuilt(&bench).await;
         // The next failure finds no disk.
-        bench.array.fail(1).await.expect("can lose one");
+        bench.array.fail(SlotNo(1)).await.expect("can lose one");
         rt.sleep(100 * MILLISECOND).await;
         assert_eq!(bench.array.status().slots[1].state, MemberState::Missing);
     });

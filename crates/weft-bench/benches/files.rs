@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use weft_array::{Array, Consistency};
 use weft_bench::{Contestant, Load, MIB, Race, Row, Table, fill, make, rebuilt, run};
+use weft_code::SlotNo;
 use weft_disk::{Disk, FileDisk, FileOptions, QueueConfig, QueuedDisk};
 use weft_rt::ring::{self, Ring, RingConfig};
 use weft_rt::{Buf, Frozen, Rng, Rt};
@@ -198,7 +199,7 @@ fn rebuild(table: &Table, setup: &Setup, array: &Array, files: &[File], bytes: u
         let (rt, array, disk) = (setup.rt.clone(), array.clone(), setup.open(&path));
         let elapsed = setup.rt.block_on(async move {
             // A working member would only be copied.
-            array.fail(round % SLOTS).await.expect("failed");
+            array.fail(SlotNo(round % SLOTS)).await.expect("failed");
             let start = Instant::now();
             array.add_spare(disk).await.expect("added");
             rebuilt(&rt, &array).await;

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use futures_util::future::join_all;
 use weft_array::{Array, Consistency};
 use weft_bench::{TrivialDriver, fill, make, ram_disks};
+use weft_code::SlotNo;
 use weft_rt::rng::Rng;
 use weft_rt::{Buf, Frozen, Rt, Schedule};
 
@@ -131,7 +132,7 @@ fn child(case: &Case) {
         let array = make(&rt2, &code, policy, disks).await;
         fill(&array).await;
         if degraded {
-            array.fail(0).await.expect("failed");
+            array.fail(SlotNo(0)).await.expect("failed");
         }
         array
     });

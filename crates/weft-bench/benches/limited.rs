@@ -14,6 +14,7 @@ use weft_array::{Array, Consistency};
 use weft_bench::{
     Load, Row, Table, TrivialDriver, fill, make, ram_disk, ram_disks, rebuilt, run, touch,
 };
+use weft_code::SlotNo;
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RateLimit};
 use weft_rt::{Buf, Driver, Nanos, Rt, SECOND, Schedule, VirtualTime};
 
@@ -94,7 +95,7 @@ impl Limited {
 
     fn fail(&self, slot: usize) {
         let array = self.array.clone();
-        self.rt.block_on(async move { array.fail(slot).await.expect("failed") });
+        self.rt.block_on(async move { array.fail(SlotNo(slot)).await.expect("failed") });
     }
 }
 

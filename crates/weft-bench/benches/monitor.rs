@@ -18,6 +18,7 @@ use weft_array::{Array, Consistency, MemberState, Piggyback, RebuildPolicy};
 use weft_bench::{
     Contestant, Load, Race, Row, Table, TrivialDriver, fill, make, ram_disk, ram_disks, run,
 };
+use weft_code::SlotNo;
 use weft_rt::{Buf, Frozen, Rt, Schedule};
 
 const ROUNDS: usize = 21;
@@ -76,7 +77,7 @@ fn turn(kind: &Kind) -> f64 {
             array.set_rebuild_policy(policy).await.expect("a sound policy");
             // A stripe at most is rebuilt before it rests.
             array.set_throttle(0, Some(1));
-            array.fail(0).await.expect("failed");
+            array.fail(SlotNo(0)).await.expect("failed");
             array.add_spare(ram_disk("new", MEMBER_MIB)).await.expect("a replacement");
             while array.status().slots[0].state != MemberState::Rebuilding {
                 rt2.sleep(weft_rt::MILLISECOND).await;

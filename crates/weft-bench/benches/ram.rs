@@ -8,6 +8,7 @@ use weft_array::{Array, Consistency};
 use weft_bench::{
     Contestant, Load, MIB, Race, Row, Table, TrivialDriver, fill, make, ram_disks, run, touch,
 };
+use weft_code::SlotNo;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Buf, Frozen, Rt, Schedule};
 
@@ -129,7 +130,7 @@ fn measure(table: &Table, code: &str, slots: usize) {
         rt.block_on(async move { stop.stop().await.expect("stopped") });
     }
     let failed = array.clone();
-    rt.block_on(async move { failed.fail(0).await.expect("failed") });
+    rt.block_on(async move { failed.fail(SlotNo(0)).await.expect("failed") });
     let what = format!("{code} read 4 KiB, depth 32, one disk lost");
     let shape = Shape { write: false, len: 4 << 10, depth: 32 };
     report(table, &rt, &what, &array, &spare_disks, shape);

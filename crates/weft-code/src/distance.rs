@@ -28,6 +28,7 @@ use weft_gf::field;
 use crate::combinations::{binomial, sets};
 use crate::matrix::{add_multiple, rank};
 use crate::rows;
+use crate::units::UnitSet;
 
 /// Candidates that are solved: about a second.
 const CANDIDATES_MAX: u64 = 1_500_000;
@@ -54,8 +55,9 @@ pub(crate) fn tolerance(groups: &[Vec<usize>], r: usize) -> Tolerance {
             // Heavier words have at least this many data units and one global parity.
             return Tolerance { losses: units.min(search.lightest - 1), exact: false };
         }
-        let zeros: Vec<Vec<usize>> = sets(r, units - 1).map(|rows| rows.iter().collect()).collect();
-        for rest in sets(k - 1, units - 1) {
+        let zeros: Vec<Vec<usize>> =
+            sets(r, units - 1).map(|rows: UnitSet| rows.iter().collect()).collect();
+        for rest in sets::<usize>(k - 1, units - 1) {
             let shape: Vec<usize> =
                 std::iter::once(0).chain(rest.iter().map(|unit| unit + 1)).collect();
             zeros.iter().for_each(|rows| search.try_rows(&shape, rows));
@@ -126,7 +128,7 @@ impl Search<'_> {
                     continue;
                 }
                 let all: Vec<Vec<u8>> = locals.into_iter().chain(globals.clone()).collect();
-                for rows in sets(all.len(), units - 1) {
+                for rows in sets::<usize>(all.len(), units - 1) {
                     let matrix = rows.iter().map(|row| all[row].clone()).collect();
                     let Some(word) = null_vector(matrix) else { continue };
                     let data = word.iter().filter(|x| **x != 0).count();

@@ -58,4 +58,4 @@ pub use shuffle::PERIOD_MAX;
 pub use spec::{CodeSpec, Copies, KNOWN, SLOTS_MAX, Shape, SpecError};
 pub use survival::{Share, Survival};
 pub use traffic::{SmallWrite, Traffic};
-pub use units::{UnitSet, Units};
+pub use units::{Number, NumberSet, Numbers, SlotNo, SlotSet, UnitSet};

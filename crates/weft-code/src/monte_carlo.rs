@@ -17,7 +17,7 @@
 use weft_random::SplitMix64;
 
 use crate::reliability::Fleet;
-use crate::units::UnitSet;
+use crate::units::{SlotNo, SlotSet};
 
 /// A simulated mean time to data loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +50,7 @@ struct Cycle {
 /// disks for which `survives` says so.
 pub fn simulate(
     fleet: &Fleet,
-    survives: impl Fn(UnitSet) -> bool,
+    survives: impl Fn(SlotSet) -> bool,
     cycles: u64,
     seed: u64,
 ) -> Estimate {
@@ -75,9 +75,9 @@ pub fn simulate(
     Estimate { mttdl_h: ratio, standard_error_h, cycles }
 }
 
-fn one_cycle(fleet: &Fleet, survives: impl Fn(UnitSet) -> bool, dice: &mut Dice) -> Cycle {
+fn one_cycle(fleet: &Fleet, survives: impl Fn(SlotSet) -> bool, dice: &mut Dice) -> Cycle {
     let repair = 1.0 / fleet.mttr_h;
-    let mut failed = UnitSet::one(dice.below(fleet.disks));
+    let mut failed = SlotSet::one(SlotNo(dice.below(fleet.disks)));
     let (mut length_h, mut weight) = (1.0 / fleet.failure_rate(0), 1.0);
     loop {
         if !survives(failed) {
@@ -91,10 +91,10 @@ fn one_cycle(fleet: &Fleet, survives: impl Fn(UnitSet) -> bool, dice: &mut Dice)
         length_h += weight / any;
         if fail > 0.0 && dice.below(2) == 0 {
             weight *= 2.0 * fail / any;
-            let works = |disk: &usize| !failed.contains(*disk);
+            let works = |disk: &usize| !failed.contains(SlotNo(*disk));
             let next = dice.below(fleet.disks - failed.len());
             let disk = (0..fleet.disks).filter(works).nth(next).expect("a disk that works");
-            failed = failed.with(disk);
+            failed = failed.with(SlotNo(disk));
         } else {
             weight *= if fail > 0.0 { 2.0 * repair / any } else { 1.0 };
             let next = dice.below(failed.len());

@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::code::{Code, Margin};
 use crate::combinations::sets;
-use crate::units::UnitSet;
+use crate::units::{SlotNo, SlotSet, UnitSet};
 
 /// An array for questions of survival: a code, and the placement of its units.
 pub struct Survival<'a, F> {
@@ -38,7 +38,7 @@ impl Share {
     }
 }
 
-impl<'a, F: Fn(u64, usize) -> usize> Survival<'a, F> {
+impl<'a, F: Fn(u64, usize) -> SlotNo> Survival<'a, F> {
     /// `slot(stripe, unit)` over the stripes 0..`stripes`, which must be a whole period of rows and
     /// placement together (or all the stripes there are), on `slots` slots.
     pub fn new(code: &'a Code, slots: usize, stripes: u64, slot: F) -> Self {
@@ -47,7 +47,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Survival<'a, F> {
 
     /// Whether all data can be recovered with the slots `failed` gone.
     #[must_use]
-    pub fn survives(&self, failed: UnitSet) -> bool {
+    pub fn survives(&self, failed: SlotSet) -> bool {
         if failed.len() <= self.code.tolerance() {
             return true;
         }
@@ -60,7 +60,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Survival<'a, F> {
     /// How many more slots may fail, in any combination, when `failed` are gone; none if data is
     /// lost already.
     #[must_use]
-    pub fn margin(&self, failed: UnitSet) -> Option<Margin> {
+    pub fn margin(&self, failed: SlotSet) -> Option<Margin> {
         let mut known = BTreeMap::new();
         let mut least = Margin { losses: self.slots.saturating_sub(failed.len()), exact: true };
         for stripe in 0..self.stripes {
@@ -87,7 +87,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Survival<'a, F> {
     }
 
     /// The units of `stripe` that lie on `failed` slots.
-    fn lost(&self, stripe: u64, failed: UnitSet) -> UnitSet {
+    fn lost(&self, stripe: u64, failed: SlotSet) -> UnitSet {
         (0..self.code.width()).filter(|&unit| failed.contains((self.slot)(stripe, unit))).collect()
     }
 }

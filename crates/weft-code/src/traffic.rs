@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::code::Code;
 use crate::plan::{Plan, Undecodable};
-use crate::units::UnitSet;
+use crate::units::{SlotNo, SlotSet, UnitSet};
 
 /// An array for counting the work of each slot: a code, and the placement of its units.
 pub struct Traffic<'a, F> {
@@ -41,7 +41,7 @@ impl SmallWrite {
 /// Plans that come again, by pattern of rows, lost and wanted units.
 type Plans = BTreeMap<(u64, UnitSet, UnitSet), Plan>;
 
-impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
+impl<'a, F: Fn(u64, usize) -> SlotNo> Traffic<'a, F> {
     /// `slot(stripe, unit)` over the stripes 0..`stripes`, a whole period of rows and placement
     /// together, on `slots` slots.
     pub fn new(code: &'a Code, slots: usize, stripes: u64, slot: F) -> Self {
@@ -53,7 +53,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
     ///
     /// # Errors
     /// If a unit can no longer be recovered.
-    pub fn reads(&self, failed: UnitSet) -> Result<Vec<f64>, Undecodable> {
+    pub fn reads(&self, failed: SlotSet) -> Result<Vec<f64>, Undecodable> {
         let mut loads = vec![0.0; self.slots];
         let mut plans = Plans::new();
         for stripe in 0..self.stripes {
@@ -64,7 +64,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
                 } else if failed.contains(slot) {
                     self.add(&mut loads, &mut plans, stripe, failed, UnitSet::one(unit))?;
                 } else {
-                    loads[slot] += 1.0;
+                    loads[slot.0] += 1.0;
                 }
             }
         }
@@ -76,8 +76,8 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
     ///
     /// # Errors
     /// If a unit can no longer be recovered.
-    pub fn degraded_speed(&self, failed: UnitSet) -> Result<f64, Undecodable> {
-        Ok(most(&self.reads(UnitSet::EMPTY)?) / most(&self.reads(failed)?))
+    pub fn degraded_speed(&self, failed: SlotSet) -> Result<f64, Undecodable> {
+        Ok(most(&self.reads(SlotSet::EMPTY)?) / most(&self.reads(failed)?))
     }
 
     /// Reads of each slot per unit written to a replacement, when the slots `failed` are rebuilt
@@ -85,7 +85,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
     ///
     /// # Errors
     /// If a unit can no longer be recovered.
-    pub fn rebuild(&self, failed: UnitSet) -> Result<Vec<f64>, Undecodable> {
+    pub fn rebuild(&self, failed: SlotSet) -> Result<Vec<f64>, Undecodable> {
         let mut loads = vec![0.0; self.slots];
         let mut plans = Plans::new();
         let mut rebuilt = 0;
@@ -129,7 +129,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
         &self,
         loads: &mut [f64],
         stripe: u64,
-        failed: UnitSet,
+        failed: SlotSet,
     ) -> Result<(), Undecodable> {
         let lost = self.lost(stripe, failed);
         let left = UnitSet::first(self.code.width()).difference(&lost);
@@ -137,7 +137,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
             return Err(Undecodable { unit: 0, lost });
         }
         left.iter()
-            .for_each(|copy| loads[(self.slot)(stripe, copy)] += ratio(1, left.len() as u64));
+            .for_each(|copy| loads[(self.slot)(stripe, copy).0] += ratio(1, left.len() as u64));
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
         loads: &mut [f64],
         plans: &mut Plans,
         stripe: u64,
-        failed: UnitSet,
+        failed: SlotSet,
         wanted: UnitSet,
     ) -> Result<(), Undecodable> {
         let lost = self.lost(stripe, failed);
@@ -156,7 +156,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
             Entry::Vacant(new) => new.insert(self.code.plan(stripe, lost, wanted, &|_| 1)?),
         };
         for unit in plan.reads {
-            loads[(self.slot)(stripe, unit)] += 1.0;
+            loads[(self.slot)(stripe, unit).0] += 1.0;
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl<'a, F: Fn(u64, usize) -> usize> Traffic<'a, F> {
         loads
     }
 
-    fn lost(&self, stripe: u64, failed: UnitSet) -> UnitSet {
+    fn lost(&self, stripe: u64, failed: SlotSet) -> UnitSet {
         (0..self.code.width()).filter(|&unit| failed.contains((self.slot)(stripe, unit))).collect()
     }
 }

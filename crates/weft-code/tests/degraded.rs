@@ -1,7 +1,7 @@
 //! Degraded reads: the DRC paper's closed forms against counting, and the planner's traffic.
 
 use weft_code::degraded::{self, Tried, additional_reads, ar_drc, ar_fixed};
-use weft_code::{Code, Traffic, UnitSet};
+use weft_code::{Code, SlotNo, SlotSet, Traffic};
 
 fn code(name: &str) -> Code {
     let spec: weft_code::CodeSpec = name.parse().unwrap();
@@ -98,23 +98,23 @@ fn performance_during_recovery_is_the_papers() {
 #[test]
 fn traffic_counts_what_the_planner_reads() {
     let raid5 = code("raid5");
-    let turning = Traffic::new(&raid5, 6, 6, |s, u| (u + usize::try_from(s).unwrap()) % 6);
+    let turning = Traffic::new(&raid5, 6, 6, |s, u| SlotNo((u + usize::try_from(s).unwrap()) % 6));
     // healthy: each slot holds 5 data units of 30; degraded: its own, and one for each lost unit
-    for load in turning.reads(UnitSet::EMPTY).unwrap() {
+    for load in turning.reads(SlotSet::EMPTY).unwrap() {
         same(load, 5.0 / 30.0);
     }
-    let degraded = turning.reads(UnitSet::one(2)).unwrap();
+    let degraded = turning.reads(SlotSet::one(SlotNo(2))).unwrap();
     same(degraded[2], 0.0);
     same(degraded[0], 10.0 / 30.0);
-    same(turning.degraded_speed(UnitSet::one(2)).unwrap(), 0.5);
-    same(turning.rebuild(UnitSet::one(2)).unwrap()[0], 1.0);
-    assert!(turning.reads(UnitSet::from([1, 2])).is_err());
+    same(turning.degraded_speed(SlotSet::one(SlotNo(2))).unwrap(), 0.5);
+    same(turning.rebuild(SlotSet::one(SlotNo(2))).unwrap()[0], 1.0);
+    assert!(turning.reads(SlotSet::from([1, 2].map(SlotNo))).is_err());
 
     // d0 d1 p0 | d2 d3 p1 | q without rotation: d0 from d1 and p0
     let lrc = code("lrc:4,2,1");
-    let still = Traffic::new(&lrc, 7, 1, |_, unit| unit);
+    let still = Traffic::new(&lrc, 7, 1, |_, unit| SlotNo(unit));
     let reads: Vec<f64> = vec![0.0, 2.0, 1.0, 1.0, 1.0, 0.0, 0.0];
-    for (ours, want) in still.reads(UnitSet::one(0)).unwrap().iter().zip(reads) {
+    for (ours, want) in still.reads(SlotSet::one(SlotNo(0))).unwrap().iter().zip(reads) {
         same(*ours, want / 4.0);
     }
 }
@@ -122,10 +122,11 @@ fn traffic_counts_what_the_planner_reads() {
 #[test]
 fn copies_of_a_mirror_share_its_reads() {
     let mirror = code("raid10");
-    let traffic = Traffic::new(&mirror, 6, 3, |s, unit| 2 * usize::try_from(s).unwrap() + unit);
-    traffic.reads(UnitSet::EMPTY).unwrap().into_iter().for_each(|load| same(load, 1.0 / 6.0));
-    same(traffic.degraded_speed(UnitSet::from([0, 3])).unwrap(), 0.5);
-    assert!(traffic.reads(UnitSet::from([2, 3])).is_err());
+    let traffic =
+        Traffic::new(&mirror, 6, 3, |s, unit| SlotNo(2 * usize::try_from(s).unwrap() + unit));
+    traffic.reads(SlotSet::EMPTY).unwrap().into_iter().for_each(|load| same(load, 1.0 / 6.0));
+    same(traffic.degraded_speed(SlotSet::from([0, 3].map(SlotNo))).unwrap(), 0.5);
+    assert!(traffic.reads(SlotSet::from([2, 3].map(SlotNo))).is_err());
 }
 
 #[test]
@@ -140,7 +141,7 @@ fn small_writes_cost_what_textbooks_say() {
         ("rs:2+2", 1.0, 3.0),
     ] {
         let code = code(name);
-        let cost = Traffic::new(&code, code.width(), 1, |_, unit| unit).small_write();
+        let cost = Traffic::new(&code, code.width(), 1, |_, unit| SlotNo(unit)).small_write();
         assert_eq!((cost.reads, cost.writes), (reads, writes), "{name}");
         assert_eq!(cost.ops(), reads + writes);
     }

@@ -1,7 +1,7 @@
 //! The mean time to data loss: the chain against closed forms, against simulation, and against the
 //! figures of the DRC paper (Sung and Park, §3.2.2–3.2.3).
 
-use weft_code::{Code, Fleet, HOURS_PER_YEAR, Survival, UnitSet, monte_carlo};
+use weft_code::{Code, Fleet, HOURS_PER_YEAR, SlotNo, SlotSet, Survival, monte_carlo};
 
 /// S_disk, B_read, MTTF of §3.2.3. Its "240 GB" are 240×1024 MB: only with that the figures come
 /// out.
@@ -22,12 +22,12 @@ fn close(ours: f64, want: f64, relative: f64) {
 }
 
 /// The slots of (4,2,1) before rotation: d0 d1 p0 | d2 d3 p1 | q.
-fn line(unit: usize) -> usize {
-    [0, 1, 3, 4, 2, 5, 6][unit]
+fn line(unit: usize) -> SlotNo {
+    SlotNo([0, 1, 3, 4, 2, 5, 6][unit])
 }
 
 /// The array-level shares of 0 to 4 failures of a code on 7 disks under a rotation.
-fn shares(code: &Code, stripes: u64, slot: impl Fn(u64, usize) -> usize) -> Vec<f64> {
+fn shares(code: &Code, stripes: u64, slot: impl Fn(u64, usize) -> SlotNo) -> Vec<f64> {
     let survival = Survival::new(code, 7, stripes, slot);
     (0..=4).map(|failures| survival.share(failures).fraction()).collect()
 }
@@ -92,12 +92,13 @@ fn the_shares_of_the_paper_are_those_of_whole_arrays() {
     let lrc = Code::new("lrc:4,2,1".parse().unwrap(), 7).unwrap();
     let drc = Code::new("drc:4,2,1".parse().unwrap(), 7).unwrap();
     let in_group = |stripe: u64, unit: usize| {
-        let slot = line(unit);
+        let SlotNo(slot) = line(unit);
         let turned = |turn| slot / 3 * 3 + (slot % 3 + 3 - turn) % 3;
-        if slot < 6 { turned(usize::try_from(stripe % 3).unwrap()) } else { slot }
+        SlotNo(if slot < 6 { turned(usize::try_from(stripe % 3).unwrap()) } else { slot })
     };
-    let cyclic =
-        |stripe: u64, unit: usize| (line(unit) + 7 - usize::try_from(stripe % 7).unwrap()) % 7;
+    let cyclic = |stripe: u64, unit: usize| {
+        SlotNo((line(unit).0 + 7 - usize::try_from(stripe % 7).unwrap()) % 7)
+    };
     let p_d = |shares: Vec<f64>| {
         assert_eq!((shares[0], shares[1], shares[2], shares[4]), (1.0, 1.0, 1.0, 0.0));
         shares[3]
@@ -112,12 +113,12 @@ fn the_shares_of_the_paper_are_those_of_whole_arrays() {
 fn simulation_agrees_with_the_chain() {
     for (name, disks) in [("raid5", 5), ("raid6", 6), ("lrc:4,2,1", 7), ("rs:4+3", 7)] {
         let code = Code::new(name.parse().unwrap(), disks).unwrap();
-        let survival = Survival::new(&code, disks, code.period(), |_, unit| unit);
+        let survival = Survival::new(&code, disks, code.period(), |_, unit| SlotNo(unit));
         let shares: Vec<f64> = (0..=4).map(|f| survival.share(f).fraction()).collect();
         for mttr_h in [1.0, 1000.0] {
             let fleet = Fleet { disks, mttf_h: 1e5, mttr_h };
             let exact = fleet.mttdl_h(&shares);
-            let survives = |failed: UnitSet| survival.survives(failed);
+            let survives = |failed: SlotSet| survival.survives(failed);
             let estimate = monte_carlo::simulate(&fleet, survives, 40_000, 7);
             assert!(estimate.agrees_with(exact, 3.0), "{name}: {estimate:?}, exactly {exact}");
             assert!(estimate.standard_error_h < 0.05 * exact, "{name}: {estimate:?}");

@@ -1,6 +1,6 @@
 //! What a stripe and an array survive, against plain enumeration.
 
-use weft_code::{Code, Margin, Survival, UnitSet, sets};
+use weft_code::{Code, Margin, SlotNo, SlotSet, Survival, UnitSet, sets};
 
 fn code(name: &str, slots: usize) -> Code {
     Code::new(name.parse().unwrap(), slots).unwrap()
@@ -87,7 +87,7 @@ fn tolerance_of_wide_codes_is_exact_or_said_to_be_a_bound() {
         };
         let beyond = |stripe: u64, near: Vec<usize>| {
             sets(near.len(), tolerance + 1)
-                .map(|set| set.iter().map(|at| near[at]).collect())
+                .map(|set: UnitSet| set.iter().map(|at| near[at]).collect())
                 .any(|lost| !code.decodable(stripe, lost))
         };
         let mut places = (0..code.period()).flat_map(|s| (0..groups).map(move |g| (s, g)));
@@ -146,14 +146,14 @@ fn margin_is_what_enumeration_says() {
 #[test]
 fn the_margin_of_an_array_is_that_of_its_weakest_stripe() {
     let lrc = code("lrc:4,2,1", 7);
-    let still = Survival::new(&lrc, 7, 1, |_, unit| unit);
+    let still = Survival::new(&lrc, 7, 1, |_, unit| SlotNo(unit));
     // d0 d1 p0 | d2 d3 p1 | q, turning over all slots
     let line = |unit: usize| [0, 1, 3, 4, 2, 5, 6][unit];
     let turning = Survival::new(&lrc, 7, 7, |stripe, unit| {
-        (0..stripe).fold(line(unit), |slot, _| (slot + 1) % 7)
+        SlotNo((0..stripe).fold(line(unit), |slot, _| (slot + 1) % 7))
     });
     // still: one of each group, and the global; turning: in some stripe d2, d3 and q
-    let lost = UnitSet::from([0, 2, 6]);
+    let lost = SlotSet::from([0, 2, 6].map(SlotNo));
     assert_eq!((still.survives(lost), still.margin(lost)), (true, Some(exactly(0))));
     assert_eq!((turning.survives(lost), turning.margin(lost)), (false, None));
     for failed in (0..=4).flat_map(|f| sets(7, f)) {

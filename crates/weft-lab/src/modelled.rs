@@ -13,7 +13,7 @@ use weft_array::{
     Array, ArrayError, AssembleOptions, Consistency, CreateError, CreateOptions, Piggyback,
     RebuildOrder, RebuildPolicy, create,
 };
-use weft_code::CodeSpec;
+use weft_code::{CodeSpec, SlotNo};
 use weft_disk::{Disk, Volume};
 use weft_model::{Model, ModelDisk, ModelOptions, Scheduler};
 use weft_rt::{Buf, MILLISECOND, Nanos, Rt};
@@ -94,7 +94,7 @@ impl ModelledArray {
     /// If there is no such slot, or data would be lost.
     pub async fn fail(&self, slots: &[usize]) -> Result<(), ArrayError> {
         for slot in slots {
-            self.array.fail(*slot).await?;
+            self.array.fail(SlotNo(*slot)).await?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //!   everything i slots further to the right.
 //! * **offset**: as far, but row by row: each RAID-0 row is followed by its c−1 shifted copies.
 
-use weft_code::Copies;
+use weft_code::{Copies, SlotNo};
 
 use crate::{Layout, Place};
 
@@ -57,19 +57,19 @@ impl Layout for Mirrored {
         match self.arrangement {
             Copies::Near => {
                 let at = stripe * c + copy;
-                Place { slot: small(at % n), row: at / n }
+                Place { slot: SlotNo(small(at % n)), row: at / n }
             }
             Copies::Far => Place {
-                slot: self.shifted(stripe % n, unit),
+                slot: SlotNo(self.shifted(stripe % n, unit)),
                 row: stripe / n + copy * self.section,
             },
             Copies::Offset => {
-                Place { slot: self.shifted(stripe % n, unit), row: stripe / n * c + copy }
+                Place { slot: SlotNo(self.shifted(stripe % n, unit)), row: stripe / n * c + copy }
             }
         }
     }
 
-    fn locate(&self, slot: usize, row: u64) -> Option<(u64, usize)> {
+    fn locate(&self, SlotNo(slot): SlotNo, row: u64) -> Option<(u64, usize)> {
         if slot >= self.slots {
             return None;
         }

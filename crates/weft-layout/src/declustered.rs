@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use weft_code::SlotNo;
 use weft_random::SplitMix64;
 
 use crate::{Layout, Place};
@@ -95,10 +96,13 @@ impl Layout for Declustered {
         let (base, shift) = self.development(block);
         let slot = u32::from(self.base[base + (at % self.slots) as usize]) + shift;
         let slot = if slot >= self.slots { slot - self.slots } else { slot };
-        Place { slot: slot as usize, row: block * self.block_rows + u64::from(at / self.slots) }
+        Place {
+            slot: SlotNo(slot as usize),
+            row: block * self.block_rows + u64::from(at / self.slots),
+        }
     }
 
-    fn locate(&self, slot: usize, row: u64) -> Option<(u64, usize)> {
+    fn locate(&self, SlotNo(slot): SlotNo, row: u64) -> Option<(u64, usize)> {
         if slot >= self.slots() || row >= self.rows {
             return None;
         }

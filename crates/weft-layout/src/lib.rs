@@ -12,12 +12,13 @@
 //! * `declustered`: more slots than the stripe is wide.
 //!
 //! ```
+//! use weft_code::SlotNo;
 //! use weft_layout::{Algorithm, Place, for_code};
 //!
 //! // raid5 on 3 slots, left-symmetric:   d0 d1 P | d1 P d0 | P d0 d1
 //! let layout = for_code("raid5".parse()?, Algorithm::default(), 3, 1000)?;
-//! assert_eq!(layout.place(1, 0), Place { slot: 2, row: 1 });
-//! assert_eq!(layout.locate(2, 1), Some((1, 0)));
+//! assert_eq!(layout.place(1, 0), Place { slot: SlotNo(2), row: 1 });
+//! assert_eq!(layout.locate(SlotNo(2), 1), Some((1, 0)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![doc = include_str!("drawings.md")]
@@ -31,7 +32,7 @@ mod turning;
 use std::fmt::Debug;
 
 use thiserror::Error;
-use weft_code::{Code, CodeSpec, SpecError};
+use weft_code::{Code, CodeSpec, SlotNo, SpecError};
 
 pub use algorithm::Algorithm;
 
@@ -39,7 +40,7 @@ pub use algorithm::Algorithm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     /// The member's position in the array.
-    pub slot: usize,
+    pub slot: SlotNo,
     /// Offset on the slot, in units.
     pub row: u64,
 }
@@ -58,10 +59,10 @@ pub trait Layout: Debug + Send + Sync {
 
     /// The stripe and unit at a place; none if the place is outside the array, or in one of the
     /// rows at the end that no whole stripe fills.
-    fn locate(&self, slot: usize, row: u64) -> Option<(u64, usize)>;
+    fn locate(&self, slot: SlotNo, row: u64) -> Option<(u64, usize)>;
 
     /// The unit of `stripe` that lies on `slot`; none if the stripe has none there.
-    fn unit_on(&self, stripe: u64, slot: usize) -> Option<usize> {
+    fn unit_on(&self, stripe: u64, slot: SlotNo) -> Option<usize> {
         (0..self.width()).find(|unit| self.place(stripe, *unit).slot == slot)
     }
 

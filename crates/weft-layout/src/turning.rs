@@ -17,6 +17,8 @@
 //!
 //! The globals of LRC and DRC stay in their slots.
 
+use weft_code::SlotNo;
+
 use crate::{Layout, Place};
 
 /// See the [module](self).
@@ -106,16 +108,16 @@ impl Layout for Turning {
     #[inline]
     fn place(&self, stripe: u64, unit: usize) -> Place {
         debug_assert!(unit < self.slots);
-        Place { slot: self.slot_of[self.line(stripe) + unit].into(), row: stripe }
+        Place { slot: SlotNo(self.slot_of[self.line(stripe) + unit].into()), row: stripe }
     }
 
-    fn locate(&self, slot: usize, row: u64) -> Option<(u64, usize)> {
+    fn locate(&self, SlotNo(slot): SlotNo, row: u64) -> Option<(u64, usize)> {
         let known = slot < self.slots && row < self.rows;
         known.then(|| (row, self.unit_of[self.line(row) + slot].into()))
     }
 
     #[inline]
-    fn unit_on(&self, stripe: u64, slot: usize) -> Option<usize> {
+    fn unit_on(&self, stripe: u64, SlotNo(slot): SlotNo) -> Option<usize> {
         (slot < self.slots).then(|| self.unit_of[self.line(stripe) + slot].into())
     }
 

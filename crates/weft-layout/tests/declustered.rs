@@ -23,7 +23,7 @@ fn every_kind_of_unit_is_spread_evenly() {
         let layout = layout(name, slots);
         for unit in 0..layout.width() {
             let mut visits = vec![0; slots];
-            (0..layout.period()).for_each(|stripe| visits[layout.place(stripe, unit).slot] += 1);
+            (0..layout.period()).for_each(|stripe| visits[layout.place(stripe, unit).slot.0] += 1);
             assert!(visits.iter().all(|v| *v == visits[0]), "{name} on {slots}, unit {unit}");
         }
     }
@@ -38,7 +38,7 @@ fn rebuild_reads_are_spread_evenly() {
         let mut shared = vec![0u64; slots * slots];
         for stripe in 0..layout.period() {
             let units = 0..layout.width();
-            let on: Vec<_> = units.map(|unit| layout.place(stripe, unit).slot).collect();
+            let on: Vec<_> = units.map(|unit| layout.place(stripe, unit).slot.0).collect();
             for a in &on {
                 on.iter().for_each(|b| shared[a * slots + b] += 1);
             }
@@ -56,7 +56,7 @@ fn rebuild_reads_are_spread_evenly() {
 fn placement_is_frozen() {
     let layout = layout("rs:2+1", 5);
     let slots: Vec<Vec<_>> = (0..7)
-        .map(|stripe| (0..3).map(|unit| layout.place(stripe * 31, unit).slot).collect())
+        .map(|stripe| (0..3).map(|unit| layout.place(stripe * 31, unit).slot.0).collect())
         .collect();
     let frozen = [[2, 4, 0], [2, 0, 1], [4, 0, 1], [0, 4, 2], [4, 2, 0], [2, 4, 1], [3, 0, 4]];
     assert_eq!(slots, frozen);
@@ -66,7 +66,7 @@ fn placement_is_frozen() {
         (0..layout.period() * layout.width() as u64).fold(0u64, |sum, i| {
             let unit = usize::try_from(i % layout.width() as u64).unwrap();
             let place = layout.place(i / layout.width() as u64, unit);
-            sum.wrapping_mul(0x100_0000_01b3) ^ (place.row << 8 | place.slot as u64)
+            sum.wrapping_mul(0x100_0000_01b3) ^ (place.row << 8 | place.slot.0 as u64)
         })
     };
     assert_eq!(

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::{env, fs};
 
-use weft_code::{Code, CodeSpec};
+use weft_code::{Code, CodeSpec, SlotNo};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
 
 /// What a drawing shows: code, rotation, slots, rows, and a sentence.
@@ -92,7 +92,7 @@ fn draw(code: &Code, layout: &dyn Layout, rows: u64) -> String {
     for row in 0..rows {
         write!(text, "\n    ").unwrap();
         for slot in 0..layout.slots() {
-            let found = layout.locate(slot, row);
+            let found = layout.locate(SlotNo(slot), row);
             let shown =
                 found.map_or_else(|| "-".into(), |(stripe, unit)| label(code, stripe, unit));
             write!(text, "{shown:>5}").unwrap();

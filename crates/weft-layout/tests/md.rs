@@ -3,7 +3,7 @@
 //! Numbers are data units of the array, P and Q parity; a line is one row of all slots. A mirror's
 //! copies all show the number of the data unit.
 
-use weft_code::CodeSpec;
+use weft_code::{CodeSpec, SlotNo};
 use weft_layout::{Algorithm, code_for, for_code};
 
 fn draw(name: &str, algorithm: &str, slots: usize, rows: u64) -> String {
@@ -16,7 +16,7 @@ fn draw(name: &str, algorithm: &str, slots: usize, rows: u64) -> String {
         Some((stripe, unit)) if unit < k => (stripe * k as u64 + unit as u64).to_string(),
         Some((_, unit)) => ["P", "Q", "R", "S"][unit - k].into(),
     };
-    let line = |row| (0..slots).map(|slot| label(slot, row)).collect::<Vec<_>>().join(" ");
+    let line = |row| (0..slots).map(|slot| label(SlotNo(slot), row)).collect::<Vec<_>>().join(" ");
     (0..rows).map(line).collect::<Vec<_>>().join(" | ")
 }
 

@@ -1,7 +1,7 @@
 //! The layouts of LRC, DRC and DRC-G give the disk loads and the survivable failures of the DRC
 //! paper.
 
-use weft_code::{Code, CodeSpec, Survival, UnitSet};
+use weft_code::{Code, CodeSpec, SlotNo, Survival, UnitSet};
 use weft_layout::{Algorithm, code_for, for_code};
 
 fn spec(name: &str) -> CodeSpec {
@@ -15,11 +15,12 @@ fn loads(name: &str) -> Vec<u64> {
     let layout = for_code(spec(name), Algorithm::default(), slots, 1000).unwrap();
     let mut loads = vec![0; slots];
     for stripe in 0..layout.period() {
-        let lost = (0..code.width()).filter(|&u| layout.place(stripe, u).slot == 0).collect();
+        let lost =
+            (0..code.width()).filter(|&u| layout.place(stripe, u).slot == SlotNo(0)).collect();
         for unit in 0..code.k() {
             let plan = code.plan(stripe, lost, UnitSet::one(unit), &|_| 1).unwrap();
             for read in plan.reads.iter() {
-                loads[layout.place(stripe, read).slot] += 1;
+                loads[layout.place(stripe, read).slot.0] += 1;
             }
         }
     }
@@ -97,7 +98,7 @@ fn failure_sets_of_other_shapes() {
 fn without_rotation_the_orthogonal_array_survives_more() {
     for (name, recoverable) in [("drc:12,3,1", 200), ("drc-oa:12,3,1", 218)] {
         let code = Code::new(spec(name), 16).unwrap();
-        let still = Survival::new(&code, 16, code.period(), |_, unit| unit);
+        let still = Survival::new(&code, 16, code.period(), |_, unit| SlotNo(unit));
         assert_eq!(still.share(3).recoverable, recoverable, "{name}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use weft_code::CodeSpec;
+use weft_code::{CodeSpec, SlotNo};
 use weft_layout::{Algorithm, Layout, Place, for_code};
 
 fn assert_sound(layout: &dyn Layout, rows: u64, what: &str) -> u64 {
@@ -14,7 +14,10 @@ fn assert_sound(layout: &dyn Layout, rows: u64, what: &str) -> u64 {
         for unit in 0..layout.width() {
             let place = layout.place(stripe, unit);
             let Place { slot, row } = place;
-            assert!(slot < layout.slots() && row < rows, "{what}: {stripe}.{unit} at {place:?}");
+            assert!(
+                slot < SlotNo(layout.slots()) && row < rows,
+                "{what}: {stripe}.{unit} at {place:?}"
+            );
             assert!(slots.insert(slot), "{what}: stripe {stripe} has slot {slot} twice");
             assert!(used.insert(place), "{what}: {place:?} used twice");
             assert_eq!(layout.locate(slot, row), Some((stripe, unit)), "{what}: {place:?}");
@@ -25,13 +28,13 @@ fn assert_sound(layout: &dyn Layout, rows: u64, what: &str) -> u64 {
     let all = layout.slots() as u64 * (rows + 2);
     let mut unused = 0;
     for place in (0..all).map(|i| (i / (rows + 2), i % (rows + 2))) {
-        let place = Place { slot: usize::try_from(place.0).unwrap(), row: place.1 };
+        let place = Place { slot: SlotNo(usize::try_from(place.0).unwrap()), row: place.1 };
         if !used.contains(&place) {
             assert_eq!(layout.locate(place.slot, place.row), None, "{what}: {place:?}");
             unused += u64::from(place.row < rows);
         }
     }
-    assert_eq!(layout.locate(layout.slots(), 0), None);
+    assert_eq!(layout.locate(SlotNo(layout.slots()), 0), None);
     unused
 }
 
@@ -124,12 +127,12 @@ fn groups_stay_in_their_slots() {
         for stripe in 0..50 {
             let slot = |unit| layout.place(stripe, unit).slot;
             for (group, units) in [[0, 1, 4], [2, 3, 5]].into_iter().enumerate() {
-                assert!(units.into_iter().all(|unit| slot(unit) / 3 == group));
+                assert!(units.into_iter().all(|unit| slot(unit).0 / 3 == group));
             }
-            assert_eq!(slot(6), 6);
+            assert_eq!(slot(6), SlotNo(6));
             // parity moves left, once in `hold` stripes
             let turn = usize::try_from(stripe / hold % 3).unwrap();
-            assert_eq!((slot(4), slot(5)), (2 - turn, 5 - turn));
+            assert_eq!((slot(4), slot(5)), (SlotNo(2 - turn), SlotNo(5 - turn)));
         }
         assert_eq!(layout.period(), 3 * hold);
     }

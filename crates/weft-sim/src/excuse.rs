@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weft_array::{Consistency, Event};
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 
 use crate::engine::Engine;
 use crate::oracle::{Cut, Oracle, Tick};
@@ -25,26 +25,26 @@ use crate::workload::ClientHarness;
 
 /// Lost slots, each with the instant from which writes took the loss into account.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Lost(BTreeMap<usize, Tick>);
+pub(crate) struct Lost(BTreeMap<SlotNo, Tick>);
 
 impl Lost {
     /// Slots that are lost now: all writes so far relied on them.
-    pub(crate) fn now(slots: UnitSet) -> Self {
+    pub(crate) fn now(slots: SlotSet) -> Self {
         Self(slots.iter().map(|slot| (slot, Tick::MAX)).collect())
     }
 
     /// Adds slots that are lost now.
-    pub(crate) fn extend(&mut self, slots: UnitSet) {
+    pub(crate) fn extend(&mut self, slots: SlotSet) {
         self.add(&Self::now(slots).0);
     }
 
     /// Adds slots that were lost before any write that matters here.
-    pub(crate) fn long_ago(&mut self, slots: UnitSet) {
+    pub(crate) fn long_ago(&mut self, slots: SlotSet) {
         self.add(&slots.iter().map(|slot| (slot, 0)).collect());
     }
 
     /// Adds slots that were lost at the given instants.
-    pub(crate) fn add(&mut self, lost_at: &BTreeMap<usize, Tick>) {
+    pub(crate) fn add(&mut self, lost_at: &BTreeMap<SlotNo, Tick>) {
         for (slot, at) in lost_at {
             let known = self.0.entry(*slot).or_insert(*at);
             *known = (*known).max(*at);
@@ -100,7 +100,7 @@ pub(crate) fn watch_losses(
     engine: &Engine,
     harness: &Rc<ClientHarness>,
     map: &Rc<Map>,
-    lost_at: &Rc<RefCell<BTreeMap<usize, Tick>>>,
+    lost_at: &Rc<RefCell<BTreeMap<SlotNo, Tick>>>,
 ) {
     let (events, map, lost_at) = (engine.0.subscribe(), map.clone(), lost_at.clone());
     let note = move |oracle: &mut Oracle| {
@@ -109,7 +109,7 @@ pub(crate) fn watch_losses(
             lost_at.borrow_mut().insert(slot, oracle.now());
             if map.is_mirror() {
                 // Only now is it certain that no read uses the lost copy any more.
-                Lost::now(UnitSet::one(slot)).excuse(oracle, &map, Consistency::Bitmap);
+                Lost::now(SlotSet::one(slot)).excuse(oracle, &map, Consistency::Bitmap);
             }
         }
     };

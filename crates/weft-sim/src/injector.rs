@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use weft_array::{ArrayError, Consistency, Event, MemberState, ScrubMode};
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 use weft_rt::{MILLISECOND, Nanos, Rng, Rt, SECOND};
 
 use crate::disk::{Hangs, Platter, Uniform};
@@ -184,7 +184,7 @@ impl FaultInjector {
 
     /// Slots that are incomplete, or whose disks have faults, including faults that the engine has
     /// not noticed yet.
-    fn impaired(&self, engine: &Engine) -> UnitSet {
+    fn impaired(&self, engine: &Engine) -> SlotSet {
         let slots = Slots::of(engine);
         let disks = self.disks.borrow();
         let troubled = |n: usize| {
@@ -206,10 +206,10 @@ impl FaultInjector {
 
     /// Draws a slot for a fault, with its disk. Returns `None` if the code would not tolerate its
     /// loss.
-    fn victim(&self, engine: &Engine) -> Option<(usize, Platter)> {
+    fn victim(&self, engine: &Engine) -> Option<(SlotNo, Platter)> {
         let slots = Slots::of(engine);
-        let slot = self.draw(|rng| rng.index(slots.disks.len()));
-        let number = slots.disks[slot]?;
+        let slot = SlotNo(self.draw(|rng| rng.index(slots.disks.len())));
+        let number = slots.disks[slot.0]?;
         if !self.map.survives(self.impaired(engine).with(slot)) {
             // Make bad sectors readable, so that the next attempt may succeed. Requests in progress
             // may have met them already.
@@ -223,7 +223,7 @@ impl FaultInjector {
     }
 
     /// A slot is lost, in addition to others, before the volume is consistent after the last crash.
-    fn excuse_lost(&self, slot: usize, engine: &Engine) {
+    fn excuse_lost(&self, slot: SlotNo, engine: &Engine) {
         let incomplete = Slots::of(engine).incomplete();
         self.excuse(self.impaired(engine).difference(&incomplete).with(slot), incomplete);
     }
@@ -242,7 +242,7 @@ impl FaultInjector {
     }
 
     /// Slots are lost now, in addition to those that were incomplete.
-    fn excuse(&self, now: UnitSet, incomplete: UnitSet) {
+    fn excuse(&self, now: SlotSet, incomplete: SlotSet) {
         let mut lost = Lost::now(now);
         match self.setup.policy {
             Consistency::Ppl => lost.long_ago(incomplete),
@@ -281,7 +281,7 @@ impl FaultInjector {
         platter.faults(|f| f.hangs_until = self.rt.now() + hang);
         let Some(after) = failed_after else { return };
         self.rt.sleep(after).await;
-        if self.world.is_on() && Slots::of(engine).disks[slot] == Some(platter.number()) {
+        if self.world.is_on() && Slots::of(engine).disks[slot.0] == Some(platter.number()) {
             self.fail(engine, slot, &platter).await;
         }
     }
@@ -311,7 +311,7 @@ impl FaultInjector {
         self.fail(engine, slot, &platter).await;
     }
 
-    async fn fail(&self, engine: &Engine, slot: usize, platter: &Platter) {
+    async fn fail(&self, engine: &Engine, slot: SlotNo, platter: &Platter) {
         self.world.note(format!("a command fails slot {slot}"));
         let is_well = platter.faults(|f| {
             f.fail_requested = true;
@@ -337,7 +337,7 @@ impl FaultInjector {
         let is_too_early = !is_broken && (was_too_early || too_early());
         if !is_too_early
             && self.map.survives(self.impaired(engine).with(slot))
-            && Slots::of(engine).disks[slot].is_some()
+            && Slots::of(engine).disks[slot.0].is_some()
             && !has_to_stop
         {
             let text = format!("the engine refused to fail slot {slot}: {error}");

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use weft_array::Superblock;
 use weft_array::superblock::{Role, SlotState, peek_label};
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 use weft_disk::Disk;
 use weft_rt::Rt;
 
@@ -127,20 +127,20 @@ pub(crate) fn is_only_active(disks: &[Member], platter: &Platter) -> bool {
 fn member_in_slot<'a>(
     known: &'a [(Superblock, bool)],
     superblock: &Superblock,
-    slot: usize,
+    slot: SlotNo,
 ) -> Option<&'a (Superblock, bool)> {
-    let id = superblock.slots[slot].member_id;
+    let id = superblock.slots[slot.0].member_id;
     known.iter().find(|(own, _)| Some(own.self_id) == id)
 }
 
 /// The superblock in effect: the newest that all members listed in it have.
 fn in_effect(known: &[(Superblock, bool)]) -> Option<&Superblock> {
     let all_have = |candidate: &Superblock| {
-        let listed = |slot: &usize| candidate.slots[*slot].state != SlotState::Missing;
+        let listed = |slot: &SlotNo| candidate.slots[slot.0].state != SlotState::Missing;
         let holds = |slot| {
             member_in_slot(known, candidate, slot).is_some_and(|(own, _)| own.seq >= candidate.seq)
         };
-        (0..candidate.slots.len()).filter(listed).all(holds)
+        SlotNo::all(candidate.slots.len()).filter(listed).all(holds)
     };
     known.iter().map(|(own, _)| own).find(|candidate| all_have(candidate))
 }
@@ -148,12 +148,12 @@ fn in_effect(known: &[(Superblock, bool)]) -> Option<&Superblock> {
 /// The slots that may turn out not to be active after a crash. The engine may have taken a slot for
 /// active before that was on disk; and the disks that know of it are not enough if one of them is
 /// lost, or the next superblock tears on the others.
-pub(crate) fn not_active(disks: &[Member]) -> UnitSet {
+pub(crate) fn not_active(disks: &[Member]) -> SlotSet {
     let known = in_slots(disks, superblock_of);
-    let Some((newest, _)) = known.first() else { return UnitSet::new() };
-    let active = |superblock: &Superblock| superblock.active_slots().collect::<UnitSet>();
+    let Some((newest, _)) = known.first() else { return SlotSet::new() };
+    let active = |superblock: &Superblock| superblock.active_slots().collect::<SlotSet>();
     let sure = in_effect(&known).map_or_else(|| active(newest), active);
-    UnitSet::first(newest.slots.len()).difference(&active(newest).intersection(&sure))
+    SlotSet::first(newest.slots.len()).difference(&active(newest).intersection(&sure))
 }
 
 /// Whether these disks may be the stale part of the array.

@@ -1,7 +1,7 @@
 //! Draws the array and the load of a run from the seed, and says which slot holds which byte.
 
 use weft_array::Consistency;
-use weft_code::{Code, CodeSpec, Copies, UnitSet};
+use weft_code::{Code, CodeSpec, Copies, SlotNo, SlotSet, UnitSet};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
 use weft_rt::Rng;
 
@@ -222,7 +222,7 @@ pub struct Piece {
     /// The stripe of the unit.
     pub stripe: u64,
     /// The slot that holds the unit.
-    pub slot: usize,
+    pub slot: SlotNo,
     /// Where in the volume.
     pub bytes: std::ops::Range<u64>,
     /// Where in the unit.
@@ -265,7 +265,7 @@ impl Map {
     }
 
     /// The stripe that holds a byte of the volume, and the slot.
-    pub fn of(&self, offset: u64) -> (u64, usize) {
+    pub fn of(&self, offset: u64) -> (u64, SlotNo) {
         let number = offset / self.unit_bytes;
         let k = self.code.k() as u64;
         let (stripe, unit) = (number / k, usize::try_from(number % k).unwrap_or(0));
@@ -293,7 +293,7 @@ impl Map {
 
     /// The data of the same stripe, at the same offsets in the unit, that is on `slots`: byte
     /// ranges of the volume.
-    pub fn data_on(&self, piece: &Piece, slots: UnitSet) -> Vec<std::ops::Range<u64>> {
+    pub fn data_on(&self, piece: &Piece, slots: SlotSet) -> Vec<std::ops::Range<u64>> {
         let k = self.code.k();
         let on = |unit: &usize| slots.contains(self.layout.place(piece.stripe, *unit).slot);
         let range = |unit: usize| {
@@ -304,25 +304,25 @@ impl Map {
     }
 
     /// The slot of a piece, and its range from the start of the data area.
-    pub fn place(&self, piece: &Piece) -> (usize, std::ops::Range<u64>) {
+    pub fn place(&self, piece: &Piece) -> (SlotNo, std::ops::Range<u64>) {
         let k = self.code.k() as u64;
         let unit = usize::try_from(piece.bytes.start / self.unit_bytes % k).unwrap_or(0);
         self.place_of(piece, unit)
     }
 
     /// The slots and ranges of all copies of a piece, in a mirror.
-    pub fn copies(&self, piece: &Piece) -> Vec<(usize, std::ops::Range<u64>)> {
+    pub fn copies(&self, piece: &Piece) -> Vec<(SlotNo, std::ops::Range<u64>)> {
         (0..self.code.width()).map(|unit| self.place_of(piece, unit)).collect()
     }
 
-    fn place_of(&self, piece: &Piece, unit: usize) -> (usize, std::ops::Range<u64>) {
+    fn place_of(&self, piece: &Piece, unit: usize) -> (SlotNo, std::ops::Range<u64>) {
         let place = self.layout.place(piece.stripe, unit);
         let start = place.row * self.unit_bytes;
         (place.slot, start + piece.in_unit.start..start + piece.in_unit.end)
     }
 
     /// Whether all data can be decoded without these slots.
-    pub fn survives(&self, slots: UnitSet) -> bool {
+    pub fn survives(&self, slots: SlotSet) -> bool {
         (0..self.stripes).all(|stripe| {
             let lost = (0..self.code.width())
                 .filter(|unit| slots.contains(self.layout.place(stripe, *unit).slot))
@@ -332,7 +332,7 @@ impl Map {
     }
 
     /// Whether a byte of the volume can be decoded without these slots.
-    pub fn readable(&self, offset: u64, slots: UnitSet) -> bool {
+    pub fn readable(&self, offset: u64, slots: SlotSet) -> bool {
         let number = offset / self.unit_bytes;
         let k = self.code.k() as u64;
         let (stripe, unit) = (number / k, usize::try_from(number % k).unwrap_or(0));

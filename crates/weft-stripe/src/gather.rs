@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
-use weft_code::{Plan, Undecodable, UnitSet};
+use weft_code::{Plan, SlotNo, Undecodable, UnitSet};
 use weft_disk::{Class, Disk, DiskError, DiskErrorKind, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
@@ -76,7 +76,7 @@ impl Access {
 /// listed.
 struct Failed {
     unit: usize,
-    cause: Option<(usize, Rc<dyn Disk>, DiskError)>,
+    cause: Option<(SlotNo, Rc<dyn Disk>, DiskError)>,
 }
 
 /// Where a unit is read from.
@@ -84,7 +84,7 @@ struct Source {
     unit: usize,
     /// Its place among the wanted units, if it is one of them.
     wanted: Option<usize>,
-    slot: usize,
+    slot: SlotNo,
     offset: u64,
     disk: Rc<dyn Disk>,
 }
@@ -354,7 +354,7 @@ impl<O: Owner> Gather<'_, O> {
 
     /// Rewrites units that could not be read because of medium errors. If that fails the request
     /// still succeeds: it has what it wanted.
-    async fn repair(&mut self, medium: Vec<(usize, usize, Rc<dyn Disk>)>, read: UnitSet) {
+    async fn repair(&mut self, medium: Vec<(usize, SlotNo, Rc<dyn Disk>)>, read: UnitSet) {
         for (unit, slot, disk) in medium {
             if !self.owner.holds(slot, &disk) {
                 continue;

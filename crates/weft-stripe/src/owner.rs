@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
-use weft_code::{Code, UnitSet};
+use weft_code::{Code, SlotNo, UnitSet};
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
 
@@ -27,7 +27,7 @@ pub struct StripeId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The owner's number of the device.
-    pub slot: usize,
+    pub slot: SlotNo,
     /// Byte offset on it.
     pub offset: u64,
 }
@@ -96,13 +96,13 @@ pub trait Owner {
     fn place(&self, id: StripeId, unit: usize, from: u64) -> Place;
 
     /// The device in a slot; none if it is missing.
-    fn disk(&self, slot: usize) -> Option<Rc<dyn Disk>>;
+    fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>>;
 
     /// Whether the device is still in the slot.
-    fn holds(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool;
+    fn holds(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool;
 
     /// The number of requests in progress on a slot.
-    fn in_flight(&self, slot: usize) -> &Cell<u32>;
+    fn in_flight(&self, slot: SlotNo) -> &Cell<u32>;
 
     /// Requests must be aligned to this, in bytes.
     fn sector_bytes(&self) -> usize;
@@ -114,25 +114,25 @@ pub trait Owner {
     fn balances_load(&self) -> bool;
 
     /// Something happened on the device in a slot.
-    fn met(&self, slot: usize, what: Met);
+    fn met(&self, slot: SlotNo, what: Met);
 
     /// The device failed a request. When this ends the owner has excluded it, or has decided to
     /// keep it.
     fn failed<'a>(
         &'a self,
-        slot: usize,
+        slot: SlotNo,
         disk: &'a Rc<dyn Disk>,
         error: &'a DiskError,
     ) -> LocalBoxFuture<'a, ()>;
 
     /// A second device that must get what the slot's device gets of this stripe.
-    fn second(&self, id: StripeId, slot: usize) -> Option<Rc<dyn Disk>>;
+    fn second(&self, id: StripeId, slot: SlotNo) -> Option<Rc<dyn Disk>>;
 
     /// Writes to the slot's device and to its second. The result is that of the slot's device.
     fn write_both<'a>(
         &'a self,
         id: StripeId,
-        slot: usize,
+        slot: SlotNo,
         disks: (&'a Rc<dyn Disk>, Rc<dyn Disk>),
         offset: u64,
         data: Frozen,
@@ -142,7 +142,7 @@ pub trait Owner {
     /// A user's write found no space on the device. Waits for space and repeats it.
     fn wait_for_space<'a>(
         &'a self,
-        slot: usize,
+        slot: SlotNo,
         disk: &'a Rc<dyn Disk>,
         offset: u64,
         data: Frozen,

@@ -3,7 +3,7 @@
 //! A record of a parity unit is the sum Σ coef·d_j over the data units that are not being written.
 //! After a crash, parity := record + Σ coef·d_j over the written units as found.
 
-use weft_code::UnitSet;
+use weft_code::{SlotNo, UnitSet};
 use weft_rt::{Buf, Frozen};
 
 /// Bytes in front of a payload: room for the header with which it goes to the log.
@@ -36,7 +36,7 @@ impl Record {
 #[derive(Debug)]
 pub struct ParityRecord {
     /// The slot that holds the parity unit.
-    pub slot: usize,
+    pub slot: SlotNo,
     /// The parity unit.
     pub unit: usize,
     /// The sum over all data units not left out; `None` if there are none.

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use futures_util::future::join_all;
+use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
 
@@ -23,7 +24,7 @@ pub struct UnitWrite {
 /// A device that failed a write.
 pub struct FailedWrite {
     /// Its slot.
-    pub slot: usize,
+    pub slot: SlotNo,
     /// The device.
     pub disk: Rc<dyn Disk>,
     /// What it answered.

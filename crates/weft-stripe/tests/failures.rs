@@ -5,7 +5,7 @@ mod common;
 use std::rc::Rc;
 
 use common::{Disks, UNIT, now};
-use weft_code::UnitSet;
+use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RamDisk, WriteOpts};
 use weft_rt::{Buf, Frozen, Schedule, virtual_rt};
 use weft_stripe::{Access, Gathered, Met, UnitWrite, Units, gather, gather_exactly, store};
@@ -145,7 +145,7 @@ fn a_failed_write_is_reported_and_the_others_are_done() {
     let writes: Vec<_> =
         (0..3).map(|unit| UnitWrite { unit, from: 0, data: data.clone() }).collect();
     let failed = now(store(&disks, disks.stripe(0), &writes, WriteOpts::USER));
-    assert_eq!(failed.iter().map(|failed| failed.slot).collect::<Vec<_>>(), [1]);
+    assert_eq!(failed.iter().map(|failed| failed.slot).collect::<Vec<_>>(), [SlotNo(1)]);
     for unit in [0, 2] {
         assert_eq!(disks.on_disk(0, unit)[..512], [7; 512]);
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 use serde::Serialize;
-use weft_code::CodeSpec;
+use weft_code::{CodeSpec, SlotNo};
 use weft_disk::{Bytes, Disk, DiskInfo};
 use weft_layout::{Algorithm, code_for, for_code};
 
@@ -74,7 +74,7 @@ pub enum PlannedRole {
     /// A member.
     Slot {
         /// Its slot.
-        slot: usize,
+        slot: SlotNo,
     },
     /// A spare.
     Spare,
@@ -157,7 +157,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
     let used = area.member_bytes(rows, unit_bytes).expect("less than the smallest disk has");
     let member = |(n, info): (usize, &&DiskInfo)| PlannedMember {
         disk: info.name.clone(),
-        role: if n < slots { PlannedRole::Slot { slot: n } } else { PlannedRole::Spare },
+        role: if n < slots { PlannedRole::Slot { slot: SlotNo(n) } } else { PlannedRole::Spare },
         size_bytes: info.size_bytes,
         unused_bytes: info.size_bytes - used,
         overwrites: None,

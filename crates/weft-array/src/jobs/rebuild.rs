@@ -35,6 +35,7 @@ use std::rc::Rc;
 use futures_util::StreamExt;
 use futures_util::future::{LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
+use weft_code::{SlotNo, SlotSet};
 use weft_rt::{Nanos, Task};
 
 use crate::array::Inner;
@@ -57,8 +58,8 @@ type InFlight = FuturesUnordered<LocalBoxFuture<'static, (u64, Result<(), ArrayE
 struct Pass<'a> {
     array: &'a Inner,
     /// The slots that it rebuilds, and the incomplete ones. The pass ends when they change.
-    slots: Vec<(usize, Lane)>,
-    incomplete: weft_code::UnitSet,
+    slots: Vec<(SlotNo, Lane)>,
+    incomplete: SlotSet,
     /// The policy to which the next three belong.
     epoch: u64,
     order: Box<dyn Order>,
@@ -115,7 +116,7 @@ impl Inner {
 }
 
 impl<'a> Pass<'a> {
-    fn new(array: &'a Inner, slots: Vec<(usize, Lane)>) -> Self {
+    fn new(array: &'a Inner, slots: Vec<(SlotNo, Lane)>) -> Self {
         let policy = array.jobs.rebuild.policy();
         let incomplete = array.incomplete_slots();
         Self {

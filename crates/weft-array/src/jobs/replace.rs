@@ -32,6 +32,7 @@
 use std::rc::Rc;
 
 use futures_util::future::join;
+use weft_code::SlotNo;
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
 
@@ -44,7 +45,7 @@ use crate::superblock::SlotState;
 
 impl Inner {
     /// Checks whether the member of `slot`, if it works, may be replaced now.
-    pub(crate) fn check_replaceable(&self, slot: usize) -> Result<(), ArrayError> {
+    pub(crate) fn check_replaceable(&self, slot: SlotNo) -> Result<(), ArrayError> {
         let refused = |why: String| Err(ArrayError::Refused(why));
         if self.members.state(slot) != SlotState::Active {
             return Ok(());
@@ -69,7 +70,7 @@ impl Inner {
     /// If too many members are being rebuilt or copied, or if one of the two disks fails meanwhile.
     pub(crate) async fn begin_replacement(
         &self,
-        slot: usize,
+        slot: SlotNo,
         spare: Spare,
     ) -> Result<(), ArrayError> {
         // A stop waits until this has ended: it writes to the members.
@@ -116,9 +117,9 @@ impl Inner {
     }
 
     /// Nothing is stale on the replacement of `slot` any more: makes it the member.
-    pub(super) async fn finish_replacement(&self, slot: usize, lane: Lane) {
+    pub(super) async fn finish_replacement(&self, slot: SlotNo, lane: Lane) {
         if self.members.is_only_active(slot) {
-            let is_open = |(_, other): (usize, Lane)| self.map.stale_count(other) > 0;
+            let is_open = |(_, other): (SlotNo, Lane)| self.map.stale_count(other) > 0;
             if self.members.rebuilding().into_iter().any(is_open) {
                 // The rebuild of another slot, which continues, makes it active.
                 return;
@@ -144,7 +145,7 @@ impl Inner {
     pub(crate) async fn write_to_both(
         &self,
         stripe: u64,
-        slot: usize,
+        slot: SlotNo,
         (disk, second): (&Rc<dyn Disk>, Rc<dyn Disk>),
         offset: u64,
         data: Frozen,
@@ -162,7 +163,7 @@ impl Inner {
     pub(crate) async fn zero_both(
         &self,
         stripe: u64,
-        slot: usize,
+        slot: SlotNo,
         disk: &Rc<dyn Disk>,
         offset: u64,
         len: u64,
@@ -182,7 +183,7 @@ impl Inner {
     /// is excluded if it fails. Returns the member's result.
     pub(crate) async fn on_both(
         &self,
-        slot: usize,
+        slot: SlotNo,
         own: impl Future<Output = Result<(), DiskError>>,
         second: Option<&Rc<dyn Disk>>,
         also: impl AsyncFnOnce(&dyn Disk) -> Result<(), DiskError>,
@@ -200,7 +201,7 @@ impl Inner {
     async fn keep_alike(
         &self,
         stripe: u64,
-        slot: usize,
+        slot: SlotNo,
         result: &Result<(), DiskError>,
         second: &Rc<dyn Disk>,
     ) {

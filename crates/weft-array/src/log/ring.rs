@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use weft_code::SlotNo;
 use weft_rt::sync::{Receiver, Sender, oneshot};
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{HEADROOM, Payload};
@@ -75,14 +76,14 @@ impl Ring {
     }
 
     /// Starts this ring's writing task unless it is running. `slot` is the ring's slot.
-    pub fn start(&self, host: &impl LogHost, slot: usize) {
+    pub fn start(&self, host: &impl LogHost, slot: SlotNo) {
         if self.writing.replace(true) {
             return;
         }
         let host = host.handle();
         let rt = host.rt().clone();
         drop(rt.spawn(async move {
-            let ring = &host.log().rings[slot];
+            let ring = &host.log().rings[slot.0];
             loop {
                 let batch = ring.take();
                 if batch.is_empty() {
@@ -95,7 +96,7 @@ impl Ring {
     }
 
     /// Writes a batch without records: the first one on a new disk.
-    pub async fn write_empty(&self, host: &impl LogHost, slot: usize) {
+    pub async fn write_empty(&self, host: &impl LogHost, slot: SlotNo) {
         self.write(host, slot, Vec::new()).await;
     }
 
@@ -120,7 +121,7 @@ impl Ring {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 
-    async fn write(&self, host: &impl LogHost, slot: usize, mut batch: Vec<Queued>) {
+    async fn write(&self, host: &impl LogHost, slot: SlotNo, mut batch: Vec<Queued>) {
         let log = host.log();
         let payload_bytes = batch.iter().map(|queued| queued.payload().len()).sum();
         let len = BatchHeader::batch_len(payload_bytes);

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use serde::{Deserialize, Serialize};
+use weft_code::SlotNo;
 use weft_rt::Nanos;
 use weft_rt::sync::Notify;
 
@@ -19,7 +20,7 @@ pub struct Mismatch {
     /// The unit known to be wrong; `None` if the code cannot tell.
     pub unit: Option<usize>,
     /// The slot that holds that unit.
-    pub slot: Option<usize>,
+    pub slot: Option<SlotNo>,
 }
 
 /// The result of a scrub.

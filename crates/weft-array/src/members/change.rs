@@ -12,6 +12,7 @@
 use std::cell::RefMut;
 use std::rc::Rc;
 
+use weft_code::SlotNo;
 use weft_disk::Disk;
 
 use super::{Members, Spare};
@@ -59,21 +60,21 @@ impl Change<'_> {
     }
 
     /// Names the disk that joined in the superblock.
-    pub fn publish(&self, slot: usize) {
+    pub fn publish(&self, slot: SlotNo) {
         self.0.apply(slot, SlotEvent::Publish);
     }
 
     /// Nothing is stale in `lane` any more. If that is the lane of the member of `slot`, it is
     /// active now. If it is that of the replacement, the replacement is now the member; the old
     /// member stays as second disk until that is in effect.
-    pub fn filled(&self, slot: usize, lane: Lane) {
+    pub fn filled(&self, slot: SlotNo, lane: Lane) {
         self.0.apply(slot, SlotEvent::Filled { lane });
     }
 
     /// Forgets which disk was last in the missing `slot`.
-    pub fn forget(&self, slot: usize) {
+    pub fn forget(&self, slot: SlotNo) {
         if self.0.apply(slot, SlotEvent::Forget) {
-            let meta = &mut self.superblock().slots[slot];
+            let meta = &mut self.superblock().slots[slot.0];
             meta.member_id = None;
             meta.disk_hint.clear();
         }
@@ -92,13 +93,13 @@ impl Change<'_> {
 impl Removal<'_> {
     /// The member of `slot` is lost. Its replacement takes the slot, if it is named by the
     /// superblock: it is then being rebuilt, as for a lost member.
-    pub fn lose(&self, slot: usize) {
+    pub fn lose(&self, slot: SlotNo) {
         self.0.apply(slot, SlotEvent::MemberLost);
     }
 
     /// Notes that the member that has just left `slot` may come back, with its data except for the
     /// regions marked in `lane`.
-    pub fn remember(&self, slot: usize, lane: Lane) {
+    pub fn remember(&self, slot: SlotNo, lane: Lane) {
         let members = self.0;
         // A member that came back, and leaves again before the superblock names it, has an older
         // one.
@@ -111,15 +112,15 @@ impl Removal<'_> {
 
     /// Removes `disk` if it is the second disk of `slot`. Returns it, with its lane if it was the
     /// replacement.
-    pub fn take_second(&self, slot: usize, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<Lane>)> {
-        let second = self.0.places[slot].second.borrow().clone();
+    pub fn take_second(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> Option<(Spare, Option<Lane>)> {
+        let second = self.0.places[slot.0].second.borrow().clone();
         let second = second.filter(|second| Rc::ptr_eq(&second.disk, disk))?;
         let lane = self.0.slot(slot).replacement_lane();
         self.0.apply(slot, SlotEvent::SecondLost).then_some((second, lane))
     }
 
     /// Undoes the swap in `slot` if it is not in effect. Returns whether there was one.
-    pub fn unswap(&self, slot: usize) -> bool {
+    pub fn unswap(&self, slot: SlotNo) -> bool {
         self.0.apply(slot, SlotEvent::UndoSwap)
     }
 }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use futures_util::future::join_all;
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::sync::Permit;
 
@@ -12,7 +13,7 @@ use crate::superblock::{Predecessor, Role, Superblock, SuperblockError, write_su
 use crate::uuid::Id;
 
 /// A member that failed to take a superblock.
-pub(crate) type Refusal = (usize, Rc<dyn Disk>, SuperblockError);
+pub(crate) type Refusal = (SlotNo, Rc<dyn Disk>, SuperblockError);
 
 /// The result of a round.
 pub(crate) struct Round {
@@ -50,7 +51,7 @@ impl Members {
 
     /// Whether the membership without `disk` in `slot` may take effect after the one in effect, and
     /// after the one being written. If not, it may once the changes made so far are in effect.
-    pub fn may_remove(&self, slot: usize, disk: &Rc<dyn Disk>) -> bool {
+    pub fn may_remove(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
         let left = self.active_without(slot, disk);
         let keeps_enough = |before: &Predecessor| {
             let kept = before.active.iter().filter(|id| left.contains(id)).count();
@@ -61,12 +62,12 @@ impl Members {
 
     /// The members that could be active once `disk` is removed from `slot`. Swaps that are not in
     /// effect could be undone, so their old members count too.
-    fn active_without(&self, lost: usize, disk: &Rc<dyn Disk>) -> Vec<Id> {
+    fn active_without(&self, lost: SlotNo, disk: &Rc<dyn Disk>) -> Vec<Id> {
         let superblock = self.superblock.borrow();
         let members =
             superblock.active_slots().filter(|slot| *slot != lost || !self.holds(lost, disk));
-        let members = members.filter_map(|slot| superblock.slots[slot].member_id);
-        let replaced = (0..self.len()).filter_map(|slot| {
+        let members = members.filter_map(|slot| superblock.slots[slot.0].member_id);
+        let replaced = self.slots().filter_map(|slot| {
             let old = self.replaced(slot)?;
             (slot != lost || !Rc::ptr_eq(&old.disk, disk)).then_some(old.id)
         });
@@ -152,7 +153,7 @@ impl Members {
 }
 
 /// Writes a superblock to the given members. Returns those that failed to take it.
-async fn write_to(members: Vec<(usize, Spare)>, superblock: &Superblock) -> Vec<Refusal> {
+async fn write_to(members: Vec<(SlotNo, Spare)>, superblock: &Superblock) -> Vec<Refusal> {
     let write = |member: &Spare| {
         let (disk, id) = (member.disk.clone(), member.id);
         async move { write_superblock(&*disk, superblock, id).await }

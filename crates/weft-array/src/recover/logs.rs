@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use weft_code::UnitSet;
+use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 use weft_stripe::StripeId;
@@ -24,7 +24,7 @@ use crate::salvage::{BLOCK, salvage};
 
 /// A block of a member's log that cannot be read.
 pub(crate) struct LogBlock {
-    slot: usize,
+    slot: SlotNo,
     disk: Rc<dyn Disk>,
     offset: u64,
 }
@@ -32,7 +32,7 @@ pub(crate) struct LogBlock {
 /// The logs of all members that take part.
 pub(super) struct Logs {
     /// By slot.
-    pub scans: BTreeMap<usize, Scan>,
+    pub scans: BTreeMap<SlotNo, Scan>,
     /// Unreadable blocks of the batches that were being written at the crash.
     pub torn: Vec<LogBlock>,
     /// Unreadable blocks of logs that recovery does without.
@@ -80,7 +80,7 @@ impl Inner {
         &self,
         id: LogId,
         area: &Area,
-        slot: usize,
+        slot: SlotNo,
         disk: &Rc<dyn Disk>,
     ) -> Result<(Scan, Vec<usize>, Option<DiskError>), DiskError> {
         let (mut scan, mut bad, mut error) = (Scan::default(), Vec::new(), None);
@@ -114,9 +114,9 @@ impl Inner {
     /// A record lacks a sibling for one of two reasons. If the sibling was never durable, the write
     /// had not started, and its other records are void. If its ring has overwritten it, as newer
     /// batches there show, it was retired, and so was every older record for the same offsets.
-    pub(super) fn complete_sets(&self, scans: BTreeMap<usize, Scan>) -> Vec<FoundRecord> {
+    pub(super) fn complete_sets(&self, scans: BTreeMap<SlotNo, Scan>) -> Vec<FoundRecord> {
         let retired_below = scans.values().map(|scan| scan.retired_below).max().unwrap_or(0);
-        let rings: BTreeMap<usize, u64> =
+        let rings: BTreeMap<SlotNo, u64> =
             scans.iter().map(|(slot, scan)| (*slot, scan.newest_batch_from)).collect();
         let mut sets: BTreeMap<(u64, StripeId, u64), Vec<FoundRecord>> = BTreeMap::new();
         let found = scans.into_values().flat_map(|scan| scan.records);
@@ -151,7 +151,7 @@ impl Inner {
 
     /// Whether a record is plausible: it names a parity unit of its own slot, and whole sectors
     /// within the unit.
-    fn is_sane(&self, slot: usize, record: &FoundRecord) -> bool {
+    fn is_sane(&self, slot: SlotNo, record: &FoundRecord) -> bool {
         let (k, width) = (self.geometry.code().k(), self.geometry.code().width());
         record.stripe == id(record.stripe.number)
             && record.stripe.number < self.geometry.stripes

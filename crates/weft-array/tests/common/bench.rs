@@ -64,7 +64,7 @@ impl Bench {
         let Superblock { code, algorithm, rows, area, slots, .. } = &self.superblock;
         let layout = weft_layout::for_code(*code, *algorithm, slots.len(), *rows).expect("laid");
         let place = layout.place(stripe, unit);
-        (place.slot, area.data_offset + place.row * UNIT)
+        (place.slot.0, area.data_offset + place.row * UNIT)
     }
 
     pub fn k(&self) -> usize {

@@ -16,6 +16,7 @@ use weft_array::area::{MAP_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use weft_array::{
     Array, AssembleOptions, Consistency, CreateOptions, ScrubMode, Superblock, create,
 };
+use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt, SECOND, Schedule, virtual_rt};
 
@@ -182,7 +183,7 @@ pub fn exercise(pick: Pick<'_>) -> Fate {
                 let data = Frozen::copy_from(&vec![n; 12 << 10]);
                 array.write(u64::from(n) * 300 * 1024, data, n % 2 == 0).await.expect("written");
             }
-            if lost && array.fail(0).await.is_ok() {
+            if lost && array.fail(SlotNo(0)).await.is_ok() {
                 rt.sleep(20 * MILLISECOND).await;
             }
             if clean {
@@ -272,7 +273,7 @@ async fn use_it(rt: &Rt, array: &Array, mut fresh: Vec<Rc<dyn Disk>>, words: &[u
                 let extents = extents.expect("inside the array");
                 assert!(extents.iter().all(|extent| extent.len > 0));
             }
-            12 => drop(array.fail(word / 16 % 8).await),
+            12 => drop(array.fail(SlotNo(word / 16 % 8)).await),
             13 => {
                 let mode = if word / 16 % 2 == 0 { ScrubMode::Check } else { ScrubMode::Repair };
                 drop(array.scrub(mode).await);

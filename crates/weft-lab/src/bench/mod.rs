@@ -11,7 +11,7 @@ mod recovery;
 use std::rc::Rc;
 
 use weft_array::Array;
-use weft_code::CodeSpec;
+use weft_code::{CodeSpec, SlotNo};
 use weft_model::{DiskStats, Model, ModelDisk, Scheduler};
 use weft_rt::sync::Semaphore;
 use weft_rt::{MILLISECOND, Rt, Schedule, virtual_rt};
@@ -143,7 +143,7 @@ impl Bench {
     /// Fails slots, and lets the array settle.
     pub(crate) async fn fail(&self, slots: impl IntoIterator<Item = usize>) -> Result<(), String> {
         for slot in slots {
-            self.array.fail(slot).await.map_err(text)?;
+            self.array.fail(SlotNo(slot)).await.map_err(text)?;
         }
         self.rt.sleep(10 * MILLISECOND).await;
         Ok(())

@@ -19,6 +19,7 @@ use std::rc::Rc;
 
 use futures_util::future::try_join_all;
 use weft_array::{Array, RebuildCounts};
+use weft_code::SlotNo;
 use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
@@ -119,7 +120,7 @@ impl Written {
         array.set_throttle(recovery.min_bytes_s, recovery.max_bytes_s);
         recovery.way.apply(array).await.map_err(text)?;
         self.disks.iter().for_each(|disk| disk.reset_stats());
-        array.fail(0).await.map_err(text)?;
+        array.fail(SlotNo(0)).await.map_err(text)?;
         let spare = self.disks.last().ok_or("no spare")?;
         array.add_spare(spare.clone()).await.map_err(text)?;
         let course = Rc::new(Course::new(&self.rt, array, recovery));

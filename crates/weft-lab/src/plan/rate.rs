@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use weft_code::{Code, CodeSpec, Fleet, Traffic, UnitSet, monte_carlo};
+use weft_code::{Code, CodeSpec, Fleet, SlotNo, SlotSet, Traffic, monte_carlo};
 use weft_layout::{Algorithm, Layout, LayoutError, code_for, for_code};
 
 use super::shares::{Stripes, Survived};
@@ -74,7 +74,7 @@ pub(super) fn rate(spec: CodeSpec, request: &PlanRequest) -> Result<Row, PlanErr
     let survives: Vec<Survived> =
         (1..=FAILURES.min(disks)).map(|f| stripes.survived(f, request.seed)).collect();
     let (degraded, rebuild) = one_failure(&code, &*layout, period, request);
-    let small = Traffic::new(&code, disks, 1, |_, unit| unit).small_write();
+    let small = Traffic::new(&code, disks, 1, |_, unit| SlotNo(unit)).small_write();
     let efficiency = ratio(code.k() as u64, code.width() as u64);
     let hours = rebuild.map_or(1.0, |rebuild| rebuild.hours);
     let fleet = Fleet { disks, mttf_h: request.mttf_h, mttr_h: hours };
@@ -113,9 +113,9 @@ fn one_failure(
     let (mut busiest, mut reads) = (0.0, 0.0);
     // Where stripes are narrower than the array, every slot shares stripes with every other.
     let slots = if code.width() < request.disks { 1 } else { request.disks };
-    let Ok(healthy) = traffic.reads(UnitSet::EMPTY).map(most) else { return (None, None) };
+    let Ok(healthy) = traffic.reads(SlotSet::EMPTY).map(most) else { return (None, None) };
     for slot in 0..slots {
-        let failed = UnitSet::one(slot);
+        let failed = SlotSet::one(SlotNo(slot));
         let (Ok(left), Ok(loads)) = (traffic.reads(failed).map(most), traffic.rebuild(failed))
         else {
             return (None, None);
@@ -156,7 +156,7 @@ fn simulated(
     request: &PlanRequest,
 ) -> Simulated {
     let known = RefCell::new(BTreeMap::new());
-    let survives = |failed: UnitSet| {
+    let survives = |failed: SlotSet| {
         *known.borrow_mut().entry(failed).or_insert_with(|| stripes.survive(failed))
     };
     let estimate = monte_carlo::simulate(fleet, survives, cycles, request.seed);

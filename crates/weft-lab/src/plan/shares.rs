@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use weft_code::{Code, UnitSet, sets};
+use weft_code::{Code, SlotNo, SlotSet, sets};
 use weft_layout::Layout;
 use weft_rt::rng::SplitMix64;
 
@@ -44,20 +44,20 @@ pub(super) struct Stripes<'a> {
     code: &'a Code,
     slots: usize,
     /// The pattern of rows, the slot of each unit, and all these slots.
-    kinds: Vec<(u64, Vec<u8>, UnitSet)>,
+    kinds: Vec<(u64, Vec<u8>, SlotSet)>,
 }
 
 impl<'a> Stripes<'a> {
     pub(super) fn of(code: &'a Code, layout: &dyn Layout, period: u64) -> Self {
         let mut kinds = BTreeSet::new();
         for stripe in 0..period {
-            let slot = |unit| u8::try_from(layout.place(stripe, unit).slot).expect("255 slots");
+            let slot = |unit| u8::try_from(layout.place(stripe, unit).slot.0).expect("255 slots");
             kinds.insert((code.pattern(stripe), (0..code.width()).map(slot).collect::<Vec<_>>()));
         }
         // The decodability of MDS codes depends on the slots alone.
         let mut met = BTreeSet::new();
         let kinds = kinds.into_iter().map(|(pattern, units)| {
-            let slots: UnitSet = units.iter().map(|slot| usize::from(*slot)).collect();
+            let slots: SlotSet = units.iter().map(|slot| SlotNo((*slot).into())).collect();
             (pattern, units, slots)
         });
         let kinds = kinds.filter(|(_, _, slots)| !code.is_mds() || met.insert(*slots)).collect();
@@ -65,7 +65,7 @@ impl<'a> Stripes<'a> {
     }
 
     /// Whether all data can be read without the slots `failed`.
-    pub(super) fn survive(&self, failed: UnitSet) -> bool {
+    pub(super) fn survive(&self, failed: SlotSet) -> bool {
         let tolerance = self.code.tolerance();
         if failed.len() <= tolerance {
             return true;
@@ -75,7 +75,7 @@ impl<'a> Stripes<'a> {
             if hit <= tolerance || self.code.is_mds() {
                 return hit <= tolerance;
             }
-            let lost = |unit: &usize| failed.contains(units[*unit].into());
+            let lost = |unit: &usize| failed.contains(SlotNo(units[*unit].into()));
             self.code.decodable(*pattern, (0..units.len()).filter(lost).collect())
         })
     }
@@ -106,10 +106,10 @@ fn binomial(n: u64, size: u64) -> u64 {
     (0..size).fold(1, |c: u64, i| c.saturating_mul(n - i) / (i + 1))
 }
 
-fn draw(random: &mut SplitMix64, slots: usize, size: usize) -> UnitSet {
-    let mut set = UnitSet::EMPTY;
+fn draw(random: &mut SplitMix64, slots: usize, size: usize) -> SlotSet {
+    let mut set = SlotSet::EMPTY;
     while set.len() < size {
-        set.insert(usize::try_from(random.below(slots as u64)).expect("below slots"));
+        set.insert(SlotNo(usize::try_from(random.below(slots as u64)).expect("below slots")));
     }
     set
 }

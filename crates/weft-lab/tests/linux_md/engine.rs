@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use weft_array::{Array, ArrayState, AssembleOptions, Consistency, CreateOptions, create};
+use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DoneFuture, Layer, ReadFuture, WriteOpts};
 use weft_lab::rebuild::{Manner, Way};
 use weft_model::{Model, ModelDisk, ModelOptions, PluggedDisk};
@@ -122,7 +123,7 @@ pub fn rebuild(case: &Case) -> Rebuilt {
             array.write(at, data, false).await.expect("written");
         }
         array.flush().await.expect("flushed");
-        array.fail(0).await.expect("failed");
+        array.fail(SlotNo(0)).await.expect("failed");
         // Both paces of MD are the same without users.
         let pace = Manner::Depth;
         let way = if mirror { Way::linux_md_mirror(pace) } else { Way::linux_md(pace) };

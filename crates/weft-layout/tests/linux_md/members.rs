@@ -75,7 +75,7 @@ impl Members {
     }
 
     fn at(&self, Place { slot, row }: Place) -> (usize, usize) {
-        (slot, size(self.area.offset) + size(row) * self.unit)
+        (slot.0, size(self.area.offset) + size(row) * self.unit)
     }
 
     fn unit(&self, stripe: u64, unit: usize) -> &[u8] {
@@ -124,7 +124,7 @@ impl Members {
         let width = self.layout.width();
         let mut computed = vec![0; self.unit];
         for stripe in 0..self.stripes {
-            let is_lost = |unit: &usize| lost.contains(&self.layout.place(stripe, *unit).slot);
+            let is_lost = |unit: &usize| lost.contains(&self.layout.place(stripe, *unit).slot.0);
             let lost_units = (0..width).filter(is_lost).fold(UnitSet::new(), UnitSet::with);
             let plan = self.code.plan(stripe, lost_units, UnitSet::first(k), &|_| 1);
             let plan = plan.unwrap_or_else(|e| panic!("{}: without {lost:?}: {e}", self.name));

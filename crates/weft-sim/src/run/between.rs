@@ -2,7 +2,7 @@
 //! promises that end with that.
 
 use weft_array::Consistency;
-use weft_code::UnitSet;
+use weft_code::SlotSet;
 
 use super::state::Run;
 use crate::excuse::Lost;
@@ -37,7 +37,7 @@ impl Run {
                     let absent = slots.holding(|n| disks[n].absent || is_gone(n));
                     slots.missing = slots.missing.union(&absent);
                     for slot in absent.iter() {
-                        slots.disks[slot] = None;
+                        slots.disks[slot.0] = None;
                     }
                 }
             }
@@ -122,14 +122,14 @@ impl Run {
 
     /// Sometimes a disk fails while the array is being assembled: before, during or after recovery.
     /// Returns its slot.
-    fn lose_while_assembling(&self, map: &Map, slots: &Slots, absent: UnitSet) -> UnitSet {
+    fn lose_while_assembling(&self, map: &Map, slots: &Slots, absent: SlotSet) -> SlotSet {
         let mut rng = self.world.rng(4000 + self.report.borrow().lives);
         let disks = self.disks.borrow();
         let number = rng.index(disks.len());
         let going = slots.holding(|n| n == number && !disks[n].absent);
         let lost = slots.incomplete().union(&absent).union(&going);
         if self.options.crashes_only || !rng.chance(15) || going.is_empty() || !map.survives(lost) {
-            return UnitSet::new();
+            return SlotSet::new();
         }
         let most = *rng.pick(&[12, 40]);
         let after = rng.below(most);
@@ -141,7 +141,7 @@ impl Run {
     /// Ends the promises for disks that were lost together with the crash (`absent`), that were
     /// lost in the life before, or, where the policy leaves a write hole, were lost at any time
     /// before.
-    fn excuse_at_crash(&self, map: &Map, slots: &Slots, absent: UnitSet) {
+    fn excuse_at_crash(&self, map: &Map, slots: &Slots, absent: SlotSet) {
         let Some(harness) = &self.harness else { return };
         let mut lost = Lost::now(absent);
         match self.setup.policy {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use weft_array::{Consistency, MemberState, ScrubMode};
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 use weft_disk::Volume;
 
 use super::state::Run;
@@ -42,7 +42,7 @@ impl Run {
         let (opening, world) = (self.assemble_all(), self.world.clone());
         let disks = self.disks.clone();
         // The slots that were incomplete at the start, and all that are lost at the end.
-        let slots_out = Rc::new(Cell::new((UnitSet::new(), UnitSet::new())));
+        let slots_out = Rc::new(Cell::new((SlotSet::new(), SlotSet::new())));
         let slots_in = slots_out.clone();
         let (load, clients, mut rng) =
             (self.setup.load.clone(), self.world.rng(70), self.world.rng(71));
@@ -62,9 +62,9 @@ impl Run {
             while map.survives(lost) && lost.len() < slots.disks.len() {
                 let slot = rng.index(slots.disks.len());
                 if let Some(number) = slots.disks[slot]
-                    && !lost.contains(slot)
+                    && !lost.contains(SlotNo(slot))
                 {
-                    lost.insert(slot);
+                    lost.insert(SlotNo(slot));
                     world.note(format!("the disk of slot {slot} fails"));
                     let after = rng.below(40);
                     disks.borrow()[number].platter.faults(|f| f.gone_after_ops = Some(after));
@@ -104,7 +104,7 @@ impl Run {
         harness: &ClientHarness,
         engine: &Engine,
         map: &Map,
-        lost: UnitSet,
+        lost: SlotSet,
     ) {
         let cells = harness.oracle.borrow().len();
         for cell in (0..cells).step_by(7) {
@@ -122,7 +122,7 @@ impl Run {
     fn return_disks(
         &mut self,
         harness: &Rc<ClientHarness>,
-        (before, lost): (UnitSet, UnitSet),
+        (before, lost): (SlotSet, SlotSet),
     ) -> Result<(), Violation> {
         for member in self.disks.borrow().iter() {
             member.platter.faults(|f| *f = Faults::default());
@@ -301,15 +301,15 @@ impl Run {
             return Ok(());
         };
         for slot in 0..self.setup.slots {
-            let mut lost = UnitSet::one(slot);
+            let mut lost = SlotSet::one(SlotNo(slot));
             if self.rng.chance(40) {
-                lost.insert(self.rng.index(self.setup.slots));
+                lost.insert(SlotNo(self.rng.index(self.setup.slots)));
             }
             let known = slots.incomplete();
             if !map.survives(known.union(&lost)) {
-                lost = UnitSet::one(slot);
+                lost = SlotSet::one(SlotNo(slot));
             }
-            if known.contains(slot) || !map.survives(known.union(&lost)) {
+            if known.contains(SlotNo(slot)) || !map.survives(known.union(&lost)) {
                 continue;
             }
             let taken = |n| slots.holding(|disk| disk == n).intersects(&lost);

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Rng, Rt};
 
@@ -37,7 +38,7 @@ pub(crate) struct Run {
     /// The engine of this life.
     pub engine: Rc<RefCell<Option<Engine>>>,
     /// When each slot lost its disk in this life.
-    pub lost_at: Rc<RefCell<BTreeMap<usize, Tick>>>,
+    pub lost_at: Rc<RefCell<BTreeMap<SlotNo, Tick>>>,
     /// Opens the engine's disks.
     pub factory: DiskFactory,
     /// The slots at the end of the previous life.

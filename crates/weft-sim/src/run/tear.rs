@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use weft_array::Consistency;
-use weft_code::UnitSet;
+use weft_code::{SlotNo, SlotSet};
 use weft_rt::Rng;
 
 use super::state::Run;
@@ -26,14 +26,14 @@ use crate::slots::Slots;
 
 /// The affected sectors of the data: per slot, byte ranges from the start of the data area.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Torn(BTreeMap<usize, Vec<Range<u64>>>);
+pub(crate) struct Torn(BTreeMap<SlotNo, Vec<Range<u64>>>);
 
 impl Torn {
-    fn slots(&self) -> UnitSet {
+    fn slots(&self) -> SlotSet {
         self.0.keys().copied().collect()
     }
 
-    fn hits(&self, map: &Map, (slot, bytes): &(usize, Range<u64>)) -> bool {
+    fn hits(&self, map: &Map, (slot, bytes): &(SlotNo, Range<u64>)) -> bool {
         let touches = |torn: &Range<u64>| {
             let torn = map.sectors(torn);
             torn.start < bytes.end && bytes.start < torn.end
@@ -92,7 +92,7 @@ fn draw_runs(rng: &mut Rng, sectors: &[u64]) -> Vec<u64> {
 impl Run {
     /// Sometimes makes sectors unreadable that the last power cut interrupted. `lost`: the slots
     /// whose disks do not return.
-    pub(crate) fn tear_sectors(&self, map: &Map, slots: &Slots, lost: UnitSet) -> Torn {
+    pub(crate) fn tear_sectors(&self, map: &Map, slots: &Slots, lost: SlotSet) -> Torn {
         let mut torn = Torn::default();
         let mut rng = self.world.rng(5000 + self.report.borrow().lives);
         let disks = self.disks.borrow();

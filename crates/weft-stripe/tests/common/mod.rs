@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::future::LocalBoxFuture;
-use weft_code::{Code, CodeSpec, UnitSet};
+use weft_code::{Code, CodeSpec, SlotNo, UnitSet};
 use weft_disk::{Class, Disk, DiskError, RamDisk, WriteOpts};
 use weft_rt::rng::Rng;
 use weft_rt::{Buf, Frozen};
@@ -117,7 +117,7 @@ impl Disks {
     /// What a disk holds of a stripe.
     pub fn on_disk(&self, number: u64, unit: usize) -> Vec<u8> {
         let Place { slot, offset } = self.place(id(number), unit, 0);
-        let (result, buf) = now(self.disks[slot].read(offset, Buf::new(UNIT), Class::User));
+        let (result, buf) = now(self.disks[slot.0].read(offset, Buf::new(UNIT), Class::User));
         result.expect("read");
         buf.to_vec()
     }
@@ -144,19 +144,19 @@ impl Owner for Disks {
     }
 
     fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {
-        Place { slot: unit, offset: id.number * UNIT as u64 + from }
+        Place { slot: SlotNo(unit), offset: id.number * UNIT as u64 + from }
     }
 
-    fn disk(&self, slot: usize) -> Option<Rc<dyn Disk>> {
-        Some(self.disks[slot].clone())
+    fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
+        Some(self.disks[slot.0].clone())
     }
 
-    fn holds(&self, _: usize, _: &Rc<dyn Disk>) -> bool {
+    fn holds(&self, _: SlotNo, _: &Rc<dyn Disk>) -> bool {
         true
     }
 
-    fn in_flight(&self, slot: usize) -> &Cell<u32> {
-        &self.in_flight[slot]
+    fn in_flight(&self, slot: SlotNo) -> &Cell<u32> {
+        &self.in_flight[slot.0]
     }
 
     fn sector_bytes(&self) -> usize {
@@ -171,30 +171,30 @@ impl Owner for Disks {
         true
     }
 
-    fn met(&self, slot: usize, what: Met) {
-        self.met.borrow_mut().push((slot, what));
+    fn met(&self, slot: SlotNo, what: Met) {
+        self.met.borrow_mut().push((slot.0, what));
     }
 
     fn failed<'a>(
         &'a self,
-        slot: usize,
+        slot: SlotNo,
         _: &'a Rc<dyn Disk>,
         _: &'a DiskError,
     ) -> LocalBoxFuture<'a, ()> {
         Box::pin(async move {
-            self.failed.borrow_mut().push(slot);
-            self.lost.set(self.lost.get().with(slot));
+            self.failed.borrow_mut().push(slot.0);
+            self.lost.set(self.lost.get().with(slot.0));
         })
     }
 
-    fn second(&self, _: StripeId, _: usize) -> Option<Rc<dyn Disk>> {
+    fn second(&self, _: StripeId, _: SlotNo) -> Option<Rc<dyn Disk>> {
         None
     }
 
     fn write_both<'a>(
         &'a self,
         _: StripeId,
-        _: usize,
+        _: SlotNo,
         _: (&'a Rc<dyn Disk>, Rc<dyn Disk>),
         _: u64,
         _: Frozen,
@@ -205,7 +205,7 @@ impl Owner for Disks {
 
     fn wait_for_space<'a>(
         &'a self,
-        _: usize,
+        _: SlotNo,
         _: &'a Rc<dyn Disk>,
         _: u64,
         _: Frozen,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
 use weft_cli::failure::Failure;
+use weft_code::SlotNo;
 use weft_disk::IoCounts;
 
 use crate::device::Device;
@@ -322,7 +323,7 @@ pub struct DiskStatus {
     /// Its role in the array.
     pub role: DiskRole,
     /// The slot that it holds, held last, or is about to take.
-    pub slot: Option<usize>,
+    pub slot: Option<SlotNo>,
     /// Which piece of hardware it is.
     pub hardware: Device,
     /// Its I/O since it was opened.

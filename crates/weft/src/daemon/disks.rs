@@ -4,6 +4,7 @@
 //! failed disk. The path may lead to another disk later.
 
 use weft_array::{MemberState, Status};
+use weft_code::SlotNo;
 use weft_disk::{Counters, Disk};
 
 use crate::control::protocol::{DiskRole, DiskStatus};
@@ -32,7 +33,7 @@ impl Daemon {
     /// The disks of an array.
     pub(super) fn disks_of(&self, status: &Status) -> Vec<DiskStatus> {
         let opened = self.opened.borrow();
-        let disk = |disk: &String, role: DiskRole, slot: Option<usize>| {
+        let disk = |disk: &String, role: DiskRole, slot: Option<SlotNo>| {
             let opened = opened.get(disk);
             DiskStatus {
                 disk: disk.clone(),

@@ -9,6 +9,7 @@ use weft_array::superblock::{Role, ScrubMode, read_superblock};
 use weft_array::{ArrayError, MemberState, SlotStatus, contents};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::size;
+use weft_code::SlotNo;
 use weft_disk::Disk;
 
 use crate::control::protocol::{Attached, NewDisk, PolicyChange, Request, ServedArray, Snapshot};
@@ -228,7 +229,7 @@ impl Daemon {
 
     /// Takes back a member that left the array, with its contents; not with `--force`, which asks
     /// for a new disk.
-    async fn take_back(&self, served: &Served, new: &NewDisk) -> Result<Option<usize>, Failure> {
+    async fn take_back(&self, served: &Served, new: &NewDisk) -> Result<Option<SlotNo>, Failure> {
         if new.force {
             return Ok(None);
         }
@@ -371,7 +372,7 @@ impl Daemon {
 }
 
 /// The slot of a working member that the disk of this name is going to take over.
-fn find_replacement(served: &Served, name: &str) -> Option<(usize, String)> {
+fn find_replacement(served: &Served, name: &str) -> Option<(SlotNo, String)> {
     let mut slots = served.array.status().slots.into_iter();
     slots.find_map(|slot| {
         let disk = slot.replacement?;

@@ -75,7 +75,7 @@ mod tests {
     use crate::device::Device;
 
     fn disk(name: &str, io: IoCounts) -> DiskStatus {
-        let (disk, role, slot) = (name.to_owned(), DiskRole::Member, Some(0));
+        let (disk, role, slot) = (name.to_owned(), DiskRole::Member, Some(weft_code::SlotNo(0)));
         DiskStatus { disk, role, slot, hardware: Device::unseen(name), io: Some(io) }
     }
 

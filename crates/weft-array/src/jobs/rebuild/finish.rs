@@ -4,6 +4,7 @@
 //! A mark is cleared only after the replacement was flushed. Several regions are finished together,
 //! to share one flush.
 
+use weft_code::SlotNo;
 use weft_rt::{Nanos, SECOND, Task};
 
 use super::order;
@@ -41,7 +42,7 @@ impl Inner {
     /// disk that the superblock does not name yet. After a crash that disk may count as missing,
     /// and what log records say about its units must then hold.
     async fn finish_regions(&self, lane: Lane, regions: &[u64]) {
-        let known = |(slot, used): &(usize, Lane)| *used == lane && !self.members.is_staged(*slot);
+        let known = |(slot, used): &(SlotNo, Lane)| *used == lane && !self.members.is_staged(*slot);
         if self.members.rebuilding().iter().any(known) {
             let patience = async { self.rt.sleep(GATE_TIME_MAX).await };
             let logged = self.log.is_some();
@@ -50,7 +51,7 @@ impl Inner {
     }
 
     /// Makes the slots active that have no stale regions left.
-    pub(super) async fn finish_slots(&self, lanes: &[(usize, Lane)]) {
+    pub(super) async fn finish_slots(&self, lanes: &[(SlotNo, Lane)]) {
         for (slot, lane) in lanes {
             self.map.late_regions_known(*lane).await;
             let whole = self.map.stale_count(*lane) == 0;

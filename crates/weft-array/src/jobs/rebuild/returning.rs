@@ -12,6 +12,7 @@
 
 use std::rc::Rc;
 
+use weft_code::SlotNo;
 use weft_disk::Disk;
 
 use super::spares::Joining;
@@ -27,7 +28,7 @@ use crate::superblock::{LeftMeta, read_superblock};
 impl Inner {
     /// The member of `slot` has just left; the slot `was` in that state before. Remembers it if the
     /// map can tell what it will miss: under policy `none` the map keeps no dirty regions.
-    pub(crate) fn remember_member(&self, removal: &Removal<'_>, slot: usize, was: Slot) {
+    pub(crate) fn remember_member(&self, removal: &Removal<'_>, slot: SlotNo, was: Slot) {
         if self.members.superblock().consistency == Consistency::None {
             return;
         }
@@ -54,7 +55,10 @@ impl Inner {
     ///
     /// # Errors
     /// If it no longer fits the array.
-    pub(crate) async fn take_back(&self, disk: &Rc<dyn Disk>) -> Result<Option<usize>, ArrayError> {
+    pub(crate) async fn take_back(
+        &self,
+        disk: &Rc<dyn Disk>,
+    ) -> Result<Option<SlotNo>, ArrayError> {
         let Some(own) = read_superblock(&**disk).await.ok().flatten() else { return Ok(None) };
         let left = may_return(&self.members.superblock(), &own);
         let (Some(slot), id) = (left, own.self_id) else { return Ok(None) };

@@ -10,6 +10,7 @@ use crate::events::Event;
 use crate::lane::Lane;
 use crate::members::Spare;
 use crate::superblock::SlotState;
+use weft_code::SlotNo;
 
 /// What a disk holds that takes a missing slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl Inner {
     }
 
     /// Puts a disk into a missing slot. Returns whether it holds the slot, durably.
-    pub(super) async fn join(&self, slot: usize, lane: Lane, spare: Spare, how: Joining) -> bool {
+    pub(super) async fn join(&self, slot: SlotNo, lane: Lane, spare: Spare, how: Joining) -> bool {
         let disk = spare.disk.info().name.clone();
         // From here on, in one poll: regions written so far are stale on the new disk, and regions
         // first written later go to it. The superblock names the disk only when the map with the

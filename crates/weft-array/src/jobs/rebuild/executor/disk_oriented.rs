@@ -23,7 +23,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use futures_util::future::{LocalBoxFuture, join_all};
-use weft_code::{Plan, UnitSet};
+use weft_code::{Plan, SlotNo, UnitSet};
 use weft_disk::Class;
 use weft_rt::sync::Semaphore;
 use weft_rt::{Buf, MILLISECOND, Nanos};
@@ -64,12 +64,12 @@ impl DiskOriented {
     }
 
     /// Lets the users of a disk go first; see the head of this file.
-    async fn give_way(&self, slot: usize) {
+    async fn give_way(&self, slot: SlotNo) {
         let Self { array, processes, .. } = self;
         let users = || array.members.in_flight(slot).get() > 0;
         let waits = |now| self.users_first && users() && !array.jobs.throttle.is_late(now);
         if waits(array.rt.now()) {
-            let end = array.rt.now() + processes[slot].took.take();
+            let end = array.rt.now() + processes[slot.0].took.take();
             while array.rt.now() < end && waits(array.rt.now()) {
                 array.rt.sleep(LOOK).await;
             }
@@ -84,7 +84,7 @@ impl DiskOriented {
         array.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
         let reads = plan.reads.iter().map(|unit| async move {
             let Place { slot, offset } = array.place(id(stripe), unit, 0);
-            let Process { turn, took } = &self.processes[slot];
+            let Process { turn, took } = &self.processes[slot.0];
             let _turn = turn.acquire(1).await;
             self.give_way(slot).await;
             let disk = array.disk(slot)?;
