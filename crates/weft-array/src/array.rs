@@ -17,7 +17,7 @@ use crate::log::Log;
 use crate::maintenance::Jobs;
 use crate::members::Members;
 use crate::pending::PendingWrites;
-use crate::region_map::{MapStore, MapStoreError, RegionMap, StoreFuture, WriteGuard};
+use crate::region_map::{MapStore, MapStoreError, RegionMap, RegionNo, StoreFuture, WriteGuard};
 use crate::space::Room;
 
 /// Memory for the buffers of stripe operations in progress (writes, reconstructions, jobs); further
@@ -156,7 +156,7 @@ impl Inner {
     }
 
     /// Marks a region as dirty, durably, for as long as the guard lives.
-    pub async fn begin_write(&self, region: u64) -> Result<WriteGuard<'_>, ArrayError> {
+    pub async fn begin_write(&self, region: RegionNo) -> Result<WriteGuard<'_>, ArrayError> {
         Ok(self.map.begin_write(self, region).await?)
     }
 
@@ -245,7 +245,7 @@ impl MapStore for Inner {
         })
     }
 
-    fn zero_region(&self, region: u64) -> StoreFuture<'_> {
+    fn zero_region(&self, region: RegionNo) -> StoreFuture<'_> {
         Box::pin(async move {
             if self.members_zeroed() {
                 return Ok(());

@@ -11,6 +11,7 @@ use weft_code::{Margin, SlotNo, SlotSet, UnitSet};
 
 use crate::array::Inner;
 use crate::lane::Lane;
+use crate::region_map::RegionNo;
 use crate::status::ByteRange;
 use crate::superblock::SlotState;
 
@@ -70,7 +71,7 @@ impl Inner {
     }
 
     /// The slots that lack units in `region`, if those in `failed` are missing.
-    fn slots_lost_in(&self, region: u64, failed: SlotSet) -> SlotSet {
+    fn slots_lost_in(&self, region: RegionNo, failed: SlotSet) -> SlotSet {
         let is_lost = |slot: &SlotNo| match self.members.state(*slot) {
             _ if failed.contains(*slot) => true,
             SlotState::Active => false,
@@ -82,10 +83,10 @@ impl Inner {
 
     /// The written regions in which the code may not survive the losses, if the slots in `failed`
     /// are lost too: for some placement of the units it does not.
-    fn regions_at_risk(&self, failed: SlotSet) -> impl Iterator<Item = u64> + '_ {
+    fn regions_at_risk(&self, failed: SlotSet) -> impl Iterator<Item = RegionNo> + '_ {
         let mut known: BTreeMap<[u64; 4], bool> = BTreeMap::new();
-        let next = |region: &u64| self.map.next_written(region + 1);
-        std::iter::successors(self.map.next_written(0), next).filter(move |region| {
+        let next = |region: &RegionNo| self.map.next_written(region.next());
+        std::iter::successors(self.map.next_written(RegionNo(0)), next).filter(move |region| {
             let slots = self.slots_lost_in(*region, failed);
             !*known.entry(slots.words()).or_insert_with(|| self.survives(slots))
         })
@@ -123,7 +124,7 @@ impl Inner {
     /// Whether the code cannot decode a stripe of existing data if more slots are lost in some
     /// regions: some of `most`. What a crash would lose counts as lost: otherwise the array would
     /// continue, and could not be assembled after a crash.
-    fn any_undecodable(&self, most: SlotSet, more: impl Fn(u64) -> SlotSet) -> bool {
+    fn any_undecodable(&self, most: SlotSet, more: impl Fn(RegionNo) -> SlotSet) -> bool {
         self.regions_at_risk(most).any(|region| {
             let more = more(region);
             let lost =

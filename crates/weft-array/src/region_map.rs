@@ -77,7 +77,7 @@ pub use lanes::{PARTIAL_BYTES_MAX, PARTIAL_REGIONS_MIN};
 pub use load::LoadReport;
 pub(crate) use page::PAGE_BYTES;
 pub use page::{REGIONS_MAX, area_bytes};
-pub use regions::Regions;
+pub use regions::{RegionNo, Regions};
 
 const WRITTEN: u8 = 1;
 const DIRTY: u8 = 2;
@@ -134,7 +134,7 @@ pub trait MapStore {
     /// Makes an unwritten region read as zeros on every live member, parity included, durably;
     /// nothing needs to be done if they are known to read as zeros wherever regions are unwritten.
     /// Called once before the first write to each region.
-    fn zero_region(&self, region: u64) -> StoreFuture<'_>;
+    fn zero_region(&self, region: RegionNo) -> StoreFuture<'_>;
 }
 
 /// The shape of a map.
@@ -178,7 +178,7 @@ pub struct RegionMap {
     entries: RefCell<Vec<Entry>>,
     pages: RefCell<Vec<Page>>,
     /// Dirty regions, each once, in the order in which they became dirty.
-    dirty: RefCell<VecDeque<u64>>,
+    dirty: RefCell<VecDeque<RegionNo>>,
     written: Cell<u64>,
     /// Held while regions are checked, flushed and then cleared.
     cleaner: Semaphore,
@@ -186,13 +186,13 @@ pub struct RegionMap {
     reserved: Cell<usize>,
     /// Regions that are being zeroed for their first write, each with the lanes begun since then:
     /// the replacements of those lanes were not zeroed.
-    zeroing: RefCell<BTreeMap<u64, LaneSet>>,
+    zeroing: RefCell<BTreeMap<RegionNo, LaneSet>>,
     zeroed: Notify,
     /// Lanes whose bit is set in regions at their first write.
     joining: Cell<LaneSet>,
     /// Lanes of absent members: their bit is set together with DIRTY and NEEDS_RESYNC.
     absent: Cell<LaneSet>,
-    rebuilt: RefCell<BTreeMap<(Lane, u64), Rebuilt>>,
+    rebuilt: RefCell<BTreeMap<(Lane, RegionNo), Rebuilt>>,
     /// The regions whose stale marks are being cleared.
     finishing: Finishing,
 }
@@ -213,12 +213,12 @@ impl Drop for WriteGuard<'_> {
             entry.writers -= 1;
             entry.flags |= TOUCHED;
         }
-        self.map.finishing.end_write(self.index as u64, self.began_in);
+        self.map.finishing.end_write(RegionNo(self.index as u64), self.began_in);
     }
 }
 
-fn to_index(region: u64) -> usize {
-    usize::try_from(region).expect("regions are bounded by REGIONS_MAX")
+fn to_index(region: RegionNo) -> usize {
+    usize::try_from(region.0).expect("regions are bounded by REGIONS_MAX")
 }
 
 impl RegionMap {
@@ -229,7 +229,7 @@ impl RegionMap {
     #[must_use]
     pub fn new(config: MapConfig) -> Self {
         assert!(config.regions.count() <= REGIONS_MAX, "{} regions", config.regions.count());
-        let regions = to_index(config.regions.count());
+        let regions = config.regions.all().count();
         let pages = (0..page::count(config.regions.count())).map(|_| Page::default()).collect();
         Self {
             config,
@@ -254,25 +254,25 @@ impl RegionMap {
         &self.config
     }
 
-    fn entry(&self, region: u64) -> Entry {
+    fn entry(&self, region: RegionNo) -> Entry {
         self.entries.borrow()[to_index(region)]
     }
 
     /// Whether the region was written; if not, it reads as zeros.
     #[must_use]
-    pub fn is_written(&self, region: u64) -> bool {
+    pub fn is_written(&self, region: RegionNo) -> bool {
         self.entry(region).has(WRITTEN)
     }
 
     /// Whether parity may not match data since a crash.
     #[must_use]
-    pub fn needs_resync(&self, region: u64) -> bool {
+    pub fn needs_resync(&self, region: RegionNo) -> bool {
         self.entry(region).has(NEEDS_RESYNC)
     }
 
     /// Whether a write may be in progress, as far as the disks know.
     #[must_use]
-    pub fn is_dirty(&self, region: u64) -> bool {
+    pub fn is_dirty(&self, region: RegionNo) -> bool {
         self.entry(region).has(DIRTY)
     }
 
@@ -296,15 +296,14 @@ impl RegionMap {
 
     /// The first written region from `from` on.
     #[must_use]
-    pub fn next_written(&self, from: u64) -> Option<u64> {
+    pub fn next_written(&self, from: RegionNo) -> Option<RegionNo> {
         self.next_where(from, |entry| entry.has(WRITTEN))
     }
 
-    fn next_where(&self, from: u64, wanted: impl Fn(&Entry) -> bool) -> Option<u64> {
+    fn next_where(&self, from: RegionNo, wanted: impl Fn(&Entry) -> bool) -> Option<RegionNo> {
         let entries = self.entries.borrow();
-        let start = to_index(from.min(self.config.regions.count()));
-        let found = entries[start..].iter().position(wanted)?;
-        Some(from + found as u64)
+        let found = entries.get(to_index(from)..)?.iter().position(wanted)?;
+        Some(RegionNo(from.0 + found as u64))
     }
 
     /// Begins a write to `region`: returns when the region is durably written and dirty. No data
@@ -319,7 +318,7 @@ impl RegionMap {
     pub async fn begin_write(
         &self,
         store: &dyn MapStore,
-        region: u64,
+        region: RegionNo,
     ) -> Result<WriteGuard<'_>, MapError> {
         let index = to_index(region);
         let wanted = if self.config.track_dirty { WRITTEN | DIRTY } else { WRITTEN };
@@ -338,7 +337,12 @@ impl RegionMap {
     }
 
     /// The slow path of `begin_write`: sets the missing flags and waits until they are durable.
-    async fn mark(&self, store: &dyn MapStore, region: u64, wanted: u8) -> Result<(), MapError> {
+    async fn mark(
+        &self,
+        store: &dyn MapStore,
+        region: RegionNo,
+        wanted: u8,
+    ) -> Result<(), MapError> {
         let needs_permit = wanted & DIRTY != 0 && !self.is_dirty(region);
         let permit = if needs_permit { Some(self.reserve_dirty(store).await?) } else { None };
         // Held until the region is written: it must not be zeroed again after that.
@@ -368,7 +372,7 @@ impl RegionMap {
     async fn zero(
         &self,
         store: &dyn MapStore,
-        region: u64,
+        region: RegionNo,
     ) -> Result<Option<Zeroing<'_>>, MapError> {
         while !self.is_written(region) {
             let wait = self.zeroed.wait();
@@ -385,7 +389,7 @@ impl RegionMap {
     }
 
     /// Changes a region and notes that its page must be written.
-    fn change(&self, region: u64, change: impl FnOnce(&mut Entry)) {
+    fn change(&self, region: RegionNo, change: impl FnOnce(&mut Entry)) {
         let index = to_index(region);
         let mut entries = self.entries.borrow_mut();
         let before = entries[index];
@@ -413,7 +417,7 @@ impl RegionMap {
 
 struct Zeroing<'a> {
     map: &'a RegionMap,
-    region: u64,
+    region: RegionNo,
 }
 
 impl Zeroing<'_> {

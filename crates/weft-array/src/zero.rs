@@ -18,7 +18,7 @@ use weft_stripe::{FailedWrite, Owner, ParityRecord, Place, Record};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
-use crate::region_map::MapStoreError;
+use crate::region_map::{MapStoreError, RegionNo};
 use crate::resolve::id;
 
 /// Stripes zeroed concurrently.
@@ -70,9 +70,9 @@ impl Inner {
     }
 
     fn is_hole(&self, offset: u64, len: u64) -> bool {
-        let first = self.geometry.regions.of(self.geometry.address(offset).stripe);
-        let last = self.geometry.regions.of(self.geometry.address(offset + len - 1).stripe);
-        (first..=last).all(|region| !self.map.is_written(region))
+        let first = self.geometry.address(offset).stripe;
+        let last = self.geometry.address(offset + len - 1).stripe;
+        self.geometry.regions.holding(first..last + 1).all(|region| !self.map.is_written(region))
     }
 
     async fn zero_stripes(
@@ -98,7 +98,7 @@ impl Inner {
 
     async fn zero_within(
         &self,
-        region: u64,
+        region: RegionNo,
         stripes: std::ops::Range<u64>,
         fua: bool,
         forget: bool,
@@ -179,7 +179,7 @@ impl Inner {
 
     /// Marks a zeroed region unwritten, unless a write has begun since. Best effort: if the mark
     /// cannot be written, the region stays written and reads as zeros.
-    async fn forget_region(&self, region: u64) {
+    async fn forget_region(&self, region: RegionNo) {
         let _ = self.map.mark_unwritten(self, &[region]).await;
     }
 

@@ -20,7 +20,7 @@ use common::parts::InParts;
 use common::*;
 use futures_util::future::select;
 use weft_array::lane::Lane;
-use weft_array::region_map::{MapConfig, RegionMap};
+use weft_array::region_map::{MapConfig, RegionMap, RegionNo};
 use weft_array::superblock::{SlotState, read_superblock};
 use weft_array::{
     Array, ArrayState, AssembleOptions, Id, MemberState, Piggyback, RebuildExecutor, RebuildOrder,
@@ -190,7 +190,7 @@ struct Taken {
     member: Id,
     /// If it was being rebuilt: its lane, and the regions that it had completely. The other regions
     /// are on the survivors.
-    rebuilt: Option<(Lane, BTreeSet<u64>)>,
+    rebuilt: Option<(Lane, BTreeSet<RegionNo>)>,
     /// The step up to which it got writes: until the others knew that it was lost.
     until: u64,
     known: bool,
@@ -219,9 +219,7 @@ impl Taken {
         self.until = step;
         if let Some((lane, regions)) = &mut self.rebuilt {
             let map = region_map(&newest, disks);
-            regions.extend(
-                (0..map.config().regions.count()).filter(|n| !map.is_stale_region(*lane, *n)),
-            );
+            regions.extend(map.config().regions.all().filter(|n| !map.is_stale_region(*lane, *n)));
         }
     }
 

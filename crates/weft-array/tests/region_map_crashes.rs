@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use weft_array::Id;
 use weft_array::lane::{Lane, LaneSet};
 use weft_array::region_map::{
-    MapConfig, MapStore, MapStoreError, RegionMap, Regions, StoreFuture, area_bytes,
+    MapConfig, MapStore, MapStoreError, RegionMap, RegionNo, Regions, StoreFuture, area_bytes,
 };
 use weft_rt::Frozen;
 use weft_testkit::{Rng, for_seeds};
@@ -19,7 +19,17 @@ use weft_testkit::{Rng, for_seeds};
 const MEMBERS: usize = 3;
 const ALL: Regions = Regions { region_bytes: 4, stripe_bytes: 1, stripes: 3 * 2016 * 4 - 5 };
 /// The regions used: some of each of the three pages, and the short last one.
-const REGIONS: [u64; 9] = [0, 1, 2, 2015, 2016, 2017, 4032, 4033, 6046];
+const REGIONS: [RegionNo; 9] = [
+    RegionNo(0),
+    RegionNo(1),
+    RegionNo(2),
+    RegionNo(2015),
+    RegionNo(2016),
+    RegionNo(2017),
+    RegionNo(4032),
+    RegionNo(4033),
+    RegionNo(6046),
+];
 const LANE: Lane = Lane(3);
 
 /// What must hold for a region after a crash.
@@ -46,7 +56,7 @@ struct Promise {
 enum What {
     Page { offset: usize, bytes: Frozen },
     Flush { ended: u64 },
-    Zero { region: u64 },
+    Zero { region: RegionNo },
 }
 
 struct Op {
@@ -62,7 +72,7 @@ struct Store {
     /// Number of ended writes.
     ended: Cell<u64>,
     /// Regions under resync: one job at a time.
-    resyncing: RefCell<BTreeSet<u64>>,
+    resyncing: RefCell<BTreeSet<RegionNo>>,
     failing: bool,
     /// Whether regions are zeroed before their first write.
     zero_first: bool,
@@ -100,8 +110,8 @@ impl Store {
             }
             What::Zero { region } => {
                 let promise = self.promises.borrow()[place(region)];
-                assert_eq!(promise.writers, 0, "region {region} was zeroed under a write");
-                assert!(!promise.written, "region {region} was zeroed after a write");
+                assert_eq!(promise.writers, 0, "region {region:?} was zeroed under a write");
+                assert!(!promise.written, "region {region:?} was zeroed after a write");
             }
             What::Flush { .. } => {}
         }
@@ -122,12 +132,12 @@ impl Store {
         }
     }
 
-    fn promise(&self, region: u64, change: impl FnOnce(&mut Promise)) {
+    fn promise(&self, region: RegionNo, change: impl FnOnce(&mut Promise)) {
         change(&mut self.promises.borrow_mut()[place(region)]);
     }
 }
 
-fn place(region: u64) -> usize {
+fn place(region: RegionNo) -> usize {
     REGIONS.iter().position(|known| *known == region).expect("a region in use")
 }
 
@@ -146,7 +156,7 @@ impl MapStore for Store {
         self.start(What::Flush { ended: self.ended.get() })
     }
 
-    fn zero_region(&self, region: u64) -> StoreFuture<'_> {
+    fn zero_region(&self, region: RegionNo) -> StoreFuture<'_> {
         if self.zero_first {
             return self.start(What::Zero { region });
         }
@@ -171,7 +181,7 @@ async fn pause() {
         .await;
 }
 
-async fn write(map: Rc<RegionMap>, store: Rc<Store>, region: u64, long: bool) {
+async fn write(map: Rc<RegionMap>, store: Rc<Store>, region: RegionNo, long: bool) {
     let before = store.promises.borrow()[place(region)].unwrites;
     let Ok(guard) = map.begin_write(&*store, region).await else { return };
     store.promise(region, |promise| {
@@ -190,7 +200,7 @@ async fn write(map: Rc<RegionMap>, store: Rc<Store>, region: u64, long: bool) {
     drop(guard);
 }
 
-async fn unwrite(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
+async fn unwrite(map: Rc<RegionMap>, store: Rc<Store>, region: RegionNo) {
     store.promise(region, |promise| {
         promise.unwrites += 1;
         promise.unwriting += 1;
@@ -203,7 +213,7 @@ async fn unwrite(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
     store.promise(region, |promise| promise.unwriting -= 1);
 }
 
-async fn ask_resync(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
+async fn ask_resync(map: Rc<RegionMap>, store: Rc<Store>, region: RegionNo) {
     if !map.is_written(region) {
         return;
     }
@@ -221,7 +231,7 @@ async fn ask_resync(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
     }
 }
 
-async fn resync(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
+async fn resync(map: Rc<RegionMap>, store: Rc<Store>, region: RegionNo) {
     if !store.resyncing.borrow_mut().insert(region) {
         return;
     }
@@ -248,7 +258,7 @@ async fn start_lane(map: Rc<RegionMap>, store: Rc<Store>) {
     }
 }
 
-async fn rebuild(map: Rc<RegionMap>, store: Rc<Store>, region: u64) {
+async fn rebuild(map: Rc<RegionMap>, store: Rc<Store>, region: RegionNo) {
     let mut done = false;
     for stripe in ALL.stripes_of(region) {
         pause().await;
@@ -325,14 +335,14 @@ fn check(areas: &[Vec<u8>], promises: &[Promise], config: &MapConfig) {
         assert!(report.pages_lost.is_empty(), "a torn page left no page before it");
         for (region, promise) in REGIONS.into_iter().zip(promises) {
             let Promise { writers, unflushed, written, stale, resync, marked, .. } = *promise;
-            assert!(!written || map.is_written(region), "region {region} lost its data");
+            assert!(!written || map.is_written(region), "region {region:?} lost its data");
             let doubt = map.is_dirty(region) || map.needs_resync(region);
             let in_flight = config.track_dirty && (writers > 0 || unflushed.is_some());
-            assert!(!in_flight || !written || doubt, "region {region} is taken for clean");
+            assert!(!in_flight || !written || doubt, "region {region:?} is taken for clean");
             let resyncs = if marked { map.needs_resync(region) } else { doubt };
-            assert!(!resync || !written || resyncs, "region {region}: resync lost");
+            assert!(!resync || !written || resyncs, "region {region:?}: resync lost");
             let stripe = ALL.stripes_of(region).start;
-            assert!(!stale || map.is_stale(LANE, stripe), "region {region} is taken for rebuilt");
+            assert!(!stale || map.is_stale(LANE, stripe), "region {region:?} is taken for rebuilt");
         }
     }
 }
@@ -459,7 +469,7 @@ fn many_first_writes_to_a_page_cost_two_page_writes() {
         fn flush_data(&self) -> StoreFuture<'_> {
             Box::pin(std::future::ready(Ok(())))
         }
-        fn zero_region(&self, _: u64) -> StoreFuture<'_> {
+        fn zero_region(&self, _: RegionNo) -> StoreFuture<'_> {
             Box::pin(std::future::ready(Ok(())))
         }
     }
@@ -467,7 +477,7 @@ fn many_first_writes_to_a_page_cost_two_page_writes() {
     let config = MapConfig { dirty_max: 1000, ..config };
     let map = Rc::new(RegionMap::load(config, &[&blank_areas(map.config())[0]]).0);
     let mut tasks: Vec<Task> = Vec::new();
-    for region in 0..500 {
+    for region in (0..500).map(RegionNo) {
         let (map, store) = (map.clone(), store.clone());
         tasks.push(Box::pin(async move {
             map.begin_write(&*store, region).await.expect("nothing fails");
@@ -482,7 +492,7 @@ fn many_first_writes_to_a_page_cost_two_page_writes() {
     assert_eq!((written.get(), map.dirty_count()), (2, 500));
 
     // The fast path: no page write, one poll.
-    let mut again = Box::pin(map.begin_write(&*store, 7));
+    let mut again = Box::pin(map.begin_write(&*store, RegionNo(7)));
     assert!(again.as_mut().poll(&mut context).is_ready());
     assert_eq!(written.get(), 2);
 }
@@ -517,11 +527,11 @@ fn a_page_lost_on_every_member_is_taken_as_written_and_in_doubt() {
     area[8192..16384].fill(0x5a);
     let (map, report) = RegionMap::load(config, &[&area]);
     assert_eq!(report.pages_lost, [1]);
-    for region in [2016, 4031] {
+    for region in [2016, 4031].map(RegionNo) {
         assert!(map.is_written(region) && map.needs_resync(region));
         assert!(map.is_stale(LANE, ALL.stripes_of(region).start));
     }
-    assert!(!map.is_written(2015) && !map.is_written(4032));
+    assert!(!map.is_written(RegionNo(2015)) && !map.is_written(RegionNo(4032)));
 }
 
 #[test]
@@ -530,7 +540,7 @@ fn a_replacement_that_came_while_a_region_was_zeroed_lacks_it() {
     let store = store(&config, true);
     let map = Rc::new(RegionMap::load(config, &[&store.areas.borrow()[0]]).0);
     let mut tasks: Vec<Task> = vec![
-        Box::pin(write(map.clone(), store.clone(), 0, false)),
+        Box::pin(write(map.clone(), store.clone(), RegionNo(0), false)),
         Box::pin(start_lane(map.clone(), store.clone())),
     ];
     let mut context = Context::from_waker(Waker::noop());
@@ -541,11 +551,11 @@ fn a_replacement_that_came_while_a_region_was_zeroed_lacks_it() {
     map.lane_joined(LANE);
     let mut known = Box::pin(map.late_regions_known(LANE));
     assert!(known.as_mut().poll(&mut context).is_pending());
-    tasks.push(Box::pin(write(map.clone(), store.clone(), 1, false)));
+    tasks.push(Box::pin(write(map.clone(), store.clone(), RegionNo(1), false)));
     drain(&store, &mut tasks, &mut Rng::new(0));
     assert!(known.as_mut().poll(&mut context).is_ready());
-    assert!(map.is_written(0) && map.is_stale_region(LANE, 0));
-    assert!(map.is_written(1) && !map.is_stale_region(LANE, 1));
+    assert!(map.is_written(RegionNo(0)) && map.is_stale_region(LANE, RegionNo(0)));
+    assert!(map.is_written(RegionNo(1)) && !map.is_stale_region(LANE, RegionNo(1)));
 }
 
 #[test]

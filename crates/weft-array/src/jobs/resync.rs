@@ -13,6 +13,7 @@ use crate::error::ArrayError;
 use crate::events::Event;
 use crate::maintenance::JobKind;
 use crate::maintenance::throttle::UsersFirst;
+use crate::region_map::RegionNo;
 use crate::resolve::id;
 
 impl Inner {
@@ -21,8 +22,8 @@ impl Inner {
         self.map.needs_resync(self.geometry.regions.of(stripe))
     }
 
-    fn regions_to_resync(&self) -> Vec<u64> {
-        (0..self.geometry.regions.count()).filter(|region| self.map.needs_resync(*region)).collect()
+    fn regions_to_resync(&self) -> Vec<RegionNo> {
+        self.geometry.regions.all().filter(|region| self.map.needs_resync(*region)).collect()
     }
 
     /// Retries the stripe that last found no space. Returns whether it still finds none.
@@ -84,7 +85,7 @@ impl Inner {
         }
     }
 
-    async fn resync_region(&self, region: u64) -> Result<(), ArrayError> {
+    async fn resync_region(&self, region: RegionNo) -> Result<(), ArrayError> {
         let mut pace = UsersFirst::default();
         let mut in_flight = FuturesUnordered::new();
         let mut stripes = self.geometry.regions.stripes_of(region);

@@ -28,6 +28,7 @@ use crate::events::Event;
 use crate::maintenance::throttle::UsersFirst;
 use crate::maintenance::{Mismatch, Progress, ScrubReport};
 use crate::members::Change;
+use crate::region_map::RegionNo;
 use crate::resolve::id;
 use crate::superblock::{LastScrub, ScrubMode, ScrubProgress};
 
@@ -141,7 +142,7 @@ impl Inner {
     }
 
     /// Whether a scrub compares the region.
-    fn is_scrubbed(&self, region: u64) -> bool {
+    fn is_scrubbed(&self, region: RegionNo) -> bool {
         self.map.is_written(region) && !self.map.needs_resync(region)
     }
 
@@ -150,7 +151,7 @@ impl Inner {
         if from >= self.geometry.stripes {
             return 0;
         }
-        let left = (self.geometry.regions.of(from)..self.geometry.regions.count())
+        let left = (self.geometry.regions.holding(from..self.geometry.stripes))
             .filter(|region| self.is_scrubbed(*region))
             .map(|region| self.geometry.regions.stripes_of(region));
         left.map(|stripes| stripes.end - stripes.start.max(from)).sum()

@@ -13,6 +13,7 @@ use super::experiment::Experiment;
 use super::monitor::Monitor;
 use crate::lane::Lane;
 use crate::rebuild_policy::{RebuildOrder, RebuildPolicy};
+use crate::region_map::RegionNo;
 
 /// Most stripes that are being rebuilt behind writes at a time.
 const BEHIND_MAX: usize = 8;
@@ -170,7 +171,7 @@ pub(crate) struct RebuildState {
     /// Permits for stripes that are rebuilt behind writes.
     pub behind: Semaphore,
     /// For each lane, the regions whose stripes are all rebuilt.
-    done: RefCell<BTreeMap<Lane, Vec<u64>>>,
+    done: RefCell<BTreeMap<Lane, Vec<RegionNo>>>,
 }
 
 impl RebuildState {
@@ -220,7 +221,7 @@ impl RebuildState {
     }
 
     /// Notes that all stripes of a region are rebuilt in `lane`: its mark can be cleared.
-    pub fn region_done(&self, lane: Lane, region: u64) {
+    pub fn region_done(&self, lane: Lane, region: RegionNo) {
         self.done.borrow_mut().entry(lane).or_default().push(region);
     }
 
@@ -230,7 +231,7 @@ impl RebuildState {
     }
 
     /// Takes at most `most` such regions of one lane.
-    pub fn take_done(&self, most: usize) -> Option<(Lane, Vec<u64>)> {
+    pub fn take_done(&self, most: usize) -> Option<(Lane, Vec<RegionNo>)> {
         let mut done = self.done.borrow_mut();
         let (lane, mut regions) = done.pop_first()?;
         // Locks are taken in this order.
@@ -243,7 +244,7 @@ impl RebuildState {
     }
 
     /// Replaces the list of `lane` by `regions`.
-    pub fn set_done(&self, lane: Lane, regions: Vec<u64>) {
+    pub fn set_done(&self, lane: Lane, regions: Vec<RegionNo>) {
         let mut done = self.done.borrow_mut();
         done.remove(&lane);
         if !regions.is_empty() {

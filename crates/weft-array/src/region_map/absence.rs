@@ -21,12 +21,13 @@
 
 use super::{MapError, MapStore, RegionMap, UNSETTLED};
 use crate::lane::Lane;
+use crate::region_map::RegionNo;
 
 impl RegionMap {
     /// The member of `lane` leaves now: marks what it may lack, and from now on what it misses.
     pub fn start_absence(&self, lane: Lane) {
         self.end_lane(lane);
-        for region in 0..self.config.regions.count() {
+        for region in self.config.regions.all() {
             self.change(region, |entry| entry.lanes = entry.lanes.without(lane));
         }
         self.resume_absence(lane);
@@ -35,7 +36,7 @@ impl RegionMap {
     /// Continues to mark what the absent member of `lane` misses: after an assembly, before
     /// recovery.
     pub fn resume_absence(&self, lane: Lane) {
-        for region in 0..self.config.regions.count() {
+        for region in self.config.regions.all() {
             self.change(region, |entry| {
                 if entry.flags & UNSETTLED != 0 || entry.writers > 0 {
                     entry.lanes = entry.lanes.with(lane);
@@ -56,7 +57,11 @@ impl RegionMap {
     ///
     /// # Errors
     /// If the members cannot be written.
-    pub async fn note_missed(&self, store: &dyn MapStore, region: u64) -> Result<(), MapError> {
+    pub async fn note_missed(
+        &self,
+        store: &dyn MapStore,
+        region: RegionNo,
+    ) -> Result<(), MapError> {
         if self.absent.get().is_empty() {
             return Ok(());
         }

@@ -8,6 +8,7 @@ use super::{
     WRITTEN,
 };
 use crate::lane::LaneSet;
+use crate::region_map::RegionNo;
 
 /// When the limit of dirty regions is reached, this fraction of them is cleaned at once.
 const CLEAN_SHARE: usize = 8;
@@ -72,7 +73,7 @@ impl RegionMap {
     }
 
     /// Dirty regions without writes in flight, longest dirty first.
-    fn quiet(&self, wanted: impl Fn(bool) -> bool, most: usize) -> Vec<u64> {
+    fn quiet(&self, wanted: impl Fn(bool) -> bool, most: usize) -> Vec<RegionNo> {
         let dirty = self.dirty.borrow();
         let quiet = dirty.iter().copied().filter(|region| {
             let entry = self.entry(*region);
@@ -85,7 +86,7 @@ impl RegionMap {
         &self,
         store: &dyn MapStore,
         permit: Permit,
-        quiet: Vec<u64>,
+        quiet: Vec<RegionNo>,
     ) -> Result<usize, MapError> {
         let cleared = self.clear_quiet(store, permit, quiet).await?;
         self.persist_pages(store, Self::pages_of(&cleared)).await?;
@@ -98,8 +99,8 @@ impl RegionMap {
         &self,
         store: &dyn MapStore,
         permit: Permit,
-        mut regions: Vec<u64>,
-    ) -> Result<Vec<u64>, MapError> {
+        mut regions: Vec<RegionNo>,
+    ) -> Result<Vec<RegionNo>, MapError> {
         if regions.is_empty() {
             return Ok(regions);
         }
@@ -125,11 +126,11 @@ impl RegionMap {
     /// # Errors
     /// If the members cannot be written.
     pub async fn resync_dirty(&self, store: &dyn MapStore, stale: LaneSet) -> Result<(), MapError> {
-        let is_open = |region: &u64| {
+        let is_open = |region: &RegionNo| {
             let entry = self.entry(*region);
             entry.has(DIRTY) || !stale.is_empty() && entry.has(NEEDS_RESYNC)
         };
-        let open: Vec<u64> = (0..self.config.regions.count()).filter(is_open).collect();
+        let open: Vec<RegionNo> = self.config.regions.all().filter(is_open).collect();
         for region in &open {
             self.change(*region, |entry| {
                 entry.flags = entry.flags & !DIRTY | NEEDS_RESYNC;
@@ -149,8 +150,8 @@ impl RegionMap {
         store: &dyn MapStore,
         stale: LaneSet,
     ) -> Result<(), MapError> {
-        let written: Vec<u64> =
-            (0..self.config.regions.count()).filter(|region| self.is_written(*region)).collect();
+        let written: Vec<RegionNo> =
+            self.config.regions.all().filter(|region| self.is_written(*region)).collect();
         written.iter().for_each(|region| self.change(*region, |entry| entry.set_lanes(stale)));
         self.set_needs_resync(store, &written).await
     }
@@ -162,7 +163,7 @@ impl RegionMap {
     pub async fn set_needs_resync(
         &self,
         store: &dyn MapStore,
-        regions: &[u64],
+        regions: &[RegionNo],
     ) -> Result<(), MapError> {
         for region in regions.iter().filter(|region| self.is_written(**region)) {
             self.change(*region, |entry| entry.flags |= NEEDS_RESYNC | RESYNC_AGAIN);
@@ -172,7 +173,7 @@ impl RegionMap {
 
     /// Must be called before the first stripe of a region is resynced: [`RegionMap::clear_resync`]
     /// then keeps any mark set after this call.
-    pub fn resync_begins(&self, region: u64) {
+    pub fn resync_begins(&self, region: RegionNo) {
         self.entries.borrow_mut()[super::to_index(region)].flags &= !RESYNC_AGAIN;
     }
 
@@ -184,7 +185,7 @@ impl RegionMap {
     pub async fn clear_resync(
         &self,
         store: &dyn MapStore,
-        regions: &[u64],
+        regions: &[RegionNo],
     ) -> Result<(), MapError> {
         store.flush_data().await?;
         for region in regions {
@@ -201,7 +202,7 @@ impl RegionMap {
     /// its bytes are zeroed. Any write that begins after this cancels it. So do other writes in
     /// flight: their data may land after the zeros, and would reappear at the region's next first
     /// write.
-    pub fn unwriting_begins(&self, region: u64) {
+    pub fn unwriting_begins(&self, region: RegionNo) {
         let entry = &mut self.entries.borrow_mut()[super::to_index(region)];
         if entry.writers <= 1 && self.absent.get().is_empty() {
             entry.flags |= UNWRITING;
@@ -223,8 +224,8 @@ impl RegionMap {
     pub async fn mark_unwritten(
         &self,
         store: &dyn MapStore,
-        regions: &[u64],
-    ) -> Result<Vec<u64>, MapError> {
+        regions: &[RegionNo],
+    ) -> Result<Vec<RegionNo>, MapError> {
         store.flush_data().await?;
         let mut cleared = regions.to_vec();
         cleared.retain(|region| {

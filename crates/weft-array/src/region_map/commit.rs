@@ -8,6 +8,7 @@ use weft_rt::sync::Notify;
 
 use super::page::{self, PER_PAGE};
 use super::{DIRTY, MapError, MapStore, PENDING, RegionMap, WRITTEN};
+use crate::region_map::RegionNo;
 
 /// Pages written concurrently when the whole map is written.
 const PAGES_AT_ONCE: usize = 16;
@@ -117,7 +118,7 @@ impl RegionMap {
     }
 
     /// The pages of these regions, without duplicates.
-    pub(super) fn pages_of(regions: &[u64]) -> std::collections::BTreeSet<usize> {
+    pub(super) fn pages_of(regions: &[RegionNo]) -> std::collections::BTreeSet<usize> {
         regions.iter().map(|region| page::of(super::to_index(*region))).collect()
     }
 

@@ -48,11 +48,12 @@ use weft_rt::sync::{Notify, Semaphore};
 
 use super::{MapError, MapStore, RegionMap};
 use crate::lane::Lane;
+use crate::region_map::RegionNo;
 
 /// The regions that are being finished.
 #[derive(Debug)]
 pub(super) struct Finishing {
-    regions: RefCell<BTreeMap<u64, State>>,
+    regions: RefCell<BTreeMap<RegionNo, State>>,
     /// One finishing runs at a time.
     turn: Semaphore,
     /// Number of the finishing: tells which writes began before it.
@@ -62,7 +63,7 @@ pub(super) struct Finishing {
     /// The last number given to the rebuild of a region.
     numbers: Cell<u64>,
     /// Marks that are cleared in memory, and may still be on disk.
-    clearing: RefCell<BTreeSet<(Lane, u64)>>,
+    clearing: RefCell<BTreeSet<(Lane, RegionNo)>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +91,7 @@ impl Default for Finishing {
 impl Finishing {
     /// Begins a write of `region`, once the region's gate is open. Returns the number of the
     /// finishing in which it began, for [`Finishing::end_write`].
-    pub async fn begin_write(&self, region: u64) -> u64 {
+    pub async fn begin_write(&self, region: RegionNo) -> u64 {
         loop {
             let changed = self.changed.wait();
             match self.regions.borrow_mut().get_mut(&region) {
@@ -106,7 +107,7 @@ impl Finishing {
     }
 
     /// Ends a write.
-    pub fn end_write(&self, region: u64, began_in: u64) {
+    pub fn end_write(&self, region: RegionNo, began_in: u64) {
         {
             let mut regions = self.regions.borrow_mut();
             let Some(state) = regions.get_mut(&region) else { return };
@@ -146,11 +147,15 @@ impl Drop for Gates<'_> {
 }
 
 /// Marks that are being cleared on disk, until dropped.
-struct Clearing<'a>(&'a RefCell<BTreeSet<(Lane, u64)>>);
+struct Clearing<'a>(&'a RefCell<BTreeSet<(Lane, RegionNo)>>);
 
 impl<'a> Clearing<'a> {
     /// One finishing runs at a time.
-    fn begin(all: &'a RefCell<BTreeSet<(Lane, u64)>>, lane: Lane, regions: &[u64]) -> Self {
+    fn begin(
+        all: &'a RefCell<BTreeSet<(Lane, RegionNo)>>,
+        lane: Lane,
+        regions: &[RegionNo],
+    ) -> Self {
         all.borrow_mut().extend(regions.iter().map(|region| (lane, *region)));
         Self(all)
     }
@@ -165,7 +170,7 @@ impl Drop for Clearing<'_> {
 impl RegionMap {
     /// Whether writes of this region must be durable when they complete.
     #[must_use]
-    pub fn is_finishing(&self, region: u64) -> bool {
+    pub fn is_finishing(&self, region: RegionNo) -> bool {
         self.finishing.regions.borrow().contains_key(&region)
     }
 
@@ -180,17 +185,17 @@ impl RegionMap {
         &self,
         store: &dyn MapStore,
         lane: Lane,
-        regions: &[u64],
+        regions: &[RegionNo],
         logged: bool,
         patience: impl Future<Output = ()>,
     ) -> Result<(), MapError> {
         let finishing = &self.finishing;
         let _turn = finishing.turn.acquire(1).await;
-        let number = |region: u64| {
+        let number = |region: RegionNo| {
             let rebuilt = self.rebuilt.borrow();
             rebuilt.get(&(lane, region)).filter(|rebuilt| rebuilt.left == 0).map(|r| r.number)
         };
-        let mut done: Vec<(u64, u64)> =
+        let mut done: Vec<(RegionNo, u64)> =
             regions.iter().filter_map(|region| Some((*region, number(*region)?))).collect();
         let _gates = Gates(finishing);
         if logged {
@@ -213,7 +218,7 @@ impl RegionMap {
         // The lane may have ended meanwhile, or the region may have become stale and be rebuilt
         // again.
         done.retain(|(region, was)| number(*region) == Some(*was));
-        let done: Vec<u64> = done.into_iter().map(|(region, _)| region).collect();
+        let done: Vec<RegionNo> = done.into_iter().map(|(region, _)| region).collect();
         for region in &done {
             self.change(*region, |entry| entry.lanes = entry.lanes.without(lane));
             self.rebuilt.borrow_mut().remove(&(lane, *region));
@@ -224,7 +229,7 @@ impl RegionMap {
 
     /// Whether a crash may find the region marked stale in `lane`.
     #[must_use]
-    pub fn is_stale_on_disk(&self, lane: Lane, region: u64) -> bool {
+    pub fn is_stale_on_disk(&self, lane: Lane, region: RegionNo) -> bool {
         self.is_stale_region(lane, region)
             || self.finishing.clearing.borrow().contains(&(lane, region))
     }

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::{MapError, MapStore, RegionMap, WRITTEN};
 use crate::lane::{Lane, LaneSet};
+use crate::region_map::RegionNo;
 
 /// Most memory for the bits of partly rebuilt regions ([`PARTIAL_REGIONS_MIN`] regions are always
 /// allowed). 320 GB in units of 4 KiB take 10 MB of bits; in units of 64 KiB 0.6 MB.
@@ -61,7 +62,7 @@ impl RegionMap {
         self.end_lane(lane);
         self.end_absence(lane);
         self.begin_joining(lane);
-        for region in 0..self.config.regions.count() {
+        for region in self.config.regions.all() {
             self.change(region, |entry| {
                 let others = entry.lanes.without(lane);
                 entry.lanes = if entry.has(WRITTEN) { others.with(lane) } else { others };
@@ -105,7 +106,7 @@ impl RegionMap {
     /// Whether the region is marked stale in `lane`. The mark stays while its stripes are rebuilt
     /// in memory: a crash makes the whole region stale again.
     #[must_use]
-    pub fn is_stale_region(&self, lane: Lane, region: u64) -> bool {
+    pub fn is_stale_region(&self, lane: Lane, region: RegionNo) -> bool {
         self.entry(region).lanes.contains(lane)
     }
 
@@ -150,15 +151,15 @@ impl RegionMap {
 
     /// Whether some, but not all, stripes of the region are rebuilt in `lane`.
     #[must_use]
-    pub fn is_partial(&self, lane: Lane, region: u64) -> bool {
+    pub fn is_partial(&self, lane: Lane, region: RegionNo) -> bool {
         self.rebuilt.borrow().get(&(lane, region)).is_some_and(|rebuilt| rebuilt.left > 0)
     }
 
     /// Regions of `lane` whose stripes are all rebuilt but whose mark is still set.
     #[must_use]
-    pub fn unfinished(&self, lane: Lane) -> Vec<u64> {
+    pub fn unfinished(&self, lane: Lane) -> Vec<RegionNo> {
         let rebuilt = self.rebuilt.borrow();
-        let of_lane = rebuilt.range((lane, 0)..=(lane, u64::MAX));
+        let of_lane = rebuilt.range((lane, RegionNo(0))..=(lane, RegionNo(u64::MAX)));
         of_lane.filter(|(_, rebuilt)| rebuilt.left == 0).map(|((_, region), _)| *region).collect()
     }
 
@@ -171,7 +172,7 @@ impl RegionMap {
         &self,
         store: &dyn MapStore,
         lane: Lane,
-        region: u64,
+        region: RegionNo,
     ) -> Result<(), MapError> {
         self.change(region, |entry| entry.lanes = entry.lanes.with(lane));
         self.rebuilt.borrow_mut().remove(&(lane, region));
@@ -202,7 +203,7 @@ impl RegionMap {
         let end = stripes.end.min(self.config.regions.stripes);
         let mut from = stripes.start;
         while from < end {
-            let regions = self.config.regions.of(from)..self.config.regions.of(end - 1) + 1;
+            let regions = self.config.regions.holding(from..end);
             let region = self.next_open(lanes, regions)?;
             let of = self.config.regions.stripes_of(region);
             let is_stale = |stripe: &u64| self.is_stale_in(lanes, *stripe) && wanted(*stripe);
@@ -216,7 +217,11 @@ impl RegionMap {
     }
 
     /// The first of `regions` that has a stale stripe in one of `lanes`.
-    fn next_open(&self, lanes: LaneSet, mut regions: Range<u64>) -> Option<u64> {
+    fn next_open(
+        &self,
+        lanes: LaneSet,
+        mut regions: impl Iterator<Item = RegionNo>,
+    ) -> Option<RegionNo> {
         let entries = self.entries.borrow();
         let rebuilt = self.rebuilt.borrow();
         regions.find(|region| {
@@ -235,7 +240,7 @@ impl RegionMap {
     /// Number of stripes that are stale in one of `lanes`.
     #[must_use]
     pub fn stale_stripes(&self, lanes: LaneSet) -> u64 {
-        let count = |region: u64| {
+        let count = |region: RegionNo| {
             let stripes = self.config.regions.stripes_of(region);
             let marked = self.entry(region).lanes.intersection(lanes);
             let begun = Lane::all().any(|lane| self.rebuilt.borrow().contains_key(&(lane, region)));
@@ -245,7 +250,7 @@ impl RegionMap {
                 (false, true) => stripes.filter(|s| self.is_stale_in(lanes, *s)).count() as u64,
             }
         };
-        (0..self.config.regions.count()).map(count).sum()
+        self.config.regions.all().map(count).sum()
     }
 
     /// Number of regions that are stale in `lane`.
@@ -255,7 +260,7 @@ impl RegionMap {
         entries.iter().filter(|entry| entry.lanes.contains(lane)).count() as u64
     }
 
-    pub(super) fn forget_rebuilt(&self, region: u64) {
+    pub(super) fn forget_rebuilt(&self, region: RegionNo) {
         self.rebuilt.borrow_mut().retain(|(_, of), _| *of != region);
     }
 }

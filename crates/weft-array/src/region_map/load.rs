@@ -3,6 +3,7 @@
 use super::page::{self, Decoded, PAGE_BYTES, PER_PAGE};
 use super::{MapConfig, NEEDS_RESYNC, PENDING, RegionMap, WRITTEN};
 use crate::lane::LaneSet;
+use crate::region_map::RegionNo;
 use weft_rt::Frozen;
 
 /// What loading the map found.
@@ -100,7 +101,7 @@ impl RegionMap {
         for (index, (flags, lanes)) in entries.iter().enumerate() {
             // In an unwritten region no bit but WRITTEN has a meaning.
             if flags & WRITTEN != 0 {
-                self.change((first + index) as u64, |entry| {
+                self.change(RegionNo((first + index) as u64), |entry| {
                     (entry.flags, entry.lanes) = (*flags, *lanes);
                 });
             }
@@ -119,7 +120,7 @@ impl RegionMap {
 
     fn assume_the_worst(&self, page: usize, indices: std::ops::Range<usize>) {
         for index in indices.clone() {
-            self.change(index as u64, |entry| {
+            self.change(RegionNo(index as u64), |entry| {
                 entry.flags = WRITTEN | NEEDS_RESYNC;
                 entry.lanes = LaneSet::ALL;
             });

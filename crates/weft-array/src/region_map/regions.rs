@@ -18,6 +18,19 @@
 
 use std::ops::Range;
 
+/// The number of a region, from 0. A stripe's number is another type of thing: a region has many
+/// stripes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RegionNo(pub u64);
+
+impl RegionNo {
+    /// The next region.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// The regions of an array. `region_bytes` is a power of two and at least `stripe_bytes`; an array
 /// has at least one stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,22 +46,22 @@ pub struct Regions {
 impl Regions {
     /// The region of a stripe.
     #[must_use]
-    pub fn of(&self, stripe: u64) -> u64 {
-        (stripe * self.stripe_bytes) >> self.region_bytes.trailing_zeros()
+    pub fn of(&self, stripe: u64) -> RegionNo {
+        RegionNo((stripe * self.stripe_bytes) >> self.region_bytes.trailing_zeros())
     }
 
     /// The stripes of a region.
     #[must_use]
-    pub fn stripes_of(&self, region: u64) -> Range<u64> {
-        let first = |region: u64| {
+    pub fn stripes_of(&self, region: RegionNo) -> Range<u64> {
+        let first = |RegionNo(region)| {
             (region * self.region_bytes).div_ceil(self.stripe_bytes).min(self.stripes)
         };
-        first(region)..first(region + 1)
+        first(region)..first(region.next())
     }
 
     /// The array bytes of a region's stripes.
     #[must_use]
-    pub fn bytes_of(&self, region: u64) -> Range<u64> {
+    pub fn bytes_of(&self, region: RegionNo) -> Range<u64> {
         let stripes = self.stripes_of(region);
         stripes.start * self.stripe_bytes..stripes.end * self.stripe_bytes
     }
@@ -56,7 +69,17 @@ impl Regions {
     /// Number of regions.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.of(self.stripes - 1) + 1
+        self.of(self.stripes - 1).0 + 1
+    }
+
+    /// All regions.
+    pub fn all(&self) -> impl Iterator<Item = RegionNo> + use<> {
+        (0..self.count()).map(RegionNo)
+    }
+
+    /// The regions to which these stripes belong: at least one stripe, up to the last of the array.
+    pub fn holding(&self, stripes: Range<u64>) -> impl Iterator<Item = RegionNo> + use<> {
+        (self.of(stripes.start).0..=self.of(stripes.end - 1).0).map(RegionNo)
     }
 
     /// Most stripes that a region has.
@@ -76,13 +99,13 @@ mod tests {
             for (region_bytes, stripes) in [(32, 1), (32, 100), (64, 99), (1024, 1000)] {
                 let regions = Regions { region_bytes, stripe_bytes: k, stripes };
                 let mut next = 0;
-                for region in 0..regions.count() {
+                for region in regions.all() {
                     let of = regions.stripes_of(region);
-                    assert!(of.start == next && of.end > next, "{regions:?}: {region}");
+                    assert!(of.start == next && of.end > next, "{regions:?}: {region:?}");
                     assert!(of.end - of.start <= regions.stripes_max());
                     for stripe in of.clone() {
                         assert_eq!(regions.of(stripe), region, "{regions:?}: {stripe}");
-                        assert_eq!(stripe * k / region_bytes, region);
+                        assert_eq!(RegionNo(stripe * k / region_bytes), region);
                     }
                     next = of.end;
                 }

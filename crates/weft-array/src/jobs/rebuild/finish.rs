@@ -12,6 +12,7 @@ use crate::array::Inner;
 use crate::events::Event;
 use crate::lane::Lane;
 use crate::maintenance::{HotZone, RebuildStatus};
+use crate::region_map::RegionNo;
 use crate::slot::Slot;
 use crate::superblock::LastRebuild;
 
@@ -41,7 +42,7 @@ impl Inner {
     /// stale on disk, and is finished later. The same goes for regions that requests rebuilt on a
     /// disk that the superblock does not name yet. After a crash that disk may count as missing,
     /// and what log records say about its units must then hold.
-    async fn finish_regions(&self, lane: Lane, regions: &[u64]) {
+    async fn finish_regions(&self, lane: Lane, regions: &[RegionNo]) {
         let known = |(slot, used): &(SlotNo, Lane)| *used == lane && !self.members.is_staged(*slot);
         if self.members.rebuilding().iter().any(known) {
             let patience = async { self.rt.sleep(GATE_TIME_MAX).await };
