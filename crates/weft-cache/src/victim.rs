@@ -1,0 +1,263 @@
+//! Victim disk first: which end of which list goes.
+//!
+//! The block to evict is that with the least p·MP. MP is the same for all blocks of a disk, as long
+//! as no rebuild runs, and a policy orders the blocks of a disk by p as it orders all blocks. So it
+//! is enough to keep a list for each disk, ordered as the policy orders its one list, and to
+//! compare the ends of the lists (VDF, algorithms 1 and 2; LS there):
+//!
+//! ```text
+//!   disk 0 (lost)  ● ● ● ● ● ● ● ● ● ●    MP 4, age 90   1/90 · 4 = .044
+//!   disk 1         ● ● ● ● ● ●            MP 1, age 31   1/31 · 1 = .032
+//!   disk 2         ● ● ● ● ● ● ●          MP 1, age 35   1/35 · 1 = .029   ◀ goes
+//!                  newest … oldest
+//! ```
+//!
+//! An end changes only when its block goes or is requested. The lists whose ends have changed are
+//! noted, and looked at before the next comparison. With penalties that are equal, or weights that
+//! stay what they are (frequency times penalty), the order of the ends is fixed in between, and a
+//! tournament keeps the least: O(log n) for each change. Where p is 1 / age, the order of ends with
+//! *different* penalties changes with time. So the tournament is among the lists with the most
+//! common penalty, and its winner is compared with the ends of the others, which are few.
+//!
+//! **Healthy, this is the policy itself.** The paper keeps a global list of all blocks as well (GS),
+//! for arrays that have lost nothing. It is not needed: with equal penalties the least of the ends
+//! is the end of the global list. So nothing has to be switched when a disk is lost or is back;
+//! only penalties change. It also saves two links per block, and touching two more neighbours at
+//! each hit.
+//!
+//! **Ties** go to the older block, by its stamp. Among blocks of equal frequency the paper does so
+//! as well.
+//!
+//! **A rebuild** lowers the penalty of blocks one by one. The end of a list is weighed with its own
+//! penalty; a rebuilt block behind an end that is still lost is not seen before that has gone. It
+//! is kept too long, at most by the ratio of the two penalties. Owners who care give each part of a
+//! lost disk a class of its own.
+//!
+//! Penalties may be dear to compute. That of an end is asked for when the block becomes the end,
+//! and again when the generation has changed.
+
+use std::ops::Range;
+
+use crate::penalty::{Block, Penalty};
+use crate::slab::NONE;
+
+/// The end of a list: the block that would go next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    /// Its number; none for an empty list.
+    pub(crate) id: u32,
+    pub(crate) key: u64,
+    /// When it was last seen by the policy; unique, and below 2⁵².
+    pub(crate) stamp: u64,
+    /// Its frequency or credit, if the policy weighs that.
+    pub(crate) value: u64,
+}
+
+const EMPTY: End = End { id: NONE, key: 0, stamp: 0, value: 0 };
+
+/// How the least p·MP is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// p is 1 / age: the greatest age / MP goes.
+    Age,
+    /// p is the end's value.
+    Value,
+    /// The end's value has the penalty in it.
+    Whole,
+}
+
+/// Bits of a class in a place of the tournament; the others are the stamp's.
+const CLASS_BITS: u32 = 12;
+/// The place of a list that does not take part.
+const LAST: u128 = u128::MAX;
+
+/// Compares the ends of the lists of each queue.
+#[derive(Debug)]
+pub(crate) struct Victims {
+    weight: Weight,
+    classes: u16,
+    /// Bits of a list's number that are its class; the others are its queue.
+    bits: u32,
+    generation: u64,
+    /// The ends by list, and their penalties, as they were when last looked at.
+    ends: Vec<(End, u32)>,
+    /// A tournament for each queue: the root at 1, the lists' places in the second half.
+    places: Vec<u128>,
+    /// By age: the penalty of the lists in the tournaments.
+    common: u32,
+    /// By age: the lists whose ends have another penalty.
+    others: Vec<u32>,
+    /// Lists whose ends may have changed since, and whether a list is among them.
+    changed: Vec<u32>,
+    is_changed: Vec<bool>,
+}
+
+impl Victims {
+    pub(crate) fn new(weight: Weight, queues: usize, classes: u16) -> Self {
+        let lists = Self::lists_of(queues, classes);
+        Self {
+            weight,
+            classes,
+            bits: bits(classes),
+            generation: 0,
+            ends: vec![(EMPTY, 0); lists],
+            places: vec![LAST; 2 * lists],
+            common: 0,
+            others: Vec::with_capacity(lists),
+            changed: Vec::with_capacity(lists),
+            is_changed: vec![false; lists],
+        }
+    }
+
+    /// Lists of so many queues; not all may be used.
+    pub(crate) fn lists_of(queues: usize, classes: u16) -> usize {
+        queues << bits(classes)
+    }
+
+    /// The number of the list of a class in a queue.
+    pub(crate) fn list(&self, queue: u32, class: u16) -> u32 {
+        queue << self.bits | u32::from(class)
+    }
+
+    /// The lists of a queue.
+    pub(crate) fn lists(&self, queue: u32) -> Range<u32> {
+        self.list(queue, 0)..self.list(queue, self.classes - 1) + 1
+    }
+
+    /// The queue of a list.
+    pub(crate) fn queue(&self, list: u32) -> u32 {
+        list >> self.bits
+    }
+
+    /// The class of a list.
+    #[expect(clippy::cast_possible_truncation, reason = "the low bits are the class")]
+    pub(crate) fn class(&self, list: u32) -> u16 {
+        (list & ((1 << self.bits) - 1)) as u16
+    }
+
+    /// The end of `list` may have changed.
+    pub(crate) fn changed(&mut self, list: u32) {
+        if !std::mem::replace(&mut self.is_changed[list as usize], true) {
+            self.changed.push(list);
+        }
+    }
+
+    /// Blocks have new numbers.
+    pub(crate) fn all_changed(&mut self) {
+        for queue in 0..self.ends.len() >> self.bits {
+            let lists = self.lists(u32::try_from(queue).expect("a few queues"));
+            lists.for_each(|list| self.changed(list));
+        }
+    }
+
+    /// The number of that end of the lists of `queue` which is worth least at time `now`.
+    /// `end(list)` finds the end of a list.
+    pub(crate) fn least(
+        &mut self,
+        queue: u32,
+        now: u64,
+        penalty: &dyn Penalty,
+        end: impl Fn(u32) -> Option<End>,
+    ) -> Option<u32> {
+        if self.classes == 1 {
+            return end(queue).map(|end| end.id);
+        }
+        let generation = penalty.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.ends.fill((EMPTY, 0));
+            self.all_changed();
+            for at in 0..self.changed.len() {
+                let list = self.changed[at];
+                self.look(list, penalty, &end);
+            }
+            self.common = self.majority();
+        }
+        while let Some(list) = self.changed.pop() {
+            self.is_changed[list as usize] = false;
+            self.look(list, penalty, &end);
+            self.place(list);
+        }
+        let first = self.places[(2 << self.bits) * queue as usize + 1];
+        let mut least = (first != LAST).then(|| {
+            let class = first & ((1 << CLASS_BITS) - 1);
+            self.ends[self.list(queue, u16::try_from(class).expect("a class")) as usize]
+        });
+        for list in &self.others {
+            let other = self.ends[*list as usize];
+            if self.queue(*list) == queue && least.is_none_or(|least| goes(other, least, now)) {
+                least = Some(other);
+            }
+        }
+        least.map(|(end, _)| end.id)
+    }
+
+    /// Looks at the end of a list.
+    fn look(&mut self, list: u32, penalty: &dyn Penalty, end: impl Fn(u32) -> Option<End>) {
+        let found = end(list).unwrap_or(EMPTY);
+        let (known, its) = self.ends[list as usize];
+        let is_known = found.key == known.key && known.id != NONE;
+        let its = match found.id {
+            NONE => 0,
+            _ if is_known => its,
+            _ => penalty.of(Block { key: found.key, class: self.class(list) }),
+        };
+        self.ends[list as usize] = (found, its);
+    }
+
+    /// Puts a list into the tournament, or among the others.
+    fn place(&mut self, list: u32) {
+        let (end, penalty) = self.ends[list as usize];
+        let is_other = self.weight == Weight::Age && penalty != self.common && end.id != NONE;
+        let among = self.others.iter().position(|other| *other == list);
+        match among {
+            None if is_other => self.others.push(list),
+            Some(at) if !is_other => drop(self.others.swap_remove(at)),
+            _ => {}
+        }
+        let weight = match self.weight {
+            Weight::Age => 0,
+            Weight::Value => end.value * u64::from(penalty),
+            Weight::Whole => end.value,
+        };
+        let class = u64::from(self.class(list));
+        let place = u128::from(weight) << 64 | u128::from(end.stamp << CLASS_BITS | class);
+        let place = if end.id == NONE || is_other { LAST } else { place };
+        let tournament = &mut self.places[(2 << self.bits) * (list >> self.bits) as usize..];
+        let mut at = (1 << self.bits) + usize::try_from(class).expect("a class");
+        tournament[at] = place;
+        while at > 1 {
+            at /= 2;
+            tournament[at] = tournament[2 * at].min(tournament[2 * at + 1]);
+        }
+    }
+
+    /// A penalty that more than half of the ends have; any, if there is none.
+    fn majority(&self) -> u32 {
+        let ends = self.ends.iter().filter(|(end, _)| end.id != NONE);
+        let vote = |(most, count), penalty: u32| match count {
+            0 => (penalty, 1),
+            _ if most == penalty => (most, count + 1),
+            _ => (most, count - 1),
+        };
+        ends.fold((0, 0_u32), |votes, (_, penalty)| vote(votes, *penalty)).0
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.ends.capacity() * size_of::<(End, u32)>()
+            + self.places.capacity() * size_of::<u128>()
+            + (self.others.capacity() + self.changed.capacity()) * size_of::<u32>()
+            + self.is_changed.capacity()
+    }
+}
+
+fn bits(classes: u16) -> u32 {
+    classes.next_power_of_two().trailing_zeros()
+}
+
+/// Whether `a` is worth less than `b` at time `now`: whether its age / MP is greater, or as great
+/// and its block older.
+fn goes((a, a_penalty): (End, u32), (b, b_penalty): (End, u32), now: u64) -> bool {
+    let weight = |end: End, others: u32| u128::from(now - end.stamp) * u128::from(others);
+    (weight(a, b_penalty), b.stamp) > (weight(b, a_penalty), a.stamp)
+}
