@@ -25,9 +25,9 @@ pub enum RebuildOrder {
 #[serde(rename_all = "kebab-case")]
 pub enum RebuildExecutor {
     /// Stripe by stripe, several in flight, whole units at a time (SOR).
-    #[default]
     Stripe,
     /// One reading process per surviving disk, one writing process (DOR: Holland and Gibson).
+    #[default]
     Disk,
 }
 
@@ -35,7 +35,7 @@ pub enum RebuildExecutor {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RebuildPace {
-    /// One stripe in flight while users are active, the window otherwise.
+    /// Users of a disk first, in turns with the rebuild.
     #[default]
     UsersFirst,
     /// Only the bounds: no consideration for users.

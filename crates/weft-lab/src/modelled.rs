@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use weft_array::{
     Array, ArrayError, AssembleOptions, Consistency, CreateError, CreateOptions, Piggyback,
-    RebuildOrder, RebuildPolicy, create,
+    RebuildExecutor, RebuildOrder, RebuildPolicy, create,
 };
 use weft_code::{CodeSpec, SlotNo};
 use weft_disk::{Disk, Volume};
@@ -147,7 +147,8 @@ pub(crate) async fn array_on(
 }
 
 /// Adds `spare`; its rebuild begins, at `bytes_s` on each member regardless of users. As in the
-/// papers: in ascending order, without opportunistic rebuild from user I/O.
+/// papers: in ascending order, stripe by stripe like Linux MD, which knows no disks' own speeds, and
+/// without opportunistic rebuild from user I/O.
 pub(crate) async fn rebuild_onto(
     array: &Array,
     spare: Rc<ModelDisk>,
@@ -156,6 +157,7 @@ pub(crate) async fn rebuild_onto(
     array.set_throttle(bytes_s, Some(bytes_s));
     let policy = RebuildPolicy {
         order: RebuildOrder::Ascending,
+        executor: RebuildExecutor::Stripe,
         piggyback: Piggyback::Off,
         ..RebuildPolicy::default()
     };

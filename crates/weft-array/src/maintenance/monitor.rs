@@ -35,6 +35,10 @@ const RESCALE_BELOW: f64 = 1.0 / (1u128 << 64) as f64;
 /// Zones with fewer accesses are cold.
 const COLD: f64 = 1.0 / 64.0;
 
+/// A zone is hot if it was accessed again within about two half-lives: a single access does not
+/// make another one likely, and the way there costs every disk a seek.
+const HOT: f64 = 1.25;
+
 /// A zone in the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Zone {
@@ -143,11 +147,11 @@ impl Monitor {
         }
     }
 
-    /// The most popular zone; `None` if all are cold.
+    /// The most popular zone; `None` if none is hot.
     pub fn hottest(&self, now: Nanos) -> Option<Zone> {
         let hotter = |a: &&Zone, b: &&Zone| a.popularity.total_cmp(&b.popularity);
         let hottest = self.zones.values().max_by(hotter)?;
-        (hottest.popularity * self.scale(now) >= COLD).then_some(*hottest)
+        (hottest.popularity * self.scale(now) >= HOT).then_some(*hottest)
     }
 
     /// The factor that turns weights into accesses as they count at `now`.

@@ -99,7 +99,8 @@ impl Throttle {
         self.user_bytes.get()
     }
 
-    fn users_are_active(&self, now: Nanos) -> bool {
+    /// Whether users had requests lately.
+    pub(crate) fn users_are_active(&self, now: Nanos) -> bool {
         self.last_user.get().is_some_and(|last| now < last + ACTIVE_FOR)
     }
 

@@ -135,17 +135,17 @@ Orders: `popularity` rebuilds the most accessed data first, `redundancy` the str
 lost the most units, `ascending` goes from the first stripe to the last. `auto` is popularity, or \
 redundancy while more than one disk is missing or being rebuilt.
 
-Executors: `stripe` (several whole stripes in flight, one while users are active), `disk` (a \
-process for each surviving disk, and a writer).
+Executors: `disk` (a process for each surviving disk, and a writer), `stripe` (several whole \
+stripes in flight, one while users are active).
 
-Paces: `users-first` holds the rebuild back while users are active, `greedy` does not.
+Paces: `users-first` holds the rebuild back while it is in users' way, `greedy` does not.
 
 Examples:
   weft rebuild tank              (follows it to the end)
   weft rebuild tank pause
   weft rebuild tank resume
   weft rebuild tank --order popularity --slice 64 --zone 128
-  weft rebuild tank --executor disk --pace greedy
+  weft rebuild tank --order ascending --pace greedy
   weft rebuild tank --defaults")]
 pub struct RebuildArgs {
     /// Name or id of the array
