@@ -261,7 +261,9 @@ fn an_unknown_rebuild_policy_is_ignored() {
     let mut chosen = sample();
     chosen.rebuild = Some(RebuildPolicy { slice_stripes: 7, ..RebuildPolicy::default() });
     let text = json(&chosen);
-    for (known, other) in [("\"stripe\"", "\"tape\""), ("\"zones\":", "\"spools\":")] {
+    for (known, other) in
+        [("\"executor\":\"disk\"", "\"executor\":\"tape\""), ("\"zones\":", "\"spools\":")]
+    {
         assert!(text.contains(known), "{text}");
         let bytes = with_payload(&chosen, text.replacen(known, other, 1).as_bytes());
         let read = Superblock::decode(&bytes).expect("all else is known");
