@@ -148,6 +148,7 @@ impl Jobs {
 
     /// A job of `total` stripes begins, or continues with the `left` that remain of them.
     pub fn begin(&self, kind: JobKind, total: u64, left: u64, now: Nanos) {
+        self.throttle.begin(now);
         let done = total.saturating_sub(left);
         let progress = Progress { kind, total, done, meter: Meter::from(now, done) };
         *self.current.borrow_mut() = Some(progress);

@@ -109,6 +109,11 @@ impl Throttle {
         self.min_bytes_s.get() > 0 && now > self.late_at.get()
     }
 
+    /// A job that begins is not late.
+    pub(super) fn begin(&self, now: Nanos) {
+        self.late_at.set(self.late_at.get().max(now));
+    }
+
     /// How long the work counted so far takes at the maximum rate.
     pub(crate) fn backlog(&self, now: Nanos) -> Nanos {
         self.max_bytes_s.get().map_or(0, |_| self.next_at.get().saturating_sub(now))
