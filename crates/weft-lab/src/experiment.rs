@@ -26,6 +26,8 @@ const FILES: &[(&str, &str)] = &[
     ("pro-fig3", include_str!("../experiments/pro-fig3.toml")),
     ("pro-disks", include_str!("../experiments/pro-disks.toml")),
     ("pro-depth", include_str!("../experiments/pro-depth.toml")),
+    ("pro-loads", include_str!("../experiments/pro-loads.toml")),
+    ("pro-ssd", include_str!("../experiments/pro-ssd.toml")),
     ("pro-sweeps", include_str!("../experiments/pro-sweeps.toml")),
 ];
 
