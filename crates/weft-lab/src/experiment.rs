@@ -29,6 +29,10 @@ const FILES: &[(&str, &str)] = &[
     ("pro-loads", include_str!("../experiments/pro-loads.toml")),
     ("pro-ssd", include_str!("../experiments/pro-ssd.toml")),
     ("pro-sweeps", include_str!("../experiments/pro-sweeps.toml")),
+    ("vdf-fig3", include_str!("../experiments/vdf-fig3.toml")),
+    ("vdf-fig4", include_str!("../experiments/vdf-fig4.toml")),
+    ("vdf-fig5", include_str!("../experiments/vdf-fig5.toml")),
+    ("vdf-beyond", include_str!("../experiments/vdf-beyond.toml")),
 ];
 
 /// An experiment as its file describes it.

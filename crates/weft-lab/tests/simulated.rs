@@ -93,6 +93,26 @@ policies = [
 ]
 "#;
 
+const CACHE: &str = r#"
+title = "small"
+source = "Fig. 0"
+about = "caches above a degraded array"
+
+[run]
+kind = "cache"
+block_kib = 4
+unit_kib = 64
+blocks = [2000, 8000]
+requests = 20000
+repeats = 2
+trace = { name = "Web", workload = "vdf-web", file = "web.csv" }
+arrays = [
+  { name = "RAID-5", code = "raid5", disks = 8, lost = 1 },
+  { name = "RAID-6", code = "raid6", disks = 8, lost = 2 },
+]
+policies = ["lru", "vdf-lru", "s3fifo", "vdf-s3fifo", "greedy-dual"]
+"#;
+
 fn figure(text: &str, threads: usize, seed: u64) -> Figure {
     let options = RunOptions { threads, seed, ..RunOptions::default() };
     let experiment = Experiment::parse("small", text).unwrap();
@@ -107,7 +127,7 @@ fn ours(figure: &Figure, panel: &str, series: &str, x: &str) -> f64 {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
-    for text in [DEGRADED, REBUILD, TRACES, RECOVERY] {
+    for text in [DEGRADED, REBUILD, TRACES, RECOVERY, CACHE] {
         let (one, two) = (figure(text, 1, 7), figure(text, 2, 7));
         let bytes = |figure: &Figure| serde_json::to_string(figure).unwrap();
         assert_eq!(bytes(&one), bytes(&two));
@@ -223,6 +243,30 @@ fn a_sweep_changes_one_parameter_and_shows_it_as_a_line() {
 }
 
 #[test]
+fn a_cache_that_knows_what_is_lost_reads_less() {
+    let figure = figure(CACHE, 2, 1);
+    let rgr = |policy, array| ours(&figure, "RGR, 8000 blocks", policy, array);
+    let hits = |policy| ours(&figure, "hits, 8000 blocks", policy, "RAID-5") / 100.0;
+    // Lost blocks are an eighth of all, and cost seven reads: (7/8 + 7/8) a miss.
+    let expected = (1.0 - hits("lru")) * 7.0 / 4.0;
+    assert!((rgr("lru", "RAID-5") / expected - 1.0).abs() < 0.03, "{expected}");
+    // With two lost a quarter of all blocks, and six reads each: 3/4 + 6/4.
+    let ratio = rgr("lru", "RAID-6") / rgr("lru", "RAID-5");
+    assert!((ratio / (9.0 / 7.0) - 1.0).abs() < 0.03, "{ratio}");
+    for (weighed, base) in [("vdf-lru", "lru"), ("vdf-s3fifo", "s3fifo"), ("greedy-dual", "lru")] {
+        for array in ["RAID-5", "RAID-6"] {
+            let below = ours(&figure, "RGR below the base policy's, 8000 blocks", weighed, array);
+            assert!(below > 2.0, "{weighed}, {array}: {below}");
+        }
+        let healthy =
+            |policy| ours(&figure, "hits with nothing lost, 8000 blocks", policy, "RAID-5");
+        assert_eq!(healthy(weighed), healthy(base), "{weighed} with nothing lost");
+        let best = ours(&figure, "greatest reduction of RGR", "Web", weighed);
+        assert!(best > 2.0, "{weighed}: {best}");
+    }
+}
+
+#[test]
 fn generated_traces_are_marked_and_recorded_ones_are_read() {
     let generated = figure(TRACES, 2, 1);
     assert!(generated.traces.iter().all(|trace| trace.generated && trace.requests == 1000));
@@ -252,6 +296,8 @@ fn what_there_is_not_is_said() {
         (DEGRADED.replace("850pro-256g", "floppy"), "850pro-256g"),
         (DEGRADED.replace("disks = 7", "disks = 6"), "lrc:4,2,1"),
         (TRACES.replace("\"financial1\"", "\"bank\""), "bank"),
+        (CACHE.replace("vdf-s3fifo", "vdf-fifo"), "vdf-fifo"),
+        (CACHE.replace("disks = 8", "disks = 1"), "raid5"),
     ];
     for (text, why) in cases {
         let experiment = Experiment::parse("small", &text).unwrap();

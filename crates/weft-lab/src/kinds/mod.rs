@@ -2,6 +2,7 @@
 
 mod additional_reads;
 mod array;
+mod cache;
 mod degraded;
 mod full_degraded;
 mod rebuild;
@@ -20,6 +21,8 @@ use crate::lab::{Found, Lab, LabError};
 pub enum Kind {
     /// Additional reads of degraded arrays, closed form and counted.
     AdditionalReads(additional_reads::Parameters),
+    /// A block cache above a degraded array, without disks.
+    Cache(cache::Parameters),
     /// Reads and writes with failed disks, simulated.
     Degraded(degraded::Parameters),
     /// Performance of degraded reads by number of groups.
@@ -39,6 +42,7 @@ impl Kind {
     pub(crate) fn run(&self, lab: &Lab<'_>) -> Result<Found, LabError> {
         match self {
             Self::AdditionalReads(parameters) => additional_reads::run(parameters, lab),
+            Self::Cache(parameters) => cache::run(parameters, lab),
             Self::Degraded(parameters) => degraded::run(parameters, lab),
             Self::FullDegraded(parameters) => full_degraded::run(parameters, lab),
             Self::Rebuild(parameters) => rebuild::run(parameters, lab),

@@ -13,6 +13,8 @@
 //! | `tpcc` | 20 warehouses, one client | ALV, 5.1 |
 //! | `cello99` | "highly bursty", "temporal locality is quite poor" | ALV, 5.1 |
 //! | `lm-tbe` | reads only, cut in blocks of 4 KiB | VDF, 5 |
+//! | `vdf-web` | reads only, cut in blocks of 4 KiB, 60 GB | VDF, 5 and 6 |
+//! | `vdf-maps` | as `lm-tbe` | VDF, 5 |
 //!
 //! (DRC: Sung and Park, "Fast reconstruction for degraded reads and recovery process in primary
 //! array storage systems"; PRO: "Implementation and evaluation of a popularity-based reconstruction
@@ -99,6 +101,16 @@ const TABLE: &[Row] = &[
         "VDF 5 says reads only, blocks of 4 KiB, no figures; assumed: 4-64 KiB, 400/s, 500 GiB, 30 % sequential, Zipf 0.8",
         lm_tbe,
     ),
+    (
+        "vdf-web",
+        "VDF 5 and 6 say a search engine, 60 GB; lengths and rate as pro-websearch; assumed: 896 MiB requested, Zipf 0.4",
+        vdf_web,
+    ),
+    (
+        "vdf-maps",
+        "VDF 5 says Live Maps, reads only; as lm-tbe, but 2 GiB requested, Zipf 0.8 over 64 KiB, all assumed",
+        vdf_maps,
+    ),
 ];
 
 fn plain(name: &str) -> Workload {
@@ -184,6 +196,17 @@ fn cello99(name: &str) -> Workload {
         align_bytes: 1024,
         ..plain(name)
     }
+}
+
+fn vdf_web(name: &str) -> Workload {
+    let web = websearch(name, 1_000_000, 1, &[(16, 600), (32, 117), (48, 83), (64, 200)]);
+    let places = Places::Zipf { theta_milli: 400, region_bytes: 64 << 10 };
+    Workload { device_bytes: 896 << 20, places, ..web }
+}
+
+fn vdf_maps(name: &str) -> Workload {
+    let places = Places::Zipf { theta_milli: 800, region_bytes: 64 << 10 };
+    Workload { device_bytes: 2 * GIB, places, ..lm_tbe(name) }
 }
 
 fn lm_tbe(name: &str) -> Workload {
