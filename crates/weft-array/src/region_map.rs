@@ -352,9 +352,7 @@ impl RegionMap {
         if !entry.has(wanted) {
             if !entry.has(WRITTEN) {
                 self.written.set(self.written.get() + 1);
-                let late = zeroing.as_ref().map_or(LaneSet::EMPTY, Zeroing::late_lanes);
-                let late = late.union(self.joining.get());
-                self.entries.borrow_mut()[index].set_lanes(late);
+                self.entries.borrow_mut()[index].set_lanes(self.joining.get());
             }
             if wanted & DIRTY != 0 && !entry.has(DIRTY) {
                 self.dirty.borrow_mut().push_back(region);
@@ -368,7 +366,10 @@ impl RegionMap {
         self.persist(store, page::of(index), durable).await
     }
 
-    /// Zeroes an unwritten region, once, however many writes wait for it.
+    /// Zeroes an unwritten region, once, however many writes wait for it. A replacement that comes
+    /// meanwhile missed zeros, so the region is zeroed again: if it were stale there instead, and
+    /// other members failed in the same moment, it could become unreadable before it ever held
+    /// data.
     async fn zero(
         &self,
         store: &dyn MapStore,
@@ -383,6 +384,9 @@ impl RegionMap {
             self.zeroing.borrow_mut().insert(region, LaneSet::EMPTY);
             let zeroing = Zeroing { map: self, region };
             store.zero_region(region).await?;
+            while zeroing.take_late() {
+                store.zero_region(region).await?;
+            }
             return Ok(Some(zeroing));
         }
         Ok(None)
@@ -421,8 +425,13 @@ struct Zeroing<'a> {
 }
 
 impl Zeroing<'_> {
-    fn late_lanes(&self) -> LaneSet {
-        self.map.zeroing.borrow().get(&self.region).copied().unwrap_or_default()
+    /// Whether lanes began since this was last asked.
+    fn take_late(&self) -> bool {
+        let mut zeroing = self.map.zeroing.borrow_mut();
+        let late = zeroing.get_mut(&self.region).expect("it is being zeroed");
+        let any = !std::mem::take(late).is_empty();
+        self.map.zeroed.notify_all();
+        any
     }
 }
 

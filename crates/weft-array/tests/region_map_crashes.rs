@@ -76,6 +76,8 @@ struct Store {
     failing: bool,
     /// Whether regions are zeroed before their first write.
     zero_first: bool,
+    /// The regions that were zeroed, in order.
+    zeroed: RefCell<Vec<RegionNo>>,
 }
 
 impl Store {
@@ -112,6 +114,7 @@ impl Store {
                 let promise = self.promises.borrow()[place(region)];
                 assert_eq!(promise.writers, 0, "region {region:?} was zeroed under a write");
                 assert!(!promise.written, "region {region:?} was zeroed after a write");
+                self.zeroed.borrow_mut().push(region);
             }
             What::Flush { .. } => {}
         }
@@ -366,6 +369,7 @@ fn store(config: &MapConfig, zero_first: bool) -> Rc<Store> {
         resyncing: RefCell::default(),
         failing: false,
         zero_first,
+        zeroed: RefCell::default(),
     })
 }
 
@@ -385,6 +389,7 @@ fn story(rng: &mut Rng, failing: bool) {
             resyncing: RefCell::default(),
             failing,
             zero_first,
+            zeroed: RefCell::default(),
         });
         let mut tasks: Vec<Task> = Vec::new();
         let (of_map, of_store) = (map.clone(), store.clone());
@@ -535,7 +540,7 @@ fn a_page_lost_on_every_member_is_taken_as_written_and_in_doubt() {
 }
 
 #[test]
-fn a_replacement_that_came_while_a_region_was_zeroed_lacks_it() {
+fn a_region_is_zeroed_again_for_a_replacement_that_came_meanwhile() {
     let config = config(true);
     let store = store(&config, true);
     let map = Rc::new(RegionMap::load(config, &[&store.areas.borrow()[0]]).0);
@@ -554,7 +559,9 @@ fn a_replacement_that_came_while_a_region_was_zeroed_lacks_it() {
     tasks.push(Box::pin(write(map.clone(), store.clone(), RegionNo(1), false)));
     drain(&store, &mut tasks, &mut Rng::new(0));
     assert!(known.as_mut().poll(&mut context).is_ready());
-    assert!(map.is_written(RegionNo(0)) && map.is_stale_region(LANE, RegionNo(0)));
+    store.zeroed.borrow_mut().sort();
+    assert_eq!(*store.zeroed.borrow(), [RegionNo(0), RegionNo(0), RegionNo(1)]);
+    assert!(map.is_written(RegionNo(0)) && !map.is_stale_region(LANE, RegionNo(0)));
     assert!(map.is_written(RegionNo(1)) && !map.is_stale_region(LANE, RegionNo(1)));
 }
 

@@ -71,8 +71,8 @@ impl RegionMap {
         self.write_all(store).await
     }
 
-    /// From now on regions become stale in `lane` at their first write, including those that are
-    /// being zeroed for it.
+    /// From now on regions become stale in `lane` at their first write. Those that are being zeroed
+    /// for it are zeroed again.
     pub fn begin_joining(&self, lane: Lane) {
         self.joining.set(self.joining.get().with(lane));
         self.zeroing.borrow_mut().values_mut().for_each(|late| *late = late.with(lane));
@@ -179,8 +179,8 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&[region])).await
     }
 
-    /// Waits until every region that was being zeroed when `lane` began is zeroed. Only then are
-    /// these regions stale in the lane and counted in [`RegionMap::stale_count`].
+    /// Waits until every region that was being zeroed when `lane` began is being zeroed again, also
+    /// on the replacement.
     pub async fn late_regions_known(&self, lane: Lane) {
         loop {
             let wait = self.zeroed.wait();
