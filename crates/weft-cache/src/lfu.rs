@@ -192,6 +192,7 @@ impl Policy for Lfu {
                 id = more;
             }
         }
+        new.victims.all_changed();
         *self = new;
         Ok(())
     }
