@@ -79,12 +79,19 @@ pub(crate) struct Inner {
     pub broken: RefCell<Option<String>>,
     /// The slots whose loss broke it.
     pub broken_slots: Cell<SlotSet>,
+    /// See [`weft_disk::Volume::corrections`].
+    pub corrections: Cell<u64>,
     /// The redundancy remaining, and the incomplete slots for which it was computed.
     pub remaining: Cell<Option<(SlotSet, Option<Margin>)>>,
     pub me: Weak<Inner>,
 }
 
 impl Inner {
+    /// Reads may give other contents from now on, though nobody wrote.
+    pub fn note_correction(&self) {
+        self.corrections.set(self.corrections.get() + 1);
+    }
+
     /// Whether all members read as zeros where regions are unwritten, by what the superblock says.
     pub fn members_zeroed(&self) -> bool {
         self.members.superblock().members_zeroed

@@ -90,6 +90,28 @@ impl Volume for Array {
         self.0.read_cost(offset, len)
     }
 
+    fn failure_domains(&self) -> usize {
+        self.0.members.len()
+    }
+
+    fn failure_domain(&self, offset: u64) -> usize {
+        let at = self.0.geometry.address(offset);
+        self.0.slot_of(at.stripe, at.unit).0
+    }
+
+    fn note_cached_read(&self, offset: u64, len: u64) {
+        if self.0.is_monitored() {
+            self.0
+                .geometry
+                .pieces(offset, to_len(len))
+                .for_each(|piece| self.0.note_read(piece.at));
+        }
+    }
+
+    fn corrections(&self) -> u64 {
+        self.0.corrections.get()
+    }
+
     fn changes(&self) -> u64 {
         // Neither number ever falls.
         self.0.members.changes.membership() + self.0.broken_slots.get().len() as u64

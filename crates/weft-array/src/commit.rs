@@ -403,6 +403,10 @@ impl Inner {
             removal.lose(slot);
             self.remember_member(removal, slot, was);
         });
+        // What a crash interrupted may read as old or new, by the members that are asked.
+        if self.map.resync_count() > 0 {
+            self.note_correction();
+        }
     }
 
     /// Stops the array from taking writes.

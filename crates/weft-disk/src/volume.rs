@@ -141,6 +141,28 @@ pub trait Volume {
         Some(u64::from(len > 0))
     }
 
+    /// The number of failure domains: ranges in the same one are lost together. In an array, its
+    /// slots.
+    fn failure_domains(&self) -> usize {
+        1
+    }
+
+    /// The failure domain of the byte at `offset`.
+    fn failure_domain(&self, _offset: u64) -> usize {
+        0
+    }
+
+    /// `len` bytes from `offset` were read without asking the volume, from a cache above it. For
+    /// volumes that do something about what is read often.
+    fn note_cached_read(&self, _offset: u64, _len: u64) {}
+
+    /// A number that rises when the volume has changed contents without being asked to: a scrub has
+    /// corrected them, or a member was lost before a resync had settled what a crash interrupted. A
+    /// cache above it must forget all that it read before.
+    fn corrections(&self) -> u64 {
+        0
+    }
+
     /// A number that rises whenever a member is lost, comes back or is whole again, and when the
     /// size changes. As long as it stays, no range becomes dearer to read except by being written,
     /// while a rebuild makes one after another cheaper. Asking costs next to nothing.

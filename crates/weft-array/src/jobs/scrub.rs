@@ -294,6 +294,8 @@ impl Inner {
             let region = self.geometry.regions.of(number);
             let noted = self.map.note_missed(self, region).await;
             let written = noted.is_ok() && self.write_back(number, at, correct).await.is_ok();
+            // What was read of the stripe before, or is being read, may be the wrong contents.
+            self.note_correction();
             seen.repaired += u32::from(written);
         }
     }
