@@ -46,6 +46,9 @@ const NAMES: [(&str, Choice); 11] = [
 ];
 
 impl Choice {
+    /// The default: S3-FIFO with victim disk first.
+    pub const DEFAULT: Self = Self { base: Base::S3Fifo, victim_first: true };
+
     /// All policies.
     pub fn all() -> impl Iterator<Item = Self> {
         NAMES.iter().map(|(_, choice)| *choice)

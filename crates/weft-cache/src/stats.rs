@@ -35,6 +35,6 @@ impl Stats {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a ratio of counts")]
-fn ratio(part: u64, whole: u64) -> f64 {
+pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -1,0 +1,504 @@
+//! A volume behind a cache of what was read.
+//!
+//! ```text
+//!     users         NBD, block device
+//!                          │
+//!               CachedVolume        hit: one copy        miss: read, then keep
+//!                          │
+//!     the volume        an array
+//! ```
+//!
+//! **Nothing is kept that is not also below.** Writes go through, so a crash loses nothing more than
+//! without the cache. A write brings blocks up to date that are cached, and admits none. A failed
+//! write, a write at the same time as another to the same block, zeroing and discarding take blocks
+//! out. `coherence.rs` says when a block may be cached.
+//!
+//! **What a miss costs** is the volume's answer ([`Volume::read_cost`]), and classes of blocks are
+//! its failure domains: so the cache favours blocks of a lost disk, until they are rebuilt. Ranges
+//! that cost nothing, as they were never written, are not cached.
+//!
+//! Blocks are [`PAGE_BYTES`] long. Requests of more than [`BYPASS_BYTES`] bypass the cache: they
+//! would evict much for what is read in one go anyway. So does the end of the volume that fills no
+//! block.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use weft_disk::{DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeInfo};
+use weft_rt::{Buf, Frozen};
+
+use crate::cache::Cache;
+use crate::choice::Choice;
+use crate::coherence::InProgress;
+use crate::error::CacheError;
+use crate::penalty::{Block, Penalty};
+use crate::stats::ratio;
+
+/// Bytes of a cached block.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Reads longer than this bypass the cache, in bytes.
+const BYPASS_BYTES: usize = 256 << 10;
+
+/// Bytes that a block takes besides its contents, at most.
+const OVERHEAD_BYTES: u64 = 128;
+
+/// What a cache did for the blocks of one failure domain.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DomainCounts {
+    /// Blocks requested.
+    pub requests: u64,
+    /// Blocks that were cached.
+    pub hits: u64,
+    /// What the misses read from working disks, in blocks.
+    pub disk_blocks: u64,
+    /// What hits would have read from working disks, in blocks: for each block what it cost when it
+    /// was read.
+    pub saved_blocks: u64,
+}
+
+/// How a cache is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    /// Its policy.
+    pub policy: Choice,
+    /// Bytes that it may take.
+    pub bytes_max: u64,
+    /// Bytes of the blocks that it holds.
+    pub bytes: u64,
+    /// Since it was switched on, by failure domain.
+    pub domains: Vec<DomainCounts>,
+}
+
+impl DomainCounts {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            hits: self.hits + other.hits,
+            disk_blocks: self.disk_blocks + other.disk_blocks,
+            saved_blocks: self.saved_blocks + other.saved_blocks,
+        }
+    }
+
+    /// Share of the blocks requested that were cached; 0 before the first request.
+    #[must_use]
+    pub fn hit_ratio(&self) -> f64 {
+        ratio(self.hits, self.requests)
+    }
+
+    /// Blocks read from working disks for each block requested; see [`crate::Stats::rgr`].
+    #[must_use]
+    pub fn rgr(&self) -> f64 {
+        ratio(self.disk_blocks, self.requests)
+    }
+}
+
+/// A cached block. While it is being written it has no bytes.
+#[derive(Debug, Default)]
+struct Page {
+    bytes: Box<[u8]>,
+    domain: u16,
+    /// Blocks that were read from working disks for it.
+    cost: u32,
+}
+
+struct State {
+    cache: Option<Cache<Page>>,
+    bytes_max: u64,
+    domains: Vec<DomainCounts>,
+    progress: InProgress,
+    /// [`Volume::corrections`] when the cache was last known to be right.
+    corrections: u64,
+}
+
+/// A volume behind a cache, which is off at first.
+pub struct CachedVolume {
+    volume: Rc<dyn Volume>,
+    is_on: Cell<bool>,
+    state: RefCell<State>,
+}
+
+impl std::fmt::Debug for CachedVolume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CachedVolume").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}
+
+/// The volume's answers, as a policy asks for them.
+struct Costs<'a>(&'a dyn Volume);
+
+impl Costs<'_> {
+    /// The cost of a block; none if it cannot be read.
+    fn of_block(&self, key: u64) -> Option<u32> {
+        let cost = self.0.read_cost(key * PAGE_BYTES, PAGE_BYTES)?;
+        Some(u32::try_from(cost).unwrap_or(u32::MAX))
+    }
+}
+
+impl Penalty for Costs<'_> {
+    fn generation(&self) -> u64 {
+        self.0.changes()
+    }
+
+    fn of(&self, block: Block) -> u32 {
+        self.of_block(block.key).unwrap_or(0)
+    }
+}
+
+fn index(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("within one request")
+}
+
+/// The bytes of a block.
+fn bytes_of(key: u64) -> Range<u64> {
+    key * PAGE_BYTES..(key + 1) * PAGE_BYTES
+}
+
+/// The blocks that a range touches.
+fn blocks_of(offset: u64, len: u64) -> Range<u64> {
+    offset / PAGE_BYTES..offset.saturating_add(len).div_ceil(PAGE_BYTES)
+}
+
+impl CachedVolume {
+    /// `volume` behind a cache that is off.
+    #[must_use]
+    pub fn new(volume: Rc<dyn Volume>) -> Self {
+        let state = State {
+            cache: None,
+            bytes_max: 0,
+            domains: Vec::new(),
+            progress: InProgress::default(),
+            corrections: volume.corrections(),
+        };
+        Self { volume, is_on: Cell::new(false), state: RefCell::new(state) }
+    }
+
+    /// Switches the cache on, or changes it: with the same policy it keeps its blocks, or what fits.
+    /// It takes at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// If it has room for no block, or there is no memory. The cache is then off.
+    pub fn switch_on(&self, policy: Choice, bytes_max: u64) -> Result<(), CacheError> {
+        let blocks = index(bytes_max / (PAGE_BYTES + OVERHEAD_BYTES));
+        let state = &mut *self.state.borrow_mut();
+        self.is_on.set(false);
+        match state.cache.take() {
+            Some(mut cache) if cache.choice() == policy => {
+                cache.resize(blocks, &Costs(&*self.volume), |_, _| {})?;
+                state.cache = Some(cache);
+            }
+            before => {
+                drop(before);
+                let domains = self.volume.failure_domains();
+                state.cache = Some(Cache::new(policy, blocks, domains)?);
+                state.domains = vec![DomainCounts::default(); domains];
+            }
+        }
+        state.bytes_max = bytes_max;
+        self.is_on.set(true);
+        Ok(())
+    }
+
+    /// Switches the cache off and gives its memory back.
+    pub fn switch_off(&self) {
+        self.is_on.set(false);
+        self.state.borrow_mut().cache = None;
+    }
+
+    /// How the cache is used; none if it is off.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        let state = self.state.borrow();
+        let cache = state.cache.as_ref()?;
+        Some(Usage {
+            policy: cache.choice(),
+            bytes_max: state.bytes_max,
+            bytes: cache.len() as u64 * PAGE_BYTES,
+            domains: state.domains.clone(),
+        })
+    }
+
+    async fn read_through(&self, offset: u64, mut buf: Buf) -> (Result<(), VolumeError>, Buf) {
+        let blocks = blocks_of(offset, buf.len() as u64);
+        if buf.is_empty()
+            || buf.len() > BYPASS_BYTES
+            || blocks.end > self.volume.size_bytes() / PAGE_BYTES
+        {
+            return self.volume.read(offset, buf).await;
+        }
+        let Some(missing) = self.take_cached(offset, &mut buf, blocks) else {
+            self.volume.note_cached_read(offset, buf.len() as u64);
+            return (Ok(()), buf);
+        };
+        let fill = Fill::begin(self, missing.clone());
+        let (from, to) = (missing.start * PAGE_BYTES, missing.end * PAGE_BYTES);
+        let end = offset + buf.len() as u64;
+        if from >= offset && to <= end {
+            let mut read = buf.split_off(index(from - offset));
+            let rest = read.split_off(index(to - from));
+            let (result, read) = self.volume.read(from, read).await;
+            if result.is_ok() {
+                fill.keep(&read);
+            }
+            return (result, Buf::rejoin(vec![buf, read, rest]));
+        }
+        let (result, read) = self.volume.read(from, Buf::new(index(to - from))).await;
+        if result.is_ok() {
+            fill.keep(&read);
+            let wanted = from.max(offset)..to.min(end);
+            buf[index(wanted.start - offset)..index(wanted.end - offset)]
+                .copy_from_slice(&read[index(wanted.start - from)..index(wanted.end - from)]);
+        }
+        (result, buf)
+    }
+
+    /// Copies what is cached of a request to its buffer, and counts. Returns the blocks that are to
+    /// be read; none if all were cached.
+    fn take_cached(&self, offset: u64, buf: &mut Buf, blocks: Range<u64>) -> Option<Range<u64>> {
+        let state = &mut *self.state.borrow_mut();
+        self.forget_corrected(state);
+        let Some(cache) = &mut state.cache else { return Some(blocks) };
+        let costs = Costs(&*self.volume);
+        let is_missing = |key: &u64| cache.peek(*key).is_none_or(|page| page.bytes.is_empty());
+        let first = blocks.clone().find(is_missing);
+        let missing = first.map(|first| {
+            let last = blocks.clone().rev().find(is_missing).unwrap_or(first);
+            first..last + 1
+        });
+        let end = offset + buf.len() as u64;
+        for key in blocks {
+            if missing.as_ref().is_some_and(|missing| missing.contains(&key)) {
+                let domain = self.volume.failure_domain(key * PAGE_BYTES);
+                let counts = &mut state.domains[domain];
+                counts.requests += 1;
+                counts.disk_blocks += u64::from(costs.of_block(key).unwrap_or(0));
+                continue;
+            }
+            let page = cache.get(Block { key, class: 0 }, &costs).expect("it was there");
+            let counts = &mut state.domains[usize::from(page.domain)];
+            counts.requests += 1;
+            counts.hits += 1;
+            counts.saved_blocks += u64::from(page.cost);
+            let held = bytes_of(key);
+            let wanted = held.start.max(offset)..held.end.min(end);
+            buf[index(wanted.start - offset)..index(wanted.end - offset)].copy_from_slice(
+                &page.bytes[index(wanted.start - held.start)..index(wanted.end - held.start)],
+            );
+        }
+        missing
+    }
+
+    /// Drops everything if the volume has corrected contents since.
+    fn forget_corrected(&self, state: &mut State) {
+        let corrections = self.volume.corrections();
+        if corrections == state.corrections {
+            return;
+        }
+        state.corrections = corrections;
+        state.progress.spoil_fills();
+        if let Some(cache) = &mut state.cache {
+            let (policy, blocks, domains) =
+                (cache.choice(), cache.capacity(), self.volume.failure_domains());
+            // The memory that it had is free again.
+            state.cache = None;
+            state.cache = Cache::new(policy, blocks, domains).ok();
+        }
+    }
+
+    /// Carries out a change of `blocks`, which is begun by `work`.
+    fn change<'a>(
+        &'a self,
+        blocks: Range<u64>,
+        work: impl FnOnce() -> DoneFuture<'a, VolumeError>,
+        written: Option<(u64, Frozen)>,
+    ) -> DoneFuture<'a, VolumeError> {
+        let change = Change::begin(self, blocks);
+        let work = work();
+        Box::pin(async move {
+            let result = work.await;
+            change.end(if result.is_ok() { written } else { None });
+            result
+        })
+    }
+}
+
+/// A read after a miss. If it is dropped before its end, nothing is cached.
+struct Fill<'a> {
+    of: &'a CachedVolume,
+    id: u64,
+    blocks: Range<u64>,
+    has_ended: bool,
+}
+
+impl<'a> Fill<'a> {
+    fn begin(of: &'a CachedVolume, blocks: Range<u64>) -> Self {
+        let id = of.state.borrow_mut().progress.begin_fill(blocks.clone());
+        Self { of, id, blocks, has_ended: false }
+    }
+
+    /// The read has ended with these contents of all its blocks.
+    fn keep(mut self, contents: &[u8]) {
+        self.has_ended = true;
+        let Self { of, .. } = self;
+        let state = &mut *of.state.borrow_mut();
+        of.forget_corrected(state);
+        let may_keep = state.progress.end_fill(self.id);
+        let Some(cache) = state.cache.as_mut().filter(|_| may_keep) else { return };
+        let costs = Costs(&*of.volume);
+        for (key, bytes) in self.blocks.clone().zip(contents.chunks_exact(index(PAGE_BYTES))) {
+            let Some(cost) = costs.of_block(key).filter(|cost| *cost > 0) else { continue };
+            let domain = of.volume.failure_domain(key * PAGE_BYTES);
+            let domain = u16::try_from(domain).expect("few failure domains");
+            let page = Page { bytes: bytes.into(), domain, cost };
+            cache.insert(Block { key, class: domain }, page, &costs);
+        }
+    }
+}
+
+impl Drop for Fill<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.of.state.borrow_mut().progress.end_fill(self.id);
+        }
+    }
+}
+
+/// A change of contents. If it is dropped before its end, its blocks are not cached again.
+struct Change<'a> {
+    of: &'a CachedVolume,
+    id: u64,
+    /// The contents of those blocks that were cached.
+    cached: Vec<(u64, Box<[u8]>)>,
+    has_ended: bool,
+}
+
+impl<'a> Change<'a> {
+    fn begin(of: &'a CachedVolume, blocks: Range<u64>) -> Self {
+        let state = &mut *of.state.borrow_mut();
+        let id = state.progress.begin_change(blocks.clone());
+        let mut cached = Vec::new();
+        if let Some(cache) = &mut state.cache {
+            for key in blocks {
+                if let Some(page) = cache.peek_mut(key).filter(|page| !page.bytes.is_empty()) {
+                    cached.push((key, std::mem::take(&mut page.bytes)));
+                }
+            }
+        }
+        Self { of, id, cached, has_ended: false }
+    }
+
+    /// It has ended; these bytes are now at this offset of the volume, or nobody knows what is.
+    fn end(mut self, written: Option<(u64, Frozen)>) {
+        self.has_ended = true;
+        let state = &mut *self.of.state.borrow_mut();
+        self.of.forget_corrected(state);
+        let is_known = state.progress.end_change(self.id);
+        let Some(cache) = &mut state.cache else { return };
+        let written = written.filter(|_| is_known);
+        for (key, mut bytes) in std::mem::take(&mut self.cached) {
+            let Some((offset, data)) = &written else {
+                cache.remove(key);
+                continue;
+            };
+            let (offset, end) = (*offset, *offset + data.len() as u64);
+            let held = bytes_of(key);
+            let changed = held.start.max(offset)..held.end.min(end);
+            bytes[index(changed.start - held.start)..index(changed.end - held.start)]
+                .copy_from_slice(&data[index(changed.start - offset)..index(changed.end - offset)]);
+            if let Some(page) = cache.peek_mut(key) {
+                page.bytes = bytes;
+            }
+        }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let state = &mut *self.of.state.borrow_mut();
+        state.progress.leave_change(self.id);
+        if let Some(cache) = &mut state.cache {
+            self.cached.iter().for_each(|(key, _)| drop(cache.remove(*key)));
+        }
+    }
+}
+
+impl Volume for CachedVolume {
+    fn info(&self) -> VolumeInfo {
+        self.volume.info()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.volume.size_bytes()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
+        if self.is_on.get() {
+            Box::pin(self.read_through(offset, buf))
+        } else {
+            self.volume.read(offset, buf)
+        }
+    }
+
+    fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
+        let blocks = blocks_of(offset, data.len() as u64);
+        let written = Some((offset, data.clone()));
+        self.change(blocks, || self.volume.write(offset, data, fua), written)
+    }
+
+    fn flush(&self) -> DoneFuture<'_, VolumeError> {
+        self.volume.flush()
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        may_deallocate: bool,
+    ) -> DoneFuture<'_, VolumeError> {
+        let work = || self.volume.write_zeroes(offset, len, fua, may_deallocate);
+        self.change(blocks_of(offset, len), work, None)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError> {
+        self.change(blocks_of(offset, len), || self.volume.discard(offset, len), None)
+    }
+
+    fn zeroes_end(&self, offset: u64) -> u64 {
+        self.volume.zeroes_end(offset)
+    }
+
+    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
+        self.volume.allocation(offset, len)
+    }
+
+    fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
+        self.volume.read_cost(offset, len)
+    }
+
+    fn failure_domains(&self) -> usize {
+        self.volume.failure_domains()
+    }
+
+    fn failure_domain(&self, offset: u64) -> usize {
+        self.volume.failure_domain(offset)
+    }
+
+    fn note_cached_read(&self, offset: u64, len: u64) {
+        self.volume.note_cached_read(offset, len);
+    }
+
+    fn corrections(&self) -> u64 {
+        self.volume.corrections()
+    }
+
+    fn changes(&self) -> u64 {
+        self.volume.changes()
+    }
+}
