@@ -3,9 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use weft_disk::Volume;
-
 use super::state::Run;
+use crate::cached;
 use crate::disk::Hangs;
 use crate::engine::Engine;
 use crate::excuse::watch_losses;
@@ -100,6 +99,7 @@ impl Run {
             new_disk_hangs: self.new_disk_hangs.clone(),
         };
         let clients = self.world.rng(50 + self.report.borrow().lives);
+        let cache_rng = self.world.rng(13_000 + self.report.borrow().lives);
         let (holder, membership_crash) = (self.engine.clone(), self.membership_crash);
         let durable = clients.clone().chance(60);
         let load = match membership_crash {
@@ -136,7 +136,7 @@ impl Run {
             if !injector.crashes_only {
                 injector.change_policy(&engine).await;
             }
-            let volume: Rc<dyn Volume> = Rc::new(engine.0.clone());
+            let volume = cached::perhaps(world.rt(), cache_rng, Rc::new(engine.0.clone()));
             if check_first {
                 harness.read_all(&*volume, 90).await;
             }

@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use weft_array::{Consistency, MemberState, ScrubMode};
 use weft_code::{SlotNo, SlotSet};
-use weft_disk::Volume;
 
 use super::state::Run;
+use crate::cached;
 use crate::disk::{Faults, Platter};
 use crate::engine::Engine;
 use crate::excuse::Lost;
@@ -46,6 +46,7 @@ impl Run {
         let slots_in = slots_out.clone();
         let (load, clients, mut rng) =
             (self.setup.load.clone(), self.world.rng(70), self.world.rng(71));
+        let cache_rng = self.world.rng(73);
         let harness2 = harness.clone();
         harness.quiesce.set(false);
         self.drive(async move {
@@ -55,7 +56,7 @@ impl Run {
             };
             let slots = Slots::of(&engine);
             slots_out.set((slots.incomplete(), slots.incomplete()));
-            let volume: Rc<dyn Volume> = Rc::new(engine.0.clone());
+            let volume = cached::perhaps(world.rt(), cache_rng, Rc::new(engine.0.clone()));
             harness2.errors_allowed.set(true);
             let tasks = harness2.start(&volume, &load, &clients);
             let mut lost = slots.incomplete();
