@@ -172,6 +172,9 @@ fn administration(story: &mut Story) {
     story.does(&["rebuild", "t", "pause"], "weft rebuild pause");
     story.does(&["rebuild", "t", "resume"], "weft rebuild pause");
     story.does(&["throttle", "t", "--max", "unlimited"], "weft throttle");
+    story.does(&["cache", "t"], "weft cache");
+    story.does(&["cache", "t", "--size", "1M"], "weft cache");
+    story.status();
     story.does(&["rebuild", "t"], "weft rebuild");
     story.does(&["throttle", "t", "--max", "2M"], "weft throttle");
     story.does(&["replace", "t", "d0", "d8", "--force", "--no-wait"], "weft replace");

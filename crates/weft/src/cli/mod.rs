@@ -1,5 +1,6 @@
 //! The command line: every command, its options, and examples of its use.
 
+mod cache;
 mod manage;
 mod offline;
 mod run;
@@ -11,6 +12,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use weft_demo::DemoArgs;
 use weft_lab::commands::{LabArgs, PlanArgs, ReplayArgs, SimulateArgs, TraceArgs};
 
+pub use cache::{CacheArgs, CacheOptions};
 pub use manage::{
     AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
     ScrubAction, ScrubArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
@@ -109,6 +111,8 @@ pub enum Command {
     Scrub(ScrubArgs),
     /// Set minimum and maximum rates for rebuild, resync and scrub
     Throttle(ThrottleArgs),
+    /// Show the cache of an array, change it or switch it on and off
+    Cache(CacheArgs),
     /// Show what a disk's metadata says about its array, without a daemon
     Examine(ExamineArgs),
     /// Erase a member's metadata, so that the disk can be reused

@@ -8,6 +8,7 @@ use clap::Args;
 use weft_cli::{listen, size};
 use weft_disk::QUEUE_DEPTH;
 
+use super::cache::CacheOptions;
 use crate::group;
 
 /// `weft serve`.
@@ -25,6 +26,7 @@ Examples:
   weft serve /srv/weft /dev/sd[b-h]       (all arrays found there)
   weft serve --socket-group kvm /srv/weft
   weft serve --wait 30s /dev/sd[b-h] nbd://10.0.0.2/disk
+  weft serve --cache 1GiB /srv/weft
   weft serve --listen 127.0.0.1:10809 /srv/weft
   weft serve --listen 0.0.0.0:10809 --allow-remote /srv/weft")]
 pub struct ServeArgs {
@@ -84,6 +86,9 @@ pub struct ServeArgs {
         value_parser = parse_disk_timeout
     )]
     pub disk_timeout: Duration,
+    /// The caches.
+    #[command(flatten)]
+    pub cache: CacheOptions,
     /// Refuse all writes; change nothing on the members
     #[arg(long)]
     pub read_only: bool,

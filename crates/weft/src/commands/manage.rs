@@ -21,7 +21,7 @@ use crate::report;
 use crate::runtime_dir::RuntimeDir;
 
 /// Prints what was done: a line for people, or the daemon's answer for programs.
-fn done(json: bool, line: &str, answer: &Value) -> Outcome {
+pub(super) fn done(json: bool, line: &str, answer: &Value) -> Outcome {
     if json {
         return output::answer(answer);
     }

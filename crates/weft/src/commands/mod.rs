@@ -2,6 +2,7 @@
 //! result.
 
 pub mod attach;
+pub mod cache;
 pub mod create;
 pub mod examine;
 pub mod manage;

@@ -87,6 +87,15 @@ pub enum Request {
         /// Highest rate in bytes per second; `None` leaves it.
         max_bytes_s: Option<u64>,
     },
+    /// Show or change an array's cache; answers with its [`CacheReport`], or null if it is off.
+    Cache {
+        /// The array.
+        array: String,
+        /// Bytes that it may take; 0 switches it off, `None` leaves it.
+        max_bytes: Option<u64>,
+        /// The policy's name; `None` leaves it.
+        policy: Option<String>,
+    },
     /// Change the rebuild policy from now on; answers with the whole [`weft_array::RebuildPolicy`].
     RebuildPolicy {
         /// The array.
@@ -136,6 +145,7 @@ impl Request {
             | Self::StartScrub { array, .. }
             | Self::CancelScrub { array }
             | Self::Throttle { array, .. }
+            | Self::Cache { array, .. }
             | Self::RebuildPolicy { array, .. }
             | Self::Remove { array, .. }
             | Self::Attach { array } => Some(array),
@@ -361,6 +371,42 @@ pub struct ServedArray {
     /// Members whose file or device node has gone while they are in use.
     #[serde(default)]
     pub vanished: Vec<VanishedDisk>,
+    /// Its cache, if that is on.
+    #[serde(default)]
+    pub cache: Option<CacheReport>,
+}
+
+/// What a cache is and does. Blocks are of 4 KiB.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CacheReport {
+    /// Its policy.
+    pub policy: String,
+    /// Bytes of memory that it may take.
+    pub max_bytes: u64,
+    /// Bytes of the blocks that it holds.
+    pub used_bytes: u64,
+    /// Share of the requested blocks that it had, 0 to 1.
+    pub hit_ratio: f64,
+    /// Blocks read from working disks for each block requested (requests generation ratio).
+    pub rgr: f64,
+    /// Since it was switched on, all together.
+    #[serde(flatten)]
+    pub total: CacheCounts,
+    /// The same for the blocks of each slot.
+    pub slots: Vec<CacheCounts>,
+}
+
+/// Counts of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheCounts {
+    /// Requested.
+    pub requested_blocks: u64,
+    /// Of these, those that it had.
+    pub hit_blocks: u64,
+    /// Read from working disks for the others.
+    pub disk_blocks: u64,
+    /// What hits would have read from working disks.
+    pub saved_blocks: u64,
 }
 
 /// An array that was found, but could not be started.

@@ -355,6 +355,7 @@ impl Daemon {
         let assembling = Array::assemble(isolation.rt(), disks, options);
         let array = isolation.guard(Box::pin(assembling)).await?.map_err(explain)?;
         let served = Served::new(&isolation, array, read_only);
+        self.begin_cache(&name, &served);
         let added = self.server.add_export(&name, served.export());
         added.map_err(|e| Failure::new(e.to_string()))?;
         self.arrays.borrow_mut().insert(name.clone(), served);

@@ -88,6 +88,22 @@ impl Volume for GuardedVolume {
         self.isolation.call(|| self.volume.read_cost(offset, len)).ok()?
     }
 
+    fn failure_domains(&self) -> usize {
+        self.volume.failure_domains()
+    }
+
+    fn failure_domain(&self, offset: u64) -> usize {
+        self.isolation.call(|| self.volume.failure_domain(offset)).unwrap_or(0)
+    }
+
+    fn note_cached_read(&self, offset: u64, len: u64) {
+        let _ = self.isolation.call(|| self.volume.note_cached_read(offset, len));
+    }
+
+    fn corrections(&self) -> u64 {
+        self.volume.corrections()
+    }
+
     fn changes(&self) -> u64 {
         self.volume.changes()
     }

@@ -7,6 +7,7 @@
 
 mod attached;
 mod bring_up;
+mod caches;
 mod clients;
 mod disks;
 mod drain;
@@ -43,7 +44,7 @@ use weft_rt::ring::RingConfig;
 use weft_rt::sync::Semaphore;
 use weft_rt::{MILLISECOND, Nanos};
 
-use crate::cli::ServeArgs;
+use crate::cli::{CacheOptions, ServeArgs};
 use crate::control::Connections;
 use crate::control::protocol::{Request, VanishedDisk};
 use crate::control::server::Call;
@@ -89,12 +90,15 @@ struct Daemon {
     stop_timeout: Nanos,
     /// Stopping: nothing new is attached or started.
     stopping: Cell<bool>,
+    /// How the arrays' caches begin.
+    caches: CacheOptions,
     json: bool,
 }
 
 /// `weft serve`: returns when it has been stopped.
 pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     listen::refuse_remote(args.listen, args.allow_remote)?;
+    caches::check_bytes(args.cache.size.unwrap_or(0))?;
     // Held until the process ends, which `weft stop` waits for.
     let _lock = dir.claim()?;
     dir.clear_sockets();
@@ -143,6 +147,7 @@ async fn run(
         endpoints,
         stop_timeout: Nanos::try_from(args.stop_timeout.as_nanos()).unwrap_or(Nanos::MAX),
         stopping: Cell::new(false),
+        caches: args.cache.clone(),
         json,
     });
     let connections = open_control(dir, messages.clone())?;

@@ -14,6 +14,7 @@ use weft_disk::Disk;
 
 use crate::control::protocol::{Attached, NewDisk, PolicyChange, Request, ServedArray, Snapshot};
 use crate::control::server::Call;
+use crate::daemon::caches;
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, attached, log};
 
@@ -61,6 +62,9 @@ impl Daemon {
                 self.throttle(&array, min_bytes_s, max_bytes_s)
             }
             Request::RebuildPolicy { array, change } => self.rebuild_policy(&array, &change).await,
+            Request::Cache { array, max_bytes, policy } => {
+                self.cache(&array, max_bytes, policy.as_deref()).and_then(value)
+            }
             Request::Attach { .. } if self.stopping.get() => {
                 Err(Failure::new("the daemon is stopping and attaches no more arrays"))
             }
@@ -82,7 +86,7 @@ impl Daemon {
     }
 
     /// The array of this name or id.
-    fn find(&self, wanted: &str) -> Result<Rc<Served>, Failure> {
+    pub(super) fn find(&self, wanted: &str) -> Result<Rc<Served>, Failure> {
         let arrays = self.arrays.borrow();
         let by_id = || arrays.values().find(|served| served.array.status().id == wanted);
         arrays.get(wanted).or_else(by_id).cloned().ok_or_else(|| {
@@ -121,6 +125,7 @@ impl Daemon {
                 block_device,
                 read_only,
                 vanished,
+                cache: caches::report(&served.cache),
             })
         });
         let arrays: Vec<ServedArray> = arrays.collect();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use futures_util::future::{Either, select};
 use weft_array::Array;
+use weft_cache::CachedVolume;
 use weft_cli::failure::{Failure, Outcome};
 use weft_disk::Volume;
 use weft_nbd::Export;
@@ -20,6 +21,8 @@ pub struct Served {
     pub array: Array,
     /// The boundary that keeps its faults from the others.
     pub isolation: Rc<Isolation>,
+    /// The array's cache, off at first. Clients' requests pass it.
+    pub cache: Rc<CachedVolume>,
     /// The array for clients.
     pub volume: Rc<dyn Volume>,
     /// Whether writes are refused.
@@ -34,10 +37,12 @@ impl Served {
     pub fn new(isolation: &Rc<Isolation>, array: Array, read_only: bool) -> Rc<Self> {
         log::started(&array);
         let isolation = isolation.clone();
-        let volume = GuardedVolume::new(Rc::new(array.clone()), isolation.clone());
+        let cache = Rc::new(CachedVolume::new(Rc::new(array.clone())));
+        let volume = GuardedVolume::new(cache.clone(), isolation.clone());
         let volume: Rc<dyn Volume> = Rc::new(volume);
         let (attached, stopped) = (Cell::new(false), Notify::default());
-        let served = Rc::new(Self { array, isolation, volume, read_only, attached, stopped });
+        let served =
+            Rc::new(Self { array, isolation, cache, volume, read_only, attached, stopped });
         drop(served.isolation.rt().spawn(served.clone().log_events()));
         served
     }
@@ -67,6 +72,8 @@ impl Served {
     /// Stops the array cleanly.
     pub async fn stop(&self) -> Outcome {
         let name = self.isolation.call(|| self.array.status().name)?;
+        // A stopped array answers nothing any more, from memory either.
+        self.cache.switch_off();
         let stopped = self.isolation.guard(Box::pin(self.array.stop())).await?;
         self.stopped.notify_all();
         stopped.map_err(|e| {

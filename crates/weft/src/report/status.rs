@@ -213,6 +213,9 @@ fn array(served: &ServedArray, watched: bool) -> String {
         let (when, took) = (ago(Some(rebuild.ended_unix_s)), Duration::from_secs(rebuild.took_s));
         let _ = writeln!(text, "  last rebuild{when}: took {}", size::show_duration(took));
     }
+    if let Some(cache) = &served.cache {
+        let _ = writeln!(text, "  cache {}", super::cache::summary(cache));
+    }
     for uri in &served.nbd_uris {
         let _ = writeln!(text, "  {uri}");
     }
