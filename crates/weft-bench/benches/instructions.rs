@@ -12,7 +12,9 @@ use std::rc::Rc;
 use futures_util::future::join_all;
 use weft_array::{Array, Consistency};
 use weft_bench::{TrivialDriver, fill, make, ram_disks};
+use weft_cache::{CachedVolume, Choice};
 use weft_code::SlotNo;
+use weft_disk::Volume as _;
 use weft_rt::rng::Rng;
 use weft_rt::{Buf, Frozen, Rt, Schedule};
 
@@ -41,10 +43,13 @@ enum Request {
     Read,
     /// A place on the lost member.
     ReadLost,
+    /// A place that is in a cache above the array.
+    ReadCached,
     Write,
 }
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
+    case("read-cached", "raid6", 6, Consistency::None, Request::ReadCached, false),
     case("read", "raid6", 6, Consistency::None, Request::Read, false),
     case("read-degraded", "raid6", 6, Consistency::None, Request::Read, true),
     case("read-degraded-wide", "raid6", 60, Consistency::None, Request::Read, true),
@@ -71,11 +76,11 @@ const fn case(
 
 /// Carries out `count` requests; the part that callgrind counts.
 #[inline(never)]
-fn counted_requests(rt: &Rt, array: &Array, case: &Case, count: u64) {
-    requests(rt, array, case, count);
+fn counted_requests(rt: &Rt, array: &Array, cache: &Rc<CachedVolume>, case: &Case, count: u64) {
+    requests(rt, array, cache, case, count);
 }
 
-fn requests(rt: &Rt, array: &Array, case: &Case, count: u64) {
+fn requests(rt: &Rt, array: &Array, cache: &Rc<CachedVolume>, case: &Case, count: u64) {
     let random = Rc::new(RefCell::new(Rng::new(1)));
     let places = array.size_bytes() / LEN as u64;
     let lost: Rc<Vec<u64>> = Rc::new(match case.request {
@@ -85,8 +90,8 @@ fn requests(rt: &Rt, array: &Array, case: &Case, count: u64) {
     let data = Frozen::copy_from(&[0x5a; LEN]);
     let workers: Vec<_> = (0..DEPTH)
         .map(|_| {
-            let (array, random, data, lost) =
-                (array.clone(), random.clone(), data.clone(), lost.clone());
+            let (array, cache, random, data, lost) =
+                (array.clone(), cache.clone(), random.clone(), data.clone(), lost.clone());
             let request = case.request;
             rt.spawn(async move {
                 for _ in 0..count / DEPTH {
@@ -97,6 +102,9 @@ fn requests(rt: &Rt, array: &Array, case: &Case, count: u64) {
                     let offset = place * LEN as u64;
                     if request == Request::Write {
                         array.write(offset, data.clone(), false).await.expect("written");
+                    } else if request == Request::ReadCached {
+                        let buf = Buf::new(data.len());
+                        cache.read(offset, buf).await.0.expect("read");
                     } else {
                         let buf = Buf::new(data.len());
                         array.read(offset, buf).await.0.expect("read");
@@ -136,8 +144,13 @@ fn child(case: &Case) {
         }
         array
     });
-    requests(&rt, &array, case, REQUESTS);
-    counted_requests(&rt, &array, case, REQUESTS);
+    let cache = Rc::new(CachedVolume::new(Rc::new(array.clone())));
+    if case.request == Request::ReadCached {
+        cache.switch_on(Choice::DEFAULT, array.size_bytes()).expect("room");
+    }
+    // The same places twice: the second time they are cached.
+    requests(&rt, &array, &cache, case, REQUESTS);
+    counted_requests(&rt, &array, &cache, case, REQUESTS);
     rt.kill_all();
 }
 
