@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk};
+use common::disk::{Leave, Medium, Power, TestDisk};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, MemberState};
@@ -21,7 +21,7 @@ const SIZE: u64 = (2 << 20) + 4 * UNIT;
 const LEN: usize = 3 * UNIT as usize;
 
 /// The contents of all disks at one moment, the new disk last.
-type Moment = Vec<Cells>;
+type Moment = Vec<Medium>;
 
 async fn assembled(rt: &Rt, disks: &[Rc<dyn Disk>], nonce: u64, what: &str) -> Array {
     let options = AssembleOptions { nonce, ..AssembleOptions::default() };
@@ -37,7 +37,7 @@ fn record(replaces: bool) -> Vec<Moment> {
     let noted = moments.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let open = |n| TestDisk::new(&rt, &power, n, SIZE, 512, Cells::default());
+        let open = |n| TestDisk::new(&rt, &power, n, SIZE, 512, Medium::new(512));
         let disks: Vec<_> = (0..=SLOTS).map(open).collect();
         let all = members(&disks);
         weft_array::create(&all[..SLOTS], &options("raid5")).await.expect("created");
@@ -45,8 +45,8 @@ fn record(replaces: bool) -> Vec<Moment> {
         write(&array, 0, &pattern(0, LEN, 1)).await;
         array.flush().await.expect("flushed");
         let watched = disks.clone();
-        let cells = move || watched.iter().map(|disk| disk.cells.borrow().clone()).collect();
-        power.watch(move || noted.borrow_mut().push(cells()));
+        let media = move || watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
+        power.watch(move || noted.borrow_mut().push(media()));
         match replaces {
             true => array.replace(SlotNo(1), all[SLOTS].clone()).await.expect("begun"),
             false => array.add_spare(all[SLOTS].clone()).await.expect("added"),
@@ -59,12 +59,12 @@ fn record(replaces: bool) -> Vec<Moment> {
 /// After the cut, with or without the new disk, another disk is added; then all of them are
 /// assembled.
 fn after_cut(moment: &Moment, leave: Leave, is_there: bool, what: &str) {
-    let cells: Vec<Cells> = moment.iter().map(|cells| cells.after_cut(leave)).collect();
+    let media: Vec<Medium> = moment.iter().map(|medium| leave.of(medium)).collect();
     let what = what.to_owned();
     run(move |rt| async move {
         let power = Power::new();
-        let open = |(n, cells)| TestDisk::new(&rt, &power, n, SIZE, 512, cells);
-        let disks: Vec<_> = cells.into_iter().enumerate().map(open).collect();
+        let open = |(n, medium)| TestDisk::new(&rt, &power, n, SIZE, 512, medium);
+        let disks: Vec<_> = media.into_iter().enumerate().map(open).collect();
         let mut all = members(&disks);
         // Before its label is written it is not a member.
         if !matches!(read_superblock(&*all[SLOTS]).await, Ok(Some(_))) {
@@ -72,7 +72,7 @@ fn after_cut(moment: &Moment, leave: Leave, is_there: bool, what: &str) {
         }
         let found = if is_there { &all[..] } else { &all[..SLOTS] };
         let array = assembled(&rt, found, 2, &what).await;
-        let another: Rc<dyn Disk> = open((SLOTS + 1, Cells::default()));
+        let another: Rc<dyn Disk> = open((SLOTS + 1, Medium::new(512)));
         array.add_spare(another.clone()).await.expect("added");
         array.stop().await.expect("stopped");
         all.push(another);

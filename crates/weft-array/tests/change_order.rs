@@ -71,9 +71,9 @@ impl Promoting {
         left.map(|(_, disk)| {
             let info = disk.info();
             let number = info.name.trim_start_matches("test").parse().expect("a number");
-            let cells = disk.cells.borrow().after_cut(Leave::Completed);
+            let medium = Leave::Completed.of(&disk.medium.borrow());
             let power = Power::new();
-            TestDisk::new(&self.rt, &power, number, info.size_bytes, info.sector_bytes, cells)
+            TestDisk::new(&self.rt, &power, number, info.size_bytes, info.sector_bytes, medium)
         })
         .collect()
     }

@@ -215,8 +215,8 @@ fn reopened(rt: &Rt, disk: &TestDisk) -> Rc<TestDisk> {
 fn after(rt: &Rt, disk: &TestDisk, leave: Leave) -> Rc<TestDisk> {
     let info = disk.info();
     let number = info.name.trim_start_matches("test").parse().expect("a number");
-    let cells = disk.cells.borrow().after_cut(leave);
-    TestDisk::new(rt, &Power::new(), number, info.size_bytes, info.sector_bytes, cells)
+    let medium = leave.of(&disk.medium.borrow());
+    TestDisk::new(rt, &Power::new(), number, info.size_bytes, info.sector_bytes, medium)
 }
 
 #[test]

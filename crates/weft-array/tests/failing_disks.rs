@@ -346,18 +346,18 @@ fn what_was_read_in_place_of_unreadable_sectors_stays() {
         fill(&bench, 1).await;
         let new = pattern(0, UNIT as usize, 2);
         write(&bench.array, 0, &new).await;
-        let after = |disk: &TestDisk, leave| disk.cells.borrow().after_cut(leave);
-        let cells = [after(&bench.disks[0], Leave::Nothing), after(&bench.disks[1], Leave::All)];
+        let after = |disk: &TestDisk, leave: Leave| leave.of(&disk.medium.borrow());
+        let media = [after(&bench.disks[0], Leave::Nothing), after(&bench.disks[1], Leave::All)];
         let size = bench.disks[0].info().size_bytes;
-        let disks = holding(&rt, &Power::new(), size, &cells);
+        let disks = holding(&rt, &Power::new(), size, &media);
         let (_, offset) = bench.place(0, 0);
         let sectors = offset / 512..(offset + UNIT) / 512;
         disks[0].faults.unreadable.borrow_mut().extend(sectors);
         let array = assemble(&rt, &members(&disks)).await;
         assert!(read(&array, 0, new.len()).await == new);
 
-        let cells: Vec<_> = disks.iter().map(|disk| after(disk, Leave::Nothing)).collect();
-        let disks = holding(&rt, &Power::new(), size, &cells);
+        let media: Vec<_> = disks.iter().map(|disk| after(disk, Leave::Nothing)).collect();
+        let disks = holding(&rt, &Power::new(), size, &media);
         let array = assemble(&rt, &members(&disks)).await;
         assert!(read(&array, 0, new.len()).await == new);
     });

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, holding, mix};
+use common::disk::{Leave, Medium, Power, holding, mix};
 use common::*;
 use weft_array::{Array, AssembleOptions, create};
 use weft_disk::Disk;
@@ -22,12 +22,12 @@ const SIZE: u64 = (2 << 20) + 16 * UNIT;
 
 /// The contents of the disks at each operation of a write that follows a FUA write during which
 /// `failing` failed. All but the last unit of the first stripe were written by that FUA write.
-fn record(code: &'static str, slots: usize, failing: usize) -> Vec<Vec<Cells>> {
-    let moments: Rc<RefCell<Vec<Vec<Cells>>>> = Rc::default();
+fn record(code: &'static str, slots: usize, failing: usize) -> Vec<Vec<Medium>> {
+    let moments: Rc<RefCell<Vec<Vec<Medium>>>> = Rc::default();
     let noted = moments.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); slots]);
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); slots]);
         let all = members(&disks);
         let superblock = create(&all, &options(code)).await.expect("created");
         let options = AssembleOptions { nonce: 1, ..Default::default() };
@@ -41,8 +41,8 @@ fn record(code: &'static str, slots: usize, failing: usize) -> Vec<Vec<Cells>> {
         array.write(0, data, true).await.expect("written");
         let watched = disks.clone();
         power.watch(move || {
-            let cells = watched.iter().map(|disk| disk.cells.borrow().clone()).collect();
-            noted.borrow_mut().push(cells);
+            let media = watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
+            noted.borrow_mut().push(media);
         });
         write(&array, durable as u64, &pattern(durable as u64, UNIT as usize, 3)).await;
         power.watch(|| {});
@@ -50,9 +50,9 @@ fn record(code: &'static str, slots: usize, failing: usize) -> Vec<Vec<Cells>> {
     moments.take()
 }
 
-fn after_cut(cells: Vec<Cells>, failing: usize, lost: usize, what: String) {
+fn after_cut(media: Vec<Medium>, failing: usize, lost: usize, what: String) {
     run(move |rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &cells);
+        let disks = holding(&rt, &Power::new(), SIZE, &media);
         let left = disks.iter().enumerate().filter(|(n, _)| ![failing, lost].contains(n));
         let left: Vec<Rc<dyn Disk>> = left.map(|(_, disk)| disk.clone() as Rc<dyn Disk>).collect();
         let options = AssembleOptions { nonce: 9, force_degraded: true, ..Default::default() };
@@ -72,14 +72,14 @@ fn durable_data_stays_durable_when_the_next_write_is_interrupted() {
         for failing in 0..slots {
             let moments = record(code, slots, failing);
             assert!(moments.len() > 3, "{code}: only {} steps", moments.len());
-            for (number, cells) in moments.into_iter().enumerate() {
+            for (number, media) in moments.into_iter().enumerate() {
                 for lost in (0..slots).filter(|lost| *lost != failing) {
                     let leave =
                         [Leave::All, Leave::Nothing, Leave::Some(mix(number as u64))][lost % 3];
-                    let cells = cells.iter().map(|cells| cells.after_cut(leave)).collect();
+                    let media = media.iter().map(|medium| leave.of(medium)).collect();
                     let what =
                         format!("{code}, {failing} fails, step {number}, {leave:?}, lost {lost}");
-                    after_cut(cells, failing, lost, what);
+                    after_cut(media, failing, lost, what);
                 }
             }
         }

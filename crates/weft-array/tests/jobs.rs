@@ -153,9 +153,9 @@ fn after_cut(rt: &Rt, bench: &Bench, spare: &Rc<TestDisk>, leave: Leave) -> Vec<
     old[1] = spare.clone();
     let power = Power::new();
     let reopen = |(n, disk): (usize, Rc<TestDisk>)| {
-        let cells = disk.cells.borrow().after_cut(leave);
+        let medium = leave.of(&disk.medium.borrow());
         let size = disk.info().size_bytes;
-        TestDisk::new(rt, &power, n, size, 512, cells) as Rc<dyn Disk>
+        TestDisk::new(rt, &power, n, size, 512, medium) as Rc<dyn Disk>
     };
     old.into_iter().enumerate().map(reopen).collect()
 }
@@ -207,8 +207,8 @@ fn a_crash_in_the_middle_of_a_rebuild_then_a_discard_brings_nothing_back() {
 fn crashed(rt: &Rt, bench: &Bench, leave: Leave) -> Vec<Rc<TestDisk>> {
     let power = Power::new();
     let reopen = |(n, disk): (usize, &Rc<TestDisk>)| {
-        let cells = disk.cells.borrow().after_cut(leave);
-        TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, cells)
+        let medium = leave.of(&disk.medium.borrow());
+        TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, medium)
     };
     bench.disks.iter().enumerate().map(reopen).collect()
 }

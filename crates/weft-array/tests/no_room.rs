@@ -236,8 +236,8 @@ impl Story {
     fn reopen(&self, rt: &Rt, leave: impl Fn(usize) -> Leave) -> Vec<Rc<TestDisk>> {
         let power = Power::new();
         let disks = self.bench.disks.iter().enumerate().map(|(n, disk)| {
-            let cells = disk.cells.borrow().after_cut(leave(n));
-            TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, cells)
+            let medium = leave(n).of(&disk.medium.borrow());
+            TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, medium)
         });
         let disks: Vec<_> = disks.collect();
         let area = &self.bench.superblock.area;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::bench::{Bench, members, options, run, sized_disk};
-use common::disk::{Cells, Leave, Power, holding};
+use common::disk::{Leave, Medium, Power, holding};
 use common::*;
 use weft_array::{Array, ArrayError, ArrayState, AssembleOptions, MemberState};
 use weft_code::SlotNo;
@@ -55,9 +55,9 @@ async fn after_kill(
     disks: std::ops::Range<usize>,
     options: AssembleOptions,
 ) -> Result<Array, ArrayError> {
-    let cells: Vec<Cells> =
-        bench.disks[disks].iter().map(|d| d.cells.borrow().after_cut(Leave::Completed)).collect();
-    let disks = holding(&bench.rt, &Power::new(), SIZE, &cells);
+    let media: Vec<Medium> =
+        bench.disks[disks].iter().map(|d| Leave::Completed.of(&d.medium.borrow())).collect();
+    let disks = holding(&bench.rt, &Power::new(), SIZE, &media);
     Array::assemble(&bench.rt, members(&disks), options).await
 }
 

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk, holding};
+use common::disk::{Leave, Medium, Power, TestDisk, holding};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Consistency};
@@ -21,7 +21,7 @@ const SIZE: u64 = (1 << 20) + 4 * UNIT;
 const LEN: usize = 1024;
 
 /// The contents of all disks.
-type Moment = Vec<Cells>;
+type Moment = Vec<Medium>;
 
 fn subsets(of: usize) -> impl Iterator<Item = Vec<usize>> {
     (1..1_usize << of).map(move |set| (0..of).filter(|m| set >> m & 1 == 1).collect())
@@ -52,7 +52,7 @@ where
     let noted = moments.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disk = |n| TestDisk::new(&rt, &power, n, SIZE, 512, Cells::default());
+        let disk = |n| TestDisk::new(&rt, &power, n, SIZE, 512, Medium::new(512));
         let disks: Vec<_> = (0..=slots).map(disk).collect();
         let mut options = options("raid1");
         options.consistency = Consistency::Bitmap;
@@ -65,7 +65,7 @@ where
         power.watch(move || {
             noted
                 .borrow_mut()
-                .push(watched.iter().map(|disk| disk.cells.borrow().clone()).collect());
+                .push(watched.iter().map(|disk| disk.medium.borrow().clone()).collect());
         });
         let array = start(&rt, &disks, &from, 2).await.expect("enough");
         act(rt.clone(), array, disks).await;
@@ -79,7 +79,7 @@ fn check(moments: &[Moment], what: &str) {
     let mut tried = 0;
     for (number, moment) in moments.iter().enumerate() {
         for leave in [Leave::All, Leave::Nothing, Leave::Some(number as u64)] {
-            let cut: Moment = moment.iter().map(|cells| cells.after_cut(leave)).collect();
+            let cut: Moment = moment.iter().map(|medium| leave.of(medium)).collect();
             for first in subsets(cut.len()) {
                 let left = Rc::new(RefCell::new(None));
                 let (cut, left2, started) = (cut.clone(), left.clone(), first.clone());
@@ -88,8 +88,8 @@ fn check(moments: &[Moment], what: &str) {
                     let Some(array) = start(&rt, &disks, &started, 3).await else { return };
                     write(&array, 0, &pattern(0, LEN, 2)).await;
                     array.stop().await.expect("stopped");
-                    let cells = disks.iter().map(|disk| disk.cells.borrow().clone()).collect();
-                    *left2.borrow_mut() = Some(cells);
+                    let media = disks.iter().map(|disk| disk.medium.borrow().clone()).collect();
+                    *left2.borrow_mut() = Some(media);
                 });
                 let Some(left): Option<Moment> = left.take() else { continue };
                 let what = format!("{what}, moment {number}, {leave:?}, {first:?} went on");
@@ -113,9 +113,9 @@ fn check(moments: &[Moment], what: &str) {
 /// Keeps the moments at which a superblock differs from that of the moment before.
 fn of_superblocks(moments: Vec<Moment>) -> Vec<Moment> {
     let superblocks = |moment: &Moment| -> Vec<Vec<u8>> {
-        let bytes = |cells: &Cells| {
+        let bytes = |medium: &Medium| {
             let mut bytes = vec![0; 256 << 10];
-            cells.read(128 << 10, &mut bytes);
+            medium.read(128 << 10, &mut bytes);
             bytes
         };
         moment.iter().map(bytes).collect()

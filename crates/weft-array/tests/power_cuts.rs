@@ -12,7 +12,7 @@ mod common;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::disk::{Cells, Leave, Power, TestDisk, mix};
+use common::disk::{Leave, Medium, Power, TestDisk, mix};
 use common::*;
 use futures_util::future::join_all;
 use weft_array::{Array, ArrayState, AssembleOptions, MemberState, ScrubMode, Superblock, create};
@@ -144,13 +144,13 @@ struct Setup {
 
 /// The state of the disks and the client at one step.
 struct Moment {
-    cells: Vec<Cells>,
+    media: Vec<Medium>,
     model: Model,
 }
 
-fn disks_of(rt: &Rt, power: &Rc<Power>, size: u64, cells: Vec<Cells>) -> Vec<Rc<TestDisk>> {
-    let open = |(n, cells)| TestDisk::new(rt, power, n, size, 512, cells);
-    cells.into_iter().enumerate().map(open).collect()
+fn disks_of(rt: &Rt, power: &Rc<Power>, size: u64, media: Vec<Medium>) -> Vec<Rc<TestDisk>> {
+    let open = |(n, medium)| TestDisk::new(rt, power, n, size, 512, medium);
+    media.into_iter().enumerate().map(open).collect()
 }
 
 fn members(disks: &[Rc<TestDisk>]) -> Vec<Rc<dyn Disk>> {
@@ -170,7 +170,7 @@ fn record(setup: &Setup) -> (Superblock, Vec<Moment>) {
         let rt = rt2;
         let size = if options.consistency == weft_array::Consistency::Ppl { 2 } else { 1 } * MIB
             + 8 * UNIT;
-        let disks = disks_of(&rt, &power, size, vec![Cells::default(); slots]);
+        let disks = disks_of(&rt, &power, size, vec![Medium::new(512); slots]);
         let members = members(&disks);
         let k = weft_layout::code_for(options.code, Default::default(), slots).expect(code).k();
         options.region_bytes = Some(2 * k as u64 * UNIT);
@@ -182,8 +182,8 @@ fn record(setup: &Setup) -> (Superblock, Vec<Moment>) {
         let model = Rc::new(RefCell::new(Model::new(array.size_bytes() / SECTOR)));
         let client = Client { array, model: model.clone(), version: Rc::new(RefCell::new(1)) };
         let note = move || {
-            let cells = disks.iter().map(|disk| disk.cells.borrow().clone()).collect();
-            moments2.borrow_mut().push(Moment { cells, model: model.borrow().clone() });
+            let media = disks.iter().map(|disk| disk.medium.borrow().clone()).collect();
+            moments2.borrow_mut().push(Moment { media, model: model.borrow().clone() });
         };
         power.watch(note);
         run(&client, k as u64).await;
@@ -216,9 +216,9 @@ fn check(
 ) {
     let rt = rt();
     let power = Power::new();
-    let cells: Vec<Cells> = moment.cells.iter().map(|cells| cells.after_cut(leave)).collect();
+    let media: Vec<Medium> = moment.media.iter().map(|medium| leave.of(medium)).collect();
     let size = superblock.area.data_offset + superblock.rows * UNIT;
-    let disks = disks_of(&rt, &power, size, cells);
+    let disks = disks_of(&rt, &power, size, media);
     let gone = |slot: &usize| lost.contains(slot) || setup.failed.contains(slot);
     let found: Vec<Rc<dyn Disk>> = members(&disks)
         .into_iter()

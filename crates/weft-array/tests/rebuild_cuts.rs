@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk, mix};
+use common::disk::{Leave, Medium, Power, TestDisk, mix};
 use common::parts::InParts;
 use common::*;
 use futures_util::future::select;
@@ -117,7 +117,7 @@ impl History {
 #[derive(Clone)]
 struct Moment {
     step: u64,
-    cells: Vec<Cells>,
+    media: Vec<Medium>,
     history: History,
     /// Disks lost before.
     taken: Vec<Taken>,
@@ -163,9 +163,9 @@ impl Watch {
         }
         let cut = self.trouble.cut == Some(step);
         if self.trouble.record || cut {
-            let cells = disks.iter().map(|disk| disk.cells.borrow().clone()).collect();
+            let media = disks.iter().map(|disk| disk.medium.borrow().clone()).collect();
             let (history, taken) = (self.history.borrow().clone(), self.taken.borrow().clone());
-            self.moments.borrow_mut().push(Moment { step, cells, history, taken });
+            self.moments.borrow_mut().push(Moment { step, media, history, taken });
         }
         if let Some(off) = self.off.borrow_mut().take_if(|_| cut) {
             off.send(());
@@ -174,10 +174,10 @@ impl Watch {
 }
 
 /// The superblock on a disk.
-fn superblock_on(cells: &Cells) -> Option<Superblock> {
+fn superblock_on(medium: &Medium) -> Option<Superblock> {
     let copy = |offset| {
         let mut bytes = vec![0; 16 << 10];
-        cells.read(offset, &mut bytes);
+        medium.read(offset, &mut bytes);
         Superblock::decode(&bytes).ok()
     };
     [128 << 10, 256 << 10].into_iter().filter_map(copy).max_by_key(|own| own.seq)
@@ -199,7 +199,7 @@ struct Taken {
 impl Taken {
     /// What is lost with `victim`.
     fn with(disks: &[Rc<TestDisk>], victim: usize) -> Vec<Self> {
-        let own = superblock_on(&disks[victim].cells.borrow());
+        let own = superblock_on(&disks[victim].medium.borrow());
         let (Some(own), Some(newest)) = (own, newest(disks)) else { return Vec::new() };
         let held = |slot: usize| {
             let rebuilt = match newest.slots[slot].state {
@@ -233,7 +233,7 @@ impl Taken {
 
 /// The newest superblock on these disks.
 fn newest(disks: &[Rc<TestDisk>]) -> Option<Superblock> {
-    let of = |disk: &Rc<TestDisk>| superblock_on(&disk.cells.borrow());
+    let of = |disk: &Rc<TestDisk>| superblock_on(&disk.medium.borrow());
     disks.iter().filter_map(of).max_by_key(|own| own.seq)
 }
 
@@ -248,7 +248,7 @@ fn region_map(newest: &Superblock, disks: &[Rc<TestDisk>]) -> RegionMap {
     };
     let area = |disk: &Rc<TestDisk>| {
         let mut area = vec![0; newest.area.map_bytes as usize];
-        disk.cells.borrow().read(newest.area.map_offset, &mut area);
+        disk.medium.borrow().read(newest.area.map_offset, &mut area);
         area
     };
     let areas: Vec<Vec<u8>> = disks.iter().map(area).collect();
@@ -256,8 +256,8 @@ fn region_map(newest: &Superblock, disks: &[Rc<TestDisk>]) -> RegionMap {
     RegionMap::load(config, &areas).0
 }
 
-fn open(rt: &Rt, number: usize, cells: Cells) -> Rc<TestDisk> {
-    TestDisk::new(rt, &Power::new(), number, SIZE, 512, cells)
+fn open(rt: &Rt, number: usize, medium: Medium) -> Rc<TestDisk> {
+    TestDisk::new(rt, &Power::new(), number, SIZE, 512, medium)
 }
 
 /// Rebuilds under user load, from the adding of spares to the end. Returns all recorded moments,
@@ -278,7 +278,7 @@ fn rebuild(setup: Setup, trouble: Trouble) -> (Vec<Moment>, u64) {
 async fn live(rt: &Rt, setup: Setup, watch: &Rc<Watch>) {
     let power = Power::new();
     let disks: Vec<_> = (0..setup.disks())
-        .map(|n| TestDisk::new(rt, &power, n, SIZE, 512, Cells::default()))
+        .map(|n| TestDisk::new(rt, &power, n, SIZE, 512, Medium::new(512)))
         .collect();
     let array = degraded(rt, setup, &disks).await;
     let bytes = pattern(0, array.size_bytes() as usize, 1);
@@ -372,7 +372,7 @@ async fn heals(rt: &Rt, array: &Array, mut fresh: usize, what: &str) {
             break;
         }
         if missing > status.spares.len() {
-            let added = array.add_spare(open(rt, fresh, Cells::default())).await;
+            let added = array.add_spare(open(rt, fresh, Medium::new(512))).await;
             added.expect("a fresh disk");
             fresh += 1;
         }
@@ -405,8 +405,8 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
         let gone = |n: usize| lost == Some(n) || before.is_some_and(|(_, disk)| disk == n);
         let mut kept: Vec<Rc<TestDisk>> = Vec::new();
         let mut newest: Option<Superblock> = None;
-        for (n, cells) in moment.cells.iter().enumerate() {
-            let disk = open(&rt, n, cells.after_cut(leave));
+        for (n, medium) in moment.media.iter().enumerate() {
+            let disk = open(&rt, n, leave.of(medium));
             // A disk that was being added as a spare is not one yet.
             let Ok(Some(own)) = read_superblock(&*disk).await else { continue };
             // A disk lost before the rebuild may be back, and is not used.
@@ -421,8 +421,8 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
         let newest = newest.expect("some members");
         let mut taken = moment.taken.clone();
         if let Some(lost) = lost {
-            let disks: Vec<_> = (moment.cells.iter().enumerate())
-                .map(|(n, cells)| open(&rt, n, cells.clone()))
+            let disks: Vec<_> = (moment.media.iter().enumerate())
+                .map(|(n, medium)| open(&rt, n, medium.clone()))
                 .collect();
             let mut now = Taken::with(&disks, lost);
             now.iter_mut().for_each(|taken| taken.see(&disks, step));

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::bench::{Bench, UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk, holding};
+use common::disk::{Leave, Medium, Power, TestDisk, holding};
 use common::*;
 use weft_array::{Array, AssembleOptions};
 use weft_code::SlotNo;
@@ -24,14 +24,14 @@ const SIZE: u64 = (2 << 20) + 16 * UNIT;
 const STRIPES: u64 = 3;
 
 /// What a crash leaves on the disks at each step that changes one, from now on.
-type Moments = Rc<RefCell<Vec<Vec<Cells>>>>;
+type Moments = Rc<RefCell<Vec<Vec<Medium>>>>;
 
 fn watch(power: &Power, disks: &[Rc<TestDisk>], leave: Leave) -> Moments {
     let moments = Moments::default();
-    let all: Vec<_> = disks.iter().map(|disk| disk.cells.clone()).collect();
+    let all: Vec<_> = disks.iter().map(|disk| disk.medium.clone()).collect();
     let seen = moments.clone();
     power.watch(move || {
-        let left = all.iter().map(|cells| cells.borrow().after_cut(leave));
+        let left = all.iter().map(|medium| leave.of(&medium.borrow()));
         seen.borrow_mut().push(left.collect());
     });
     moments
@@ -46,7 +46,7 @@ async fn started(rt: &Rt, disks: &[Rc<dyn Disk>], nonce: u64, what: &str) -> Arr
 /// The first unit is written while its member is lost, and a crash comes at any step of that.
 struct Story {
     /// The contents that the crashes leave.
-    crashes: Vec<Vec<Cells>>,
+    crashes: Vec<Vec<Medium>>,
     before: Vec<u8>,
     new: Vec<u8>,
     /// The slots of the first stripe's units.
@@ -58,7 +58,7 @@ fn story() -> Story {
     let result = told.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); SLOTS]);
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); SLOTS]);
         let bench = Bench::on(&rt, &options(CODE), disks).await;
         let before = pattern(0, (STRIPES * bench.stripe_bytes()) as usize, 1);
         write(&bench.array, 0, &before).await;
@@ -78,12 +78,12 @@ fn story() -> Story {
 }
 
 /// Recovers without the member `away`, and returns what a crash at any step of that leaves.
-fn recoveries(cells: &[Cells], away: usize, what: &str) -> Vec<Vec<Cells>> {
+fn recoveries(media: &[Medium], away: usize, what: &str) -> Vec<Vec<Medium>> {
     let told = Moments::default();
-    let (result, cells, what) = (told.clone(), cells.to_vec(), what.to_owned());
+    let (result, media, what) = (told.clone(), media.to_vec(), what.to_owned());
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &cells);
+        let disks = holding(&rt, &power, SIZE, &media);
         let moments = watch(&power, &disks, Leave::Completed);
         let mut there = members(&disks);
         there.remove(away);
@@ -95,11 +95,11 @@ fn recoveries(cells: &[Cells], away: usize, what: &str) -> Vec<Vec<Cells>> {
 }
 
 /// All are present again, and one member is lost at once.
-fn check(story: &Story, cells: &[Cells], lost: usize, what: String) {
+fn check(story: &Story, media: &[Medium], lost: usize, what: String) {
     let (before, new) = (story.before.clone(), story.new.clone());
-    let cells = cells.to_vec();
+    let media = media.to_vec();
     run(move |rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &cells);
+        let disks = holding(&rt, &Power::new(), SIZE, &media);
         let array = started(&rt, &members(&disks), 3, &what).await;
         array.set_paused(true);
         array.fail(SlotNo(lost)).await.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -119,11 +119,11 @@ fn a_member_that_missed_a_recovery_does_not_count_as_if_it_had_taken_part() {
     let story = story();
     assert!(story.crashes.len() > 10, "{} steps", story.crashes.len());
     let (lost, parities) = (story.slots[1], &story.slots[2..]);
-    for (n, cells) in story.crashes.iter().enumerate() {
+    for (n, media) in story.crashes.iter().enumerate() {
         for away in parities {
             let what = format!("cut at step {n}, {away} is missing");
-            for (m, mut then) in recoveries(cells, *away, &what).into_iter().enumerate() {
-                then[*away] = cells[*away].clone();
+            for (m, mut then) in recoveries(media, *away, &what).into_iter().enumerate() {
+                then[*away] = media[*away].clone();
                 check(&story, &then, lost, format!("{what}, cut again at step {m}"));
             }
         }

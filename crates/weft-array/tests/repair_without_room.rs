@@ -78,8 +78,8 @@ async fn crashed(
     let power = Power::new();
     let reopen = |(n, disk): (usize, &Rc<TestDisk>)| {
         let leave = if n == slot { Leave::Nothing } else { Leave::All };
-        let cells = disk.cells.borrow().after_cut(leave);
-        TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, cells)
+        let medium = leave.of(&disk.medium.borrow());
+        TestDisk::new(rt, &power, n, disk.info().size_bytes, 512, medium)
     };
     let disks: Vec<_> = bench.disks.iter().enumerate().map(reopen).collect();
     let (open, refused) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));

@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use common::bench::{Bench, UNIT, disk, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk, mix};
+use common::disk::{Leave, Medium, Power, TestDisk, mix};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{
@@ -312,7 +312,7 @@ fn a_member_without_room_is_copied_to_one_that_has() {
 
 /// The contents of the disks at one step, what was flushed by then, and what may be there instead.
 struct Moment {
-    cells: Vec<Cells>,
+    media: Vec<Medium>,
     flushed: Vec<u8>,
     newer: Vec<Vec<u8>>,
 }
@@ -333,7 +333,7 @@ fn record(code: &'static str, slots: usize, consistency: Consistency) -> Vec<Mom
         let rt = rt2;
         let power = Power::new();
         let size = size_of_members(consistency);
-        let open = |n| TestDisk::new(&rt, &power, n, size, 512, Cells::default());
+        let open = |n| TestDisk::new(&rt, &power, n, size, 512, Medium::new(512));
         let disks: Vec<_> = (0..slots).chain([NEW]).map(open).collect();
         let mut options = options(code);
         options.consistency = consistency;
@@ -349,9 +349,9 @@ fn record(code: &'static str, slots: usize, consistency: Consistency) -> Vec<Mom
         array.flush().await.expect("flushed");
         let (flushed2, newer2) = (flushed.clone(), newer.clone());
         power.watch(move || {
-            let cells = disks.iter().map(|disk| disk.cells.borrow().clone()).collect();
+            let media = disks.iter().map(|disk| disk.medium.borrow().clone()).collect();
             let (flushed, newer) = (flushed2.borrow().clone(), newer2.borrow().clone());
-            moments2.borrow_mut().push(Moment { cells, flushed, newer });
+            moments2.borrow_mut().push(Moment { media, flushed, newer });
         });
         array.replace(SlotNo(1), members[slots].clone()).await.expect("begun");
         let mut n = 0u64;
@@ -378,18 +378,18 @@ fn record(code: &'static str, slots: usize, consistency: Consistency) -> Vec<Mom
 
 /// Assembles what a cut left without the disks `lost`, and checks everything.
 fn after_cut(moment: &Moment, size: u64, leave: Leave, lost: &[usize], survives: bool, what: &str) {
-    let cells: Vec<Cells> = moment.cells.iter().map(|cells| cells.after_cut(leave)).collect();
+    let media: Vec<Medium> = moment.media.iter().map(|medium| leave.of(medium)).collect();
     let flushed = moment.flushed.clone();
     let newer = moment.newer.clone();
     let (what, lost) = (what.to_owned(), lost.to_vec());
     run(move |rt| async move {
         let power = Power::new();
-        let last = cells.len() - 1;
-        let open = |(n, cells): (usize, Cells)| {
+        let last = media.len() - 1;
+        let open = |(n, medium): (usize, Medium)| {
             let number = if n == last { NEW } else { n };
-            TestDisk::new(&rt, &power, number, size, 512, cells) as Rc<dyn Disk>
+            TestDisk::new(&rt, &power, number, size, 512, medium) as Rc<dyn Disk>
         };
-        let disks: Vec<Rc<dyn Disk>> = cells.into_iter().enumerate().map(open).collect();
+        let disks: Vec<Rc<dyn Disk>> = media.into_iter().enumerate().map(open).collect();
         // Before it became the member the new disk does not count.
         let (mut kept, mut gone, mut newest): (Vec<_>, Vec<_>, Option<Superblock>) =
             Default::default();

@@ -19,8 +19,8 @@ use weft_rt::{MILLISECOND, Rt, SECOND};
 fn killed(rt: &Rt, disk: &TestDisk) -> Rc<TestDisk> {
     let info = disk.info();
     let number = info.name.trim_start_matches("test").parse().expect("a number");
-    let cells = disk.cells.borrow().after_cut(Leave::Completed);
-    TestDisk::new(rt, &Power::new(), number, info.size_bytes, info.sector_bytes, cells)
+    let medium = Leave::Completed.of(&disk.medium.borrow());
+    TestDisk::new(rt, &Power::new(), number, info.size_bytes, info.sector_bytes, medium)
 }
 
 async fn start(rt: &Rt, disks: &[Rc<TestDisk>]) -> Array {
@@ -43,7 +43,7 @@ fn a_region_that_awaits_its_resync_is_stale_on_the_replacement_after_a_crash() {
         bench.array.flush().await.expect("flushed");
         // Killed with stripe 0 dirty; its parity is wrong.
         let (slot, parity) = bench.place(0, bench.k());
-        bench.disks[slot].cells.borrow_mut().poke(parity, &[0x5a; UNIT as usize]);
+        bench.disks[slot].medium.borrow_mut().poke(parity, &[0x5a; UNIT as usize]);
         let disks: Vec<_> = bench.disks.iter().map(|disk| killed(&rt, disk)).collect();
         let full = Rc::new(Cell::new(true));
         let is_full = full.clone();
@@ -63,13 +63,13 @@ fn a_region_that_awaits_its_resync_is_stale_on_the_replacement_after_a_crash() {
         rt.sleep(100 * MILLISECOND).await;
         assert_eq!(array.status().regions.resync, 1, "still no room");
         let mut copied = vec![0; UNIT as usize];
-        new.cells.borrow().read(parity, &mut copied);
+        new.medium.borrow().read(parity, &mut copied);
         assert_eq!(copied, [0x5a; UNIT as usize], "copied as it is");
         full.set(false);
         new.faults.hold(parity..parity + UNIT, 0);
         array.set_paused(false);
         rt.sleep(SECOND).await;
-        disks[slot].cells.borrow().read(parity, &mut copied);
+        disks[slot].medium.borrow().read(parity, &mut copied);
         assert_ne!(copied, [0x5a; UNIT as usize], "resynced on the member");
         let all: Vec<_> = disks.iter().chain([&new]).map(|disk| killed(&rt, disk)).collect();
         let again = start(&rt, &all).await;

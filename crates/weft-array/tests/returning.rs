@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk, holding, mix};
+use common::disk::{Leave, Medium, Power, TestDisk, holding, mix};
 use common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{
@@ -74,7 +74,7 @@ fn only_missed_regions_are_rebuilt() {
         for leaves in [Leaves::ByCommand, Leaves::DiskGone, Leaves::AbsentAtAssembly] {
             run(move |rt| async move {
                 let what = format!("{code}, {leaves:?}");
-                let disks = holding(&rt, &Power::new(), SIZE, &vec![Cells::default(); slots]);
+                let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); slots]);
                 let all = members(&disks);
                 let superblock = create(&all, &options(code)).await.expect("created");
                 let mut array = assembled(&rt, &all, 1, &what).await;
@@ -127,7 +127,7 @@ fn only_missed_regions_are_rebuilt() {
 fn unflushed_regions_are_rebuilt() {
     for (code, slots) in CODES {
         run(move |rt| async move {
-            let disks = holding(&rt, &Power::new(), SIZE, &vec![Cells::default(); slots]);
+            let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); slots]);
             let all = members(&disks);
             create(&all, &options(code)).await.expect("created");
             let array = assembled(&rt, &all, 1, code).await;
@@ -137,8 +137,8 @@ fn unflushed_regions_are_rebuilt() {
             let expected = pattern(0, len, 2);
             write(&array, 0, &expected).await;
             array.fail(SlotNo(1)).await.expect("failed");
-            let left = disks[LEAVES].cells.borrow().after_cut(Leave::Nothing);
-            *disks[LEAVES].cells.borrow_mut() = left;
+            let left = Leave::Nothing.of(&disks[LEAVES].medium.borrow());
+            *disks[LEAVES].medium.borrow_mut() = left;
             let slot = array.take_back(all[LEAVES].clone()).await.expect("taken back");
             assert_eq!(slot, Some(SlotNo(LEAVES)), "{code}");
             healthy(&rt, &array, code).await;
@@ -153,7 +153,7 @@ fn unflushed_regions_are_rebuilt() {
 fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
     for (code, slots) in CODES {
         run(move |rt| async move {
-            let disks = holding(&rt, &Power::new(), SIZE, &vec![Cells::default(); slots]);
+            let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); slots]);
             let all = members(&disks);
             create(&all, &options(code)).await.expect("created");
             let array = assembled(&rt, &all, 1, code).await;
@@ -196,28 +196,28 @@ fn a_member_that_lacks_nothing_is_whole_only_once_it_belongs_to_the_array() {
 fn a_member_that_is_not_as_it_left_is_no_returning_one() {
     for used_elsewhere in [false, true] {
         run(move |rt| async move {
-            let disks = holding(&rt, &Power::new(), SIZE, &vec![Cells::default(); 3]);
+            let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 3]);
             let all = members(&disks);
             create(&all, &options("raid1")).await.expect("created");
             let array = assembled(&rt, &all, 1, "raid1").await;
-            let earlier = disks[LEAVES].cells.borrow().clone();
+            let earlier = disks[LEAVES].medium.borrow().clone();
             write(&array, 0, &pattern(0, 4096, 1)).await;
             array.stop().await.expect("stopped");
             let array = assembled(&rt, &all, 2, "raid1").await;
             array.fail(SlotNo(1)).await.expect("failed");
             write(&array, 0, &pattern(0, 4096, 2)).await;
             if used_elsewhere {
-                let cells = disks[LEAVES].cells.borrow().clone();
-                let alone = holding(&rt, &Power::new(), SIZE, &[cells]);
+                let medium = disks[LEAVES].medium.borrow().clone();
+                let alone = holding(&rt, &Power::new(), SIZE, &[medium]);
                 let options =
                     AssembleOptions { nonce: 9, force_degraded: true, ..Default::default() };
                 let other = Array::assemble(&rt, members(&alone), options).await.expect("forced");
                 write(&other, 8192, &pattern(8192, 4096, 3)).await;
                 other.stop().await.expect("stopped");
-                let cells = alone[0].cells.borrow().clone();
-                *disks[LEAVES].cells.borrow_mut() = cells;
+                let medium = alone[0].medium.borrow().clone();
+                *disks[LEAVES].medium.borrow_mut() = medium;
             } else {
-                *disks[LEAVES].cells.borrow_mut() = earlier;
+                *disks[LEAVES].medium.borrow_mut() = earlier;
             }
             let slot = array.take_back(all[LEAVES].clone()).await.expect("looked at");
             assert_eq!(slot, None, "used elsewhere: {used_elsewhere}");
@@ -228,7 +228,7 @@ fn a_member_that_is_not_as_it_left_is_no_returning_one() {
 
 /// The contents of all disks at one moment, and what must be there after a cut then.
 struct Moment {
-    cells: Vec<Cells>,
+    media: Vec<Medium>,
     /// The last version of the sectors that was acknowledged and flushed; a write of the next one
     /// may be in progress.
     version: u8,
@@ -250,7 +250,7 @@ fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
     let noted = moments.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); slots]);
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); slots]);
         let all = members(&disks);
         create(&all, &options(code)).await.expect("created");
         let array = assembled(&rt, &all, 1, "new").await;
@@ -260,8 +260,8 @@ fn record(code: &'static str, slots: usize, comes: Comes) -> Vec<Moment> {
         array.flush().await.expect("flushed");
         let (watched, now) = (disks.clone(), version.clone());
         power.watch(move || {
-            let cells = watched.iter().map(|disk| disk.cells.borrow().clone()).collect();
-            noted.borrow_mut().push(Moment { cells, version: now.get() });
+            let media = watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
+            noted.borrow_mut().push(Moment { media, version: now.get() });
         });
         let next = async |of: u8| {
             write(&array, 0, &pattern(0, len, of)).await;
@@ -309,10 +309,10 @@ fn slot_of(superblock: &Superblock, unit: usize) -> usize {
 }
 
 fn after_cut(moment: &Moment, leave: Leave, lost: Option<usize>, what: String) {
-    let cells: Vec<Cells> = moment.cells.iter().map(|cells| cells.after_cut(leave)).collect();
+    let media: Vec<Medium> = moment.media.iter().map(|medium| leave.of(medium)).collect();
     let version = moment.version;
     run(move |rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &cells);
+        let disks = holding(&rt, &Power::new(), SIZE, &media);
         let all = members(&disks);
         let found = match lost {
             Some(lost) => without(&all, lost),
@@ -348,7 +348,7 @@ fn after_cut(moment: &Moment, leave: Leave, lost: Option<usize>, what: String) {
         let missing =
             array.status().slots.iter().filter(|slot| slot.state == MemberState::Missing).count();
         for n in 0..missing {
-            let fresh = TestDisk::new(&rt, &Power::new(), 50 + n, SIZE, 512, Cells::default());
+            let fresh = TestDisk::new(&rt, &Power::new(), 50 + n, SIZE, 512, Medium::new(512));
             array.add_spare(fresh as Rc<dyn Disk>).await.expect("added");
         }
         healthy(&rt, &array, &what).await;

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk, holding};
+use common::disk::{Leave, Medium, Power, TestDisk, holding};
 use common::*;
 use weft_array::{Array, AssembleOptions, MemberState, SlotStatus, create};
 use weft_rt::Rt;
@@ -19,22 +19,22 @@ const CODES: [(&str, usize); 3] = [("raid0", 3), ("raid1", 2), ("raid6", 5)];
 const SIZE: u64 = (2 << 20) + 8 * UNIT;
 
 /// What the disks hold at each operation of an array's last moments.
-type Moments = Rc<RefCell<Vec<Vec<Cells>>>>;
+type Moments = Rc<RefCell<Vec<Vec<Medium>>>>;
 
 fn watch(power: &Power, disks: &[Rc<TestDisk>], moments: &Moments) {
     let (seen, kept) = (disks.to_vec(), moments.clone());
     power.watch(move || {
-        kept.borrow_mut().push(seen.iter().map(|disk| disk.cells.borrow().clone()).collect());
+        kept.borrow_mut().push(seen.iter().map(|disk| disk.medium.borrow().clone()).collect());
     });
 }
 
 /// What a program that dies while it stops an array leaves.
-fn stopping(code: &'static str, slots: usize) -> Vec<Vec<Cells>> {
+fn stopping(code: &'static str, slots: usize) -> Vec<Vec<Medium>> {
     let moments = Moments::default();
     let kept = moments.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); slots]);
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); slots]);
         create(&members(&disks), &options(code)).await.expect("created");
         let array = assemble(&rt, &members(&disks)).await;
         let size = array.size_bytes() as usize;
@@ -55,12 +55,12 @@ async fn assembled(rt: &Rt, disks: &[Rc<TestDisk>], what: &str) -> Array {
 }
 
 /// What a program that dies while it assembles the array leaves.
-fn assembling(cells: Vec<Cells>, what: String) -> Vec<Vec<Cells>> {
+fn assembling(media: Vec<Medium>, what: String) -> Vec<Vec<Medium>> {
     let moments = Moments::default();
     let kept = moments.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &cells);
+        let disks = holding(&rt, &power, SIZE, &media);
         watch(&power, &disks, &kept);
         assembled(&rt, &disks, &what).await;
         power.watch(|| {});
@@ -73,19 +73,19 @@ fn no_member_is_stale_after_deaths_and_a_power_cut() {
     for (code, slots) in CODES {
         let stops = stopping(code, slots);
         assert!(stops.len() > 2 * slots, "{code}: {} steps", stops.len());
-        let arrived = |cells: &[Cells]| -> Vec<Cells> {
-            cells.iter().map(|cells| cells.after_cut(Leave::Cached)).collect()
+        let arrived = |media: &[Medium]| -> Vec<Medium> {
+            media.iter().map(|medium| Leave::Cached.of(medium)).collect()
         };
-        for (stop, cells) in stops.iter().enumerate() {
+        for (stop, media) in stops.iter().enumerate() {
             let what = format!("{code}, dies at step {stop}");
-            for (step, cells) in assembling(arrived(cells), what.clone()).iter().enumerate() {
+            for (step, media) in assembling(arrived(media), what.clone()).iter().enumerate() {
                 let loser = (stop + step) % slots;
                 let leave = |disk| if disk == loser { Leave::Nothing } else { Leave::All };
-                let left = |(disk, cells): (usize, &Cells)| cells.after_cut(leave(disk));
-                let cells: Vec<Cells> = cells.iter().enumerate().map(left).collect();
+                let left = |(disk, medium): (usize, &Medium)| leave(disk).of(medium);
+                let media: Vec<Medium> = media.iter().enumerate().map(left).collect();
                 let what = format!("{what}, then at {step}, and disk {loser} loses its cache");
                 run(move |rt| async move {
-                    let disks = holding(&rt, &Power::new(), SIZE, &cells);
+                    let disks = holding(&rt, &Power::new(), SIZE, &media);
                     let array = assembled(&rt, &disks, &what).await;
                     let is_active = |slot: SlotStatus| slot.state == MemberState::Active;
                     assert!(array.status().slots.into_iter().all(is_active), "{what}");

@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use common::bench::{Bench, UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, TestDisk, holding, mix};
+use common::disk::{Leave, Medium, Power, TestDisk, holding, mix};
 use common::*;
 use futures_util::future::join;
 use weft_array::{Array, ArrayState, AssembleOptions, create};
@@ -33,7 +33,7 @@ struct When {
 struct Run {
     /// The contents of the disks at each operation from the stop on; the last one is after the
     /// stop.
-    moments: Vec<Vec<Cells>>,
+    moments: Vec<Vec<Medium>>,
     /// The slot that is being rebuilt, whose unit the write changes.
     slot: usize,
     written: bool,
@@ -52,7 +52,7 @@ fn stop_while_writing(code: &'static str, slots: usize, when: When) -> Run {
     let result = found.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); slots + 1]);
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); slots + 1]);
         let mut options = options(code);
         let k = code_for(options.code, Default::default(), slots).expect("a code").k() as u64;
         options.region_bytes = Some(4 * k * UNIT);
@@ -66,13 +66,13 @@ fn stop_while_writing(code: &'static str, slots: usize, when: When) -> Run {
         array.fail(slot).await.expect("can lose it");
         array.add_spare(disks[slots].clone()).await.expect("added");
         let (step, stopping) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-        let moments: Rc<RefCell<Vec<Vec<Cells>>>> = Rc::default();
+        let moments: Rc<RefCell<Vec<Vec<Medium>>>> = Rc::default();
         let kept = moments.clone();
         let (seen, counter, noting) = (disks.clone(), step.clone(), stopping.clone());
         power.watch(move || {
             counter.set(counter.get() + 1);
             if noting.get() {
-                kept.borrow_mut().push(cells(&seen));
+                kept.borrow_mut().push(media(&seen));
             }
         });
         let writing = async {
@@ -90,19 +90,19 @@ fn stop_while_writing(code: &'static str, slots: usize, when: When) -> Run {
         let (written, in_time) = join(writing, ending).await;
         power.watch(|| {});
         let mut moments = moments.take();
-        moments.push(cells(&disks));
+        moments.push(media(&disks));
         *result.borrow_mut() = Some(Run { moments, slot: slot.0, written, in_time });
     });
     found.take().expect("it came to its end")
 }
 
-fn cells(disks: &[Rc<TestDisk>]) -> Vec<Cells> {
-    disks.iter().map(|disk| disk.cells.borrow().clone()).collect()
+fn media(disks: &[Rc<TestDisk>]) -> Vec<Medium> {
+    disks.iter().map(|disk| disk.medium.borrow().clone()).collect()
 }
 
-fn after(cells: Vec<Cells>, failed: usize, lost: usize, written: bool, what: String) {
+fn after(media: Vec<Medium>, failed: usize, lost: usize, written: bool, what: String) {
     run(move |rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &cells);
+        let disks = holding(&rt, &Power::new(), SIZE, &media);
         let left = disks.iter().enumerate().filter(|(n, _)| ![failed, lost].contains(n));
         let left: Vec<Rc<dyn Disk>> = left.map(|(_, disk)| disk.clone() as Rc<dyn Disk>).collect();
         let options = AssembleOptions { nonce: 9, force_degraded: true, ..Default::default() };
@@ -132,15 +132,15 @@ fn a_stop_does_not_tear_a_write_from_its_record() {
                 written += u64::from(run.written);
                 let last = run.moments.len() - 1;
                 let moments = run.moments.into_iter().enumerate();
-                for (number, cells) in
+                for (number, media) in
                     moments.filter(|(n, _)| n % 3 == later as usize % 3 || *n == last)
                 {
                     let leave = [Leave::All, Leave::Completed][number % 2];
-                    let cells = cells.iter().map(|cells| cells.after_cut(leave)).collect();
+                    let media = media.iter().map(|medium| leave.of(medium)).collect();
                     let lost = (mix(number as u64 + later) as usize) % slots;
                     let what = format!("{code}, {when:?}, step {number}, {leave:?}, lost {lost}");
                     let written = run.written && number == last;
-                    after(cells, run.slot, lost, written, what);
+                    after(media, run.slot, lost, written, what);
                     tried += 1;
                 }
             }

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, holding, mix};
+use common::disk::{Leave, Medium, Power, holding, mix};
 use common::*;
 use weft_array::{Array, ArrayState, AssembleOptions, Event, MemberState, create};
 use weft_code::SlotNo;
@@ -20,13 +20,13 @@ const SIZE: u64 = (2 << 20) + 16 * UNIT;
 
 /// The contents of the disks at each operation from the swap on. The disks `failing` fail when the
 /// superblock of the swap is written to them.
-fn record(failing: &'static [usize]) -> (Vec<Vec<Cells>>, usize) {
-    let moments: Rc<RefCell<Vec<Vec<Cells>>>> = Rc::default();
+fn record(failing: &'static [usize]) -> (Vec<Vec<Medium>>, usize) {
+    let moments: Rc<RefCell<Vec<Vec<Medium>>>> = Rc::default();
     let bytes = Rc::new(Cell::new(0));
     let (kept, len) = (moments.clone(), bytes.clone());
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); SLOTS + 1]);
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); SLOTS + 1]);
         let superblock = create(&members(&disks[..SLOTS]), &options("rs:2+3")).await.expect("made");
         let array = assemble(&rt, &members(&disks[..SLOTS])).await;
         len.set(array.size_bytes() as usize);
@@ -40,8 +40,8 @@ fn record(failing: &'static [usize]) -> (Vec<Vec<Cells>>, usize) {
         }
         let seen = disks.clone();
         power.watch(move || {
-            let cells = seen.iter().map(|disk| disk.cells.borrow().clone()).collect();
-            kept.borrow_mut().push(cells);
+            let media = seen.iter().map(|disk| disk.medium.borrow().clone()).collect();
+            kept.borrow_mut().push(media);
         });
         array.set_throttle(0, None);
         let mut failed = 0;
@@ -65,15 +65,15 @@ fn the_member_of_a_swap_that_was_taken_back_is_not_stale() {
     for failing in [&[1, 2][..], &[2, 4], &[1, 3]] {
         let (moments, len) = record(failing);
         assert!(moments.len() > 20, "only {} steps", moments.len());
-        for (number, cells) in moments.into_iter().enumerate() {
+        for (number, media) in moments.into_iter().enumerate() {
             // What is being written has reached all disks, all except the member's, or some.
             let some = Leave::Some(mix(number as u64));
             for leave in [[Leave::All; 2], [Leave::Nothing, Leave::All], [some; 2]] {
-                let left = |(disk, cells): (usize, &Cells)| cells.after_cut(leave[disk.min(1)]);
-                let cells: Vec<_> = cells.iter().enumerate().map(left).collect();
+                let left = |(disk, medium): (usize, &Medium)| leave[disk.min(1)].of(medium);
+                let media: Vec<_> = media.iter().enumerate().map(left).collect();
                 run(move |rt| async move {
                     let what = format!("{failing:?} fail, step {number}, {leave:?}");
-                    let disks = members(&holding(&rt, &Power::new(), SIZE, &cells));
+                    let disks = members(&holding(&rt, &Power::new(), SIZE, &media));
                     let options = AssembleOptions { nonce: 9, ..Default::default() };
                     let array = match Array::assemble(&rt, disks, options).await {
                         Ok(array) => array,

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use common::bench::{UNIT, members, options, run};
-use common::disk::{Cells, Leave, Power, holding};
+use common::disk::{Leave, Medium, Power, holding};
 use common::*;
 use futures_util::future::join_all;
 use weft_array::{Array, AssembleOptions, MemberState, ScrubMode, create};
@@ -30,7 +30,7 @@ const REGION: usize = 4 * UNIT as usize;
 
 #[derive(Clone)]
 struct Moment {
-    cells: Vec<Cells>,
+    media: Vec<Medium>,
     /// Where writes had begun.
     begun: BTreeSet<u64>,
 }
@@ -42,7 +42,7 @@ fn record() -> Vec<Moment> {
     let kept = moments.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &vec![Cells::default(); SLOTS + 1]);
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); SLOTS + 1]);
         let mut options = options("raid10:o2");
         options.region_bytes = Some(REGION as u64);
         let superblock = create(&members(&disks[..SLOTS]), &options).await.expect("created");
@@ -64,8 +64,8 @@ fn record() -> Vec<Moment> {
         rt.sleep(MILLISECOND).await;
         let (seen, known) = (disks.clone(), begun.clone());
         power.watch(move || {
-            let cells = seen.iter().map(|disk| disk.cells.borrow().clone()).collect();
-            kept.borrow_mut().push(Moment { cells, begun: known.borrow().clone() });
+            let media = seen.iter().map(|disk| disk.medium.borrow().clone()).collect();
+            kept.borrow_mut().push(Moment { media, begun: known.borrow().clone() });
         });
         disks.iter().for_each(|disk| disk.faults.release());
         failed.await.expect("can lose one");
@@ -90,13 +90,13 @@ async fn rebuilt(rt: &Rt, array: &Array, what: &str) {
 fn what_a_spare_got_for_one_slot_does_not_show_through_in_another() {
     let moments = record();
     assert!(moments.len() > 60, "only {} steps", moments.len());
-    for (number, Moment { cells, begun }) in moments.into_iter().enumerate().step_by(5) {
+    for (number, Moment { media, begun }) in moments.into_iter().enumerate().step_by(5) {
         let taken = Rc::new(Cell::new(false));
         let noted = taken.clone();
         run(move |rt| async move {
             let what = format!("killed at step {number}");
-            let cells: Vec<_> = cells.iter().map(|c| c.after_cut(Leave::Completed)).collect();
-            let disks = members(&holding(&rt, &Power::new(), SIZE, &cells));
+            let media: Vec<_> = media.iter().map(|medium| Leave::Completed.of(medium)).collect();
+            let disks = members(&holding(&rt, &Power::new(), SIZE, &media));
             let left = disks.into_iter().enumerate().filter(|(n, _)| ![2, 4].contains(n));
             let left = left.map(|(_, disk)| disk).collect();
             let options = AssembleOptions { nonce: 9, ..Default::default() };

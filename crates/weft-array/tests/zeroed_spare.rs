@@ -6,7 +6,7 @@ mod common;
 use std::rc::Rc;
 
 use common::bench::{Bench, members, options, run, sized_disk};
-use common::disk::{Cells, Leave, Power, TestDisk, holding};
+use common::disk::{Leave, Medium, Power, TestDisk, holding};
 use common::*;
 use weft_array::{ArrayState, MemberState, RebuildPolicy, ScrubMode};
 use weft_code::SlotNo;
@@ -25,7 +25,7 @@ async fn zeroing(rt: &Rt) -> (Bench, Rc<TestDisk>) {
     options.spares = 1;
     let bench = Bench::on(rt, &options, disks).await;
     let data = bench.superblock.area.data_offset;
-    spare.cells.borrow_mut().poke(data + 4096, &[0xa5; 8192]);
+    spare.medium.borrow_mut().poke(data + 4096, &[0xa5; 8192]);
     write(&bench.array, 0, &pattern(0, 65536, 1)).await;
     spare.faults.hold(data..SIZE, 0);
     bench.array.fail(SlotNo(0)).await.expect("can lose one");
@@ -70,13 +70,13 @@ fn it_gets_the_superblocks_that_took_effect_meanwhile() {
     run(|rt| async move {
         let (bench, spare) = zeroing(&rt).await;
         bench.array.set_rebuild_policy(RebuildPolicy::default()).await.expect("stored");
-        let cells: Vec<Cells> = bench.disks.iter().map(|d| d.cells.borrow().clone()).collect();
+        let media: Vec<Medium> = bench.disks.iter().map(|d| d.medium.borrow().clone()).collect();
         spare.faults.release();
         check_rebuilt(&bench).await;
 
         // If the program dies meanwhile, it is still a spare.
-        let cells: Vec<_> = cells.iter().map(|cells| cells.after_cut(Leave::Completed)).collect();
-        let disks = holding(&rt, &Power::new(), SIZE, &cells[1..]);
+        let media: Vec<_> = media.iter().map(|medium| Leave::Completed.of(medium)).collect();
+        let disks = holding(&rt, &Power::new(), SIZE, &media[1..]);
         let array = assemble(&rt, &members(&disks)).await;
         for _ in 0..1000 {
             rt.sleep(MILLISECOND).await;

@@ -17,6 +17,7 @@
 //! * [`PluggedDisk`]: merges adjacent requests in front of a disk, as Linux does.
 //! * [`measure`]: measures the figures of a data sheet on a model.
 //! * [`Pages`]: sparse contents in memory.
+//! * [`Medium`]: contents with a volatile cache, and what a crash leaves of them.
 #![forbid(unsafe_code)]
 
 pub mod catalog;
@@ -25,6 +26,7 @@ mod disk;
 mod gate;
 pub mod hdd;
 pub mod measure;
+mod medium;
 mod number;
 mod pages;
 pub mod plug;
@@ -37,6 +39,7 @@ pub use catalog::UnknownModel;
 pub use command::{Command, Done, Mechanism, Verb, Work};
 pub use disk::{Contents, ModelDisk, ModelOptions};
 pub use hdd::{Hdd, HddSpec};
+pub use medium::{Medium, Version};
 pub use pages::{PAGE, Pages};
 pub use plug::PluggedDisk;
 pub use product::{Kind, Measure, Model, Scheduler, Sheet};

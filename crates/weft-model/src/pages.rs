@@ -12,6 +12,11 @@ const CHUNK_LEN: usize = 256;
 
 type Page = Rc<[u8; PAGE_LEN]>;
 
+thread_local! {
+    /// What pages share that hold only zeros since they were allocated.
+    static ZEROS: Page = Rc::new([0; PAGE_LEN]);
+}
+
 /// The contents of a disk; pages that were never written read as zeros. Adjacent pages are grouped
 /// in chunks, so that lookups in a small disk are short and a clone costs one pointer per chunk.
 #[derive(Debug, Clone, Default)]
@@ -44,13 +49,16 @@ impl Pages {
 
     /// The page; allocates it, zeroed, if necessary.
     fn page_mut(&mut self, page: u64) -> &mut [u8; PAGE_LEN] {
+        Rc::make_mut(self.allocate(page))
+    }
+
+    fn allocate(&mut self, page: u64) -> &mut Page {
         let none = || Rc::new([const { None }; CHUNK_LEN]);
         let chunk = self.chunks.entry(page / CHUNK).or_insert_with(none);
-        let entry = &mut Rc::make_mut(chunk)[place(page)];
-        Rc::make_mut(entry.get_or_insert_with(|| {
+        Rc::make_mut(chunk)[place(page)].get_or_insert_with(|| {
             self.count += 1;
-            Rc::new([0; PAGE_LEN])
-        }))
+            ZEROS.with(Rc::clone)
+        })
     }
 
     fn forget(&mut self, page: u64) {
@@ -77,7 +85,10 @@ impl Pages {
     /// of an array reserve space.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         Self::parts(offset, data.len(), |page, start, part| {
-            self.page_mut(page)[start..start + part.len()].copy_from_slice(&data[part]);
+            let (page, data) = (self.allocate(page), &data[part]);
+            if page[start..start + data.len()] != *data {
+                Rc::make_mut(page)[start..start + data.len()].copy_from_slice(data);
+            }
         });
     }
 
@@ -118,6 +129,11 @@ impl Pages {
     /// Whether all pages of the range are allocated.
     pub fn covers(&self, offset: u64, len: u64) -> bool {
         (offset / PAGE..(offset + len).div_ceil(PAGE)).all(|page| self.page(page).is_some())
+    }
+
+    /// Whether no page of the range is allocated.
+    pub fn is_blank(&self, offset: u64, len: u64) -> bool {
+        (offset / PAGE..(offset + len).div_ceil(PAGE)).all(|page| self.page(page).is_none())
     }
 }
 

@@ -5,10 +5,10 @@
 //! life opens the platter again. An operation starts when its future is first polled and continues
 //! in its own task even if the future is dropped, as on a real disk.
 
+mod crash;
 mod faults;
 mod hangs;
 mod latency;
-mod media;
 
 use std::cell::RefCell;
 use std::io;
@@ -19,9 +19,9 @@ use faults::{Errno, WriteOutcome};
 use hangs::Hang;
 pub(crate) use hangs::Hangs;
 pub use latency::{Latency, Request, Uniform};
-use media::{Media, Payload};
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
-use weft_model::{Command, Model, Service, Station, Verb};
+use weft_model::{Command, Medium, Model, Service, Station, Verb};
+use weft_rt::rng::mix;
 use weft_rt::{Buf, Frozen, Nanos, Rng};
 
 use crate::format::SUPERBLOCKS;
@@ -35,8 +35,9 @@ pub struct Platter(Rc<RefCell<State>>);
 #[derive(Debug)]
 struct State {
     number: usize,
+    size: u64,
     sector: u32,
-    media: Media,
+    medium: Medium,
     faults: Faults,
     latency: Box<dyn Latency>,
     hangs: Hangs,
@@ -59,8 +60,9 @@ impl Platter {
         let size = size_bytes - size_bytes % u64::from(sector_bytes);
         Self(Rc::new(RefCell::new(State {
             number,
+            size,
             sector: sector_bytes,
-            media: Media::new(size, sector_bytes),
+            medium: Medium::new(sector_bytes),
             faults: Faults::default(),
             latency: Box::new(Uniform::default()),
             hangs: Hangs::default(),
@@ -83,8 +85,9 @@ impl Platter {
         let faults = Faults { unreadable: state.faults.unreadable.clone(), ..Faults::default() };
         Self(Rc::new(RefCell::new(State {
             number: state.number,
+            size: state.size,
             sector: state.sector,
-            media: state.media.clone(),
+            medium: state.medium.clone(),
             faults,
             latency: Box::new(Uniform { spike_every: 0, ..Uniform::default() }),
             hangs: Hangs::default(),
@@ -106,7 +109,7 @@ impl Platter {
 
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.0.borrow().media.size
+        self.0.borrow().size
     }
 
     /// Bytes of a sector.
@@ -147,7 +150,7 @@ impl Platter {
 
     /// Whether a write to this range of bytes has begun and not ended.
     pub(crate) fn is_written(&self, range: &std::ops::Range<u64>) -> bool {
-        self.0.borrow().media.is_written(range)
+        self.0.borrow().medium.is_written(range)
     }
 
     /// Operations so far.
@@ -162,18 +165,21 @@ impl Platter {
 
     /// The memory that the contents use, approximately.
     pub fn stored_bytes(&self) -> u64 {
-        self.0.borrow().media.pages() * weft_model::PAGE
+        self.0.borrow().medium.pages().stored_bytes()
     }
 
     /// The number of sectors that a power cut could change now.
     pub fn sectors_at_risk(&self) -> usize {
-        self.0.borrow().media.sectors_at_risk()
+        self.0.borrow().medium.at_risk().len()
     }
 
     /// Changes stored bytes silently (whole sectors).
     pub fn rot(&self, offset: u64, len: u64) {
         let state = &mut *self.0.borrow_mut();
-        state.media.rot(offset, len, &mut state.rng);
+        let mut bytes = vec![0; usize::try_from(len).expect("fits the address space")];
+        state.medium.read(offset, &mut bytes);
+        bytes.iter_mut().for_each(|byte| *byte ^= state.rng.next_u64().to_le_bytes()[0] | 1);
+        state.medium.poke(offset, &bytes);
     }
 
     /// Whether no sector of the range is unreadable.
@@ -185,22 +191,19 @@ impl Platter {
 
     /// Reads the contents, ignoring faults.
     pub fn peek(&self, offset: u64, out: &mut [u8]) {
-        self.0.borrow().media.read(offset, out);
+        self.0.borrow().medium.read(offset, out);
     }
 
     /// Stores bytes durably, ignoring faults (to damage a disk on purpose).
     pub fn poke(&self, offset: u64, data: &[u8]) {
-        let media = &mut self.0.borrow_mut().media;
-        let op = u64::MAX;
-        media.begin(op, offset, data.len() as u64, Payload::Data(Frozen::copy_from(data)));
-        media.complete(op, Some(offset), true);
+        self.0.borrow_mut().medium.poke(offset, data);
     }
 
     /// The power is cut: draws what each sector at risk holds from now on.
     pub fn power_cut(&self) {
         let state = &mut *self.0.borrow_mut();
         state.depth = 0;
-        state.interrupted = state.media.power_cut(&mut state.rng);
+        state.interrupted = crash::power_cut(&mut state.medium, &mut state.rng);
     }
 
     /// The program was killed; the disk keeps its cache.
@@ -208,7 +211,7 @@ impl Platter {
         let state = &mut *self.0.borrow_mut();
         state.depth = 0;
         state.interrupted.clear();
-        state.media.program_killed(&mut state.rng);
+        crash::program_killed(&mut state.medium, &mut state.rng);
     }
 
     /// The sectors, by number and in order, that the last crash interrupted; none if it was no
@@ -246,7 +249,7 @@ impl SimDisk {
         let state = platter.0.borrow();
         let info = DiskInfo {
             name: format!("sim{}", state.number),
-            size_bytes: state.media.size,
+            size_bytes: state.size,
             sector_bytes: state.sector,
             fast_zeroes: state.fast_zeroes,
         };
@@ -334,7 +337,8 @@ impl SimDisk {
                     rt.sleep_until(shown).await;
                     if world.is_on() {
                         let state = &mut *state.borrow_mut();
-                        state.media.show_part(started.op, &mut state.rng);
+                        // Requests in flight have no order.
+                        state.medium.show(started.op, |sectors| state.rng.below(sectors));
                     }
                 }
                 match (started.service.take(), started.until) {
@@ -384,7 +388,7 @@ impl SimDisk {
                 let _ = number;
                 return (bad(offset, len, Errno::Io), buf);
             }
-            state.media.read(offset, &mut buf);
+            state.medium.read(offset, &mut buf);
             (Ok(()), buf)
         })
         .await
@@ -395,7 +399,7 @@ impl SimDisk {
         op: DiskOp,
         offset: u64,
         len: u64,
-        payload: Payload,
+        data: Option<Frozen>,
         fua: bool,
     ) -> Result<(), DiskError> {
         let (what, verb) = match (op, fua) {
@@ -406,17 +410,17 @@ impl SimDisk {
         };
         let started = self.start(what, Command { verb, offset, len, fua });
         if let Some(started) = &started {
-            let media = &mut self.state.borrow_mut().media;
-            media.begin(started.op, offset, len, payload);
+            let medium = &mut self.state.borrow_mut().medium;
+            medium.begin(started.op, offset, len, data);
             if started.held {
-                media.hold(started.op);
+                medium.hold(started.op);
             }
         }
         let info = self.info.clone();
         self.run(started, move |state, world, started| {
             let outcome = if state.faults.answers() {
-                let allocates = state.media.allocates(offset, len);
-                let (size, range) = (state.media.size, offset..offset + len);
+                let allocates = !state.medium.covers(offset, len);
+                let (size, range) = (state.size, offset..offset + len);
                 state.faults.write_outcome(range, allocates, size, op, &mut state.rng)
             } else {
                 WriteOutcome::Fails(Errno::NoDevice)
@@ -424,7 +428,9 @@ impl SimDisk {
             let place = match outcome {
                 WriteOutcome::Fails(errno) => {
                     world.disk(state.number, "fails to write", offset, len, started.op);
-                    state.media.abandon(started.op, &mut state.rng);
+                    let rng = &mut state.rng;
+                    let part = |sectors| if rng.chance(50) { rng.below(sectors + 1) } else { 0 };
+                    state.medium.abandon(started.op, part);
                     state.faults.failed |= errno != Errno::NoSpace;
                     state.faults.failed_writes.push(offset..offset + len);
                     return Err(Self::error(&info, op, offset, len, errno));
@@ -439,7 +445,10 @@ impl SimDisk {
                 }
                 WriteOutcome::Stored => Some(offset),
             };
-            state.media.complete(started.op, place, fua);
+            match place {
+                Some(place) => state.medium.complete(started.op, place, fua),
+                None => state.medium.abandon(started.op, |_| 0),
+            }
             world.disk(state.number, verb_done(op), offset, len, started.op);
             if let Some(place) = place {
                 state.faults.write_stored(place..place + len, u64::from(info.sector_bytes));
@@ -454,7 +463,7 @@ impl SimDisk {
     }
 
     async fn do_flush(&self) -> Result<(), DiskError> {
-        let mark = self.state.borrow().media.mark();
+        let mark = self.state.borrow().medium.mark();
         let started = self.start("flush", Command::FLUSH).map(|s| Started { shown: None, ..s });
         let info = self.info.clone();
         self.run(started, move |state, world, started| {
@@ -463,12 +472,18 @@ impl SimDisk {
                 state.faults.failed = true;
                 return Err(Self::error(&info, DiskOp::Flush, 0, 0, Errno::NoDevice));
             }
-            state.media.flushed(mark);
+            state.medium.flushed(mark);
             world.disk(state.number, "flushed", 0, 0, started.op);
             Ok(())
         })
         .await
     }
+}
+
+/// Pseudo-random bytes.
+fn noise(seed: u64, len: u64) -> Frozen {
+    let words = (0..len.div_ceil(8)).flat_map(|word| mix(seed ^ word).to_le_bytes());
+    Frozen::copy_from(&words.collect::<Vec<_>>())
 }
 
 fn verb_done(op: DiskOp) -> &'static str {
@@ -492,7 +507,7 @@ impl Disk for SimDisk {
         let aligned = data.is_aligned_to(self.info.sector_bytes as usize);
         let len = data.len() as u64;
         self.check(DiskOp::Write, offset, len, aligned);
-        Box::pin(self.do_write(DiskOp::Write, offset, len, Payload::Data(data), opts.fua))
+        Box::pin(self.do_write(DiskOp::Write, offset, len, Some(data), opts.fua))
     }
 
     fn flush(&self) -> DoneFuture<'_> {
@@ -501,7 +516,7 @@ impl Disk for SimDisk {
 
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         self.check(DiskOp::WriteZeroes, offset, len, true);
-        Box::pin(self.do_write(DiskOp::WriteZeroes, offset, len, Payload::Zero, opts.fua))
+        Box::pin(self.do_write(DiskOp::WriteZeroes, offset, len, None, opts.fua))
     }
 
     fn sever(&self, _: &str) {
@@ -511,10 +526,11 @@ impl Disk for SimDisk {
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         self.check(DiskOp::Discard, offset, len, true);
-        let payload = {
+        // What is discarded reads as zeros or as anything.
+        let data = {
             let rng = &mut self.state.borrow_mut().rng;
-            if rng.chance(50) { Payload::Zero } else { Payload::Noise(rng.next_u64()) }
+            (!rng.chance(50)).then(|| noise(rng.next_u64(), len))
         };
-        Box::pin(self.do_write(DiskOp::Discard, offset, len, payload, false))
+        Box::pin(self.do_write(DiskOp::Discard, offset, len, data, false))
     }
 }

@@ -6,7 +6,7 @@ use weft_array::{Array, ArrayState, CreateOptions, Superblock, create};
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt};
 
-use super::disk::{Cells, Power, TestDisk};
+use super::disk::{Medium, Power, TestDisk};
 
 pub const UNIT: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -32,7 +32,7 @@ pub fn disk(rt: &Rt, number: usize, sector: u32) -> Rc<TestDisk> {
 }
 
 pub fn sized_disk(rt: &Rt, number: usize, sector: u32, size: u64) -> Rc<TestDisk> {
-    TestDisk::new(rt, &Power::new(), number, size, sector, Cells::default())
+    TestDisk::new(rt, &Power::new(), number, size, sector, Medium::new(512))
 }
 
 pub fn members(disks: &[Rc<TestDisk>]) -> Vec<Rc<dyn Disk>> {
@@ -86,7 +86,7 @@ impl Bench {
     /// Changes bytes of a unit silently.
     pub fn rot(&self, stripe: u64, unit: usize) {
         let (slot, offset) = self.place(stripe, unit);
-        self.disks[slot].cells.borrow_mut().poke(offset + 512, &[0x5a; 512]);
+        self.disks[slot].medium.borrow_mut().poke(offset + 512, &[0x5a; 512]);
     }
 
     pub async fn until(&self, state: ArrayState) {

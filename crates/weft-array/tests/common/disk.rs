@@ -1,18 +1,19 @@
 //! A disk for crash and fault tests: it has a volatile cache, its operations take virtual time, its
-//! power can be cut, and tests can inject faults. [`Cells`] are the contents that survive; a new
-//! [`TestDisk`] can be opened on them.
+//! power can be cut, and tests can inject faults. Its [`Medium`] survives; a new [`TestDisk`] can be
+//! opened on it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
+pub use weft_model::Medium;
 use weft_rt::sync::Notify;
 use weft_rt::{Buf, Frozen, Nanos, Rt};
 
-const CELL: u64 = 512;
+const SECTOR: u64 = 512;
 const EIO: i32 = 5;
 const ENODEV: i32 = 19;
 const ENOSPC: i32 = 28;
@@ -60,129 +61,22 @@ pub enum Leave {
     Some(u64),
 }
 
-type Cellful = Rc<[u8]>;
-
-/// The contents of a disk; sectors never written are zeros.
-#[derive(Clone, Default)]
-pub struct Cells {
-    durable: BTreeMap<u64, Cellful>,
-    /// Versions that are complete but not durable, by sector, oldest first, with the order of
-    /// completion.
-    cached: BTreeMap<u64, Vec<(u64, Cellful)>>,
-    in_flight: BTreeMap<u64, Vec<(u64, Cellful)>>,
-    order: u64,
-    next: u64,
-    /// Ranges of sectors that were only written with zeros, and are allocated.
-    reserved: Vec<std::ops::Range<u64>>,
-}
-
-impl Cells {
-    fn get(&self, cell: u64) -> Option<&Cellful> {
-        self.cached
-            .get(&cell)
-            .and_then(|versions| versions.last())
-            .map(|(_, bytes)| bytes)
-            .or_else(|| self.durable.get(&cell))
-    }
-
-    pub fn read(&self, offset: u64, out: &mut [u8]) {
-        // Most of a log is never written.
-        out.fill(0);
-        let first = offset / CELL;
-        let cells = first..first + out.len() as u64 / CELL;
-        let durable = self.durable.range(cells.clone());
-        let cached = self.cached.range(cells);
-        let cached = cached.filter_map(|(cell, all)| Some((cell, &all.last()?.1)));
-        for (cell, bytes) in durable.chain(cached) {
-            let at = ((cell - first) * CELL) as usize;
-            out[at..at + CELL as usize].copy_from_slice(bytes);
-        }
-    }
-
-    /// Whether every sector of the range was written before.
-    fn covers(&self, offset: u64, len: u64) -> bool {
-        let reserved = |cell: &u64| self.reserved.iter().any(|range| range.contains(cell));
-        (offset / CELL..(offset + len) / CELL)
-            .all(|cell| self.get(cell).is_some() || reserved(&cell))
-    }
-
-    /// Whether nothing is stored in the range or about to be.
-    fn is_blank(&self, offset: u64, len: u64) -> bool {
-        let range = offset / CELL..(offset + len) / CELL;
-        self.durable.range(range.clone()).next().is_none()
-            && self.cached.range(range.clone()).next().is_none()
-            && !self.in_flight.values().flatten().any(|(cell, _)| range.contains(cell))
-    }
-
-    /// Changes stored bytes behind the disk's interface.
-    pub fn poke(&mut self, offset: u64, bytes: &[u8]) {
-        for (cell, part) in (offset / CELL..).zip(bytes.chunks(CELL as usize)) {
-            self.cached.remove(&cell);
-            self.durable.insert(cell, part.into());
-        }
-    }
-
-    fn begin(&mut self, offset: u64, bytes: &[u8]) -> u64 {
-        self.next += 1;
-        let cells = (offset / CELL..).zip(bytes.chunks(CELL as usize));
-        self.in_flight.insert(self.next, cells.map(|(cell, part)| (cell, part.into())).collect());
-        self.next
-    }
-
-    fn complete(&mut self, op: u64, fua: bool) {
-        self.order += 1;
-        for (cell, bytes) in self.in_flight.remove(&op).expect("in flight") {
-            if fua {
-                self.cached.remove(&cell);
-                self.durable.insert(cell, bytes);
-            } else {
-                self.cached.entry(cell).or_default().push((self.order, bytes));
-            }
-        }
-    }
-
-    fn flush(&mut self, order: u64) {
-        for (cell, versions) in &mut self.cached {
-            let covered = versions.partition_point(|(of, _)| *of <= order);
-            if let Some((_, bytes)) = versions.drain(..covered).next_back() {
-                self.durable.insert(*cell, bytes);
-            }
-        }
-        self.cached.retain(|_, versions| !versions.is_empty());
-    }
-
-    /// The contents that a power cut leaves.
+impl Leave {
+    /// What it leaves of a disk.
     #[must_use]
-    pub fn after_cut(&self, leave: Leave) -> Self {
-        let mut cells = self.clone();
-        if matches!(leave, Leave::Completed) {
-            cells.in_flight.clear();
-            return cells;
+    pub fn of(self, medium: &Medium) -> Medium {
+        let mut left = medium.clone();
+        left.land(|sectors| 0..if matches!(self, Self::Completed) { 0 } else { sectors });
+        match self {
+            Self::Completed | Self::Cached => {}
+            Self::All => left.cut(|_, versions| versions.last()),
+            Self::Nothing => left.cut(|_, _| None),
+            Self::Some(seed) => left.cut(|sector, versions| {
+                let choice = mix(seed ^ mix(sector)) % (versions.len() as u64 + 1);
+                (choice as usize).checked_sub(1).map(|n| &versions[n])
+            }),
         }
-        for (_, write) in std::mem::take(&mut cells.in_flight) {
-            cells.order += 1;
-            for (cell, bytes) in write {
-                cells.cached.entry(cell).or_default().push((cells.order, bytes));
-            }
-        }
-        if matches!(leave, Leave::Cached) {
-            return cells;
-        }
-        for (cell, versions) in std::mem::take(&mut cells.cached) {
-            let kept = match leave {
-                Leave::All | Leave::Completed | Leave::Cached => versions.last(),
-                Leave::Nothing => None,
-                Leave::Some(seed) => {
-                    let choices = versions.len() as u64 + 1;
-                    let choice = mix(seed ^ mix(cell)) % choices;
-                    (choice > 0).then(|| &versions[choice as usize - 1])
-                }
-            };
-            if let Some((_, bytes)) = kept {
-                cells.durable.insert(cell, bytes.clone());
-            }
-        }
-        cells
+        left
     }
 }
 
@@ -250,16 +144,17 @@ impl Faults {
 }
 
 /// Disks of `size` bytes with these contents, numbered in order.
-pub fn holding(rt: &Rt, power: &Rc<Power>, size: u64, cells: &[Cells]) -> Vec<Rc<TestDisk>> {
-    let disk = |(n, cells): (usize, &Cells)| TestDisk::new(rt, power, n, size, 512, cells.clone());
-    cells.iter().enumerate().map(disk).collect()
+pub fn holding(rt: &Rt, power: &Rc<Power>, size: u64, media: &[Medium]) -> Vec<Rc<TestDisk>> {
+    let disk =
+        |(n, medium): (usize, &Medium)| TestDisk::new(rt, power, n, size, 512, medium.clone());
+    media.iter().enumerate().map(disk).collect()
 }
 
 pub struct TestDisk {
     info: DiskInfo,
     rt: Rt,
     power: Rc<Power>,
-    pub cells: Rc<RefCell<Cells>>,
+    pub medium: Rc<RefCell<Medium>>,
     pub faults: Faults,
     ops: Cell<u64>,
     salt: u64,
@@ -274,7 +169,7 @@ impl TestDisk {
         number: usize,
         size: u64,
         sector: u32,
-        cells: Cells,
+        medium: Medium,
     ) -> Rc<Self> {
         Rc::new(Self {
             info: DiskInfo {
@@ -285,7 +180,7 @@ impl TestDisk {
             },
             rt: rt.clone(),
             power: power.clone(),
-            cells: Rc::new(RefCell::new(cells)),
+            medium: Rc::new(RefCell::new(medium)),
             faults: Faults::default(),
             ops: Cell::new(0),
             salt: number as u64,
@@ -303,12 +198,13 @@ impl TestDisk {
         assert!(offset + len <= self.info.size_bytes, "beyond the end of {}", self.info.name);
     }
 
-    /// Takes some time; without power, forever.
-    async fn begin(&self) {
+    /// Begins an operation and returns its number; without power, never.
+    async fn begin(&self) -> u64 {
         if !self.power.on.get() {
             std::future::pending::<()>().await;
         }
         self.ops.set(self.ops.get() + 1);
+        self.ops.get()
     }
 
     fn delay(&self) -> Nanos {
@@ -326,11 +222,11 @@ impl TestDisk {
         &self,
         op: DiskOp,
         offset: u64,
-        bytes: &[u8],
+        data: Frozen,
         fua: bool,
     ) -> Result<(), DiskError> {
-        let len = bytes.len() as u64;
-        self.begin().await;
+        let len = data.len() as u64;
+        let number = self.begin().await;
         self.writes.borrow_mut().push((offset, len));
         if let Some(left) = self.faults.gone_after_writes.get() {
             self.faults.gone_after_writes.set(Some(left.saturating_sub(1)));
@@ -338,7 +234,7 @@ impl TestDisk {
         }
         let delay = self.delay();
         self.power.step();
-        let number = self.cells.borrow_mut().begin(offset, bytes);
+        self.medium.borrow_mut().begin(number, offset, len, Some(data));
         while self.faults.stuck.get() {
             self.rt.sleep(100_000).await;
         }
@@ -349,16 +245,13 @@ impl TestDisk {
             released = self.faults.released.wait();
         }
         self.power.step();
-        let mut cells = self.cells.borrow_mut();
-        let is_new = op == DiskOp::Write && !cells.covers(offset, len);
+        let mut medium = self.medium.borrow_mut();
+        let is_new = op == DiskOp::Write && !medium.covers(offset, len);
         let full = self.faults.full.get() && is_new;
         let room = self.faults.room.borrow();
         let room = room.as_ref().and_then(|room| room(offset, len, !is_new));
         if let Some(stored) = room.filter(|_| !self.faults.gone.get()) {
-            let cell = (offset + stored) / CELL;
-            let write = cells.in_flight.get_mut(&number).expect("in flight");
-            write.retain(|(of, _)| *of < cell);
-            cells.complete(number, fua);
+            medium.abandon(number, |_| stored / SECTOR);
             return Err(self.error(op, offset, len, ENOSPC));
         }
         let errno = match (self.faults.gone.get(), full) {
@@ -367,13 +260,13 @@ impl TestDisk {
             _ => self.faults.unwritable.borrow().contains(&offset).then_some(EIO),
         };
         if let Some(errno) = errno {
-            cells.in_flight.remove(&number);
+            medium.abandon(number, |_| 0);
             return Err(self.error(op, offset, len, errno));
         }
-        cells.complete(number, fua);
+        medium.complete(number, offset, fua);
         let mut unreadable = self.faults.unreadable.borrow_mut();
-        for cell in offset / CELL..(offset + len) / CELL {
-            unreadable.remove(&cell);
+        for sector in offset / SECTOR..(offset + len) / SECTOR {
+            unreadable.remove(&sector);
         }
         Ok(())
     }
@@ -396,13 +289,13 @@ impl Disk for TestDisk {
                 .faults
                 .unreadable
                 .borrow()
-                .range(offset / CELL..(offset + len) / CELL)
+                .range(offset / SECTOR..(offset + len) / SECTOR)
                 .next()
                 .is_some()
             {
                 EIO
             } else {
-                self.cells.borrow().read(offset, &mut buf);
+                self.medium.borrow().read(offset, &mut buf);
                 return (Ok(()), buf);
             };
             (Err(self.error(DiskOp::Read, offset, len, errno)), buf)
@@ -413,31 +306,27 @@ impl Disk for TestDisk {
         let aligned = data.is_aligned_to(self.info.sector_bytes as usize);
         self.check(offset, data.len() as u64, aligned);
         Box::pin(async move {
-            let reserves = data.len() as u64 > 8 * CELL
-                && data.iter().all(|byte| *byte == 0)
-                && self.cells.borrow().is_blank(offset, data.len() as u64);
-            if reserves {
+            let is_blank = self.medium.borrow().is_blank(offset, data.len() as u64);
+            if is_blank && data.len() as u64 > 8 * SECTOR && data.iter().all(|byte| *byte == 0) {
                 // Allocation only: large ranges stay cheap.
-                let len = data.len() as u64;
-                let result = self.store(DiskOp::Write, offset, &[], opts.fua).await;
-                let range = offset / CELL..(offset + len) / CELL;
-                self.cells.borrow_mut().reserved.push(range);
-                return result;
+                let done = self.store(DiskOp::Write, offset, Frozen::zeros(0), opts.fua).await;
+                self.medium.borrow_mut().poke(offset, &data);
+                return done;
             }
-            self.store(DiskOp::Write, offset, &data, opts.fua).await
+            self.store(DiskOp::Write, offset, data, opts.fua).await
         })
     }
 
     fn flush(&self) -> DoneFuture<'_> {
         Box::pin(async move {
-            let order = self.cells.borrow().order;
+            let mark = self.medium.borrow().mark();
             self.begin().await;
             self.end(self.delay()).await;
             if self.faults.gone.get() {
                 return Err(self.error(DiskOp::Flush, 0, 0, ENODEV));
             }
             self.power.step();
-            self.cells.borrow_mut().flush(order);
+            self.medium.borrow_mut().flushed(mark);
             Ok(())
         })
     }
@@ -445,16 +334,8 @@ impl Disk for TestDisk {
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         self.check(offset, len, true);
         Box::pin(async move {
-            // Only sectors that hold something change: large ranges stay cheap.
-            let zeros = vec![0; len as usize];
-            let first = offset / CELL;
-            let stored: Vec<u64> = {
-                let cells = self.cells.borrow();
-                let range = first..first + len / CELL;
-                let held = cells.durable.range(range.clone()).map(|(cell, _)| *cell);
-                held.chain(cells.cached.range(range).map(|(cell, _)| *cell)).collect()
-            };
-            if stored.is_empty() {
+            // Where nothing is stored, nothing changes: large ranges stay cheap.
+            if self.medium.borrow().is_blank(offset, len) {
                 self.begin().await;
                 self.end(self.delay()).await;
                 let gone = self.faults.gone.get();
@@ -464,7 +345,8 @@ impl Disk for TestDisk {
                     Ok(())
                 };
             }
-            self.store(DiskOp::WriteZeroes, offset, &zeros, opts.fua).await
+            self.store(DiskOp::WriteZeroes, offset, Buf::zeroed(len as usize).freeze(), opts.fua)
+                .await
         })
     }
 
