@@ -1,6 +1,7 @@
 //! The array: its parts, and the operations that they share.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
@@ -79,6 +80,9 @@ pub(crate) struct Inner {
     pub broken: RefCell<Option<String>>,
     /// The slots whose loss broke it.
     pub broken_slots: Cell<SlotSet>,
+    /// Stripes in which a write was given up halfway: what is lost of them cannot be reconstructed
+    /// before the next assembly has recovered them.
+    pub torn: RefCell<BTreeSet<u64>>,
     /// See [`weft_disk::Volume::corrections`].
     pub corrections: Cell<u64>,
     /// The redundancy remaining, and the incomplete slots for which it was computed.

@@ -154,6 +154,7 @@ async fn open(
         closed: Cell::new(false),
         broken: RefCell::default(),
         broken_slots: Cell::new(SlotSet::new()),
+        torn: RefCell::default(),
         corrections: Cell::new(0),
         remaining: Cell::new(None),
         me: me.clone(),

@@ -170,6 +170,11 @@ impl Inner {
     /// As [`Inner::read_degraded`]; the stripe's lock is held.
     pub(crate) async fn read_locked(&self, pieces: StripePieces) -> ReadAnswer {
         let stripe = pieces[0].0.stripe;
+        if self.torn.borrow().contains(&stripe)
+            && let Err(error) = self.check_whole()
+        {
+            return (Err(error), pieces);
+        }
         let mut result = Ok(());
         let within = |(at, buf): &(Address, Buf)| at.unit_offset..at.unit_offset + buf.len() as u64;
         let cuts = self.cuts_of(pieces.iter().map(within));

@@ -336,6 +336,7 @@ impl Inner {
         if failed.is_empty() {
             return Ok(true);
         }
+        self.note_torn([stripe], &failed);
         Box::pin(self.write_failed(failed)).await.map(|()| false)
     }
 
@@ -358,6 +359,15 @@ impl Inner {
             result = self.job_write_failed(slot, &disk, &error).await.and(result);
         }
         result
+    }
+
+    /// Remembers stripes of a write that found no room and is given up, as the array is stopped or
+    /// broken: its other units may be written already, and the disk stays. Must be called before
+    /// the stripes' locks are released.
+    pub(crate) fn note_torn(&self, stripes: impl IntoIterator<Item = u64>, failed: &[FailedWrite]) {
+        if self.check_writable().is_err() && failed.iter().any(|f| f.error.is_no_space()) {
+            self.torn.borrow_mut().extend(stripes);
+        }
     }
 
     /// Excludes the members of failed writes.

@@ -150,6 +150,7 @@ impl Inner {
         });
         let failed: Vec<_> = join_all(writes).await.into_iter().flatten().collect();
         let whole = failed.is_empty();
+        self.note_torn([stripe], &failed);
         self.write_failed(failed).await?;
         self.settled().await?;
         if fua { self.end_durable(logged, whole).await } else { Ok(()) }

@@ -121,6 +121,8 @@ fn requests(stripe: usize) -> Vec<(usize, usize)> {
 /// Where a request writes, what, and its answer.
 type Request = (usize, Vec<u8>, Task<Result<(), ArrayError>>);
 
+type ReadTask = Task<(Result<(), ArrayError>, Buf)>;
+
 struct Story {
     case: Case,
     bench: Bench,
@@ -223,6 +225,18 @@ impl Story {
         }
     }
 
+    /// Begins reads of all stripes. Where writes wait, those of lost units wait for them, and must
+    /// not reconstruct anything from a write that was given up.
+    fn read_waiting(&self, rt: &Rt) -> Vec<(usize, ReadTask)> {
+        let stripe = self.bench.stripe_bytes() as usize;
+        let stripes = (0..STRIPES).map(|n| n * stripe);
+        let read = |at: usize| {
+            let array = self.bench.array.clone();
+            (at, rt.spawn(async move { array.read(at as u64, Buf::new(stripe)).await }))
+        };
+        stripes.map(read).collect()
+    }
+
     /// Sectors of the array that are on this slot.
     fn lies_on(&self, slot: usize) -> impl Fn(usize) -> bool {
         let (stripe, k) = (self.bench.stripe_bytes(), self.bench.k());
@@ -266,8 +280,17 @@ async fn tell(rt: Rt, case: Case, end: End) -> bool {
         }
         End::Fail => return waited,
         End::Stop => {
+            let reads = story.read_waiting(&rt);
+            rt.sleep(SECOND).await;
             let unclean = array.stop().await;
             assert_eq!(unclean.is_err(), waited, "{what}: {unclean:?}");
+            for (at, task) in reads {
+                let (Ok(()), found) = task.await else { continue };
+                for (number, sector) in (at / SECTOR..).zip(found.chunks(SECTOR)) {
+                    let fits = story.shadow.0[number].iter().any(|version| version == sector);
+                    assert!(fits, "{what}: sector {number} was read while it was torn");
+                }
+            }
             for (.., task) in std::mem::take(&mut story.tasks) {
                 assert!(task.is_finished(), "{what}: its client waits for ever");
                 task.await.expect_err("it was not carried out");
