@@ -349,10 +349,14 @@ impl FaultInjector {
     async fn replace(&self, engine: &Engine) {
         let Some((slot, _)) = self.victim(engine) else { return };
         let Some(spare) = self.claim_disk(engine) else { return };
+        self.replace_by(engine, slot, &spare).await;
+    }
+
+    async fn replace_by(&self, engine: &Engine, slot: SlotNo, spare: &Platter) {
         self.world.note(format!("a command replaces slot {slot} by disk {}", spare.number()));
-        let disk = self.factory.open(&self.world, &spare);
+        let disk = self.factory.open(&self.world, spare);
         let taken = engine.0.replace(slot, disk).await;
-        self.command_done(&spare, taken.map(drop));
+        self.command_done(spare, taken.map(drop));
     }
 
     /// Allows the array to stop where the membership rules require it.
@@ -369,24 +373,40 @@ impl FaultInjector {
         platter.faults(|f| f.write_errors_percent = percent);
     }
 
-    /// Adds a new disk or a former member as a spare; a former member that the array knows may
-    /// return to its slot.
+    /// Adds a new disk or a former member.
     async fn add_disk(&self, engine: &Engine) {
         let Some(platter) = self.claim_disk(engine) else { return };
-        let disk = self.factory.open(&self.world, &platter);
+        self.add(engine, &platter).await;
+    }
+
+    /// Adds a disk as a spare; a former member that the array knows may return to its slot.
+    async fn add(&self, engine: &Engine, platter: &Platter) {
+        let disk = self.factory.open(&self.world, platter);
         if self.return_rng.borrow_mut().chance(70) {
             match engine.0.take_back(disk.clone()).await {
                 Ok(Some(slot)) => {
                     self.world.note(format!("disk {} returns to slot {slot}", platter.number()));
-                    return self.command_done(&platter, Ok(()));
+                    return self.command_done(platter, Ok(()));
                 }
                 Ok(None) => {}
-                Err(error) => return self.command_done(&platter, Err(error)),
+                Err(error) => return self.command_done(platter, Err(error)),
             }
         }
         self.world.note(format!("disk {} is added as a spare", platter.number()));
         let taken = engine.0.add_spare(disk).await;
-        self.command_done(&platter, taken);
+        self.command_done(platter, taken);
+    }
+
+    /// A command gives the array a disk of which some operations hang, so that what the array does
+    /// meanwhile may end before the command.
+    async fn give_slow_disk(&self, engine: &Engine, rng: &mut Rng) {
+        let replaced = rng.chance(50).then(|| self.victim(engine)).flatten();
+        let Some(platter) = self.claim_disk(engine) else { return };
+        platter.set_hangs(Hangs::of_one_in(*rng.pick(&[4, 12])));
+        match replaced {
+            Some((slot, _)) => self.replace_by(engine, slot, &platter).await,
+            None => self.add(engine, &platter).await,
+        }
     }
 
     /// The command that was using the disk has ended.
@@ -531,11 +551,26 @@ impl FaultInjector {
         }
     }
 
-    /// Ends a life in order. In the last life, lets everything settle and checks it first.
+    /// Ends a life in order. In the last life, lets everything settle and checks it first. Before
+    /// other stops a command sometimes begins to give the array a disk.
     pub(crate) async fn finish(&self, engine: &Engine, last: bool) {
         if last {
             self.settle(engine).await;
         }
+        let mut rng = self.world.rng(13_000 + self.report.borrow().lives);
+        if last || self.crashes_only || rng.chance(50) {
+            return self.stop(engine).await;
+        }
+        let most = *rng.pick(&[10 * MILLISECOND, 100 * MILLISECOND, SECOND]);
+        let head_start = rng.below(most);
+        let stop = async {
+            self.rt.sleep(head_start).await;
+            self.stop(engine).await;
+        };
+        futures_util::future::join(self.give_slow_disk(engine, &mut rng), stop).await;
+    }
+
+    async fn stop(&self, engine: &Engine) {
         if self.harness.array_stopped.get() {
             // The operator ends the program and assembles the array again.
             return self.world.cut();

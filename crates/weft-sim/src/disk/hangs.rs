@@ -80,6 +80,11 @@ impl Hangs {
         hangs
     }
 
+    /// Any operation may hang, and one in this many does.
+    pub(crate) fn of_one_in(one_in: u64) -> Self {
+        Self { one_in, most: Some(SECOND), ..Self::default() }
+    }
+
     /// Every superblock write takes long.
     pub(crate) fn of_superblocks() -> Self {
         Self { superblocks_percent: 100, most: Some(SECOND), quantum: 1, ..Self::default() }
