@@ -9,7 +9,9 @@
 //! * `turning`: stripes as wide as the array (RAID-0/1/4/5/6, `rs`, LRC, DRC);
 //! * `algorithm`: md's parity rotations;
 //! * `copies`: RAID-10 near, far and offset;
-//! * `declustered`: more slots than the stripe is wide.
+//! * `declustered`: more slots than the stripe is wide;
+//! * `placement`: a layout with sizes, from bytes of the array to bytes of the disks;
+//! * [`window`]: how far a reshape from one to another may write.
 //!
 //! ```
 //! use weft_code::SlotNo;
@@ -27,7 +29,9 @@
 mod algorithm;
 mod copies;
 mod declustered;
+mod placement;
 mod turning;
+pub mod window;
 
 use std::fmt::Debug;
 
@@ -35,6 +39,7 @@ use thiserror::Error;
 use weft_code::{Code, CodeSpec, SlotNo, SpecError};
 
 pub use algorithm::Algorithm;
+pub use placement::{Extent, Placement};
 
 /// Where a unit lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
