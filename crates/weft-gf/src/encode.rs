@@ -9,10 +9,12 @@
 //! If that takes more than one pass over the sources, all passes run over one piece of the units,
 //! small enough to stay in cache, before the next piece.
 
+use std::ptr;
+
 use crate::{
     field,
     kernel::Kernel,
-    loops::{Outputs, ROWS_MAX, SOURCES_MAX, STREAM_ALIGN},
+    loops::{FOLD_MAX, Folded, Outputs, ROWS_MAX, SOURCES_MAX, STREAM_ALIGN},
 };
 
 /// What the sources of one piece may take together in bytes: within the second-level cache of any
@@ -69,6 +71,71 @@ impl Kernel {
     /// [`crate::encode_acc`] by this kernel.
     pub fn encode_acc(self, rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]]) {
         self.product(rows, srcs, dsts, true);
+    }
+
+    /// [`crate::fold`] by this kernel.
+    pub fn fold(self, coefs: &[u8], old: &[u8], new: &[u8], dsts: &mut [&mut [u8]]) {
+        self.replace(coefs, old, new, dsts, None);
+    }
+
+    /// [`crate::fold_keeping`] by this kernel.
+    pub fn fold_keeping(
+        self,
+        coefs: &[u8],
+        old: &[u8],
+        new: &[u8],
+        dsts: &mut [&mut [u8]],
+        without: &mut [&mut [u8]],
+    ) {
+        self.replace(coefs, old, new, dsts, Some(without));
+    }
+
+    fn replace(
+        self,
+        coefs: &[u8],
+        old: &[u8],
+        new: &[u8],
+        dsts: &mut [&mut [u8]],
+        mut without: Option<&mut [&mut [u8]]>,
+    ) {
+        assert_eq!(coefs.len(), dsts.len(), "coefficients and outputs differ in number");
+        let len = old.len();
+        assert_eq!(new.len(), len, "the old and the new source differ in length");
+        if let Some(without) = &without {
+            assert_eq!(without.len(), dsts.len(), "outputs with and without differ in number");
+        }
+        // At most one sum goes along with at most FOLD_MAX products; any others take another pass.
+        let keep = without.is_some();
+        let none = Folded { dst: ptr::null_mut(), without: ptr::null_mut(), coef: 0 };
+        let (mut sums, mut products) = ([none; 1], [none; FOLD_MAX]);
+        let (mut summed, mut multiplied) = (0, 0);
+        for (r, (dst, &coef)) in dsts.iter_mut().zip(coefs).enumerate() {
+            assert_eq!(dst.len(), len, "a source and an output differ in length");
+            let (dst, mut to) = (dst.as_mut_ptr(), ptr::null_mut());
+            if let Some(without) = &mut without {
+                assert_eq!(without[r].len(), len, "a source and an output differ in length");
+                to = without[r].as_mut_ptr();
+            }
+            let folded = Folded { dst, without: to, coef };
+            let full = if coef == 1 { summed == 1 } else { multiplied == FOLD_MAX };
+            if full {
+                let (sums, products) = (&sums[..summed], &products[..multiplied]);
+                // SAFETY: see below.
+                unsafe { (self.0.fold)(keep, sums, products, old.as_ptr(), new.as_ptr(), len) }
+                (summed, multiplied) = (0, 0);
+            }
+            if coef == 1 {
+                sums[0] = folded;
+                summed = 1;
+            } else {
+                products[multiplied] = folded;
+                multiplied += 1;
+            }
+        }
+        let (sums, products) = (&sums[..summed], &products[..multiplied]);
+        // SAFETY: a Kernel exists only where its features do; all slices are `len` bytes long; the
+        // outputs are borrowed mutably, so they overlap nothing.
+        unsafe { (self.0.fold)(keep, sums, products, old.as_ptr(), new.as_ptr(), len) }
     }
 
     fn product(self, rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]], acc: bool) {

@@ -1,12 +1,12 @@
 //! The kernels, and which of them this machine can run.
 //!
-//! A kernel is the three loops of [`crate::loops`] compiled for one vector type with the CPU
+//! A kernel is the four loops of [`crate::loops`] compiled for one vector type with the CPU
 //! features it needs. The CPU is asked once; after that a call costs one load and one indirect
 //! jump. A [`Kernel`] exists only if the CPU can run it, which is what makes its methods safe.
 
 use std::{fmt, sync::OnceLock};
 
-use crate::loops::{self, Outputs};
+use crate::loops::{self, Folded, Outputs};
 
 /// [`loops::xor`]: output, sources, length, how to write.
 type XorFn = unsafe fn(*mut u8, &[*const u8], usize, Outputs);
@@ -14,6 +14,9 @@ type XorFn = unsafe fn(*mut u8, &[*const u8], usize, Outputs);
 type PqFn = unsafe fn(*mut u8, *mut u8, &[*const u8], usize, Outputs);
 /// [`loops::dot`]: 1 to [`loops::ROWS_MAX`] outputs and rows, sources, length, how to write.
 type DotFn = unsafe fn(&[*mut u8], &[&[u8]], &[*const u8], usize, Outputs);
+/// [`loops::fold`]: whether outputs without the source are kept, at most one sum, 0 to
+/// [`loops::FOLD_MAX`] products, the old and the new source, length.
+type FoldFn = unsafe fn(bool, &[Folded], &[Folded], *const u8, *const u8, usize);
 
 /// A table of entry points: the loops for one vector type.
 pub(crate) struct Entry {
@@ -23,10 +26,11 @@ pub(crate) struct Entry {
     pub(crate) xor: XorFn,
     pub(crate) pq: PqFn,
     pub(crate) dot: DotFn,
+    pub(crate) fold: FoldFn,
 }
 
 /// Compiles the loops for one vector type, `$u` vectors to a strip for sums, P+Q and 1–2 outputs of
-/// the general product, `$few` for 3–4 outputs (as many as the registers hold).
+/// the general product, `$few` for 3–4 outputs (as many as the registers hold) and for folding.
 macro_rules! entry {
     ($name:ident, $label:literal, $vector:ty, $u:literal, $few:literal, $runs_here:expr
      $(, $feature:literal)*) => {
@@ -63,7 +67,41 @@ macro_rules! entry {
                 }
             }
 
-            Entry { name: $label, runs_here: $runs_here, xor, pq, dot }
+            $(#[target_feature(enable = $feature)])*
+            unsafe fn fold(
+                keep: bool,
+                sums: &[Folded],
+                products: &[Folded],
+                old: *const u8,
+                new: *const u8,
+                len: usize,
+            ) {
+                macro_rules! call {
+                    ($keep:literal, $s:literal, $r:literal) => {
+                        loops::fold::<$vector, $keep, $s, $r, $few>(
+                            of(sums), of(products), old, new, len,
+                        )
+                    };
+                }
+                // SAFETY: the loop's contract is the caller's; the features are enabled here.
+                unsafe {
+                    match (keep, sums.len(), products.len()) {
+                        (_, 0, 0) => {}
+                        (false, 1, 0) => call!(false, 1, 0),
+                        (false, 0, 1) => call!(false, 0, 1),
+                        (false, 1, 1) => call!(false, 1, 1),
+                        (false, 0, _) => call!(false, 0, 2),
+                        (false, _, _) => call!(false, 1, 2),
+                        (true, 1, 0) => call!(true, 1, 0),
+                        (true, 0, 1) => call!(true, 0, 1),
+                        (true, 1, 1) => call!(true, 1, 1),
+                        (true, 0, _) => call!(true, 0, 2),
+                        (true, _, _) => call!(true, 1, 2),
+                    }
+                }
+            }
+
+            Entry { name: $label, runs_here: $runs_here, xor, pq, dot, fold }
         };
     };
 }
@@ -71,7 +109,7 @@ macro_rules! entry {
 /// The slice as an array.
 #[inline(always)]
 fn of<T, const R: usize>(slice: &[T]) -> &[T; R] {
-    slice.try_into().expect("one to four outputs, with a row each")
+    slice.try_into().expect("as many outputs as were counted, with a row each")
 }
 
 entry!(PORTABLE, "portable", crate::portable::Words, 1, 1, || true);
@@ -83,7 +121,7 @@ entry!(NEON, "neon", crate::neon::Neon, 4, 2, || true);
 mod x86_entries {
     use std::arch::is_x86_feature_detected as has;
 
-    use super::{Entry, Outputs, loops, of};
+    use super::{Entry, Folded, Outputs, loops, of};
     use crate::x86;
 
     entry!(SSSE3, "ssse3", x86::Ssse3, 2, 1, || has!("ssse3"), "ssse3");

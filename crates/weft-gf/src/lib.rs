@@ -1,10 +1,11 @@
 //! The arithmetic of parity: sums and products over GF(2^8) of whole units, at the speed of memory.
 //!
 //! Every redundancy scheme of weft is linear: a parity unit is `Σ_j c_j·src_j` over the field
-//! GF(2^8) with polynomial 0x11d ([`field`]), byte by byte. Addition is XOR. That leaves three
-//! inner loops – a sum of sources, P and Q together by Horner's rule, and the general product of a
-//! few rows with all sources – which are written once over an abstract vector and compiled for each
-//! set of vector instructions. The best set the machine has is found at run time, once.
+//! GF(2^8) with polynomial 0x11d ([`field`]), byte by byte. Addition is XOR. That leaves four
+//! inner loops – a sum of sources, P and Q together by Horner's rule, the general product of a few
+//! rows with all sources, and the replacement of one source in existing outputs – which are written
+//! once over an abstract vector and compiled for each set of vector instructions. The best set the
+//! machine has is found at run time, once.
 //!
 //! | kernel | needs | multiplies by |
 //! |---|---|---|
@@ -96,11 +97,33 @@ pub fn encode(rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]]) {
     kernel().encode(rows, srcs, dsts);
 }
 
-/// `dsts[r] = dsts[r] + Σ_j rows[r][j]·srcs[j]`: as [`encode`], added to what `dsts` hold. Folds
-/// the change of a few data units into all parity units of their stripe.
+/// `dsts[r] = dsts[r] + Σ_j rows[r][j]·srcs[j]`: as [`encode`], added to what `dsts` hold.
 ///
 /// # Panics
 /// As [`encode`].
 pub fn encode_acc(rows: &[&[u8]], srcs: &[&[u8]], dsts: &mut [&mut [u8]]) {
     kernel().encode_acc(rows, srcs, dsts);
+}
+
+/// `dsts[r] = dsts[r] + coefs[r]·(old + new)`: replaces a data unit's old contents by new ones in
+/// the parity units of its stripe. Memory is read once, however many outputs there are.
+///
+/// # Panics
+/// If there are not as many coefficients as outputs, or the lengths of units differ.
+pub fn fold(coefs: &[u8], old: &[u8], new: &[u8], dsts: &mut [&mut [u8]]) {
+    kernel().fold(coefs, old, new, dsts);
+}
+
+/// As [`fold`], and `without[r] = dsts[r] + coefs[r]·old`: the parity of all other data units.
+///
+/// # Panics
+/// As [`fold`]; also if there are not as many outputs of both kinds.
+pub fn fold_keeping(
+    coefs: &[u8],
+    old: &[u8],
+    new: &[u8],
+    dsts: &mut [&mut [u8]],
+    without: &mut [&mut [u8]],
+) {
+    kernel().fold_keeping(coefs, old, new, dsts, without);
 }

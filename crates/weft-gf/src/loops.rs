@@ -1,4 +1,4 @@
-//! The three loops every kernel is made of, over any [`Vector`].
+//! The four loops every kernel is made of, over any [`Vector`].
 //!
 //! Each walks the offsets of the units once. For a strip of `U` vectors it visits every source,
 //! keeps all outputs of that strip in registers, and stores them once:
@@ -287,6 +287,121 @@ unsafe fn dot_strip<V: Vector, const R: usize, const U: usize>(
         }
         for r in 0..R {
             store(dsts[r], s, to, &sums[r]);
+        }
+    }
+}
+
+/// Most outputs that one call of [`fold`] multiplies for.
+pub(crate) const FOLD_MAX: usize = 2;
+
+/// One output of [`fold`].
+#[derive(Clone, Copy)]
+pub(crate) struct Folded {
+    /// The output.
+    pub(crate) dst: *mut u8,
+    /// Where it goes without the source, if `KEEP`.
+    pub(crate) without: *mut u8,
+    /// The source's coefficient.
+    pub(crate) coef: u8,
+}
+
+/// Replaces the `old` contents of a source by the `new` ones in `S` outputs that are sums, and in
+/// `R` outputs with any coefficients: `dst += coef·(old + new)`. With `KEEP`, also
+/// `without = dst + coef·old`, the output without that source.
+///
+/// # Safety
+/// As for [`xor`], for all outputs, of both kinds; they do not overlap each other.
+#[inline(always)]
+pub(crate) unsafe fn fold<
+    V: Vector,
+    const KEEP: bool,
+    const S: usize,
+    const R: usize,
+    const U: usize,
+>(
+    sums: &[Folded; S],
+    products: &[Folded; R],
+    old: *const u8,
+    new: *const u8,
+    len: usize,
+) {
+    let mut coefs = [V::coef(0); R];
+    for r in 0..R {
+        coefs[r] = V::coef(products[r].coef);
+    }
+    let mut at = 0;
+    // SAFETY: all strips are inside 0..len.
+    unsafe {
+        while len - at >= U * V::BYTES {
+            let strip = Strip { at, part: 0 };
+            fold_strip::<V, KEEP, S, R, U>(sums, products, &coefs, old, new, strip);
+            at += U * V::BYTES;
+        }
+        while len - at >= V::BYTES {
+            let strip = Strip { at, part: 0 };
+            fold_strip::<V, KEEP, S, R, 1>(sums, products, &coefs, old, new, strip);
+            at += V::BYTES;
+        }
+        if at < len {
+            let strip = Strip { at, part: len - at };
+            fold_strip::<V, KEEP, S, R, 1>(sums, products, &coefs, old, new, strip);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn fold_strip<
+    V: Vector,
+    const KEEP: bool,
+    const S: usize,
+    const R: usize,
+    const U: usize,
+>(
+    sums: &[Folded; S],
+    products: &[Folded; R],
+    coefs: &[V::Coef; R],
+    old: *const u8,
+    new: *const u8,
+    s: Strip,
+) {
+    let to = Outputs { acc: true, stream: false };
+    // SAFETY: the caller grants that the strip lies inside every unit.
+    unsafe {
+        let before = load::<V, U>(old, s);
+        let after = load::<V, U>(new, s);
+        for sum in sums {
+            let mut v = load::<V, U>(sum.dst, s);
+            if KEEP {
+                for u in 0..U {
+                    v[u] = v[u].xor(before[u]);
+                }
+                store(sum.without, s, to, &v);
+                for u in 0..U {
+                    v[u] = v[u].xor(after[u]);
+                }
+            } else {
+                for u in 0..U {
+                    v[u] = v[u].xor3(before[u], after[u]);
+                }
+            }
+            store(sum.dst, s, to, &v);
+        }
+        for (product, coef) in products.iter().zip(coefs) {
+            let mut v = load::<V, U>(product.dst, s);
+            if KEEP {
+                for u in 0..U {
+                    v[u] = V::mul_add(v[u], before[u].split(), *coef);
+                }
+                store(product.without, s, to, &v);
+                for u in 0..U {
+                    v[u] = V::mul_add(v[u], after[u].split(), *coef);
+                }
+            } else {
+                for u in 0..U {
+                    v[u] = V::mul_add(v[u], before[u].xor(after[u]).split(), *coef);
+                }
+            }
+            store(product.dst, s, to, &v);
         }
     }
 }

@@ -173,6 +173,45 @@ fn rows_of_every_shape_at_random_places() {
     }
 }
 
+/// A source is replaced in outputs of every mixture of coefficients, at fenced places.
+#[test]
+fn folding() {
+    let mut random = Random::new(5);
+    for round in 0..600 {
+        let len = random.below(if round % 10 == 0 { 9000 } else { 300 });
+        let at_end = round % 2 == 0;
+        let count = random.below(8);
+        let coefs: Vec<u8> = (0..count)
+            .map(|_| if random.byte() & 1 == 0 { random.byte() & 1 } else { random.byte() })
+            .collect();
+        let srcs = units(&mut random, 2, len, at_end);
+        let before = units(&mut random, count, len, at_end);
+        for kernel in kernels() {
+            for keep in [false, true] {
+                let mut outs = units(&mut random, count, len, at_end);
+                let mut kept = units(&mut random, count, len, at_end);
+                for (out, before) in outs.iter_mut().zip(&before) {
+                    out.copy_from_slice(before);
+                }
+                let mut dsts: Vec<&mut [u8]> = outs.iter_mut().map(|out| &mut out[..]).collect();
+                if keep {
+                    let mut without: Vec<&mut [u8]> =
+                        kept.iter_mut().map(|out| &mut out[..]).collect();
+                    kernel.fold_keeping(&coefs, &srcs[0], &srcs[1], &mut dsts, &mut without);
+                } else {
+                    kernel.fold(&coefs, &srcs[0], &srcs[1], &mut dsts);
+                }
+                for (r, &c) in coefs.iter().enumerate() {
+                    let without = define(&before[r], &[c], &[&srcs[0]]);
+                    let want = define(&without, &[c], &[&srcs[1]]);
+                    assert!(outs[r][..] == want, "{kernel}, round {round}: output {r}, by {c}");
+                    assert!(!keep || kept[r][..] == without, "{kernel}, round {round}: without");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn long_units_at_every_alignment() {
     let mut random = Random::new(4);
@@ -233,5 +272,10 @@ fn lengths_that_differ_are_refused() {
     refused(&mut || weft_gf::encode(&[&[1]], &[&src], &mut [&mut a, &mut b]));
     refused(&mut || weft_gf::encode(&[&[1, 2]], &[&src], &mut [&mut a]));
     refused(&mut || weft_gf::encode(&[&[1], &[2]], &[&src], &mut [&mut a, &mut b[..63]]));
+    refused(&mut || weft_gf::fold(&[1, 2], &src, &src, &mut [&mut a]));
+    refused(&mut || weft_gf::fold(&[1], &src, &short, &mut [&mut a]));
+    refused(&mut || weft_gf::fold(&[1, 2], &src, &src, &mut [&mut a, &mut b[..63]]));
+    refused(&mut || weft_gf::fold_keeping(&[1], &src, &src, &mut [&mut a], &mut []));
+    refused(&mut || weft_gf::fold_keeping(&[1], &src, &src, &mut [&mut a], &mut [&mut b[..63]]));
     refused(&mut || weft_gf::encode(&[&[5], &[2]], &[&short], &mut [&mut a, &mut b]));
 }

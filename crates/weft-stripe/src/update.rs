@@ -17,6 +17,9 @@ use crate::owner::{Owner, Stripe};
 use crate::record::{HEADROOM, ParityRecord, Payload, Record};
 use crate::{Units, Unreadable, value_in};
 
+/// Parity units into which a change is folded in one pass.
+const FOLDED: usize = 4;
+
 /// What a log knows of the crash that may come.
 #[derive(Debug, Clone, Copy)]
 pub struct Crash {
@@ -94,11 +97,14 @@ pub async fn update<O: Owner>(
     let gathered = gather(owner, stripe, Access::user(band.from), at_hand, old).await;
     gathered.result?;
     let mut old = gathered.units;
-    let parity = match method {
-        Method::ReconstructWrite => encode(stripe, band, parity, support, &old),
-        Method::ReadModifyWrite => fold_in(stripe, band, parity, &mut old),
+    let (parity, without) = match method {
+        Method::ReconstructWrite => (encode(stripe, band, parity, support, &old), Vec::new()),
+        Method::ReadModifyWrite => {
+            let keep = crash.is_some_and(|crash| leaves_out_one(stripe, band, crash, parity));
+            fold_in(stripe, band, parity, &mut old, keep)
+        }
     };
-    let record = crash.map(|crash| record(owner, stripe, band, crash, &parity, &old));
+    let record = crash.map(|crash| record(owner, stripe, band, crash, &parity, &old, without));
     let parity = parity.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect();
     Ok(Updated { parity, record })
 }
@@ -155,24 +161,51 @@ fn encode(
     fresh
 }
 
-/// Updates the old parity by the difference of old and new data. The buffers of old data hold the
-/// difference afterwards; the buffers of old parity move into the result.
-fn fold_in(stripe: Stripe<'_>, band: &Band, parity: UnitSet, old: &mut Units) -> Units {
+/// Folds the change of the data into the old parity, whose buffers move into the result. With
+/// `keep` the band writes one unit; the parity of all other units comes as well, as payloads.
+fn fold_in(
+    stripe: Stripe<'_>,
+    band: &Band,
+    parity: UnitSet,
+    old: &mut Units,
+    keep: bool,
+) -> (Units, Vec<Buf>) {
     let (code, k) = (stripe.code(), stripe.code().k());
-    for (unit, buf) in old.iter_mut().filter(|(unit, _)| band.units.contains(*unit)) {
-        weft_gf::xor_acc(buf, &[band.new_data(*unit)]);
-    }
     let mut fresh = Units::with_capacity(parity.len());
     for unit in parity.iter() {
         let index = old.iter().position(|(held, _)| *held == unit);
-        let (_, mut buf) = old.swap_remove(index.expect("the old parity was read"));
-        let row = code.row(stripe.id.number, unit - k);
-        for (data, delta) in old.iter().filter(|(unit, _)| band.units.contains(*unit)) {
-            add(&mut buf, row[*data], delta);
-        }
-        fresh.push((unit, buf));
+        fresh.push((unit, old.swap_remove(index.expect("the old parity was read")).1));
     }
-    fresh
+    let payload = |_: &(usize, Buf)| Buf::new(HEADROOM + band.len);
+    let mut without: Vec<Buf> = if keep { fresh.iter().map(payload).collect() } else { Vec::new() };
+    for (data, before) in old.iter().filter(|(unit, _)| band.units.contains(*unit)) {
+        let after = band.new_data(*data);
+        // A few outputs at a time, listed on the stack.
+        for (group, parities) in fresh.chunks_mut(FOLDED).enumerate() {
+            let mut coefs = [0; FOLDED];
+            let mut dsts: [&mut [u8]; FOLDED] = Default::default();
+            let mut kept: [&mut [u8]; FOLDED] = Default::default();
+            let mut count = 0;
+            for (unit, buf) in parities {
+                let coef = code.row(stripe.id.number, *unit - k)[*data];
+                if coef != 0 {
+                    (coefs[count], dsts[count]) = (coef, &mut **buf);
+                    count += 1;
+                }
+            }
+            let (coefs, dsts) = (&coefs[..count], &mut dsts[..count]);
+            if keep {
+                let payloads = without[group * FOLDED..].iter_mut();
+                for (kept, payload) in kept.iter_mut().zip(payloads) {
+                    *kept = &mut payload[HEADROOM..];
+                }
+                weft_gf::fold_keeping(coefs, before, after, dsts, &mut kept[..count]);
+            } else {
+                weft_gf::fold(coefs, before, after, dsts);
+            }
+        }
+    }
+    (fresh, without)
 }
 
 /// `dst = dst + coef·src`.
@@ -186,7 +219,8 @@ fn add(dst: &mut [u8], coef: u8, src: &[u8]) {
 
 /// The log record of a band: for each parity unit, the sum over the data units that are *not*
 /// being written. Units that are lost, or would be after a crash, count as not written, with their
-/// new value: after a crash they have no disk to be read from, so the log carries them.
+/// new value: after a crash they have no disk to be read from, so the log carries them. `without`
+/// are the sums, if they are known already ([`leaves_out_one`]).
 fn record<O: Owner>(
     owner: &O,
     stripe: Stripe<'_>,
@@ -194,6 +228,7 @@ fn record<O: Owner>(
     crash: Crash,
     parity: &Units,
     old: &[(usize, Buf)],
+    without: Vec<Buf>,
 ) -> Record {
     let k = stripe.code().k();
     let mut record = bare_record(band, crash);
@@ -202,7 +237,14 @@ fn record<O: Owner>(
         return record;
     }
     record.parities.reserve_exact(parity.len());
+    let mut without = without.into_iter();
     for (unit, buf) in parity {
+        let slot = owner.place(stripe.id, *unit, 0).slot;
+        if let Some(sum) = without.next() {
+            let payload = Some(Payload::WithHeadroom(sum));
+            record.parities.push(ParityRecord { slot, unit: *unit, payload });
+            continue;
+        }
         let row = stripe.code().row(stripe.id.number, unit - k);
         let covered = stripe.support(unit - k).is_subset(&record.written);
         let payload = (!covered).then(|| {
@@ -224,10 +266,17 @@ fn record<O: Owner>(
             }
             Payload::WithHeadroom(sum)
         });
-        let slot = owner.place(stripe.id, *unit, 0).slot;
         record.parities.push(ParityRecord { slot, unit: *unit, payload });
     }
     record
+}
+
+/// Whether the record leaves out one unit, the only one that the band writes, and has a sum for
+/// each parity unit. The sums then fall out of folding the change into the parity.
+fn leaves_out_one(stripe: Stripe<'_>, band: &Band, crash: Crash, parity: UnitSet) -> bool {
+    let k = stripe.code().k();
+    let alone = band.units.len() == 1 && bare_record(band, crash).written == band.units;
+    alone && parity.iter().all(|unit| !stripe.support(unit - k).is_subset(&band.units))
 }
 
 /// A record without payloads: notes what is being written, where nothing needs protection.
