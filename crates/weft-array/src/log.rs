@@ -31,7 +31,7 @@
 //!
 //! *What "being written" means.* Disks have volatile caches: a completed write may still be gone
 //! after a crash. So a unit counts as being written until a flush that began after its write has
-//! completed, and a new record for the same offsets leaves out all such units ([`Log::unflushed`]).
+//! completed, unless that write is durable by itself (FUA, or disks without a volatile cache), and a new record for the same offsets leaves out all such units ([`Log::unflushed`]).
 //! The newest record for an offset is therefore always sufficient, and recovery uses only the
 //! newest. A write of all units at its offsets needs no record, but is remembered too: a later
 //! record must not count on its units.

@@ -37,7 +37,8 @@
 //! (two: a header block and the payload) and the unit writes (three) each go out together, and each
 //! step waits for the one before. A FUA request writes d1, P and Q with FUA and ends without a
 //! flush, unless a member failed or the record leaves out units of other writes
-//! ([`Inner::end_durable`]).
+//! ([`Inner::end_durable`]). On disks without a volatile cache every write is durable when it ends,
+//! which spares the next record what it would have to subtract (`log.rs`).
 //!
 //! *What a crash leaves.* Before step 4: the old stripe. During it: some units old and some new.
 //! Replaying the log (`recover.rs`) and resyncing the dirty region then make parity match the data
@@ -56,7 +57,7 @@ use weft_disk::{Class, WriteOpts};
 use weft_rt::sync::oneshot;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{Access, Band, Crash, FailedWrite, Record, Segment, Stripe, UnitWrite, Units};
-use weft_stripe::{Updated, store, update};
+use weft_stripe::{Stored, Updated, store, update};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -64,6 +65,15 @@ use crate::geometry::{Piece, to_len};
 use crate::log::{Log, LoggedWrite, Unflushed};
 use crate::pending::Pending;
 use crate::resolve::id;
+
+/// How far a write got.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    /// No member failed.
+    pub whole: bool,
+    /// All of it is durable.
+    pub durable: bool,
+}
 
 /// A band with its new parity, ready to be logged and written.
 struct Ready {
@@ -214,13 +224,14 @@ impl Inner {
             Some(log) => Some(log.append(self, id(stripe), records).await?),
             None => None,
         };
-        let durable = fua || self.map.is_finishing(self.geometry.regions.of(stripe));
-        let write = self.write_units(stripe, &writes, durable);
-        let whole = self.write_and_piggyback(stripe, &segments, write).await?;
+        let through = fua || self.map.is_finishing(self.geometry.regions.of(stripe));
+        let write = self.write_units(stripe, &writes, through);
+        let Written { whole, durable } = self.write_and_piggyback(stripe, &segments, write).await?;
         // Another request may have met a failed member, so that this write left it out without an
         // error.
         self.settled().await?;
-        if fua { self.end_durable(logged, whole && !others).await } else { Ok(()) }
+        let durable = durable && whole && !others;
+        if fua || durable { self.end_durable(logged, durable).await } else { Ok(()) }
     }
 
     /// Computes the parity of a stripe write, and the records that must be in the log first. What
@@ -324,20 +335,20 @@ impl Inner {
         Box::pin(self.flush()).await
     }
 
-    /// Writes all units. Returns whether every write succeeded.
+    /// Writes all units.
     async fn write_units(
         &self,
         stripe: u64,
         writes: &[UnitWrite],
         fua: bool,
-    ) -> Result<bool, ArrayError> {
+    ) -> Result<Written, ArrayError> {
         let opts = WriteOpts { class: Class::User, fua };
-        let failed = store(self, self.stripe(stripe), writes, opts).await;
+        let Stored { failed, durable } = store(self, self.stripe(stripe), writes, opts).await;
         if failed.is_empty() {
-            return Ok(true);
+            return Ok(Written { whole: true, durable });
         }
         self.note_torn([stripe], &failed);
-        Box::pin(self.write_failed(failed)).await.map(|()| false)
+        Box::pin(self.write_failed(failed)).await.map(|()| Written { whole: false, durable })
     }
 
     /// Writes units to their members, where present. A member that fails is excluded.
@@ -353,7 +364,8 @@ impl Inner {
         let write =
             |(unit, buf): (usize, Buf)| UnitWrite { unit, from: at.from, data: buf.freeze() };
         let writes: Vec<UnitWrite> = units.into_iter().map(write).collect();
-        let failed = store(self, self.stripe(stripe), &writes, WriteOpts::MAINTENANCE).await;
+        let opts = WriteOpts::MAINTENANCE;
+        let Stored { failed, .. } = store(self, self.stripe(stripe), &writes, opts).await;
         let mut result = Ok(());
         for FailedWrite { slot, disk, error } in failed {
             result = self.job_write_failed(slot, &disk, &error).await.and(result);

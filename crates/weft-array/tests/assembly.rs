@@ -13,7 +13,13 @@ use weft_code::SlotNo;
 use weft_disk::DiskInfo;
 
 fn disk(name: &str) -> DiskInfo {
-    DiskInfo { name: name.into(), size_bytes: 16 * MIB, sector_bytes: 512, fast_zeroes: true }
+    DiskInfo {
+        name: name.into(),
+        size_bytes: 16 * MIB,
+        sector_bytes: 512,
+        fast_zeroes: true,
+        volatile_cache: true,
+    }
 }
 
 fn found(superblocks: &[Superblock]) -> Vec<Found> {

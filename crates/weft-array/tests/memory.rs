@@ -50,6 +50,7 @@ impl Hollow {
             size_bytes: kept_bytes + (20 << 20),
             sector_bytes: 4096,
             fast_zeroes: true,
+            volatile_cache: true,
         };
         Rc::new(Self { info, kept: RefCell::default(), kept_bytes, rt: rt.clone() })
     }

@@ -3,7 +3,8 @@
 //! What a disk promises, and no more:
 //! * A write that has completed is seen by every read that starts after it, but may be lost, wholly
 //!   or in part (torn at sectors), in a power cut until a [`Disk::flush`] that *started* after the
-//!   write completed has itself completed. A write with `fua` is durable when it completes.
+//!   write completed has itself completed. A write with `fua` is durable when it completes, and so
+//!   is every write to a disk without a volatile cache ([`DiskInfo::volatile_cache`]).
 //! * Requests in flight at the same time have no order; overlapping ones give any mixture.
 //! * Offsets, lengths and memory must be aligned to [`DiskInfo::sector_bytes`].
 
@@ -63,6 +64,9 @@ pub struct DiskInfo {
     /// Whether [`Disk::write_zeroes`] is much cheaper than writing zeros (a file's hole, an
     /// SSD's deallocation), so that clearing a whole disk takes seconds.
     pub fast_zeroes: bool,
+    /// Whether a completed write may be lost in a power cut until it is flushed. A disk without a
+    /// volatile cache keeps what it has acknowledged.
+    pub volatile_cache: bool,
 }
 
 impl DiskInfo {

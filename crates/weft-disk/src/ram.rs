@@ -29,7 +29,13 @@ impl RamDisk {
         let size_bytes = size_bytes - size_bytes % u64::from(sector_bytes);
         let len = usize::try_from(size_bytes).expect("a RAM disk fits the address space");
         Self {
-            info: DiskInfo { name: name.to_owned(), size_bytes, sector_bytes, fast_zeroes: true },
+            info: DiskInfo {
+                name: name.to_owned(),
+                size_bytes,
+                sector_bytes,
+                fast_zeroes: true,
+                volatile_cache: false,
+            },
             bytes: RefCell::new(vec![0; len]),
         }
     }

@@ -102,6 +102,7 @@ impl ModelDisk {
             size_bytes: size_bytes - size_bytes % sector,
             sector_bytes: model.sector_bytes,
             fast_zeroes: model.zeroes_fast(),
+            volatile_cache: model.has_volatile_cache(),
         };
         let station = Station::new(rt, model.mechanism(options.seed));
         Rc::new(Self { info, station, contents: options.contents, pages: RefCell::default() })

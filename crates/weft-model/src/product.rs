@@ -142,6 +142,14 @@ impl Model {
         Self { kind, ..*self }
     }
 
+    /// Whether a power cut may take a completed write that was not flushed.
+    pub fn has_volatile_cache(&self) -> bool {
+        match &self.kind {
+            Kind::Hdd(spec) => spec.write_cache,
+            Kind::Ssd(spec) => !spec.protected,
+        }
+    }
+
     /// Whether zeroing is cheap.
     pub fn zeroes_fast(&self) -> bool {
         matches!(self.kind, Kind::Ssd(_))

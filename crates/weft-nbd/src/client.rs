@@ -228,6 +228,7 @@ fn describe(uri: &NbdUri, peer: &Peer, read_only: bool) -> Result<DiskInfo, Open
         size_bytes: peer.size_bytes - peer.size_bytes % u64::from(sector_bytes),
         sector_bytes,
         fast_zeroes: peer.flags & wire::EXPORT_SEND_WRITE_ZEROES != 0,
+        volatile_cache: true,
     })
 }
 

@@ -48,6 +48,7 @@ struct State {
     writes: u64,
     depth: usize,
     fast_zeroes: bool,
+    volatile_cache: bool,
     /// Reads never see part of a write before it completes.
     whole_writes: bool,
     /// The sectors that were at risk at the last power cut.
@@ -72,6 +73,7 @@ impl Platter {
             writes: 0,
             depth: 0,
             fast_zeroes: true,
+            volatile_cache: true,
             whole_writes: false,
             interrupted: Vec::new(),
         })))
@@ -97,6 +99,7 @@ impl Platter {
             writes: 0,
             depth: 0,
             fast_zeroes: state.fast_zeroes,
+            volatile_cache: state.volatile_cache,
             whole_writes: true,
             interrupted: Vec::new(),
         })))
@@ -141,6 +144,11 @@ impl Platter {
     /// Sets whether the disk reports that zeroing is cheap.
     pub fn set_fast_zeroes(&self, fast: bool) {
         self.0.borrow_mut().fast_zeroes = fast;
+    }
+
+    /// Sets whether a power cut may take what it has completed.
+    pub fn set_volatile_cache(&self, volatile: bool) {
+        self.0.borrow_mut().volatile_cache = volatile;
     }
 
     /// Whether operations are in progress.
@@ -252,6 +260,7 @@ impl SimDisk {
             size_bytes: state.size,
             sector_bytes: state.sector,
             fast_zeroes: state.fast_zeroes,
+            volatile_cache: state.volatile_cache,
         };
         let number = state.number as u64;
         let station = state.model.map(|model| Station::new(world.rt(), model.mechanism(number)));
@@ -446,7 +455,10 @@ impl SimDisk {
                 WriteOutcome::Stored => Some(offset),
             };
             match place {
-                Some(place) => state.medium.complete(started.op, place, fua),
+                Some(place) => {
+                    let durable = fua || !info.volatile_cache;
+                    state.medium.complete(started.op, place, durable);
+                }
                 None => state.medium.abandon(started.op, |_| 0),
             }
             world.disk(state.number, verb_done(op), offset, len, started.op);

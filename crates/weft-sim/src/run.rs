@@ -129,6 +129,7 @@ impl Run {
                 }
             }
             platter.set_fast_zeroes(disk.fast_zeroes);
+            platter.set_volatile_cache(disk.volatile_cache);
             disks.push(Member { platter, absent: false });
         }
     }

@@ -19,6 +19,8 @@ pub struct DiskSetup {
     pub latency_factor: u64,
     /// Whether the disk reports that zeroing is cheap.
     pub fast_zeroes: bool,
+    /// Whether a power cut may take what it has completed.
+    pub volatile_cache: bool,
 }
 
 /// The array and the load of a run.
@@ -158,7 +160,7 @@ impl Setup {
         let mixed = rng.chance(15);
         let fast_zeroes = rng.chance(70);
         let sector = *rng.pick(&[512, 512, 4096]);
-        let disks = (0..slots as u64 + spares)
+        let mut disks = (0..slots as u64 + spares)
             .map(|_| DiskSetup {
                 size_bytes: METADATA_BYTES
                     + rows * u64::from(unit_bytes)
@@ -166,6 +168,7 @@ impl Setup {
                     + rng.below(8) * 4096,
                 sector_bytes: if mixed { *rng.pick(&[512, 4096]) } else { sector },
                 fast_zeroes: fast_zeroes || rng.chance(30),
+                volatile_cache: true,
                 latency_factor: if rng.chance(4) { 100 } else { rng.within(1, 3) },
             })
             .collect::<Vec<_>>();
@@ -182,6 +185,10 @@ impl Setup {
         let load = Self::draw_load(rng, filter, stripe_cells, cell_bytes as u64);
         // One to eight stripes; fewer and more by turns where a stripe is no power of two.
         let region_bytes = rng.chance(70).then(|| k * u64::from(unit_bytes) * rng.within(0, 4));
+        let volatile_percent = *rng.pick(&[0, 50, 100, 100]);
+        for disk in &mut disks {
+            disk.volatile_cache = rng.chance(volatile_percent);
+        }
         Self { code, algorithm, slots, unit_bytes, policy, region_bytes, disks, cell_bytes, load }
     }
 

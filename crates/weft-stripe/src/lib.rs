@@ -37,7 +37,7 @@ pub use gather::{Access, Gathered, compute, gather, gather_exactly, gather_reada
 pub use owner::{Generation, Met, Owner, Place, Stripe, StripeId};
 pub use record::{HEADROOM, ParityRecord, Payload, Record};
 pub use replay::{LoggedParity, Replay};
-pub use store::{FailedWrite, UnitWrite, store};
+pub use store::{FailedWrite, Stored, UnitWrite, store};
 pub use update::{Crash, Updated, update};
 
 use weft_rt::Buf;

@@ -37,14 +37,24 @@ impl std::fmt::Debug for FailedWrite {
     }
 }
 
-/// Writes all units at once to the devices that are present; returns those that failed. A user's
-/// write waits for space, as its owner decides.
+/// How writing units ended.
+#[derive(Debug)]
+pub struct Stored {
+    /// The devices that failed.
+    pub failed: Vec<FailedWrite>,
+    /// Whether all that was written is durable: with FUA, or as no device has a volatile cache.
+    pub durable: bool,
+}
+
+/// Writes all units at once to the devices that are present. A user's write waits for space, as its
+/// owner decides.
 pub async fn store<O: Owner>(
     owner: &O,
     stripe: Stripe<'_>,
     writes: &[UnitWrite],
     opts: WriteOpts,
-) -> Vec<FailedWrite> {
+) -> Stored {
+    let mut durable = true;
     let mut targets = Vec::with_capacity(writes.len());
     for write in writes.iter().filter(|write| !stripe.lost.contains(write.unit)) {
         let place = owner.place(stripe.id, write.unit, write.from);
@@ -55,10 +65,12 @@ pub async fn store<O: Owner>(
     let mut flight = InFlight::with_capacity(targets.len());
     for (place, disk, data) in &targets {
         let data = Frozen::clone(data);
+        durable &= opts.fua || !disk.info().volatile_cache;
         flight.push(
             match owner.second(stripe.id, place.slot) {
                 None => disk.write(place.offset, data, opts),
                 Some(second) => {
+                    durable &= opts.fua || !second.info().volatile_cache;
                     let disks = (disk, second);
                     owner.write_both(stripe.id, place.slot, disks, place.offset, data, opts)
                 }
@@ -73,7 +85,7 @@ pub async fn store<O: Owner>(
         }
     }
     if failed.is_empty() {
-        return Vec::new();
+        return Stored { failed: Vec::new(), durable };
     }
     let again = failed.into_iter().map(|(index, error)| {
         let (place, disk, data) = &targets[index];
@@ -88,5 +100,6 @@ pub async fn store<O: Owner>(
             Some(FailedWrite { slot, disk: disk.clone(), error })
         }
     });
-    Box::pin(join_all(again)).await.into_iter().flatten().collect()
+    let failed = Box::pin(join_all(again)).await.into_iter().flatten().collect();
+    Stored { failed, durable }
 }

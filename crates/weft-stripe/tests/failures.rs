@@ -144,7 +144,7 @@ fn a_failed_write_is_reported_and_the_others_are_done() {
     let data = Frozen::copy_from(&[7; 512]);
     let writes: Vec<_> =
         (0..3).map(|unit| UnitWrite { unit, from: 0, data: data.clone() }).collect();
-    let failed = now(store(&disks, disks.stripe(0), &writes, WriteOpts::USER));
+    let failed = now(store(&disks, disks.stripe(0), &writes, WriteOpts::USER)).failed;
     assert_eq!(failed.iter().map(|failed| failed.slot).collect::<Vec<_>>(), [SlotNo(1)]);
     for unit in [0, 2] {
         assert_eq!(disks.on_disk(0, unit)[..512], [7; 512]);

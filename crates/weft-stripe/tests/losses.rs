@@ -120,7 +120,9 @@ fn updates_agree_with_the_definition() {
                 let writes: Vec<_> =
                     data.map(|(unit, data)| UnitWrite { unit, from, data }).collect();
                 assert!(
-                    now(store(&disks, disks.stripe(stripe), &writes, WriteOpts::USER)).is_empty()
+                    now(store(&disks, disks.stripe(stripe), &writes, WriteOpts::USER))
+                        .failed
+                        .is_empty()
                 );
             }
             for unit in disks.coding.units().difference(&lost).iter() {

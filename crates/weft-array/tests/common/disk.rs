@@ -177,6 +177,7 @@ impl TestDisk {
                 size_bytes: size,
                 sector_bytes: sector,
                 fast_zeroes: true,
+                volatile_cache: true,
             },
             rt: rt.clone(),
             power: power.clone(),

@@ -253,7 +253,13 @@ fn parse(words: &str) -> Option<(CreateOptions, Vec<Rc<Claimed>>)> {
                     for _ in 0..count.min(DISKS_MAX - disks.len()) {
                         let name = format!("disk{}", disks.len());
                         let size_bytes = size - size % u64::from(sector_bytes);
-                        let info = DiskInfo { name, size_bytes, sector_bytes, fast_zeroes: true };
+                        let info = DiskInfo {
+                            name,
+                            size_bytes,
+                            sector_bytes,
+                            fast_zeroes: true,
+                            volatile_cache: true,
+                        };
                         disks.push(Rc::new(Claimed {
                             info,
                             sectors: RefCell::default(),

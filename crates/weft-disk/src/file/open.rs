@@ -47,9 +47,15 @@ pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Resul
         Some(device) => device.is_memory(),
         None => is_memory_file(&fd)?,
     };
+    // A file's is that of the disk below its file system, and what that does is not known.
+    let volatile_cache = match &device {
+        Some(device) => device.has_volatile_cache(),
+        None => !in_memory,
+    };
+    let name = path.display().to_string();
     let default_mode = if in_memory { IoMode::InPlace } else { IoMode::Ring };
     Ok(FileDisk {
-        info: DiskInfo { name: path.display().to_string(), size_bytes, sector_bytes, fast_zeroes },
+        info: DiskInfo { name, size_bytes, sector_bytes, fast_zeroes, volatile_cache },
         ring: ring.clone(),
         fd: Fd::from(fd),
         io_mode: options.io_mode.unwrap_or(default_mode),
@@ -179,11 +185,21 @@ impl BlockDevice {
     }
 
     fn has_fast_zeroes(&self) -> bool {
-        let own = self.directory.join("queue");
-        let of_whole_disk = self.directory.join("../queue");
-        [own, of_whole_disk].iter().any(|queue| {
-            std::fs::read_to_string(queue.join("write_zeroes_max_bytes"))
-                .is_ok_and(|text| text.trim().parse().is_ok_and(|bytes: u64| bytes > 0))
-        })
+        let bytes = self.queue("write_zeroes_max_bytes").and_then(|text| text.parse().ok());
+        bytes.is_some_and(|bytes: u64| bytes > 0)
+    }
+
+    /// Whether the kernel flushes it: a device that is `write through` is never flushed.
+    fn has_volatile_cache(&self) -> bool {
+        self.queue("write_cache").is_none_or(|text| text != "write through")
+    }
+
+    /// A property of its request queue, or of that of the whole disk.
+    fn queue(&self, name: &str) -> Option<String> {
+        let read = |queue: &str| {
+            let text = std::fs::read_to_string(self.directory.join(queue).join(name));
+            Some(text.ok()?.trim().to_owned())
+        };
+        read("queue").or_else(|| read("../queue"))
     }
 }

@@ -111,7 +111,7 @@ impl Disks {
         };
         let writes: Vec<_> = units.iter().enumerate().map(write).collect();
         let whole = self.stripe(number).with_lost(UnitSet::new());
-        assert!(now(store(self, whole, &writes, WriteOpts::USER)).is_empty());
+        assert!(now(store(self, whole, &writes, WriteOpts::USER)).failed.is_empty());
     }
 
     /// What a disk holds of a stripe.

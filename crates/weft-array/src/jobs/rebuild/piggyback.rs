@@ -25,6 +25,7 @@ use crate::read::{ReadAnswer, StripePieces};
 use crate::rebuild_policy::Piggyback;
 use crate::resolve::{Target, id};
 use crate::superblock::SlotState;
+use crate::write::Written;
 
 impl Inner {
     /// Whether users' accesses matter to a rebuild: the only check on the healthy path.
@@ -156,8 +157,8 @@ impl Inner {
         &self,
         stripe: u64,
         segments: &[Segment],
-        write: impl Future<Output = Result<bool, ArrayError>>,
-    ) -> Result<bool, ArrayError> {
+        write: impl Future<Output = Result<Written, ArrayError>>,
+    ) -> Result<Written, ArrayError> {
         if !self.is_monitored() {
             return write.await;
         }
@@ -174,19 +175,19 @@ impl Inner {
         };
         let brought: UnitSet = covered.iter().map(|(unit, _)| *unit).collect();
         if brought.is_empty() {
-            let whole = write.await;
+            let written = write.await;
             if how == Piggyback::Widen && meets && !self.mirrored {
                 self.rebuild_behind(stripe);
             }
-            return whole;
+            return written;
         }
         let bring = self.write_targets(Access::user(0), &targets, covered);
-        let (whole, failed) = join(write, bring).await;
-        if *whole.as_ref().unwrap_or(&false) {
+        let (written, failed) = join(write, bring).await;
+        if written.as_ref().is_ok_and(|written| written.whole) {
             self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
             self.note_rebuilt(stripe, &targets, brought.difference(&failed), By::Piggyback);
         }
-        whole
+        written
     }
 
     /// The `stale` units that a write covers whole, or that are determined by units it covers
