@@ -65,7 +65,7 @@ pub enum ArrayError {
     Disk(#[from] DiskError),
     /// The disks are not an array that can be started.
     #[error(transparent)]
-    Assemble(#[from] AssembleError),
+    Assemble(Box<AssembleError>),
     /// A member's metadata could not be read or written.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
@@ -95,3 +95,12 @@ impl From<Arc<ArrayError>> for ArrayError {
         Arc::try_unwrap(error).unwrap_or_else(Self::Shared)
     }
 }
+
+impl From<AssembleError> for ArrayError {
+    fn from(error: AssembleError) -> Self {
+        Self::Assemble(Box::new(error))
+    }
+}
+
+// Every layer of a request passes its result on.
+const _: () = assert!(size_of::<ArrayError>() <= 32);

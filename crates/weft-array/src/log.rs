@@ -76,10 +76,12 @@ mod format;
 mod ring;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 
 use weft_code::{SlotNo, SlotSet, UnitSet};
+use weft_rt::rng::Fold;
 use weft_rt::sync::Notify;
 use weft_rt::{Frozen, Rt};
 use weft_stripe::{ParityRecord, Payload, Record, StripeId};
@@ -135,7 +137,7 @@ pub(crate) struct Log {
     /// The newest write whose record leaves out units of other writes.
     others_seq: Cell<u64>,
     /// By stripe: writes that are not flushed, and records that are not durably retired.
-    records: RefCell<BTreeMap<StripeId, Vec<OnDisk>>>,
+    records: RefCell<HashMap<StripeId, Vec<OnDisk>, BuildHasherDefault<Fold>>>,
     /// Number of stripes at which records that no longer matter are dropped next.
     prune_at: Cell<usize>,
     /// A flush that makes space is running in the background.
@@ -163,24 +165,32 @@ impl OnDisk {
         self.from + self.len as u64
     }
 
-    /// The parts of this record once the units of `durable` are durable. It is split at the ends of
-    /// `durable`'s range; within the range those units no longer count as unflushed.
-    fn settled_by(&self, durable: &Self) -> impl Iterator<Item = Self> + use<> {
+    /// Notes that what `durable` wrote is durable: in its range those units no longer count as
+    /// unflushed. The parts of this record before and behind that range go to `rest`.
+    fn settle(&mut self, durable: &Self, rest: &mut Vec<Self>) {
+        if self.seq > durable.seq || !self.meets(durable.from, durable.len) {
+            return;
+        }
+        let whole = *self;
         let (from, end) = (durable.from.max(self.from), durable.end().min(self.end()));
-        let part = |from: u64, end: u64, settled: UnitSet| {
-            let (written, own) = (self.written.difference(&settled), self.own.difference(&settled));
-            (from < end).then(|| Self { from, len: to_len(end - from), written, own, ..*self })
-        };
-        let parts = if self.seq > durable.seq || from >= end {
-            [Some(*self), None, None]
-        } else {
-            [
-                part(self.from, from, UnitSet::new()),
-                part(from, end, durable.written),
-                part(end, self.end(), UnitSet::new()),
-            ]
-        };
-        parts.into_iter().flatten()
+        for (from, end) in [(whole.from, from), (end, whole.end())] {
+            if from < end {
+                rest.push(Self { from, len: to_len(end - from), ..whole });
+            }
+        }
+        (self.from, self.len) = (from, to_len(end - from));
+        self.written = self.written.difference(&durable.written);
+        self.own = self.own.difference(&durable.written);
+    }
+
+    /// Whether nothing follows from this record that does not follow from `newer`, a later one of
+    /// the same stripe: a flush that covers the newer write covers the older one.
+    fn is_implied_by(&self, newer: &Self) -> bool {
+        newer.from <= self.from
+            && self.end() <= newer.end()
+            && self.written.is_subset(&newer.written)
+            && self.own.is_subset(&newer.own)
+            && self.slots.is_subset(&newer.slots)
     }
 
     fn meets(&self, from: u64, len: usize) -> bool {
@@ -235,9 +245,13 @@ impl LoggedWrite<'_> {
     pub fn mark_durable(&self) {
         let mut table = self.log.records.borrow_mut();
         let Some(known) = table.get_mut(&self.stripe) else { return };
-        let own: Vec<OnDisk> = known.iter().filter(|r| r.seq == self.seq).copied().collect();
-        for durable in own {
-            *known = known.iter().flat_map(|record| record.settled_by(&durable)).collect();
+        let (mut at, mut rest) = (0, Vec::new());
+        while let Some(&durable) = known.get(at) {
+            at += 1;
+            if durable.seq == self.seq {
+                known.iter_mut().for_each(|record| record.settle(&durable, &mut rest));
+                known.append(&mut rest);
+            }
         }
     }
 }
@@ -403,11 +417,12 @@ impl Log {
             self.prune_at.set(PRUNE_AT.max(2 * table.len()));
         }
         let known = table.entry(stripe).or_default();
-        known.retain(|record| self.matters(record));
         for record in records {
             let slots = record.parities.iter().map(|parity| parity.slot).collect();
             let &Record { from, len, written, own, .. } = record;
-            known.push(OnDisk { seq, from, len, written, own, slots });
+            let newer = OnDisk { seq, from, len, written, own, slots };
+            known.retain(|older| !older.is_implied_by(&newer) && self.matters(older));
+            known.push(newer);
             if record.leaves_out_others() {
                 self.others_seq.set(seq);
             }

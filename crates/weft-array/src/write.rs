@@ -75,12 +75,25 @@ pub(crate) struct Written {
     pub durable: bool,
 }
 
-/// A band with its new parity, ready to be logged and written.
+/// A stripe write, ready to be logged and carried out.
+#[derive(Default)]
 struct Ready {
-    band: Band,
-    updated: Updated,
-    /// Units outside the band that a crash may turn old again.
-    unflushed: UnitSet,
+    writes: Vec<UnitWrite>,
+    /// Records of the bands; none without a log.
+    records: Vec<Record>,
+    /// For each band with a record, its units, and what a crash may turn old again beside them.
+    relied: Vec<(UnitSet, Unflushed)>,
+}
+
+impl Ready {
+    fn add(&mut self, Updated { mut writes, record }: Updated) {
+        if self.writes.is_empty() {
+            self.writes = writes;
+        } else {
+            self.writes.append(&mut writes);
+        }
+        self.records.extend(record);
+    }
 }
 
 impl Inner {
@@ -211,14 +224,7 @@ impl Inner {
         };
         let segments = Segment::joined(segments);
         self.check_writable()?;
-        let mut writes = Vec::with_capacity(segments.len() + self.geometry.code().p());
-        let mut records = Vec::new();
-        for Ready { band, updated, .. } in self.prepare(stripe, &segments).await? {
-            let from = band.from;
-            let units = band.data.into_iter().chain(updated.parity);
-            writes.extend(units.map(|(unit, data)| UnitWrite { unit, from, data }));
-            records.extend(updated.record);
-        }
+        let Ready { writes, records, .. } = self.prepare(stripe, &segments).await?;
         let others = records.iter().any(Record::leaves_out_others);
         let logged = match &self.log {
             Some(log) => Some(log.append(self, id(stripe), records).await?),
@@ -237,7 +243,7 @@ impl Inner {
     /// Computes the parity of a stripe write, and the records that must be in the log first. What
     /// that relied on still holds when this returns: which units are lost, and which others a crash
     /// may turn old again. If there is a log, the exclusion of lost members is durable.
-    async fn prepare(&self, number: u64, segments: &[Segment]) -> Result<Vec<Ready>, ArrayError> {
+    async fn prepare(&self, number: u64, segments: &[Segment]) -> Result<Ready, ArrayError> {
         loop {
             if let Some(log) = &self.log {
                 self.flush_lost(log, number).await?;
@@ -248,10 +254,10 @@ impl Inner {
             let stripe = self.stripe(number);
             let lost_later = || stripe.lost.union(&self.lost_after_crash(number));
             let later = if self.log.is_some() { lost_later() } else { stripe.lost };
-            let mut ready = Vec::with_capacity(1);
+            let mut ready = Ready::default();
             for band in Band::of(segments) {
                 let Some(log) = &self.log else {
-                    ready.push(self.update(stripe, band, None).await?);
+                    ready.add(self.update(stripe, &band, None).await?);
                     continue;
                 };
                 for others in log.unflushed(stripe.id, band.from, band.len, band.units) {
@@ -262,17 +268,16 @@ impl Inner {
                         unflushed: others.units,
                         superseding: whole && log.has_records(stripe.id, part.from, part.len),
                     };
-                    ready.push(self.update(stripe, part, Some(crash)).await?);
+                    ready.add(self.update(stripe, &part, Some(crash)).await?);
+                    ready.relied.push((part.units, others));
                 }
             }
             let same_lost = self.stripe(number).lost == stripe.lost;
             let same_log = self.log.as_ref().is_none_or(|log| {
                 self.members.changes.is_settled()
                     && self.lost_after_crash(number).is_subset(&later)
-                    && ready.iter().all(|Ready { band, unflushed, .. }| {
-                        let Band { from, len, units, .. } = *band;
-                        let now = log.unflushed(stripe.id, from, len, units);
-                        now == [Unflushed { from, len, units: *unflushed }]
+                    && ready.relied.iter().all(|(units, others)| {
+                        log.unflushed(stripe.id, others.from, others.len, *units) == [*others]
                     })
             });
             if same_lost && same_log {
@@ -284,19 +289,17 @@ impl Inner {
     async fn update(
         &self,
         stripe: Stripe<'_>,
-        band: Band,
+        band: &Band,
         crash: Option<Crash>,
-    ) -> Result<Ready, ArrayError> {
-        let updated = match update(self, stripe, &band, &[], crash).await {
-            Ok(updated) => updated,
+    ) -> Result<Updated, ArrayError> {
+        match update(self, stripe, band, &[], crash).await {
+            Ok(updated) => Ok(updated),
             Err(error) => {
                 // If the array broke meanwhile, that is the reason.
                 self.check_whole()?;
-                return Err(self.unreadable(stripe.id.number, error));
+                Err(self.unreadable(stripe.id.number, error))
             }
-        };
-        let unflushed = crash.map_or(UnitSet::new(), |crash| crash.unflushed);
-        Ok(Ready { band, updated, unflushed })
+        }
     }
 
     /// Flushes all members if a unit of the stripe was lost after it was written and before it was

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::{Deref, DerefMut};
 
 /// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,10 +53,13 @@ pub enum DiskErrorKind {
     Other,
 }
 
-/// A failed disk operation.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", self.describe())]
-pub struct DiskError {
+/// A failed disk operation. Boxed: errors are rare, and results of requests are passed on often.
+#[derive(Debug)]
+pub struct DiskError(Box<DiskFailure>);
+
+/// What a [`DiskError`] tells.
+#[derive(Debug)]
+pub struct DiskFailure {
     /// The disk's name.
     pub disk: String,
     /// What was tried.
@@ -73,22 +77,44 @@ pub struct DiskError {
 impl DiskError {
     /// An error of `op`, its kind derived from `source`.
     pub fn new(disk: &str, op: DiskOp, offset: u64, len: u64, source: io::Error) -> Self {
-        let kind = kind_of(op, &source);
-        Self { disk: disk.to_owned(), op, offset, len, kind, source }
+        let (kind, disk) = (kind_of(op, &source), disk.to_owned());
+        Self(Box::new(DiskFailure { disk, op, offset, len, kind, source }))
     }
 
     /// Whether there was no room below the disk: it works otherwise.
     pub fn is_no_space(&self) -> bool {
         self.kind == DiskErrorKind::NoSpace
     }
+}
 
-    fn describe(&self) -> String {
-        let Self { disk, op, offset, len, source, .. } = self;
+impl Deref for DiskError {
+    type Target = DiskFailure;
+
+    fn deref(&self) -> &DiskFailure {
+        &self.0
+    }
+}
+
+impl DerefMut for DiskError {
+    fn deref_mut(&mut self) -> &mut DiskFailure {
+        &mut self.0
+    }
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DiskFailure { disk, op, offset, len, source, .. } = &**self;
         match op {
-            DiskOp::Open => format!("cannot open {disk}: {source}"),
-            DiskOp::Flush => format!("flush of {disk} failed: {source}"),
-            _ => format!("{op} of {len} bytes at {offset} on {disk} failed: {source}"),
+            DiskOp::Open => write!(f, "cannot open {disk}: {source}"),
+            DiskOp::Flush => write!(f, "flush of {disk} failed: {source}"),
+            _ => write!(f, "{op} of {len} bytes at {offset} on {disk} failed: {source}"),
         }
+    }
+}
+
+impl std::error::Error for DiskError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
     }
 }
 

@@ -59,8 +59,9 @@ impl GivenUp {
             io::ErrorKind::TimedOut => DiskErrorKind::TimedOut,
             _ => DiskErrorKind::Gone,
         };
-        let (disk, source) = (disk.to_owned(), io::Error::new(reason, text));
-        Err(DiskError { disk, op, offset, len, kind, source })
+        let mut error = DiskError::new(disk, op, offset, len, io::Error::new(reason, text));
+        error.kind = kind;
+        Err(error)
     }
 
     /// Waits for a request to the disk; `None` if the disk is given up first.

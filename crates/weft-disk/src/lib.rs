@@ -24,7 +24,7 @@ pub use bytes::Bytes;
 pub use counters::{Counters, IoCounts};
 pub use disk::{Class, Disk, DiskInfo, DoneFuture, IoFuture, ReadFuture, WriteOpts};
 pub use disk_volume::DiskVolume;
-pub use error::{DiskError, DiskErrorKind, DiskOp};
+pub use error::{DiskError, DiskErrorKind, DiskFailure, DiskOp};
 pub use fault::{Fault, FaultDisk, Faults, OpCounts, RateLimit};
 pub use file::{FileDisk, FileOptions, IoMode};
 pub use hardware::Hardware;

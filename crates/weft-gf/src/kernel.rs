@@ -30,7 +30,7 @@ pub(crate) struct Entry {
 }
 
 /// Compiles the loops for one vector type, `$u` vectors to a strip for sums, P+Q and 1–2 outputs of
-/// the general product, `$few` for 3–4 outputs (as many as the registers hold) and for folding.
+/// the general product and for folding, `$few` for 3–4 outputs (as many as the registers hold).
 macro_rules! entry {
     ($name:ident, $label:literal, $vector:ty, $u:literal, $few:literal, $runs_here:expr
      $(, $feature:literal)*) => {
@@ -78,7 +78,7 @@ macro_rules! entry {
             ) {
                 macro_rules! call {
                     ($keep:literal, $s:literal, $r:literal) => {
-                        loops::fold::<$vector, $keep, $s, $r, $few>(
+                        loops::fold::<$vector, $keep, $s, $r, $u>(
                             of(sums), of(products), old, new, len,
                         )
                     };

@@ -369,6 +369,10 @@ unsafe fn fold_strip<
     unsafe {
         let before = load::<V, U>(old, s);
         let after = load::<V, U>(new, s);
+        let mut change = before;
+        for u in 0..U {
+            change[u] = before[u].xor(after[u]);
+        }
         for sum in sums {
             let mut v = load::<V, U>(sum.dst, s);
             if KEEP {
@@ -376,13 +380,10 @@ unsafe fn fold_strip<
                     v[u] = v[u].xor(before[u]);
                 }
                 store(sum.without, s, to, &v);
-                for u in 0..U {
-                    v[u] = v[u].xor(after[u]);
-                }
-            } else {
-                for u in 0..U {
-                    v[u] = v[u].xor3(before[u], after[u]);
-                }
+            }
+            let rest = if KEEP { after } else { change };
+            for u in 0..U {
+                v[u] = v[u].xor(rest[u]);
             }
             store(sum.dst, s, to, &v);
         }
@@ -393,13 +394,10 @@ unsafe fn fold_strip<
                     v[u] = V::mul_add(v[u], before[u].split(), *coef);
                 }
                 store(product.without, s, to, &v);
-                for u in 0..U {
-                    v[u] = V::mul_add(v[u], after[u].split(), *coef);
-                }
-            } else {
-                for u in 0..U {
-                    v[u] = V::mul_add(v[u], before[u].xor(after[u]).split(), *coef);
-                }
+            }
+            let rest = if KEEP { after } else { change };
+            for u in 0..U {
+                v[u] = V::mul_add(v[u], rest[u].split(), *coef);
             }
             store(product.dst, s, to, &v);
         }

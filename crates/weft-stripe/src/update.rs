@@ -15,6 +15,7 @@ use crate::band::Band;
 use crate::gather::{Access, gather};
 use crate::owner::{Owner, Stripe};
 use crate::record::{HEADROOM, ParityRecord, Payload, Record};
+use crate::store::UnitWrite;
 use crate::{Units, Unreadable, value_in};
 
 /// Parity units into which a change is folded in one pass.
@@ -32,11 +33,12 @@ pub struct Crash {
     pub superseding: bool,
 }
 
-/// New parity.
+/// A band's writes, with new parity.
 #[derive(Debug)]
 pub struct Updated {
-    /// New contents of every parity unit that the band touches and that is not lost.
-    pub parity: Vec<(usize, Frozen)>,
+    /// What must be written: the band's data, and new contents of every parity unit that it touches
+    /// and that is not lost.
+    pub writes: Vec<UnitWrite>,
     /// What must be in the log first; none without a log.
     pub record: Option<Record>,
 }
@@ -48,8 +50,7 @@ enum Method {
     ReconstructWrite,
 }
 
-/// Computes the new contents of every parity unit that `band` touches, and the record that must be
-/// in the log before they are written. `at_hand` are old contents of data units over the band's
+/// Computes what must be written for `band`, and the record that must be in the log first. `at_hand` are old contents of data units over the band's
 /// range. `crash` is none without a log.
 ///
 /// # Errors
@@ -79,9 +80,12 @@ pub async fn update<O: Owner>(
             support = support.union(&covered);
         }
     }
+    let mut writes = Vec::with_capacity(band.data.len() + parity.len());
+    let write = |(unit, data)| UnitWrite { unit, from: band.from, data };
+    writes.extend(band.data.iter().cloned().map(write));
     if parity.is_empty() {
         let record = crash.map(|crash| bare_record(band, crash));
-        return Ok(Updated { parity: Vec::new(), record });
+        return Ok(Updated { writes, record });
     }
     let known: UnitSet = at_hand.iter().map(|(unit, _)| *unit).collect();
     let (method, mut wanted) = choose(stripe, band, parity, support, known);
@@ -105,8 +109,8 @@ pub async fn update<O: Owner>(
         }
     };
     let record = crash.map(|crash| record(owner, stripe, band, crash, &parity, &old, without));
-    let parity = parity.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect();
-    Ok(Updated { parity, record })
+    writes.extend(parity.into_iter().map(|(unit, buf)| write((unit, buf.freeze()))));
+    Ok(Updated { writes, record })
 }
 
 /// Chooses the method that reads fewer units; returns it with the units that must be there.

@@ -7,9 +7,7 @@ use common::{CODES, Disks, UNIT, bytes, losses, now, parity};
 use weft_code::UnitSet;
 use weft_disk::WriteOpts;
 use weft_rt::{Buf, Frozen};
-use weft_stripe::{
-    Access, Band, Crash, Payload, Segment, UnitWrite, Units, check, gather, store, update,
-};
+use weft_stripe::{Access, Band, Crash, Payload, Segment, Units, check, gather, store, update};
 
 /// Stripes whose rows differ.
 const STRIPES: [u64; 2] = [0, 3];
@@ -115,12 +113,8 @@ fn updates_agree_with_the_definition() {
                     }
                     assert_eq!(sum, units[parity.unit][from..from + band.len], "a record");
                 }
-                let data = band.data.into_iter().chain(updated.parity);
-                let from = band.from;
-                let writes: Vec<_> =
-                    data.map(|(unit, data)| UnitWrite { unit, from, data }).collect();
                 assert!(
-                    now(store(&disks, disks.stripe(stripe), &writes, WriteOpts::USER))
+                    now(store(&disks, disks.stripe(stripe), &updated.writes, WriteOpts::USER))
                         .failed
                         .is_empty()
                 );
