@@ -389,7 +389,7 @@ impl Log {
         self.remember(seq, stripe, &records);
         // All records of one write enter their queues in the same poll. The queues are first in,
         // first out, so two writes can never wait for each other's space.
-        let mut waits = Vec::new();
+        let mut waits = Vec::with_capacity(records.iter().map(|r| r.parities.len()).sum());
         for record in records {
             cut(seq, stripe, record, |slot, entry, payload| {
                 waits.push(self.rings[slot.0].enqueue(entry, payload));
