@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
 use weft_code::{Margin, SlotSet};
-use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_disk::{AtHand, Disk, DiskError, WriteOpts};
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
 
@@ -83,6 +83,8 @@ pub(crate) struct Inner {
     /// Stripes in which a write was given up halfway: what is lost of them cannot be reconstructed
     /// before the next assembly has recovered them.
     pub torn: RefCell<BTreeSet<u64>>,
+    /// What is known above the array of its contents.
+    pub above: RefCell<Option<Weak<dyn AtHand>>>,
     /// See [`weft_disk::Volume::corrections`].
     pub corrections: Cell<u64>,
     /// The redundancy remaining, and the incomplete slots for which it was computed.

@@ -6,10 +6,12 @@
 //! broke the array count as lost.
 
 use std::ops::Range;
+use std::rc::Weak;
 
 use weft_code::UnitSet;
 use weft_disk::{
-    DiskErrorKind, DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo,
+    AtHand, DiskErrorKind, DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeErrorKind,
+    VolumeInfo,
 };
 use weft_rt::{Buf, Frozen};
 
@@ -106,6 +108,10 @@ impl Volume for Array {
                 .pieces(offset, to_len(len))
                 .for_each(|piece| self.0.note_read(piece.at));
         }
+    }
+
+    fn offer(&self, at_hand: Weak<dyn AtHand>) {
+        *self.0.above.borrow_mut() = Some(at_hand);
     }
 
     fn corrections(&self) -> u64 {

@@ -11,6 +11,7 @@ pub mod area;
 mod array;
 mod as_volume;
 pub mod assemble;
+mod at_hand;
 mod checksum;
 mod commit;
 mod consistency;

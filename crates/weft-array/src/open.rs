@@ -155,6 +155,7 @@ async fn open(
         broken: RefCell::default(),
         broken_slots: Cell::new(SlotSet::new()),
         torn: RefCell::default(),
+        above: RefCell::default(),
         corrections: Cell::new(0),
         remaining: Cell::new(None),
         me: me.clone(),

@@ -4,7 +4,8 @@
 //! unit is read from its disk straight into the caller's buffer. The same path serves units on
 //! healthy disks while the array is degraded or rebuilding, and units that are rebuilt already
 //! (redirection). Only pieces whose own unit is lost go through [`weft_stripe::gather`], stripe by
-//! stripe; pieces that the request reads anyway serve as sources too.
+//! stripe; pieces that the request reads anyway serve as sources too, and so does what a cache above
+//! the array knows (`at_hand.rs`).
 //!
 //! A region that was never written reads as zeros without I/O. In a mirror any copy may serve,
 //! except where copies can differ: where the region was dirty at a crash, or a write is in
@@ -17,7 +18,7 @@ use weft_code::UnitSet;
 use weft_disk::{Class, DiskErrorKind};
 use weft_rt::Buf;
 use weft_rt::sync::oneshot;
-use weft_stripe::{Access, Busy, Owner, Place, Units};
+use weft_stripe::{Access, Busy, Gathered, Owner, Place, Units, gather};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -194,7 +195,11 @@ impl Inner {
                 owners.push(index);
             }
             let resolved = self.stripe(stripe).avoiding(self.avoided_units(stripe));
-            let (range_result, filled) = self.gather(resolved, Access::user(from), wanted).await;
+            let asked = wanted.iter().map(|(unit, _)| *unit).collect();
+            let at_hand = self.at_hand(resolved, from, len, asked);
+            let gathered = gather(self, resolved, Access::user(from), &at_hand, wanted).await;
+            let Gathered { result: range_result, units: filled, .. } = gathered;
+            let range_result = range_result.map_err(|error| self.unreadable(stripe, error));
             result = result.and(range_result);
             for (index, (_, part)) in owners.into_iter().zip(filled) {
                 parts[index].1.push(part);

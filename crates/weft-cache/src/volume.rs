@@ -13,6 +13,9 @@
 //! write, a write at the same time as another to the same block, zeroing and discarding take blocks
 //! out. `coherence.rs` says when a block may be cached.
 //!
+//! **What is kept helps to reconstruct.** A volume that must reconstruct a block takes the others of
+//! its stripe from the cache, where they are there ([`AtHand`]).
+//!
 //! **What a miss costs** is the volume's answer ([`Volume::read_cost`]), and classes of blocks are
 //! its failure domains: so the cache favours blocks of a lost disk, until they are rebuilt. Ranges
 //! that cost nothing, as they were never written, are not cached.
@@ -23,9 +26,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use weft_disk::{DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeInfo};
+use weft_disk::{AtHand, DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_rt::{Buf, Frozen};
 
 use crate::cache::Cache;
@@ -53,6 +56,8 @@ pub struct DomainCounts {
     pub hits: u64,
     /// What the misses read from working disks, in blocks.
     pub disk_blocks: u64,
+    /// What they would have read besides, were not other blocks of their stripes cached.
+    pub spared_blocks: u64,
     /// What hits would have read from working disks, in blocks: for each block what it cost when it
     /// was read.
     pub saved_blocks: u64,
@@ -79,6 +84,7 @@ impl DomainCounts {
             requests: self.requests + other.requests,
             hits: self.hits + other.hits,
             disk_blocks: self.disk_blocks + other.disk_blocks,
+            spared_blocks: self.spared_blocks + other.spared_blocks,
             saved_blocks: self.saved_blocks + other.saved_blocks,
         }
     }
@@ -106,6 +112,7 @@ struct Page {
 }
 
 struct State {
+    volume: Rc<dyn Volume>,
     cache: Option<Cache<Page>>,
     bytes_max: u64,
     domains: Vec<DomainCounts>,
@@ -114,11 +121,62 @@ struct State {
     corrections: u64,
 }
 
+impl State {
+    /// Whether the volume has corrected nothing since.
+    fn is_right(&self) -> bool {
+        self.volume.corrections() == self.corrections
+    }
+}
+
 /// A volume behind a cache, which is off at first.
 pub struct CachedVolume {
     volume: Rc<dyn Volume>,
     is_on: Cell<bool>,
-    state: RefCell<State>,
+    state: Rc<Shared>,
+}
+
+/// The cache, which the volume below may ask.
+struct Shared(RefCell<State>);
+
+impl AtHand for Shared {
+    fn holds(&self, offset: u64, len: usize) -> bool {
+        let state = self.0.borrow();
+        let cache = state.cache.as_ref().filter(|_| state.is_right());
+        let holds = |cache: &Cache<Page>| {
+            blocks_of(offset, len as u64)
+                .all(|key| cache.peek(key).is_some_and(|page| !page.bytes.is_empty()))
+        };
+        cache.is_some_and(holds)
+    }
+
+    fn contents(&self, offset: u64, len: usize) -> Option<Frozen> {
+        if !self.holds(offset, len) {
+            return None;
+        }
+        let state = self.0.borrow();
+        let cache = state.cache.as_ref()?;
+        let end = offset + len as u64;
+        let mut buf = Buf::new(len);
+        for key in blocks_of(offset, len as u64) {
+            let held = bytes_of(key);
+            let wanted = held.start.max(offset)..held.end.min(end);
+            buf[index(wanted.start - offset)..index(wanted.end - offset)].copy_from_slice(
+                &cache.peek(key)?.bytes
+                    [index(wanted.start - held.start)..index(wanted.end - held.start)],
+            );
+        }
+        Some(buf.freeze())
+    }
+
+    fn note_spared(&self, offset: u64, bytes: u64) {
+        let state = &mut *self.0.borrow_mut();
+        let domain = state.volume.failure_domain(offset);
+        if let Some(counts) = state.domains.get_mut(domain) {
+            let blocks = bytes / PAGE_BYTES;
+            counts.disk_blocks = counts.disk_blocks.saturating_sub(blocks);
+            counts.spared_blocks += blocks;
+        }
+    }
 }
 
 impl std::fmt::Debug for CachedVolume {
@@ -166,14 +224,17 @@ impl CachedVolume {
     /// `volume` behind a cache that is off.
     #[must_use]
     pub fn new(volume: Rc<dyn Volume>) -> Self {
-        let state = State {
+        let state = Rc::new(Shared(RefCell::new(State {
+            volume: volume.clone(),
             cache: None,
             bytes_max: 0,
             domains: Vec::new(),
             progress: InProgress::default(),
             corrections: volume.corrections(),
-        };
-        Self { volume, is_on: Cell::new(false), state: RefCell::new(state) }
+        })));
+        let at_hand = Rc::downgrade(&state);
+        volume.offer(at_hand);
+        Self { volume, is_on: Cell::new(false), state }
     }
 
     /// Switches the cache on, or changes it: with the same policy it keeps its blocks, or what fits.
@@ -183,7 +244,7 @@ impl CachedVolume {
     /// If it has room for no block, or there is no memory. The cache is then off.
     pub fn switch_on(&self, policy: Choice, bytes_max: u64) -> Result<(), CacheError> {
         let blocks = index(bytes_max / (PAGE_BYTES + OVERHEAD_BYTES));
-        let state = &mut *self.state.borrow_mut();
+        let state = &mut *self.state.0.borrow_mut();
         self.is_on.set(false);
         match state.cache.take() {
             Some(mut cache) if cache.choice() == policy => {
@@ -205,13 +266,13 @@ impl CachedVolume {
     /// Switches the cache off and gives its memory back.
     pub fn switch_off(&self) {
         self.is_on.set(false);
-        self.state.borrow_mut().cache = None;
+        self.state.0.borrow_mut().cache = None;
     }
 
     /// How the cache is used; none if it is off.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        let state = self.state.borrow();
+        let state = self.state.0.borrow();
         let cache = state.cache.as_ref()?;
         Some(Usage {
             policy: cache.choice(),
@@ -258,7 +319,7 @@ impl CachedVolume {
     /// Copies what is cached of a request to its buffer, and counts. Returns the blocks that are to
     /// be read; none if all were cached.
     fn take_cached(&self, offset: u64, buf: &mut Buf, blocks: Range<u64>) -> Option<Range<u64>> {
-        let state = &mut *self.state.borrow_mut();
+        let state = &mut *self.state.0.borrow_mut();
         self.forget_corrected(state);
         let Some(cache) = &mut state.cache else { return Some(blocks) };
         let costs = Costs(&*self.volume);
@@ -335,7 +396,7 @@ struct Fill<'a> {
 
 impl<'a> Fill<'a> {
     fn begin(of: &'a CachedVolume, blocks: Range<u64>) -> Self {
-        let id = of.state.borrow_mut().progress.begin_fill(blocks.clone());
+        let id = of.state.0.borrow_mut().progress.begin_fill(blocks.clone());
         Self { of, id, blocks, has_ended: false }
     }
 
@@ -343,7 +404,7 @@ impl<'a> Fill<'a> {
     fn keep(mut self, contents: &[u8]) {
         self.has_ended = true;
         let Self { of, .. } = self;
-        let state = &mut *of.state.borrow_mut();
+        let state = &mut *of.state.0.borrow_mut();
         of.forget_corrected(state);
         let may_keep = state.progress.end_fill(self.id);
         let Some(cache) = state.cache.as_mut().filter(|_| may_keep) else { return };
@@ -361,7 +422,7 @@ impl<'a> Fill<'a> {
 impl Drop for Fill<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.of.state.borrow_mut().progress.end_fill(self.id);
+            self.of.state.0.borrow_mut().progress.end_fill(self.id);
         }
     }
 }
@@ -377,7 +438,7 @@ struct Change<'a> {
 
 impl<'a> Change<'a> {
     fn begin(of: &'a CachedVolume, blocks: Range<u64>) -> Self {
-        let state = &mut *of.state.borrow_mut();
+        let state = &mut *of.state.0.borrow_mut();
         let id = state.progress.begin_change(blocks.clone());
         let mut cached = Vec::new();
         if let Some(cache) = &mut state.cache {
@@ -393,7 +454,7 @@ impl<'a> Change<'a> {
     /// It has ended; these bytes are now at this offset of the volume, or nobody knows what is.
     fn end(mut self, written: Option<(u64, Frozen)>) {
         self.has_ended = true;
-        let state = &mut *self.of.state.borrow_mut();
+        let state = &mut *self.of.state.0.borrow_mut();
         self.of.forget_corrected(state);
         let is_known = state.progress.end_change(self.id);
         let Some(cache) = &mut state.cache else { return };
@@ -420,7 +481,7 @@ impl Drop for Change<'_> {
         if self.has_ended {
             return;
         }
-        let state = &mut *self.of.state.borrow_mut();
+        let state = &mut *self.of.state.0.borrow_mut();
         state.progress.leave_change(self.id);
         if let Some(cache) = &mut state.cache {
             self.cached.iter().for_each(|(key, _)| drop(cache.remove(*key)));
@@ -480,6 +541,10 @@ impl Volume for CachedVolume {
 
     fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
         self.volume.read_cost(offset, len)
+    }
+
+    fn offer(&self, at_hand: Weak<dyn AtHand>) {
+        self.volume.offer(at_hand);
     }
 
     fn failure_domains(&self) -> usize {

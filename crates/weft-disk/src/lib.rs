@@ -32,4 +32,4 @@ pub use layer::Layer;
 pub use queue::{QUEUE_DEPTH, QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;
 pub use slice::SliceDisk;
-pub use volume::{Extent, Volume, VolumeError, VolumeErrorKind, VolumeInfo};
+pub use volume::{AtHand, Extent, Volume, VolumeError, VolumeErrorKind, VolumeInfo};

@@ -14,6 +14,7 @@
 //! * What was started runs to its end, also if its future is dropped.
 
 use std::error::Error;
+use std::rc::Weak;
 
 use weft_rt::{Buf, Frozen};
 
@@ -87,6 +88,21 @@ impl From<DiskError> for VolumeError {
     }
 }
 
+/// What is known above a volume of its contents: a cache. A volume that must reconstruct what is
+/// read uses it in place of disks.
+pub trait AtHand {
+    /// Whether the contents of `len` bytes from `offset` are known: those that a read which begins
+    /// now would give.
+    fn holds(&self, offset: u64, len: usize) -> bool;
+
+    /// These contents.
+    fn contents(&self, offset: u64, len: usize) -> Option<Frozen>;
+
+    /// A read at `offset` was reconstructed with such contents, and so asked the disks for this many
+    /// bytes less than [`Volume::read_cost`] tells.
+    fn note_spared(&self, offset: u64, bytes: u64);
+}
+
 /// A volume of blocks.
 pub trait Volume {
     /// What is fixed about it.
@@ -155,6 +171,9 @@ pub trait Volume {
     /// `len` bytes from `offset` were read without asking the volume, from a cache above it. For
     /// volumes that do something about what is read often.
     fn note_cached_read(&self, _offset: u64, _len: u64) {}
+
+    /// From now on this is known above the volume.
+    fn offer(&self, _at_hand: Weak<dyn AtHand>) {}
 
     /// A number that rises when the volume has changed contents without being asked to: a scrub has
     /// corrected them, or a member was lost before a resync had settled what a crash interrupted. A

@@ -251,7 +251,7 @@ impl<O: Owner> Gather<'_, O> {
 
     fn plan(&self, asked: UnitSet, at_hand: UnitSet) -> Result<Arc<Plan>, Undecodable> {
         let Stripe { id, coding, lost, .. } = self.stripe;
-        let lost = lost.union(&self.bad);
+        let lost = lost.union(&self.bad).difference(&at_hand);
         let plan = coding.plan(id.number, lost, asked, at_hand)?;
         let load_aware = self.at.load_aware && self.owner.balances_load();
         if !load_aware || !asked.intersects(&lost) || self.is_unsure() {
@@ -386,7 +386,7 @@ impl<O: Owner> Gather<'_, O> {
     /// An unreadable unit, computed from what was `read` for the request: a repair reads nothing
     /// more.
     fn value_from(&self, unit: usize, read: UnitSet) -> Option<Buf> {
-        let lost = self.stripe.lost.union(&self.bad);
+        let lost = self.stripe.lost.union(&self.bad).difference(&read);
         let plan =
             self.stripe.coding.plan(self.stripe.id.number, lost, UnitSet::one(unit), read).ok()?;
         if !plan.reads.is_subset(&read) {

@@ -405,6 +405,8 @@ pub struct CacheCounts {
     pub hit_blocks: u64,
     /// Read from working disks for the others.
     pub disk_blocks: u64,
+    /// Not read for them, as other blocks of their stripes were in it.
+    pub spared_blocks: u64,
     /// What hits would have read from working disks.
     pub saved_blocks: u64,
 }

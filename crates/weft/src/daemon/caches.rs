@@ -29,6 +29,7 @@ fn counts(of: &DomainCounts) -> CacheCounts {
         requested_blocks: of.requests,
         hit_blocks: of.hits,
         disk_blocks: of.disk_blocks,
+        spared_blocks: of.spared_blocks,
         saved_blocks: of.saved_blocks,
     }
 }

@@ -18,7 +18,7 @@ pub fn lines(report: &CacheReport) -> Vec<String> {
                 of.requested_blocks,
                 percent(of.hit_blocks, of.requested_blocks),
                 ratio(of.disk_blocks, of.requested_blocks),
-                of.saved_blocks
+                of.saved_blocks + of.spared_blocks
             )
         }));
     }
@@ -39,12 +39,14 @@ pub fn summary(report: &CacheReport) -> String {
 
 /// What it does, in one line.
 fn effect(report: &CacheReport) -> String {
-    let CacheCounts { requested_blocks, hit_blocks, saved_blocks, .. } = report.total;
+    let CacheCounts { requested_blocks, hit_blocks, saved_blocks, spared_blocks, .. } =
+        report.total;
+    let saved = saved_blocks + spared_blocks;
     if requested_blocks == 0 {
         return "nothing was read yet".into();
     }
     format!(
-        "{} of the blocks read were in it; {:.2} blocks read from disks for each (RGR); {saved_blocks} disk \
+        "{} of the blocks read were in it; {:.2} blocks read from disks for each (RGR); {saved} disk \
          reads saved",
         percent(hit_blocks, requested_blocks),
         report.rgr,
