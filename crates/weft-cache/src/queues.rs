@@ -37,14 +37,17 @@ pub(crate) struct Queues {
     victims: Victims,
     /// Blocks in each queue.
     lens: Vec<usize>,
+    /// Blocks in each list.
+    counts: Vec<u32>,
     now: u64,
 }
 
 impl Queues {
     pub(crate) fn new(capacity: usize, queues: usize, classes: u16) -> Result<Self, CacheError> {
-        let blocks = Slab::new(capacity, Victims::lists_of(queues, classes))?;
+        let lists = Victims::lists_of(queues, classes);
         Ok(Self {
-            blocks,
+            blocks: Slab::new(capacity, lists)?,
+            counts: vec![0; lists],
             victims: Victims::new(Weight::Age, queues, classes),
             lens: vec![0; queues],
             now: 0,
@@ -64,6 +67,13 @@ impl Queues {
         self.lens[queue as usize]
     }
 
+    /// The same, but of a class whose end has a penalty above 1 only every such block counts.
+    pub(crate) fn weight_of(&mut self, queue: u32, penalty: &dyn Penalty) -> usize {
+        self.victims.refresh(penalty, ends(&self.blocks));
+        let spared = self.victims.spared(queue, |list| self.counts[list as usize]);
+        self.lens[queue as usize] - spared
+    }
+
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         self.blocks.find(key)
     }
@@ -81,6 +91,7 @@ impl Queues {
     pub(crate) fn insert(&mut self, block: Block, queue: u32) -> u32 {
         self.lens[queue as usize] += 1;
         let list = self.victims.list(queue, block.class);
+        self.counts[list as usize] += 1;
         let slot = self.blocks.insert(block.key, list, Seen::new(self.now, 0));
         self.note(slot, list);
         self.now += 1;
@@ -93,6 +104,8 @@ impl Queues {
         let to = self.victims.list(queue, self.victims.class(from));
         self.lens[self.victims.queue(from) as usize] -= 1;
         self.lens[queue as usize] += 1;
+        self.counts[from as usize] -= 1;
+        self.counts[to as usize] += 1;
         self.note(slot, from);
         self.blocks.set_extra(slot, Seen::new(self.now, mark));
         self.blocks.move_to(slot, to);
@@ -109,18 +122,18 @@ impl Queues {
 
     /// The block of `queue` to go next: that with the least p·MP.
     pub(crate) fn victim(&mut self, queue: u32, penalty: &dyn Penalty) -> Option<u32> {
-        let (blocks, now) = (&self.blocks, self.now);
-        let end = |list| {
-            let id = blocks.tail(list)?;
-            let stamp = blocks.extra(id).stamp();
-            Some(End { id, key: blocks.key(id), stamp, value: 0 })
-        };
-        self.victims.least(queue, now, penalty, end)
+        self.victims.least(queue, self.now, penalty, ends(&self.blocks))
+    }
+
+    /// The penalty of a block that [`Self::victim`] has just returned, at least 1.
+    pub(crate) fn penalty_of_end(&self, slot: u32) -> u32 {
+        self.victims.penalty_of_end(self.blocks.list(slot))
     }
 
     pub(crate) fn remove(&mut self, slot: u32) -> Evicted {
         let list = self.blocks.list(slot);
         self.lens[self.victims.queue(list) as usize] -= 1;
+        self.counts[list as usize] -= 1;
         self.note(slot, list);
         let key = self.blocks.key(slot);
         self.blocks.remove(slot);
@@ -157,5 +170,14 @@ impl Queues {
             }
             assert_eq!(found, *len, "blocks in queue {queue}");
         }
+    }
+}
+
+/// Finds the end of a list.
+fn ends(blocks: &Slab<Seen>) -> impl Fn(u32) -> Option<End> {
+    move |list| {
+        let id = blocks.tail(list)?;
+        let stamp = blocks.extra(id).stamp();
+        Some(End { id, key: blocks.key(id), stamp, value: 0 })
     }
 }

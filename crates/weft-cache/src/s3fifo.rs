@@ -13,7 +13,12 @@
 //!
 //! Victim disk first divides small and main by class; where the policy takes the end of a queue,
 //! the end that is worth least is taken. p is 1 / age in the queue, as both are queues of arrival,
-//! and a block with requests is not evicted at all but put at a head.
+//! and a block with requests is not evicted at all but put at a head. In small the penalty counts
+//! twice more, or a tenth of the cache would limit what it can do for lost blocks:
+//!
+//! * They stay longer there, and must not drive the others out sooner: small is full by its *weight*,
+//!   in which a block whose miss reads MP blocks counts 1 / MP.
+//! * The requests that lead to main are worth what they save: requests · MP is to be two or more.
 
 use crate::error::CacheError;
 use crate::ghosts::Ghosts;
@@ -25,8 +30,8 @@ const SMALL: u32 = 0;
 const MAIN: u32 = 1;
 /// The greatest count of requests.
 const COUNT_MAX: u8 = 3;
-/// As many requests in small lead to main.
-const COUNT_MAIN: u8 = 2;
+/// As many requests in small lead to main, times the penalty of a miss.
+const WORTH_MAIN: u32 = 2;
 
 const GHOSTS: u32 = 0;
 
@@ -34,7 +39,7 @@ const GHOSTS: u32 = 0;
 pub(crate) struct S3Fifo {
     queues: Queues,
     ghosts: Ghosts,
-    /// From this number of blocks on, small gives one up.
+    /// From this weight on, small gives a block up.
     small: usize,
 }
 
@@ -74,13 +79,14 @@ impl Policy for S3Fifo {
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
         loop {
-            let from_small =
-                self.queues.len_of(SMALL) >= self.small || self.queues.len_of(MAIN) == 0;
+            let from_small = self.queues.weight_of(SMALL, penalty) >= self.small
+                || self.queues.len_of(MAIN) == 0;
             let queue = if from_small { SMALL } else { MAIN };
             let end = self.queues.victim(queue, penalty)?;
             let count = self.queues.mark(end);
+            let worth = u32::from(count) * self.queues.penalty_of_end(end);
             match queue {
-                SMALL if count >= COUNT_MAIN => self.queues.move_to(end, MAIN, 0),
+                SMALL if worth >= WORTH_MAIN => self.queues.move_to(end, MAIN, 0),
                 MAIN if count > 0 => self.queues.move_to(end, MAIN, count - 1),
                 _ => {
                     let evicted = self.queues.remove(end);

@@ -78,6 +78,7 @@ pub(crate) struct Victims {
     classes: u16,
     /// Bits of a list's number that are its class; the others are its queue.
     bits: u32,
+    /// When the penalties were asked for; none is as great as the first.
     generation: u64,
     /// The ends by list, and their penalties, as they were when last looked at.
     ends: Vec<(End, u32)>,
@@ -99,7 +100,7 @@ impl Victims {
             weight,
             classes,
             bits: bits(classes),
-            generation: 0,
+            generation: u64::MAX,
             ends: vec![(EMPTY, 0); lists],
             places: vec![LAST; 2 * lists],
             common: 0,
@@ -162,6 +163,42 @@ impl Victims {
         if self.classes == 1 {
             return end(queue).map(|end| end.id);
         }
+        self.refresh(penalty, end);
+        let first = self.places[(2 << self.bits) * queue as usize + 1];
+        let mut least = (first != LAST).then(|| {
+            let class = first & ((1 << CLASS_BITS) - 1);
+            self.ends[self.list(queue, u16::try_from(class).expect("a class")) as usize]
+        });
+        for list in &self.others {
+            let other = self.ends[*list as usize];
+            if self.queue(*list) == queue && least.is_none_or(|least| goes(other, least, now)) {
+                least = Some(other);
+            }
+        }
+        least.map(|(end, _)| end.id)
+    }
+
+    /// The penalty of the end of `list`, at least 1; also 1 if classes are not told apart.
+    pub(crate) fn penalty_of_end(&self, list: u32) -> u32 {
+        self.ends[list as usize].1.max(1)
+    }
+
+    /// How many of the blocks of `queue` do not count, if of each list only one in as many counts as
+    /// the penalty of its end. `count(list)` tells the blocks of a list.
+    pub(crate) fn spared(&self, queue: u32, count: impl Fn(u32) -> u32) -> usize {
+        let of = |list: u32| (count(list) - count(list) / self.penalty_of_end(list)) as usize;
+        if self.common > 1 {
+            return self.lists(queue).map(of).sum();
+        }
+        let others = self.others.iter().copied();
+        others.filter(|list| self.queue(*list) == queue).map(of).sum()
+    }
+
+    /// Looks at the ends that may have changed.
+    pub(crate) fn refresh(&mut self, penalty: &dyn Penalty, end: impl Fn(u32) -> Option<End>) {
+        if self.classes == 1 {
+            return;
+        }
         let generation = penalty.generation();
         if generation != self.generation {
             self.generation = generation;
@@ -178,18 +215,6 @@ impl Victims {
             self.look(list, penalty, &end);
             self.place(list);
         }
-        let first = self.places[(2 << self.bits) * queue as usize + 1];
-        let mut least = (first != LAST).then(|| {
-            let class = first & ((1 << CLASS_BITS) - 1);
-            self.ends[self.list(queue, u16::try_from(class).expect("a class")) as usize]
-        });
-        for list in &self.others {
-            let other = self.ends[*list as usize];
-            if self.queue(*list) == queue && least.is_none_or(|least| goes(other, least, now)) {
-                least = Some(other);
-            }
-        }
-        least.map(|(end, _)| end.id)
     }
 
     /// Looks at the end of a list.

@@ -133,10 +133,12 @@ impl Model {
             Base::Arc => self.replace(false, world),
             Base::S3Fifo => loop {
                 let small = (self.capacity / 10).max(1);
-                let list = usize::from(self.lists[0].len() < small && !self.lists[1].is_empty());
+                let weight = self.weight_of_small(world);
+                let list = usize::from(weight < small && !self.lists[1].is_empty());
                 let at = self.end(list, world);
+                let penalty = self.penalty(&self.lists[list][at], world);
                 let entry = &mut self.lists[list][at];
-                if list == 0 && entry.count >= 2 {
+                if list == 0 && entry.count * penalty >= 2 {
                     entry.count = 0;
                     self.put_at_head(0, at, 1);
                 } else if list == 1 && entry.count > 0 {
@@ -154,6 +156,22 @@ impl Model {
                 }
             },
         }
+    }
+
+    /// The penalty of a block, at least 1, if the policy weighs it.
+    fn penalty(&self, entry: &Entry, world: &World) -> u64 {
+        if self.choice.victim_first { u64::from(world.of(entry.block)).max(1) } else { 1 }
+    }
+
+    /// The blocks of S3-FIFO's small queue, each class divided by the penalty of its oldest block.
+    fn weight_of_small(&self, world: &World) -> usize {
+        let mut classes: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+        for entry in &self.lists[0] {
+            let oldest = self.penalty(entry, world);
+            classes.entry(entry.block.class).or_insert((0, oldest)).0 += 1;
+        }
+        let weight: u64 = classes.values().map(|(count, penalty)| count / penalty).sum();
+        usize::try_from(weight).expect("few blocks")
     }
 
     fn replace(&mut self, for_b2: bool, world: &World) -> u64 {
