@@ -51,4 +51,4 @@ pub use choice::{Base, Choice};
 pub use error::CacheError;
 pub use penalty::{Block, Penalty};
 pub use stats::Stats;
-pub use volume::{CachedVolume, DomainCounts, PAGE_BYTES, Usage};
+pub use volume::{CachedVolume, Costs, DomainCounts, PAGE_BYTES, Usage};

@@ -185,8 +185,15 @@ impl std::fmt::Debug for CachedVolume {
     }
 }
 
-/// The volume's answers, as a policy asks for them.
-struct Costs<'a>(&'a dyn Volume);
+/// The answers of a volume that is divided into blocks of [`PAGE_BYTES`], as a policy asks for them.
+/// The class of a block is its failure domain.
+pub struct Costs<'a>(pub &'a dyn Volume);
+
+impl std::fmt::Debug for Costs<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Costs").finish_non_exhaustive()
+    }
+}
 
 impl Costs<'_> {
     /// The cost of a block; none if it cannot be read.

@@ -32,6 +32,9 @@ const FILES: &[(&str, &str)] = &[
     ("vdf-fig3", include_str!("../experiments/vdf-fig3.toml")),
     ("vdf-fig4", include_str!("../experiments/vdf-fig4.toml")),
     ("vdf-fig5", include_str!("../experiments/vdf-fig5.toml")),
+    ("vdf-recovery", include_str!("../experiments/vdf-recovery.toml")),
+    ("vdf-service", include_str!("../experiments/vdf-service.toml")),
+    ("vdf-threads", include_str!("../experiments/vdf-threads.toml")),
     ("vdf-beyond", include_str!("../experiments/vdf-beyond.toml")),
 ];
 

@@ -113,6 +113,50 @@ arrays = [
 policies = ["lru", "vdf-lru", "s3fifo", "vdf-s3fifo", "greedy-dual"]
 "#;
 
+const CACHED: &str = r#"
+title = "small"
+source = "Table 0"
+about = "recoveries below a cache"
+
+[run]
+kind = "cached-recovery"
+model = "wd10eals"
+data_mb = 300
+unit_kib = 64
+blocks = [12000]
+requests = 80000
+degraded = 40000
+repeats = 2
+min_kib_s = 4000
+trace = { name = "Web", workload = "vdf-web", rate_milli = 300000 }
+arrays = [{ name = "RAID-5", code = "raid5", disks = 5 }]
+policies = ["lru", "vdf-lru"]
+ways = [
+  { name = "not redirecting", policy = { order = "ascending", piggyback = "off" }, parts = { pipelined = {}, pace = "md-depth", redirect = false } },
+  { name = "weft" },
+]
+"#;
+
+const SERVICE: &str = r#"
+title = "small"
+source = "Fig. 0"
+about = "reads below a cache"
+
+[run]
+kind = "service-rate"
+model = "wd10eals"
+data_mb = 200
+unit_kib = 64
+blocks = [8000]
+threads = [4, 40]
+requests = 16000
+measured = 1000
+repeats = 2
+trace = { name = "Web", workload = "vdf-web" }
+arrays = [{ name = "RAID-5", code = "raid5", disks = 8 }]
+policies = ["lru", "vdf-lru"]
+"#;
+
 fn figure(text: &str, threads: usize, seed: u64) -> Figure {
     let options = RunOptions { threads, seed, ..RunOptions::default() };
     let experiment = Experiment::parse("small", text).unwrap();
@@ -127,7 +171,7 @@ fn ours(figure: &Figure, panel: &str, series: &str, x: &str) -> f64 {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
-    for text in [DEGRADED, REBUILD, TRACES, RECOVERY, CACHE] {
+    for text in [DEGRADED, REBUILD, TRACES, RECOVERY, CACHE, CACHED, SERVICE] {
         let (one, two) = (figure(text, 1, 7), figure(text, 2, 7));
         let bytes = |figure: &Figure| serde_json::to_string(figure).unwrap();
         assert_eq!(bytes(&one), bytes(&two));
@@ -264,6 +308,39 @@ fn a_cache_that_knows_what_is_lost_reads_less() {
         let best = ours(&figure, "greatest reduction of RGR", "Web", weighed);
         assert!(best > 2.0, "{weighed}: {best}");
     }
+}
+
+#[test]
+fn a_rebuild_is_shorter_below_a_cache_that_knows_what_is_lost() {
+    let figure = figure(CACHED, 2, 1);
+    for way in ["not redirecting", "weft"] {
+        let of = |what: &str, series| {
+            ours(&figure, &format!("{what}, 12000 blocks, {way}"), series, "RAID-5")
+        };
+        let time = |series| of("rebuild time", series);
+        assert!(time("no users") < time("lru"), "{way}: {} {}", time("no users"), time("lru"));
+        assert!(of("RGR", "vdf-lru") < of("RGR", "lru"), "{way}");
+        let less = of("rebuild time below the base's", "vdf-lru");
+        let expected = 100.0 - 100.0 * time("vdf-lru") / time("lru");
+        assert!((less - expected).abs() < 2.0, "{way}: {less} {expected}");
+        let predicted = of("rebuild time below the base's", "vdf-lru, eq. 4");
+        assert!((0.0..40.0).contains(&predicted), "{way}: {predicted}");
+    }
+    // What is read from the replacement costs less.
+    let rgr = |way| ours(&figure, &format!("RGR, 12000 blocks, {way}"), "lru", "RAID-5");
+    assert!(rgr("weft") < rgr("not redirecting"), "{} {}", rgr("weft"), rgr("not redirecting"));
+}
+
+#[test]
+fn more_threads_are_served_faster_and_a_cache_that_knows_what_is_lost_helps() {
+    let figure = figure(SERVICE, 2, 1);
+    let rate = |series, x| ours(&figure, "service rate, 8000 blocks", series, x);
+    assert!(1.5 * rate("lru", "4 threads") < rate("lru", "40 threads"));
+    assert!(rate("lru", "40 threads") < rate("vdf-lru", "40 threads"));
+    let gain =
+        |series| ours(&figure, "service rate above the base's, 8000 blocks", series, "40 threads");
+    assert!(gain("vdf-lru") > 0.0, "{}", gain("vdf-lru"));
+    assert!(gain("vdf-lru, by RGR") > 0.0, "{}", gain("vdf-lru, by RGR"));
 }
 
 #[test]

@@ -4,9 +4,11 @@
 //! compared, so that no figure can come from wrong data. A bench lives on one thread and has an
 //! executor of its own; several benches run in parallel.
 
+mod above;
 mod contents;
 mod load;
 mod recovery;
+mod service;
 
 use std::rc::Rc;
 
@@ -17,9 +19,11 @@ use weft_rt::sync::Semaphore;
 use weft_rt::{MILLISECOND, Rt, Schedule, virtual_rt};
 
 use crate::modelled::{ArraySetup, array_on, disk, rebuild_onto};
+pub(crate) use above::CacheSetup;
 pub(crate) use contents::Contents;
 pub(crate) use load::{Access, Ended, Load};
 pub(crate) use recovery::{Recovered, Recovery, recover};
+pub(crate) use service::{Served, Service, serve};
 
 /// Writes in flight while the array is filled.
 const FILLS: usize = 16;

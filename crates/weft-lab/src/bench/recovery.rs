@@ -15,10 +15,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::ops::Range;
 use std::rc::Rc;
 
 use futures_util::future::try_join_all;
 use weft_array::{Array, RebuildCounts};
+use weft_cache::Stats;
 use weft_code::SlotNo;
 use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
@@ -28,6 +30,7 @@ use weft_trace::replay::{
 };
 use weft_trace::{Histogram, Record};
 
+use super::above::{CacheAbove, CacheSetup};
 use super::text;
 use crate::modelled::{ArraySetup, array_on, disk, mark_written};
 use crate::rebuild::Way;
@@ -42,6 +45,8 @@ const PATIENCE: Nanos = 10_000 * SECOND;
 pub(crate) struct Recovery {
     pub(crate) setup: ArraySetup,
     pub(crate) way: Way,
+    /// A cache above the array, which the requests before the first fill.
+    pub(crate) cache: Option<CacheSetup>,
     /// Limits of the rebuild's rate, in bytes per second.
     pub(crate) min_bytes_s: u64,
     pub(crate) max_bytes_s: Option<u64>,
@@ -71,6 +76,8 @@ pub(crate) struct Recovered {
     pub(crate) interval: Nanos,
     /// How busy each surviving disk was during the rebuild.
     pub(crate) survivors_busy: Vec<f64>,
+    /// What the cache did meanwhile.
+    pub(crate) cache: Option<Stats>,
 }
 
 /// Recovers arrays from the loss of member #0, all at the same time.
@@ -94,15 +101,15 @@ pub(crate) fn recover(
     })
 }
 
-/// An array of zeros.
-struct Written {
+/// An array of zeros, and a spare.
+pub(super) struct Written {
     rt: Rt,
-    array: Array,
+    pub(super) array: Array,
     disks: Vec<Rc<ModelDisk>>,
 }
 
 impl Written {
-    async fn new(rt: &Rt, setup: &ArraySetup) -> Result<Self, String> {
+    pub(super) async fn new(rt: &Rt, setup: &ArraySetup) -> Result<Self, String> {
         let disks: Vec<_> = (0..=setup.disks).map(|number| disk(rt, setup, number)).collect();
         let members = &disks[..setup.disks];
         let array = array_on(rt, setup, members).await.map_err(text)?;
@@ -119,15 +126,26 @@ impl Written {
         let array = &self.array;
         array.set_throttle(recovery.min_bytes_s, recovery.max_bytes_s);
         recovery.way.apply(array).await.map_err(text)?;
+        let map = self.map(&records);
+        let above = match &recovery.cache {
+            Some(setup) => Some(Rc::new(CacheAbove::new(array, setup)?)),
+            None => None,
+        };
+        let healthy = recovery.cache.map_or(0, |setup| setup.healthy);
+        let fill = |requests: Range<usize>| {
+            above.iter().for_each(|cache| cache.fill(&records[requests.clone()], &map));
+        };
+        fill(0..healthy);
         self.disks.iter().for_each(|disk| disk.reset_stats());
         array.fail(SlotNo(0)).await.map_err(text)?;
+        fill(healthy..recovery.first);
         let spare = self.disks.last().ok_or("no spare")?;
         array.add_spare(spare.clone()).await.map_err(text)?;
-        let course = Rc::new(Course::new(&self.rt, array, recovery));
+        let course = Rc::new(Course::new(&self.rt, array, above, recovery));
         let live = Live::new();
         let survivors = self.disks[1..recovery.setup.disks].to_vec();
         let watch = self.rt.spawn(watch(course.clone(), survivors, live.clone(), running));
-        let outcome = self.replay(recovery, records, &course, &live).await?;
+        let outcome = self.replay(recovery, records, &map, &course, &live).await?;
         let (rebuild_ns, survivors_busy) = watch.await?;
         array.stop().await.map_err(text)?;
         Ok(Recovered {
@@ -138,20 +156,26 @@ impl Written {
             units: course.units.take(),
             interval: recovery.interval,
             survivors_busy,
+            cache: course.cached.get(),
         })
+    }
+
+    /// Where the requests of a trace lie on the array.
+    pub(super) fn map(&self, records: &[Record]) -> AddressMap {
+        let mut volumes = Volumes::default();
+        records.iter().for_each(|record| volumes.add(record));
+        let block = Volume::info(&self.array).block_bytes;
+        AddressMap::new(&volumes, self.array.size_bytes(), block, Fit::Scale)
     }
 
     async fn replay(
         &self,
         recovery: &Recovery,
         records: Rc<[Record]>,
+        map: &AddressMap,
         course: &Rc<Course>,
         live: &Live,
     ) -> Result<Outcome, String> {
-        let mut volumes = Volumes::default();
-        records.iter().for_each(|record| volumes.add(record));
-        let (size, block) = (course.size_bytes(), course.info().block_bytes);
-        let map = AddressMap::new(&volumes, size, block, Fit::Scale);
         let options = Options {
             pace: Pace::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
             verify: Verify::Reads,
@@ -161,7 +185,7 @@ impl Written {
         };
         let all = endless(records, recovery.rate_milli, recovery.first).map(Ok::<_, Infallible>);
         let volume: Rc<dyn Volume> = course.clone();
-        let Ok(outcome) = run(&self.rt, volume, &map, all, &options, live).await;
+        let Ok(outcome) = run(&self.rt, volume, map, all, &options, live).await;
         let wrong = outcome.verified.as_ref().map_or(0, |verified| verified.blocks_wrong);
         if outcome.failed.total() > 0 || wrong > 0 {
             return Err(format!("{:?}, {wrong} blocks with wrong contents", outcome.failed));
@@ -223,6 +247,7 @@ async fn watch(
 struct Course {
     rt: Rt,
     array: Array,
+    above: Option<Rc<CacheAbove>>,
     unit_bytes: u64,
     interval: Nanos,
     begun: Nanos,
@@ -234,13 +259,16 @@ struct Course {
     /// Units read, and reconstructed, before this interval.
     before: Cell<(u64, u64)>,
     units: RefCell<Vec<(u64, u64)>>,
+    /// What the cache had done at the end.
+    cached: Cell<Option<Stats>>,
 }
 
 impl Course {
-    fn new(rt: &Rt, array: &Array, recovery: &Recovery) -> Self {
+    fn new(rt: &Rt, array: &Array, above: Option<Rc<CacheAbove>>, recovery: &Recovery) -> Self {
         Self {
             rt: rt.clone(),
             array: array.clone(),
+            above,
             unit_bytes: u64::from(recovery.setup.unit_bytes),
             interval: recovery.interval,
             begun: rt.now(),
@@ -249,6 +277,15 @@ impl Course {
             read: Cell::new(0),
             before: Cell::default(),
             units: RefCell::default(),
+            cached: Cell::default(),
+        }
+    }
+
+    /// What users read from.
+    fn below(&self) -> &dyn Volume {
+        match &self.above {
+            Some(cache) => &**cache,
+            None => &self.array,
         }
     }
 
@@ -263,6 +300,7 @@ impl Course {
     /// Ends the recovery: a partial interval is too short to stand alone.
     fn end(&self) {
         self.ended.set(true);
+        self.cached.set(self.above.as_ref().map(|cache| cache.take_stats()));
         let (read, reconstructed) = self.since();
         let mut units = self.units.borrow_mut();
         if units.is_empty() {
@@ -293,26 +331,26 @@ impl Course {
 
 impl Volume for Course {
     fn info(&self) -> VolumeInfo {
-        self.array.info()
+        self.below().info()
     }
 
     fn size_bytes(&self) -> u64 {
-        self.array.size_bytes()
+        self.below().size_bytes()
     }
 
     fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
         let end = offset + (buf.len() as u64).max(1) - 1;
         let units = end / self.unit_bytes - offset / self.unit_bytes + 1;
         self.read.set(self.read.get() + units);
-        Box::pin(self.timed(Volume::read(&self.array, offset, buf)))
+        Box::pin(self.timed(self.below().read(offset, buf)))
     }
 
     fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
-        Box::pin(self.timed(Volume::write(&self.array, offset, data, fua)))
+        Box::pin(self.timed(self.below().write(offset, data, fua)))
     }
 
     fn flush(&self) -> DoneFuture<'_, VolumeError> {
-        Volume::flush(&self.array)
+        self.below().flush()
     }
 
     fn write_zeroes(
@@ -322,10 +360,10 @@ impl Volume for Course {
         fua: bool,
         may_deallocate: bool,
     ) -> DoneFuture<'_, VolumeError> {
-        Volume::write_zeroes(&self.array, offset, len, fua, may_deallocate)
+        self.below().write_zeroes(offset, len, fua, may_deallocate)
     }
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError> {
-        Volume::discard(&self.array, offset, len)
+        self.below().discard(offset, len)
     }
 }

@@ -12,11 +12,11 @@ use serde::Deserialize;
 use weft_cache::{Base, Block, Cache, Choice, Penalty};
 use weft_code::{Code, UnitSet};
 use weft_layout::Layout;
-use weft_trace::Op;
+use weft_trace::Record;
 
 use super::trace::Trace;
 use crate::figure::{Panel, Point, TraceUsed};
-use crate::lab::{Found, Lab, LabError, RunOptions};
+use crate::lab::{Found, Lab, LabError};
 
 /// A trace, arrays, caches and policies: all are combined.
 #[derive(Clone, Debug, Deserialize)]
@@ -139,31 +139,17 @@ impl Parameters {
     /// The blocks that each run requests, in their order. Recorded requests are the same for all
     /// runs.
     fn traces(&self, lab: &Lab<'_>) -> Result<(TraceUsed, Vec<Vec<u64>>), LabError> {
-        let most = self.requests / usize::try_from(lab.options.divide.max(1)).unwrap_or(usize::MAX);
-        let mut traces = Vec::new();
-        let mut first = None;
-        for repeat in 0..self.repeats.max(1) {
-            let options = RunOptions { seed: lab.options.seed + repeat, ..lab.options.clone() };
-            let (used, records) = self.trace.requests(most, &Lab { options: &options, ..*lab })?;
-            let block_bytes = self.block_kib << 10;
-            let mut blocks = Vec::new();
-            for record in records.iter().filter(|record| record.op == Op::Read) {
-                // Volumes are far from one another.
-                let base = u64::from(record.device) << 40;
-                let last = (record.end() - 1) / block_bytes;
-                blocks.extend((record.offset / block_bytes..=last).map(|block| base + block));
-            }
-            if blocks.is_empty() {
-                return Err(lab.wrong(format!("the trace {} holds no read", self.trace.name)));
-            }
-            traces.push(blocks);
-            let generated = used.generated;
-            first.get_or_insert(used);
-            if !generated {
-                break;
-            }
-        }
-        Ok((first.expect("one run at least"), traces))
+        let divide = usize::try_from(lab.options.divide.max(1)).unwrap_or(usize::MAX);
+        let (used, reads) = self.trace.reads(self.requests / divide, self.repeats, lab)?;
+        let block_bytes = self.block_kib << 10;
+        let blocks = |record: &Record| {
+            // Volumes are far from one another.
+            let base = u64::from(record.device) << 40;
+            let last = (record.end() - 1) / block_bytes;
+            (record.offset / block_bytes..=last).map(move |block| base + block)
+        };
+        let traces = reads.iter().map(|reads| reads.iter().flat_map(blocks).collect());
+        Ok((used, traces.collect()))
     }
 
     fn ratios(&self, cell: &Cell<'_>, repeat: u64, traces: &[Vec<u64>]) -> Result<Ratios, String> {
@@ -234,14 +220,16 @@ impl Parameters {
     }
 }
 
-/// By how much the RGR of a policy is below that of its base, run by run, in per cent. GreedyDual
-/// is compared with LRU.
+/// The number of the base of a weighed policy among the others. GreedyDual is compared with LRU.
+pub(super) fn base_of(policies: &[Choice], number: usize) -> Option<usize> {
+    let Choice { base, victim_first } = policies[number];
+    let base = if base == Base::GreedyDual { Base::Lru } else { base };
+    let plain = Choice { base, victim_first: false };
+    policies.iter().position(|choice| *choice == plain).filter(|_| victim_first)
+}
+
+/// By how much the RGR of a policy is below that of its base, run by run, in per cent.
 fn reductions(policies: &[Choice], number: usize, row: &[Vec<Ratios>]) -> Option<Vec<f64>> {
-    let base = match policies[number].base {
-        Base::GreedyDual => Base::Lru,
-        base => base,
-    };
-    let plain = policies.iter().position(|c| *c == Choice { base, victim_first: false })?;
-    let pairs = row[number].iter().zip(&row[plain]);
+    let pairs = row[number].iter().zip(&row[base_of(policies, number)?]);
     Some(pairs.map(|(weighed, plain)| 100.0 - 100.0 * weighed.rgr / plain.rgr).collect())
 }

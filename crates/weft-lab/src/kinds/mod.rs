@@ -3,11 +3,13 @@
 mod additional_reads;
 mod array;
 mod cache;
+mod cached_recovery;
 mod degraded;
 mod full_degraded;
 mod rebuild;
 mod rebuild_traces;
 mod recovery;
+mod service_rate;
 mod trace;
 mod trade_off;
 
@@ -23,6 +25,8 @@ pub enum Kind {
     AdditionalReads(additional_reads::Parameters),
     /// A block cache above a degraded array, without disks.
     Cache(cache::Parameters),
+    /// Recoveries under a trace, with a block cache above the array, simulated.
+    CachedRecovery(cached_recovery::Parameters),
     /// Reads and writes with failed disks, simulated.
     Degraded(degraded::Parameters),
     /// Performance of degraded reads by number of groups.
@@ -33,6 +37,8 @@ pub enum Kind {
     RebuildTraces(rebuild_traces::Parameters),
     /// Policies of rebuild under a trace, at its own times, simulated.
     Recovery(recovery::Parameters),
+    /// Requests served by a degraded array with a block cache above it, simulated.
+    ServiceRate(service_rate::Parameters),
     /// Degraded performance against mean time to data loss.
     TradeOff(trade_off::Parameters),
 }
@@ -43,11 +49,13 @@ impl Kind {
         match self {
             Self::AdditionalReads(parameters) => additional_reads::run(parameters, lab),
             Self::Cache(parameters) => cache::run(parameters, lab),
+            Self::CachedRecovery(parameters) => cached_recovery::run(parameters, lab),
             Self::Degraded(parameters) => degraded::run(parameters, lab),
             Self::FullDegraded(parameters) => full_degraded::run(parameters, lab),
             Self::Rebuild(parameters) => rebuild::run(parameters, lab),
             Self::RebuildTraces(parameters) => rebuild_traces::run(parameters, lab),
             Self::Recovery(parameters) => recovery::run(parameters, lab),
+            Self::ServiceRate(parameters) => service_rate::run(parameters, lab),
             Self::TradeOff(parameters) => trade_off::run(parameters, lab),
         }
     }

@@ -114,8 +114,8 @@ struct Limits {
 /// A way to rebuild.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Policy {
-    name: String,
+pub(super) struct Policy {
+    pub(super) name: String,
     #[serde(default)]
     policy: RebuildPolicy,
     #[serde(default)]
@@ -123,7 +123,7 @@ struct Policy {
 }
 
 impl Policy {
-    fn way(&self) -> Way {
+    pub(super) fn way(&self) -> Way {
         Way { policy: self.policy.clone(), parts: self.parts.clone() }
     }
 }
@@ -265,6 +265,7 @@ impl Parameters {
                 ..bed.setup(case.code, case.disks)
             },
             way: way.clone(),
+            cache: None,
             min_bytes_s: min_kib_s << 10,
             max_bytes_s: max_kib_s.map(|max| max << 10),
             rate_milli: self.traces[cell.trace].rate_milli,

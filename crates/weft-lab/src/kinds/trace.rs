@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 use weft_trace::generate::{names, workload};
-use weft_trace::{ReadOptions, Record};
+use weft_trace::{Op, ReadOptions, Record};
 
 use crate::figure::TraceUsed;
-use crate::lab::{Lab, LabError};
+use crate::lab::{Lab, LabError, RunOptions};
 
 /// A trace.
 #[derive(Clone, Debug, Deserialize)]
@@ -53,6 +53,33 @@ impl Trace {
         };
         let records: Vec<Record> = workload.generate(lab.options.seed).take(most).collect();
         Ok((used(&self.name, true, &records), records))
+    }
+
+    /// The reads among its first `most` requests for each of some runs. Generated requests differ
+    /// from run to run; recorded ones are there once, for all.
+    pub(super) fn reads(
+        &self,
+        most: usize,
+        runs: u64,
+        lab: &Lab<'_>,
+    ) -> Result<(TraceUsed, Vec<Vec<Record>>), LabError> {
+        let mut reads = Vec::new();
+        let mut first = None;
+        for run in 0..runs.max(1) {
+            let options = RunOptions { seed: lab.options.seed + run, ..lab.options.clone() };
+            let (used, mut records) = self.requests(most, &Lab { options: &options, ..*lab })?;
+            records.retain(|record| record.op == Op::Read);
+            if records.is_empty() {
+                return Err(lab.wrong(format!("the trace {} holds no read", self.name)));
+            }
+            reads.push(records);
+            let generated = used.generated;
+            first.get_or_insert(used);
+            if !generated {
+                break;
+            }
+        }
+        Ok((first.expect("one run at least"), reads))
     }
 }
 
