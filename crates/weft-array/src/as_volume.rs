@@ -118,6 +118,11 @@ impl Volume for Array {
         self.0.corrections.get()
     }
 
+    fn rebuilt(&self) -> u64 {
+        let counts = self.rebuild_counts();
+        counts.stripes_rebuilt + counts.stripes_piggybacked
+    }
+
     fn changes(&self) -> u64 {
         // Neither number ever falls.
         self.0.members.changes.membership() + self.0.broken_slots.get().len() as u64

@@ -127,10 +127,12 @@ fn while_a_member_is_rebuilt_its_finished_part_costs_one_again() {
             Bench { faults: bench.faults.iter().cloned().chain([faults]).collect(), ..bench };
         bench.array.add_spare(spare).await.expect("added");
         bench.costs_are_true("before the rebuild").await;
+        let volume: &dyn Volume = &bench.array;
+        let before = volume.rebuilt();
         bench.array.set_paused(false);
         bench.healthy_again().await;
         bench.costs_are_true("after the rebuild").await;
-        let volume: &dyn Volume = &bench.array;
+        assert!(volume.rebuilt() > before, "it advanced");
         assert_eq!(volume.read_cost(0, bench.array.stripe_bytes()), Some(3));
     });
 }

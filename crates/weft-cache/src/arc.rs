@@ -46,7 +46,7 @@ impl Arc {
         let once = self.queues.len_of(ONCE);
         let over = once > self.target || wanted == Some(OFTEN) && once == self.target;
         let queue = if once > 0 && (over || self.queues.len_of(OFTEN) == 0) { ONCE } else { OFTEN };
-        let victim = self.queues.victim(queue, penalty)?;
+        let (victim, _) = self.queues.victim(queue, penalty)?;
         let evicted = self.queues.remove(victim);
         self.ghosts.add(evicted.key, queue);
         Some(evicted)
@@ -92,7 +92,7 @@ impl Policy for Arc {
             } else {
                 // T1 is the whole cache: its end goes, and leaves no ghost.
                 let victim = self.queues.victim(ONCE, penalty);
-                victim.map(|victim| self.queues.remove(victim))
+                victim.map(|(victim, _)| self.queues.remove(victim))
             }
         } else {
             if all >= 2 * self.capacity {

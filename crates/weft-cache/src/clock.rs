@@ -44,7 +44,7 @@ impl Policy for Clock {
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
         loop {
-            let end = self.0.victim(QUEUE, penalty)?;
+            let (end, _) = self.0.victim(QUEUE, penalty)?;
             if self.0.mark(end) != REQUESTED {
                 return Some(self.0.remove(end));
             }

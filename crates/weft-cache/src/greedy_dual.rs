@@ -13,7 +13,7 @@ use crate::error::CacheError;
 use crate::penalty::{Block, Penalty};
 use crate::policy::{Evicted, Policy};
 use crate::slab::Slab;
-use crate::victim::{End, Victims, Weight};
+use crate::victim::{End, Lists, Victims, Weight};
 
 #[derive(Clone, Copy, Debug)]
 struct Credit {
@@ -57,6 +57,18 @@ impl GreedyDual {
     }
 }
 
+impl Lists for Slab<Credit> {
+    fn end(&self, list: u32) -> Option<End> {
+        let id = self.tail(list)?;
+        let Credit { stamp, credit } = self.extra(id);
+        Some(End { id, key: self.key(id), stamp, value: credit })
+    }
+
+    fn newer(&self, _: u32) -> Option<End> {
+        None
+    }
+}
+
 impl Policy for GreedyDual {
     fn len(&self) -> usize {
         self.blocks.len()
@@ -85,13 +97,7 @@ impl Policy for GreedyDual {
     }
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
-        let blocks = &self.blocks;
-        let end = |list| {
-            let id = blocks.tail(list)?;
-            let Credit { stamp, credit } = blocks.extra(id);
-            Some(End { id, key: blocks.key(id), stamp, value: credit })
-        };
-        let victim = self.victims.least(0, self.now, penalty, end)?;
+        let (victim, _) = self.victims.least(0, self.now, penalty, &self.blocks)?;
         self.paid = self.paid.max(self.blocks.extra(victim).credit);
         Some(self.remove(victim))
     }
@@ -101,7 +107,7 @@ impl Policy for GreedyDual {
     }
 
     fn resize(&mut self, capacity: usize, moved: &mut dyn FnMut(u32)) -> Result<(), CacheError> {
-        self.victims.all_changed();
+        self.victims.renumbered();
         self.blocks.resize(capacity, moved)
     }
 

@@ -20,7 +20,7 @@ use crate::error::CacheError;
 use crate::penalty::{Block, Penalty};
 use crate::policy::{Evicted, Policy};
 use crate::slab::{NONE, Slab};
-use crate::victim::{End, Victims, Weight};
+use crate::victim::{End, Lists, Victims, Weight};
 
 /// A list: its frequency, and its neighbours in the chain of its class.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +97,18 @@ impl Lfu {
         self.free = id;
     }
 
+    /// A block leaves its place in the chain of its class.
+    fn leave(&mut self, slot: u32) {
+        let Step { class, fewer, .. } = self.steps[self.blocks.list(slot) as usize];
+        let older = match self.blocks.older(slot) {
+            // The newest of those with fewer requests.
+            NONE if fewer != NONE => self.blocks.head(fewer),
+            older => older,
+        };
+        self.victims.leaves(slot, class.into(), older);
+        self.note(slot);
+    }
+
     /// Notes a change of the end of a class, if `slot` is the end.
     fn note(&mut self, slot: u32) {
         let Step { class, fewer, .. } = self.steps[self.blocks.list(slot) as usize];
@@ -108,12 +120,44 @@ impl Lfu {
     fn remove(&mut self, slot: u32) -> Evicted {
         let evicted = Evicted { key: self.blocks.key(slot), slot };
         let step = self.blocks.list(slot);
-        self.note(slot);
+        self.leave(slot);
         if self.blocks.is_single(step) {
             self.drop_step(step);
         }
         self.blocks.remove(slot);
         evicted
+    }
+}
+
+/// The chains of all classes.
+struct Chains<'a> {
+    blocks: &'a Slab<u64>,
+    steps: &'a [Step],
+    first: &'a [u32],
+}
+
+impl Chains<'_> {
+    fn end_of(&self, id: u32) -> End {
+        let value = self.steps[self.blocks.list(id) as usize].frequency.into();
+        End { id, key: self.blocks.key(id), stamp: self.blocks.extra(id), value }
+    }
+
+    fn tail(&self, step: u32) -> Option<End> {
+        let id = if step == NONE { None } else { self.blocks.tail(step) }?;
+        Some(self.end_of(id))
+    }
+}
+
+impl Lists for Chains<'_> {
+    fn end(&self, class: u32) -> Option<End> {
+        self.tail(self.first[class as usize])
+    }
+
+    fn newer(&self, id: u32) -> Option<End> {
+        match self.blocks.newer(id) {
+            Some(newer) => Some(self.end_of(newer)),
+            None => self.tail(self.steps[self.blocks.list(id) as usize].more),
+        }
     }
 }
 
@@ -131,7 +175,7 @@ impl Policy for Lfu {
         let Step { frequency, class, more, .. } = self.steps[id as usize];
         let frequency = frequency.saturating_add(1);
         let next_has = more != NONE && self.steps[more as usize].frequency == frequency;
-        self.note(slot);
+        self.leave(slot);
         self.blocks.set_extra(slot, self.now);
         self.now += 1;
         if frequency == self.steps[id as usize].frequency {
@@ -163,13 +207,7 @@ impl Policy for Lfu {
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
         let Self { blocks, steps, first, victims, now, .. } = self;
-        let end = |class: u32| {
-            let step = first[class as usize];
-            let id = if step == NONE { None } else { blocks.tail(step) }?;
-            let value = steps[step as usize].frequency.into();
-            Some(End { id, key: blocks.key(id), stamp: blocks.extra(id), value })
-        };
-        let victim = victims.least(0, *now, penalty, end)?;
+        let (victim, _) = victims.least(0, *now, penalty, &Chains { blocks, steps, first })?;
         Some(self.remove(victim))
     }
 
@@ -192,7 +230,7 @@ impl Policy for Lfu {
                 id = more;
             }
         }
-        new.victims.all_changed();
+        new.victims.renumbered();
         *self = new;
         Ok(())
     }

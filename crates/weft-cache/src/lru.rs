@@ -38,7 +38,7 @@ impl Policy for Lru {
     }
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
-        let victim = self.0.victim(QUEUE, penalty)?;
+        let (victim, _) = self.0.victim(QUEUE, penalty)?;
         Some(self.0.remove(victim))
     }
 

@@ -15,10 +15,16 @@ pub struct Block {
 /// is rebuilt, its blocks cost 1 again. 0 is allowed: such blocks go first.
 ///
 /// The cache asks when a block comes to the end of its list, and again only after the generation
-/// has changed; plain policies ask only to count a miss.
+/// has changed; while a rebuild advances it also asks for a few of the blocks behind a dear end.
+/// Plain policies ask only to count a miss.
 pub trait Penalty {
     /// Changes whenever a penalty may have changed.
     fn generation(&self) -> u64;
+
+    /// Rises as a rebuild makes penalties smaller, and none greater.
+    fn progress(&self) -> u64 {
+        0
+    }
 
     /// Blocks read by a miss of `block`.
     fn of(&self, block: Block) -> u32;

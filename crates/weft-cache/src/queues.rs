@@ -8,7 +8,7 @@ use crate::error::CacheError;
 use crate::penalty::{Block, Penalty};
 use crate::policy::Evicted;
 use crate::slab::Slab;
-use crate::victim::{End, Victims, Weight};
+use crate::victim::{End, Lists, Victims, Weight};
 
 /// When a block came to the head of its queue, and its mark.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ impl Queues {
 
     /// The same, but of a class whose end has a penalty above 1 only every such block counts.
     pub(crate) fn weight_of(&mut self, queue: u32, penalty: &dyn Penalty) -> usize {
-        self.victims.refresh(penalty, ends(&self.blocks));
+        self.victims.refresh(penalty, &self.blocks);
         let spared = self.victims.spared(queue, |list| self.counts[list as usize]);
         self.lens[queue as usize] - spared
     }
@@ -106,6 +106,7 @@ impl Queues {
         self.lens[queue as usize] += 1;
         self.counts[from as usize] -= 1;
         self.counts[to as usize] += 1;
+        self.victims.leaves(slot, from, self.blocks.older(slot));
         self.note(slot, from);
         self.blocks.set_extra(slot, Seen::new(self.now, mark));
         self.blocks.move_to(slot, to);
@@ -120,20 +121,16 @@ impl Queues {
         }
     }
 
-    /// The block of `queue` to go next: that with the least p·MP.
-    pub(crate) fn victim(&mut self, queue: u32, penalty: &dyn Penalty) -> Option<u32> {
-        self.victims.least(queue, self.now, penalty, ends(&self.blocks))
-    }
-
-    /// The penalty of a block that [`Self::victim`] has just returned, at least 1.
-    pub(crate) fn penalty_of_end(&self, slot: u32) -> u32 {
-        self.victims.penalty_of_end(self.blocks.list(slot))
+    /// The block of `queue` to go next, that with the least p·MP; and its penalty.
+    pub(crate) fn victim(&mut self, queue: u32, penalty: &dyn Penalty) -> Option<(u32, u32)> {
+        self.victims.least(queue, self.now, penalty, &self.blocks)
     }
 
     pub(crate) fn remove(&mut self, slot: u32) -> Evicted {
         let list = self.blocks.list(slot);
         self.lens[self.victims.queue(list) as usize] -= 1;
         self.counts[list as usize] -= 1;
+        self.victims.leaves(slot, list, self.blocks.older(slot));
         self.note(slot, list);
         let key = self.blocks.key(slot);
         self.blocks.remove(slot);
@@ -146,7 +143,7 @@ impl Queues {
         capacity: usize,
         moved: &mut dyn FnMut(u32),
     ) -> Result<(), CacheError> {
-        self.victims.all_changed();
+        self.victims.renumbered();
         self.blocks.resize(capacity, moved)
     }
 
@@ -173,11 +170,16 @@ impl Queues {
     }
 }
 
-/// Finds the end of a list.
-fn ends(blocks: &Slab<Seen>) -> impl Fn(u32) -> Option<End> {
-    move |list| {
-        let id = blocks.tail(list)?;
-        let stamp = blocks.extra(id).stamp();
-        Some(End { id, key: blocks.key(id), stamp, value: 0 })
+impl Lists for Slab<Seen> {
+    fn end(&self, list: u32) -> Option<End> {
+        self.tail(list).map(|id| end(self, id))
     }
+
+    fn newer(&self, id: u32) -> Option<End> {
+        Slab::newer(self, id).map(|id| end(self, id))
+    }
+}
+
+fn end(blocks: &Slab<Seen>, id: u32) -> End {
+    End { id, key: blocks.key(id), stamp: blocks.extra(id).stamp(), value: 0 }
 }

@@ -82,9 +82,9 @@ impl Policy for S3Fifo {
             let from_small = self.queues.weight_of(SMALL, penalty) >= self.small
                 || self.queues.len_of(MAIN) == 0;
             let queue = if from_small { SMALL } else { MAIN };
-            let end = self.queues.victim(queue, penalty)?;
+            let (end, its) = self.queues.victim(queue, penalty)?;
             let count = self.queues.mark(end);
-            let worth = u32::from(count) * self.queues.penalty_of_end(end);
+            let worth = u32::from(count).saturating_mul(its.max(1));
             match queue {
                 SMALL if worth >= WORTH_MAIN => self.queues.move_to(end, MAIN, 0),
                 MAIN if count > 0 => self.queues.move_to(end, MAIN, count - 1),

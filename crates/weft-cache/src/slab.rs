@@ -134,10 +134,26 @@ impl<T: Copy> Slab<T> {
         (tail != NONE).then_some(tail)
     }
 
+    /// The newest of `list`, which is not empty.
+    pub(crate) fn head(&self, list: u32) -> u32 {
+        self.lists[list as usize].head
+    }
+
     /// Whether a block is the oldest of its list.
     #[inline]
     pub(crate) fn is_tail(&self, id: u32) -> bool {
         self.nodes[id as usize].next == NONE
+    }
+
+    /// The block before this one in its list.
+    pub(crate) fn newer(&self, id: u32) -> Option<u32> {
+        let newer = self.nodes[id as usize].prev;
+        (newer != NONE).then_some(newer)
+    }
+
+    /// The block behind this one in its list; [`NONE`] behind the oldest.
+    pub(crate) fn older(&self, id: u32) -> u32 {
+        self.nodes[id as usize].next
     }
 
     /// Whether `list` has one block.

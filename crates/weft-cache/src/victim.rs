@@ -28,10 +28,21 @@
 //! **Ties** go to the older block, by its stamp. Among blocks of equal frequency the paper does so
 //! as well.
 //!
-//! **A rebuild** lowers the penalty of blocks one by one. The end of a list is weighed with its own
-//! penalty; a rebuilt block behind an end that is still lost is not seen before that has gone. It
-//! is kept too long, at most by the ratio of the two penalties. Owners who care give each part of a
-//! lost disk a class of its own.
+//! **A rebuild** lowers the penalty of blocks one by one. When it has advanced, the ends that were
+//! dear are asked for again. Behind an end that is still lost there are blocks that are rebuilt, and
+//! those are found by a *scout*, which walks through the list from the end on, a few blocks at each
+//! eviction, until it finds one that is cheaper. That block is weighed as well, as if it were the end
+//! of a list of its own. The scout then begins again, up to the block that it found:
+//!
+//! ```text
+//!   disk 0  ● ● ● ○ ● ● ○ ● ● ● ●    ● lost: MP 4, the end   ○ rebuilt: MP 1
+//!                       ▲   ▲   the end, age 90 / 4 = 22
+//!                   found   scout    age 70 / 1 = 70   ◀ goes
+//! ```
+//!
+//! So a block is asked for once in each round of the scout, only while a rebuild advances, and the
+//! work of an eviction is bounded. What the scout passed, and is rebuilt later, is found in the next
+//! round.
 //!
 //! Penalties may be dear to compute. That of an end is asked for when the block becomes the end,
 //! and again when the generation has changed.
@@ -40,6 +51,32 @@ use std::ops::Range;
 
 use crate::penalty::{Block, Penalty};
 use crate::slab::NONE;
+
+/// The lists of a policy.
+pub(crate) trait Lists {
+    /// The end of a list.
+    fn end(&self, list: u32) -> Option<End>;
+
+    /// The block of the same list that would be its end if this one and those behind it were gone.
+    fn newer(&self, id: u32) -> Option<End>;
+}
+
+/// Blocks of a list that its scout looks at in an eviction.
+const SCOUT_STEPS: u32 = 4;
+
+/// What is known of the blocks behind an end that is lost.
+#[derive(Clone, Copy, Debug)]
+struct Scout {
+    /// The block that it looked at last; none at the end.
+    at: u32,
+    /// The progress when it began, and whether it has been through since.
+    begun: u64,
+    is_done: bool,
+    /// A cheaper block that it found.
+    found: Option<(End, u32)>,
+}
+
+const RESTING: Scout = Scout { at: NONE, begun: 0, is_done: true, found: None };
 
 /// The end of a list: the block that would go next.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +125,10 @@ pub(crate) struct Victims {
     common: u32,
     /// By age: the lists whose ends have another penalty.
     others: Vec<u32>,
+    /// By list, while a rebuild advances; otherwise all are resting.
+    scouts: Vec<Scout>,
+    is_scouting: bool,
+    progress: u64,
     /// Lists whose ends may have changed since, and whether a list is among them.
     changed: Vec<u32>,
     is_changed: Vec<bool>,
@@ -105,6 +146,9 @@ impl Victims {
             places: vec![LAST; 2 * lists],
             common: 0,
             others: Vec::with_capacity(lists),
+            scouts: vec![RESTING; lists],
+            is_scouting: false,
+            progress: 0,
             changed: Vec::with_capacity(lists),
             is_changed: vec![false; lists],
         }
@@ -144,26 +188,31 @@ impl Victims {
     }
 
     /// Blocks have new numbers.
-    pub(crate) fn all_changed(&mut self) {
+    pub(crate) fn renumbered(&mut self) {
+        self.scouts.fill(RESTING);
+        self.all_changed();
+    }
+
+    fn all_changed(&mut self) {
         for queue in 0..self.ends.len() >> self.bits {
             let lists = self.lists(u32::try_from(queue).expect("a few queues"));
             lists.for_each(|list| self.changed(list));
         }
     }
 
-    /// The number of that end of the lists of `queue` which is worth least at time `now`.
-    /// `end(list)` finds the end of a list.
+    /// The block of `queue` that is worth least at time `now`: its number and its penalty. If
+    /// classes are not told apart, that counts as 1.
     pub(crate) fn least(
         &mut self,
         queue: u32,
         now: u64,
         penalty: &dyn Penalty,
-        end: impl Fn(u32) -> Option<End>,
-    ) -> Option<u32> {
+        lists: &impl Lists,
+    ) -> Option<(u32, u32)> {
         if self.classes == 1 {
-            return end(queue).map(|end| end.id);
+            return lists.end(queue).map(|end| (end.id, 1));
         }
-        self.refresh(penalty, end);
+        self.refresh(penalty, lists);
         let first = self.places[(2 << self.bits) * queue as usize + 1];
         let mut least = (first != LAST).then(|| {
             let class = first & ((1 << CLASS_BITS) - 1);
@@ -175,18 +224,86 @@ impl Victims {
                 least = Some(other);
             }
         }
-        least.map(|(end, _)| end.id)
+        if self.is_scouting {
+            for list in self.lists(queue) {
+                let Some(found) = self.scout(list, penalty, lists) else { continue };
+                if least.is_none_or(|least| self.goes(found, least, now)) {
+                    least = Some(found);
+                }
+            }
+        }
+        least.map(|(end, penalty)| (end.id, penalty))
     }
 
-    /// The penalty of the end of `list`, at least 1; also 1 if classes are not told apart.
-    pub(crate) fn penalty_of_end(&self, list: u32) -> u32 {
-        self.ends[list as usize].1.max(1)
+    /// Looks for a block behind the end of `list` that is cheaper than it. The oldest that is known.
+    fn scout(
+        &mut self,
+        list: u32,
+        penalty: &dyn Penalty,
+        lists: &impl Lists,
+    ) -> Option<(End, u32)> {
+        let (end, dear) = self.ends[list as usize];
+        let class = self.class(list);
+        let scout = &mut self.scouts[list as usize];
+        if end.id == NONE || dear <= 1 {
+            *scout = RESTING;
+            return None;
+        }
+        if scout.is_done && scout.begun != self.progress {
+            *scout = Scout { at: end.id, begun: self.progress, is_done: false, ..*scout };
+        }
+        for _ in 0..SCOUT_STEPS {
+            if scout.is_done {
+                break;
+            }
+            let from = if scout.at == NONE { end.id } else { scout.at };
+            let next = lists.newer(from);
+            let Some(next) = next.filter(|next| scout.found.is_none_or(|(e, _)| e.id != next.id))
+            else {
+                scout.is_done = true;
+                break;
+            };
+            scout.at = next.id;
+            let its = penalty.of(Block { key: next.key, class });
+            if its < dear {
+                scout.found = Some((next, its));
+                scout.is_done = true;
+            }
+        }
+        scout.found
+    }
+
+    /// A block leaves its place in `list`, where `older` was behind it.
+    pub(crate) fn leaves(&mut self, id: u32, list: u32, older: u32) {
+        if !self.is_scouting {
+            return;
+        }
+        let scout = &mut self.scouts[list as usize];
+        if scout.found.is_some_and(|(found, _)| found.id == id) {
+            // There may be more where this one was.
+            *scout = Scout { at: older, is_done: false, found: None, ..*scout };
+        } else if scout.at == id {
+            scout.at = older;
+        }
+    }
+
+    /// Whether `a` is worth less than `b` at time `now`.
+    fn goes(&self, a: (End, u32), b: (End, u32), now: u64) -> bool {
+        let value = |(end, penalty): (End, u32)| (end.value * u64::from(penalty), end.stamp);
+        match self.weight {
+            Weight::Age => goes(a, b, now),
+            Weight::Value => value(a) < value(b),
+            Weight::Whole => false,
+        }
     }
 
     /// How many of the blocks of `queue` do not count, if of each list only one in as many counts as
     /// the penalty of its end. `count(list)` tells the blocks of a list.
     pub(crate) fn spared(&self, queue: u32, count: impl Fn(u32) -> u32) -> usize {
-        let of = |list: u32| (count(list) - count(list) / self.penalty_of_end(list)) as usize;
+        let of = |list: u32| {
+            let (_, penalty) = self.ends[list as usize];
+            (count(list) - count(list) / penalty.max(1)) as usize
+        };
         if self.common > 1 {
             return self.lists(queue).map(of).sum();
         }
@@ -194,32 +311,45 @@ impl Victims {
         others.filter(|list| self.queue(*list) == queue).map(of).sum()
     }
 
-    /// Looks at the ends that may have changed.
-    pub(crate) fn refresh(&mut self, penalty: &dyn Penalty, end: impl Fn(u32) -> Option<End>) {
+    /// Looks at the ends that may have changed, or become cheaper.
+    pub(crate) fn refresh(&mut self, penalty: &dyn Penalty, lists: &impl Lists) {
         if self.classes == 1 {
             return;
         }
-        let generation = penalty.generation();
+        let (generation, progress) = (penalty.generation(), penalty.progress());
         if generation != self.generation {
-            self.generation = generation;
+            (self.generation, self.progress) = (generation, progress);
+            self.stop_scouting();
             self.ends.fill((EMPTY, 0));
             self.all_changed();
             for at in 0..self.changed.len() {
-                let list = self.changed[at];
-                self.look(list, penalty, &end);
+                self.look(self.changed[at], penalty, lists);
             }
             self.common = self.majority();
+        } else if progress != self.progress && self.weight != Weight::Whole {
+            (self.progress, self.is_scouting) = (progress, true);
+            for list in 0..self.ends.len() {
+                if self.ends[list].1 > 1 {
+                    self.ends[list].0 = EMPTY;
+                    self.changed(u32::try_from(list).expect("few lists"));
+                }
+            }
         }
         while let Some(list) = self.changed.pop() {
             self.is_changed[list as usize] = false;
-            self.look(list, penalty, &end);
+            self.look(list, penalty, lists);
             self.place(list);
         }
     }
 
+    fn stop_scouting(&mut self) {
+        self.is_scouting = false;
+        self.scouts.fill(RESTING);
+    }
+
     /// Looks at the end of a list.
-    fn look(&mut self, list: u32, penalty: &dyn Penalty, end: impl Fn(u32) -> Option<End>) {
-        let found = end(list).unwrap_or(EMPTY);
+    fn look(&mut self, list: u32, penalty: &dyn Penalty, lists: &impl Lists) {
+        let found = lists.end(list).unwrap_or(EMPTY);
         let (known, its) = self.ends[list as usize];
         let is_known = found.key == known.key && known.id != NONE;
         let its = match found.id {
@@ -270,6 +400,7 @@ impl Victims {
 
     pub(crate) fn memory_bytes(&self) -> usize {
         self.ends.capacity() * size_of::<(End, u32)>()
+            + self.scouts.capacity() * size_of::<Scout>()
             + self.places.capacity() * size_of::<u128>()
             + (self.others.capacity() + self.changed.capacity()) * size_of::<u32>()
             + self.is_changed.capacity()

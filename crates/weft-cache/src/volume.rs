@@ -208,6 +208,10 @@ impl Penalty for Costs<'_> {
         self.0.changes()
     }
 
+    fn progress(&self) -> u64 {
+        self.0.rebuilt()
+    }
+
     fn of(&self, block: Block) -> u32 {
         self.of_block(block.key).unwrap_or(0)
     }
@@ -568,6 +572,10 @@ impl Volume for CachedVolume {
 
     fn corrections(&self) -> u64 {
         self.volume.corrections()
+    }
+
+    fn rebuilt(&self) -> u64 {
+        self.volume.rebuilt()
     }
 
     fn changes(&self) -> u64 {

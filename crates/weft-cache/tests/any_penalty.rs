@@ -6,11 +6,15 @@ use std::cell::RefCell;
 use weft_cache::{Block, Cache, Choice, Penalty};
 use weft_random::Rng;
 
-struct Whims(RefCell<Rng>, u64);
+struct Whims(RefCell<Rng>, u64, u64);
 
 impl Penalty for Whims {
     fn generation(&self) -> u64 {
         self.1
+    }
+
+    fn progress(&self) -> u64 {
+        self.2
     }
 
     fn of(&self, _: Block) -> u32 {
@@ -22,13 +26,14 @@ impl Penalty for Whims {
 fn whatever_the_penalties_there_is_a_block_to_evict() {
     for (choice, seed) in Choice::all().flat_map(|choice| (0..40).map(move |seed| (choice, seed))) {
         let mut rng = Rng::new(seed);
-        let mut whims = Whims(RefCell::new(Rng::new(seed + 1000)), 0);
+        let mut whims = Whims(RefCell::new(Rng::new(seed + 1000)), 0, 0);
         let classes = rng.index(8) + 1;
         let mut cache = Cache::new(choice, rng.index(30) + 1, classes).expect("sound");
         for _ in 0..3000 {
             let key = rng.below(100);
             match rng.below(100) {
-                0..2 => whims.1 += 1,
+                0 => whims.1 += 1,
+                1 => whims.2 += 1,
                 2..6 => drop(cache.remove(key)),
                 6 => cache.resize(rng.index(30) + 1, &whims, |_, _| ()).expect("sound"),
                 7..40 => drop(cache.get(Block { key, class: 0 }, &whims).map(|value| *value)),

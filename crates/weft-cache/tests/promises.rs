@@ -116,6 +116,67 @@ fn memory_is_given_back_and_values_stay_with_their_blocks() {
     }
 }
 
+/// Blocks 0, 2, 4, … are lost with disk 0 and cost 7, until they are rebuilt; others cost 1.
+struct Rebuilding {
+    below: u64,
+    asked: std::cell::Cell<u64>,
+}
+
+impl Penalty for Rebuilding {
+    fn generation(&self) -> u64 {
+        3
+    }
+
+    fn progress(&self) -> u64 {
+        self.below
+    }
+
+    fn of(&self, block: Block) -> u32 {
+        self.asked.set(self.asked.get() + 1);
+        if block.class == 0 && block.key >= self.below { 7 } else { 1 }
+    }
+}
+
+/// Lost blocks are rebuilt from the lowest address on, and were requested in descending order, so
+/// that the rebuilt ones are behind those that are still lost.
+#[test]
+fn blocks_that_are_rebuilt_no_longer_stay_for_what_they_cost_before() {
+    const KEYS: u64 = 800;
+    let block = |key| Block { key, class: u16::from(key % 2 == 1) };
+    for choice in Choice::all().filter(|choice| choice.victim_first) {
+        let mut penalty = Rebuilding { below: 0, asked: 0.into() };
+        let mut cache = Cache::<()>::new(choice, 400, 2).expect("sound");
+        for key in (0..KEYS).rev() {
+            cache.request(block(key), &penalty);
+            cache.request(block(key), &penalty);
+        }
+        let cached = |cache: &Cache<()>, rebuilt: bool| {
+            let lost = (0..KEYS).filter(|key| key % 2 == 0 && (*key < KEYS / 2) == rebuilt);
+            lost.filter(|key| cache.peek(*key).is_some()).count()
+        };
+        let before = [cached(&cache, false), cached(&cache, true)];
+        assert!(before[0] > 20 && before[1] > 100, "{choice}: {before:?}");
+        penalty.below = KEYS / 2;
+        penalty.asked.set(0);
+        let requests = 350;
+        for key in 0..requests {
+            // More often than the others: LFU and S3-FIFO would give up the new ones instead.
+            for _ in 0..3 {
+                cache.request(block(KEYS + 1 + 2 * key), &penalty);
+            }
+        }
+        cache.check();
+        if choice.base == Base::GreedyDual {
+            continue;
+        }
+        let after = [cached(&cache, false), cached(&cache, true)];
+        let left = |n: usize| after[n] as f64 / before[n] as f64;
+        assert!(left(1) < left(0) - 0.2, "{choice}: {before:?}, {after:?}");
+        let asked = penalty.asked.get();
+        assert!(asked < 20 * requests, "{choice}: asked {asked} times in {requests} requests");
+    }
+}
+
 /// The penalty of a block is asked for when it comes to an end, and when the generation changes.
 #[test]
 fn penalties_are_not_polled() {

@@ -182,6 +182,11 @@ pub trait Volume {
         0
     }
 
+    /// A number that rises as a rebuild makes ranges cheaper to read. Asking costs next to nothing.
+    fn rebuilt(&self) -> u64 {
+        0
+    }
+
     /// A number that rises whenever a member is lost, comes back or is whole again, and when the
     /// size changes. As long as it stays, no range becomes dearer to read except by being written,
     /// while a rebuild makes one after another cheaper. Asking costs next to nothing.

@@ -33,8 +33,11 @@ const FILES: &[(&str, &str)] = &[
     ("vdf-fig4", include_str!("../experiments/vdf-fig4.toml")),
     ("vdf-fig5", include_str!("../experiments/vdf-fig5.toml")),
     ("vdf-recovery", include_str!("../experiments/vdf-recovery.toml")),
+    ("vdf-busy", include_str!("../experiments/vdf-busy.toml")),
     ("vdf-service", include_str!("../experiments/vdf-service.toml")),
     ("vdf-threads", include_str!("../experiments/vdf-threads.toml")),
+    ("vdf-rebuild", include_str!("../experiments/vdf-rebuild.toml")),
+    ("vdf-pro", include_str!("../experiments/vdf-pro.toml")),
     ("vdf-beyond", include_str!("../experiments/vdf-beyond.toml")),
 ];
 

@@ -8,6 +8,8 @@
 //! Runs are repeated. Of a generated workload each run has a seed of its own; in each, other disks
 //! are lost. The figure shows the mean, the least and the greatest.
 
+use std::cell;
+
 use serde::Deserialize;
 use weft_cache::{Base, Block, Cache, Choice, Penalty};
 use weft_code::{Code, UnitSet};
@@ -35,6 +37,9 @@ pub struct Parameters {
     arrays: Vec<Array>,
     /// Policies by their names.
     policies: Vec<String>,
+    /// Whether the lost disks are rebuilt meanwhile, in ascending order.
+    #[serde(default)]
+    rebuild: bool,
 }
 
 type Array = super::array::Array<Lost>;
@@ -52,6 +57,8 @@ struct Costs {
     /// Slot and penalty of the data units of a period of stripes.
     units: Vec<(u16, u32)>,
     generation: u64,
+    /// Blocks below this number are rebuilt.
+    rebuilt: cell::Cell<u64>,
 }
 
 impl Costs {
@@ -73,7 +80,12 @@ impl Costs {
                 units.push((number, u32::try_from(reads).map_err(|e| e.to_string())?));
             }
         }
-        Ok(Self { blocks_per_unit, units, generation: lost.len() as u64 })
+        Ok(Self {
+            blocks_per_unit,
+            units,
+            generation: lost.len() as u64,
+            rebuilt: cell::Cell::new(0),
+        })
     }
 
     fn unit(&self, key: u64) -> (u16, u32) {
@@ -87,8 +99,12 @@ impl Penalty for Costs {
         self.generation
     }
 
+    fn progress(&self) -> u64 {
+        self.rebuilt.get()
+    }
+
     fn of(&self, block: Block) -> u32 {
-        self.unit(block.key).1
+        if block.key < self.rebuilt.get() { 1 } else { self.unit(block.key).1 }
     }
 }
 
@@ -162,8 +178,12 @@ impl Parameters {
         let (whole, degraded) = (costs(&[])?, costs(&lost)?);
         let mut cache =
             Cache::<()>::new(cell.choice, cell.blocks, disks).map_err(|e| e.to_string())?;
+        let most = trace.iter().max().map_or(0, |most| most + 1);
         let mut pass = |requests: &[u64], costs: &Costs| {
-            for key in requests {
+            for (number, key) in (0..).zip(requests) {
+                if self.rebuild {
+                    costs.rebuilt.set(most * number / requests.len() as u64);
+                }
                 cache.request(Block { key: *key, class: costs.unit(*key).0 }, costs);
             }
             cache.take_stats()

@@ -104,6 +104,10 @@ impl Volume for GuardedVolume {
         self.volume.corrections()
     }
 
+    fn rebuilt(&self) -> u64 {
+        self.volume.rebuilt()
+    }
+
     fn changes(&self) -> u64 {
         self.volume.changes()
     }
