@@ -24,7 +24,7 @@
 //! would evict much for what is read in one go anyway. So does the end of the volume that fills no
 //! block.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -112,7 +112,6 @@ struct Page {
 }
 
 struct State {
-    volume: Rc<dyn Volume>,
     cache: Option<Cache<Page>>,
     bytes_max: u64,
     domains: Vec<DomainCounts>,
@@ -121,57 +120,65 @@ struct State {
     corrections: u64,
 }
 
-impl State {
-    /// Whether the volume has corrected nothing since.
-    fn is_right(&self) -> bool {
-        self.volume.corrections() == self.corrections
-    }
-}
-
 /// A volume behind a cache, which is off at first.
 pub struct CachedVolume {
-    volume: Rc<dyn Volume>,
     is_on: Cell<bool>,
-    state: Rc<Shared>,
+    shared: Rc<Shared>,
 }
 
-/// The cache, which the volume below may ask.
-struct Shared(RefCell<State>);
+/// The volume, and the cache that it may ask.
+struct Shared {
+    volume: Rc<dyn Volume>,
+    state: RefCell<State>,
+}
+
+impl Shared {
+    /// Whether the volume has corrected nothing since the cache was last known to be right.
+    fn is_right(&self, state: &State) -> bool {
+        self.volume.corrections() == state.corrections
+    }
+
+    /// The state, after everything is dropped if the volume has corrected contents since.
+    fn checked(&self) -> RefMut<'_, State> {
+        let mut checked = self.state.borrow_mut();
+        let state = &mut *checked;
+        if self.is_right(state) {
+            return checked;
+        }
+        state.corrections = self.volume.corrections();
+        state.progress.spoil_fills();
+        if let Some(cache) = state.cache.take() {
+            let (policy, blocks) = (cache.choice(), cache.capacity());
+            // The memory that it had is free again.
+            drop(cache);
+            state.cache = Cache::new(policy, blocks, self.volume.failure_domains()).ok();
+        }
+        checked
+    }
+}
 
 impl AtHand for Shared {
     fn holds(&self, offset: u64, len: usize) -> bool {
-        let state = self.0.borrow();
-        let cache = state.cache.as_ref().filter(|_| state.is_right());
-        let holds = |cache: &Cache<Page>| {
-            blocks_of(offset, len as u64)
-                .all(|key| cache.peek(key).is_some_and(|page| !page.bytes.is_empty()))
-        };
-        cache.is_some_and(holds)
+        let state = self.state.borrow();
+        let cache = state.cache.as_ref().filter(|_| self.is_right(&state));
+        cache.is_some_and(|cache| {
+            blocks_of(offset, len as u64).all(|key| contents_of(cache, key).is_some())
+        })
     }
 
     fn contents(&self, offset: u64, len: usize) -> Option<Frozen> {
-        if !self.holds(offset, len) {
-            return None;
-        }
-        let state = self.0.borrow();
-        let cache = state.cache.as_ref()?;
-        let end = offset + len as u64;
+        let state = self.state.borrow();
+        let cache = state.cache.as_ref().filter(|_| self.is_right(&state))?;
         let mut buf = Buf::new(len);
         for key in blocks_of(offset, len as u64) {
-            let held = bytes_of(key);
-            let wanted = held.start.max(offset)..held.end.min(end);
-            buf[index(wanted.start - offset)..index(wanted.end - offset)].copy_from_slice(
-                &cache.peek(key)?.bytes
-                    [index(wanted.start - held.start)..index(wanted.end - held.start)],
-            );
+            copy_common(&mut buf, offset, contents_of(cache, key)?, key * PAGE_BYTES);
         }
         Some(buf.freeze())
     }
 
     fn note_spared(&self, offset: u64, bytes: u64) {
-        let state = &mut *self.0.borrow_mut();
-        let domain = state.volume.failure_domain(offset);
-        if let Some(counts) = state.domains.get_mut(domain) {
+        let domain = self.volume.failure_domain(offset);
+        if let Some(counts) = self.state.borrow_mut().domains.get_mut(domain) {
             let blocks = bytes / PAGE_BYTES;
             counts.disk_blocks = counts.disk_blocks.saturating_sub(blocks);
             counts.spared_blocks += blocks;
@@ -221,9 +228,18 @@ fn index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("within one request")
 }
 
-/// The bytes of a block.
-fn bytes_of(key: u64) -> Range<u64> {
-    key * PAGE_BYTES..(key + 1) * PAGE_BYTES
+/// The contents of a cached block; none while it is being written.
+fn contents_of(cache: &Cache<Page>, key: u64) -> Option<&[u8]> {
+    cache.peek(key).map(|page| &*page.bytes).filter(|bytes| !bytes.is_empty())
+}
+
+/// Copies what two ranges of the volume have in common. `to` is at `to_offset`, `from` at
+/// `from_offset`.
+fn copy_common(to: &mut [u8], to_offset: u64, from: &[u8], from_offset: u64) {
+    let start = to_offset.max(from_offset);
+    let end = (to_offset + to.len() as u64).min(from_offset + from.len() as u64);
+    to[index(start - to_offset)..index(end - to_offset)]
+        .copy_from_slice(&from[index(start - from_offset)..index(end - from_offset)]);
 }
 
 /// The blocks that a range touches.
@@ -235,17 +251,21 @@ impl CachedVolume {
     /// `volume` behind a cache that is off.
     #[must_use]
     pub fn new(volume: Rc<dyn Volume>) -> Self {
-        let state = Rc::new(Shared(RefCell::new(State {
-            volume: volume.clone(),
+        let state = RefCell::new(State {
             cache: None,
             bytes_max: 0,
             domains: Vec::new(),
             progress: InProgress::default(),
             corrections: volume.corrections(),
-        })));
-        let at_hand = Rc::downgrade(&state);
-        volume.offer(at_hand);
-        Self { volume, is_on: Cell::new(false), state }
+        });
+        let shared = Rc::new(Shared { volume, state });
+        let at_hand = Rc::downgrade(&shared);
+        shared.volume.offer(at_hand);
+        Self { is_on: Cell::new(false), shared }
+    }
+
+    fn volume(&self) -> &dyn Volume {
+        &*self.shared.volume
     }
 
     /// Switches the cache on, or changes it: with the same policy it keeps its blocks, or what fits.
@@ -255,16 +275,16 @@ impl CachedVolume {
     /// If it has room for no block, or there is no memory. The cache is then off.
     pub fn switch_on(&self, policy: Choice, bytes_max: u64) -> Result<(), CacheError> {
         let blocks = index(bytes_max / (PAGE_BYTES + OVERHEAD_BYTES));
-        let state = &mut *self.state.0.borrow_mut();
+        let state = &mut *self.shared.state.borrow_mut();
         self.is_on.set(false);
         match state.cache.take() {
             Some(mut cache) if cache.choice() == policy => {
-                cache.resize(blocks, &Costs(&*self.volume), |_, _| {})?;
+                cache.resize(blocks, &Costs(self.volume()), |_, _| {})?;
                 state.cache = Some(cache);
             }
             before => {
                 drop(before);
-                let domains = self.volume.failure_domains();
+                let domains = self.volume().failure_domains();
                 state.cache = Some(Cache::new(policy, blocks, domains)?);
                 state.domains = vec![DomainCounts::default(); domains];
             }
@@ -277,13 +297,13 @@ impl CachedVolume {
     /// Switches the cache off and gives its memory back.
     pub fn switch_off(&self) {
         self.is_on.set(false);
-        self.state.0.borrow_mut().cache = None;
+        self.shared.state.borrow_mut().cache = None;
     }
 
     /// How the cache is used; none if it is off.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        let state = self.state.0.borrow();
+        let state = self.shared.state.borrow();
         let cache = state.cache.as_ref()?;
         Some(Usage {
             policy: cache.choice(),
@@ -297,32 +317,29 @@ impl CachedVolume {
         let blocks = blocks_of(offset, buf.len() as u64);
         if buf.is_empty()
             || buf.len() > BYPASS_BYTES
-            || blocks.end > self.volume.size_bytes() / PAGE_BYTES
+            || blocks.end > self.volume().size_bytes() / PAGE_BYTES
         {
-            return self.volume.read(offset, buf).await;
+            return self.volume().read(offset, buf).await;
         }
         let Some(missing) = self.take_cached(offset, &mut buf, blocks) else {
-            self.volume.note_cached_read(offset, buf.len() as u64);
+            self.volume().note_cached_read(offset, buf.len() as u64);
             return (Ok(()), buf);
         };
         let fill = Fill::begin(self, missing.clone());
         let (from, to) = (missing.start * PAGE_BYTES, missing.end * PAGE_BYTES);
-        let end = offset + buf.len() as u64;
-        if from >= offset && to <= end {
+        if from >= offset && to <= offset + buf.len() as u64 {
             let mut read = buf.split_off(index(from - offset));
             let rest = read.split_off(index(to - from));
-            let (result, read) = self.volume.read(from, read).await;
+            let (result, read) = self.volume().read(from, read).await;
             if result.is_ok() {
                 fill.keep(&read);
             }
             return (result, Buf::rejoin(vec![buf, read, rest]));
         }
-        let (result, read) = self.volume.read(from, Buf::new(index(to - from))).await;
+        let (result, read) = self.volume().read(from, Buf::new(index(to - from))).await;
         if result.is_ok() {
             fill.keep(&read);
-            let wanted = from.max(offset)..to.min(end);
-            buf[index(wanted.start - offset)..index(wanted.end - offset)]
-                .copy_from_slice(&read[index(wanted.start - from)..index(wanted.end - from)]);
+            copy_common(&mut buf, offset, &read, from);
         }
         (result, buf)
     }
@@ -330,20 +347,18 @@ impl CachedVolume {
     /// Copies what is cached of a request to its buffer, and counts. Returns the blocks that are to
     /// be read; none if all were cached.
     fn take_cached(&self, offset: u64, buf: &mut Buf, blocks: Range<u64>) -> Option<Range<u64>> {
-        let state = &mut *self.state.0.borrow_mut();
-        self.forget_corrected(state);
+        let state = &mut *self.shared.checked();
         let Some(cache) = &mut state.cache else { return Some(blocks) };
-        let costs = Costs(&*self.volume);
-        let is_missing = |key: &u64| cache.peek(*key).is_none_or(|page| page.bytes.is_empty());
+        let costs = Costs(self.volume());
+        let is_missing = |key: &u64| contents_of(cache, *key).is_none();
         let first = blocks.clone().find(is_missing);
         let missing = first.map(|first| {
             let last = blocks.clone().rev().find(is_missing).unwrap_or(first);
             first..last + 1
         });
-        let end = offset + buf.len() as u64;
         for key in blocks {
             if missing.as_ref().is_some_and(|missing| missing.contains(&key)) {
-                let domain = self.volume.failure_domain(key * PAGE_BYTES);
+                let domain = self.volume().failure_domain(key * PAGE_BYTES);
                 let counts = &mut state.domains[domain];
                 counts.requests += 1;
                 counts.disk_blocks += u64::from(costs.of_block(key).unwrap_or(0));
@@ -354,30 +369,9 @@ impl CachedVolume {
             counts.requests += 1;
             counts.hits += 1;
             counts.saved_blocks += u64::from(page.cost);
-            let held = bytes_of(key);
-            let wanted = held.start.max(offset)..held.end.min(end);
-            buf[index(wanted.start - offset)..index(wanted.end - offset)].copy_from_slice(
-                &page.bytes[index(wanted.start - held.start)..index(wanted.end - held.start)],
-            );
+            copy_common(buf, offset, &page.bytes, key * PAGE_BYTES);
         }
         missing
-    }
-
-    /// Drops everything if the volume has corrected contents since.
-    fn forget_corrected(&self, state: &mut State) {
-        let corrections = self.volume.corrections();
-        if corrections == state.corrections {
-            return;
-        }
-        state.corrections = corrections;
-        state.progress.spoil_fills();
-        if let Some(cache) = &mut state.cache {
-            let (policy, blocks, domains) =
-                (cache.choice(), cache.capacity(), self.volume.failure_domains());
-            // The memory that it had is free again.
-            state.cache = None;
-            state.cache = Cache::new(policy, blocks, domains).ok();
-        }
     }
 
     /// Carries out a change of `blocks`, which is begun by `work`.
@@ -407,7 +401,7 @@ struct Fill<'a> {
 
 impl<'a> Fill<'a> {
     fn begin(of: &'a CachedVolume, blocks: Range<u64>) -> Self {
-        let id = of.state.0.borrow_mut().progress.begin_fill(blocks.clone());
+        let id = of.shared.state.borrow_mut().progress.begin_fill(blocks.clone());
         Self { of, id, blocks, has_ended: false }
     }
 
@@ -415,14 +409,13 @@ impl<'a> Fill<'a> {
     fn keep(mut self, contents: &[u8]) {
         self.has_ended = true;
         let Self { of, .. } = self;
-        let state = &mut *of.state.0.borrow_mut();
-        of.forget_corrected(state);
+        let state = &mut *of.shared.checked();
         let may_keep = state.progress.end_fill(self.id);
         let Some(cache) = state.cache.as_mut().filter(|_| may_keep) else { return };
-        let costs = Costs(&*of.volume);
+        let costs = Costs(of.volume());
         for (key, bytes) in self.blocks.clone().zip(contents.chunks_exact(index(PAGE_BYTES))) {
             let Some(cost) = costs.of_block(key).filter(|cost| *cost > 0) else { continue };
-            let domain = of.volume.failure_domain(key * PAGE_BYTES);
+            let domain = of.volume().failure_domain(key * PAGE_BYTES);
             let domain = u16::try_from(domain).expect("few failure domains");
             let page = Page { bytes: bytes.into(), domain, cost };
             cache.insert(Block { key, class: domain }, page, &costs);
@@ -433,7 +426,7 @@ impl<'a> Fill<'a> {
 impl Drop for Fill<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.of.state.0.borrow_mut().progress.end_fill(self.id);
+            self.of.shared.state.borrow_mut().progress.end_fill(self.id);
         }
     }
 }
@@ -449,7 +442,7 @@ struct Change<'a> {
 
 impl<'a> Change<'a> {
     fn begin(of: &'a CachedVolume, blocks: Range<u64>) -> Self {
-        let state = &mut *of.state.0.borrow_mut();
+        let state = &mut *of.shared.state.borrow_mut();
         let id = state.progress.begin_change(blocks.clone());
         let mut cached = Vec::new();
         if let Some(cache) = &mut state.cache {
@@ -465,8 +458,7 @@ impl<'a> Change<'a> {
     /// It has ended; these bytes are now at this offset of the volume, or nobody knows what is.
     fn end(mut self, written: Option<(u64, Frozen)>) {
         self.has_ended = true;
-        let state = &mut *self.of.state.0.borrow_mut();
-        self.of.forget_corrected(state);
+        let state = &mut *self.of.shared.checked();
         let is_known = state.progress.end_change(self.id);
         let Some(cache) = &mut state.cache else { return };
         let written = written.filter(|_| is_known);
@@ -475,11 +467,7 @@ impl<'a> Change<'a> {
                 cache.remove(key);
                 continue;
             };
-            let (offset, end) = (*offset, *offset + data.len() as u64);
-            let held = bytes_of(key);
-            let changed = held.start.max(offset)..held.end.min(end);
-            bytes[index(changed.start - held.start)..index(changed.end - held.start)]
-                .copy_from_slice(&data[index(changed.start - offset)..index(changed.end - offset)]);
+            copy_common(&mut bytes, key * PAGE_BYTES, data, *offset);
             if let Some(page) = cache.peek_mut(key) {
                 page.bytes = bytes;
             }
@@ -492,7 +480,7 @@ impl Drop for Change<'_> {
         if self.has_ended {
             return;
         }
-        let state = &mut *self.of.state.0.borrow_mut();
+        let state = &mut *self.of.shared.state.borrow_mut();
         state.progress.leave_change(self.id);
         if let Some(cache) = &mut state.cache {
             self.cached.iter().for_each(|(key, _)| drop(cache.remove(*key)));
@@ -502,29 +490,29 @@ impl Drop for Change<'_> {
 
 impl Volume for CachedVolume {
     fn info(&self) -> VolumeInfo {
-        self.volume.info()
+        self.volume().info()
     }
 
     fn size_bytes(&self) -> u64 {
-        self.volume.size_bytes()
+        self.volume().size_bytes()
     }
 
     fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
         if self.is_on.get() {
             Box::pin(self.read_through(offset, buf))
         } else {
-            self.volume.read(offset, buf)
+            self.volume().read(offset, buf)
         }
     }
 
     fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
         let blocks = blocks_of(offset, data.len() as u64);
         let written = Some((offset, data.clone()));
-        self.change(blocks, || self.volume.write(offset, data, fua), written)
+        self.change(blocks, || self.volume().write(offset, data, fua), written)
     }
 
     fn flush(&self) -> DoneFuture<'_, VolumeError> {
-        self.volume.flush()
+        self.volume().flush()
     }
 
     fn write_zeroes(
@@ -534,51 +522,51 @@ impl Volume for CachedVolume {
         fua: bool,
         may_deallocate: bool,
     ) -> DoneFuture<'_, VolumeError> {
-        let work = || self.volume.write_zeroes(offset, len, fua, may_deallocate);
+        let work = || self.volume().write_zeroes(offset, len, fua, may_deallocate);
         self.change(blocks_of(offset, len), work, None)
     }
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError> {
-        self.change(blocks_of(offset, len), || self.volume.discard(offset, len), None)
+        self.change(blocks_of(offset, len), || self.volume().discard(offset, len), None)
     }
 
     fn zeroes_end(&self, offset: u64) -> u64 {
-        self.volume.zeroes_end(offset)
+        self.volume().zeroes_end(offset)
     }
 
     fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
-        self.volume.allocation(offset, len)
+        self.volume().allocation(offset, len)
     }
 
     fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
-        self.volume.read_cost(offset, len)
+        self.volume().read_cost(offset, len)
     }
 
     fn offer(&self, at_hand: Weak<dyn AtHand>) {
-        self.volume.offer(at_hand);
+        self.volume().offer(at_hand);
     }
 
     fn failure_domains(&self) -> usize {
-        self.volume.failure_domains()
+        self.volume().failure_domains()
     }
 
     fn failure_domain(&self, offset: u64) -> usize {
-        self.volume.failure_domain(offset)
+        self.volume().failure_domain(offset)
     }
 
     fn note_cached_read(&self, offset: u64, len: u64) {
-        self.volume.note_cached_read(offset, len);
+        self.volume().note_cached_read(offset, len);
     }
 
     fn corrections(&self) -> u64 {
-        self.volume.corrections()
+        self.volume().corrections()
     }
 
     fn rebuilt(&self) -> u64 {
-        self.volume.rebuilt()
+        self.volume().rebuilt()
     }
 
     fn changes(&self) -> u64 {
-        self.volume.changes()
+        self.volume().changes()
     }
 }
