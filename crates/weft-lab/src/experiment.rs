@@ -38,6 +38,7 @@ const FILES: &[(&str, &str)] = &[
     ("vdf-threads", include_str!("../experiments/vdf-threads.toml")),
     ("vdf-rebuild", include_str!("../experiments/vdf-rebuild.toml")),
     ("vdf-pro", include_str!("../experiments/vdf-pro.toml")),
+    ("vdf-pro-recorded", include_str!("../experiments/vdf-pro-recorded.toml")),
     ("vdf-beyond", include_str!("../experiments/vdf-beyond.toml")),
 ];
 
