@@ -297,6 +297,16 @@ fn a_cache_that_knows_what_is_lost_reads_less() {
     // With two lost a quarter of all blocks, and six reads each: 3/4 + 6/4.
     let ratio = rgr("lru", "RAID-6") / rgr("lru", "RAID-5");
     assert!((ratio / (9.0 / 7.0) - 1.0).abs() < 0.03, "{ratio}");
+    // Of a lost block's siblings some are cached; its parity never is.
+    for (policy, array, parities) in
+        [("lru", "RAID-5", 1.0), ("vdf-s3fifo", "RAID-5", 1.0), ("lru", "RAID-6", 2.0)]
+    {
+        let helped = ours(&figure, "RGR with cached siblings, 8000 blocks", policy, array);
+        assert!(helped < 0.995 * rgr(policy, array), "{policy}, {array}: {helped}");
+        let lost = parities / 8.0;
+        let least = (1.0 - hits("lru").max(hits(policy))) * (1.0 - lost);
+        assert!(least < helped, "{policy}, {array}: {helped} {least}");
+    }
     for (weighed, base) in [("vdf-lru", "lru"), ("vdf-s3fifo", "s3fifo"), ("greedy-dual", "lru")] {
         for array in ["RAID-5", "RAID-6"] {
             let below = ours(&figure, "RGR below the base policy's, 8000 blocks", weighed, array);

@@ -5,14 +5,17 @@
 //! lost. Then disks are lost, and the second half is counted. A miss reads what the repair planner
 //! says: one block, or the fewest that give a lost one.
 //!
+//! RGR is counted as the paper does it; and once more as the engine reads a lost block, which takes
+//! the cached blocks of its stripe from the cache and only the others from disks.
+//!
 //! Runs are repeated. Of a generated workload each run has a seed of its own; in each, other disks
 //! are lost. The figure shows the mean, the least and the greatest.
 
-use std::cell;
+use std::cell::{self, RefCell};
 
 use serde::Deserialize;
-use weft_cache::{Base, Block, Cache, Choice, Penalty};
-use weft_code::{Code, UnitSet};
+use weft_cache::{Base, Block, Cache, Choice, Penalty, Stats};
+use weft_code::{Code, PlanCache, UnitSet};
 use weft_layout::Layout;
 use weft_trace::Record;
 
@@ -52,49 +55,89 @@ struct Lost {
 }
 
 /// The places of an array's blocks, and what a miss of each reads.
-struct Costs {
+struct Costs<'a> {
+    code: &'a Code,
     blocks_per_unit: u64,
-    /// Slot and penalty of the data units of a period of stripes.
-    units: Vec<(u16, u32)>,
+    /// Of each stripe of a period: the lost units, and slot and penalty of the data units.
+    stripes: Vec<(UnitSet, Vec<(u16, u32)>)>,
     generation: u64,
     /// Blocks below this number are rebuilt.
     rebuilt: cell::Cell<u64>,
+    plans: RefCell<PlanCache>,
 }
 
-impl Costs {
+/// Plans that are kept: all that come up with the usual arrays.
+const PLANS: usize = 1 << 16;
+
+impl<'a> Costs<'a> {
     fn new(
-        code: &Code,
+        code: &'a Code,
         layout: &dyn Layout,
         lost: &[usize],
         blocks_per_unit: u64,
     ) -> Result<Self, String> {
-        let mut units = Vec::new();
-        for stripe in 0..code.period() * layout.period() {
+        let stripe = |stripe: u64| {
             let slot = |unit: &usize| layout.place(stripe, *unit).slot.0;
             let is_lost = |unit: &usize| lost.contains(&slot(unit));
             let gone: UnitSet = (0..code.width()).filter(is_lost).collect();
-            for unit in 0..code.k() {
+            let unit = |unit: usize| {
                 let plan = code.plan(stripe, gone, UnitSet::one(unit), &|_| 1);
                 let reads = plan.map_err(|e| e.to_string())?.reads.iter().count();
                 let number = u16::try_from(slot(&unit)).map_err(|e| e.to_string())?;
-                units.push((number, u32::try_from(reads).map_err(|e| e.to_string())?));
-            }
-        }
+                Ok((number, u32::try_from(reads).map_err(|e| e.to_string())?))
+            };
+            Ok((gone, (0..code.k()).map(unit).collect::<Result<_, String>>()?))
+        };
+        let stripes = (0..code.period() * layout.period()).map(stripe);
         Ok(Self {
+            code,
             blocks_per_unit,
-            units,
+            stripes: stripes.collect::<Result<_, String>>()?,
             generation: lost.len() as u64,
             rebuilt: cell::Cell::new(0),
+            plans: RefCell::new(PlanCache::new(PLANS)),
         })
     }
 
-    fn unit(&self, key: u64) -> (u16, u32) {
-        let unit = key / self.blocks_per_unit % self.units.len() as u64;
-        self.units[usize::try_from(unit).unwrap_or(0)]
+    /// The stripe of a block, and its unit there.
+    fn place(&self, key: u64) -> (u64, usize) {
+        let (unit, units) = (key / self.blocks_per_unit, self.code.k() as u64);
+        (unit / units, usize::try_from(unit % units).unwrap_or(0))
+    }
+
+    fn stripe(&self, stripe: u64) -> &(UnitSet, Vec<(u16, u32)>) {
+        let number = stripe % self.stripes.len() as u64;
+        &self.stripes[usize::try_from(number).unwrap_or(0)]
+    }
+
+    fn class(&self, key: u64) -> u16 {
+        let (stripe, unit) = self.place(key);
+        self.stripe(stripe).1[unit].0
+    }
+
+    /// How many of the blocks that a miss of `key` reads could be taken from the cache instead, as
+    /// the engine does it.
+    fn spared(&self, key: u64, is_cached: impl Fn(u64) -> bool) -> u32 {
+        let (stripe, unit) = self.place(key);
+        let (lost, units) = self.stripe(stripe);
+        if !lost.contains(unit) || key < self.rebuilt.get() {
+            return 0;
+        }
+        let first = key - unit as u64 * self.blocks_per_unit;
+        let sibling = |other: usize| first + other as u64 * self.blocks_per_unit;
+        let others = (0..units.len()).filter(|other| *other != unit);
+        let held: UnitSet = others.filter(|other| is_cached(sibling(*other))).collect();
+        let (lost, wanted) = (lost.difference(&held), UnitSet::one(unit));
+        let number = stripe % self.stripes.len() as u64;
+        let plan = self.plans.borrow_mut().plan(self.code, number, lost, wanted, held);
+        plan.map_or(0, |plan| {
+            let reads = u32::try_from(plan.reads.difference(&held).len()).unwrap_or(u32::MAX);
+            units[unit].1.saturating_sub(reads)
+        })
     }
 }
 
-impl Penalty for Costs {
+impl Penalty for Costs<'_> {
     fn generation(&self) -> u64 {
         self.generation
     }
@@ -104,7 +147,8 @@ impl Penalty for Costs {
     }
 
     fn of(&self, block: Block) -> u32 {
-        if block.key < self.rebuilt.get() { 1 } else { self.unit(block.key).1 }
+        let (stripe, unit) = self.place(block.key);
+        if block.key < self.rebuilt.get() { 1 } else { self.stripe(stripe).1[unit].1 }
     }
 }
 
@@ -117,12 +161,14 @@ struct Cell<'a> {
     choice: Choice,
 }
 
-/// What a run found: hit ratios before and after the loss, and RGR.
+/// What a run found: hit ratios before and after the loss, and RGR: as the paper counts it, and if
+/// cached blocks help to reconstruct others of their stripes.
 #[derive(Clone, Copy)]
 struct Ratios {
     healthy: f64,
     degraded: f64,
     rgr: f64,
+    helped: f64,
 }
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
@@ -179,21 +225,33 @@ impl Parameters {
         let mut cache =
             Cache::<()>::new(cell.choice, cell.blocks, disks).map_err(|e| e.to_string())?;
         let most = trace.iter().max().map_or(0, |most| most + 1);
-        let mut pass = |requests: &[u64], costs: &Costs| {
+        let mut pass = |requests: &[u64], costs: &Costs<'_>| {
+            let mut spared = 0;
             for (number, key) in (0..).zip(requests) {
                 if self.rebuild {
                     costs.rebuilt.set(most * number / requests.len() as u64);
                 }
-                cache.request(Block { key: *key, class: costs.unit(*key).0 }, costs);
+                let block = Block { key: *key, class: costs.class(*key) };
+                if cache.get(block, costs).is_none() {
+                    let is_cached = |key| cache.peek(key).is_some();
+                    spared += u64::from(costs.spared(*key, is_cached));
+                    cache.insert(block, (), costs);
+                }
             }
-            cache.take_stats()
+            let stats = cache.take_stats();
+            (stats, Stats { disk_blocks: stats.disk_blocks - spared, ..stats })
         };
         let (first, counted) = trace.split_at(trace.len() / 2);
         let (filling, full) = first.split_at(first.len() / 2);
         pass(filling, &whole);
-        let before = pass(full, &whole);
-        let after = pass(counted, &degraded);
-        Ok(Ratios { healthy: before.hit_ratio(), degraded: after.hit_ratio(), rgr: after.rgr() })
+        let (before, _) = pass(full, &whole);
+        let (after, helped) = pass(counted, &degraded);
+        Ok(Ratios {
+            healthy: before.hit_ratio(),
+            degraded: after.hit_ratio(),
+            rgr: after.rgr(),
+            helped: helped.rgr(),
+        })
     }
 
     /// `rows`: the runs of each policy, by size of the cache and array.
@@ -211,32 +269,66 @@ impl Parameters {
                 })
             };
             panels.push(panel("RGR", "blocks read for each requested", |found| found.rgr));
+            let title = "RGR with cached siblings";
+            panels.push(panel(title, "blocks read for each requested", |found| found.helped));
             panels.push(panel("hits", "%", |found| 100.0 * found.degraded));
             panels.push(panel("hits with nothing lost", "%", |found| 100.0 * found.healthy));
-            let below = Panel::bars(format!("RGR below the base policy's, {size}"), "array", "%");
-            let weighed = || policies.iter().enumerate().filter(|(_, choice)| choice.victim_first);
-            panels.push(weighed().fold(below, |panel, (number, choice)| {
-                let points = self.arrays.iter().zip(rows).filter_map(|(array, row)| {
-                    let reductions = reductions(policies, number, row)?;
-                    Some(Point::mean(&array.name, &reductions))
-                });
-                panel.with(choice.to_string(), points.collect())
-            }));
+            for by in [PAPERS, HELPED] {
+                let title = format!("{} below the base policy's, {size}", by.title);
+                let panel = Panel::bars(title, "array", "%");
+                panels.push(by.compared(policies).fold(panel, |panel, (number, choice)| {
+                    let points = self.arrays.iter().zip(rows).filter_map(|(array, row)| {
+                        Some(Point::mean(&array.name, &by.reductions(policies, number, row)?))
+                    });
+                    panel.with(choice.to_string(), points.collect())
+                }));
+            }
         }
-        panels.push(self.greatest(policies, rows));
+        panels.extend([PAPERS, HELPED].map(|by| self.greatest(&by, policies, rows)));
         panels
     }
 
     /// The greatest reduction that each policy reaches with any array and size.
-    fn greatest(&self, policies: &[Choice], rows: &[&[Vec<Ratios>]]) -> Panel {
-        let weighed = policies.iter().enumerate().filter(|(_, choice)| choice.victim_first);
-        let points = weighed.filter_map(|(number, choice)| {
-            let all = rows.iter().filter_map(|row| reductions(policies, number, row));
+    fn greatest(&self, by: &Measure, policies: &[Choice], rows: &[&[Vec<Ratios>]]) -> Panel {
+        let points = by.compared(policies).filter_map(|(number, choice)| {
+            let all = rows.iter().filter_map(|row| by.reductions(policies, number, row));
             let points = all.map(|reductions| Point::mean(choice.to_string(), &reductions));
             points.max_by(|a, b| a.ours.total_cmp(&b.ours))
         });
-        let panel = Panel::bars("greatest reduction of RGR", "policy", "%");
+        let panel = Panel::bars(format!("greatest reduction of {}", by.title), "policy", "%");
         panel.with(&self.trace.name, points.collect())
+    }
+}
+
+/// What is compared with the RGR of the base policy, whose siblings do not help.
+#[derive(Clone, Copy)]
+struct Measure {
+    title: &'static str,
+    of: fn(&Ratios) -> f64,
+    /// Whether the bases are compared with themselves, too.
+    bases: bool,
+}
+
+const PAPERS: Measure = Measure { title: "RGR", of: |found| found.rgr, bases: false };
+const HELPED: Measure =
+    Measure { title: "RGR with cached siblings", of: |found| found.helped, bases: true };
+
+impl Measure {
+    fn compared(self, policies: &[Choice]) -> impl Iterator<Item = (usize, &Choice)> {
+        let all = policies.iter().enumerate();
+        all.filter(move |(_, choice)| choice.victim_first || self.bases)
+    }
+
+    /// By how much a policy is below its base, run by run, in per cent.
+    fn reductions(
+        &self,
+        policies: &[Choice],
+        number: usize,
+        row: &[Vec<Ratios>],
+    ) -> Option<Vec<f64>> {
+        let base = if policies[number].victim_first { base_of(policies, number)? } else { number };
+        let pairs = row[number].iter().zip(&row[base]);
+        Some(pairs.map(|(found, plain)| 100.0 - 100.0 * (self.of)(found) / plain.rgr).collect())
     }
 }
 
@@ -246,10 +338,4 @@ pub(super) fn base_of(policies: &[Choice], number: usize) -> Option<usize> {
     let base = if base == Base::GreedyDual { Base::Lru } else { base };
     let plain = Choice { base, victim_first: false };
     policies.iter().position(|choice| *choice == plain).filter(|_| victim_first)
-}
-
-/// By how much the RGR of a policy is below that of its base, run by run, in per cent.
-fn reductions(policies: &[Choice], number: usize, row: &[Vec<Ratios>]) -> Option<Vec<f64>> {
-    let pairs = row[number].iter().zip(&row[base_of(policies, number)?]);
-    Some(pairs.map(|(weighed, plain)| 100.0 - 100.0 * weighed.rgr / plain.rgr).collect())
 }
