@@ -11,21 +11,20 @@
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+mod modelled;
 
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
 use common::Bench;
-use serde_json::Value;
-use weft_bench::median;
-use weft_testkit::{Guest, Process, wait_until};
+use modelled::{Disks, Figure, UNIT, latency_ms, print_row};
+use weft_testkit::{Guest, Process};
 use weft_trace::{Op, ReadOptions};
 
 const MODEL: &str = "st3300831as";
 const MEMBER_MIB: u64 = 512;
-const UNIT: u64 = 64 << 10;
 const DISKS: u64 = 3;
+const SET: Disks = Disks { model: MODEL, mib: MEMBER_MIB, members: DISKS };
 /// The slot that is lost.
 const LOST: u64 = 1;
 /// The papers' rate limits, bytes per second on each member.
@@ -105,22 +104,15 @@ fn main() {
     println!("| | healthy: mean ms | mean ms | p50 ms | p99 ms | rebuild s | full speed after s |");
     println!("|---|---|---|---|---|---|---|");
     for (name, turns) in names.iter().zip(&turns) {
-        let mut row = format!("| {name} |");
-        let figures: [fn(&Turn) -> f64; 6] = [
-            |t| t.healthy_ms,
-            |t| t.mean_ms,
-            |t| t.p50_ms,
-            |t| t.p99_ms,
-            |t| t.rebuild_s,
-            |t| t.full_speed_s,
+        let figures: [Figure<Turn>; 6] = [
+            (|t| t.healthy_ms, 1),
+            (|t| t.mean_ms, 1),
+            (|t| t.p50_ms, 1),
+            (|t| t.p99_ms, 1),
+            (|t| t.rebuild_s, 1),
+            (|t| t.full_speed_s, 1),
         ];
-        for of in figures {
-            let all: Vec<f64> = turns.iter().map(of).collect();
-            let least = all.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = all.iter().copied().fold(0.0, f64::max);
-            let _ = write!(row, " {:.1} ({least:.1}–{most:.1}) |", median(all));
-        }
-        println!("{row}");
+        print_row(name, turns, &figures);
     }
 }
 
@@ -129,42 +121,9 @@ fn volume() -> String {
     (((MEMBER_MIB - 32) * (DISKS - 1)) << 20).to_string()
 }
 
-/// Serves the modelled disks `d0` … with a fresh state.
-fn disks(bench: &Bench) -> (Process, Vec<String>) {
-    let (out, socket) = (bench.path("disks.out"), bench.path("disks.sock"));
-    let _ = fs::remove_file(&socket);
-    let (size, count) = (format!("{MEMBER_MIB}M"), (DISKS + 1).to_string());
-    let args = [
-        "lab",
-        "disk",
-        "--model",
-        MODEL,
-        "--size",
-        &size,
-        "--count",
-        &count,
-        "--socket",
-        "disks.sock",
-    ];
-    let mut lab = bench.command(&args);
-    let mut process = Process::spawn(lab.stdout(File::create(&out).expect("a file for output")));
-    wait_until("the disks", || {
-        assert!(process.is_running(), "they ended");
-        fs::read_to_string(&out).is_ok_and(|text| text.contains("serving d3"))
-    });
-    let uri = |n| format!("nbd+unix:///d{n}?socket={}", socket.display());
-    (process, (0..=DISKS).map(uri).collect())
-}
-
 fn weft(bench: &mut Bench, policy: &[&str]) -> Turn {
-    let (process, uris) = disks(bench);
-    let members: Vec<&str> = uris[..uris.len() - 1].iter().map(String::as_str).collect();
-    let create =
-        ["create", "t", "--code", "raid5", "--unit", "64K", "--consistency", "bitmap", "--force"];
-    bench.weft(&[&create[..], &members].concat());
-    bench.serve(&members);
-    let uri = bench.uri("t");
-    fill(bench, &uri);
+    let (process, uris) = SET.serve(bench);
+    let uri = SET.array(bench, &uris, &[]);
     let (least, most) = (BAND.0.to_string(), BAND.1.to_string());
     bench.weft(&["throttle", "t", "--min", &least, "--max", &most]);
     bench.weft(&[&["rebuild", "t"], policy].concat());
@@ -202,27 +161,6 @@ fn weft(bench: &mut Bench, policy: &[&str]) -> Turn {
     turn(&healthy, &text, rebuild_s, full_speed_s.unwrap_or(rebuild_s))
 }
 
-/// Writes all of the array, in order: what was never written needs no rebuild.
-fn fill(bench: &Bench, uri: &str) {
-    let mut trace = String::from("t_us,dev,offset,size,op\n");
-    let step = DISKS.saturating_sub(1) * UNIT * 8;
-    for n in 0..(MEMBER_MIB << 20) * (DISKS - 1) / step {
-        let _ = writeln!(trace, "{n}.000,0,{},{step},W", n * step);
-    }
-    fs::write(bench.path("fill.csv"), trace).expect("a trace");
-    bench.weft(&[
-        "replay",
-        "--trace",
-        "fill.csv",
-        "--fit",
-        "exact",
-        "--closed",
-        "8",
-        "--overwrite",
-        uri,
-    ]);
-}
-
 /// The results of the replays, as JSON: of the healthy array, and during the rebuild.
 fn turn(healthy: &str, found: &str, rebuild_s: f64, full_speed_s: f64) -> Turn {
     let healthy_ms = latency_ms(healthy, "mean_ns");
@@ -231,15 +169,9 @@ fn turn(healthy: &str, found: &str, rebuild_s: f64, full_speed_s: f64) -> Turn {
     Turn { healthy_ms, mean_ms, p50_ms, p99_ms, rebuild_s, full_speed_s }
 }
 
-fn latency_ms(found: &str, what: &str) -> f64 {
-    let found: Value = serde_json::from_str(found).unwrap_or_else(|e| panic!("{e}: {found}"));
-    let ns = found["outcome"]["all"][what].as_f64();
-    ns.unwrap_or_else(|| panic!("{what} of {found}")) / 1e6
-}
-
 /// Linux MD: the same disks, trace and generator, in a virtual machine.
 fn md(bench: &Bench) -> Turn {
-    let (process, uris) = disks(bench);
+    let (process, uris) = SET.serve(bench);
     let guest = Guest::find(bench.scratch.path()).expect("it was found before");
     let guest = guest.program(env!("CARGO_BIN_EXE_weft")).patience(Duration::from_secs(600));
     let guest = uris.iter().fold(guest, |guest, uri| guest.disk(uri));

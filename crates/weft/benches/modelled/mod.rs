@@ -1,0 +1,95 @@
+//! Arrays on modelled disks that are served in real time.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+
+use serde_json::Value;
+use weft_bench::median;
+use weft_testkit::{Process, wait_until};
+
+use crate::common::Bench;
+
+/// Bytes of a unit.
+pub const UNIT: u64 = 64 << 10;
+
+/// The disks of a RAID-5, and one more.
+pub struct Disks {
+    /// The product.
+    pub model: &'static str,
+    /// MiB of each.
+    pub mib: u64,
+    /// Members of the array.
+    pub members: u64,
+}
+
+impl Disks {
+    /// Serves them with a fresh state: the server, and their addresses.
+    pub fn serve(&self, bench: &Bench) -> (Process, Vec<String>) {
+        let (out, socket) = (bench.path("disks.out"), bench.path("disks.sock"));
+        let _ = fs::remove_file(&socket);
+        let (size, count) = (format!("{}M", self.mib), (self.members + 1).to_string());
+        let mut lab = bench.command(&["lab", "disk", "--model", self.model, "--size", &size]);
+        lab.args(["--count", &count, "--socket", "disks.sock"]);
+        let mut process =
+            Process::spawn(lab.stdout(File::create(&out).expect("a file for output")));
+        let last = format!("serving d{}", self.members);
+        wait_until("the disks", || {
+            assert!(process.is_running(), "they ended");
+            fs::read_to_string(&out).is_ok_and(|text| text.contains(&last))
+        });
+        let uri = |n| format!("nbd+unix:///d{n}?socket={}", socket.display());
+        (process, (0..=self.members).map(uri).collect())
+    }
+
+    /// Creates the array `t` on all but the last, serves it and writes all of it, in order: what was
+    /// never written needs no rebuild. The address of the array.
+    pub fn array(&self, bench: &mut Bench, uris: &[String], serve: &[&str]) -> String {
+        let members: Vec<&str> = uris[..uris.len() - 1].iter().map(String::as_str).collect();
+        let create = ["create", "t", "--code", "raid5", "--unit", "64K", "--consistency", "bitmap"];
+        bench.weft(&[&create[..], &["--force"], &members].concat());
+        bench.serve(&[serve, &members].concat());
+        let uri = bench.uri("t");
+        let mut trace = String::from("t_us,dev,offset,size,op\n");
+        let data = self.members - 1;
+        let step = data * UNIT * 8;
+        for n in 0..(self.mib << 20) * data / step {
+            let _ = writeln!(trace, "{n}.000,0,{},{step},W", n * step);
+        }
+        fs::write(bench.path("fill.csv"), trace).expect("a trace");
+        let fill = ["replay", "--trace", "fill.csv", "--fit", "exact", "--closed", "8"];
+        bench.weft(&[&fill[..], &["--overwrite", &uri]].concat());
+        uri
+    }
+}
+
+/// A number of what a replay found, as JSON.
+pub fn outcome(found: &str, path: &str) -> f64 {
+    let json: Value = serde_json::from_str(found).unwrap_or_else(|e| panic!("{e}: {found}"));
+    let number = json["outcome"].pointer(path).and_then(Value::as_f64);
+    number.unwrap_or_else(|| panic!("{path} of {found}"))
+}
+
+/// A response time of all its requests.
+pub fn latency_ms(found: &str, what: &str) -> f64 {
+    outcome(found, &format!("/all/{what}")) / 1e6
+}
+
+/// A figure of a turn, and its digits behind the point.
+pub type Figure<T> = (fn(&T) -> f64, usize);
+
+/// Prints a row of a table: of each figure the median, the least and the most of all turns; nothing
+/// if there are no numbers.
+pub fn print_row<T>(name: &str, turns: &[T], figures: &[Figure<T>]) {
+    let mut row = format!("| {name} |");
+    for (of, digits) in figures {
+        let all: Vec<f64> = turns.iter().map(of).collect();
+        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = all.iter().copied().fold(0.0, f64::max);
+        if least.is_infinite() {
+            row += " – |";
+            continue;
+        }
+        let _ = write!(row, " {:.*} ({least:.*}–{most:.*}) |", digits, median(all), digits, digits);
+    }
+    println!("{row}");
+}
