@@ -46,6 +46,7 @@ impl Arc {
         let once = self.queues.len_of(ONCE);
         let over = once > self.target || wanted == Some(OFTEN) && once == self.target;
         let queue = if once > 0 && (over || self.queues.len_of(OFTEN) == 0) { ONCE } else { OFTEN };
+        self.queues.refresh(penalty);
         let (victim, _) = self.queues.victim(queue, penalty)?;
         let evicted = self.queues.remove(victim);
         self.ghosts.add(evicted.key, queue);
@@ -91,6 +92,7 @@ impl Policy for Arc {
                 if full { self.replace(None, penalty) } else { None }
             } else {
                 // T1 is the whole cache: its end goes, and leaves no ghost.
+                self.queues.refresh(penalty);
                 let victim = self.queues.victim(ONCE, penalty);
                 victim.map(|(victim, _)| self.queues.remove(victim))
             }

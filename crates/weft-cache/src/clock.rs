@@ -44,6 +44,7 @@ impl Policy for Clock {
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
         loop {
+            self.0.refresh(penalty);
             let (end, _) = self.0.victim(QUEUE, penalty)?;
             if self.0.mark(end) != REQUESTED {
                 return Some(self.0.remove(end));

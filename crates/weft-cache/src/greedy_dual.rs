@@ -24,7 +24,7 @@ struct Credit {
 #[derive(Debug)]
 pub(crate) struct GreedyDual {
     blocks: Slab<Credit>,
-    victims: Victims,
+    victims: Victims<u128>,
     now: u64,
     /// L: the credit of the last victim.
     paid: u64,
@@ -97,6 +97,7 @@ impl Policy for GreedyDual {
     }
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
+        self.victims.refresh(penalty, &self.blocks);
         let (victim, _) = self.victims.least(0, self.now, penalty, &self.blocks)?;
         self.paid = self.paid.max(self.blocks.extra(victim).credit);
         Some(self.remove(victim))

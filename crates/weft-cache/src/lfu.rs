@@ -40,7 +40,7 @@ pub(crate) struct Lfu {
     free: u32,
     /// The step with the fewest requests, by class.
     first: Vec<u32>,
-    victims: Victims,
+    victims: Victims<u128>,
     now: u64,
 }
 
@@ -207,7 +207,9 @@ impl Policy for Lfu {
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
         let Self { blocks, steps, first, victims, now, .. } = self;
-        let (victim, _) = victims.least(0, *now, penalty, &Chains { blocks, steps, first })?;
+        let chains = Chains { blocks, steps, first };
+        victims.refresh(penalty, &chains);
+        let (victim, _) = victims.least(0, *now, penalty, &chains)?;
         Some(self.remove(victim))
     }
 

@@ -38,6 +38,7 @@ impl Policy for Lru {
     }
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
+        self.0.refresh(penalty);
         let (victim, _) = self.0.victim(QUEUE, penalty)?;
         Some(self.0.remove(victim))
     }

@@ -34,7 +34,7 @@ impl Seen {
 #[derive(Debug)]
 pub(crate) struct Queues {
     blocks: Slab<Seen>,
-    victims: Victims,
+    victims: Victims<u64>,
     /// Blocks in each queue.
     lens: Vec<usize>,
     /// Blocks in each list.
@@ -44,7 +44,7 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn new(capacity: usize, queues: usize, classes: u16) -> Result<Self, CacheError> {
-        let lists = Victims::lists_of(queues, classes);
+        let lists = Victims::<u64>::lists_of(queues, classes);
         Ok(Self {
             blocks: Slab::new(capacity, lists)?,
             counts: vec![0; lists],
@@ -68,8 +68,8 @@ impl Queues {
     }
 
     /// The same, but of a class whose end has a penalty above 1 only every such block counts.
-    pub(crate) fn weight_of(&mut self, queue: u32, penalty: &dyn Penalty) -> usize {
-        self.victims.refresh(penalty, &self.blocks);
+    /// Nothing has changed since [`Self::refresh`].
+    pub(crate) fn weight_of(&self, queue: u32) -> usize {
         let spared = self.victims.spared(queue, |list| self.counts[list as usize]);
         self.lens[queue as usize] - spared
     }
@@ -121,7 +121,13 @@ impl Queues {
         }
     }
 
-    /// The block of `queue` to go next, that with the least p·MP; and its penalty.
+    /// Looks at what may have changed, before weights and victims are asked for.
+    pub(crate) fn refresh(&mut self, penalty: &dyn Penalty) {
+        self.victims.refresh(penalty, &self.blocks);
+    }
+
+    /// The block of `queue` to go next, that with the least p·MP; and its penalty. Nothing has
+    /// changed since [`Self::refresh`].
     pub(crate) fn victim(&mut self, queue: u32, penalty: &dyn Penalty) -> Option<(u32, u32)> {
         self.victims.least(queue, self.now, penalty, &self.blocks)
     }

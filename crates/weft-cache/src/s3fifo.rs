@@ -79,8 +79,9 @@ impl Policy for S3Fifo {
 
     fn evict(&mut self, penalty: &dyn Penalty) -> Option<Evicted> {
         loop {
-            let from_small = self.queues.weight_of(SMALL, penalty) >= self.small
-                || self.queues.len_of(MAIN) == 0;
+            self.queues.refresh(penalty);
+            let from_small =
+                self.queues.weight_of(SMALL) >= self.small || self.queues.len_of(MAIN) == 0;
             let queue = if from_small { SMALL } else { MAIN };
             let (end, its) = self.queues.victim(queue, penalty)?;
             let count = self.queues.mark(end);

@@ -47,6 +47,7 @@
 //! Penalties may be dear to compute. That of an end is asked for when the block becomes the end,
 //! and again when the generation has changed.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::penalty::{Block, Penalty};
@@ -103,14 +104,51 @@ pub(crate) enum Weight {
     Whole,
 }
 
-/// Bits of a class in a place of the tournament; the others are the stamp's.
+/// Bits of a class in the order of a place; the others are the stamp's.
 const CLASS_BITS: u32 = 12;
-/// The place of a list that does not take part.
-const LAST: u128 = u128::MAX;
+/// The order of a list that does not take part. Stamps are below 2⁵².
+const LAST: u64 = u64::MAX;
+
+/// A list's place in a tournament: the least is worth least. `u64` if the end's stamp alone decides,
+/// which is what is worth it: half of the work.
+pub(crate) trait Place: Copy + Ord + fmt::Debug {
+    /// Behind all others: what no list has.
+    const LAST: Self;
+
+    /// By weight, then by order: stamp and class.
+    fn new(weight: u64, order: u64) -> Self;
+
+    fn order(self) -> u64;
+}
+
+impl Place for u64 {
+    const LAST: Self = LAST;
+
+    fn new(_: u64, order: u64) -> Self {
+        order
+    }
+
+    fn order(self) -> u64 {
+        self
+    }
+}
+
+impl Place for u128 {
+    const LAST: Self = Self::MAX;
+
+    fn new(weight: u64, order: u64) -> Self {
+        Self::from(weight) << 64 | Self::from(order)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+    fn order(self) -> u64 {
+        self as u64
+    }
+}
 
 /// Compares the ends of the lists of each queue.
 #[derive(Debug)]
-pub(crate) struct Victims {
+pub(crate) struct Victims<P> {
     weight: Weight,
     classes: u16,
     /// Bits of a list's number that are its class; the others are its queue.
@@ -120,7 +158,7 @@ pub(crate) struct Victims {
     /// The ends by list, and their penalties, as they were when last looked at.
     ends: Vec<(End, u32)>,
     /// A tournament for each queue: the root at 1, the lists' places in the second half.
-    places: Vec<u128>,
+    places: Vec<P>,
     /// By age: the penalty of the lists in the tournaments.
     common: u32,
     /// By age: the lists whose ends have another penalty.
@@ -134,7 +172,7 @@ pub(crate) struct Victims {
     is_changed: Vec<bool>,
 }
 
-impl Victims {
+impl<P: Place> Victims<P> {
     pub(crate) fn new(weight: Weight, queues: usize, classes: u16) -> Self {
         let lists = Self::lists_of(queues, classes);
         Self {
@@ -143,7 +181,7 @@ impl Victims {
             bits: bits(classes),
             generation: u64::MAX,
             ends: vec![(EMPTY, 0); lists],
-            places: vec![LAST; 2 * lists],
+            places: vec![P::LAST; 2 * lists],
             common: 0,
             others: Vec::with_capacity(lists),
             scouts: vec![RESTING; lists],
@@ -201,7 +239,7 @@ impl Victims {
     }
 
     /// The block of `queue` that is worth least at time `now`: its number and its penalty. If
-    /// classes are not told apart, that counts as 1.
+    /// classes are not told apart, that counts as 1. Nothing has changed since [`Self::refresh`].
     pub(crate) fn least(
         &mut self,
         queue: u32,
@@ -212,8 +250,7 @@ impl Victims {
         if self.classes == 1 {
             return lists.end(queue).map(|end| (end.id, 1));
         }
-        self.refresh(penalty, lists);
-        let first = self.places[(2 << self.bits) * queue as usize + 1];
+        let first = self.places[(2 << self.bits) * queue as usize + 1].order();
         let mut least = (first != LAST).then(|| {
             let class = first & ((1 << CLASS_BITS) - 1);
             self.ends[self.list(queue, u16::try_from(class).expect("a class")) as usize]
@@ -376,8 +413,8 @@ impl Victims {
             Weight::Whole => end.value,
         };
         let class = u64::from(self.class(list));
-        let place = u128::from(weight) << 64 | u128::from(end.stamp << CLASS_BITS | class);
-        let place = if end.id == NONE || is_other { LAST } else { place };
+        let place = P::new(weight, end.stamp << CLASS_BITS | class);
+        let place = if end.id == NONE || is_other { P::LAST } else { place };
         let tournament = &mut self.places[(2 << self.bits) * (list >> self.bits) as usize..];
         let mut at = (1 << self.bits) + usize::try_from(class).expect("a class");
         tournament[at] = place;
@@ -401,7 +438,7 @@ impl Victims {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.ends.capacity() * size_of::<(End, u32)>()
             + self.scouts.capacity() * size_of::<Scout>()
-            + self.places.capacity() * size_of::<u128>()
+            + self.places.capacity() * size_of::<P>()
             + (self.others.capacity() + self.changed.capacity()) * size_of::<u32>()
             + self.is_changed.capacity()
     }
