@@ -62,9 +62,7 @@ pub use maintenance::{
     Bounds, HotZone, JobKind, JobStatus, Mismatch, RebuildCounts, RebuildStatus, ScrubReport,
 };
 pub use open::AssembleOptions;
-pub use rebuild_policy::{
-    Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy, ZONES_MAX,
-};
+pub use rebuild_policy::{Piggyback, RebuildOrder, RebuildPace, RebuildPolicy, ZONES_MAX};
 pub use remove::wipe;
 pub use status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
 pub use superblock::{LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};

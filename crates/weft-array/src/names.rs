@@ -28,7 +28,7 @@ pub(crate) use named;
 #[cfg(test)]
 mod tests {
     use crate::{Consistency, JobKind, MemberState, Piggyback};
-    use crate::{RebuildExecutor, RebuildOrder, RebuildPace};
+    use crate::{RebuildOrder, RebuildPace};
 
     #[test]
     fn names_are_those_of_the_json() {
@@ -39,7 +39,6 @@ mod tests {
             }
         }
         check(RebuildOrder::ALL, RebuildOrder::name);
-        check(RebuildExecutor::ALL, RebuildExecutor::name);
         check(RebuildPace::ALL, RebuildPace::name);
         check(Piggyback::ALL, Piggyback::name);
         check(Consistency::ALL, Consistency::name);

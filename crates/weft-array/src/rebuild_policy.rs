@@ -1,4 +1,4 @@
-//! The policy of a rebuild: order × executor × pace, and their parameters.
+//! The policy of a rebuild: order, pace, opportunistic rebuild, and their parameters.
 
 use serde::{Deserialize, Serialize};
 use weft_rt::{MILLISECOND, Nanos};
@@ -20,18 +20,7 @@ pub enum RebuildOrder {
     Redundancy,
 }
 
-/// How a stripe is rebuilt.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RebuildExecutor {
-    /// Stripe by stripe, several in flight, whole units at a time (SOR).
-    Stripe,
-    /// One reading process per surviving disk, one writing process (DOR: Holland and Gibson).
-    #[default]
-    Disk,
-}
-
-/// How fast a rebuild runs between the bounds of its rate.
+/// Who comes first on a disk, between the bounds of the rate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RebuildPace {
@@ -63,7 +52,6 @@ named!(
     Popularity = "popularity",
     Redundancy = "redundancy"
 );
-named!(RebuildExecutor, Stripe = "stripe", Disk = "disk");
 named!(RebuildPace, UsersFirst = "users-first", Greedy = "greedy");
 named!(Piggyback, Off = "off", Covered = "covered", Widen = "widen");
 
@@ -73,9 +61,7 @@ named!(Piggyback, Off = "off", Covered = "covered", Widen = "widen");
 pub struct RebuildPolicy {
     /// Which stripe is rebuilt next.
     pub order: RebuildOrder,
-    /// How a stripe is rebuilt.
-    pub executor: RebuildExecutor,
-    /// How fast it runs between the bounds of its rate.
+    /// Who comes first on a disk, between the bounds of the rate.
     pub pace: RebuildPace,
     /// Opportunistic rebuild from user I/O.
     pub piggyback: Piggyback,
@@ -97,7 +83,6 @@ impl Default for RebuildPolicy {
     fn default() -> Self {
         Self {
             order: RebuildOrder::default(),
-            executor: RebuildExecutor::default(),
             pace: RebuildPace::default(),
             piggyback: Piggyback::default(),
             slice_stripes: 64,

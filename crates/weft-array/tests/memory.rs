@@ -8,9 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use common::{assemble, options, pattern, read, rt, write};
-use weft_array::{
-    Array, CreateOptions, MemberState, RebuildExecutor, RebuildPolicy, ScrubMode, create,
-};
+use weft_array::{Array, CreateOptions, MemberState, ScrubMode, create};
 use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DiskInfo, DoneFuture, RamDisk, ReadFuture, WriteOpts};
 use weft_rt::{Buf, BufMemory, Frozen, Rt, SECOND};
@@ -239,44 +237,39 @@ fn recovery_reads_logs_in_pieces_however_large_they_are() {
 
 #[test]
 fn operations_that_are_cut_into_parts_keep_every_byte() {
-    for &executor in RebuildExecutor::ALL {
-        let rt = rt();
-        rt.clone().block_on(async move {
-            let ram = |n: usize| -> Rc<dyn Disk> {
-                Rc::new(RamDisk::new(&format!("disk{n}"), 52 << 20, 512))
-            };
-            let disks: Vec<_> = (0..5).map(ram).collect();
-            create(&disks, &wide("raid6", 16 * MIB)).await.expect("created");
-            let array = assemble(&rt, &disks).await;
-            let policy = RebuildPolicy { executor, ..RebuildPolicy::default() };
-            array.set_rebuild_policy(policy).await.expect("a policy");
-            let size = usize::try_from(array.size_bytes()).expect("fits");
-            let mut model = pattern(0, size, 1);
-            write(&array, 0, &model).await;
-            let update = async |array: &Array, model: &mut Vec<u8>, version| {
-                // The ends are anywhere in units, also within sectors.
-                for (from, len) in [(5, 3 * MIB), (15 * MIB - 77, 2 * MIB + 4096), (MIB, 30 * MIB)]
-                {
-                    let bytes = pattern(from as u64, len, version);
-                    model[from..from + len].copy_from_slice(&bytes);
-                    write(array, from as u64, &bytes).await;
-                }
-            };
-            update(&array, &mut model, 2).await;
-            assert!(read(&array, 0, size).await == model, "healthy");
-            array.fail(SlotNo(0)).await.expect("failed");
-            array.fail(SlotNo(3)).await.expect("failed");
-            assert!(read(&array, 0, size).await == model, "degraded");
-            update(&array, &mut model, 3).await;
-            assert!(read(&array, 0, size).await == model, "written while degraded");
-            array.add_spare(ram(5)).await.expect("added");
-            array.add_spare(ram(6)).await.expect("added");
-            rebuilt(&rt, &array).await;
-            let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
-            assert_eq!((report.mismatches, report.unreadable), (0, 0));
-            array.fail(SlotNo(1)).await.expect("failed");
-            array.fail(SlotNo(4)).await.expect("failed");
-            assert!(read(&array, 0, size).await == model, "from the rebuilt members");
-        });
-    }
+    let rt = rt();
+    rt.clone().block_on(async move {
+        let ram = |n: usize| -> Rc<dyn Disk> {
+            Rc::new(RamDisk::new(&format!("disk{n}"), 52 << 20, 512))
+        };
+        let disks: Vec<_> = (0..5).map(ram).collect();
+        create(&disks, &wide("raid6", 16 * MIB)).await.expect("created");
+        let array = assemble(&rt, &disks).await;
+        let size = usize::try_from(array.size_bytes()).expect("fits");
+        let mut model = pattern(0, size, 1);
+        write(&array, 0, &model).await;
+        let update = async |array: &Array, model: &mut Vec<u8>, version| {
+            // The ends are anywhere in units, also within sectors.
+            for (from, len) in [(5, 3 * MIB), (15 * MIB - 77, 2 * MIB + 4096), (MIB, 30 * MIB)] {
+                let bytes = pattern(from as u64, len, version);
+                model[from..from + len].copy_from_slice(&bytes);
+                write(array, from as u64, &bytes).await;
+            }
+        };
+        update(&array, &mut model, 2).await;
+        assert!(read(&array, 0, size).await == model, "healthy");
+        array.fail(SlotNo(0)).await.expect("failed");
+        array.fail(SlotNo(3)).await.expect("failed");
+        assert!(read(&array, 0, size).await == model, "degraded");
+        update(&array, &mut model, 3).await;
+        assert!(read(&array, 0, size).await == model, "written while degraded");
+        array.add_spare(ram(5)).await.expect("added");
+        array.add_spare(ram(6)).await.expect("added");
+        rebuilt(&rt, &array).await;
+        let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+        assert_eq!((report.mismatches, report.unreadable), (0, 0));
+        array.fail(SlotNo(1)).await.expect("failed");
+        array.fail(SlotNo(4)).await.expect("failed");
+        assert!(read(&array, 0, size).await == model, "from the rebuilt members");
+    });
 }

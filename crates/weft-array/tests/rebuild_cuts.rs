@@ -23,8 +23,8 @@ use weft_array::lane::Lane;
 use weft_array::region_map::{MapConfig, RegionMap, RegionNo};
 use weft_array::superblock::{SlotState, read_superblock};
 use weft_array::{
-    Array, ArrayState, AssembleOptions, Id, MemberState, Piggyback, RebuildExecutor, RebuildOrder,
-    RebuildPolicy, ScrubMode, Superblock, create,
+    Array, ArrayState, AssembleOptions, Id, MemberState, Piggyback, RebuildOrder, RebuildPolicy,
+    ScrubMode, Superblock, create,
 };
 use weft_code::SlotNo;
 use weft_layout::{code_for, for_code};
@@ -46,8 +46,8 @@ struct Setup {
     slots: usize,
     lost: &'static [usize],
     order: RebuildOrder,
-    /// `None`: that of an experiment, in parts of units.
-    executor: Option<RebuildExecutor>,
+    /// By an experiment's executor, in parts of units.
+    in_parts: bool,
     piggyback: Piggyback,
 }
 
@@ -55,7 +55,6 @@ impl Setup {
     fn policy(&self) -> RebuildPolicy {
         RebuildPolicy {
             order: self.order,
-            executor: self.executor.unwrap_or_default(),
             piggyback: self.piggyback,
             slice_stripes: 1,
             zone_stripes: 1,
@@ -319,7 +318,7 @@ async fn degraded(rt: &Rt, setup: Setup, disks: &[Rc<TestDisk>]) -> Array {
     create(&members, &options).await.expect("created");
     let array = assemble(rt, &members).await;
     array.set_rebuild_policy(setup.policy()).await.expect("within its limits");
-    if setup.executor.is_none() {
+    if setup.in_parts {
         array.set_rebuild_experiment(Some(Rc::new(InParts { heads: 256 })));
     }
     for slot in setup.lost {
@@ -454,7 +453,7 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
 
 /// A crash with a lost disk is tried at every step of every setup, a crash alone at every second
 /// one. A run with a disk lost on the way starts over for each step at which that happens, so each
-/// setup takes every fifth step; the ten setups together take each step, half of them with a crash
+/// setup takes every fifth step; the seven setups together take each step, half of them with a crash
 /// soon after.
 fn everywhere(setup: Setup, turn: u64) {
     let is_due = |step: u64, stride| (step + turn).is_multiple_of(stride);
@@ -478,31 +477,26 @@ fn everywhere(setup: Setup, turn: u64) {
     }
 }
 
-fn in_every_order(executor: Option<RebuildExecutor>, piggyback: Piggyback, turn: u64) {
+fn in_every_order(in_parts: bool, piggyback: Piggyback, turn: u64) {
     for (order, turn) in ORDERS.into_iter().zip(turn..) {
-        let setup = Setup { code: "raid6", slots: 5, lost: &[1], order, executor, piggyback };
+        let setup = Setup { code: "raid6", slots: 5, lost: &[1], order, in_parts, piggyback };
         everywhere(setup, turn);
     }
 }
 
 #[test]
-fn stripe_by_stripe() {
-    in_every_order(Some(RebuildExecutor::Stripe), Piggyback::Widen, 0);
-}
-
-#[test]
 fn in_parts() {
-    in_every_order(None, Piggyback::Covered, 3);
+    in_every_order(true, Piggyback::Covered, 0);
 }
 
 #[test]
 fn disk_by_disk() {
-    in_every_order(Some(RebuildExecutor::Disk), Piggyback::Widen, 6);
+    in_every_order(false, Piggyback::Widen, 3);
 }
 
 #[test]
 fn two_members_at_once() {
-    let (order, executor) = (RebuildOrder::Redundancy, Some(RebuildExecutor::Stripe));
+    let (order, in_parts) = (RebuildOrder::Redundancy, false);
     let (slots, piggyback) = (6, Piggyback::Widen);
-    everywhere(Setup { code: "rs:3+3", slots, lost: &[0, 2], order, executor, piggyback }, 9);
+    everywhere(Setup { code: "rs:3+3", slots, lost: &[0, 2], order, in_parts, piggyback }, 6);
 }

@@ -14,8 +14,7 @@ use common::parts::InParts;
 use common::*;
 use weft_array::experiment::Experiment;
 use weft_array::{
-    Array, ArrayState, Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy,
-    ScrubMode,
+    Array, ArrayState, Piggyback, RebuildOrder, RebuildPace, RebuildPolicy, ScrubMode,
 };
 use weft_code::SlotNo;
 use weft_rt::{MILLISECOND, Rt, SECOND};
@@ -42,27 +41,23 @@ const ORDERS: [RebuildOrder; 4] = [
     RebuildOrder::Popularity,
     RebuildOrder::Redundancy,
 ];
-/// `None`: that of an experiment, in parts of units.
-const EXECUTORS: [Option<RebuildExecutor>; 3] =
-    [Some(RebuildExecutor::Stripe), Some(RebuildExecutor::Disk), None];
 const PACES: [RebuildPace; 2] = [RebuildPace::UsersFirst, RebuildPace::Greedy];
 const PIGGYBACKS: [Piggyback; 3] = [Piggyback::Off, Piggyback::Covered, Piggyback::Widen];
 
-/// A policy, and whether its executor gives way to the experiment's.
+/// A policy, and whether the executor is an experiment's, in parts of units.
 type Way = (RebuildPolicy, bool);
 
 fn ways() -> impl Iterator<Item = Way> {
-    let both = ORDERS.into_iter().flat_map(|order| EXECUTORS.map(|executor| (order, executor)));
-    both.map(|(order, executor)| {
+    let both = ORDERS.into_iter().flat_map(|order| [false, true].map(|parts| (order, parts)));
+    both.map(|(order, in_parts)| {
         let policy = RebuildPolicy {
             order,
-            executor: executor.unwrap_or_default(),
             slice_stripes: 2,
             zone_stripes: 4,
             zones: 3,
             ..RebuildPolicy::default()
         };
-        (policy, executor.is_none())
+        (policy, in_parts)
     })
 }
 
@@ -74,10 +69,8 @@ async fn set(array: &Array, (policy, in_parts): Way) {
 }
 
 fn draw(rng: &mut Rng) -> Way {
-    let executor = EXECUTORS[rng.index(3)];
     let policy = RebuildPolicy {
         order: ORDERS[rng.index(4)],
-        executor: executor.unwrap_or_default(),
         pace: PACES[rng.index(2)],
         piggyback: PIGGYBACKS[rng.index(3)],
         slice_stripes: rng.below(6) + 1,
@@ -87,7 +80,7 @@ fn draw(rng: &mut Rng) -> Way {
         preemptive: rng.chance(1, 2),
         ..RebuildPolicy::default()
     };
-    (policy, executor.is_none())
+    (policy, rng.chance(1, 3))
 }
 
 fn new_disk(rt: &Rt, number: usize) -> Rc<TestDisk> {

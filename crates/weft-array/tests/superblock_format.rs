@@ -262,7 +262,7 @@ fn an_unknown_rebuild_policy_is_ignored() {
     chosen.rebuild = Some(RebuildPolicy { slice_stripes: 7, ..RebuildPolicy::default() });
     let text = json(&chosen);
     for (known, other) in
-        [("\"executor\":\"disk\"", "\"executor\":\"tape\""), ("\"zones\":", "\"spools\":")]
+        [("\"order\":\"auto\"", "\"order\":\"random\""), ("\"zones\":", "\"spools\":")]
     {
         assert!(text.contains(known), "{text}");
         let bytes = with_payload(&chosen, text.replacen(known, other, 1).as_bytes());

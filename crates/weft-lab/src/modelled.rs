@@ -11,13 +11,15 @@ use std::rc::Rc;
 
 use weft_array::{
     Array, ArrayError, AssembleOptions, Consistency, CreateError, CreateOptions, Piggyback,
-    RebuildExecutor, RebuildOrder, RebuildPolicy, create,
+    RebuildOrder, RebuildPolicy, create,
 };
 use weft_code::{CodeSpec, SlotNo};
 use weft_disk::{Disk, Volume};
 use weft_model::{Model, ModelDisk, ModelOptions, Scheduler};
 use weft_rt::{Buf, MILLISECOND, Nanos, Rt};
 use weft_trace::replay::DiskTimes;
+
+use crate::rebuild::{Parts, Pipelined, Way};
 
 /// Smallest write.
 const BLOCK: usize = 4096;
@@ -146,9 +148,8 @@ pub(crate) async fn array_on(
     Ok(Array::assemble(rt, members(), options).await?)
 }
 
-/// Adds `spare`; its rebuild begins, at `bytes_s` on each member regardless of users. As in the
-/// papers: in ascending order, stripe by stripe like Linux MD, which knows no disks' own speeds, and
-/// without opportunistic rebuild from user I/O.
+/// Adds `spare`; its rebuild begins, at `bytes_s` on each member regardless of users, as Linux MD
+/// does it, with requests that the block layer merged to 64 KiB.
 pub(crate) async fn rebuild_onto(
     array: &Array,
     spare: Rc<ModelDisk>,
@@ -157,11 +158,12 @@ pub(crate) async fn rebuild_onto(
     array.set_throttle(bytes_s, Some(bytes_s));
     let policy = RebuildPolicy {
         order: RebuildOrder::Ascending,
-        executor: RebuildExecutor::Stripe,
         piggyback: Piggyback::Off,
         ..RebuildPolicy::default()
     };
-    array.set_rebuild_policy(policy).await?;
+    let pipelined = Some(Pipelined { request_bytes: 64 << 10, heads: 16 });
+    let way = Way { policy, parts: Parts { pipelined, ..Parts::default() } };
+    way.apply(array).await?;
     array.add_spare(spare).await
 }
 

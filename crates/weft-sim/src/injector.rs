@@ -149,13 +149,8 @@ impl FaultInjector {
     pub(crate) async fn change_policy(&self, engine: &Engine) {
         let policy = crate::policy::draw(&mut self.policy_rng.borrow_mut());
         self.world.note(format!(
-            "rebuilds: {} {} {} {}, slices of {}, zones of {}",
-            policy.order,
-            policy.executor,
-            policy.pace,
-            policy.piggyback,
-            policy.slice_stripes,
-            policy.zone_stripes
+            "rebuilds: {} {} {}, slices of {}, zones of {}",
+            policy.order, policy.pace, policy.piggyback, policy.slice_stripes, policy.zone_stripes
         ));
         if let Err(error) = engine.0.set_rebuild_policy(policy).await {
             let text = format!("the engine refused a rebuild policy: {error}");

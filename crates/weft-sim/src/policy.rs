@@ -1,14 +1,13 @@
-//! Random rebuild policies: every order with every executor, and parameters so small that slices
+//! Random rebuild policies: every order with every pace, and parameters so small that slices
 //! end and zones are dropped all the time.
 
-use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
+use weft_array::{Piggyback, RebuildOrder, RebuildPace, RebuildPolicy};
 use weft_rt::Rng;
 
 /// Draws a valid policy.
 pub(crate) fn draw(rng: &mut Rng) -> RebuildPolicy {
     RebuildPolicy {
         order: *rng.pick(RebuildOrder::ALL),
-        executor: *rng.pick(RebuildExecutor::ALL),
         pace: *rng.pick(RebuildPace::ALL),
         piggyback: *rng.pick(Piggyback::ALL),
         slice_stripes: rng.within(1, 8),

@@ -43,10 +43,7 @@ const FULL_SPEED: f64 = 0.9;
 
 /// weft's policies, as options of `weft rebuild`.
 const WAYS: [(&str, &[&str]); 2] = [
-    (
-        "weft, DOR",
-        &["--order", "ascending", "--executor", "disk", "--pace", "greedy", "--piggyback", "off"],
-    ),
+    ("weft, DOR", &["--order", "ascending", "--pace", "greedy", "--piggyback", "off"]),
     ("weft, default", &["--defaults"]),
 ];
 

@@ -13,8 +13,7 @@ use schema::Schema;
 use serde::Serialize;
 use serde_json::Value;
 use weft_array::{
-    ArrayState, Consistency, JobKind, MemberState, Piggyback, RebuildExecutor, RebuildOrder,
-    RebuildPace, ScrubMode,
+    ArrayState, Consistency, JobKind, MemberState, Piggyback, RebuildOrder, RebuildPace, ScrubMode,
 };
 use weft_testkit::{Process, wait_until};
 
@@ -363,7 +362,6 @@ fn every_word_is_listed() {
         all,
     );
     lists(&[("Rebuild policy", "order")], words(RebuildOrder::ALL));
-    lists(&[("Rebuild policy", "executor")], words(RebuildExecutor::ALL));
     lists(&[("Rebuild policy", "pace")], words(RebuildPace::ALL));
     lists(&[("Rebuild policy", "piggyback")], words(Piggyback::ALL));
 }

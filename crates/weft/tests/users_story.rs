@@ -44,8 +44,8 @@ fn an_array_from_its_making_to_its_next_start() {
         "read -P 0 0 1M",
     ]));
 
-    let chosen = bench.weft(&["rebuild", "tank", "--order", "ascending", "--executor", "disk"]);
-    assert!(chosen.contains("order ascending, executor disk"), "{chosen}");
+    let chosen = bench.weft(&["rebuild", "tank", "--order", "ascending", "--pace", "greedy"]);
+    assert!(chosen.contains("order ascending, pace greedy"), "{chosen}");
     bench.weft(&["add", "tank", "spare0", "--size", "48M"]);
     bench.weft(&["rebuild", "tank"]);
     let chosen = bench.weft(&["rebuild", "tank", "--defaults", "--slice", "7", "--json"]);

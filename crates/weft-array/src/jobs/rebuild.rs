@@ -1,8 +1,11 @@
 //! Rebuild: reconstructing onto replacements what lost members held.
 //!
 //! A rebuild combines three independent choices: *which stripe is next* (`order`), *how a stripe is
-//! rebuilt* (`executor`) and *how fast* (`throttle`). This file puts them together: it asks the
+//! rebuilt* (an executor) and *how fast* (a pace). This file puts them together: it asks the
 //! pace whether one more stripe may begin, asks the order which one, and hands it to the executor.
+//! The engine has several orders, one executor (`disk_oriented`), and one pace, which keeps to the
+//! bounds of the rate (`throttle`); experiments may put in others.
+//!
 //! The [`RebuildPolicy`](crate::RebuildPolicy) may be changed at any time. Stripes in flight end as
 //! they began, and nothing is rebuilt twice, because only the region map records what is left to
 //! do.
@@ -21,7 +24,7 @@
 //! A *pass* ends when nothing is left, or when something else comes first: a pause, a spare to
 //! take, another lost member. The next pass continues with what the map says is left.
 
-mod executor;
+mod disk_oriented;
 mod finish;
 mod order;
 mod piggyback;
@@ -44,8 +47,9 @@ use crate::events::Event;
 use crate::lane::Lane;
 use crate::maintenance::JobKind;
 use crate::maintenance::experiment::{Admission, Executor, Pace};
-use crate::maintenance::throttle::{Greedy, UsersFirst};
-use crate::rebuild_policy::{RebuildExecutor, RebuildPace, RebuildPolicy};
+use crate::maintenance::throttle::WithinBounds;
+use crate::rebuild_policy::RebuildPolicy;
+use disk_oriented::DiskOriented;
 use order::{Order, Pick};
 use work::{Taken, Work};
 
@@ -126,7 +130,7 @@ impl<'a> Pass<'a> {
             epoch: array.jobs.rebuild.epoch(),
             order: order::new(order::in_effect(&policy, incomplete.len()), &policy),
             executor: new_executor(&policy, array),
-            pace: new_pace(&policy, array),
+            pace: new_pace(array),
             taken: Taken::default(),
             in_flight: InFlight::default(),
             finishing: None,
@@ -194,7 +198,7 @@ impl<'a> Pass<'a> {
         self.epoch = state.epoch();
         self.order = order::new(order::in_effect(&policy, self.incomplete.len()), &policy);
         self.executor = new_executor(&policy, self.array);
-        self.pace = new_pace(&policy, self.array);
+        self.pace = new_pace(self.array);
     }
 
     fn pick(&mut self, now: Nanos) -> Pick {
@@ -268,20 +272,15 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// The executor of the experiment, or else of the policy.
+/// The executor of the experiment, or else the engine's.
 fn new_executor(policy: &RebuildPolicy, array: &Inner) -> Rc<dyn Executor> {
     let chosen = array.jobs.rebuild.experiment().and_then(|e| e.executor(array.handle()));
-    chosen.unwrap_or_else(|| executor::new(policy, array.handle()))
+    chosen.unwrap_or_else(|| Rc::new(DiskOriented::new(policy.pace, array.handle())))
 }
 
-/// The pace of the experiment, or else of the policy.
-fn new_pace(policy: &RebuildPolicy, array: &Inner) -> Box<dyn Pace> {
+/// The pace of the experiment, or else the bounds alone: the process of each disk lets the users of
+/// that disk go first.
+fn new_pace(array: &Inner) -> Box<dyn Pace> {
     let chosen = array.jobs.rebuild.experiment().and_then(|e| e.pace(array.rt.now()));
-    chosen.unwrap_or_else(|| match (policy.pace, policy.executor) {
-        (RebuildPace::UsersFirst, RebuildExecutor::Stripe) => Box::<UsersFirst>::default(),
-        // The process of each disk lets the users of that disk go first.
-        (RebuildPace::UsersFirst, RebuildExecutor::Disk) | (RebuildPace::Greedy, _) => {
-            Box::<Greedy>::default()
-        }
-    })
+    chosen.unwrap_or_else(|| Box::new(WithinBounds))
 }

@@ -12,7 +12,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::maintenance::JobKind;
-use crate::maintenance::throttle::UsersFirst;
+use crate::maintenance::throttle::Window;
 use crate::region_map::RegionNo;
 use crate::resolve::id;
 
@@ -86,18 +86,18 @@ impl Inner {
     }
 
     async fn resync_region(&self, region: RegionNo) -> Result<(), ArrayError> {
-        let mut pace = UsersFirst::default();
+        let mut window = Window::default();
         let mut in_flight = FuturesUnordered::new();
         let mut stripes = self.geometry.regions.stripes_of(region);
         let mut result = Ok(());
         loop {
             let (now, flying) = (self.rt.now(), in_flight.len());
-            let window = pace.window(&self.jobs.throttle, now, flying, self.window());
+            let most = window.stripes(&self.jobs.throttle, now, flying, self.window());
             if !self.must_yield()
-                && flying < window
+                && flying < most
                 && let Some(stripe) = stripes.next()
             {
-                pace.count(self.geometry.unit_bytes);
+                window.count(self.geometry.unit_bytes);
                 in_flight.push(self.resync_paced(stripe));
                 continue;
             }

@@ -25,7 +25,7 @@ use weft_stripe::{Access, Checked, Stripe, Units, check, wrong_unit};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::maintenance::throttle::UsersFirst;
+use crate::maintenance::throttle::Window;
 use crate::maintenance::{Mismatch, Progress, ScrubReport};
 use crate::members::Change;
 use crate::region_map::RegionNo;
@@ -186,7 +186,7 @@ impl Inner {
     /// Returns the first stripe that was not compared.
     async fn scrub_stripes(&self, from: ScrubProgress) -> u64 {
         let state = &self.jobs.scrub;
-        let mut pace = UsersFirst::default();
+        let mut window = Window::default();
         let mut in_flight = FuturesUnordered::new();
         let mut next = from.next_stripe;
         let mut note_at = self.rt.now() + NOTE_PERIOD;
@@ -211,9 +211,9 @@ impl Inner {
             let is_behind = in_flight.is_empty() || self.jobs.throttle.backlog(now) < SECOND;
             let open = !ending && !self.jobs.paused.get() && now < note_at && is_behind;
             let flying = in_flight.len();
-            let window = pace.window(&self.jobs.throttle, now, flying, self.window());
-            if open && flying < window && next < self.geometry.stripes {
-                pace.count(self.geometry.unit_bytes);
+            let most = window.stripes(&self.jobs.throttle, now, flying, self.window());
+            if open && flying < most && next < self.geometry.stripes {
+                window.count(self.geometry.unit_bytes);
                 in_flight.push(self.scrub_stripe(next, from.mode));
                 state.begun.set(state.begun.get() + 1);
                 next += 1;

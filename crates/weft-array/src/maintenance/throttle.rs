@@ -1,12 +1,13 @@
 //! How fast jobs run: never above the maximum rate, and held back for users only above the minimum.
 //!
-//! Between the two bounds a [`Pace`] decides. [`UsersFirst`] keeps a single stripe in flight while
-//! users are active, and the whole window otherwise. If the job then falls below the
-//! minimum, it works in *batches*: it starts a batch of stripes, and no other stripe before all of
-//! these have ended. The reason is that a hard disk serves the nearest request first, and a job's
-//! next request always is the nearest: as long as there is one, users elsewhere on the disk wait.
-//! Between two batches it is their turn, and a batch is long enough to make the seeks there and
-//! back cheap.
+//! A rebuild may begin a stripe whenever the bounds allow it ([`WithinBounds`]), and lets users go
+//! first disk by disk. Resync and scrub need whole stripes under their lock. Their [`Window`] is a
+//! single stripe while users are active, and as many as they like otherwise. If the job then falls
+//! below the minimum, it works in *batches*: it starts a batch of stripes, and no other stripe
+//! before all of these have ended. The reason is that a hard disk serves the nearest request first,
+//! and a job's next request always is the nearest: as long as there is one, users elsewhere on the
+//! disk wait. Between two batches it is their turn, and a batch is long enough to make the seeks
+//! there and back cheap.
 
 use std::cell::Cell;
 
@@ -17,8 +18,7 @@ use weft_rt::{MILLISECOND, Nanos, SECOND};
 const ACTIVE_FOR: Nanos = 50 * MILLISECOND;
 
 /// Bytes of a batch on each member. On a hard disk that is some 40 ms of sequential access, then
-/// one or two accesses elsewhere of some 8 ms each. In `weft lab run pro-fig2`, 1 MiB makes a
-/// rebuild under WebSearch take a quarter longer, and 4 MiB makes users wait two fifths longer.
+/// one or two accesses elsewhere of some 8 ms each.
 const BATCH_BYTES: u64 = 5 << 19;
 
 /// A stripe that starts late by less than this (timers are not exact) does not shift the later
@@ -58,7 +58,7 @@ pub enum Admission {
     AfterOne,
 }
 
-/// How fast a job runs between the bounds.
+/// How fast a rebuild runs between the bounds.
 pub trait Pace {
     /// When one more stripe may begin, with `in_flight` of at most `window` in flight.
     fn admit(
@@ -148,28 +148,28 @@ impl Throttle {
 /// The longest time for which the work of users' requests may hold a job back.
 const DEBT_MAX: Nanos = SECOND;
 
-/// The default pace: see the head of this file.
+/// Stripes that a resync or a scrub keeps in flight: see the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct UsersFirst {
+pub(crate) struct Window {
     /// Bytes begun on each member since nothing was in flight.
     batch_bytes: u64,
 }
 
-impl UsersFirst {
-    /// How many stripes, of `window`, may be in flight now.
-    pub fn window(
+impl Window {
+    /// How many stripes, of `most`, may be in flight now.
+    pub fn stripes(
         &mut self,
         throttle: &Throttle,
         now: Nanos,
         in_flight: usize,
-        window: usize,
+        most: usize,
     ) -> usize {
         if in_flight == 0 {
             self.batch_bytes = 0;
         }
         match (throttle.users_are_active(now), throttle.is_late(now)) {
-            (false, _) => window,
-            (true, true) if self.batch_bytes < BATCH_BYTES => window,
+            (false, _) => most,
+            (true, true) if self.batch_bytes < BATCH_BYTES => most,
             (true, _) => 1,
         }
     }
@@ -180,29 +180,11 @@ impl UsersFirst {
     }
 }
 
-impl Pace for UsersFirst {
-    fn admit(
-        &mut self,
-        throttle: &Throttle,
-        now: Nanos,
-        in_flight: usize,
-        window: usize,
-    ) -> Admission {
-        let window = self.window(throttle, now, in_flight, window);
-        Greedy.admit(throttle, now, in_flight, window)
-    }
+/// The pace of rebuilds: only the bounds.
+#[derive(Debug)]
+pub(crate) struct WithinBounds;
 
-    fn begun(&mut self, throttle: &Throttle, now: Nanos, bytes: u64) {
-        self.count(bytes);
-        throttle.reserve(now, bytes);
-    }
-}
-
-/// Only the bounds: no consideration for users.
-#[derive(Debug, Default)]
-pub(crate) struct Greedy;
-
-impl Pace for Greedy {
+impl Pace for WithinBounds {
     fn admit(
         &mut self,
         throttle: &Throttle,
@@ -232,16 +214,14 @@ mod tests {
     use super::*;
 
     const UNIT: u64 = 64 << 10;
-    const WINDOW: usize = 64;
+    const MOST: usize = 64;
 
     /// Number of stripes that begin one after the other at `now`, if none of them ends.
-    fn begun(pace: &mut UsersFirst, throttle: &Throttle, now: Nanos, in_flight: usize) -> usize {
-        let begins = |pace: &mut UsersFirst, in_flight| {
-            matches!(pace.admit(throttle, now, in_flight, WINDOW), Admission::Now)
-        };
+    fn begun(window: &mut Window, throttle: &Throttle, now: Nanos, in_flight: usize) -> usize {
         let mut more = 0;
-        while begins(pace, in_flight + more) {
-            pace.begun(throttle, now, UNIT);
+        while in_flight + more < window.stripes(throttle, now, in_flight + more, MOST) {
+            window.count(UNIT);
+            throttle.reserve(now, UNIT);
             more += 1;
         }
         more
@@ -257,10 +237,10 @@ mod tests {
     #[test]
     fn while_users_are_active_one_stripe_is_in_flight_or_a_batch_below_the_minimum() {
         let now = 100 * SECOND;
-        let first = |throttle: &Throttle| begun(&mut UsersFirst::default(), throttle, now, 0);
-        assert_eq!(first(&throttle(0, None)), WINDOW);
+        let first = |throttle: &Throttle| begun(&mut Window::default(), throttle, now, 0);
+        assert_eq!(first(&throttle(0, None)), MOST);
         assert_eq!(first(&throttle(0, Some(now))), 1);
-        assert_eq!(first(&throttle(0, Some(now - ACTIVE_FOR))), WINDOW);
+        assert_eq!(first(&throttle(0, Some(now - ACTIVE_FOR))), MOST);
         // A minimum that cannot be reached, and one for which a second may be caught up.
         assert_eq!(first(&throttle(u64::MAX, Some(now))), to_usize(BATCH_BYTES / UNIT));
         assert_eq!(first(&throttle(10 * UNIT, Some(now))), 10);
@@ -270,15 +250,15 @@ mod tests {
     fn a_batch_ends_before_the_next_begins() {
         let now = 100 * SECOND;
         let throttle = throttle(u64::MAX, Some(now));
-        let mut pace = UsersFirst::default();
-        let batch = begun(&mut pace, &throttle, now, 0);
+        let mut window = Window::default();
+        let batch = begun(&mut window, &throttle, now, 0);
         for in_flight in (1..batch).rev() {
-            assert_eq!(begun(&mut pace, &throttle, now, in_flight), 0, "{in_flight} in flight");
+            assert_eq!(begun(&mut window, &throttle, now, in_flight), 0, "{in_flight} in flight");
         }
-        assert_eq!(begun(&mut pace, &throttle, now, 0), batch);
+        assert_eq!(begun(&mut window, &throttle, now, 0), batch);
         // Once users are gone the job does not wait for them.
         let later = now + ACTIVE_FOR;
-        assert_eq!(begun(&mut pace, &throttle, later, batch), WINDOW - batch);
+        assert_eq!(begun(&mut window, &throttle, later, batch), MOST - batch);
     }
 
     fn to_usize(n: u64) -> usize {

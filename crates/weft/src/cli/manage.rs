@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace};
+use weft_array::{Piggyback, RebuildOrder, RebuildPace};
 use weft_cli::size;
 
 use super::named;
@@ -135,9 +135,6 @@ Orders: `popularity` rebuilds the most accessed data first, `redundancy` the str
 lost the most units, `ascending` goes from the first stripe to the last. `auto` is popularity, or \
 redundancy while more than one disk is missing or being rebuilt.
 
-Executors: `disk` (a process for each surviving disk, and a writer), `stripe` (several whole \
-stripes in flight, one while users are active).
-
 Paces: `users-first` holds the rebuild back while it is in users' way, `greedy` does not.
 
 Examples:
@@ -168,10 +165,7 @@ pub struct PolicyArgs {
     /// Which stripes to rebuild first
     #[arg(long, value_parser = named(RebuildOrder::ALL, RebuildOrder::name))]
     pub order: Option<RebuildOrder>,
-    /// How to rebuild stripes
-    #[arg(long, value_parser = named(RebuildExecutor::ALL, RebuildExecutor::name))]
-    pub executor: Option<RebuildExecutor>,
-    /// How to choose the rate between the limits of `weft throttle`
+    /// Who comes first on a disk, between the limits of `weft throttle`
     #[arg(long, value_parser = named(RebuildPace::ALL, RebuildPace::name))]
     pub pace: Option<RebuildPace>,
     /// Opportunistic rebuild from user I/O: off, units that a request covers, or all units it
@@ -201,7 +195,6 @@ impl PolicyArgs {
         PolicyChange {
             reset: self.defaults,
             order: self.order,
-            executor: self.executor,
             pace: self.pace,
             piggyback: self.piggyback,
             slice_stripes: self.slice,

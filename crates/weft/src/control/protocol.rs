@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use weft_array::{Piggyback, RebuildExecutor, RebuildOrder, RebuildPace, RebuildPolicy};
+use weft_array::{Piggyback, RebuildOrder, RebuildPace, RebuildPolicy};
 use weft_cli::failure::Failure;
 use weft_code::SlotNo;
 use weft_disk::IoCounts;
@@ -162,9 +162,7 @@ pub struct PolicyChange {
     pub reset: bool,
     /// Which stripes come first.
     pub order: Option<RebuildOrder>,
-    /// How stripes are rebuilt.
-    pub executor: Option<RebuildExecutor>,
-    /// How the rate is chosen between its limits.
+    /// Who comes first on a disk, between the limits of the rate.
     pub pace: Option<RebuildPace>,
     /// Opportunistic rebuild from user I/O.
     pub piggyback: Option<Piggyback>,
@@ -191,7 +189,6 @@ impl PolicyChange {
         let base = if self.reset { RebuildPolicy::default() } else { policy };
         RebuildPolicy {
             order: self.order.unwrap_or(base.order),
-            executor: self.executor.unwrap_or(base.executor),
             pace: self.pace.unwrap_or(base.pace),
             piggyback: self.piggyback.unwrap_or(base.piggyback),
             slice_stripes: self.slice_stripes.unwrap_or(base.slice_stripes),

@@ -239,12 +239,7 @@ fn ago(ended_unix_s: Option<u64>) -> String {
 
 /// The policy of a rebuild, and what users gain from it so far.
 fn rebuild(text: &mut String, rebuild: &RebuildStatus, watched: bool) {
-    let policy = &rebuild.policy;
-    let _ = write!(
-        text,
-        "  order {}, executor {}, pace {}",
-        rebuild.order, policy.executor, policy.pace
-    );
+    let _ = write!(text, "  order {}, pace {}", rebuild.order, rebuild.policy.pace);
     let counts = &rebuild.counts;
     if counts.stripes_piggybacked > 0 {
         let _ = write!(text, "; {} stripes rebuilt from user I/O", counts.stripes_piggybacked);
@@ -276,9 +271,8 @@ fn rebuild(text: &mut String, rebuild: &RebuildStatus, watched: bool) {
 pub fn policy(policy: &RebuildPolicy) -> String {
     let seconds = Duration::from_millis(policy.half_life_ms).as_secs_f64();
     format!(
-        "rebuilds: order {}, executor {}, pace {}, piggyback {}; slices of {} stripes, {} zones of {}, half-life {seconds} s{}",
+        "rebuilds: order {}, pace {}, piggyback {}; slices of {} stripes, {} zones of {}, half-life {seconds} s{}",
         policy.order,
-        policy.executor,
         policy.pace,
         policy.piggyback,
         policy.slice_stripes,

@@ -13,7 +13,7 @@
 
 use std::rc::Rc;
 
-use futures_util::future::join_all;
+use futures_util::future::{LocalBoxFuture, join_all};
 use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
 use weft_rt::Buf;
@@ -24,25 +24,21 @@ use crate::error::ArrayError;
 use crate::geometry::to_len;
 use crate::lane::LaneSet;
 use crate::maintenance::By;
-use crate::maintenance::experiment::Requests;
-use crate::resolve::Target;
+use crate::maintenance::experiment::{Rebuilder, Requests};
+use crate::resolve::{Target, id};
 
 impl Inner {
     /// Rebuilds one stripe on every slot that is being rebuilt, with one request per unit. The
     /// caller holds its exclusive lock.
     pub(super) async fn rebuild_whole(&self, stripe: u64, by: By) -> Result<(), ArrayError> {
-        self.rebuild_locked(stripe, &self.whole_units(), by).await
-    }
-
-    /// One request per unit.
-    pub(super) fn whole_units(&self) -> Requests {
         let bytes = self.geometry.unit_bytes;
-        Requests { bytes, class: Class::Maintenance, heads: None }
+        let whole_units = Requests { bytes, class: Class::Maintenance, heads: None };
+        self.rebuild_locked(stripe, &whole_units, by).await
     }
 
     /// Rebuilds one stripe on every slot that is being rebuilt. The caller holds its exclusive
     /// lock.
-    pub(super) async fn rebuild_locked(
+    async fn rebuild_locked(
         &self,
         stripe: u64,
         requests: &Requests,
@@ -162,5 +158,27 @@ impl Inner {
     /// The lanes of all slots that are being rebuilt.
     pub(crate) fn lanes(&self) -> LaneSet {
         self.members.rebuilding().into_iter().map(|(_, lane)| lane).collect()
+    }
+}
+
+impl Rebuilder for Inner {
+    fn unit_bytes(&self) -> u64 {
+        self.geometry.unit_bytes
+    }
+
+    fn sector_bytes(&self) -> u64 {
+        self.geometry.sector_bytes
+    }
+
+    fn rebuild<'a>(
+        &'a self,
+        stripe: u64,
+        requests: &'a Requests,
+    ) -> LocalBoxFuture<'a, Result<(), ArrayError>> {
+        Box::pin(async move {
+            let _memory = self.job_memory().await?;
+            let _lock = self.locks.exclusive(id(stripe)).await;
+            self.rebuild_locked(stripe, requests, By::Executor).await
+        })
     }
 }

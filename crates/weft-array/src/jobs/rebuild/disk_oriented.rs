@@ -36,10 +36,10 @@ use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Buf, MILLISECOND, Nanos};
 use weft_stripe::{Access, Owner, Place, Stripe, Units, compute};
 
-use super::Executor;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::maintenance::By;
+use crate::maintenance::experiment::Executor;
 use crate::rebuild_policy::RebuildPace;
 use crate::resolve::id;
 
