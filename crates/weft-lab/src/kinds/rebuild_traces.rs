@@ -19,7 +19,7 @@ use super::trace::Trace;
 use crate::bench::Bed;
 use crate::figure::{Panel, Point};
 use crate::lab::{Found, Lab, LabError, Repair};
-use crate::modelled::ModelledArray;
+use crate::modelled::{ArraySetup, ModelledArray};
 
 /// Arrays and traces.
 #[derive(Clone, Debug, Deserialize)]
@@ -125,7 +125,9 @@ impl Parameters {
         bed: &Bed,
         lab: &Lab<'_>,
     ) -> Result<f64, String> {
-        let setup = bed.setup(cell.array.code, cell.array.disks);
+        // The product's regions: small ones, which end often, cost users more than the code does.
+        let setup =
+            ArraySetup { region_bytes: None, ..bed.setup(cell.array.code, cell.array.disks) };
         let options = Options {
             pace: Pace::Closed { outstanding: self.outstanding },
             verify: Verify::Reads,
