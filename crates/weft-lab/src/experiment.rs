@@ -40,6 +40,11 @@ const FILES: &[(&str, &str)] = &[
     ("vdf-pro", include_str!("../experiments/vdf-pro.toml")),
     ("vdf-pro-recorded", include_str!("../experiments/vdf-pro-recorded.toml")),
     ("vdf-beyond", include_str!("../experiments/vdf-beyond.toml")),
+    ("alv-fig2", include_str!("../experiments/alv-fig2.toml")),
+    ("alv-table1", include_str!("../experiments/alv-table1.toml")),
+    ("alv-fig10", include_str!("../experiments/alv-fig10.toml")),
+    ("alv-fig15", include_str!("../experiments/alv-fig15.toml")),
+    ("alv-fig17", include_str!("../experiments/alv-fig17.toml")),
 ];
 
 /// An experiment as its file describes it.

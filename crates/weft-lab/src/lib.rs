@@ -5,6 +5,7 @@
 //!   with our numbers and the paper's; [`report`] draws it. The same seed gives the same bytes.
 //! * [`modelled`]: an array on modelled disks, as large as the products.
 //! * [`rebuild`]: rebuilds as Linux MD and the papers do them, to compare the engine's with.
+//! * `reshape`: reshapes of a modelled array as Linux MD and the papers do them.
 //! * [`commands`]: what users type; the binary only passes the arguments on.
 //!
 //! Every number comes from the code that runs arrays: the codes, the layouts, the planner and –
@@ -23,6 +24,7 @@ pub mod parallel;
 pub mod plan;
 pub mod rebuild;
 pub mod report;
+mod reshape;
 pub mod run;
 
 pub use experiment::{Experiment, UnknownExperiment};

@@ -157,6 +157,37 @@ arrays = [{ name = "RAID-5", code = "raid5", disks = 8 }]
 policies = ["lru", "vdf-lru"]
 "#;
 
+const RESHAPE: &str = r#"
+title = "small"
+source = "Fig. 0"
+about = "a reshape"
+
+[run]
+kind = "reshape"
+model = "st3146807fc"
+write_cache = false
+disk_mib = 128
+requests = 1000
+interval_ms = 1000
+repeats = 2
+courses = ["TPC-C"]
+traces = [{ name = "TPC-C", workload = "tpcc", file = "tpcc.csv", rate_milli = 60000 }]
+cases = [
+  { name = "TPC-C", trace = "TPC-C", disks = 3, added = 1, unit_kib = 64, buffer_kib = 2048, min_kib_s = 1000 },
+  { name = "unloaded", disks = 5, added = 2, unit_kib = 16, buffer_kib = 1024, min_kib_s = 1000, queue_depth = 1 },
+]
+policies = [
+  { name = "MD", way = "md", pacing = { md = "md-lenient" } },
+  { name = "MD today", way = "md-today", pacing = { md = "md-depth" } },
+  { name = "GA", way = "ga", pacing = "greedy" },
+  { name = "ALV", way = "alv", pacing = { valve = { period_ms = 100, bound_ms = 15, slack_milli = 100 } } },
+  { name = "ALV, skipping", way = "alv", skip_empty = true, pacing = "greedy" },
+]
+
+[paper."redistribution time below MD's"."ALV"]
+"unloaded" = 14.43
+"#;
+
 fn figure(text: &str, threads: usize, seed: u64) -> Figure {
     let options = RunOptions { threads, seed, ..RunOptions::default() };
     let experiment = Experiment::parse("small", text).unwrap();
@@ -171,7 +202,7 @@ fn ours(figure: &Figure, panel: &str, series: &str, x: &str) -> f64 {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
-    for text in [DEGRADED, REBUILD, TRACES, RECOVERY, CACHE, CACHED, SERVICE] {
+    for text in [DEGRADED, REBUILD, TRACES, RECOVERY, CACHE, CACHED, SERVICE, RESHAPE] {
         let (one, two) = (figure(text, 1, 7), figure(text, 2, 7));
         let bytes = |figure: &Figure| serde_json::to_string(figure).unwrap();
         assert_eq!(bytes(&one), bytes(&two));
@@ -396,4 +427,17 @@ fn what_there_is_not_is_said() {
     let experiment = Experiment::parse("small", &text).unwrap();
     let error = run(&experiment, &RunOptions::default(), &|_, _| {}).unwrap_err();
     assert!(matches!(error, LabError::Run { .. }), "{error}");
+}
+
+#[test]
+fn aggregated_accesses_reshape_sooner_than_stripes_one_by_one() {
+    let figure = figure(RESHAPE, 2, 1);
+    for case in ["TPC-C", "unloaded"] {
+        let time = |policy| ours(&figure, "redistribution time", policy, case);
+        assert!(time("MD") < time("GA") && time("ALV") < time("GA"), "{case}");
+    }
+    let idle = |policy| ours(&figure, "redistribution time", policy, "unloaded");
+    assert!(idle("ALV") < idle("MD") && idle("ALV, skipping") < idle("ALV"));
+    let updates = |policy| ours(&figure, "metadata updates", policy, "unloaded");
+    assert!(updates("ALV") < updates("MD") && updates("MD") < updates("GA"));
 }

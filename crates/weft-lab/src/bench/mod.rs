@@ -22,7 +22,7 @@ use crate::modelled::{ArraySetup, array_on, disk, rebuild_onto};
 pub(crate) use above::CacheSetup;
 pub(crate) use contents::Contents;
 pub(crate) use load::{Access, Ended, Load};
-pub(crate) use recovery::{Recovered, Recovery, recover};
+pub(crate) use recovery::{Recovered, Recovery, endless, recover};
 pub(crate) use service::{Served, Service, serve};
 
 /// Writes in flight while the array is filled.

@@ -196,7 +196,11 @@ impl Written {
 
 /// The requests of a trace at the given mean rate, repeated without end, from request number
 /// `first`.
-fn endless(records: Rc<[Record]>, rate_milli: u32, first: usize) -> impl Iterator<Item = Record> {
+pub(crate) fn endless(
+    records: Rc<[Record]>,
+    rate_milli: u32,
+    first: usize,
+) -> impl Iterator<Item = Record> {
     let count = records.len();
     let span = u128::from(records.last().map_or(0, |record| record.at_ns)).max(1);
     let wanted = count as u128 * 1000 * u128::from(SECOND) / u128::from(rate_milli.max(1));

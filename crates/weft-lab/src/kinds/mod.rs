@@ -9,6 +9,9 @@ mod full_degraded;
 mod rebuild;
 mod rebuild_traces;
 mod recovery;
+mod reordering_window;
+mod reshape;
+mod reshape_requests;
 mod service_rate;
 mod trace;
 mod trade_off;
@@ -37,6 +40,12 @@ pub enum Kind {
     RebuildTraces(rebuild_traces::Parameters),
     /// Policies of rebuild under a trace, at its own times, simulated.
     Recovery(recovery::Parameters),
+    /// How far a reshape may go without a checkpoint, computed.
+    ReorderingWindow(reordering_window::Parameters),
+    /// Ways to reshape an array under a trace, simulated.
+    Reshape(reshape::Parameters),
+    /// Requests and checkpoints of a reshape, counted.
+    ReshapeRequests(reshape_requests::Parameters),
     /// Requests served by a degraded array with a block cache above it, simulated.
     ServiceRate(service_rate::Parameters),
     /// Degraded performance against mean time to data loss.
@@ -55,6 +64,9 @@ impl Kind {
             Self::Rebuild(parameters) => rebuild::run(parameters, lab),
             Self::RebuildTraces(parameters) => rebuild_traces::run(parameters, lab),
             Self::Recovery(parameters) => recovery::run(parameters, lab),
+            Self::ReorderingWindow(parameters) => reordering_window::run(parameters, lab),
+            Self::Reshape(parameters) => reshape::run(parameters, lab),
+            Self::ReshapeRequests(parameters) => reshape_requests::run(parameters, lab),
             Self::ServiceRate(parameters) => service_rate::run(parameters, lab),
             Self::TradeOff(parameters) => trade_off::run(parameters, lab),
         }

@@ -13,7 +13,7 @@ use weft_rt::Nanos;
 
 pub use pipelined::Pipelined;
 pub use speed_control::Manner;
-use speed_control::SpeedControl;
+pub(crate) use speed_control::SpeedControl;
 
 /// A way to rebuild.
 #[derive(Clone, Debug, Default)]

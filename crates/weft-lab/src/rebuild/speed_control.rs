@@ -4,6 +4,8 @@
 //! ten of them). Below the minimum it continues whatever users do. Above it, it continues only if
 //! it is below the maximum and the array was otherwise idle since the last check. If not:
 //! * **2.6** (the papers' kernels): it sleeps 250 ms, and checks again;
+//! * **2.6.18** (ALV's kernel): it sleeps 500 ms, and sees users only when they have moved more
+//!   than 2 MiB of a disk since the last time (`+ 4096) > 8192` in `is_mddev_idle`);
 //! * **today**: above the maximum it sleeps 500 ms; while users are active it keeps at most 32
 //!   requests of 4 KiB in flight and, when it has as many, waits until all have ended.
 
@@ -20,6 +22,8 @@ const MARK_STEP: Nanos = 3 * SECOND;
 const MARKS: usize = 10;
 /// User bytes since the last check that still count as idle (32 sectors, `is_mddev_idle`).
 const IDLE_BYTES: u64 = 32 * 512;
+/// The same in 2.6.18: 4096 sectors.
+const IDLE_BYTES_LENIENT: u64 = 4096 * 512;
 /// Bytes in flight while users are active today: 32 requests of 4 KiB (`sync_io_depth`).
 const DEPTH_BYTES: u64 = 32 * 4096;
 
@@ -29,6 +33,9 @@ pub enum Manner {
     /// 2.6: it sleeps 250 ms.
     #[serde(rename = "md-sleep")]
     Sleep,
+    /// 2.6.18: it sleeps 500 ms, and notices users late.
+    #[serde(rename = "md-lenient")]
+    Lenient,
     /// Today: it waits for the requests in flight.
     #[serde(rename = "md-depth")]
     Depth,
@@ -36,7 +43,7 @@ pub enum Manner {
 
 /// The speed control.
 #[derive(Debug)]
-pub(super) struct SpeedControl {
+pub(crate) struct SpeedControl {
     manner: Manner,
     marks: VecDeque<(Nanos, u64)>,
     bytes: u64,
@@ -75,10 +82,12 @@ impl SpeedControl {
 
     fn was_idle(&mut self, throttle: &Throttle) -> bool {
         let since = throttle.user_bytes().wrapping_sub(self.user_bytes);
-        if since > IDLE_BYTES {
+        let idle_bytes =
+            if self.manner == Manner::Lenient { IDLE_BYTES_LENIENT } else { IDLE_BYTES };
+        if since > idle_bytes {
             self.user_bytes = throttle.user_bytes();
         }
-        since <= IDLE_BYTES
+        since <= idle_bytes
     }
 }
 
@@ -106,24 +115,21 @@ impl Pace for SpeedControl {
         let flying = in_flight as u64 * self.last_bytes;
         let held = speed > min
             && (too_fast
-                || (self.manner == Manner::Sleep || flying >= DEPTH_BYTES)
+                || (self.manner != Manner::Depth || flying >= DEPTH_BYTES)
                     && !self.was_idle(throttle));
         match (held, self.manner) {
-            (true, Manner::Sleep) => {
-                self.asleep_until = now + 250 * MILLISECOND;
-                Admission::At(self.asleep_until)
-            }
-            (true, Manner::Depth) if too_fast => {
-                self.asleep_until = now + 500 * MILLISECOND;
-                Admission::At(self.asleep_until)
-            }
-            (true, Manner::Depth) => {
-                self.draining = true;
-                Admission::AfterOne
-            }
             (false, _) => {
                 self.looked_at = self.bytes;
                 Admission::Now
+            }
+            (true, Manner::Depth) if !too_fast => {
+                self.draining = true;
+                Admission::AfterOne
+            }
+            (true, manner) => {
+                let sleep = if manner == Manner::Sleep { 250 } else { 500 };
+                self.asleep_until = now + sleep * MILLISECOND;
+                Admission::At(self.asleep_until)
             }
         }
     }
@@ -177,7 +183,7 @@ mod tests {
         let bounds = (1_000_000, Some(5_000_000));
         // A disk of 65 MB/s.
         let each = MILLISECOND;
-        for manner in [Manner::Sleep, Manner::Depth] {
+        for manner in [Manner::Sleep, Manner::Lenient, Manner::Depth] {
             let idle = rate(manner, bounds, each, None);
             assert!((4_500_000..5_500_000).contains(&idle), "{manner:?}: {idle}");
             assert!(rate(manner, (0, None), each, None) > 60_000_000, "{manner:?}");
@@ -185,6 +191,10 @@ mod tests {
         // While users are active the old control falls to its minimum, whatever the disks could do.
         let with_users = rate(Manner::Sleep, bounds, each, Some(3 * MILLISECOND));
         assert!((900_000..1_300_000).contains(&with_users), "{with_users}");
+        // That of 2.6.18 notices few users late: 64 KiB every 50 ms are 2 MiB in 1.6 s.
+        let few = |manner| rate(manner, bounds, each, Some(50 * MILLISECOND));
+        let (lenient, with_few) = (few(Manner::Lenient), few(Manner::Sleep));
+        assert!(lenient > 3_000_000 && lenient > with_few, "{lenient}, {with_few}");
         // Today's continues, but never with more than its depth.
         let with_users = rate(Manner::Depth, bounds, each, Some(3 * MILLISECOND));
         assert!((4_000_000..5_500_000).contains(&with_users), "{with_users}");

@@ -1,0 +1,39 @@
+//! How many units may be moved in any order while a RAID-5 grows, by the unit at which the reshape
+//! is: as the ALV paper's Theorem 1 has it, and so that a crash together with a lost disk loses
+//! nothing.
+
+use serde::Deserialize;
+use weft_layout::window::{safe_window, theorem_1};
+
+use crate::figure::{Panel, Point};
+use crate::lab::{Found, Lab, LabError};
+
+/// A reshape.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    disks: u64,
+    added: u64,
+    /// The last unit.
+    units: u64,
+}
+
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+    let Parameters { disks, added, units } = *parameters;
+    if disks < 2 || added < 1 {
+        return Err(lab.wrong("a RAID-5 has at least two disks, and grows by at least one"));
+    }
+    let point = |x: u64, window: u64| Point::at(number(x), number(window));
+    let printed = (0..=units).map(|x| point(x, theorem_1(disks, added, x))).collect();
+    let stripe = usize::try_from(disks + added - 1).unwrap_or(usize::MAX);
+    let safe = (0..=units).step_by(stripe).map(|x| point(x, safe_window(disks, added, x)));
+    let panel = Panel::lines("size of the reordering window", "unit", "units")
+        .with("Theorem 1", printed)
+        .with("safe, at the begin of a new stripe", safe.collect());
+    Ok(Found { panels: vec![panel], ..Found::default() })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count for people")]
+fn number(n: u64) -> f64 {
+    n as f64
+}
