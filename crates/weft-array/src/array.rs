@@ -9,9 +9,11 @@ use weft_code::{Margin, SlotSet};
 use weft_disk::{AtHand, Disk, DiskError, WriteOpts};
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
+use weft_stripe::StripeId;
 
 use crate::error::ArrayError;
 use crate::events::Events;
+use crate::geometries::Geometries;
 use crate::geometry::Geometry;
 use crate::locks::StripeLocks;
 use crate::log::Log;
@@ -56,7 +58,7 @@ impl WallClock {
 pub(crate) struct Inner {
     pub rt: Rt,
     pub clock: WallClock,
-    pub geometry: Geometry,
+    pub geometries: Geometries,
     pub members: Members,
     pub map: RegionMap,
     pub locks: StripeLocks,
@@ -68,8 +70,6 @@ pub(crate) struct Inner {
     pub write_budget: Semaphore,
     pub events: Events,
     pub jobs: Jobs,
-    /// Whether all data units are copies of one.
-    pub mirrored: bool,
     /// Whether repairs for users avoid members with deep queues.
     pub load_aware_reconstruction: Cell<bool>,
     pub read_only: Cell<bool>,
@@ -82,7 +82,7 @@ pub(crate) struct Inner {
     pub broken_slots: Cell<SlotSet>,
     /// Stripes in which a write was given up halfway: what is lost of them cannot be reconstructed
     /// before the next assembly has recovered them.
-    pub torn: RefCell<BTreeSet<u64>>,
+    pub torn: RefCell<BTreeSet<StripeId>>,
     /// What is known above the array of its contents.
     pub above: RefCell<Option<Weak<dyn AtHand>>>,
     /// See [`weft_disk::Volume::corrections`].
@@ -118,32 +118,32 @@ impl Inner {
 
     /// Most memory that a stripe operation over a range of `len` offsets in the units takes. Buffer
     /// sizes are powers of two.
-    pub fn memory_of(&self, len: usize) -> usize {
-        let buffer = len.min(self.run_max()).next_power_of_two().max(BUF_ALIGN);
-        BUFFERS_OF_UNIT * self.geometry.code().width() * buffer
+    pub fn memory_of(&self, geometry: &Geometry, len: usize) -> usize {
+        let buffer = len.min(self.run_max(geometry)).next_power_of_two().max(BUF_ALIGN);
+        BUFFERS_OF_UNIT * geometry.code().width() * buffer
     }
 
     /// The longest range of offsets in the units that a stripe operation may handle at a time.
-    pub fn run_max(&self) -> usize {
-        let most = OPERATION_BYTES_MAX / (BUFFERS_OF_UNIT * self.geometry.code().width());
-        (1 << most.ilog2()).min(self.geometry.unit_len())
+    pub fn run_max(&self, geometry: &Geometry) -> usize {
+        let most = OPERATION_BYTES_MAX / (BUFFERS_OF_UNIT * geometry.code().width());
+        (1 << most.ilog2()).min(geometry.unit_len())
     }
 
     /// The ranges (offset, length) in which an operation handles whole units.
-    pub fn runs(&self) -> impl Iterator<Item = (u64, usize)> + use<> {
-        let (unit, most) = (self.geometry.unit_len(), self.run_max());
+    pub fn runs(&self, geometry: &Geometry) -> impl Iterator<Item = (u64, usize)> + use<> {
+        let (unit, most) = (geometry.unit_len(), self.run_max(geometry));
         (0..unit).step_by(most).map(move |from| (from as u64, most.min(unit - from)))
     }
 
     /// Waits for memory for a write over a range of `len` offsets.
-    pub async fn write_memory(&self, len: usize) -> (Permit, Permit) {
-        let bytes = self.memory_of(len);
+    pub async fn write_memory(&self, geometry: &Geometry, len: usize) -> (Permit, Permit) {
+        let bytes = self.memory_of(geometry, len);
         let of_writes = self.write_budget.acquire(bytes.min(WRITE_BUDGET_BYTES)).await;
         (of_writes, self.budget.acquire(bytes).await)
     }
 
     pub fn check_range(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
-        let size = self.geometry.size_bytes();
+        let size = self.geometries.size_bytes();
         match offset.checked_add(len) {
             Some(end) if end <= size => Ok(()),
             _ => Err(ArrayError::OutOfRange { offset, len, size }),
@@ -263,7 +263,7 @@ impl MapStore for Inner {
             if self.members_zeroed() {
                 return Ok(());
             }
-            self.zero_units(self.geometry.regions.stripes_of(region)).await?;
+            self.zero_units(self.geometries.stripes_of(region)).await?;
             self.durable_or_broken()
         })
     }

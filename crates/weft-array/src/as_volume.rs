@@ -5,7 +5,6 @@
 //! sources and are read once. A region that was never written costs nothing. Members whose loss
 //! broke the array count as lost.
 
-use std::ops::Range;
 use std::rc::Weak;
 
 use weft_code::UnitSet;
@@ -97,14 +96,14 @@ impl Volume for Array {
     }
 
     fn failure_domain(&self, offset: u64) -> usize {
-        let at = self.0.geometry.address(offset);
+        let at = self.0.geometries.home(offset).address(offset);
         self.0.slot_of(at.stripe, at.unit).0
     }
 
     fn note_cached_read(&self, offset: u64, len: u64) {
         if self.0.is_monitored() {
             self.0
-                .geometry
+                .geometry()
                 .pieces(offset, to_len(len))
                 .for_each(|piece| self.0.note_read(piece.at));
         }
@@ -137,25 +136,21 @@ impl Inner {
         if len == 0 {
             return Some(0);
         }
-        let sector = self.geometry.sector_bytes;
+        let sector = self.geometry().sector_bytes;
         let (start, end) = (offset - offset % sector, (offset + len).next_multiple_of(sector));
-        let bytes = self.geometry.stripe_bytes();
-        (start / bytes..end.div_ceil(bytes))
-            .map(|stripe| {
-                let from = start.max(stripe * bytes);
-                self.stripe_cost(stripe, from..end.min((stripe + 1) * bytes))
-            })
-            .sum()
+        let pieces: Vec<Piece> = self.geometries.pieces(start, to_len(end - start)).collect();
+        let stripes = pieces.chunk_by(|one, next| one.at.stripe == next.at.stripe);
+        stripes.map(|pieces| self.stripe_cost(pieces)).sum()
     }
 
-    /// The disk reads of a read of this range, which is within `stripe`.
-    fn stripe_cost(&self, stripe: u64, range: Range<u64>) -> Option<u64> {
-        if !self.map.is_written(self.geometry.regions.of(stripe)) {
+    /// The disk reads of a read of these pieces of a stripe.
+    fn stripe_cost(&self, pieces: &[Piece]) -> Option<u64> {
+        let stripe = pieces[0].at.stripe;
+        if !self.map.is_written(self.region_of(stripe)) {
             return Some(0);
         }
-        let len = to_len(range.end - range.start);
-        let pieces: Vec<Piece> = self.geometry.pieces(range.start, len).collect();
-        let broken = self.geometry.units_on(stripe, self.broken_slots.get());
+        let geometry = self.geometry_of(stripe);
+        let broken = geometry.units_on(stripe.number, self.broken_slots.get());
         let lost = self.avoided_units(stripe).union(&broken);
         if !pieces.iter().any(|piece| lost.contains(piece.at.unit)) {
             return Some(pieces.len() as u64);
@@ -164,11 +159,11 @@ impl Inner {
             let start = piece.at.unit_offset;
             start..start + piece.len as u64
         };
-        let cuts = self.cuts_of(pieces.iter().map(within));
+        let cuts = self.cuts_of(geometry, pieces.iter().map(within));
         let reads = cuts.windows(2).map(|cut| {
             let here = pieces.iter().filter(|piece| within(piece).contains(&cut[0]));
             let wanted: UnitSet = here.map(|piece| piece.at.unit).collect();
-            let plan = self.geometry.coding.plan(stripe, lost, wanted, UnitSet::new()).ok()?;
+            let plan = geometry.coding.plan(stripe.number, lost, wanted, UnitSet::new()).ok()?;
             Some(plan.reads.len() as u64)
         });
         reads.sum()

@@ -32,9 +32,9 @@ impl Inner {
         let missing = wanted.intersection(&stripe.lost);
         let above = self.above.borrow().as_ref().and_then(Weak::upgrade);
         let (Some(unit), Some(above)) = (missing.iter().next(), above) else { return Vec::new() };
-        let number = stripe.id.number;
-        let address = |unit| self.geometry.offset(number, unit, from);
-        let others = self.geometry.data_units().difference(&wanted);
+        let (number, geometry) = (stripe.id.number, self.geometry_of(stripe.id));
+        let address = |unit| geometry.offset(number, unit, from);
+        let others = geometry.data_units().difference(&wanted);
         let held: UnitSet = others.iter().filter(|unit| above.holds(address(*unit), len)).collect();
         if held.is_empty() {
             return Vec::new();

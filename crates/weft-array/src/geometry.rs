@@ -1,14 +1,18 @@
 //! Address arithmetic: from array offsets to (stripe, unit, offset in the unit), and from these to
 //! (slot, disk offset). Codes work on each offset in the units separately.
 
+use std::ops::Range;
+
 use weft_code::{Code, Margin, SlotNo, SlotSet, Survival, UnitSet};
 use weft_layout::Layout;
-use weft_stripe::Coding;
+use weft_stripe::{Coding, Generation, StripeId};
 
 use crate::region_map::Regions;
 
 /// The shape of an array.
 pub(crate) struct Geometry {
+    /// Its number, in the names of its stripes.
+    pub generation: Generation,
     pub coding: Coding,
     pub layout: Box<dyn Layout>,
     /// Bytes of one unit, a power of two.
@@ -26,7 +30,7 @@ pub(crate) struct Geometry {
 /// A place in the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
-    pub stripe: u64,
+    pub stripe: StripeId,
     pub unit: usize,
     pub unit_offset: u64,
 }
@@ -41,6 +45,22 @@ pub(crate) struct Piece {
 impl Geometry {
     pub fn code(&self) -> &Code {
         self.coding.code()
+    }
+
+    /// The name of a stripe.
+    pub fn id(&self, number: u64) -> StripeId {
+        StripeId { generation: self.generation, number }
+    }
+
+    /// The addresses of a stripe.
+    pub fn addresses(&self, stripe: u64) -> Range<u64> {
+        let bytes = self.stripe_bytes();
+        stripe * bytes..(stripe + 1) * bytes
+    }
+
+    /// Whether all data units are copies of one.
+    pub fn is_mirrored(&self) -> bool {
+        self.code().k() == 1 && self.code().p() > 0
     }
 
     pub fn stripe_bytes(&self) -> u64 {
@@ -59,7 +79,7 @@ impl Geometry {
         let number = offset / self.unit_bytes;
         let k = self.code().k() as u64;
         Address {
-            stripe: number / k,
+            stripe: self.id(number / k),
             unit: to_len(number % k),
             unit_offset: offset % self.unit_bytes,
         }

@@ -118,14 +118,15 @@ impl Inner {
 
     /// Waits until the throttle admits one more stripe.
     async fn pace(&self) {
-        let start = self.jobs.throttle.reserve(self.rt.now(), self.geometry.unit_bytes);
+        let start = self.jobs.throttle.reserve(self.rt.now(), self.geometry().unit_bytes);
         self.idle_until(start).await;
     }
 
     /// Waits for memory for the work on one stripe. Fails if the array was stopped meanwhile:
     /// nothing may be begun then.
     async fn job_memory(&self) -> Result<Permit, ArrayError> {
-        let memory = self.budget.acquire(self.memory_of(self.geometry.unit_len())).await;
+        let memory =
+            self.budget.acquire(self.memory_of(self.geometry(), self.geometry().unit_len())).await;
         if self.stopped.get() { Err(ArrayError::Stopped) } else { Ok(memory) }
     }
 
@@ -136,7 +137,7 @@ impl Inner {
 
     /// Stripes that a job keeps in flight.
     fn window(&self) -> usize {
-        let stripe = self.geometry.unit_len() * self.geometry.code().width();
+        let stripe = self.geometry().unit_len() * self.geometry().code().width();
         (WINDOW_BYTES / stripe).clamp(2, WINDOW_MAX)
     }
 
@@ -144,8 +145,8 @@ impl Inner {
     pub(crate) fn job_status(&self) -> Vec<JobStatus> {
         let now = self.rt.now();
         // If stripes are narrower than the array, a member has units of some stripes only.
-        let (width, slots) = (self.geometry.code().width() as u64, self.members.len() as u64);
-        let bytes = self.geometry.unit_bytes * width / slots.max(1);
+        let (width, slots) = (self.geometry().code().width() as u64, self.members.len() as u64);
+        let bytes = self.geometry().unit_bytes * width / slots.max(1);
         let paused = self.jobs.paused.get();
         let current = self.jobs.current.borrow().clone().or_else(|| self.paused_rebuild());
         let scrub = self.scrub_job();
@@ -159,7 +160,7 @@ impl Inner {
         if !self.jobs.paused.get() || self.members.rebuilding().is_empty() {
             return None;
         }
-        let total = self.geometry.stripes;
+        let total = self.geometry().stripes;
         let done = total.saturating_sub(self.map.stale_stripes(self.lanes()));
         let meter = Meter::from(self.rt.now(), done);
         Some(Progress { kind: self.rebuild_kind(), total, done, meter })

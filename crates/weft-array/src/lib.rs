@@ -20,6 +20,7 @@ pub mod create;
 mod error;
 mod events;
 pub mod examine;
+mod geometries;
 mod geometry;
 mod jobs;
 pub mod lane;

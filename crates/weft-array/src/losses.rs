@@ -14,6 +14,7 @@ use crate::lane::Lane;
 use crate::region_map::RegionNo;
 use crate::status::ByteRange;
 use crate::superblock::SlotState;
+use weft_stripe::StripeId;
 
 /// Most unreadable ranges that are listed.
 const RANGES_MAX: usize = 64;
@@ -24,29 +25,33 @@ const STRIPES_MAX: u64 = 1 << 18;
 impl Inner {
     /// The units of `stripe` that user reads avoid. These are the lost ones; in an experiment
     /// without redirection also all units on replacements, as far as the code allows.
-    pub fn avoided_units(&self, stripe: u64) -> UnitSet {
+    pub fn avoided_units(&self, stripe: StripeId) -> UnitSet {
         let lost = self.lost_units(stripe);
         if self.members.all_active() || self.jobs.rebuild.redirects() {
             return lost;
         }
         let replaced = self.units_not_on_disk(stripe, |_| true);
         let avoided = lost.union(&replaced);
-        if self.geometry.code().decodable(stripe, avoided) { avoided } else { lost }
+        if self.geometry_of(stripe).code().decodable(stripe.number, avoided) {
+            avoided
+        } else {
+            lost
+        }
     }
 
     /// The units of `stripe` that are on no disk: their member is missing, or not rebuilt here.
-    pub fn lost_units(&self, stripe: u64) -> UnitSet {
-        self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe))
+    pub fn lost_units(&self, stripe: StripeId) -> UnitSet {
+        self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe.number))
     }
 
     /// The units of `stripe` that would be lost after a crash now: the lost ones, and those on a
     /// replacement whose region is still marked stale on disk.
-    pub fn lost_after_crash(&self, stripe: u64) -> UnitSet {
-        let region = self.geometry.regions.of(stripe);
+    pub fn lost_after_crash(&self, stripe: StripeId) -> UnitSet {
+        let region = self.region_of(stripe);
         self.units_not_on_disk(stripe, |lane| self.map.is_stale_on_disk(lane, region))
     }
 
-    fn units_not_on_disk(&self, stripe: u64, is_stale: impl Fn(Lane) -> bool) -> UnitSet {
+    fn units_not_on_disk(&self, stripe: StripeId, is_stale: impl Fn(Lane) -> bool) -> UnitSet {
         if self.members.all_active() {
             return UnitSet::new();
         }
@@ -57,12 +62,12 @@ impl Inner {
         };
         // By slot: few are lost, and a stripe may have many units.
         let lost = self.members.incomplete().iter().filter(is_lost).collect();
-        self.geometry.units_on(stripe, lost)
+        self.geometry_of(stripe).units_on(stripe.number, lost)
     }
 
     /// Whether all data remains readable with these slots lost everywhere.
     pub fn survives(&self, slots: SlotSet) -> bool {
-        self.geometry.survives(slots)
+        self.geometry().survives(slots)
     }
 
     /// Slots that lack some of their units.
@@ -127,17 +132,19 @@ impl Inner {
     fn any_undecodable(&self, most: SlotSet, more: impl Fn(RegionNo) -> SlotSet) -> bool {
         self.regions_at_risk(most).any(|region| {
             let more = more(region);
-            let lost =
-                |stripe| self.lost_after_crash(stripe).union(&self.geometry.units_on(stripe, more));
-            let mut stripes = self.geometry.regions.stripes_of(region);
-            stripes.any(|stripe| !self.geometry.code().decodable(stripe, lost(stripe)))
+            self.geometries.stripes_of(region).any(|stripe| {
+                let geometry = self.geometry_of(stripe);
+                let more = geometry.units_on(stripe.number, more);
+                let lost = self.lost_after_crash(stripe).union(&more);
+                !geometry.code().decodable(stripe.number, lost)
+            })
         })
     }
 
     /// How many more members could fail after the member of `slot` had failed.
     pub fn redundancy_without(&self, slot: SlotNo) -> Option<Margin> {
         let gone = self.incomplete_slots().union(&self.broken_slots.get());
-        self.geometry.margin(gone.with(slot))
+        self.geometry().margin(gone.with(slot))
     }
 
     /// How many more members may fail, in any combination.
@@ -149,7 +156,7 @@ impl Inner {
         {
             return remaining;
         }
-        let remaining = self.geometry.margin(gone);
+        let remaining = self.geometry().margin(gone);
         self.remaining.set(Some((gone, remaining)));
         remaining
     }
@@ -157,17 +164,17 @@ impl Inner {
     /// Ranges of the array whose data is unavailable, adjacent ones joined; at most the first few.
     pub fn unreadable_ranges(&self) -> Vec<ByteRange> {
         let mut ranges: Vec<ByteRange> = Vec::new();
-        let geometry = &self.geometry;
         let broken = self.broken_slots.get();
         let regions = self.regions_at_risk(broken);
-        let stripes = regions.flat_map(|region| geometry.regions.stripes_of(region));
+        let stripes = regions.flat_map(|region| self.geometries.stripes_of(region));
         for stripe in stripes.take(usize::try_from(STRIPES_MAX).unwrap_or(usize::MAX)) {
-            let lost = self.lost_units(stripe).union(&geometry.units_on(stripe, broken));
+            let (geometry, number) = (self.geometry_of(stripe), stripe.number);
+            let lost = self.lost_units(stripe).union(&geometry.units_on(number, broken));
             for unit in geometry.data_units().iter().filter(|unit| lost.contains(*unit)) {
-                if geometry.coding.plan(stripe, lost, UnitSet::one(unit), UnitSet::new()).is_ok() {
+                if geometry.coding.plan(number, lost, UnitSet::one(unit), UnitSet::new()).is_ok() {
                     continue;
                 }
-                let offset = geometry.offset(stripe, unit, 0);
+                let offset = geometry.offset(number, unit, 0);
                 let full = ranges.len() == RANGES_MAX;
                 match ranges.last_mut() {
                     Some(last) if last.offset_bytes + last.length_bytes == offset => {

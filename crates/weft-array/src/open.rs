@@ -13,13 +13,14 @@ use futures_util::future::join_all;
 use weft_code::{SlotNo, SlotSet};
 use weft_disk::{Bytes, Disk};
 use weft_rt::{Buf, Frozen, Rt};
-use weft_stripe::Coding;
+use weft_stripe::{Coding, Generation};
 
 use crate::array::{Inner, WallClock};
 use crate::assemble::{Assembly, Found, decide};
 use crate::consistency::Consistency;
 use crate::create::{map_config, prepare_member};
 use crate::error::ArrayError;
+use crate::geometries::Geometries;
 use crate::geometry::{Geometry, to_len};
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
@@ -127,7 +128,6 @@ async fn open(
     let id = LogId { array: superblock.array_id.0, epoch: options.nonce };
     let log = (superblock.consistency == Consistency::Ppl)
         .then(|| Log::new(id, slots, superblock.area.log_offset, superblock.area.log_bytes));
-    let mirrored = geometry.code().k() == 1 && geometry.code().p() > 0;
     let jobs = Jobs::new();
     jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
     let in_effect = if assembly.forced { &superblock } else { &assembly.newest };
@@ -136,7 +136,7 @@ async fn open(
     Ok(Rc::new_cyclic(|me| Inner {
         rt: rt.clone(),
         clock: WallClock { assembled: rt.now(), unix_s: options.now_unix_s },
-        geometry,
+        geometries: Geometries::new(geometry),
         members,
         map,
         locks: StripeLocks::default(),
@@ -147,7 +147,6 @@ async fn open(
         write_budget: Inner::new_write_budget(),
         events: crate::events::Events::default(),
         jobs,
-        mirrored,
         load_aware_reconstruction: Cell::new(true),
         read_only: Cell::new(true),
         stopped: Cell::new(false),
@@ -171,6 +170,7 @@ fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
     let code =
         weft_layout::code_for(superblock.code, superblock.algorithm, slots).map_err(refused)?;
     Ok(Geometry {
+        generation: Generation::default(),
         coding: Coding::new(code),
         stripes: layout.stripes(superblock.rows),
         layout,
@@ -311,10 +311,12 @@ impl Inner {
                 Bytes(needed)
             )));
         }
-        if u64::from(info.sector_bytes) > self.geometry.sector_bytes {
+        if u64::from(info.sector_bytes) > self.geometry().sector_bytes {
             return Err(ArrayError::Refused(format!(
                 "{} has sectors of {} bytes; the array supports at most {}",
-                info.name, info.sector_bytes, self.geometry.sector_bytes
+                info.name,
+                info.sector_bytes,
+                self.geometry().sector_bytes
             )));
         }
         let known = self.members.all_disks().into_iter().map(|(_, disk)| disk);

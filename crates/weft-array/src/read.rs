@@ -22,8 +22,7 @@ use weft_stripe::{Access, Busy, Gathered, Owner, Place, Units, gather};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::geometry::{Address, Piece, to_len};
-use crate::resolve::id;
+use crate::geometry::{Address, Geometry, Piece, to_len};
 
 /// The pieces of one stripe, each with its part of the caller's buffer.
 pub(crate) type StripePieces = Vec<(Address, Buf)>;
@@ -44,12 +43,12 @@ impl Inner {
             // An empty range at the array's end lies in no stripe.
             return (Ok(()), buf);
         }
-        let sector = self.geometry.sector_bytes;
+        let sector = self.geometry().sector_bytes;
         if !offset.is_multiple_of(sector) || !buf.is_aligned_to(to_len(sector)) {
             return Box::pin(self.read_unaligned(offset, buf)).await;
         }
-        let at = self.geometry.address(offset);
-        if at.unit_offset + buf.len() as u64 <= self.geometry.unit_bytes {
+        let at = self.geometry().address(offset);
+        if at.unit_offset + buf.len() as u64 <= self.geometry().unit_bytes {
             return self.read_piece(at, buf).await;
         }
         self.read_pieces(offset, buf).await
@@ -57,7 +56,7 @@ impl Inner {
 
     /// Reads whole sectors around an unaligned range, and copies the range out.
     async fn read_unaligned(&self, offset: u64, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        let sector = self.geometry.sector_bytes;
+        let sector = self.geometry().sector_bytes;
         let start = offset - offset % sector;
         let end = (offset + buf.len() as u64).next_multiple_of(sector);
         let whole = Buf::new(to_len(end - start));
@@ -72,7 +71,7 @@ impl Inner {
 
     async fn read_pieces(&self, offset: u64, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
         let mut stripes: Vec<StripePieces> = Vec::new();
-        for Piece { at, len } in self.geometry.pieces(offset, buf.len()) {
+        for Piece { at, len } in self.geometry().pieces(offset, buf.len()) {
             let rest = buf.split_off(len);
             let piece = std::mem::replace(&mut buf, rest);
             match stripes.last_mut() {
@@ -93,10 +92,10 @@ impl Inner {
     async fn read_stripe(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
         let stripe = pieces[0].0.stripe;
         let lost = self.avoided_units(stripe);
-        let degraded = !self.mirrored
+        let degraded = !self.geometry_of(stripe).is_mirrored()
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
-        if degraded && self.map.is_written(self.geometry.regions.of(stripe)) {
+        if degraded && self.map.is_written(self.region_of(stripe)) {
             if self.is_monitored() {
                 pieces.iter().for_each(|(at, _)| self.note_read(*at));
             }
@@ -117,7 +116,7 @@ impl Inner {
 
     /// Reads a piece of one unit: directly if its disk is there, otherwise reconstructed.
     async fn read_piece(&self, at: Address, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        if !self.map.is_written(self.geometry.regions.of(at.stripe)) {
+        if !self.map.is_written(self.region_of(at.stripe)) {
             buf.fill(0);
             return (Ok(()), buf);
         }
@@ -127,7 +126,7 @@ impl Inner {
         }
         let lost = self.avoided_units(at.stripe);
         if !lost.contains(unit) {
-            let Place { slot, offset } = self.place(id(at.stripe), unit, at.unit_offset);
+            let Place { slot, offset } = self.place(at.stripe, unit, at.unit_offset);
             if let Some(disk) = self.disk(slot) {
                 let _busy = Busy::on(self.in_flight(slot));
                 let (result, back) = disk.read(offset, buf, Class::User).await;
@@ -163,8 +162,10 @@ impl Inner {
     /// Reads pieces of one stripe of which some are lost.
     async fn read_degraded(&self, pieces: StripePieces) -> ReadAnswer {
         let longest = pieces.iter().map(|(_, buf)| buf.len()).max().unwrap_or(0);
-        let _memory = self.budget.acquire(self.memory_of(longest)).await;
-        let _lock = self.locks.shared(id(pieces[0].0.stripe)).await;
+        let stripe = pieces[0].0.stripe;
+        let memory = self.memory_of(self.geometry_of(stripe), longest);
+        let _memory = self.budget.acquire(memory).await;
+        let _lock = self.locks.shared(stripe).await;
         self.read_locked(pieces).await
     }
 
@@ -178,7 +179,7 @@ impl Inner {
         }
         let mut result = Ok(());
         let within = |(at, buf): &(Address, Buf)| at.unit_offset..at.unit_offset + buf.len() as u64;
-        let cuts = self.cuts_of(pieces.iter().map(within));
+        let cuts = self.cuts_of(self.geometry_of(stripe), pieces.iter().map(within));
         let mut parts: Vec<(Address, Vec<Buf>, Buf)> =
             pieces.into_iter().map(|(at, buf)| (at, Vec::new(), buf)).collect();
         for range in cuts.windows(2) {
@@ -215,8 +216,12 @@ impl Inner {
     /// Where a read of these offsets in the units of one stripe is cut: between two cuts the same
     /// units are wanted. Its pieces start or end at most once inside a unit, so there are at most
     /// three ranges; but what is read at once is bounded.
-    pub(crate) fn cuts_of(&self, pieces: impl Iterator<Item = Range<u64>>) -> Vec<u64> {
-        let most = self.run_max();
+    pub(crate) fn cuts_of(
+        &self,
+        geometry: &Geometry,
+        pieces: impl Iterator<Item = Range<u64>>,
+    ) -> Vec<u64> {
+        let most = self.run_max(geometry);
         let ends = |Range { start, end }| (start..end).step_by(most).chain([end]);
         let mut cuts: Vec<u64> = pieces.flat_map(ends).collect();
         cuts.sort_unstable();
@@ -226,11 +231,12 @@ impl Inner {
 
     /// The unit from which to read a data unit: itself, or the most suitable copy of a mirror.
     fn source_of(&self, at: Address) -> usize {
-        if !self.mirrored || at.unit != 0 {
+        let geometry = self.geometry_of(at.stripe);
+        if !geometry.is_mirrored() || at.unit != 0 {
             return at.unit;
         }
-        let copies = self.geometry.units().difference(&self.avoided_units(at.stripe));
-        if self.awaits_resync(at.stripe) || self.locks.is_busy(id(at.stripe)) {
+        let copies = geometry.units().difference(&self.avoided_units(at.stripe));
+        if self.awaits_resync(at.stripe) || self.locks.is_busy(at.stripe) {
             return copies.iter().next().unwrap_or(0);
         }
         self.least_busy_copy(at, copies)
@@ -239,8 +245,8 @@ impl Inner {
     fn least_busy_copy(&self, at: Address, copies: UnitSet) -> usize {
         // While load is even, neighbouring requests go to the same disk, so that each disk sees
         // sequential runs.
-        let turn = to_len(at.stripe / MIRROR_RUN_STRIPES % self.geometry.code().width() as u64);
-        let width = self.geometry.code().width();
+        let width = self.geometry_of(at.stripe).code().width();
+        let turn = to_len(at.stripe.number / MIRROR_RUN_STRIPES % width as u64);
         let rank = |unit: usize| {
             let slot = self.slot_of(at.stripe, unit);
             (self.in_flight(slot).get(), (unit + width - turn) % width)

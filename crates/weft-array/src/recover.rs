@@ -80,8 +80,8 @@ impl Inner {
         area: &Area,
     ) -> Result<Vec<LogBlock>, ArrayError> {
         let Logs { scans, torn, unread } = self.read_logs(id, area).await;
-        let most = self.run_max();
-        for (stripe, replay) in newest_first(self.complete_sets(scans), self.geometry.code().k()) {
+        for (stripe, replay) in self.newest_first(self.complete_sets(scans)) {
+            let most = self.run_max(self.geometry_of(stripe));
             for skip in (0..replay.len).step_by(most) {
                 let part = replay.part(skip, most.min(replay.len - skip));
                 self.replay(stripe, part).await?;
@@ -91,6 +91,16 @@ impl Inner {
         self.renew_log_blocks(torn).await;
         self.flush_members().await;
         Ok(unread)
+    }
+
+    /// The newest records for each offset of each stripe, as disjoint bands.
+    fn newest_first(&self, found: Vec<FoundRecord>) -> Vec<(StripeId, Replay)> {
+        let mut stripes: BTreeMap<StripeId, Vec<FoundRecord>> = BTreeMap::new();
+        for record in found {
+            stripes.entry(record.stripe).or_default().push(record);
+        }
+        let bands = |(stripe, records)| bands(stripe, records, self.geometry_of(stripe).code().k());
+        stripes.into_iter().flat_map(bands).collect()
     }
 
     /// Applies the records of a band. Where a unit that was being written cannot be read, it counts
@@ -106,14 +116,14 @@ impl Inner {
                 continue;
             }
             let Some(values) = values else {
-                let half = (replay.len / 2).next_multiple_of(to_len(self.geometry.sector_bytes));
+                let half = (replay.len / 2).next_multiple_of(to_len(self.geometry().sector_bytes));
                 Box::pin(self.replay(id, replay.part(0, half))).await?;
                 replay = replay.part(half, replay.len - half);
                 continue;
             };
             self.check_writable()?;
             // Without space this recovery cannot complete: its records are still needed.
-            return self.write_back(id.number, Access::user(replay.from), values).await;
+            return self.write_back(id, Access::user(replay.from), values).await;
         }
     }
 }
@@ -124,15 +134,6 @@ fn part_of(record: &FoundRecord, k: usize, from: u64, len: usize) -> LoggedParit
     let partial = record.payload.as_ref().map(|payload| payload.slice(skip, len));
     let written = record.named.intersection(&UnitSet::first(k));
     LoggedParity { unit: record.unit, written, partial }
-}
-
-/// The newest records for each offset of each stripe, as disjoint bands.
-fn newest_first(found: Vec<FoundRecord>, k: usize) -> Vec<(StripeId, Replay)> {
-    let mut stripes: BTreeMap<StripeId, Vec<FoundRecord>> = BTreeMap::new();
-    for record in found {
-        stripes.entry(record.stripe).or_default().push(record);
-    }
-    stripes.into_iter().flat_map(|(stripe, records)| bands(stripe, records, k)).collect()
 }
 
 fn bands(stripe: StripeId, records: Vec<FoundRecord>, k: usize) -> Vec<(StripeId, Replay)> {

@@ -10,19 +10,15 @@ use futures_util::future::LocalBoxFuture;
 use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
-use weft_stripe::{Access, Gathered, Generation, Met, Owner, Place, Stripe, StripeId, Units};
+use weft_stripe::{Access, Gathered, Met, Owner, Place, Stripe, StripeId, Units};
 use weft_stripe::{Unreadable, gather};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::geometry::to_len;
+use crate::geometry::{Geometry, to_len};
 use crate::lane::Lane;
-
-/// The name of a stripe of the array's only geometry.
-pub(crate) fn id(number: u64) -> StripeId {
-    StripeId { generation: Generation::default(), number }
-}
+use crate::region_map::RegionNo;
 
 /// A unit that belongs on a replacement.
 pub(crate) struct Target {
@@ -35,40 +31,60 @@ pub(crate) struct Target {
 
 impl Inner {
     /// The units of `stripe` that belong on replacements.
-    pub fn targets(&self, stripe: u64) -> Vec<Target> {
+    pub fn targets(&self, stripe: StripeId) -> Vec<Target> {
         let targets = self.members.rebuilding().into_iter().filter_map(|(slot, lane)| {
             let unit = self.unit_on(stripe, slot)?;
-            let (place, disk) = (self.place(id(stripe), unit, 0), self.members.rebuilt_disk(slot)?);
+            let (place, disk) = (self.place(stripe, unit, 0), self.members.rebuilt_disk(slot)?);
             Some(Target { unit, place, lane, disk })
         });
         targets.collect()
     }
 
     /// The targets' units that are stale on their replacements.
-    pub fn stale_of(&self, stripe: u64, targets: &[Target]) -> UnitSet {
-        let stale = targets.iter().filter(|target| self.map.is_stale(target.lane, stripe));
+    pub fn stale_of(&self, stripe: StripeId, targets: &[Target]) -> UnitSet {
+        let stale = targets.iter().filter(|target| self.map.is_stale(target.lane, stripe.number));
         stale.map(|target| target.unit).collect()
     }
 
     /// The slot of a unit.
-    pub fn slot_of(&self, stripe: u64, unit: usize) -> SlotNo {
-        self.geometry.slot(stripe, unit)
+    pub fn slot_of(&self, stripe: StripeId, unit: usize) -> SlotNo {
+        self.geometry_of(stripe).slot(stripe.number, unit)
     }
 
     /// The unit of a stripe that lies on a slot; none in a stripe without one there.
-    pub fn unit_on(&self, stripe: u64, slot: SlotNo) -> Option<usize> {
-        self.geometry.unit_on(stripe, slot)
+    pub fn unit_on(&self, stripe: StripeId, slot: SlotNo) -> Option<usize> {
+        self.geometry_of(stripe).unit_on(stripe.number, slot)
     }
 
     /// The stripe as it is now.
-    pub fn stripe(&self, number: u64) -> Stripe<'_> {
-        self.resolve(id(number))
+    pub fn stripe(&self, id: StripeId) -> Stripe<'_> {
+        self.resolve(id)
+    }
+
+    /// The geometry in which a stripe counts.
+    pub fn geometry_of(&self, stripe: StripeId) -> &Geometry {
+        self.geometries.of(stripe)
+    }
+
+    /// The newest geometry.
+    pub fn geometry(&self) -> &Geometry {
+        self.geometries.newest()
+    }
+
+    /// The name of a stripe of the newest geometry.
+    pub fn id(&self, number: u64) -> StripeId {
+        self.geometry().id(number)
+    }
+
+    /// The region of a stripe.
+    pub fn region_of(&self, stripe: StripeId) -> RegionNo {
+        self.geometry_of(stripe).regions.of(stripe.number)
     }
 
     /// The error for a unit that the code cannot give.
-    pub fn unreadable(&self, stripe: u64, error: Unreadable) -> ArrayError {
+    pub fn unreadable(&self, stripe: StripeId, error: Unreadable) -> ArrayError {
         let Unreadable { unit, from, len, lost } = error;
-        let offset = self.geometry.offset(stripe, unit, from);
+        let offset = self.geometry_of(stripe).offset(stripe.number, unit, from);
         ArrayError::Unreadable { offset, len: len as u64, lost }
     }
 
@@ -84,18 +100,18 @@ impl Inner {
         wanted: Units,
     ) -> (Result<(), ArrayError>, Units) {
         let Gathered { result, units, .. } = gather(self, stripe, at, &[], wanted).await;
-        (result.map_err(|error| self.unreadable(stripe.id.number, error)), units)
+        (result.map_err(|error| self.unreadable(stripe.id, error)), units)
     }
 }
 
 impl Owner for Inner {
     fn resolve(&self, id: StripeId) -> Stripe<'_> {
-        let (lost, unsure) = (self.lost_units(id.number), self.awaits_resync(id.number));
-        Stripe { id, coding: &self.geometry.coding, lost, pinned: false, unsure }
+        let (lost, unsure) = (self.lost_units(id), self.awaits_resync(id));
+        Stripe { id, coding: &self.geometry_of(id).coding, lost, pinned: false, unsure }
     }
 
     fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {
-        let (slot, offset) = self.geometry.locate(id.number, unit, from);
+        let (slot, offset) = self.geometry_of(id).locate(id.number, unit, from);
         Place { slot, offset }
     }
 
@@ -112,7 +128,7 @@ impl Owner for Inner {
     }
 
     fn sector_bytes(&self) -> usize {
-        to_len(self.geometry.sector_bytes)
+        to_len(self.geometry().sector_bytes)
     }
 
     fn may_repair(&self) -> bool {
@@ -155,7 +171,7 @@ impl Owner for Inner {
         data: Frozen,
         opts: WriteOpts,
     ) -> LocalBoxFuture<'a, Result<(), DiskError>> {
-        Box::pin(self.write_to_both(id.number, slot, (disk, second), offset, data, opts))
+        Box::pin(self.write_to_both(id, slot, (disk, second), offset, data, opts))
     }
 
     fn wait_for_space<'a>(

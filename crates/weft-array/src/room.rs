@@ -171,7 +171,7 @@ impl Inner {
 
     /// Bytes that wait for space in a slot.
     pub(crate) fn waiting_bytes(&self, slot: SlotNo) -> u64 {
-        let job = if self.room.short().contains(slot) { self.geometry.unit_bytes } else { 0 };
+        let job = if self.room.short().contains(slot) { self.geometry().unit_bytes } else { 0 };
         self.room.waiting[slot.0].get() + job
     }
 

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use weft_code::{SlotNo, SlotSet};
 use weft_rt::sync::Semaphore;
+use weft_stripe::StripeId;
 
 /// What waits for space, and in which slots.
 pub(crate) struct Room {
@@ -15,7 +16,7 @@ pub(crate) struct Room {
     /// the retry before.
     pub short: Cell<(SlotSet, SlotSet)>,
     /// A stripe whose resync found no space: it is retried before any other.
-    pub resync: Cell<Option<u64>>,
+    pub resync: Cell<Option<StripeId>>,
     /// The disk for which writes waited when the array was stopped.
     pub abandoned: RefCell<Option<String>>,
 }

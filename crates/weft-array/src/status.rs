@@ -189,7 +189,7 @@ impl Inner {
         let margin = self.redundancy_remaining();
         let lossy = broken.is_some() || margin.is_none();
         let unreadable = if lossy { self.unreadable_ranges() } else { Vec::new() };
-        let geometry = &self.geometry;
+        let geometry = self.geometry();
         Status {
             name: superblock.name.clone(),
             id: superblock.array_id.to_string(),
@@ -204,7 +204,9 @@ impl Inner {
             unit_bytes: geometry.unit_bytes,
             sector_bytes: geometry.sector_bytes,
             consistency: superblock.consistency,
-            write_hole_closed: self.log.is_some() || self.geometry.code().p() == 0 || self.mirrored,
+            write_hole_closed: self.log.is_some()
+                || self.geometry().code().p() == 0
+                || self.geometry().is_mirrored(),
             slots: self.members.slots().map(|slot| self.slot_status(slot)).collect(),
             spares: self.members.spares.all().iter().map(|s| s.disk.info().name.clone()).collect(),
             paused: self.jobs.paused.get(),

@@ -32,23 +32,23 @@ impl std::fmt::Debug for Array {
 impl Array {
     /// Capacity in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.0.geometry.size_bytes()
+        self.0.geometries.size_bytes()
     }
 
     /// The smallest range that can be written without reading around it, in bytes: 512 or 4096.
     pub fn block_bytes(&self) -> u64 {
-        self.0.geometry.sector_bytes
+        self.0.geometry().sector_bytes
     }
 
     /// Data bytes of one stripe: writes of this size and alignment read nothing.
     pub fn stripe_bytes(&self) -> u64 {
-        self.0.geometry.stripe_bytes()
+        self.0.geometry().stripe_bytes()
     }
 
     /// The range of the array that shares its entry in the region map with byte `offset`: the data
     /// of whole stripes. A discard of all of it frees space, and spares rebuilds their work.
     pub fn region_at(&self, offset: u64) -> std::ops::Range<u64> {
-        let regions = self.0.geometry.regions;
+        let regions = self.0.geometry().regions;
         regions.bytes_of(regions.of(offset / regions.stripe_bytes))
     }
 
@@ -116,7 +116,7 @@ impl Array {
     /// If the range lies beyond the end.
     pub fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, ArrayError> {
         self.0.check_range(offset, len)?;
-        let regions = self.0.geometry.regions;
+        let regions = self.0.geometry().regions;
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = offset;
         while at < offset + len {

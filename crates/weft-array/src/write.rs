@@ -56,7 +56,9 @@ use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
 use weft_rt::sync::oneshot;
 use weft_rt::{Buf, Frozen};
-use weft_stripe::{Access, Band, Crash, FailedWrite, Record, Segment, Stripe, UnitWrite, Units};
+use weft_stripe::{
+    Access, Band, Crash, FailedWrite, Record, Segment, Stripe, StripeId, UnitWrite, Units,
+};
 use weft_stripe::{Stored, Updated, store, update};
 
 use crate::array::Inner;
@@ -64,7 +66,6 @@ use crate::error::ArrayError;
 use crate::geometry::{Piece, to_len};
 use crate::log::{Log, LoggedWrite, Unflushed};
 use crate::pending::Pending;
-use crate::resolve::id;
 
 /// How far a write got.
 #[derive(Debug, Clone, Copy)]
@@ -106,14 +107,14 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         self.check_writable()?;
         self.check_range(offset, data.len() as u64)?;
-        let at = self.geometry.address(offset);
-        if at.unit_offset + data.len() as u64 <= self.geometry.unit_bytes && !data.is_empty() {
+        let at = self.geometry().address(offset);
+        if at.unit_offset + data.len() as u64 <= self.geometry().unit_bytes && !data.is_empty() {
             let segment = Segment { unit: at.unit, from: at.unit_offset, data };
             return self.write_stripe(at.stripe, vec![segment], fua).await;
         }
-        let mut stripes: Vec<(u64, Vec<Segment>)> = Vec::new();
+        let mut stripes: Vec<(StripeId, Vec<Segment>)> = Vec::new();
         let mut done = 0;
-        for Piece { at, len } in self.geometry.pieces(offset, data.len()) {
+        for Piece { at, len } in self.geometry().pieces(offset, data.len()) {
             let data = data.slice(done, len);
             let segment = Segment { unit: at.unit, from: at.unit_offset, data };
             done += len;
@@ -131,11 +132,11 @@ impl Inner {
     /// memory limit.
     pub(crate) async fn write_stripe(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
-        let most = self.run_max() as u64;
+        let most = self.run_max(self.geometry_of(stripe)) as u64;
         let first = segments.iter().map(|segment| segment.from).min().unwrap_or(0);
         let end = segments.iter().map(Segment::end).max().unwrap_or(0);
         if end - first <= most {
@@ -154,18 +155,18 @@ impl Inner {
     /// Writes segments of one stripe, alone or merged with others that wait for the same stripe.
     async fn write_part(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
         // Even if several units are written: at most one part of a stripe.
         let len = segments.iter().map(|segment| segment.data.len()).sum();
-        let _memory = self.write_memory(len).await;
+        let _memory = self.write_memory(self.geometry_of(stripe), len).await;
         // The array may have been stopped while this waited.
         self.check_writable()?;
-        let _dirty = self.begin_write(self.geometry.regions.of(stripe)).await?;
+        let _dirty = self.begin_write(self.region_of(stripe)).await?;
         // The stripe is idle, so no other write waits for it either.
-        if let Some(_lock) = self.locks.try_exclusive(id(stripe)) {
+        if let Some(_lock) = self.locks.try_exclusive(stripe) {
             return self.write_locked(stripe, segments, fua).await;
         }
         Box::pin(self.write_in_line(stripe, segments, fua)).await
@@ -175,13 +176,13 @@ impl Inner {
     /// batch, until its own is done.
     async fn write_in_line(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
         let (done, mut served) = oneshot();
-        self.pending.push(id(stripe), Pending { segments, fua, done });
-        let lock = std::pin::pin!(self.locks.exclusive(id(stripe)));
+        self.pending.push(stripe, Pending { segments, fua, done });
+        let lock = std::pin::pin!(self.locks.exclusive(stripe));
         let _lock = match select(&mut served, lock).await {
             Either::Left((result, _)) => return own(result),
             Either::Right((lock, _)) => lock,
@@ -196,8 +197,8 @@ impl Inner {
 
     /// Carries out queued writes of a locked stripe: the first ones up to, but not including, the
     /// first that overlaps an earlier one.
-    async fn write_batch(&self, stripe: u64) {
-        let batch = self.pending.take_batch(id(stripe), self.geometry.sector_bytes);
+    async fn write_batch(&self, stripe: StripeId) {
+        let batch = self.pending.take_batch(stripe, self.geometry().sector_bytes);
         let fua = batch.iter().any(|pending| pending.fua);
         let mut segments = Vec::new();
         let mut waiters = Vec::new();
@@ -214,7 +215,7 @@ impl Inner {
     /// Writes segments that do not overlap. The stripe must be locked and its region dirty.
     async fn write_locked(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
@@ -227,10 +228,10 @@ impl Inner {
         let Ready { writes, records, .. } = self.prepare(stripe, &segments).await?;
         let others = records.iter().any(Record::leaves_out_others);
         let logged = match &self.log {
-            Some(log) => Some(log.append(self, id(stripe), records).await?),
+            Some(log) => Some(log.append(self, stripe, records).await?),
             None => None,
         };
-        let through = fua || self.map.is_finishing(self.geometry.regions.of(stripe));
+        let through = fua || self.map.is_finishing(self.region_of(stripe));
         let write = self.write_units(stripe, &writes, through);
         let Written { whole, durable } = self.write_and_piggyback(stripe, &segments, write).await?;
         // Another request may have met a failed member, so that this write left it out without an
@@ -243,16 +244,16 @@ impl Inner {
     /// Computes the parity of a stripe write, and the records that must be in the log first. What
     /// that relied on still holds when this returns: which units are lost, and which others a crash
     /// may turn old again. If there is a log, the exclusion of lost members is durable.
-    async fn prepare(&self, number: u64, segments: &[Segment]) -> Result<Ready, ArrayError> {
+    async fn prepare(&self, id: StripeId, segments: &[Segment]) -> Result<Ready, ArrayError> {
         loop {
             if let Some(log) = &self.log {
-                self.flush_lost(log, number).await?;
+                self.flush_lost(log, id).await?;
                 // A record counts a lost unit with its new value. If its member came back after a
                 // crash with the old value, recovery would make parity agree with neither.
                 self.settled().await?;
             }
-            let stripe = self.stripe(number);
-            let lost_later = || stripe.lost.union(&self.lost_after_crash(number));
+            let stripe = self.stripe(id);
+            let lost_later = || stripe.lost.union(&self.lost_after_crash(id));
             let later = if self.log.is_some() { lost_later() } else { stripe.lost };
             let mut ready = Ready::default();
             for band in Band::of(segments) {
@@ -262,7 +263,8 @@ impl Inner {
                 };
                 for others in log.unflushed(stripe.id, band.from, band.len, band.units) {
                     let part = band.part(others.from, others.len);
-                    let whole = part.units.union(&others.units) == self.geometry.data_units();
+                    let whole =
+                        part.units.union(&others.units) == self.geometry_of(id).data_units();
                     let crash = Crash {
                         lost: later,
                         unflushed: others.units,
@@ -272,10 +274,10 @@ impl Inner {
                     ready.relied.push((part.units, others));
                 }
             }
-            let same_lost = self.stripe(number).lost == stripe.lost;
+            let same_lost = self.stripe(id).lost == stripe.lost;
             let same_log = self.log.as_ref().is_none_or(|log| {
                 self.members.changes.is_settled()
-                    && self.lost_after_crash(number).is_subset(&later)
+                    && self.lost_after_crash(id).is_subset(&later)
                     && ready.relied.iter().all(|(units, others)| {
                         log.unflushed(stripe.id, others.from, others.len, *units) == [*others]
                     })
@@ -297,24 +299,24 @@ impl Inner {
             Err(error) => {
                 // If the array broke meanwhile, that is the reason.
                 self.check_whole()?;
-                Err(self.unreadable(stripe.id.number, error))
+                Err(self.unreadable(stripe.id, error))
             }
         }
     }
 
     /// Flushes all members if a unit of the stripe was lost after it was written and before it was
     /// flushed (see `log.rs`, "Lost units").
-    async fn flush_lost(&self, log: &Log, stripe: u64) -> Result<(), ArrayError> {
+    async fn flush_lost(&self, log: &Log, stripe: StripeId) -> Result<(), ArrayError> {
         loop {
             self.check_writable()?;
             let lost = self.stripe(stripe).lost.union(&self.lost_after_crash(stripe));
-            if lost.is_empty() || !log.any_unflushed(id(stripe), lost) {
+            if lost.is_empty() || !log.any_unflushed(stripe, lost) {
                 return Ok(());
             }
             let progress = log.progress();
             let before = log.completed_below();
             Box::pin(self.flush_members()).await;
-            if log.any_unflushed(id(stripe), lost) && log.completed_below() == before {
+            if log.any_unflushed(stripe, lost) && log.completed_below() == before {
                 progress.await;
             }
         }
@@ -341,7 +343,7 @@ impl Inner {
     /// Writes all units.
     async fn write_units(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         writes: &[UnitWrite],
         fua: bool,
     ) -> Result<Written, ArrayError> {
@@ -360,7 +362,7 @@ impl Inner {
     /// [`ArrayError::NoSpace`] if there was not enough space for all of them.
     pub(crate) async fn write_back(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         at: Access,
         units: Units,
     ) -> Result<(), ArrayError> {
@@ -379,7 +381,11 @@ impl Inner {
     /// Remembers stripes of a write that found no room and is given up, as the array is stopped or
     /// broken: its other units may be written already, and the disk stays. Must be called before
     /// the stripes' locks are released.
-    pub(crate) fn note_torn(&self, stripes: impl IntoIterator<Item = u64>, failed: &[FailedWrite]) {
+    pub(crate) fn note_torn(
+        &self,
+        stripes: impl IntoIterator<Item = StripeId>,
+        failed: &[FailedWrite],
+    ) {
         if self.check_writable().is_err() && failed.iter().any(|f| f.error.is_no_space()) {
             self.torn.borrow_mut().extend(stripes);
         }
@@ -397,17 +403,17 @@ impl Inner {
 
     /// Whether a segment is made of whole sectors, in memory too.
     fn is_aligned(&self, segment: &Segment) -> bool {
-        let sector = self.geometry.sector_bytes;
+        let sector = self.geometry().sector_bytes;
         segment.from.is_multiple_of(sector) && segment.data.is_aligned_to(to_len(sector))
     }
 
     /// Extends segments to whole sectors, with the bytes around them read from the array.
     async fn align_segments(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         mut segments: Vec<Segment>,
     ) -> Result<Vec<Segment>, ArrayError> {
-        let sector = self.geometry.sector_bytes;
+        let sector = self.geometry().sector_bytes;
         for segment in &mut segments {
             let start = segment.from - segment.from % sector;
             let end = segment.end().next_multiple_of(sector);
@@ -423,7 +429,7 @@ impl Inner {
 
     async fn read_around(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         segment: &Segment,
         start: u64,
         end: u64,

@@ -13,13 +13,12 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Frozen, ZEROS_BYTES_MAX};
-use weft_stripe::{FailedWrite, Owner, ParityRecord, Place, Record};
+use weft_stripe::{FailedWrite, Owner, ParityRecord, Place, Record, StripeId};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::to_len;
 use crate::region_map::{MapStoreError, RegionNo};
-use crate::resolve::id;
 
 /// Stripes zeroed concurrently.
 const STRIPES_AT_ONCE: u64 = 32;
@@ -38,7 +37,7 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         self.check_writable()?;
         self.check_range(offset, len)?;
-        let stripe_bytes = self.geometry.stripe_bytes();
+        let stripe_bytes = self.geometry().stripe_bytes();
         let first = offset.div_ceil(stripe_bytes);
         let last = (offset + len) / stripe_bytes;
         if first >= last {
@@ -70,9 +69,8 @@ impl Inner {
     }
 
     fn is_hole(&self, offset: u64, len: u64) -> bool {
-        let first = self.geometry.address(offset).stripe;
-        let last = self.geometry.address(offset + len - 1).stripe;
-        self.geometry.regions.holding(first..last + 1).all(|region| !self.map.is_written(region))
+        let mut pieces = self.geometries.pieces(offset, to_len(len));
+        pieces.all(|piece| !self.map.is_written(self.region_of(piece.at.stripe)))
     }
 
     async fn zero_stripes(
@@ -83,8 +81,8 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         let mut next = stripes.start;
         while next < stripes.end {
-            let region = self.geometry.regions.of(next);
-            let all = self.geometry.regions.stripes_of(region);
+            let region = self.geometry().regions.of(next);
+            let all = self.geometry().regions.stripes_of(region);
             let end = stripes.end.min(all.end);
             if self.map.is_written(region) {
                 let whole = next == all.start && end == all.end;
@@ -115,7 +113,8 @@ impl Inner {
         let mut next = stripes.start;
         while next < stripes.end {
             let end = stripes.end.min(next + STRIPES_AT_ONCE);
-            let zeroed = join_all((next..end).map(|stripe| self.zero_stripe(stripe, fua))).await;
+            let zeroed =
+                join_all((next..end).map(|stripe| self.zero_stripe(self.id(stripe), fua))).await;
             zeroed.into_iter().collect::<Result<(), _>>()?;
             next = end;
         }
@@ -126,8 +125,8 @@ impl Inner {
         Ok(())
     }
 
-    async fn zero_stripe(&self, stripe: u64, fua: bool) -> Result<(), ArrayError> {
-        let _lock = self.locks.exclusive(id(stripe)).await;
+    async fn zero_stripe(&self, stripe: StripeId, fua: bool) -> Result<(), ArrayError> {
+        let _lock = self.locks.exclusive(stripe).await;
         self.check_writable()?;
         // The record counts lost units with their new value.
         self.settled().await?;
@@ -135,13 +134,14 @@ impl Inner {
         let lost_later = lost.union(&self.lost_after_crash(stripe));
         // Nothing may be written without the record: a lost unit would be neither old nor new.
         let logged = self.log_zero_stripe(stripe, lost, lost_later).await?;
-        let durable = fua || self.map.is_finishing(self.geometry.regions.of(stripe));
+        let durable = fua || self.map.is_finishing(self.region_of(stripe));
         let opts = WriteOpts { class: Class::User, fua: durable };
-        let len = self.geometry.unit_bytes;
+        let geometry = self.geometry_of(stripe);
+        let len = geometry.unit_bytes;
         // Also on a replacement where the stripe is stale: it may hold old bytes of the stripe, and
         // no rebuild replaces them once the region is unwritten.
-        let writes = self.geometry.units().iter().filter_map(|unit| {
-            let Place { slot, offset } = self.place(id(stripe), unit, 0);
+        let writes = geometry.units().iter().filter_map(|unit| {
+            let Place { slot, offset } = self.place(stripe, unit, 0);
             let disk = self.disk(slot)?;
             Some(async move {
                 let error = self.zero_both(stripe, slot, &disk, offset, len, opts).await.err()?;
@@ -160,22 +160,23 @@ impl Inner {
     /// any write of a whole stripe does.
     async fn log_zero_stripe(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         lost: UnitSet,
         lost_later: UnitSet,
     ) -> Result<Option<crate::log::LoggedWrite<'_>>, ArrayError> {
         let Some(log) = &self.log else { return Ok(None) };
-        let (code, len) = (self.geometry.code(), self.geometry.unit_len());
-        let needed = !lost_later.is_empty() || log.has_records(id(stripe), 0, len);
+        let geometry = self.geometry_of(stripe);
+        let (code, len) = (geometry.code(), geometry.unit_len());
+        let needed = !lost_later.is_empty() || log.has_records(stripe, 0, len);
         let parity = (code.k()..code.width()).filter(|unit| needed && !lost.contains(*unit));
         let record_of = |unit| {
             let slot = self.slot_of(stripe, unit);
             ParityRecord { slot, unit, payload: None }
         };
-        let written = self.geometry.data_units().difference(&lost_later);
+        let written = geometry.data_units().difference(&lost_later);
         let parities = parity.map(record_of).collect();
         let record = Record { from: 0, len, written, own: written, parities };
-        Ok(Some(log.append(self, id(stripe), vec![record]).await?))
+        Ok(Some(log.append(self, stripe, vec![record]).await?))
     }
 
     /// Marks a zeroed region unwritten, unless a write has begun since. Best effort: if the mark
@@ -184,18 +185,19 @@ impl Inner {
         let _ = self.map.mark_unwritten(self, &[region]).await;
     }
 
-    /// Zeroes all units of a range of stripes on all members, durably.
+    /// Zeroes all units of these stripes on all members, durably.
     ///
     /// # Errors
     /// If the array takes no writes any more.
     pub(crate) async fn zero_units(
         &self,
-        stripes: std::ops::Range<u64>,
+        stripes: impl Iterator<Item = StripeId>,
     ) -> Result<(), MapStoreError> {
         let mut runs: BTreeMap<Place, u64> = BTreeMap::new();
         for stripe in stripes {
-            for unit in self.geometry.units().iter() {
-                runs.insert(self.place(id(stripe), unit, 0), self.geometry.unit_bytes);
+            let geometry = self.geometry_of(stripe);
+            for unit in geometry.units().iter() {
+                runs.insert(self.place(stripe, unit, 0), geometry.unit_bytes);
             }
         }
         let runs = joined(runs);

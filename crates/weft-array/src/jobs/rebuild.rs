@@ -100,7 +100,7 @@ impl Inner {
         let left = self.map.stale_stripes(self.lanes());
         // Out of all stripes: after a pause, a crash or another failure, progress does not start at
         // zero.
-        self.jobs.begin(self.rebuild_kind(), self.geometry.stripes, left, self.rt.now());
+        self.jobs.begin(self.rebuild_kind(), self.geometry().stripes, left, self.rt.now());
         let unreadable = Pass::new(self, slots.clone()).run().await;
         self.jobs.end();
         if self.must_yield() {
@@ -207,7 +207,7 @@ impl<'a> Pass<'a> {
             map: &array.map,
             lanes: array.lanes(),
             taken: &self.taken,
-            lost: &|stripe| array.stripe(stripe).lost.len(),
+            lost: &|stripe| array.stripe(array.id(stripe)).lost.len(),
             lost_max: self.incomplete.len(),
         };
         // If no more regions may be partly rebuilt, some of them are completed first.
@@ -223,8 +223,8 @@ impl<'a> Pass<'a> {
         let array = self.array;
         self.taken.borrow_mut().insert(stripe);
         // A stripe with no unit on the replacements is only noted.
-        if !array.targets(stripe).is_empty() {
-            self.pace.begun(&array.jobs.throttle, array.rt.now(), array.geometry.unit_bytes);
+        if !array.targets(array.id(stripe)).is_empty() {
+            self.pace.begun(&array.jobs.throttle, array.rt.now(), array.geometry().unit_bytes);
         }
         let rebuilt = self.executor.clone().rebuild(stripe);
         self.in_flight.push(Box::pin(async move { (stripe, rebuilt.await) }));

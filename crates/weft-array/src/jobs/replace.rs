@@ -42,6 +42,7 @@ use crate::events::Event;
 use crate::lane::Lane;
 use crate::members::Spare;
 use crate::superblock::SlotState;
+use weft_stripe::StripeId;
 
 impl Inner {
     /// Checks whether the member of `slot`, if it works, may be replaced now.
@@ -144,7 +145,7 @@ impl Inner {
     /// write waits for space on the member, but not on the second disk.
     pub(crate) async fn write_to_both(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         slot: SlotNo,
         (disk, second): (&Rc<dyn Disk>, Rc<dyn Disk>),
         offset: u64,
@@ -162,7 +163,7 @@ impl Inner {
     /// disk: old bytes may be there, and no rebuild replaces them once the region is unwritten.
     pub(crate) async fn zero_both(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         slot: SlotNo,
         disk: &Rc<dyn Disk>,
         offset: u64,
@@ -200,7 +201,7 @@ impl Inner {
     /// what it has, and the second disk must not differ.
     async fn keep_alike(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         slot: SlotNo,
         result: &Result<(), DiskError>,
         second: &Rc<dyn Disk>,
@@ -211,7 +212,7 @@ impl Inner {
         }
         match self.members.copying(slot) {
             Some(lane) => {
-                let region = self.geometry.regions.of(stripe);
+                let region = self.region_of(stripe);
                 let _ = self.map.make_stale(self, lane, region).await;
             }
             None => drop(self.take_second(slot, second)),

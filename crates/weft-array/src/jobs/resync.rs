@@ -6,7 +6,7 @@
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use weft_code::UnitSet;
-use weft_stripe::{Access, check};
+use weft_stripe::{Access, StripeId, check};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -14,16 +14,16 @@ use crate::events::Event;
 use crate::maintenance::JobKind;
 use crate::maintenance::throttle::Window;
 use crate::region_map::RegionNo;
-use crate::resolve::id;
 
 impl Inner {
     /// Whether the copies or the parity of `stripe` may disagree until its region is resynced.
-    pub(crate) fn awaits_resync(&self, stripe: u64) -> bool {
-        self.map.needs_resync(self.geometry.regions.of(stripe))
+    pub(crate) fn awaits_resync(&self, stripe: StripeId) -> bool {
+        self.map.needs_resync(self.region_of(stripe))
     }
 
     fn regions_to_resync(&self) -> Vec<RegionNo> {
-        self.geometry.regions.all().filter(|region| self.map.needs_resync(*region)).collect()
+        let all = (0..self.geometries.region_count()).map(RegionNo);
+        all.filter(|region| self.map.needs_resync(*region)).collect()
     }
 
     /// Retries the stripe that last found no space. Returns whether it still finds none.
@@ -46,11 +46,8 @@ impl Inner {
             return;
         }
         let regions = self.regions_to_resync();
-        let stripes: u64 = regions
-            .iter()
-            .map(|region| self.geometry.regions.stripes_of(*region))
-            .map(|stripes| stripes.end - stripes.start)
-            .sum();
+        let count = |region: &RegionNo| self.geometries.stripes_of(*region).count() as u64;
+        let stripes: u64 = regions.iter().map(count).sum();
         self.events.emit(Event::ResyncStarted { regions: regions.len() as u64 });
         self.jobs.begin(JobKind::Resync, stripes, stripes, self.rt.now());
         let mut failed = None;
@@ -88,7 +85,7 @@ impl Inner {
     async fn resync_region(&self, region: RegionNo) -> Result<(), ArrayError> {
         let mut window = Window::default();
         let mut in_flight = FuturesUnordered::new();
-        let mut stripes = self.geometry.regions.stripes_of(region);
+        let mut stripes = self.geometries.stripes_of(region);
         let mut result = Ok(());
         loop {
             let (now, flying) = (self.rt.now(), in_flight.len());
@@ -97,7 +94,7 @@ impl Inner {
                 && flying < most
                 && let Some(stripe) = stripes.next()
             {
-                window.count(self.geometry.unit_bytes);
+                window.count(self.geometry().unit_bytes);
                 in_flight.push(self.resync_paced(stripe));
                 continue;
             }
@@ -107,10 +104,10 @@ impl Inner {
         }
     }
 
-    async fn resync_paced(&self, stripe: u64) -> Result<(), ArrayError> {
+    async fn resync_paced(&self, stripe: StripeId) -> Result<(), ArrayError> {
         self.pace().await;
         let _memory = self.job_memory().await?;
-        let _lock = self.locks.exclusive(id(stripe)).await;
+        let _lock = self.locks.exclusive(stripe).await;
         let result = self.resync_stripe(stripe).await;
         if matches!(result, Err(ArrayError::NoSpace { .. })) {
             self.room.resync.set(Some(stripe));
@@ -124,19 +121,19 @@ impl Inner {
     /// # Errors
     /// [`ArrayError::NoSpace`] if there was not enough space for what must be written, or for the
     /// repair of unreadable sectors.
-    async fn resync_stripe(&self, number: u64) -> Result<(), ArrayError> {
+    async fn resync_stripe(&self, id: StripeId) -> Result<(), ArrayError> {
         let mut unrepaired = UnitSet::new();
-        for (from, len) in self.runs() {
-            let (stripe, at) = (self.stripe(number), Access::maintenance(from));
+        for (from, len) in self.runs(self.geometry_of(id)) {
+            let (stripe, at) = (self.stripe(id), Access::maintenance(from));
             let checked = check(self, stripe, at, len).await;
-            let checked = checked.map_err(|error| self.unreadable(number, error))?;
+            let checked = checked.map_err(|error| self.unreadable(id, error))?;
             let wrong: UnitSet = checked.wrong.iter().map(|(unit, _)| *unit).collect();
-            self.write_back(number, at, checked.wrong).await?;
+            self.write_back(id, at, checked.wrong).await?;
             unrepaired = unrepaired.union(&checked.unrepaired.difference(&wrong));
         }
         self.check_writable()?;
         match unrepaired.iter().next() {
-            Some(unit) => Err(self.note_no_space(self.slot_of(number, unit))),
+            Some(unit) => Err(self.note_no_space(self.slot_of(id, unit))),
             None => Ok(()),
         }
     }

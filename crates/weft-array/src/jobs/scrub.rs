@@ -29,7 +29,6 @@ use crate::maintenance::throttle::Window;
 use crate::maintenance::{Mismatch, Progress, ScrubReport};
 use crate::members::Change;
 use crate::region_map::RegionNo;
-use crate::resolve::id;
 use crate::superblock::{LastScrub, ScrubMode, ScrubProgress};
 
 /// Interval at which the scrub's position is made durable.
@@ -90,7 +89,7 @@ impl Inner {
         let state = &self.jobs.scrub;
         self.note_scrub(Some(from), None).await;
         let next_stripe = self.scrub_stripes(from).await;
-        let complete = next_stripe >= self.geometry.stripes;
+        let complete = next_stripe >= self.geometry().stripes;
         let ended = self.clock.unix_s(self.rt.now());
         if self.must_end() && !complete && !state.cancel.get() {
             // The stop that ends it makes this durable; otherwise the next run continues a little
@@ -148,19 +147,20 @@ impl Inner {
 
     /// Stripes that a scrub compares, from `from` on.
     fn stripes_to_scrub(&self, from: u64) -> u64 {
-        if from >= self.geometry.stripes {
+        if from >= self.geometry().stripes {
             return 0;
         }
-        let left = (self.geometry.regions.holding(from..self.geometry.stripes))
+        let left = (self.geometry().regions.holding(from..self.geometry().stripes))
             .filter(|region| self.is_scrubbed(*region))
-            .map(|region| self.geometry.regions.stripes_of(region));
+            .map(|region| self.geometry().regions.stripes_of(region));
         left.map(|stripes| stripes.end - stripes.start.max(from)).sum()
     }
 
     /// The first stripe from `from` on that a scrub compares.
     fn next_to_scrub(&self, mut from: u64) -> u64 {
-        while from < self.geometry.stripes && !self.is_scrubbed(self.geometry.regions.of(from)) {
-            from = self.geometry.regions.stripes_of(self.geometry.regions.of(from)).end;
+        while from < self.geometry().stripes && !self.is_scrubbed(self.geometry().regions.of(from))
+        {
+            from = self.geometry().regions.stripes_of(self.geometry().regions.of(from)).end;
         }
         from
     }
@@ -212,8 +212,8 @@ impl Inner {
             let open = !ending && !self.jobs.paused.get() && now < note_at && is_behind;
             let flying = in_flight.len();
             let most = window.stripes(&self.jobs.throttle, now, flying, self.window());
-            if open && flying < most && next < self.geometry.stripes {
-                window.count(self.geometry.unit_bytes);
+            if open && flying < most && next < self.geometry().stripes {
+                window.count(self.geometry().unit_bytes);
                 in_flight.push(self.scrub_stripe(next, from.mode));
                 state.begun.set(state.begun.get() + 1);
                 next += 1;
@@ -222,7 +222,7 @@ impl Inner {
             match in_flight.next().await {
                 Some(Ok(())) => {}
                 Some(Err(stripe)) => undone = Some(undone.map_or(stripe, |old| old.min(stripe))),
-                None if ending || next >= self.geometry.stripes => return undone.unwrap_or(next),
+                None if ending || next >= self.geometry().stripes => return undone.unwrap_or(next),
                 None => continue,
             }
             if let Some(progress) = &mut *state.progress.borrow_mut() {
@@ -236,13 +236,14 @@ impl Inner {
     async fn scrub_stripe(&self, stripe: u64, mode: ScrubMode) -> Result<(), u64> {
         self.pace().await;
         let Ok(_memory) = self.job_memory().await else { return Err(stripe) };
-        let _lock = self.locks.exclusive(id(stripe)).await;
-        if !self.is_scrubbed(self.geometry.regions.of(stripe)) {
+        let id = self.id(stripe);
+        let _lock = self.locks.exclusive(id).await;
+        if !self.is_scrubbed(self.region_of(id)) {
             return Ok(());
         }
         let mut seen = Seen::default();
-        for (from, len) in self.runs() {
-            let (resolved, at) = (self.stripe(stripe), Access::maintenance(from));
+        for (from, len) in self.runs(self.geometry()) {
+            let (resolved, at) = (self.stripe(id), Access::maintenance(from));
             match check(self, resolved, at, len).await {
                 Ok(checked) => {
                     seen.unreadable |= !checked.unrepaired.is_empty();
@@ -253,7 +254,7 @@ impl Inner {
                 Err(_) => (seen.unreadable, seen.failed) = (true, true),
             }
         }
-        let offset_bytes = self.geometry.offset(stripe, 0, 0);
+        let offset_bytes = self.geometry().offset(stripe, 0, 0);
         let found = seen.mismatches > 0;
         self.note(|report| {
             report.stripes += u64::from(found || !seen.failed);
@@ -262,7 +263,7 @@ impl Inner {
             report.unreadable += u64::from(seen.unreadable);
             if found && report.places.len() < PLACES_MAX {
                 let unit = seen.unit;
-                let slot = unit.map(|unit| self.slot_of(stripe, unit));
+                let slot = unit.map(|unit| self.slot_of(id, unit));
                 report.places.push(Mismatch { stripe, offset_bytes, unit, slot });
             }
         });
@@ -290,10 +291,9 @@ impl Inner {
                 None => checked.wrong,
             };
             // A former member must not come back without the correction.
-            let number = stripe.id.number;
-            let region = self.geometry.regions.of(number);
+            let region = self.region_of(stripe.id);
             let noted = self.map.note_missed(self, region).await;
-            let written = noted.is_ok() && self.write_back(number, at, correct).await.is_ok();
+            let written = noted.is_ok() && self.write_back(stripe.id, at, correct).await.is_ok();
             // What was read of the stripe before, or is being read, may be the wrong contents.
             self.note_correction();
             seen.repaired += u32::from(written);

@@ -19,7 +19,6 @@ use crate::area::Area;
 use crate::array::Inner;
 use crate::geometry::to_len;
 use crate::log::{FoundRecord, LogId, Scan, pieces};
-use crate::resolve::id;
 use crate::salvage::{BLOCK, salvage};
 
 /// A block of a member's log that cannot be read.
@@ -128,8 +127,9 @@ impl Inner {
         for ((seq, stripe, from), set) in sets {
             let units: UnitSet = set.iter().map(|record| record.unit).collect();
             let named = set.iter().fold(UnitSet::new(), |all, record| all.union(&record.named));
-            let missing = named.difference(&self.geometry.data_units()).difference(&units);
-            let rings = missing.iter().filter_map(|u| rings.get(&self.slot_of(stripe.number, u)));
+            let missing =
+                named.difference(&self.geometry_of(stripe).data_units()).difference(&units);
+            let rings = missing.iter().filter_map(|u| rings.get(&self.slot_of(stripe, u)));
             let (mut absent, mut overwritten) = (false, false);
             for newest_batch_from in rings {
                 absent = true;
@@ -152,16 +152,17 @@ impl Inner {
     /// Whether a record is plausible: it names a parity unit of its own slot, and whole sectors
     /// within the unit.
     fn is_sane(&self, slot: SlotNo, record: &FoundRecord) -> bool {
-        let (k, width) = (self.geometry.code().k(), self.geometry.code().width());
-        record.stripe == id(record.stripe.number)
-            && record.stripe.number < self.geometry.stripes
+        let Some(geometry) = self.geometries.find(record.stripe.generation) else { return false };
+        let (k, width) = (geometry.code().k(), geometry.code().width());
+        record.stripe.number < geometry.stripes
+            && self.geometries.is_live(record.stripe)
             && (k..width).contains(&record.unit)
-            && self.slot_of(record.stripe.number, record.unit) == slot
+            && self.slot_of(record.stripe, record.unit) == slot
             && record.len > 0
-            && record.from + record.len as u64 <= self.geometry.unit_bytes
-            && record.from.is_multiple_of(self.geometry.sector_bytes)
-            && (record.len as u64).is_multiple_of(self.geometry.sector_bytes)
-            && record.named.is_subset(&self.geometry.units())
+            && record.from + record.len as u64 <= geometry.unit_bytes
+            && record.from.is_multiple_of(geometry.sector_bytes)
+            && (record.len as u64).is_multiple_of(geometry.sector_bytes)
+            && record.named.is_subset(&geometry.units())
             && record.named.contains(record.unit)
     }
 }

@@ -34,14 +34,13 @@ use weft_code::{Plan, SlotNo, UnitSet};
 use weft_disk::Class;
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Buf, MILLISECOND, Nanos};
-use weft_stripe::{Access, Owner, Place, Stripe, Units, compute};
+use weft_stripe::{Access, Owner, Place, Stripe, StripeId, Units, compute};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::maintenance::By;
 use crate::maintenance::experiment::Executor;
 use crate::rebuild_policy::RebuildPace;
-use crate::resolve::id;
 
 /// The pool: memory for the units that are read and not yet written.
 const POOL_BYTES: usize = 16 << 20;
@@ -155,7 +154,7 @@ impl DiskOriented {
             false
         } else if throttle.is_late(now) {
             process.batch.set(process.batch.get() + 1);
-            process.batch.get() * array.geometry.unit_len() < BATCH_BYTES
+            process.batch.get() * array.geometry().unit_len() < BATCH_BYTES
         } else {
             let most = if active { DEPTH_BESIDE_USERS } else { DEPTH_ALONE };
             process.reading.get() < process.depth.get().min(most)
@@ -183,12 +182,12 @@ impl DiskOriented {
 
     /// Reads what `plan` asks for, each unit when its disk's process reaches it. `None` if a unit
     /// cannot be read.
-    async fn read(&self, stripe: u64, plan: &Plan) -> Option<Units> {
+    async fn read(&self, stripe: StripeId, plan: &Plan) -> Option<Units> {
         let array = &self.array;
-        let len = array.geometry.unit_len();
+        let len = array.geometry().unit_len();
         array.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
         let reads = plan.reads.iter().map(|unit| async move {
-            let Place { slot, offset } = array.place(id(stripe), unit, 0);
+            let Place { slot, offset } = array.place(stripe, unit, 0);
             let reading = self.begin(slot).await;
             let disk = array.disk(slot)?;
             let (result, buf) = disk.read(offset, Buf::new(len), Class::Maintenance).await;
@@ -204,24 +203,26 @@ impl DiskOriented {
 
     /// Reads without the lock, and uses the result if nothing changed meanwhile. Returns whether
     /// the stripe is rebuilt.
-    async fn attempt(&self, stripe: u64) -> bool {
+    async fn attempt(&self, stripe: StripeId) -> bool {
         let array = &self.array;
-        if array.run_max() < array.geometry.unit_len() {
+        if array.run_max(array.geometry()) < array.geometry().unit_len() {
             // Too much to be held whole.
             return false;
         }
-        let Some(watch) = array.locks.watch(id(stripe)) else { return false };
+        let Some(watch) = array.locks.watch(stripe) else { return false };
         let targets = array.targets(stripe);
         let Stripe { coding, lost, .. } = array.stripe(stripe);
         let wanted = array.stale_of(stripe, &targets);
-        let Ok(plan) = coding.plan(stripe, lost, wanted, UnitSet::new()) else { return false };
+        let Ok(plan) = coding.plan(stripe.number, lost, wanted, UnitSet::new()) else {
+            return false;
+        };
         let Some(have) = self.read(stripe, &plan).await else { return false };
         let (_lock, undisturbed) = watch.lock().await;
         if !undisturbed || array.stripe(stripe).lost != lost || array.stopped.get() {
             return false;
         }
         let units = wanted.iter().map(|unit| {
-            let mut out = Buf::new(array.geometry.unit_len());
+            let mut out = Buf::new(array.geometry().unit_len());
             compute(&plan, unit, &have, &mut out);
             (unit, out)
         });
@@ -237,18 +238,18 @@ impl DiskOriented {
 
 impl Executor for DiskOriented {
     fn window(&self) -> usize {
-        let geometry = &self.array.geometry;
+        let geometry = self.array.geometry();
         (POOL_BYTES / (geometry.unit_len() * geometry.code().width())).clamp(2, 1024)
     }
 
     fn rebuild(self: Rc<Self>, stripe: u64) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
         Box::pin(async move {
-            let array = &self.array;
+            let (array, stripe) = (&self.array, self.array.id(stripe));
             let _memory = array.job_memory().await?;
             if self.attempt(stripe).await {
                 return Ok(());
             }
-            let _lock = array.locks.exclusive(id(stripe)).await;
+            let _lock = array.locks.exclusive(stripe).await;
             array.rebuild_whole(stripe, By::Executor).await
         })
     }

@@ -15,7 +15,7 @@ use futures_util::future::join;
 use weft_code::UnitSet;
 use weft_rt::sync::Sender;
 use weft_rt::{Buf, Frozen};
-use weft_stripe::{Access, Segment, Units};
+use weft_stripe::{Access, Segment, StripeId, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -23,7 +23,7 @@ use crate::geometry::{Address, to_len};
 use crate::maintenance::By;
 use crate::read::{ReadAnswer, StripePieces};
 use crate::rebuild_policy::Piggyback;
-use crate::resolve::{Target, id};
+use crate::resolve::Target;
 use crate::superblock::SlotState;
 use crate::write::Written;
 
@@ -39,7 +39,11 @@ impl Inner {
             let state = self.members.state(self.slot_of(at.stripe, unit));
             matches!(state, SlotState::Rebuilding { .. })
         };
-        let mine = if self.mirrored { self.geometry.units() } else { UnitSet::one(at.unit) };
+        let mine = if self.geometry().is_mirrored() {
+            self.geometry().units()
+        } else {
+            UnitSet::one(at.unit)
+        };
         let units: UnitSet = mine.iter().filter(|unit| on_replacement(*unit)).collect();
         if units.is_empty() {
             return;
@@ -48,12 +52,12 @@ impl Inner {
         let stale = self.avoided_units(at.stripe).intersects(&units);
         self.jobs.rebuild.counts.count_user_read(!stale, now);
         if stale {
-            self.jobs.rebuild.monitor.borrow_mut().note(at.stripe, now);
+            self.jobs.rebuild.monitor.borrow_mut().note(at.stripe.number, now);
         }
     }
 
     /// Units of `stripe` that belong on a replacement and are stale there.
-    fn stale_targets(&self, stripe: u64) -> (Vec<Target>, UnitSet) {
+    fn stale_targets(&self, stripe: StripeId) -> (Vec<Target>, UnitSet) {
         let lost = self.stripe(stripe).lost;
         let mut targets = self.targets(stripe);
         targets.retain(|target| lost.contains(target.unit));
@@ -67,11 +71,11 @@ impl Inner {
             return Piggyback::Off;
         }
         // Units too large to be held whole are not piggybacked.
-        if self.run_max() < self.geometry.unit_len() {
+        if self.run_max(self.geometry()) < self.geometry().unit_len() {
             return Piggyback::Off;
         }
         self.jobs.rebuild.with_policy(|policy| match policy.piggyback {
-            Piggyback::Widen if self.geometry.unit_bytes > policy.widen_bytes_max => {
+            Piggyback::Widen if self.geometry().unit_bytes > policy.widen_bytes_max => {
                 Piggyback::Covered
             }
             piggyback => piggyback,
@@ -80,14 +84,14 @@ impl Inner {
 
     /// Whether a degraded read of these pieces can rebuild a unit.
     pub(crate) fn can_piggyback(&self, pieces: &StripePieces) -> bool {
-        if self.members.rebuilding().is_empty() || self.mirrored {
+        if self.members.rebuilding().is_empty() || self.geometry().is_mirrored() {
             return false;
         }
         let (_, stale) = self.stale_targets(pieces[0].0.stripe);
         let mut wanted = pieces.iter().filter(|(at, _)| stale.contains(at.unit));
         match self.piggyback() {
             Piggyback::Off => false,
-            Piggyback::Covered => wanted.any(|(_, buf)| buf.len() == self.geometry.unit_len()),
+            Piggyback::Covered => wanted.any(|(_, buf)| buf.len() == self.geometry().unit_len()),
             Piggyback::Widen => wanted.next().is_some(),
         }
     }
@@ -100,9 +104,9 @@ impl Inner {
         answer: Sender<ReadAnswer>,
     ) {
         let stripe = pieces[0].0.stripe;
-        let len = self.geometry.unit_len();
-        let _memory = self.budget.acquire(self.memory_of(len)).await;
-        let _lock = self.locks.exclusive(id(stripe)).await;
+        let len = self.geometry().unit_len();
+        let _memory = self.budget.acquire(self.memory_of(self.geometry(), len)).await;
+        let _lock = self.locks.exclusive(stripe).await;
         let resolved = self.stripe(stripe);
         let (targets, stale) = self.stale_targets(stripe);
         if stale.is_empty() || self.check_writable().is_err() {
@@ -145,7 +149,7 @@ impl Inner {
         back.extend(others);
         back.sort_by_key(|(at, _)| (at.unit, at.unit_offset));
         answer.send((result, back));
-        self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
+        self.jobs.throttle.charge(self.rt.now(), self.geometry().unit_bytes);
         let at = Access::maintenance(0);
         let failed = self.write_targets(at, &targets, brought).await;
         self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
@@ -155,7 +159,7 @@ impl Inner {
     /// it covers whole. The stripe's lock is held.
     pub(crate) async fn write_and_piggyback(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         segments: &[Segment],
         write: impl Future<Output = Result<Written, ArrayError>>,
     ) -> Result<Written, ArrayError> {
@@ -164,9 +168,10 @@ impl Inner {
         }
         let (targets, stale) = self.stale_targets(stripe);
         let touched: UnitSet = segments.iter().map(|segment| segment.unit).collect();
-        let meets = touched.intersects(&stale) || self.mirrored && !stale.is_empty();
+        let meets =
+            touched.intersects(&stale) || self.geometry().is_mirrored() && !stale.is_empty();
         if meets {
-            self.jobs.rebuild.monitor.borrow_mut().note(stripe, self.rt.now());
+            self.jobs.rebuild.monitor.borrow_mut().note(stripe.number, self.rt.now());
         }
         let how = self.piggyback();
         let covered = match how {
@@ -176,7 +181,7 @@ impl Inner {
         let brought: UnitSet = covered.iter().map(|(unit, _)| *unit).collect();
         if brought.is_empty() {
             let written = write.await;
-            if how == Piggyback::Widen && meets && !self.mirrored {
+            if how == Piggyback::Widen && meets && !self.geometry().is_mirrored() {
                 self.rebuild_behind(stripe);
             }
             return written;
@@ -184,7 +189,7 @@ impl Inner {
         let bring = self.write_targets(Access::user(0), &targets, covered);
         let (written, failed) = join(write, bring).await;
         if written.as_ref().is_ok_and(|written| written.whole) {
-            self.jobs.throttle.charge(self.rt.now(), self.geometry.unit_bytes);
+            self.jobs.throttle.charge(self.rt.now(), self.geometry().unit_bytes);
             self.note_rebuilt(stripe, &targets, brought.difference(&failed), By::Piggyback);
         }
         written
@@ -192,27 +197,28 @@ impl Inner {
 
     /// The `stale` units that a write covers whole, or that are determined by units it covers
     /// whole.
-    fn covered(&self, stripe: u64, segments: &[Segment], stale: UnitSet) -> Units {
-        let len = self.geometry.unit_len();
+    fn covered(&self, stripe: StripeId, segments: &[Segment], stale: UnitSet) -> Units {
+        let len = self.geometry().unit_len();
         let whole: Vec<(usize, &Frozen)> = segments
             .iter()
             .filter(|segment| segment.from == 0 && segment.data.len() == len)
             .map(|segment| (segment.unit, &segment.data))
             .collect();
         let at_hand: UnitSet = whole.iter().map(|(unit, _)| *unit).collect();
-        let k = self.geometry.code().k();
+        let k = self.geometry().code().k();
         let value = |unit: usize| {
             if let Some((_, data)) = whole.iter().find(|(held, _)| *held == unit) {
                 return Some(Buf::copy_from(data));
             }
             let row = unit.checked_sub(k)?;
-            if at_hand.is_empty() || !self.geometry.coding.support(stripe, row).is_subset(&at_hand)
+            if at_hand.is_empty()
+                || !self.geometry().coding.support(stripe.number, row).is_subset(&at_hand)
             {
                 return None;
             }
             let coefs: Vec<u8> = whole
                 .iter()
-                .map(|(data, _)| self.geometry.code().coef(stripe, row, *data))
+                .map(|(data, _)| self.geometry().code().coef(stripe.number, row, *data))
                 .collect();
             let sources: Vec<&[u8]> = whole.iter().map(|(_, data)| &***data).collect();
             let mut parity = Buf::new(len);
@@ -223,14 +229,14 @@ impl Inner {
     }
 
     /// Rebuilds a stripe once its lock is free, unless enough others are waiting for that.
-    fn rebuild_behind(&self, stripe: u64) {
+    fn rebuild_behind(&self, stripe: StripeId) {
         let Some(place) = self.jobs.rebuild.behind.try_acquire(1) else { return };
         let array = self.handle();
         let task = async move {
             let _place = place;
             let Ok(_memory) = array.job_memory().await else { return };
-            let _lock = array.locks.exclusive(id(stripe)).await;
-            array.jobs.throttle.charge(array.rt.now(), array.geometry.unit_bytes);
+            let _lock = array.locks.exclusive(stripe).await;
+            array.jobs.throttle.charge(array.rt.now(), array.geometry().unit_bytes);
             // The rebuild meets this failure again, and reports it.
             let _ = array.rebuild_whole(stripe, By::Piggyback).await;
         };

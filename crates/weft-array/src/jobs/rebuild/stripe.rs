@@ -17,7 +17,7 @@ use futures_util::future::{LocalBoxFuture, join_all};
 use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
 use weft_rt::Buf;
-use weft_stripe::{Access, Stripe, Units};
+use weft_stripe::{Access, Stripe, StripeId, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -25,13 +25,13 @@ use crate::geometry::to_len;
 use crate::lane::LaneSet;
 use crate::maintenance::By;
 use crate::maintenance::experiment::{Rebuilder, Requests};
-use crate::resolve::{Target, id};
+use crate::resolve::Target;
 
 impl Inner {
     /// Rebuilds one stripe on every slot that is being rebuilt, with one request per unit. The
     /// caller holds its exclusive lock.
-    pub(super) async fn rebuild_whole(&self, stripe: u64, by: By) -> Result<(), ArrayError> {
-        let bytes = self.geometry.unit_bytes;
+    pub(super) async fn rebuild_whole(&self, stripe: StripeId, by: By) -> Result<(), ArrayError> {
+        let bytes = self.geometry().unit_bytes;
         let whole_units = Requests { bytes, class: Class::Maintenance, heads: None };
         self.rebuild_locked(stripe, &whole_units, by).await
     }
@@ -40,7 +40,7 @@ impl Inner {
     /// lock.
     async fn rebuild_locked(
         &self,
-        stripe: u64,
+        stripe: StripeId,
         requests: &Requests,
         by: By,
     ) -> Result<(), ArrayError> {
@@ -49,7 +49,7 @@ impl Inner {
         let wanted = self.stale_of(stripe, &targets);
         let mut failed = UnitSet::new();
         if !wanted.is_empty() {
-            for (from, len) in self.runs() {
+            for (from, len) in self.runs(self.geometry_of(stripe)) {
                 let end = from + len as u64;
                 let starts = (from..end).step_by(to_len(requests.bytes));
                 let parts = starts.map(|from| {
@@ -127,29 +127,35 @@ impl Inner {
     /// locked: from here on requests use a replacement, provided that it still is the disk that was
     /// written. A target that was not stale when the others were gathered may be stale now, if its
     /// lane began meanwhile.
-    pub(super) fn note_rebuilt(&self, stripe: u64, targets: &[Target], written: UnitSet, by: By) {
+    pub(super) fn note_rebuilt(
+        &self,
+        stripe: StripeId,
+        targets: &[Target],
+        written: UnitSet,
+        by: By,
+    ) {
         let lanes = self.lanes();
-        if !self.map.is_stale_in(lanes, stripe) {
+        if !self.map.is_stale_in(lanes, stripe.number) {
             return;
         }
         let state = &self.jobs.rebuild;
-        let region = self.geometry.regions.of(stripe);
+        let region = self.region_of(stripe);
         for Target { unit, place, lane, disk } in targets {
             let now = self.members.rebuilt_disk(place.slot);
             let is_target = now.is_some_and(|now| Rc::ptr_eq(&now, disk));
             let whole = written.contains(*unit) && is_target;
-            if whole && self.map.mark_stripe_rebuilt(*lane, stripe) {
+            if whole && self.map.mark_stripe_rebuilt(*lane, stripe.number) {
                 state.region_done(*lane, region);
             }
         }
         // Replacements without a unit of the stripe: nothing had to be rebuilt there.
         for (slot, lane) in self.members.rebuilding() {
             let absent = self.unit_on(stripe, slot).is_none();
-            if absent && self.map.mark_stripe_rebuilt(lane, stripe) {
+            if absent && self.map.mark_stripe_rebuilt(lane, stripe.number) {
                 state.region_done(lane, region);
             }
         }
-        if !self.map.is_stale_in(lanes, stripe) {
+        if !self.map.is_stale_in(lanes, stripe.number) {
             state.counts.count_stripe(by);
             self.jobs.step(self.rt.now());
         }
@@ -163,11 +169,11 @@ impl Inner {
 
 impl Rebuilder for Inner {
     fn unit_bytes(&self) -> u64 {
-        self.geometry.unit_bytes
+        self.geometry().unit_bytes
     }
 
     fn sector_bytes(&self) -> u64 {
-        self.geometry.sector_bytes
+        self.geometry().sector_bytes
     }
 
     fn rebuild<'a>(
@@ -177,7 +183,8 @@ impl Rebuilder for Inner {
     ) -> LocalBoxFuture<'a, Result<(), ArrayError>> {
         Box::pin(async move {
             let _memory = self.job_memory().await?;
-            let _lock = self.locks.exclusive(id(stripe)).await;
+            let stripe = self.id(stripe);
+            let _lock = self.locks.exclusive(stripe).await;
             self.rebuild_locked(stripe, requests, By::Executor).await
         })
     }

@@ -1,0 +1,173 @@
+//! The geometries of an array, and which of them holds which addresses.
+//!
+//! An array has one geometry, except while it is reshaped: then it has an old and a new one, and a
+//! *border* between them. The addresses that have moved, on one side of the border, are in the new
+//! geometry; the others are in the old one. `docs/reshape.md` has the theory.
+//!
+//! A stripe's name says in which geometry its number counts. It is *live* if it is where some of its
+//! addresses are now:
+//!
+//! ```text
+//! address    0               border                      end
+//! new        |  0  |  1  |  2  |                                live up to the border
+//! old        | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 |          live from stripe 4 on, which
+//!                              ^                                contains the border
+//! ```
+//!
+//! The border is at the edge of a new stripe. An old stripe that contains it stays whole on the
+//! disks, so it can be written and reconstructed like any other.
+
+use std::cell::{Cell, OnceCell};
+use std::ops::Range;
+
+use weft_layout::window::Direction;
+use weft_stripe::{Generation, StripeId};
+
+use crate::geometry::{Geometry, Piece, to_len};
+use crate::region_map::RegionNo;
+
+/// Which addresses have moved to the new geometry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Border {
+    pub direction: Direction,
+    /// Upwards, addresses below it have moved; downwards, it and those above.
+    pub at: u64,
+}
+
+impl Border {
+    /// Whether an address has moved.
+    pub fn has_moved(self, address: u64) -> bool {
+        match self.direction {
+            Direction::Up => address < self.at,
+            Direction::Down => address >= self.at,
+        }
+    }
+
+    /// Whether all of these addresses have moved.
+    fn have_moved(self, addresses: &Range<u64>) -> bool {
+        self.has_moved(addresses.start) && self.has_moved(addresses.end - 1)
+    }
+}
+
+/// The geometries that this run has known, from the oldest on. One that was added stays in place:
+/// requests hold references.
+pub(crate) struct Geometries {
+    oldest: Geometry,
+    later: OnceCell<Box<Geometries>>,
+    /// Between the oldest and the next one, while addresses are in both.
+    border: Cell<Option<Border>>,
+}
+
+impl Geometries {
+    pub fn new(oldest: Geometry) -> Self {
+        Self { oldest, later: OnceCell::new(), border: Cell::new(None) }
+    }
+
+    /// The newest.
+    pub fn newest(&self) -> &Geometry {
+        self.later.get().map_or(&self.oldest, |later| later.newest())
+    }
+
+    /// That of a generation, if this run has known it.
+    pub fn find(&self, generation: Generation) -> Option<&Geometry> {
+        if self.oldest.generation == generation {
+            return Some(&self.oldest);
+        }
+        self.later.get()?.find(generation)
+    }
+
+    /// That of a stripe.
+    ///
+    /// # Panics
+    /// If this run has not known it.
+    pub fn of(&self, stripe: StripeId) -> &Geometry {
+        self.find(stripe.generation).expect("stripes are named by known geometries")
+    }
+
+    /// The old geometry and the border, while addresses are in both.
+    pub fn former(&self) -> Option<(&Geometry, Border)> {
+        let later = self.later.get()?;
+        match self.border.get() {
+            Some(border) => Some((&self.oldest, border)),
+            None => later.former(),
+        }
+    }
+
+    /// Adds a geometry, to which addresses move from now on.
+    ///
+    /// # Panics
+    /// If they are still moving to the newest.
+    pub fn add(&self, geometry: Geometry, border: Border) {
+        match self.later.get() {
+            Some(later) => later.add(geometry, border),
+            None => {
+                self.border.set(Some(border));
+                let added = self.later.set(Box::new(Self::new(geometry)));
+                assert!(added.is_ok(), "nothing was later");
+            }
+        }
+    }
+
+    /// Moves the border; `None` if all addresses are in the newest geometry.
+    pub fn set_border(&self, border: Option<Border>) {
+        match (self.border.get(), self.later.get()) {
+            (None, Some(later)) => later.set_border(border),
+            _ => self.border.set(border),
+        }
+    }
+
+    /// The geometry in which an address is now.
+    pub fn home(&self, address: u64) -> &Geometry {
+        match self.former() {
+            Some((old, border)) if !border.has_moved(address) => old,
+            _ => self.newest(),
+        }
+    }
+
+    /// Whether this is where the stripe's addresses are now, or some of them.
+    pub fn is_live(&self, stripe: StripeId) -> bool {
+        let newest = self.newest();
+        let is_newest = stripe.generation == newest.generation;
+        let Some((old, border)) = self.former() else { return is_newest };
+        if is_newest {
+            return border.have_moved(&newest.addresses(stripe.number));
+        }
+        stripe.generation == old.generation && !border.have_moved(&old.addresses(stripe.number))
+    }
+
+    /// Bytes of the array: while addresses move, what both geometries have.
+    pub fn size_bytes(&self) -> u64 {
+        let size = self.newest().size_bytes();
+        self.former().map_or(size, |(old, _)| size.min(old.size_bytes()))
+    }
+
+    /// Regions of the array, or of the larger geometry.
+    pub fn region_count(&self) -> u64 {
+        let count = self.newest().regions.count();
+        self.former().map_or(count, |(old, _)| count.max(old.regions.count()))
+    }
+
+    /// Cuts a range of the array into pieces within one unit each, in order, where they are now.
+    pub fn pieces(&self, offset: u64, len: usize) -> impl Iterator<Item = Piece> + '_ {
+        let end = offset + len as u64;
+        let cut = match self.former() {
+            Some((_, border)) => border.at.clamp(offset, end),
+            None => end,
+        };
+        let (first, second) = (to_len(cut - offset), to_len(end - cut));
+        let before = self.home(offset).pieces(offset, first);
+        before.chain(self.home(cut.min(end.saturating_sub(1))).pieces(cut, second))
+    }
+
+    /// The live stripes of a region.
+    pub fn stripes_of(&self, region: RegionNo) -> impl Iterator<Item = StripeId> + '_ {
+        let of = move |geometry: &Geometry| {
+            let stripes = geometry.regions.stripes_of(region);
+            let generation = geometry.generation;
+            stripes.map(move |number| StripeId { generation, number })
+        };
+        let former = self.former().map(|(old, _)| of(old));
+        let all = former.into_iter().flatten().chain(of(self.newest()));
+        all.filter(|stripe| self.is_live(*stripe))
+    }
+}
