@@ -6,6 +6,7 @@
 //! 256 KiB  superblock, copy 1 (odd sequence numbers)
 //! 512 KiB  region map: each 4 KiB page twice, the copies adjacent
 //!          log (policy ppl)
+//!          head room, for later reshapes
 //! n MiB    data: one unit after the other
 //! ```
 //!
@@ -27,8 +28,14 @@ pub const SUPERBLOCK_OFFSETS: [u64; 2] = [128 << 10, 256 << 10];
 pub const SUPERBLOCK_BYTES: u64 = 128 << 10;
 /// Where the region map begins.
 pub const MAP_OFFSET: u64 = 512 << 10;
-/// Data begins at a multiple of this.
+/// In a new array data begins at a multiple of this.
 pub const DATA_ALIGN: u64 = 1 << 20;
+
+/// An array may become so many times as large before its region map is full.
+const GROWTH: u64 = 8;
+/// Head room, as a fraction of the member; on larger members it is [`HEAD_ROOM_MAX`].
+const HEAD_ROOM_SHARE: u64 = 64;
+const HEAD_ROOM_MAX: u64 = 128 << 20;
 
 const MIB: u64 = 1 << 20;
 const LOG_BYTES_DEFAULT: u64 = 16 * MIB;
@@ -115,7 +122,8 @@ impl Area {
     }
 
     /// Lays out members of `member_bytes` or more, with space in the map for `regions` regions and
-    /// at least `rows_min` units of data. `log_bytes` is the size of the log, if not the default.
+    /// at least `rows_min` units of data. `log_bytes` and `head_room_bytes` are the sizes of log and
+    /// head room, if not the defaults.
     ///
     /// # Errors
     /// If the member is too small (the error has the size that would do), there are too many
@@ -127,6 +135,7 @@ impl Area {
         regions: u64,
         rows_min: u64,
         log_bytes: Option<u64>,
+        head_room_bytes: Option<u64>,
     ) -> Result<Self, AreaError> {
         if regions > region_map::REGIONS_MAX {
             return Err(AreaError::TooManyRegions { regions });
@@ -134,13 +143,18 @@ impl Area {
         if let Some(log_bytes) = log_bytes.filter(|bytes| *bytes > LOG_BYTES_MAX) {
             return Err(AreaError::LogTooLarge { log_bytes });
         }
-        let map_bytes = region_map::area_bytes(regions);
+        // For an array that grows.
+        let most = (regions * GROWTH).min(region_map::REGIONS_MAX);
+        let map_bytes = region_map::area_bytes(most);
         let log_offset = MAP_OFFSET + map_bytes;
         let log_bytes = match consistency {
             Consistency::Ppl => log_size(member_bytes, unit_bytes, log_bytes),
             Consistency::Bitmap | Consistency::None => 0,
         };
-        let data_offset = (log_offset + log_bytes).next_multiple_of(DATA_ALIGN);
+        let scaled = (member_bytes / HEAD_ROOM_SHARE).min(HEAD_ROOM_MAX) / DATA_ALIGN * DATA_ALIGN;
+        let head_room = head_room_bytes.unwrap_or(scaled).min(member_bytes);
+        let log_end = (log_offset + log_bytes).next_multiple_of(DATA_ALIGN);
+        let data_offset = log_end + head_room.next_multiple_of(DATA_ALIGN);
         let area = Self { map_offset: MAP_OFFSET, map_bytes, log_offset, log_bytes, data_offset };
         let rows_min = rows_min.max(1);
         if area.rows(member_bytes, unit_bytes) < rows_min {
@@ -166,10 +180,10 @@ impl Area {
     /// is read; whether the disk is large enough for its data is checked when the disk is used.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let aligned = [self.map_offset, self.map_bytes, self.log_offset, self.log_bytes];
+        let Self { map_offset, map_bytes, log_offset, log_bytes, data_offset } = *self;
+        let aligned = [map_offset, map_bytes, log_offset, log_bytes, data_offset];
         let after = |offset: u64, len: u64| offset.checked_add(len);
         aligned.iter().all(|value| value.is_multiple_of(4096))
-            && self.data_offset.is_multiple_of(DATA_ALIGN)
             && self.map_offset >= SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES
             && self.map_bytes <= region_map::area_bytes(region_map::REGIONS_MAX)
             && self.log_bytes <= LOG_BYTES_MAX
@@ -202,9 +216,16 @@ mod tests {
             for unit_bytes in [4096, 64 << 10, MIB] {
                 for consistency in [Consistency::Ppl, Consistency::Bitmap, Consistency::None] {
                     for regions in [1, 2016, 2017, 100_000] {
-                        let area =
-                            Area::plan(member_bytes, unit_bytes, consistency, regions, 1, None)
-                                .expect("large enough");
+                        let area = Area::plan(
+                            member_bytes,
+                            unit_bytes,
+                            consistency,
+                            regions,
+                            1,
+                            None,
+                            None,
+                        )
+                        .expect("large enough");
                         assert!(area.is_sound(), "{area:?}");
                         assert!(area.rows(member_bytes, unit_bytes) > 0);
                         assert_eq!(area.log_bytes > 0, consistency == Consistency::Ppl);
@@ -217,7 +238,7 @@ mod tests {
     #[test]
     fn the_log_scales_with_the_member_and_holds_two_units() {
         let log = |member: u64, unit: u64| {
-            Area::plan(member, unit, Consistency::Ppl, 10, 1, None).map(|area| area.log_bytes)
+            Area::plan(member, unit, Consistency::Ppl, 10, 1, None, None).map(|area| area.log_bytes)
         };
         assert_eq!(log(8 * MIB, 64 << 10), Ok(MIB));
         assert_eq!(log(256 * MIB, 64 << 10), Ok(4 * MIB));
@@ -227,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_small_member_is_told_the_least_size_and_that_size_does() {
-        let plan = |member| Area::plan(member, MIB, Consistency::Bitmap, 1, 4, None);
+        let plan = |member| Area::plan(member, MIB, Consistency::Bitmap, 1, 4, None, None);
         let Err(AreaError::TooSmall { least_bytes, .. }) = plan(MIB) else {
             panic!("1 MiB cannot hold an array");
         };
@@ -238,14 +259,14 @@ mod tests {
 
     #[test]
     fn unsound_areas_are_seen() {
-        let good = Area::plan(GIB, MIB, Consistency::Ppl, 1, 4, None).expect("large enough");
+        let good = Area::plan(GIB, MIB, Consistency::Ppl, 1, 4, None, None).expect("large enough");
         let breaks: [fn(&mut Area); 7] = [
             |area| area.map_offset = 4096,
             |area| area.map_bytes = u64::MAX - 4095,
             |area| area.log_offset += 1,
             |area| area.log_bytes = area.data_offset,
             |area| (area.log_bytes, area.data_offset) = (LOG_BYTES_MAX + 4096, 2 * LOG_BYTES_MAX),
-            |area| area.data_offset += 4096,
+            |area| area.data_offset += 512,
             |area| area.data_offset = 0,
         ];
         for broken in breaks {

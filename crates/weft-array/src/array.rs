@@ -19,6 +19,7 @@ use crate::locks::StripeLocks;
 use crate::log::Log;
 use crate::maintenance::Jobs;
 use crate::members::Members;
+use crate::moving::Moving;
 use crate::pending::PendingWrites;
 use crate::region_map::{MapStore, MapStoreError, RegionMap, RegionNo, StoreFuture, WriteGuard};
 use crate::space::Room;
@@ -59,6 +60,7 @@ pub(crate) struct Inner {
     pub rt: Rt,
     pub clock: WallClock,
     pub geometries: Geometries,
+    pub moving: Moving,
     pub members: Members,
     pub map: RegionMap,
     pub locks: StripeLocks,

@@ -539,7 +539,8 @@ impl Assembly {
     /// Remembers the state of absent members in case they come back (`region_map/absence.rs`). Not
     /// if the array was started by force: they may then hold data that the others lack.
     fn remember_absent(&mut self) {
-        if self.forced || self.superblock.consistency == Consistency::None {
+        let reshaped = self.superblock.reshape.is_some();
+        if self.forced || self.superblock.consistency == Consistency::None || reshaped {
             return;
         }
         // A member that was being rebuilt keeps its lane, which tells what it lacks.

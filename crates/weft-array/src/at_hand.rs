@@ -29,6 +29,10 @@ impl Inner {
         len: usize,
         wanted: UnitSet,
     ) -> Vec<(usize, Frozen)> {
+        // Units that have moved elsewhere are frozen here, while the cache has their contents of now.
+        if !self.geometries.is_settled_in(stripe.id) {
+            return Vec::new();
+        }
         let missing = wanted.intersection(&stripe.lost);
         let above = self.above.borrow().as_ref().and_then(Weak::upgrade);
         let (Some(unit), Some(above)) = (missing.iter().next(), above) else { return Vec::new() };

@@ -425,6 +425,7 @@ impl Inner {
     /// waits for that looks again.
     pub fn end_waits(&self) {
         self.members.changes.give_up();
+        self.moving.look_again();
         if let Some(log) = &self.log {
             log.give_up();
         }

@@ -108,6 +108,20 @@ pub enum Event {
         /// How many of these stripes were repaired.
         repaired: u64,
     },
+    /// The array is being moved to another geometry.
+    ReshapeStarted {
+        /// The code before.
+        from: String,
+        /// The code afterwards.
+        to: String,
+        /// Slots afterwards.
+        slots: usize,
+    },
+    /// All of the array is in the new geometry.
+    ReshapeFinished {
+        /// Its size now, in bytes.
+        size_bytes: u64,
+    },
     /// A job cannot continue; it is retried when the array changes.
     JobStalled {
         /// What the job was doing.

@@ -20,6 +20,7 @@
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 
+use weft_code::{Margin, SlotSet};
 use weft_layout::window::Direction;
 use weft_stripe::{Generation, StripeId};
 
@@ -124,6 +125,25 @@ impl Geometries {
         }
     }
 
+    /// Whether all addresses are in the newest geometry, and this is a stripe of it.
+    #[inline]
+    pub fn is_settled_in(&self, stripe: StripeId) -> bool {
+        self.newest().generation == stripe.generation && self.former().is_none()
+    }
+
+    /// Whether all of these addresses of a stripe are in its geometry now.
+    pub fn holds(&self, stripe: StripeId, addresses: &Range<u64>) -> bool {
+        if self.is_settled_in(stripe) {
+            return true;
+        }
+        let Some((old, border)) = self.former() else { return false };
+        let last = addresses.end - 1;
+        if stripe.generation == old.generation {
+            return !border.has_moved(addresses.start) && !border.has_moved(last);
+        }
+        stripe.generation == self.newest().generation && border.have_moved(addresses)
+    }
+
     /// Whether this is where the stripe's addresses are now, or some of them.
     pub fn is_live(&self, stripe: StripeId) -> bool {
         let newest = self.newest();
@@ -139,6 +159,20 @@ impl Geometries {
     pub fn size_bytes(&self) -> u64 {
         let size = self.newest().size_bytes();
         self.former().map_or(size, |(old, _)| size.min(old.size_bytes()))
+    }
+
+    /// Whether all data remains readable with these slots lost everywhere.
+    pub fn survives(&self, slots: SlotSet) -> bool {
+        let former = self.former().is_none_or(|(old, _)| old.survives(slots));
+        former && self.newest().survives(slots)
+    }
+
+    /// How many more slots may be lost, in any combination; `None` if data is lost with `gone`.
+    pub fn margin(&self, gone: SlotSet) -> Option<Margin> {
+        let margin = self.newest().margin(gone)?;
+        let Some((old, _)) = self.former() else { return Some(margin) };
+        let other = old.margin(gone)?;
+        Some(if other.losses < margin.losses { other } else { margin })
     }
 
     /// Regions of the array, or of the larger geometry.

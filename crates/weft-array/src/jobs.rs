@@ -11,6 +11,7 @@
 
 mod rebuild;
 mod replace;
+mod reshape;
 mod resync;
 mod scrub;
 
@@ -87,6 +88,10 @@ impl Inner {
         }
         if !self.jobs.resync_stalled.get() && self.map.resync_count() > 0 {
             self.resync().await;
+            return true;
+        }
+        if self.can_reshape() {
+            self.reshape().await;
             return true;
         }
         // A member that is coming back cannot complete before it belongs to the array.

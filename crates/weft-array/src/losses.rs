@@ -67,7 +67,7 @@ impl Inner {
 
     /// Whether all data remains readable with these slots lost everywhere.
     pub fn survives(&self, slots: SlotSet) -> bool {
-        self.geometry().survives(slots)
+        self.geometries.survives(slots)
     }
 
     /// Slots that lack some of their units.
@@ -144,7 +144,7 @@ impl Inner {
     /// How many more members could fail after the member of `slot` had failed.
     pub fn redundancy_without(&self, slot: SlotNo) -> Option<Margin> {
         let gone = self.incomplete_slots().union(&self.broken_slots.get());
-        self.geometry().margin(gone.with(slot))
+        self.geometries.margin(gone.with(slot))
     }
 
     /// How many more members may fail, in any combination.
@@ -156,7 +156,7 @@ impl Inner {
         {
             return remaining;
         }
-        let remaining = self.geometry().margin(gone);
+        let remaining = self.geometries.margin(gone);
         self.remaining.set(Some((gone, remaining)));
         remaining
     }

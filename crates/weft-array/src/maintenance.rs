@@ -36,9 +36,18 @@ pub enum JobKind {
     Resync,
     /// Verifying all stripes.
     Scrub,
+    /// Moving the array to another geometry.
+    Reshape,
 }
 
-named!(JobKind, Rebuild = "rebuild", Replace = "replace", Resync = "resync", Scrub = "scrub");
+named!(
+    JobKind,
+    Rebuild = "rebuild",
+    Replace = "replace",
+    Resync = "resync",
+    Scrub = "scrub",
+    Reshape = "reshape"
+);
 
 /// The progress of a job. Times and rates are measured, never guessed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -69,6 +78,8 @@ pub(crate) struct Jobs {
     pub stalled: Cell<bool>,
     /// The same for the resync.
     pub resync_stalled: Cell<bool>,
+    /// The same for the reshape.
+    pub reshape_stalled: Cell<bool>,
     pub tasks: RefCell<Vec<Task<()>>>,
 }
 
@@ -125,6 +136,7 @@ impl Jobs {
             scrub: ScrubState::default(),
             stalled: Cell::new(false),
             resync_stalled: Cell::new(false),
+            reshape_stalled: Cell::new(false),
             tasks: RefCell::default(),
         }
     }
@@ -133,6 +145,7 @@ impl Jobs {
     pub fn wake(&self) {
         self.stalled.set(false);
         self.resync_stalled.set(false);
+        self.reshape_stalled.set(false);
         self.bell.notify_all();
     }
 
@@ -158,6 +171,13 @@ impl Jobs {
         if let Some(progress) = &mut *self.current.borrow_mut() {
             progress.done += 1;
             progress.meter.note(now, progress.done);
+        }
+    }
+
+    /// So much of the job is done.
+    pub fn reach(&self, done: u64) {
+        if let Some(progress) = &mut *self.current.borrow_mut() {
+            progress.done = done;
         }
     }
 

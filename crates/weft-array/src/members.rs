@@ -18,13 +18,13 @@ mod spares;
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use weft_code::{SlotNo, SlotSet};
+use weft_code::{SLOTS_MAX, SlotNo, SlotSet};
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 
 use crate::lane::{Lane, LaneSet};
 use crate::slot::{Slot, SlotEvent};
-use crate::superblock::{Predecessor, SlotState, Superblock};
+use crate::superblock::{Predecessor, SlotMeta, SlotState, SpareMeta, Superblock};
 pub(crate) use change::{Change, Committer, Removal};
 use changes::Changes;
 pub(crate) use round::Refusal;
@@ -32,6 +32,7 @@ pub(crate) use spares::Spare;
 use spares::Spares;
 
 /// A slot while the array runs: its state, and its disks.
+#[derive(Default)]
 struct Place {
     slot: Cell<Slot>,
     member: RefCell<Option<Spare>>,
@@ -43,7 +44,9 @@ struct Place {
 }
 
 pub(crate) struct Members {
+    /// For every slot that an array can have; the first `len` are in use.
     places: Vec<Place>,
+    len: Cell<usize>,
     pub spares: Spares,
     /// The array's metadata, as it is on disk or is about to be.
     superblock: RefCell<Superblock>,
@@ -79,13 +82,15 @@ impl Members {
                 slot: Cell::new(Slot::of(meta)),
                 member: RefCell::new(meta.member_id.zip(disk).map(known)),
                 second: RefCell::new(id.zip(replacement).map(known)),
-                in_flight: Cell::new(0),
-                read_errors: Cell::new(0),
-                repairs: Cell::new(0),
+                ..Place::default()
             }
         });
+        let mut places: Vec<Place> = places.collect();
+        let len = Cell::new(places.len());
+        places.resize_with(SLOTS_MAX, Place::default);
         let members = Self {
-            places: places.collect(),
+            places,
+            len,
             in_effect: RefCell::new(in_effect),
             writing: RefCell::new(None),
             without_effect: RefCell::default(),
@@ -101,12 +106,12 @@ impl Members {
     }
 
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.len.get()
     }
 
     /// All slots.
     pub fn slots(&self) -> impl DoubleEndedIterator<Item = SlotNo> + use<> {
-        SlotNo::all(self.places.len())
+        SlotNo::all(self.len.get())
     }
 
     /// The array's metadata, as it is on disk or is about to be.
@@ -320,11 +325,33 @@ impl Members {
         }
     }
 
+    /// Adds slots with these disks, as active members: nothing was written there yet.
+    fn add_slots(&self, disks: Vec<Spare>) {
+        for disk in disks {
+            let SpareMeta { member_id, disk_hint } = disk.meta();
+            let meta = SlotMeta {
+                member_id: Some(member_id),
+                state: SlotState::Active,
+                disk_hint,
+                left: None,
+                replacement: None,
+            };
+            let place = &self.places[self.len.get()];
+            place.slot.set(Slot::of(&meta));
+            place.seat(Some(disk));
+            self.superblock.borrow_mut().slots.push(meta);
+            self.len.set(self.len.get() + 1);
+        }
+        self.note_states();
+        self.changes.note_membership();
+    }
+
     /// Old members that `in_effect` no longer names need no more writes.
     fn forget_replaced(&self, in_effect: &Superblock) {
         for slot in self.slots() {
             let now = self.superblock().slots[slot.0].member_id;
-            if in_effect.slots[slot.0].member_id == now {
+            let then = in_effect.slots.get(slot.0);
+            if then.is_some_and(|then| then.member_id == now) {
                 self.apply(slot, SlotEvent::SwapInEffect);
             }
         }

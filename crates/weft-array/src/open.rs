@@ -10,22 +10,22 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use futures_util::future::join_all;
-use weft_code::{SlotNo, SlotSet};
+use weft_code::{SLOTS_MAX, SlotNo, SlotSet};
 use weft_disk::{Bytes, Disk};
 use weft_rt::{Buf, Frozen, Rt};
-use weft_stripe::{Coding, Generation};
 
 use crate::array::{Inner, WallClock};
 use crate::assemble::{Assembly, Found, decide};
 use crate::consistency::Consistency;
 use crate::create::{map_config, prepare_member};
 use crate::error::ArrayError;
-use crate::geometries::Geometries;
+use crate::geometries::{Border, Geometries};
 use crate::geometry::{Geometry, to_len};
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;
 use crate::members::{Members, Spare};
+use crate::moving::Moving;
 use crate::pending::PendingWrites;
 use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
 use crate::salvage::salvage;
@@ -93,7 +93,8 @@ impl Array {
 
 /// Whether all data remains available without these slots.
 fn survives(superblock: &Superblock, gone: &[SlotNo]) -> bool {
-    geometry_of(superblock).is_ok_and(|geometry| geometry.survives(gone.iter().copied().collect()))
+    geometries_of(superblock)
+        .is_ok_and(|geometries| geometries.survives(gone.iter().copied().collect()))
 }
 
 async fn open(
@@ -103,7 +104,7 @@ async fn open(
     options: &AssembleOptions,
 ) -> Result<Rc<Inner>, ArrayError> {
     let superblock = assembly.superblock.clone();
-    let geometry = geometry_of(&superblock)?;
+    let geometries = geometries_of(&superblock)?;
     let in_slots: Vec<Option<Rc<dyn Disk>>> =
         assembly.slots.iter().map(|index| index.map(|index| disks[index].clone())).collect();
     let replacements: Vec<Option<Rc<dyn Disk>>> =
@@ -124,10 +125,9 @@ async fn open(
             SlotState::Missing | SlotState::Rebuilding { .. } => map.resume_absence(left.lane),
         }
     }
-    let slots = superblock.slots.len();
     let id = LogId { array: superblock.array_id.0, epoch: options.nonce };
     let log = (superblock.consistency == Consistency::Ppl)
-        .then(|| Log::new(id, slots, superblock.area.log_offset, superblock.area.log_bytes));
+        .then(|| Log::new(id, SLOTS_MAX, superblock.area.log_offset, superblock.area.log_bytes));
     let jobs = Jobs::new();
     jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
     let in_effect = if assembly.forced { &superblock } else { &assembly.newest };
@@ -136,13 +136,14 @@ async fn open(
     Ok(Rc::new_cyclic(|me| Inner {
         rt: rt.clone(),
         clock: WallClock { assembled: rt.now(), unix_s: options.now_unix_s },
-        geometries: Geometries::new(geometry),
+        geometries,
+        moving: Moving::default(),
         members,
         map,
         locks: StripeLocks::default(),
         pending: PendingWrites::default(),
         log,
-        room: Room::new(slots),
+        room: Room::new(SLOTS_MAX),
         budget: Inner::new_budget(),
         write_budget: Inner::new_write_budget(),
         events: crate::events::Events::default(),
@@ -161,24 +162,15 @@ async fn open(
     }))
 }
 
-fn geometry_of(superblock: &Superblock) -> Result<Geometry, ArrayError> {
-    let slots = superblock.slots.len();
-    let refused = |error: weft_layout::LayoutError| ArrayError::Refused(error.to_string());
-    let layout =
-        weft_layout::for_code(superblock.code, superblock.algorithm, slots, superblock.rows)
-            .map_err(refused)?;
-    let code =
-        weft_layout::code_for(superblock.code, superblock.algorithm, slots).map_err(refused)?;
-    Ok(Geometry {
-        generation: Generation::default(),
-        coding: Coding::new(code),
-        stripes: layout.stripes(superblock.rows),
-        layout,
-        unit_bytes: superblock.unit_bytes,
-        sector_bytes: u64::from(superblock.sector_bytes),
-        data_offset: superblock.area.data_offset,
-        regions: superblock.regions()?,
-    })
+/// The geometries of the array, as the superblock has them.
+pub(crate) fn geometries_of(superblock: &Superblock) -> Result<Geometries, ArrayError> {
+    let geometry = |shape, generation| Geometry::new(shape, generation, superblock);
+    let newest = geometry(superblock.shape(), superblock.generation)?;
+    let Some(reshape) = superblock.reshape else { return Ok(Geometries::new(newest)) };
+    let geometries = Geometries::new(geometry(reshape.from, superblock.former_generation())?);
+    let border = Border { direction: reshape.direction, at: reshape.checkpoint_bytes };
+    geometries.add(newest, border);
+    Ok(geometries)
 }
 
 /// Pages of the map that are read at once from all members.

@@ -15,7 +15,7 @@ use crate::error::ArrayError;
 pub(crate) struct Pending {
     pub segments: Vec<Segment>,
     pub fua: bool,
-    pub done: Sender<Result<(), Arc<ArrayError>>>,
+    pub done: Sender<Result<bool, Arc<ArrayError>>>,
 }
 
 /// The waiting writes, by stripe.

@@ -43,12 +43,14 @@ impl Inner {
             // An empty range at the array's end lies in no stripe.
             return (Ok(()), buf);
         }
-        let sector = self.geometry().sector_bytes;
+        let geometry = self.geometries.home(offset);
+        let sector = geometry.sector_bytes;
         if !offset.is_multiple_of(sector) || !buf.is_aligned_to(to_len(sector)) {
             return Box::pin(self.read_unaligned(offset, buf)).await;
         }
-        let at = self.geometry().address(offset);
-        if at.unit_offset + buf.len() as u64 <= self.geometry().unit_bytes {
+        let at = geometry.address(offset);
+        let in_one_unit = at.unit_offset + buf.len() as u64 <= geometry.unit_bytes;
+        if in_one_unit && self.geometries.is_settled_in(at.stripe) {
             return self.read_piece(at, buf).await;
         }
         self.read_pieces(offset, buf).await
@@ -71,7 +73,7 @@ impl Inner {
 
     async fn read_pieces(&self, offset: u64, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
         let mut stripes: Vec<StripePieces> = Vec::new();
-        for Piece { at, len } in self.geometry().pieces(offset, buf.len()) {
+        for Piece { at, len } in self.geometries.pieces(offset, buf.len()) {
             let rest = buf.split_off(len);
             let piece = std::mem::replace(&mut buf, rest);
             match stripes.last_mut() {
@@ -132,6 +134,9 @@ impl Inner {
                 let (result, back) = disk.read(offset, buf, Class::User).await;
                 buf = back;
                 match result {
+                    Ok(()) if !self.is_home(at, buf.len()) => {
+                        return Box::pin(self.read_again(at, buf)).await;
+                    }
                     Ok(()) if self.holds(slot, &disk) => return (Ok(()), buf),
                     // It left its slot during the read, and may already be wiped for another use.
                     Ok(()) => {}
@@ -144,6 +149,23 @@ impl Inner {
         let (result, mut pieces) = self.read_detached(vec![(at, buf)]).await;
         let (_, buf) = pieces.pop().expect("the piece comes back");
         (result, buf)
+    }
+
+    /// Whether these addresses are still in the geometry of their stripe.
+    fn is_home(&self, at: Address, len: usize) -> bool {
+        let held = || {
+            let start =
+                self.geometry_of(at.stripe).offset(at.stripe.number, at.unit, at.unit_offset);
+            self.geometries.holds(at.stripe, &(start..start + len as u64))
+        };
+        self.geometries.is_settled_in(at.stripe) || held()
+    }
+
+    /// Reads a piece that has moved to another geometry meanwhile. Its old place may hold something
+    /// else by now.
+    async fn read_again(&self, at: Address, buf: Buf) -> (Result<(), ArrayError>, Buf) {
+        let geometry = self.geometry_of(at.stripe);
+        self.read(geometry.offset(at.stripe.number, at.unit, at.unit_offset), buf).await
     }
 
     /// As [`Inner::read_degraded`], in a task that continues if the reader is dropped: it may have
@@ -172,6 +194,14 @@ impl Inner {
     /// As [`Inner::read_degraded`]; the stripe's lock is held.
     pub(crate) async fn read_locked(&self, pieces: StripePieces) -> ReadAnswer {
         let stripe = pieces[0].0.stripe;
+        if !pieces.iter().all(|(at, buf)| self.is_home(*at, buf.len())) {
+            let again = pieces.into_iter().map(|(at, buf)| async move {
+                let (result, buf) = Box::pin(self.read_again(at, buf)).await;
+                (result, (at, buf))
+            });
+            let (results, pieces): (Vec<_>, _) = join_all(again).await.into_iter().unzip();
+            return (results.into_iter().collect(), pieces);
+        }
         if self.torn.borrow().contains(&stripe)
             && let Err(error) = self.check_whole()
         {

@@ -144,7 +144,7 @@ pub struct MapConfig {
     pub array_id: Id,
     /// Where the map begins on each member, in bytes.
     pub area_offset: u64,
-    /// The regions.
+    /// The regions; their number may grow.
     pub regions: Regions,
     /// Whether dirty regions are kept (all policies but `none`).
     pub track_dirty: bool,
@@ -175,6 +175,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct RegionMap {
     config: MapConfig,
+    regions: Cell<Regions>,
     entries: RefCell<Vec<Entry>>,
     pages: RefCell<Vec<Page>>,
     /// Dirty regions, each once, in the order in which they became dirty.
@@ -232,6 +233,7 @@ impl RegionMap {
         let regions = config.regions.all().count();
         let pages = (0..page::count(config.regions.count())).map(|_| Page::default()).collect();
         Self {
+            regions: Cell::new(config.regions),
             config,
             entries: RefCell::new(vec![Entry::default(); regions]),
             pages: RefCell::new(pages),
@@ -254,8 +256,56 @@ impl RegionMap {
         &self.config
     }
 
+    /// The regions.
+    #[must_use]
+    pub fn regions(&self) -> Regions {
+        self.regions.get()
+    }
+
     fn entry(&self, region: RegionNo) -> Entry {
         self.entries.borrow()[to_index(region)]
+    }
+
+    /// From now on the array has these regions. There must be room for them.
+    pub fn set_regions(&self, regions: Regions) {
+        self.regions.set(regions);
+    }
+
+    /// Makes room for so many regions. New ones are unwritten, and their pages are durable on return.
+    ///
+    /// # Errors
+    /// If the members cannot be written.
+    ///
+    /// # Panics
+    /// If there are more than [`REGIONS_MAX`].
+    pub async fn make_room(&self, store: &dyn MapStore, regions: u64) -> Result<(), MapError> {
+        assert!(regions <= REGIONS_MAX, "{regions} regions");
+        let (before, count) = (self.entries.borrow().len(), to_index(RegionNo(regions)));
+        if count <= before {
+            return Ok(());
+        }
+        self.entries.borrow_mut().resize(count, Entry::default());
+        let pages = page::of(before - 1)..page::of(count - 1) + 1;
+        self.pages.borrow_mut().resize_with(pages.end, Page::default);
+        self.pages.borrow_mut()[pages.clone()].iter_mut().for_each(Page::note_change);
+        self.persist_pages(store, pages).await
+    }
+
+    /// Regions that are to become unwritten stay as they are.
+    pub fn keep_written(&self) {
+        self.entries.borrow_mut().iter_mut().for_each(|entry| entry.flags &= !UNWRITING);
+    }
+
+    /// Whether the region is being zeroed for its first write.
+    #[must_use]
+    pub fn is_zeroing(&self, region: RegionNo) -> bool {
+        self.zeroing.borrow().contains_key(&region)
+    }
+
+    /// Whether writes of this region are in progress.
+    #[must_use]
+    pub fn has_writers(&self, region: RegionNo) -> bool {
+        self.entry(region).writers > 0
     }
 
     /// Whether the region was written; if not, it reads as zeros.

@@ -13,9 +13,10 @@ use crate::lane::Lane;
 use crate::superblock::{LeftMeta, ReplacementMeta, SlotMeta, SlotState, SpareMeta};
 
 /// The state of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Slot {
     /// It has no member, and no disk can return to it with its contents.
+    #[default]
     Missing,
     /// It has no member. The former one may come back: it lacks what `lane` of the map says.
     Left(LeftMeta),

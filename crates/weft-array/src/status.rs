@@ -62,6 +62,9 @@ pub struct Status {
     pub throttle: Bounds,
     /// Counts of regions: all, written, dirty, waiting for resync.
     pub regions: RegionCounts,
+    /// Whether it is being moved to another geometry.
+    #[serde(default)]
+    pub reshaping: bool,
     /// The sequence number of the superblock.
     pub seq: u64,
 }
@@ -108,6 +111,8 @@ pub enum ArrayState {
     Resyncing,
     /// A working member is being copied to its replacement: nothing is missing.
     Replacing,
+    /// The array is being moved to another geometry: nothing is missing.
+    Reshaping,
     /// A member is missing, and none is being rebuilt.
     Degraded,
     /// A member is being rebuilt.
@@ -200,7 +205,7 @@ impl Inner {
             state: self.state(),
             broken,
             unreadable,
-            size_bytes: geometry.size_bytes(),
+            size_bytes: self.geometries.size_bytes(),
             unit_bytes: geometry.unit_bytes,
             sector_bytes: geometry.sector_bytes,
             consistency: superblock.consistency,
@@ -222,6 +227,7 @@ impl Inner {
                 dirty: self.map.dirty_count() as u64,
                 resync: self.map.resync_count(),
             },
+            reshaping: self.geometries.former().is_some(),
             seq: superblock.seq,
         }
     }
@@ -263,6 +269,8 @@ impl Inner {
             ArrayState::Resyncing
         } else if !self.members.rebuilding().is_empty() {
             ArrayState::Replacing
+        } else if self.geometries.former().is_some() {
+            ArrayState::Reshaping
         } else {
             ArrayState::Healthy
         }

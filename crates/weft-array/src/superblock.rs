@@ -22,37 +22,40 @@ mod codec;
 mod foreign;
 mod io;
 mod label;
+mod shape;
 mod signatures;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use weft_code::{CodeSpec, SlotNo};
 use weft_disk::DiskError;
 use weft_layout::Algorithm;
+use weft_stripe::Generation;
 
 use crate::area::Area;
 use crate::consistency::Consistency;
 use crate::lane::Lane;
 use crate::rebuild_policy::RebuildPolicy;
-use crate::region_map::Regions;
 use crate::uuid::Id;
 
 pub use check::check_name;
-use check::impossible;
 pub(crate) use check::{BYTES_MAX, REGION_BYTES_MAX, REGION_STRIPES_MAX, check_consistency};
 pub use foreign::{Foreign, find_foreign};
 pub(crate) use io::read_copies;
 pub use io::{erase_label, read_superblock, write_label, write_superblock};
+pub use shape::{Reshape, Shape};
 
 /// Version of the format on disk.
 pub const FORMAT_VERSION: u32 = 2;
 /// Features that this program supports.
-pub const FEATURES: &[&str] = &[REPLACEMENT, JOINT, UNREPLAYED];
+pub const FEATURES: &[&str] = &[REPLACEMENT, JOINT, UNREPLAYED, RESHAPE];
 /// A working member is being copied to a replacement.
 const REPLACEMENT: &str = "replacement";
 /// Assembly needs two majorities.
 const JOINT: &str = "joint";
 /// The log of an earlier assembly must be replayed.
 const UNREPLAYED: &str = "unreplayed";
+/// The geometry is being changed.
+const RESHAPE: &str = "reshape";
 /// Smallest and largest unit, in bytes.
 pub const UNIT_BYTES: std::ops::RangeInclusive<u64> = 4096..=(16 << 20);
 /// Most spares of an array.
@@ -60,7 +63,7 @@ pub const SPARES_MAX: usize = 64;
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Characters kept of a disk's path or URI (the end of it).
-const HINT_CHARS_MAX: usize = 128;
+pub(crate) const HINT_CHARS_MAX: usize = 128;
 
 /// What the member of a slot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -263,14 +266,35 @@ pub struct Superblock {
         deserialize_with = "policy_if_known"
     )]
     pub rebuild: Option<RebuildPolicy>,
-    /// Reserved for a change of the geometry in progress; none is possible yet.
-    pub reshape: Option<serde_json::Value>,
+    /// The number of the geometry: each change increases it. Log records carry it.
+    #[serde(default, skip_serializing_if = "is_first", with = "generation")]
+    pub generation: Generation,
+    /// A change of the geometry in progress.
+    pub reshape: Option<Reshape>,
     /// When the array was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// When this superblock was made, in seconds since 1970.
     pub updated_unix_s: u64,
     /// The program that made it.
     pub software: String,
+}
+
+fn is_first(generation: &Generation) -> bool {
+    *generation == Generation::default()
+}
+
+/// [`Generation`] as a number.
+mod generation {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use weft_stripe::Generation;
+
+    pub fn serialize<S: Serializer>(generation: &Generation, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u16(generation.0)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Generation, D::Error> {
+        u16::deserialize(from).map(Generation)
+    }
 }
 
 fn policy_if_known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RebuildPolicy>, D::Error> {
@@ -356,6 +380,7 @@ impl Superblock {
             (REPLACEMENT, replacing),
             (JOINT, self.succeeds.is_some()),
             (UNREPLAYED, self.unreplayed.is_some()),
+            (RESHAPE, self.reshape.is_some()),
         ];
         let needed = needed.into_iter().filter(|(_, needed)| *needed);
         self.features = needed.map(|(name, _)| name.to_owned()).collect();
@@ -365,32 +390,6 @@ impl Superblock {
     pub fn active_slots(&self) -> impl Iterator<Item = SlotNo> + '_ {
         let slots = self.slots.iter().enumerate();
         slots.filter(|(_, slot)| slot.state == SlotState::Active).map(|(index, _)| SlotNo(index))
-    }
-
-    /// Number of whole stripes of the array.
-    ///
-    /// # Errors
-    /// If code, layout and number of slots do not fit together.
-    pub fn stripes(&self) -> Result<u64, SuperblockError> {
-        let layout = weft_layout::for_code(self.code, self.algorithm, self.slots.len(), self.rows);
-        Ok(layout.map_err(|error| impossible(error.to_string()))?.stripes(self.rows))
-    }
-
-    /// Bytes that each member needs.
-    pub(crate) fn member_bytes(&self) -> u64 {
-        let bytes = self.area.member_bytes(self.rows, self.unit_bytes);
-        bytes.expect("a checked superblock has a size")
-    }
-
-    /// The regions of the array.
-    ///
-    /// # Errors
-    /// As [`Superblock::stripes`].
-    pub fn regions(&self) -> Result<Regions, SuperblockError> {
-        let shape = self.code.shape(self.slots.len());
-        let k = shape.map_err(|error| impossible(error.to_string()))?.k;
-        let stripe_bytes = k as u64 * self.unit_bytes;
-        Ok(Regions { region_bytes: self.region_bytes, stripe_bytes, stripes: self.stripes()? })
     }
 
     /// Whether it differs from `other` in `self_id` only.

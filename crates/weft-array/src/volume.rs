@@ -12,6 +12,7 @@ use crate::events::{Event, Subscription};
 use crate::maintenance::experiment::Experiment;
 use crate::maintenance::{RebuildCounts, ScrubReport};
 use crate::rebuild_policy::RebuildPolicy;
+use crate::reshape::{ReshapeOptions, ReshapePlan};
 use crate::status::Status;
 use crate::superblock::{ScrubMode, SlotState, Superblock};
 
@@ -257,6 +258,7 @@ impl Array {
         let members = &self.0.members;
         let known = || members.changes.is_settled() || !members.is_only_active(slot);
         self.0.changed_soon(known).await;
+        self.0.check_settled()?;
         self.0.check_replaceable(slot)?;
         let spare = self.0.prepare_spare(disk).await?;
         if self.0.members.state(slot) == SlotState::Active {
@@ -276,6 +278,30 @@ impl Array {
         added.await?;
         self.0.jobs.wake();
         Ok(())
+    }
+
+    /// Whether the array is being moved to another geometry.
+    pub fn is_reshaping(&self) -> bool {
+        self.0.geometries.former().is_some()
+    }
+
+    /// What a reshape would do.
+    ///
+    /// # Errors
+    /// [`ArrayError::Refused`] if it is not possible, now or at all.
+    pub fn plan_reshape(&self, options: &ReshapeOptions) -> Result<ReshapePlan, ArrayError> {
+        self.0.plan_reshape(options)
+    }
+
+    /// Begins to move the array to another geometry. When this returns that is in effect, and goes
+    /// on in the background, in this run and the next ones. Disks to add are taken from the spares.
+    /// The array has its new size when all of it has moved.
+    ///
+    /// # Errors
+    /// As [`Array::plan_reshape`]; or if a disk fails meanwhile.
+    pub async fn reshape(&self, options: ReshapeOptions) -> Result<ReshapePlan, ArrayError> {
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.begin_reshape(&options).await }).await
     }
 
     /// Scrubs the whole array; returns when the scrub has ended. If the array is stopped or crashes

@@ -49,6 +49,7 @@
 //! write that left the member out waits for the same (`commit.rs`). A write that finds no space
 //! waits, too (`room.rs`).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::{Either, join_all, select};
@@ -107,14 +108,16 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         self.check_writable()?;
         self.check_range(offset, data.len() as u64)?;
-        let at = self.geometry().address(offset);
-        if at.unit_offset + data.len() as u64 <= self.geometry().unit_bytes && !data.is_empty() {
+        let geometry = self.geometries.home(offset);
+        let at = geometry.address(offset);
+        let in_one_unit = at.unit_offset + data.len() as u64 <= geometry.unit_bytes;
+        if in_one_unit && !data.is_empty() && self.geometries.is_settled_in(at.stripe) {
             let segment = Segment { unit: at.unit, from: at.unit_offset, data };
             return self.write_stripe(at.stripe, vec![segment], fua).await;
         }
         let mut stripes: Vec<(StripeId, Vec<Segment>)> = Vec::new();
         let mut done = 0;
-        for Piece { at, len } in self.geometry().pieces(offset, data.len()) {
+        for Piece { at, len } in self.geometries.pieces(offset, data.len()) {
             let data = data.slice(done, len);
             let segment = Segment { unit: at.unit, from: at.unit_offset, data };
             done += len;
@@ -161,25 +164,70 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         // Even if several units are written: at most one part of a stripe.
         let len = segments.iter().map(|segment| segment.data.len()).sum();
-        let _memory = self.write_memory(self.geometry_of(stripe), len).await;
+        let memory = self.write_memory(self.geometry_of(stripe), len).await;
         // The array may have been stopped while this waited.
         self.check_writable()?;
-        let _dirty = self.begin_write(self.region_of(stripe)).await?;
+        if !self.may_write(stripe, &segments) {
+            drop(memory);
+            return Box::pin(self.write_again(stripe, segments, fua)).await;
+        }
+        let dirty = self.begin_write(self.region_of(stripe)).await?;
         // The stripe is idle, so no other write waits for it either.
-        if let Some(_lock) = self.locks.try_exclusive(stripe) {
+        if let Some(_lock) = self.locks.try_exclusive(stripe)
+            && self.may_write(stripe, &segments)
+        {
             return self.write_locked(stripe, segments, fua).await;
         }
-        Box::pin(self.write_in_line(stripe, segments, fua)).await
+        if Box::pin(self.write_in_line(stripe, segments.clone(), fua)).await? {
+            return Ok(());
+        }
+        drop((memory, dirty));
+        Box::pin(self.write_again(stripe, segments, fua)).await
     }
 
-    /// Queues the write. A queued write that gets the stripe's lock carries out the queue, batch by
-    /// batch, until its own is done.
-    async fn write_in_line(
+    /// Whether these segments may be written to the stripe now: it is where their addresses are, and
+    /// they are not being moved. The answer holds while the stripe is locked.
+    fn may_write(&self, stripe: StripeId, segments: &[Segment]) -> bool {
+        self.geometries.is_settled_in(stripe) || self.may_write_apart(stripe, segments)
+    }
+
+    fn may_write_apart(&self, stripe: StripeId, segments: &[Segment]) -> bool {
+        segments.iter().all(|segment| {
+            let addresses = self.addresses_of(stripe, segment);
+            self.geometries.holds(stripe, &addresses) && !self.moving.meets(&addresses)
+        })
+    }
+
+    fn addresses_of(&self, stripe: StripeId, segment: &Segment) -> Range<u64> {
+        let start = self.geometry_of(stripe).offset(stripe.number, segment.unit, segment.from);
+        start..start + segment.data.len() as u64
+    }
+
+    /// Writes segments that cannot be written to this stripe where their addresses are, once these
+    /// are not being moved.
+    async fn write_again(
         &self,
         stripe: StripeId,
         segments: Vec<Segment>,
         fua: bool,
     ) -> Result<(), ArrayError> {
+        for segment in segments {
+            let addresses = self.addresses_of(stripe, &segment);
+            self.moving.settled(&addresses, || self.check_writable().is_err()).await;
+            self.write(addresses.start, segment.data, fua).await?;
+        }
+        Ok(())
+    }
+
+    /// Queues the write. A queued write that gets the stripe's lock carries out the queue, batch by
+    /// batch, until its own is done. Returns false if nothing was written, as the addresses are
+    /// being moved, or have moved.
+    async fn write_in_line(
+        &self,
+        stripe: StripeId,
+        segments: Vec<Segment>,
+        fua: bool,
+    ) -> Result<bool, ArrayError> {
         let (done, mut served) = oneshot();
         self.pending.push(stripe, Pending { segments, fua, done });
         let lock = std::pin::pin!(self.locks.exclusive(stripe));
@@ -206,7 +254,11 @@ impl Inner {
             segments.extend(pending.segments);
             waiters.push(pending.done);
         }
-        let result = self.write_locked(stripe, segments, fua).await.map_err(Arc::new);
+        let result = match self.may_write(stripe, &segments) {
+            true => self.write_locked(stripe, segments, fua).await.map(|()| true),
+            false => Ok(false),
+        };
+        let result = result.map_err(Arc::new);
         for done in waiters {
             done.send(result.clone());
         }
@@ -447,7 +499,7 @@ impl Inner {
 }
 
 /// This waiter's copy of the batch's result.
-fn own(result: Option<Result<(), Arc<ArrayError>>>) -> Result<(), ArrayError> {
+fn own(result: Option<Result<bool, Arc<ArrayError>>>) -> Result<bool, ArrayError> {
     match result {
         Some(result) => Ok(result?),
         None => Err(ArrayError::Stopped),

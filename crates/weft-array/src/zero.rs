@@ -17,7 +17,7 @@ use weft_stripe::{FailedWrite, Owner, ParityRecord, Place, Record, StripeId};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::geometry::to_len;
+use crate::geometry::{Geometry, to_len};
 use crate::region_map::{MapStoreError, RegionNo};
 
 /// Stripes zeroed concurrently.
@@ -37,7 +37,12 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         self.check_writable()?;
         self.check_range(offset, len)?;
-        let stripe_bytes = self.geometry().stripe_bytes();
+        // Of an array that is being reshaped, whole stripes are hard to find.
+        let geometry = self.geometry();
+        if self.geometries.former().is_some() {
+            return self.write_zero_bytes(offset, len, fua).await;
+        }
+        let stripe_bytes = geometry.stripe_bytes();
         let first = offset.div_ceil(stripe_bytes);
         let last = (offset + len) / stripe_bytes;
         if first >= last {
@@ -46,7 +51,7 @@ impl Inner {
         self.write_zero_bytes(offset, first * stripe_bytes - offset, fua).await?;
         let end = last * stripe_bytes;
         self.write_zero_bytes(end, offset + len - end, fua).await?;
-        self.zero_stripes(first..last, fua, may_deallocate).await
+        self.zero_stripes(geometry, first..last, fua, may_deallocate).await
     }
 
     async fn write_zero_bytes(
@@ -75,19 +80,25 @@ impl Inner {
 
     async fn zero_stripes(
         &self,
+        geometry: &Geometry,
         stripes: std::ops::Range<u64>,
         fua: bool,
         may_deallocate: bool,
     ) -> Result<(), ArrayError> {
         let mut next = stripes.start;
         while next < stripes.end {
-            let region = self.geometry().regions.of(next);
-            let all = self.geometry().regions.stripes_of(region);
+            let region = geometry.regions.of(next);
+            let all = geometry.regions.stripes_of(region);
             let end = stripes.end.min(all.end);
-            if self.map.is_written(region) {
+            let is_settled = self.geometries.is_settled_in(geometry.id(next));
+            if !is_settled {
+                // A reshape has begun meanwhile.
+                let bytes = geometry.addresses(next).start..geometry.addresses(end).start;
+                self.write_zero_bytes(bytes.start, bytes.end - bytes.start, fua).await?;
+            } else if self.map.is_written(region) {
                 let whole = next == all.start && end == all.end;
                 let forget = may_deallocate && self.members_zeroed() && whole;
-                self.zero_within(region, next..end, fua, forget).await?;
+                self.zero_within(geometry, region, next..end, fua, forget).await?;
             }
             next = end;
         }
@@ -96,6 +107,7 @@ impl Inner {
 
     async fn zero_within(
         &self,
+        geometry: &Geometry,
         region: RegionNo,
         stripes: std::ops::Range<u64>,
         fua: bool,
@@ -114,7 +126,8 @@ impl Inner {
         while next < stripes.end {
             let end = stripes.end.min(next + STRIPES_AT_ONCE);
             let zeroed =
-                join_all((next..end).map(|stripe| self.zero_stripe(self.id(stripe), fua))).await;
+                join_all((next..end).map(|stripe| self.zero_stripe(geometry.id(stripe), fua)))
+                    .await;
             zeroed.into_iter().collect::<Result<(), _>>()?;
             next = end;
         }
@@ -126,8 +139,14 @@ impl Inner {
     }
 
     async fn zero_stripe(&self, stripe: StripeId, fua: bool) -> Result<(), ArrayError> {
-        let _lock = self.locks.exclusive(stripe).await;
+        let lock = self.locks.exclusive(stripe).await;
         self.check_writable()?;
+        let addresses = self.geometry_of(stripe).addresses(stripe.number);
+        if !self.geometries.holds(stripe, &addresses) || self.moving.meets(&addresses) {
+            drop(lock);
+            let len = addresses.end - addresses.start;
+            return Box::pin(self.write_zero_bytes(addresses.start, len, fua)).await;
+        }
         // The record counts lost units with their new value.
         self.settled().await?;
         let lost = self.stripe(stripe).lost;
@@ -182,6 +201,9 @@ impl Inner {
     /// Marks a zeroed region unwritten, unless a write has begun since. Best effort: if the mark
     /// cannot be written, the region stays written and reads as zeros.
     async fn forget_region(&self, region: RegionNo) {
+        if self.geometries.former().is_some() {
+            return;
+        }
         let _ = self.map.mark_unwritten(self, &[region]).await;
     }
 

@@ -12,102 +12,19 @@ mod common;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::disk::{Leave, Medium, Power, TestDisk, mix};
+use common::cuts::{Client, Model, Moment, SECTOR, Sector, content, disks_of, members, read_all};
+use common::disk::{Leave, Medium, Power, mix};
 use common::*;
 use futures_util::future::join_all;
 use weft_array::{Array, ArrayState, AssembleOptions, MemberState, ScrubMode, Superblock, create};
 use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_layout::for_code;
-use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
+use weft_rt::MILLISECOND;
 
 const UNIT: u64 = 4096;
-const SECTOR: u64 = 512;
 const PER_UNIT: u64 = UNIT / SECTOR;
 const MIB: u64 = 1 << 20;
-
-/// The versions that a sector may have, oldest first, and how many of them were acknowledged.
-#[derive(Clone, Default)]
-struct Sector {
-    versions: Vec<u32>,
-    acknowledged: usize,
-}
-
-#[derive(Clone)]
-struct Model(Vec<Sector>);
-
-impl Model {
-    fn new(sectors: u64) -> Self {
-        let zeros = Sector { versions: vec![0], acknowledged: 1 };
-        Self((0..sectors).map(|_| zeros.clone()).collect())
-    }
-
-    /// For each sector, the version that a flush starting now makes durable.
-    fn line(&self) -> Vec<u32> {
-        self.0.iter().map(|sector| sector.versions[sector.acknowledged - 1]).collect()
-    }
-
-    fn flushed(&mut self, line: &[u32]) {
-        for (sector, version) in self.0.iter_mut().zip(line) {
-            let at = sector.versions.iter().position(|v| v == version).expect("a version");
-            sector.versions.drain(..at);
-            sector.acknowledged -= at;
-        }
-    }
-}
-
-fn content(sector: u64, version: u32) -> Vec<u8> {
-    if version == 0 {
-        return vec![0; SECTOR as usize];
-    }
-    let word = |i: u64| mix(sector << 32 | u64::from(version) << 8 | i).to_le_bytes();
-    (0..SECTOR / 8).flat_map(word).collect()
-}
-
-/// A client of the array, which keeps the model.
-#[derive(Clone)]
-struct Client {
-    array: Array,
-    model: Rc<RefCell<Model>>,
-    version: Rc<RefCell<u32>>,
-}
-
-impl Client {
-    fn start(&self, first: u64, count: u64, version: u32) {
-        for sector in &mut self.model.borrow_mut().0[first as usize..(first + count) as usize] {
-            sector.versions.push(version);
-        }
-    }
-
-    fn end(&self, first: u64, count: u64) {
-        for sector in &mut self.model.borrow_mut().0[first as usize..(first + count) as usize] {
-            sector.acknowledged = sector.versions.len();
-        }
-    }
-
-    async fn write(&self, first: u64, count: u64) {
-        let version = self.version.replace_with(|version| *version + 1);
-        self.start(first, count, version);
-        let bytes: Vec<u8> =
-            (first..first + count).flat_map(|sector| content(sector, version)).collect();
-        let data = Frozen::copy_from(&bytes);
-        self.array.write(first * SECTOR, data, false).await.expect("written");
-        self.end(first, count);
-    }
-
-    async fn zero(&self, first: u64, count: u64) {
-        self.start(first, count, 0);
-        let (offset, len) = (first * SECTOR, count * SECTOR);
-        self.array.write_zeroes(offset, len, false, true).await.expect("zeroed");
-        self.end(first, count);
-    }
-
-    async fn flush(&self) {
-        let line = self.model.borrow().line();
-        self.array.flush().await.expect("flushed");
-        self.model.borrow_mut().flushed(&line);
-    }
-}
 
 /// The run: partial and whole stripes, concurrent writes, overwrites without a flush in between, a
 /// discard.
@@ -140,21 +57,6 @@ struct Setup {
     lost: usize,
     /// Whether each member is lost in turn.
     each: bool,
-}
-
-/// The state of the disks and the client at one step.
-struct Moment {
-    media: Vec<Medium>,
-    model: Model,
-}
-
-fn disks_of(rt: &Rt, power: &Rc<Power>, size: u64, media: Vec<Medium>) -> Vec<Rc<TestDisk>> {
-    let open = |(n, medium)| TestDisk::new(rt, power, n, size, 512, medium);
-    media.into_iter().enumerate().map(open).collect()
-}
-
-fn members(disks: &[Rc<TestDisk>]) -> Vec<Rc<dyn Disk>> {
-    disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
 }
 
 /// Runs the workload once and records every moment.
@@ -192,17 +94,6 @@ fn record(setup: &Setup) -> (Superblock, Vec<Moment>) {
     });
     rt.kill_all();
     (superblock, Rc::try_unwrap(moments).map(RefCell::into_inner).unwrap_or_else(|m| m.take()))
-}
-
-async fn read_all(array: &Array, step: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while (bytes.len() as u64) < array.size_bytes() {
-        let len = step.min(array.size_bytes() - bytes.len() as u64);
-        let (result, buf) = array.read(bytes.len() as u64, Buf::new(len as usize)).await;
-        result.expect("read");
-        bytes.extend_from_slice(&buf);
-    }
-    bytes
 }
 
 /// Assembles what a cut left, and checks everything.

@@ -11,13 +11,16 @@ use weft_array::area::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use weft_array::lane::Lane;
 use weft_array::region_map::{MapConfig, RegionMap, Regions};
 use weft_array::superblock::{
-    LastRebuild, Predecessor, ReplacementMeta, Role, ScrubMode, ScrubProgress, SlotState, disk_hint,
+    LastRebuild, Predecessor, ReplacementMeta, Reshape, Role, ScrubMode, ScrubProgress, SlotState,
+    disk_hint,
 };
 use weft_array::superblock::{peek_label, read_superblock, write_label, write_superblock};
 use weft_array::{Consistency, Id, RebuildPolicy, Superblock, SuperblockError};
 use weft_code::{CodeSpec, SlotNo};
 use weft_disk::{Disk, RamDisk, WriteOpts};
+use weft_layout::window::Direction;
 use weft_rt::Frozen;
+use weft_stripe::Generation;
 use weft_testkit::{Rng, for_seeds};
 
 fn hex(bytes: &[u8]) -> String {
@@ -186,6 +189,24 @@ fn an_unknown_copy_is_refused_even_next_to_a_known_one() {
     }
 }
 
+/// A reshape from the array's own geometry, with something changed.
+fn reshape_of(superblock: &Superblock, change: impl Fn(&mut Reshape)) -> Reshape {
+    let from = superblock.shape();
+    let (slots, direction) = (from.slots, Direction::Up);
+    let mut reshape = Reshape { from, slots, direction, checkpoint_bytes: 0 };
+    change(&mut reshape);
+    reshape
+}
+
+#[test]
+fn a_reshape_in_progress_is_kept() {
+    let mut superblock = sample();
+    superblock.reshape = Some(reshape_of(&superblock, |_| {}));
+    superblock.generation = Generation(3);
+    let bytes = superblock.encode(superblock.self_id).expect("possible");
+    assert_eq!(Superblock::decode(&bytes).expect("just made"), superblock);
+}
+
 #[test]
 fn an_impossible_array_is_refused() {
     let good = sample();
@@ -211,7 +232,12 @@ fn an_impossible_array_is_refused() {
         |s| (s.code, s.slots[2].state) = (CodeSpec::Raid0, SlotState::Active),
         |s| s.region_bytes = 1 << 63,
         |s| s.region_bytes = 1 << 44,
-        |s| s.reshape = Some(serde_json::json!({ "cursor_bytes": 0 })),
+        |s| s.reshape = Some(reshape_of(s, |reshape| reshape.checkpoint_bytes = u64::MAX)),
+        |s| s.reshape = Some(reshape_of(s, |reshape| reshape.slots += 1)),
+        |s| s.reshape = Some(reshape_of(s, |reshape| reshape.from.slots = 0)),
+        |s| s.reshape = Some(reshape_of(s, |reshape| reshape.from.unit_bytes = 5000)),
+        |s| s.reshape = Some(reshape_of(s, |reshape| reshape.from.rows = u64::MAX)),
+        |s| s.reshape = Some(reshape_of(s, |reshape| reshape.from.data_offset = 4096)),
         |s| s.seq = 0,
         |s| s.seq = u64::MAX,
         |s| s.members_made = u64::MAX,

@@ -46,6 +46,7 @@ pub fn create_options(code: &str, consistency: Consistency) -> CreateOptions {
         consistency,
         region_bytes: None,
         log_bytes: None,
+        head_room_bytes: None,
         spares: 0,
         force: true,
         id: [0xbe; 16],

@@ -151,7 +151,10 @@ impl Shared {
             let (policy, blocks) = (cache.choice(), cache.capacity());
             // The memory that it had is free again.
             drop(cache);
-            state.cache = Cache::new(policy, blocks, self.volume.failure_domains()).ok();
+            // The volume may also have got more disks.
+            let domains = self.volume.failure_domains();
+            state.domains.resize(domains, DomainCounts::default());
+            state.cache = Cache::new(policy, blocks, domains).ok();
         }
         checked
     }

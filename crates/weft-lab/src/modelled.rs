@@ -138,6 +138,7 @@ pub(crate) async fn array_on(
         consistency: Consistency::None,
         region_bytes: setup.region_bytes,
         log_bytes: None,
+        head_room_bytes: None,
         spares: 0,
         force: false,
         id: [1; 16],

@@ -185,6 +185,18 @@ impl Window {
         self.next * bytes
     }
 
+    /// Whether a stretch that holds no data may be passed without moving it: its new stripes are
+    /// free once the checkpoint is at its end, so that they can be written at any time.
+    #[must_use]
+    pub fn may_skip(&self, checkpoint: u64, to: u64) -> bool {
+        let bytes = self.new.stripe_bytes();
+        let stripes = match self.direction {
+            Direction::Up => checkpoint / bytes..to.div_ceil(bytes),
+            Direction::Down => to / bytes..checkpoint.div_ceil(bytes),
+        };
+        stripes.into_iter().all(|stripe| self.is_free(stripe, to))
+    }
+
     /// The addresses from `checkpoint` on that must go through a backup before a window opens:
     /// whole new stripes, except that the first may be cut at the checkpoint. Empty where there is a
     /// window or nothing is left to move. Looks at about `bytes_max` bytes.

@@ -7,6 +7,7 @@ use weft_array::{Array, AssembleOptions, CreateOptions};
 use weft_disk::Disk;
 use weft_rt::Rt;
 
+use crate::reshape::HEAD_ROOM_BYTES;
 use crate::setup::Setup;
 
 /// An assembled array.
@@ -32,6 +33,7 @@ impl Engine {
             consistency: setup.policy,
             region_bytes: setup.region_bytes,
             log_bytes: None,
+            head_room_bytes: setup.reshape.map(|_| HEAD_ROOM_BYTES),
             spares: setup.disks.len() - setup.slots,
             force: true,
             id,

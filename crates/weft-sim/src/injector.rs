@@ -635,6 +635,7 @@ impl FaultInjector {
             let waits = !status.spares.is_empty()
                 && status.slots.iter().any(|s| s.state == MemberState::Missing);
             status.jobs.is_empty()
+                && !engine.0.is_reshaping()
                 && status.regions.resync == 0
                 && !waits
                 && status.slots.iter().all(|s| s.state != MemberState::Rebuilding)

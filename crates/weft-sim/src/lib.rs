@@ -26,6 +26,7 @@ pub mod oracle;
 mod panics;
 mod policy;
 mod report;
+mod reshape;
 mod run;
 mod setup;
 mod simulate;

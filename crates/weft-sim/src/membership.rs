@@ -264,6 +264,7 @@ mod tests {
             consistency: Consistency::Bitmap,
             region_bytes: None,
             log_bytes: None,
+            head_room_bytes: None,
             spares: 0,
             force: false,
             id: [7; 16],

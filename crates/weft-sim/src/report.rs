@@ -44,6 +44,8 @@ pub struct Options {
     pub whole_sectors: bool,
     /// Removes a guarantee of the engine.
     pub canary: Option<Canary>,
+    /// Whether the array is reshaped; drawn if `None`.
+    pub reshape: Option<bool>,
     /// Events shown with a failure; 0: a few dozen.
     pub events_shown: usize,
 }
@@ -65,6 +67,8 @@ pub struct Report {
     pub cuts: u64,
     /// Crashes of the program alone.
     pub kills: u64,
+    /// Reshapes begun.
+    pub reshapes: u64,
     /// Disks lost.
     pub losses: u64,
     /// Sectors that power cuts left unreadable.

@@ -24,6 +24,7 @@ use crate::factory::DiskFactory;
 use crate::member::Member;
 use crate::panics;
 use crate::report::{Failure, Options, Report, Scenario};
+use crate::reshape::ReshapeSetup;
 use crate::setup::Setup;
 use crate::violation::{Violation, ViolationKind};
 use crate::world::World;
@@ -39,7 +40,14 @@ const TURNS_MAX: u64 = 20_000_000;
 pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let rt = sim_rt(seed, TURNS_MAX);
     let world = World::new(&rt, seed);
-    let setup = Setup::draw(&mut world.rng(1), &options.filter);
+    let mut setup = Setup::draw(&mut world.rng(1), &options.filter);
+    let mut reshape = world.rng(15_000);
+    let reshaped = reshape.chance(20) && !options.crashes_only && options.canary.is_none();
+    if options.reshape.unwrap_or(reshaped)
+        && let Some(reshape) = ReshapeSetup::draw(&mut reshape, &setup)
+    {
+        setup = setup.with_reshape(reshape);
+    }
     let report = Report { seed, setup: setup.to_string(), ..Report::default() };
     let mut run = Run {
         rt,
@@ -99,7 +107,9 @@ impl Run {
             settled = life >= lives && !stopped;
         }
         let scenario = || Scenario::draw(&mut self.world.rng(20));
-        match self.options.scenario.unwrap_or_else(scenario) {
+        // The others look for data on disks where the first geometry has it.
+        let drawn = self.options.scenario.unwrap_or_else(scenario);
+        match if self.setup.reshape.is_some() { Scenario::Survivable } else { drawn } {
             Scenario::Survivable => self.read_degraded(),
             Scenario::BeyondTolerance => self.lose_too_many(),
             Scenario::SilentCorruption => match self.corrupt_silently()? {

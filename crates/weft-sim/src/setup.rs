@@ -6,6 +6,7 @@ use weft_layout::{Algorithm, Layout, code_for, for_code};
 use weft_rt::Rng;
 
 use crate::format::METADATA_BYTES;
+use crate::reshape::ReshapeSetup;
 use crate::workload::Load;
 
 /// A disk.
@@ -45,6 +46,8 @@ pub struct Setup {
     pub cell_bytes: usize,
     /// The load.
     pub load: Load,
+    /// The reshape, in a run that has one.
+    pub reshape: Option<ReshapeSetup>,
 }
 
 impl std::fmt::Display for Setup {
@@ -62,7 +65,11 @@ impl std::fmt::Display for Setup {
             self.region_bytes,
             sectors,
             self.cell_bytes,
-        )
+        )?;
+        match &self.reshape {
+            Some(reshape) => write!(f, ", {reshape:?}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -189,7 +196,18 @@ impl Setup {
         for disk in &mut disks {
             disk.volatile_cache = rng.chance(volatile_percent);
         }
-        Self { code, algorithm, slots, unit_bytes, policy, region_bytes, disks, cell_bytes, load }
+        Self {
+            code,
+            algorithm,
+            slots,
+            unit_bytes,
+            policy,
+            region_bytes,
+            disks,
+            cell_bytes,
+            load,
+            reshape: None,
+        }
     }
 
     fn draw_load(rng: &mut Rng, filter: &SetupFilter, stripe_cells: u64, cell_bytes: u64) -> Load {
@@ -211,21 +229,29 @@ impl Setup {
 }
 
 /// Which slot holds which byte of the volume, and which losses the code tolerates. Computed from
-/// the code and the layout, without the engine.
+/// the code and the layout, without the engine. Of an array that is reshaped, both geometries: it
+/// has lost what either has lost.
 #[derive(Debug)]
 pub struct Map {
-    code: Code,
-    layout: Box<dyn Layout>,
-    unit_bytes: u64,
-    stripes: u64,
+    geometries: Vec<Geometry>,
     mirror: bool,
     /// The largest sector of the disks. A request affects whole sectors of this size.
     sector_bytes: u64,
 }
 
+#[derive(Debug)]
+struct Geometry {
+    code: Code,
+    layout: Box<dyn Layout>,
+    unit_bytes: u64,
+    stripes: u64,
+}
+
 /// A range of bytes in one unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
+    /// In which of the geometries.
+    geometry: usize,
     /// The stripe of the unit.
     pub stripe: u64,
     /// The slot that holds the unit.
@@ -248,22 +274,18 @@ impl Map {
     /// # Panics
     /// If the code of `setup` cannot be built.
     pub fn new(setup: &Setup, size_bytes: u64) -> Self {
-        let code = code_for(setup.code, setup.algorithm, setup.slots).expect("a code of the table");
-        let unit_bytes = u64::from(setup.unit_bytes);
-        let stripes = size_bytes / unit_bytes / code.k() as u64;
-        let of = |rows| {
-            for_code(setup.code, setup.algorithm, setup.slots, rows).expect("a code of the table")
-        };
-        // The smallest slots with room for this many stripes. The engine's slots may be slightly
-        // larger, but place stripes in the same way.
-        let mut rows = stripes * code.width() as u64 / setup.slots as u64;
-        while of(rows).stripes(rows) < stripes {
-            rows += 1;
-        }
-        let mirror = setup.code.is_mirror();
+        let after = setup.reshape.map(|reshape| reshape.after(setup));
+        let setups = [setup].into_iter().chain(&after);
         let sectors = setup.disks.iter().map(|disk| u64::from(disk.sector_bytes));
-        let sector_bytes = sectors.max().unwrap_or(512);
-        Self { layout: of(rows), code, unit_bytes, stripes, mirror, sector_bytes }
+        Self {
+            // The engine has to survive losses in the grown array as a whole.
+            geometries: setups
+                .zip([1, 4])
+                .map(|(setup, times)| Geometry::new(setup, times * size_bytes))
+                .collect(),
+            mirror: setup.code.is_mirror(),
+            sector_bytes: sectors.max().unwrap_or(512),
+        }
     }
 
     /// Whether all units of a stripe are copies.
@@ -273,38 +295,23 @@ impl Map {
 
     /// The stripe that holds a byte of the volume, and the slot.
     pub fn of(&self, offset: u64) -> (u64, SlotNo) {
-        let number = offset / self.unit_bytes;
-        let k = self.code.k() as u64;
-        let (stripe, unit) = (number / k, usize::try_from(number % k).unwrap_or(0));
-        (stripe, self.layout.place(stripe, unit).slot)
+        self.geometries[0].of(offset)
     }
 
     /// Splits a range at unit boundaries.
     pub fn pieces(&self, bytes: std::ops::Range<u64>) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        let mut at = bytes.start;
-        while at < bytes.end {
-            let end = bytes.end.min(at - at % self.unit_bytes + self.unit_bytes);
-            let (stripe, slot) = self.of(at);
-            let at_in_unit = at % self.unit_bytes;
-            pieces.push(Piece {
-                stripe,
-                slot,
-                bytes: at..end,
-                in_unit: at_in_unit..at_in_unit + end - at,
-            });
-            at = end;
-        }
-        pieces
+        let all = self.geometries.iter().enumerate();
+        all.flat_map(|(number, geometry)| geometry.pieces(number, bytes.clone())).collect()
     }
 
     /// The data of the same stripe, at the same offsets in the unit, that is on `slots`: byte
     /// ranges of the volume.
     pub fn data_on(&self, piece: &Piece, slots: SlotSet) -> Vec<std::ops::Range<u64>> {
-        let k = self.code.k();
-        let on = |unit: &usize| slots.contains(self.layout.place(piece.stripe, *unit).slot);
+        let Geometry { code, layout, unit_bytes, .. } = &self.geometries[piece.geometry];
+        let k = code.k();
+        let on = |unit: &usize| slots.contains(layout.place(piece.stripe, *unit).slot);
         let range = |unit: usize| {
-            let start = (piece.stripe * k as u64 + unit as u64) * self.unit_bytes;
+            let start = (piece.stripe * k as u64 + unit as u64) * unit_bytes;
             start + piece.in_unit.start..start + piece.in_unit.end
         };
         (0..k).filter(on).map(range).collect()
@@ -312,14 +319,65 @@ impl Map {
 
     /// The slot of a piece, and its range from the start of the data area.
     pub fn place(&self, piece: &Piece) -> (SlotNo, std::ops::Range<u64>) {
-        let k = self.code.k() as u64;
-        let unit = usize::try_from(piece.bytes.start / self.unit_bytes % k).unwrap_or(0);
-        self.place_of(piece, unit)
+        let geometry = &self.geometries[piece.geometry];
+        let k = geometry.code.k() as u64;
+        let unit = usize::try_from(piece.bytes.start / geometry.unit_bytes % k).unwrap_or(0);
+        geometry.place_of(piece, unit)
     }
 
     /// The slots and ranges of all copies of a piece, in a mirror.
     pub fn copies(&self, piece: &Piece) -> Vec<(SlotNo, std::ops::Range<u64>)> {
-        (0..self.code.width()).map(|unit| self.place_of(piece, unit)).collect()
+        let geometry = &self.geometries[piece.geometry];
+        (0..geometry.code.width()).map(|unit| geometry.place_of(piece, unit)).collect()
+    }
+
+    /// Whether all data can be decoded without these slots.
+    pub fn survives(&self, slots: SlotSet) -> bool {
+        self.geometries.iter().all(|geometry| geometry.survives(slots))
+    }
+
+    /// Whether a byte of the volume can be decoded without these slots.
+    pub fn readable(&self, offset: u64, slots: SlotSet) -> bool {
+        self.geometries.iter().all(|geometry| geometry.readable(offset, slots))
+    }
+}
+
+impl Geometry {
+    fn new(setup: &Setup, size_bytes: u64) -> Self {
+        let code = code_for(setup.code, setup.algorithm, setup.slots).expect("a code of the table");
+        let unit_bytes = u64::from(setup.unit_bytes);
+        let stripes = (size_bytes / unit_bytes).div_ceil(code.k() as u64);
+        let of = |rows| {
+            for_code(setup.code, setup.algorithm, setup.slots, rows).expect("a code of the table")
+        };
+        // The smallest slots with room for this many stripes. The engine's slots may be slightly
+        // larger, but place stripes in the same way.
+        let mut rows = stripes * code.width() as u64 / setup.slots as u64;
+        while of(rows).stripes(rows) < stripes {
+            rows += 1;
+        }
+        Self { layout: of(rows), code, unit_bytes, stripes }
+    }
+
+    fn of(&self, offset: u64) -> (u64, SlotNo) {
+        let number = offset / self.unit_bytes;
+        let k = self.code.k() as u64;
+        let (stripe, unit) = (number / k, usize::try_from(number % k).unwrap_or(0));
+        (stripe, self.layout.place(stripe, unit).slot)
+    }
+
+    fn pieces(&self, geometry: usize, bytes: std::ops::Range<u64>) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let end = bytes.end.min(at - at % self.unit_bytes + self.unit_bytes);
+            let (stripe, slot) = self.of(at);
+            let at_in_unit = at % self.unit_bytes;
+            let in_unit = at_in_unit..at_in_unit + end - at;
+            pieces.push(Piece { geometry, stripe, slot, bytes: at..end, in_unit });
+            at = end;
+        }
+        pieces
     }
 
     fn place_of(&self, piece: &Piece, unit: usize) -> (SlotNo, std::ops::Range<u64>) {
@@ -328,8 +386,7 @@ impl Map {
         (place.slot, start + piece.in_unit.start..start + piece.in_unit.end)
     }
 
-    /// Whether all data can be decoded without these slots.
-    pub fn survives(&self, slots: SlotSet) -> bool {
+    fn survives(&self, slots: SlotSet) -> bool {
         (0..self.stripes).all(|stripe| {
             let lost = (0..self.code.width())
                 .filter(|unit| slots.contains(self.layout.place(stripe, *unit).slot))
@@ -338,8 +395,7 @@ impl Map {
         })
     }
 
-    /// Whether a byte of the volume can be decoded without these slots.
-    pub fn readable(&self, offset: u64, slots: SlotSet) -> bool {
+    fn readable(&self, offset: u64, slots: SlotSet) -> bool {
         let number = offset / self.unit_bytes;
         let k = self.code.k() as u64;
         let (stripe, unit) = (number / k, usize::try_from(number % k).unwrap_or(0));

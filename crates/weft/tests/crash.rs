@@ -16,7 +16,7 @@ use weft_nbd::{NbdDisk, NbdOptions};
 use weft_rt::ring::{self, Ring, RingConfig};
 use weft_rt::{Buf, Rt};
 use weft_sim::oracle::{Kind, Oracle};
-use weft_testkit::Rng;
+use weft_testkit::{Rng, wait_until};
 
 const SIZE_BYTES: u64 = 24 << 20;
 const CELL_BYTES: usize = 512;
@@ -31,6 +31,15 @@ fn what_was_acknowledged_survives_every_kill() {
     }
 }
 
+#[test]
+fn what_was_acknowledged_survives_kills_while_the_array_grows() {
+    for (seed, code) in [(5, "raid5"), (6, "raid6")] {
+        let (rt, ring) = ring::start(RingConfig::default()).expect("this machine has io_uring");
+        let story = Story { grows: true, ..Story::new(rt.clone(), ring, seed, code) };
+        rt.block_on(story.run());
+    }
+}
+
 struct Story {
     rt: Rt,
     ring: Ring,
@@ -38,6 +47,8 @@ struct Story {
     code: &'static str,
     rng: Rng,
     oracle: Rc<RefCell<Oracle>>,
+    /// Whether the array is reshaped meanwhile.
+    grows: bool,
 }
 
 impl Story {
@@ -45,26 +56,37 @@ impl Story {
         let bench = Bench::new("crash");
         let members: Vec<String> = (0..7).map(|n| format!("d{n}")).collect();
         let mut create = vec!["create", "t", "--code", code, "--size", "24M", "--unit", "16K"];
+        create.extend(["--head-room", "1M"]);
         create.extend(members.iter().map(String::as_str));
         bench.weft(&create);
         let oracle = Rc::new(RefCell::new(Oracle::new(seed, SIZE_BYTES, CELL_BYTES)));
-        Self { rt, ring, bench, code, rng: Rng::new(seed), oracle }
+        Self { rt, ring, bench, code, rng: Rng::new(seed), oracle, grows: false }
     }
 
     async fn run(mut self) {
         for round in 0..ROUNDS {
             self.bench.serve(&["."]);
             self.read_all().await;
-            if round == 2 {
+            if round == 1 && self.grows {
+                self.bench.weft(&["add", "t", "g0", "--size", "24M"]);
+                self.bench.weft(&["throttle", "t", "--max", "400K"]);
+                self.bench.weft(&["grow", "t", "--no-wait"]);
+            }
+            if round == 2 && !self.grows {
                 // From here on degraded, where a lost unit is only in the redundancy.
                 self.bench.weft(&["fail", "t", "d3"]);
             }
-            self.write_until_killed().await;
+            self.write_until_killed(round == 1 && self.grows).await;
         }
         self.bench.serve(&["."]);
         self.read_all().await;
-        self.bench.weft(&["add", "t", "spare", "--size", "24M"]);
-        self.bench.weft(&["rebuild", "t"]);
+        if self.grows {
+            wait_until("the reshape ends", || self.bench.status("t")["reshaping"] == false);
+            assert_eq!(self.bench.status("t")["slots"].as_array().map(Vec::len), Some(8));
+        } else {
+            self.bench.weft(&["add", "t", "spare", "--size", "24M"]);
+            self.bench.weft(&["rebuild", "t"]);
+        }
         self.read_all().await;
         let scrubbed = self.bench.weft(&["scrub", "t"]);
         assert!(scrubbed.contains("0 mismatches"), "{}: {scrubbed}", self.code);
@@ -90,7 +112,8 @@ impl Story {
     }
 
     /// Clients write, and flush now and then, until the daemon has acknowledged enough and dies.
-    async fn write_until_killed(&mut self) {
+    /// If `growing`, it has not ended its reshape by then.
+    async fn write_until_killed(&mut self, growing: bool) {
         let disk = Rc::new(self.open().await);
         let left = Rc::new(Cell::new(200 + self.rng.below(600)));
         let clients: Vec<_> = (0..CLIENTS)
@@ -107,6 +130,7 @@ impl Story {
         while left.get() > 0 {
             self.rt.sleep(weft_rt::MILLISECOND / 10).await;
         }
+        assert!(!growing || self.bench.status("t")["reshaping"] == true, "{}", self.code);
         self.bench.kill9();
         for client in clients {
             client.await;

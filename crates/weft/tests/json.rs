@@ -120,6 +120,8 @@ fn administration(story: &mut Story) {
     story.does(&create, "weft create");
     let other = ["create", "u", "--code", "raid1", "--spares", "1", "--force"];
     story.does(&[&other[..], &["d3", "dlarge", "dnoise"]].concat(), "weft create");
+    let grows = ["create", "z", "--code", "raid5", "--size", "16M", "--head-room", "1M"];
+    story.bench.weft(&[&grows[..], &["z0", "z1", "z2"]].concat());
     story.ends(&["create", "t", "--code", "raid9", "d8"], 2, None);
     story.ends(&["create", "t"], 2, None);
     story.ends(&["status"], 5, None);
@@ -197,6 +199,18 @@ fn administration(story: &mut Story) {
     assert_ne!(found["places"][0], Value::Null, "{found:#}");
     story.does(&["scrub", "t", "--repair"], "Scrub");
     story.does(&["examine", "d2"], "weft examine");
+
+    // A reshape in progress.
+    let uri = story.bench.uri("z");
+    let fill = ["replay", "--trace", "load.csv", "--closed", "4", "--overwrite", &uri];
+    story.bench.weft(&fill);
+    story.does(&["add", "z", "z3", "--size", "16M"], "weft add");
+    story.does(&["throttle", "z", "--max", "100K"], "weft throttle");
+    story.does(&["grow", "z", "--dry-run"], "weft reshape");
+    story.does(&["reshape", "z", "--no-wait"], "weft reshape");
+    let told = story.does(&["examine", "z0"], "weft examine");
+    assert_eq!(told["disks"][0]["superblock"]["reshape"]["slots"], 4, "{told:#}");
+    assert_eq!(story.status()["arrays"][2]["status"]["state"], "reshaping");
 
     story.does(&["fail", "t", "d4"], "weft fail");
     story.does(&["remove", "t", "1", "--dry-run"], "weft remove");
@@ -318,6 +332,7 @@ fn every_word_is_listed() {
         ArrayState::Healthy
         | ArrayState::Resyncing
         | ArrayState::Replacing
+        | ArrayState::Reshaping
         | ArrayState::Degraded
         | ArrayState::Rebuilding
         | ArrayState::Broken
@@ -327,6 +342,7 @@ fn every_word_is_listed() {
         ArrayState::Healthy,
         ArrayState::Resyncing,
         ArrayState::Replacing,
+        ArrayState::Reshaping,
         ArrayState::Degraded,
         ArrayState::Rebuilding,
         ArrayState::Broken,
@@ -343,9 +359,14 @@ fn every_word_is_listed() {
         [MemberState::Active, MemberState::Failed, MemberState::Missing, MemberState::Rebuilding];
     lists(&[("Array", "slots[].state")], words(&all.map(members)));
     let kinds = |kind: JobKind| match kind {
-        JobKind::Rebuild | JobKind::Replace | JobKind::Resync | JobKind::Scrub => kind,
+        JobKind::Rebuild
+        | JobKind::Replace
+        | JobKind::Resync
+        | JobKind::Scrub
+        | JobKind::Reshape => kind,
     };
-    let all = [JobKind::Rebuild, JobKind::Replace, JobKind::Resync, JobKind::Scrub];
+    let all =
+        [JobKind::Rebuild, JobKind::Replace, JobKind::Resync, JobKind::Scrub, JobKind::Reshape];
     lists(&[("Array", "jobs[].kind")], words(&all.map(kinds)));
     let policies = |policy: Consistency| match policy {
         Consistency::Ppl | Consistency::Bitmap | Consistency::None => policy,

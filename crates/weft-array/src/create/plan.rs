@@ -9,6 +9,7 @@ use serde::Serialize;
 use weft_code::{CodeSpec, SlotNo};
 use weft_disk::{Bytes, Disk, DiskInfo};
 use weft_layout::{Algorithm, code_for, for_code};
+use weft_stripe::Generation;
 
 use super::{CreateError, CreateOptions};
 use crate::area::Area;
@@ -150,6 +151,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
         regions.count(),
         rows_min,
         options.log_bytes,
+        options.head_room_bytes,
     )
     .map_err(|source| CreateError::Area { disk: smallest.name.clone(), source })?;
     let rows = area.rows(smallest.size_bytes, unit_bytes);
@@ -315,6 +317,7 @@ impl CreatePlan {
             last_rebuild: None,
             succeeds: None,
             rebuild: None,
+            generation: Generation::default(),
             reshape: None,
             created_unix_s: options.now_unix_s,
             updated_unix_s: options.now_unix_s,

@@ -77,6 +77,7 @@ impl Inner {
         // A stop waits until this has ended: it writes to the members.
         let _running = self.budget.acquire(1).await;
         self.check_writable()?;
+        self.check_settled()?;
         self.check_replaceable(slot)?;
         let refused = |why: &str| ArrayError::Refused(why.to_owned());
         if self.members.state(slot) != SlotState::Active {

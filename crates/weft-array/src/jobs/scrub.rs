@@ -59,6 +59,7 @@ impl Inner {
         if self.jobs.scrub.is_running() {
             return Err(ArrayError::Refused("a scrub is running already; cancel it first".into()));
         }
+        self.check_settled()?;
         if mode == ScrubMode::Repair {
             self.check_writable()?;
         }

@@ -80,6 +80,11 @@ impl Change<'_> {
         }
     }
 
+    /// Adds slots with these disks, which begin with nothing.
+    pub fn add_slots(&self, disks: Vec<Spare>) {
+        self.0.add_slots(disks);
+    }
+
     /// Adds a spare, or gives back one that was taken for a slot.
     pub fn add_spare(&self, spare: Spare) {
         self.0.spares.push(spare);

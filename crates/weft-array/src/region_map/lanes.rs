@@ -62,7 +62,7 @@ impl RegionMap {
         self.end_lane(lane);
         self.end_absence(lane);
         self.begin_joining(lane);
-        for region in self.config.regions.all() {
+        for region in self.regions.get().all() {
             self.change(region, |entry| {
                 let others = entry.lanes.without(lane);
                 entry.lanes = if entry.has(WRITTEN) { others.with(lane) } else { others };
@@ -94,11 +94,11 @@ impl RegionMap {
     /// Whether the stripe is stale on the replacement of `lane`.
     #[must_use]
     pub fn is_stale(&self, lane: Lane, stripe: u64) -> bool {
-        let region = self.config.regions.of(stripe);
+        let region = self.regions.get().of(stripe);
         if !self.is_stale_region(lane, region) {
             return false;
         }
-        let start = self.config.regions.stripes_of(region).start;
+        let start = self.regions.get().stripes_of(region).start;
         let rebuilt = self.rebuilt.borrow();
         rebuilt.get(&(lane, region)).is_none_or(|rebuilt| !rebuilt.has(stripe - start))
     }
@@ -114,11 +114,11 @@ impl RegionMap {
     /// the replacement. Returns true if that completes the region, which must then be passed to
     /// [`RegionMap::finish_regions`].
     pub fn mark_stripe_rebuilt(&self, lane: Lane, stripe: u64) -> bool {
-        let region = self.config.regions.of(stripe);
+        let region = self.regions.get().of(stripe);
         if !self.is_stale_region(lane, region) {
             return false;
         }
-        let stripes = self.config.regions.stripes_of(region);
+        let stripes = self.regions.get().stripes_of(region);
         let mut all = self.rebuilt.borrow_mut();
         if all.len() >= self.partial_max() && !all.contains_key(&(lane, region)) {
             // The progress in the region with the fewest rebuilt stripes is dropped; that region is
@@ -136,7 +136,7 @@ impl RegionMap {
 
     /// Most regions that may be partly rebuilt at a time.
     fn partial_max(&self) -> usize {
-        let each = self.config.regions.stripes_max().div_ceil(64) * 8 + PARTIAL_ENTRY_BYTES;
+        let each = self.regions.get().stripes_max().div_ceil(64) * 8 + PARTIAL_ENTRY_BYTES;
         let most = (PARTIAL_BYTES_MAX / each).max(PARTIAL_REGIONS_MIN);
         usize::try_from(most).unwrap_or(usize::MAX)
     }
@@ -200,12 +200,12 @@ impl RegionMap {
         stripes: Range<u64>,
         wanted: impl Fn(u64) -> bool,
     ) -> Option<u64> {
-        let end = stripes.end.min(self.config.regions.stripes);
+        let end = stripes.end.min(self.regions.get().stripes);
         let mut from = stripes.start;
         while from < end {
-            let regions = self.config.regions.holding(from..end);
+            let regions = self.regions.get().holding(from..end);
             let region = self.next_open(lanes, regions)?;
-            let of = self.config.regions.stripes_of(region);
+            let of = self.regions.get().stripes_of(region);
             let is_stale = |stripe: &u64| self.is_stale_in(lanes, *stripe) && wanted(*stripe);
             let found = (of.start.max(from)..of.end.min(end)).find(is_stale);
             if found.is_some() {
@@ -241,7 +241,7 @@ impl RegionMap {
     #[must_use]
     pub fn stale_stripes(&self, lanes: LaneSet) -> u64 {
         let count = |region: RegionNo| {
-            let stripes = self.config.regions.stripes_of(region);
+            let stripes = self.regions.get().stripes_of(region);
             let marked = self.entry(region).lanes.intersection(lanes);
             let begun = Lane::all().any(|lane| self.rebuilt.borrow().contains_key(&(lane, region)));
             match (marked.is_empty(), begun) {
@@ -250,7 +250,7 @@ impl RegionMap {
                 (false, true) => stripes.filter(|s| self.is_stale_in(lanes, *s)).count() as u64,
             }
         };
-        self.config.regions.all().map(count).sum()
+        self.regions.get().all().map(count).sum()
     }
 
     /// Number of regions that are stale in `lane`.

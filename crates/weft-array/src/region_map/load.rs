@@ -62,14 +62,14 @@ impl RegionMap {
             let first = page * PER_PAGE;
             let len = PER_PAGE.min(regions - first);
             let found: Vec<Option<Decoded>> =
-                parts.iter().map(|part| self.newest_of(part, first_page, page, len)).collect();
+                parts.iter().map(|part| self.newest_of(part, first_page, page)).collect();
             let seqs = || found.iter().map(|found| found.as_ref().map(|found| found.seq));
             let Some(newest) = found.iter().flatten().max_by_key(|found| found.seq) else {
                 self.assume_the_worst(page, first..first + len);
                 report.pages_lost.push(page as u64);
                 continue;
             };
-            self.take(first, &newest.entries);
+            self.take(first, &newest.entries[..len.min(newest.entries.len())]);
             self.pages.borrow_mut()[page].loaded(newest.seq);
             if seqs().any(|seq| seq != Some(newest.seq)) {
                 report.pages_uneven += 1;
@@ -81,17 +81,11 @@ impl RegionMap {
     }
 
     /// The newest copy of a page in a part of an area that begins with page `first_page`.
-    fn newest_of(
-        &self,
-        part: &[u8],
-        first_page: usize,
-        page: usize,
-        regions: usize,
-    ) -> Option<Decoded> {
+    fn newest_of(&self, part: &[u8], first_page: usize, page: usize) -> Option<Decoded> {
         let copies = (0..2).filter_map(|parity| {
             let start = usize::try_from(page::place(page - first_page, parity)).ok()?;
             let bytes = part.get(start..start + PAGE_BYTES)?;
-            let copy = page::decode(bytes, self.config.array_id, page, regions)?;
+            let copy = page::decode(bytes, self.config.array_id, page)?;
             (copy.seq % 2 == parity).then_some(copy)
         });
         copies.max_by_key(|copy| copy.seq)

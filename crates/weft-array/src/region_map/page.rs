@@ -93,18 +93,19 @@ pub(super) fn flags_in(bytes: &[u8], index: usize) -> u8 {
     bytes[size_of::<Header>() + 2 * index]
 }
 
-/// Decodes page `page` of array `array_id`, which describes `regions` regions. `None` if it is
-/// torn, or not such a page.
-pub(super) fn decode(bytes: &[u8], array_id: Id, page: usize, regions: usize) -> Option<Decoded> {
+/// Decodes page `page` of array `array_id`. `None` if it is torn, or not such a page. It may
+/// describe fewer or more regions than the array has: the array grows, and a crash may come
+/// between this and its new superblock.
+pub(super) fn decode(bytes: &[u8], array_id: Id, page: usize) -> Option<Decoded> {
     let bytes = bytes.get(..PAGE_BYTES)?;
     let (header, body) = Header::ref_from_prefix(bytes).ok()?;
     let right = header.magic == MAGIC
         && header.array_id == array_id.0
         && header.page.get() == page as u64
-        && usize::try_from(header.regions.get()).ok()? == regions
         && header.seq.get() <= SEQ_MAX
         && header.reserved == [0; 16]
         && header.crc32c.get() == crc32c_skipping(bytes, CRC_AT);
+    let regions = usize::try_from(header.regions.get()).ok()?;
     if !right || regions > PER_PAGE {
         return None;
     }

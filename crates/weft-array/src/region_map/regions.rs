@@ -66,6 +66,12 @@ impl Regions {
         stripes.start * self.stripe_bytes..stripes.end * self.stripe_bytes
     }
 
+    /// Bytes of the array.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.stripes * self.stripe_bytes
+    }
+
     /// Number of regions.
     #[must_use]
     pub fn count(&self) -> u64 {

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use weft_code::{CodeSpec, SLOTS_MAX};
 
 use super::{
-    HINT_CHARS_MAX, LastScrub, NAME_BYTES_MAX, ScrubProgress, SlotState, Superblock,
+    HINT_CHARS_MAX, LastScrub, NAME_BYTES_MAX, ScrubProgress, Shape, SlotState, Superblock,
     SuperblockError, UNIT_BYTES,
 };
 use crate::area::log_bytes_min;
@@ -124,29 +124,42 @@ impl Superblock {
         let sound = scrub.chain(last).chain(rebuild).all(|count| count <= COUNT_MAX);
         require(sound, "the counts of a scrub or rebuild are out of range")?;
         let policy = self.rebuild.as_ref().is_none_or(|policy| policy.check().is_ok());
-        require(policy, "a parameter of its rebuilds is out of range")?;
-        require(self.reshape.is_none(), "its geometry is being changed, which is not possible yet")
+        require(policy, "a parameter of its rebuilds is out of range")
     }
 
     /// Checks sizes and offsets.
     fn check_shape(&self) -> Result<(), SuperblockError> {
-        let unit = self.unit_bytes.is_power_of_two() && UNIT_BYTES.contains(&self.unit_bytes);
-        require(unit, "the unit is not a power of two from 4096 bytes to 16 MiB")?;
         let sector = matches!(self.sector_bytes, 512 | 4096);
         require(sector, "the sector is neither 512 nor 4096 bytes")?;
         require((1..=SLOTS_MAX).contains(&self.slots.len()), "it has no slots, or too many")?;
         require(self.area.is_sound(), "its areas overlap, or are misaligned or too large")?;
-        let member = self.area.member_bytes(self.rows, self.unit_bytes);
-        let all = member.and_then(|bytes| bytes.checked_mul(self.slots.len() as u64));
-        let fits = self.rows > 0 && all.is_some_and(|bytes| bytes <= BYTES_MAX);
+        self.shapes().try_for_each(|shape| self.check_geometry(&shape))?;
+        let Some(reshape) = &self.reshape else { return Ok(()) };
+        let old = reshape.from.regions(self.region_bytes)?.size_bytes();
+        let new = self.shape().regions(self.region_bytes)?.size_bytes();
+        let widest = reshape.from.slots.max(reshape.slots);
+        require(widest == self.slots.len(), "its geometries have more slots, or fewer")?;
+        let within = reshape.checkpoint_bytes <= old.max(new);
+        require(within, "the checkpoint of its reshape lies beyond its end")
+    }
+
+    fn check_geometry(&self, shape: &Shape) -> Result<(), SuperblockError> {
+        let unit = shape.unit_bytes.is_power_of_two() && UNIT_BYTES.contains(&shape.unit_bytes);
+        require(unit, "the unit is not a power of two from 4096 bytes to 16 MiB")?;
+        require((1..=SLOTS_MAX).contains(&shape.slots), "it has no slots, or too many")?;
+        let all = shape.member_bytes().and_then(|bytes| bytes.checked_mul(shape.slots as u64));
+        let fits = shape.rows > 0 && all.is_some_and(|bytes| bytes <= BYTES_MAX);
         require(fits, "its size is out of range")?;
-        check_consistency(self.code, self.consistency).map_err(impossible)?;
+        let log_end = self.area.log_offset + self.area.log_bytes;
+        let after = shape.data_offset.is_multiple_of(4096) && shape.data_offset >= log_end;
+        require(after, "its data overlaps its log, or is misaligned")?;
+        check_consistency(shape.code, self.consistency).map_err(impossible)?;
         let log = match self.consistency {
-            Consistency::Ppl => self.area.log_bytes >= log_bytes_min(self.unit_bytes),
+            Consistency::Ppl => self.area.log_bytes >= log_bytes_min(shape.unit_bytes),
             Consistency::Bitmap | Consistency::None => self.area.log_bytes == 0,
         };
         require(log, "its log is too small, or it has one that its policy does not use")?;
-        let regions = self.regions()?;
+        let regions = shape.regions(self.region_bytes)?;
         require(regions.stripes > 0, "it has no stripes")?;
         let sound = self.region_bytes.is_power_of_two()
             && (regions.stripe_bytes..=REGION_BYTES_MAX).contains(&self.region_bytes)

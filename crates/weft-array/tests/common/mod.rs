@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 pub mod bench;
+pub mod cuts;
 pub mod disk;
 pub mod parts;
 
@@ -46,6 +47,7 @@ pub fn options(code: &str) -> CreateOptions {
         consistency: Consistency::default_for(code),
         region_bytes: Some(256 << 10),
         log_bytes: None,
+        head_room_bytes: None,
         spares: 0,
         force: false,
         id: [7; 16],

@@ -239,6 +239,7 @@ fn options(code: &str, spares: usize, unit_bytes: u32) -> CreateOptions {
         consistency: Consistency::default_for(code),
         region_bytes: None,
         log_bytes: None,
+        head_room_bytes: None,
         spares,
         force: false,
         id: [9; 16],

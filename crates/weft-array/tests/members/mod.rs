@@ -25,6 +25,7 @@ pub fn options(code: &str, id: u8) -> CreateOptions {
         consistency: Consistency::default_for(code),
         region_bytes: None,
         log_bytes: None,
+        head_room_bytes: None,
         spares: 0,
         force: false,
         id: [id; 16],

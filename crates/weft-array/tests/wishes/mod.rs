@@ -195,7 +195,7 @@ pub fn exercise(words: &str) -> Fate {
         (Ok(planned), Ok(superblock)) => {
             let bytes = superblock.encode(superblock.self_id).expect("what was made can be said");
             assert_eq!(Superblock::decode(&bytes).expect("and is sound"), superblock);
-            assert_eq!(superblock.stripes().expect("sound"), planned.stripes);
+            assert_eq!(superblock.regions().expect("sound").stripes, planned.stripes);
             assert!(planned.size_bytes > 0 && !planned.to_string().is_empty());
             assert!(claimed.iter().all(|disk| disk.written.get()));
             Fate::Made
@@ -219,6 +219,7 @@ fn parse(words: &str) -> Option<(CreateOptions, Vec<Rc<Claimed>>)> {
         consistency: Consistency::Bitmap,
         region_bytes: None,
         log_bytes: None,
+        head_room_bytes: None,
         spares: 0,
         force: false,
         id: [7; 16],

@@ -109,6 +109,7 @@ pub fn rebuild(case: &Case) -> Rebuilt {
             consistency: Consistency::None,
             region_bytes: None,
             log_bytes: None,
+            head_room_bytes: None,
             spares: 0,
             force: false,
             id: [1; 16],

@@ -103,7 +103,10 @@ impl Run {
         for _ in 0..lose {
             let number = self.rng.index(disks.len());
             let lost = slots.incomplete().union(&slots.holding(|n| disks[n].absent || n == number));
-            if map.survives(lost) && !disks[number].absent {
+            // A disk that was being added may be a member already.
+            let may_join =
+                self.setup.reshape.is_some() && slots.holding(|n| n == number).is_empty();
+            if map.survives(lost) && !disks[number].absent && !may_join {
                 disks[number].absent = true;
                 self.world.note(format!("disk {number} is gone"));
             }
@@ -113,6 +116,10 @@ impl Run {
         let going = self.lose_while_assembling(&map, &slots, absent);
         let lost = absent.union(&going);
         self.excuse_at_crash(&map, &slots, lost);
+        if self.setup.reshape.is_some() {
+            // Which data is on torn sectors depends on how far the reshape has come.
+            return;
+        }
         let torn = self.tear_sectors(&map, &slots, lost);
         if let Some(harness) = &self.harness {
             let oracle = &mut *harness.oracle.borrow_mut();

@@ -145,7 +145,8 @@ impl Run {
                 if membership_crash {
                     injector.crash_in_membership_change(&engine).await;
                 }
-                injector.inject_faults(&engine).await;
+                let faults = injector.inject_faults(&engine);
+                futures_util::future::join(faults, injector.reshape_later(&engine)).await;
                 if stop_early {
                     // Stop under load: requests that come too late must get an error.
                     harness.errors_allowed.set(true);
@@ -177,7 +178,9 @@ impl Run {
         let harness = ClientHarness::new(&self.world, oracle);
         harness.abandon_percent.set(self.setup.load.abandon_percent);
         let k = self.setup.code.shape(self.setup.slots).map_or(1, |shape| shape.k as u64);
-        harness.discard_zeroes.set(Some(k * u64::from(self.setup.unit_bytes)));
+        // Which stripes are whole changes in a reshape.
+        let settled = self.setup.reshape.is_none();
+        harness.discard_zeroes.set(settled.then_some(k * u64::from(self.setup.unit_bytes)));
         self.harness = Some(harness.clone());
         harness
     }

@@ -122,6 +122,44 @@ pub struct ReplaceArgs {
     pub no_wait: bool,
 }
 
+/// `weft reshape`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The array is used as before while it moves, and survives what it survived: crashes and lost disks, \
+also together. Disks to add are taken from its spares. The new size is there when all of it has \
+moved; NBD clients see it when they connect again. A pause, a stop or a crash loses nothing: it \
+goes on from the last checkpoint.
+
+No backup file is needed. The data moves towards the beginning of the disks, into space that \
+`weft create` leaves before it on disks of 64 MiB or more (see --head-room there). Each reshape \
+takes some of it.
+
+An array cannot shrink, and a member that fails meanwhile is rebuilt after the reshape.
+
+Examples:
+  weft add tank /dev/sdx && weft grow tank
+  weft add tank d5.img --size 10G && weft reshape tank --code raid6 --add 1
+  weft grow tank --dry-run")]
+pub struct ReshapeArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// Spares to add; if neither code nor unit changes, all of them
+    #[arg(long, value_name = "N")]
+    pub add: Option<usize>,
+    /// The new code
+    #[arg(long, value_name = "CODE")]
+    pub code: Option<String>,
+    /// The new unit: bytes of an array's address space on one disk before the next
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub unit: Option<u64>,
+    /// Only show what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Return once it has begun
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
 /// `weft rebuild`.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -15,7 +15,7 @@ use weft_lab::commands::{LabArgs, PlanArgs, ReplayArgs, SimulateArgs, TraceArgs}
 pub use cache::{CacheArgs, CacheOptions};
 pub use manage::{
     AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
-    ScrubAction, ScrubArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
+    ReshapeArgs, ScrubAction, ScrubArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
 };
 pub use offline::{CreateArgs, ExamineArgs, WipeArgs};
 pub use run::{AttachArgs, DetachArgs, ServeArgs};
@@ -105,6 +105,9 @@ pub enum Command {
     Remove(RemoveArgs),
     /// Replace a member: copy it to a new disk, which takes its slot
     Replace(ReplaceArgs),
+    /// Add disks to an array, or change its code or unit, while it is used
+    #[command(visible_alias = "grow")]
+    Reshape(ReshapeArgs),
     /// Follow, pause, resume or tune a rebuild
     Rebuild(RebuildArgs),
     /// Check that all redundancy matches the data; repair mismatches on request

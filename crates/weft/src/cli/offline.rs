@@ -61,6 +61,10 @@ pub struct CreateArgs {
     /// up to a power of two and at least a stripe
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub region: Option<u64>,
+    /// Space to leave before the data on each member, for later reshapes (`weft grow`)
+    /// [default: a 64th of the smallest disk, at most 128M]
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub head_room: Option<u64>,
     /// Use disks that belong to an array or hold data of any kind (that data is lost)
     #[arg(long)]
     pub force: bool,

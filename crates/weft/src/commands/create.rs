@@ -125,6 +125,7 @@ fn options_of(args: &CreateArgs) -> Result<CreateOptions, Failure> {
         consistency: args.consistency.unwrap_or_else(|| Consistency::default_for(code)),
         region_bytes: args.region,
         log_bytes: None,
+        head_room_bytes: args.head_room,
         spares: args.spares,
         force: args.force,
         id: thread::random()?,

@@ -6,5 +6,6 @@ pub mod cache;
 pub mod create;
 pub mod examine;
 pub mod manage;
+pub mod reshape;
 pub mod status;
 pub mod wipe;

@@ -59,6 +59,19 @@ pub enum Request {
         /// The disk.
         disk: NewDisk,
     },
+    /// Move an array to another geometry; answers with its [`weft_array::reshape::ReshapePlan`].
+    Reshape {
+        /// The array.
+        array: String,
+        /// The new code; `None` leaves it.
+        code: Option<String>,
+        /// The new unit in bytes; `None` leaves it.
+        unit_bytes: Option<u64>,
+        /// Spares to add; `None` adds all, or none if the code or the unit changes.
+        add: Option<usize>,
+        /// Only plan.
+        dry_run: bool,
+    },
     /// Pause (`true`) or resume rebuilds.
     PauseRebuild {
         /// The array.
@@ -141,6 +154,7 @@ impl Request {
             Self::Fail { array, .. }
             | Self::Add { array, .. }
             | Self::Replace { array, .. }
+            | Self::Reshape { array, .. }
             | Self::PauseRebuild { array, .. }
             | Self::StartScrub { array, .. }
             | Self::CancelScrub { array }

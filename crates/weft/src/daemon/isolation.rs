@@ -263,6 +263,7 @@ mod tests {
             consistency: Consistency::default_for(code),
             region_bytes: None,
             log_bytes: None,
+            head_room_bytes: None,
             spares: 0,
             force: false,
             id: [id; 16],

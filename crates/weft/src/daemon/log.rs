@@ -76,6 +76,14 @@ pub fn event(array: &Array, event: &Event) {
         Event::ScrubFinished { mismatches, repaired } => {
             format!("scrub finished: {mismatches} mismatches, {repaired} repaired")
         }
+        Event::ReshapeStarted { from, to, slots } => {
+            format!("reshaping: {from} becomes {to} on {slots} disks")
+        }
+        Event::ReshapeFinished { size_bytes } => format!(
+            "moved to {}; the size is {} now, which NBD clients see when they connect again",
+            status.code,
+            size::show(*size_bytes)
+        ),
         Event::JobStalled { job, cause } => format!("ALERT: {job} stalled: {cause}"),
         Event::SpareFailed { disk, cause } => {
             format!("ALERT: spare {disk} failed ({cause}) and was removed; add another")

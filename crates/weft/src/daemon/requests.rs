@@ -5,6 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
+use weft_array::reshape::ReshapeOptions;
 use weft_array::superblock::{Role, ScrubMode, read_superblock};
 use weft_array::{ArrayError, MemberState, SlotStatus, contents};
 use weft_cli::failure::{Failure, Outcome};
@@ -52,6 +53,9 @@ impl Daemon {
             Request::Fail { array, member, dry_run } => self.fail(&array, &member, dry_run).await,
             Request::Add { array, disk } => self.add(&array, &disk).await,
             Request::Replace { array, member, disk } => self.replace(&array, &member, &disk).await,
+            Request::Reshape { array, code, unit_bytes, add, dry_run } => {
+                self.reshape(&array, code.as_deref(), unit_bytes, add, dry_run).await
+            }
             Request::PauseRebuild { array, pause } => self.find(&array).map(|served| {
                 served.array.set_paused(pause);
                 json!({ "paused": pause })
@@ -264,6 +268,33 @@ impl Daemon {
             served.array.replace(slot.slot, disk).await.map_err(refused)?;
         }
         Ok(json!({ "slot": slot.slot, "disk": new.place, "done": !new.dry_run }))
+    }
+
+    async fn reshape(
+        &self,
+        array: &str,
+        code: Option<&str>,
+        unit_bytes: Option<u64>,
+        add: Option<usize>,
+        dry_run: bool,
+    ) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        let code = code.map(str::parse).transpose().map_err(|e| {
+            Failure::usage(format!("--code: {e}")).hint("`weft create --help` lists the codes")
+        })?;
+        let spares = served.array.status().spares.len();
+        let grows = code.is_none() && unit_bytes.is_none();
+        if grows && spares == 0 && add.is_none() {
+            return Err(Failure::new(format!("{array} has no spare to add"))
+                .hint(format!("`weft add {array} DISK` adds one; nothing was changed")));
+        }
+        let add = add.unwrap_or(if grows { spares } else { 0 });
+        let options = ReshapeOptions { code, unit_bytes, add, ..ReshapeOptions::default() };
+        let plan = match dry_run {
+            true => served.array.plan_reshape(&options),
+            false => served.array.reshape(options).await,
+        };
+        value(plan.map_err(refused)?)
     }
 
     async fn cancel_scrub(&self, array: &str) -> Result<Value, Failure> {

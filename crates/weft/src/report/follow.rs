@@ -76,6 +76,13 @@ pub fn scrub(client: &mut Client, array: &str, silent: bool) -> Result<Status, F
     })
 }
 
+/// Follows a reshape until it ends, or is paused; returns the state then.
+pub fn reshape(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
+    follow(client, array, &[JobKind::Reshape], silent, |status| {
+        status.reshaping && !status.paused && status.broken.is_none()
+    })
+}
+
 fn follow(
     client: &mut Client,
     array: &str,

@@ -94,7 +94,11 @@ pub fn redundancy(status: &Status) -> String {
     }
     match spare_failures {
         0 if !status.redundancy_exact => "MAY NOT SURVIVE THE LOSS OF ANOTHER DISK".into(),
-        0 if matches!(status.state, ArrayState::Healthy | ArrayState::Replacing) => {
+        0 if matches!(
+            status.state,
+            ArrayState::Healthy | ArrayState::Replacing | ArrayState::Reshaping
+        ) =>
+        {
             "cannot lose any disk".into()
         }
         0 => "CANNOT LOSE ANOTHER DISK".into(),
@@ -115,6 +119,7 @@ fn state(state: ArrayState) -> &'static str {
         ArrayState::Degraded => "degraded",
         ArrayState::Rebuilding => "rebuilding",
         ArrayState::Replacing => "replacing a member",
+        ArrayState::Reshaping => "moving to another geometry",
         ArrayState::Broken => "broken",
         ArrayState::Stopped => "stopped",
     }

@@ -39,11 +39,8 @@ impl Inner {
             let state = self.members.state(self.slot_of(at.stripe, unit));
             matches!(state, SlotState::Rebuilding { .. })
         };
-        let mine = if self.geometry().is_mirrored() {
-            self.geometry().units()
-        } else {
-            UnitSet::one(at.unit)
-        };
+        let geometry = self.geometry_of(at.stripe);
+        let mine = if geometry.is_mirrored() { geometry.units() } else { UnitSet::one(at.unit) };
         let units: UnitSet = mine.iter().filter(|unit| on_replacement(*unit)).collect();
         if units.is_empty() {
             return;

@@ -29,7 +29,9 @@ impl Inner {
     /// The member of `slot` has just left; the slot `was` in that state before. Remembers it if the
     /// map can tell what it will miss: under policy `none` the map keeps no dirty regions.
     pub(crate) fn remember_member(&self, removal: &Removal<'_>, slot: SlotNo, was: Slot) {
-        if self.members.superblock().consistency == Consistency::None {
+        // While the array is reshaped, what was moved is written everywhere.
+        let reshaped = self.geometries.former().is_some();
+        if self.members.superblock().consistency == Consistency::None || reshaped {
             return;
         }
         match was {

@@ -52,7 +52,8 @@ impl Inner {
 
     /// Whether a spare is ready and a slot is missing.
     pub(super) fn can_take_spare(&self) -> bool {
-        self.members.spares.any_ready() && !self.members.missing().is_empty()
+        let settled = self.geometries.former().is_none();
+        settled && self.members.spares.any_ready() && !self.members.missing().is_empty()
     }
 
     /// Puts a disk into a missing slot. Returns whether it holds the slot, durably.

@@ -27,7 +27,7 @@ pub(crate) struct Work<'a> {
 impl Work<'_> {
     /// Stripes of the array.
     pub fn stripes(&self) -> u64 {
-        self.map.config().regions.stripes
+        self.map.regions().stripes
     }
 
     /// The first of `stripes` that is left.
@@ -45,7 +45,7 @@ impl Work<'_> {
     pub fn next_begun(&self) -> Option<u64> {
         let taken = self.taken.borrow();
         let is_begun = |stripe: u64| {
-            let region = self.map.config().regions.of(stripe);
+            let region = self.map.regions().of(stripe);
             self.lanes.iter().any(|lane| self.map.is_partial(lane, region))
         };
         let wanted = |stripe: u64| !taken.contains(&stripe) && is_begun(stripe);

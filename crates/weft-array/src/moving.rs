@@ -1,0 +1,64 @@
+//! The addresses that a reshape is moving, and the writes that wait for it.
+//!
+//! What is moved is read from the old places, written to the new ones, and only then does a
+//! checkpoint say so. A write to the old place in the meantime would be missing in the new one; a
+//! write to the new place would be lost in a crash. So writes to these addresses wait until the
+//! checkpoint is in effect, and then go to the new place. A write that waits makes the reshape end
+//! its window early. Reads do not wait: the old places stay as they are.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use weft_rt::sync::Notify;
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Moving {
+    addresses: RefCell<Range<u64>>,
+    /// A write waits.
+    wanted: Cell<bool>,
+    changed: Notify,
+}
+
+impl Moving {
+    /// Whether writes to some of these addresses must wait.
+    pub fn meets(&self, addresses: &Range<u64>) -> bool {
+        let moving = self.addresses.borrow();
+        addresses.start < moving.end && moving.start < addresses.end
+    }
+
+    /// From now on writes to these addresses wait.
+    pub fn begin(&self, addresses: Range<u64>) {
+        self.wanted.set(false);
+        *self.addresses.borrow_mut() = addresses;
+        self.changed.notify_all();
+    }
+
+    /// No write waits any more.
+    pub fn end(&self) {
+        self.begin(0..0);
+    }
+
+    /// Whether a write waits.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.get()
+    }
+
+    /// Waits until these addresses are not being moved, or `gives_up`. It is asked again at each
+    /// [`Moving::look_again`].
+    pub async fn settled(&self, addresses: &Range<u64>, gives_up: impl Fn() -> bool) {
+        loop {
+            let changed = self.changed.wait();
+            if !self.meets(addresses) || gives_up() {
+                return;
+            }
+            self.wanted.set(true);
+            changed.await;
+        }
+    }
+
+    /// The array was stopped, or is broken: waiting writes look again.
+    pub fn look_again(&self) {
+        self.changed.notify_all();
+    }
+}

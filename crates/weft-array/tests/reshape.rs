@@ -1,0 +1,73 @@
+//! Changing the geometry of an array while it is used.
+
+mod common;
+
+use std::rc::Rc;
+
+use common::{assemble, disks, options, pattern, read, rt, write};
+use weft_array::reshape::ReshapeOptions;
+use weft_array::{Array, ScrubMode, create};
+use weft_disk::Disk;
+use weft_rt::{MILLISECOND, Rt};
+
+/// An array with head room.
+async fn make(rt: &Rt, code: &str, disks: &[Rc<dyn Disk>]) -> Array {
+    let options = weft_array::CreateOptions { head_room_bytes: Some(2 << 20), ..options(code) };
+    create(disks, &options).await.expect("created");
+    assemble(rt, disks).await
+}
+
+async fn reshaped(rt: &Rt, array: &Array) {
+    while array.status().jobs.iter().any(|job| job.kind == weft_array::JobKind::Reshape)
+        || array.is_reshaping()
+    {
+        rt.sleep(MILLISECOND).await;
+    }
+}
+
+async fn is_clean(array: &Array) {
+    let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+    assert!(report.complete && report.mismatches == 0 && report.unreadable == 0, "{report:?}");
+}
+
+#[test]
+fn a_grown_array_has_its_data_and_more_space() {
+    for (code, count, add) in [
+        ("raid5", 3, 1),
+        ("raid5", 3, 2),
+        ("raid6", 4, 1),
+        ("raid0", 2, 2),
+        ("raid10", 4, 2),
+        ("raid4", 3, 1),
+    ] {
+        let rt = rt();
+        rt.clone().block_on(async move {
+            let all = disks(count + add, 16);
+            let array = make(&rt, code, &all[..count]).await;
+            let size = array.size_bytes();
+            write(&array, 0, &pattern(0, 1 << 20, 1)).await;
+            let far = size - (1 << 20);
+            write(&array, far, &pattern(far, 1 << 20, 2)).await;
+            for disk in &all[count..] {
+                array.add_spare(disk.clone()).await.expect("added");
+            }
+            let plan = array.reshape(ReshapeOptions { add, ..ReshapeOptions::default() }).await;
+            let plan = plan.expect("begun");
+            assert_eq!(plan.size_bytes, size);
+            reshaped(&rt, &array).await;
+            assert_eq!(array.size_bytes(), plan.new_size_bytes);
+            assert_eq!(read(&array, 0, 1 << 20).await, pattern(0, 1 << 20, 1), "{code}");
+            assert_eq!(read(&array, far, 1 << 20).await, pattern(far, 1 << 20, 2), "{code}");
+            assert!(read(&array, 2 << 20, 1 << 20).await.iter().all(|byte| *byte == 0));
+            let end = array.size_bytes() - (1 << 20);
+            assert!(read(&array, end, 1 << 20).await.iter().all(|byte| *byte == 0));
+            write(&array, end, &pattern(end, 1 << 20, 3)).await;
+            is_clean(&array).await;
+            array.stop().await.expect("stopped");
+            let array = assemble(&rt, &all).await;
+            assert_eq!(array.size_bytes(), plan.new_size_bytes);
+            assert_eq!(read(&array, far, 1 << 20).await, pattern(far, 1 << 20, 2), "{code}");
+            assert_eq!(read(&array, end, 1 << 20).await, pattern(end, 1 << 20, 3), "{code}");
+        });
+    }
+}

@@ -1,0 +1,281 @@
+//! A power cut at every step of a small reshape with users' writes, with non-durable writes kept,
+//! lost or torn, and all disks present or some lost at the same time. What was acknowledged and
+//! flushed is there, nothing else has changed, and the reshape goes on to its end.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes and counts of a test are small"
+)]
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::cuts::{Client, Model, Moment, SECTOR, Sector, content, disks_of, members, read_all};
+use common::disk::{Leave, Medium, Power, mix};
+use common::*;
+use weft_array::reshape::ReshapeOptions;
+use weft_array::superblock::Shape;
+use weft_array::{Array, AssembleOptions, CreateOptions, ScrubMode, create};
+use weft_code::CodeSpec;
+use weft_disk::Disk;
+use weft_layout::for_code;
+use weft_rt::{MILLISECOND, Rt};
+
+const UNIT: u64 = 4096;
+const ROWS: u64 = 24;
+
+struct Setup {
+    code: &'static str,
+    slots: usize,
+    add: usize,
+    to: Option<&'static str>,
+    to_unit: Option<u64>,
+    /// Disks lost at the moment of the cut.
+    lost: usize,
+    /// A member fails in the middle.
+    fails: bool,
+}
+
+const GROW: Setup =
+    Setup { code: "raid5", slots: 3, add: 1, to: None, to_unit: None, lost: 1, fails: false };
+
+struct Recorded {
+    shapes: [Shape; 2],
+    size: u64,
+    moments: Vec<Moment>,
+}
+
+async fn moved(rt: &Rt, array: &Array) {
+    while array.is_reshaping() {
+        rt.sleep(MILLISECOND).await;
+    }
+}
+
+/// Runs the reshape once and records every moment.
+fn record(setup: &Setup) -> Recorded {
+    let rt = rt();
+    let power = Power::new();
+    let code: CodeSpec = setup.code.parse().expect("a code");
+    let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
+    let (rt2, moments2) = (rt.clone(), moments.clone());
+    let (slots, add, fails) = (setup.slots, setup.add, setup.fails);
+    let (to, to_unit) = (setup.to.map(|to| to.parse().expect("a code")), setup.to_unit);
+    let (plan, size) = rt.block_on(async move {
+        let rt = rt2;
+        let mut options = CreateOptions {
+            unit_bytes: UNIT as u32,
+            head_room_bytes: Some(1 << 20),
+            ..options(setup_code(code))
+        };
+        options.code = code;
+        options.consistency = weft_array::Consistency::default_for(code);
+        let k = weft_layout::code_for(code, Default::default(), slots).expect("a code").k() as u64;
+        options.region_bytes = Some(3 * k * UNIT);
+        let log = if options.consistency == weft_array::Consistency::Ppl { 1 } else { 0 };
+        let size = (2 + log << 20) + ROWS * UNIT;
+        let disks = disks_of(&rt, &power, size, vec![Medium::new(512); slots + add]);
+        let members = members(&disks);
+        create(&members[..slots], &options).await.expect("created");
+        let array = assemble(&rt, &members[..slots]).await;
+        for disk in &members[slots..] {
+            array.add_spare(disk.clone()).await.expect("added");
+        }
+        let sectors = array.size_bytes() / SECTOR;
+        let model = Rc::new(RefCell::new(Model::new(sectors)));
+        let client = Client {
+            array: array.clone(),
+            model: model.clone(),
+            version: Rc::new(RefCell::new(1)),
+        };
+        // Some regions stay unwritten.
+        client.write(0, sectors / 3).await;
+        client.write(sectors / 2, sectors / 8).await;
+        client.write(sectors * 7 / 8, sectors - sectors * 7 / 8).await;
+        client.flush().await;
+        let note = move || {
+            let media = disks.iter().map(|disk| disk.medium.borrow().clone()).collect();
+            moments2.borrow_mut().push(Moment { media, model: model.borrow().clone() });
+        };
+        power.watch(note);
+        let head_room_bytes = Some(2 * UNIT.max(to_unit.unwrap_or(0)));
+        let wanted = ReshapeOptions {
+            code: to,
+            unit_bytes: to_unit,
+            add,
+            head_room_bytes,
+            ..Default::default()
+        };
+        let plan = array.reshape(wanted).await.expect("begun");
+        let mut round = 0u64;
+        while array.is_reshaping() {
+            let first = mix(round) % (sectors - 20);
+            client.write(first, 1 + mix(round + 77) % 20).await;
+            if round % 3 == 0 {
+                client.flush().await;
+            }
+            if fails && round == 3 {
+                array.fail(weft_code::SlotNo(1)).await.expect("failed");
+            }
+            round += 1;
+        }
+        assert!(round > 3, "users had no time");
+        array.stop().await.expect("stopped");
+        (plan, size)
+    });
+    rt.kill_all();
+    let moments = Rc::try_unwrap(moments).map(RefCell::into_inner).unwrap_or_else(|m| m.take());
+    Recorded { shapes: [plan.from, plan.to], size, moments }
+}
+
+fn setup_code(code: CodeSpec) -> &'static str {
+    if code.is_mirror() { "raid1" } else { "raid5" }
+}
+
+/// Whether a sector lies on a lost slot, in either geometry.
+fn lies_on(shapes: &[Shape; 2], sector: u64, lost: &[usize]) -> bool {
+    shapes.iter().any(|shape| {
+        let layout =
+            for_code(shape.code, shape.algorithm, shape.slots, shape.rows).expect("a layout");
+        let k = shape.code.shape(shape.slots).expect("a code").k as u64;
+        let unit = sector * SECTOR / shape.unit_bytes;
+        lost.contains(&layout.place(unit / k, (unit % k) as usize).slot.0)
+    })
+}
+
+/// Assembles what a cut left, and checks everything.
+fn check(setup: &Setup, run: &Recorded, moment: &Moment, leave: Leave, lost: &[usize], what: &str) {
+    let rt = rt();
+    let power = Power::new();
+    let media: Vec<Medium> = moment.media.iter().map(|medium| leave.of(medium)).collect();
+    let disks = disks_of(&rt, &power, run.size, media);
+    let found = members(&disks).into_iter().enumerate();
+    let found: Vec<Rc<dyn Disk>> =
+        found.filter(|(slot, _)| !lost.contains(slot)).map(|(_, disk)| disk).collect();
+    let mirror = setup.code.starts_with("raid1");
+    let (shapes, model) = (run.shapes, moment.model.clone());
+    let (rt2, what, lost) = (rt.clone(), what.to_owned(), lost.to_vec());
+    rt.block_on(async move {
+        let rt = rt2;
+        let force = !lost.is_empty();
+        let options = AssembleOptions { nonce: 99, force_degraded: force, ..Default::default() };
+        let array = match Array::assemble(&rt, found, options).await {
+            Ok(array) => array,
+            Err(error) => panic!("{what}: {error}"),
+        };
+        let first = read_all(&array, array.size_bytes()).await;
+        for (sector, bytes) in (0..).zip(first.chunks(SECTOR as usize)) {
+            let zeros = Sector { versions: vec![0], acknowledged: 1 };
+            let Sector { versions, .. } = model.0.get(sector as usize).unwrap_or(&zeros);
+            let fits = versions.iter().any(|version| bytes == content(sector, *version));
+            let excused = !mirror && versions.len() > 1 && lies_on(&shapes, sector, &lost);
+            assert!(
+                fits || excused,
+                "{what}: sector {sector} is none of {versions:?}; zeros: {}; reshaping: {}",
+                bytes.iter().all(|byte| *byte == 0),
+                array.is_reshaping(),
+            );
+        }
+        let again = read_all(&array, SECTOR).await;
+        assert!(again[..first.len()] == first, "{what}: a value changed while it was moved");
+        moved(&rt, &array).await;
+        while array.status().regions.resync > 0 {
+            rt.sleep(MILLISECOND).await;
+        }
+        let after = read_all(&array, UNIT).await;
+        for (sector, (a, b)) in first.chunks(512).zip(after.chunks(512)).enumerate() {
+            assert!(a == b, "{what}: sector {sector} changed by the reshape");
+        }
+        let behind = after[first.len()..].iter();
+        assert!(behind.into_iter().all(|byte| *byte == 0), "{what}: new space is not zero");
+        let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+        assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
+        let bytes = pattern(700, 3000, 1);
+        write(&array, 700, &bytes).await;
+        let end = array.size_bytes() - 3000;
+        write(&array, end, &bytes).await;
+        assert!(read(&array, 700, 3000).await == bytes, "{what}: a write after the crash");
+        assert!(read(&array, end, 3000).await == bytes, "{what}: a write at the end");
+        let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+        assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
+        array.stop().await.expect("stopped");
+    });
+    rt.kill_all();
+}
+
+fn cut_everywhere(setup: &Setup) {
+    let run = record(setup);
+    let count = setup.slots + setup.add;
+    assert!(run.moments.len() > 60, "only {} steps", run.moments.len());
+    for (number, moment) in run.moments.iter().enumerate() {
+        let torn = mix(number as u64);
+        let way = number % 3;
+        for leave in [[Leave::All, Leave::Nothing, Leave::Some(torn)][way], Leave::Some(!torn)] {
+            let turn = number / 3 + way;
+            let lost = (0..setup.lost).map(|i| (turn + i * (1 + number % 2)) % count).collect();
+            let mut losses: Vec<Vec<usize>> = vec![lost];
+            if setup.lost > 0 && turn % 3 == 0 {
+                losses.push(Vec::new());
+            }
+            for lost in losses {
+                let of = run.moments.len();
+                let what = format!(
+                    "{} +{}, cut {number} of {of}, {leave:?}, lost {lost:?}",
+                    setup.code, setup.add
+                );
+                check(setup, &run, moment, leave, &lost, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn raid5_by_one_disk() {
+    cut_everywhere(&GROW);
+}
+
+#[test]
+fn raid5_by_one_disk_while_a_member_fails() {
+    cut_everywhere(&Setup { fails: true, lost: 0, ..GROW });
+}
+
+#[test]
+fn raid6_by_two_disks() {
+    cut_everywhere(&Setup { code: "raid6", slots: 4, add: 2, lost: 2, ..GROW });
+}
+
+#[test]
+fn raid6_by_one_disk_while_a_member_fails() {
+    cut_everywhere(&Setup { code: "raid6", slots: 4, fails: true, ..GROW });
+}
+
+#[test]
+fn raid0_to_raid4() {
+    cut_everywhere(&Setup { code: "raid0", slots: 3, to: Some("raid4"), lost: 0, ..GROW });
+}
+
+#[test]
+fn raid5_to_raid6() {
+    cut_everywhere(&Setup { slots: 4, to: Some("raid6"), ..GROW });
+}
+
+#[test]
+fn raid5_in_larger_units() {
+    cut_everywhere(&Setup { add: 0, to_unit: Some(16 << 10), ..GROW });
+}
+
+#[test]
+fn raid5_by_two_disks() {
+    cut_everywhere(&Setup { add: 2, ..GROW });
+}
+
+#[test]
+fn drc_g_by_two_disks() {
+    cut_everywhere(&Setup { code: "drc-g:4,2,1", slots: 7, add: 2, ..GROW });
+}
+
+#[test]
+fn mirrors_by_two_disks() {
+    cut_everywhere(&Setup { code: "raid10", slots: 4, add: 2, ..GROW });
+}

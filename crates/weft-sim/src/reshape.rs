@@ -1,0 +1,142 @@
+//! Reshapes: a seed may change the array's geometry in the middle of its lives.
+//!
+//! What the oracle knows are addresses, so it needs no geometry. What may be lost where disks are
+//! lost together with a crash depends on the geometry: in a run with a reshape it is what either of
+//! the two would lose.
+
+use weft_array::reshape::ReshapeOptions;
+use weft_array::superblock::Shape;
+use weft_array::{ArrayError, Consistency};
+use weft_code::CodeSpec;
+use weft_rt::{Rng, SECOND};
+
+use crate::engine::Engine;
+use crate::injector::FaultInjector;
+use crate::setup::{DiskSetup, Setup};
+use crate::violation::ViolationKind;
+
+/// The reshape of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReshapeSetup {
+    /// The code, if it changes.
+    pub code: Option<CodeSpec>,
+    /// Bytes of a unit, if they change.
+    pub unit_bytes: Option<u64>,
+    /// Disks to add.
+    pub add: usize,
+    /// Units of head room that it takes.
+    pub rows: u64,
+}
+
+/// Head room of the arrays that are reshaped.
+pub(crate) const HEAD_ROOM_BYTES: u64 = 1 << 20;
+
+impl ReshapeSetup {
+    /// Draws whether and how the array of `setup` is reshaped.
+    pub(crate) fn draw(rng: &mut Rng, setup: &Setup) -> Option<Self> {
+        let unit_bytes = u64::from(setup.unit_bytes);
+        let other_unit = (unit_bytes * 2 <= 65536 && rng.chance(20)).then_some(unit_bytes * 2);
+        let parity = !setup.code.is_mirror() && setup.policy != Consistency::None;
+        let to_raid6 = setup.code == CodeSpec::Raid5 && setup.slots > 3 && parity && rng.chance(30);
+        let add = if to_raid6 || other_unit.is_none() { rng.within(1, 2) } else { rng.below(2) };
+        let drawn = Self {
+            code: to_raid6.then_some(CodeSpec::Raid6),
+            unit_bytes: other_unit,
+            add: usize::try_from(add).unwrap_or(1).min(setup.slots),
+            rows: rng.within(1, 6),
+        };
+        // Some codes do not fit another number of slots, or gain nothing from it.
+        drawn.shape(setup).is_some_and(|shape| shape.layout().is_ok()).then_some(drawn)
+    }
+
+    /// The geometry afterwards.
+    fn shape(&self, setup: &Setup) -> Option<Shape> {
+        let code = self.code.unwrap_or(setup.code);
+        let slots = setup.slots + self.add;
+        let k = |code: CodeSpec, slots| code.shape(slots).ok().map(|shape| shape.k);
+        let rows = 64;
+        k(code, slots)?;
+        Some(Shape {
+            code,
+            algorithm: setup.algorithm,
+            unit_bytes: self.unit_bytes.unwrap_or(u64::from(setup.unit_bytes)),
+            slots,
+            rows,
+            data_offset: 0,
+        })
+    }
+
+    /// The setup as if its array had the new geometry.
+    pub(crate) fn after(&self, setup: &Setup) -> Setup {
+        let unit_bytes = self.unit_bytes.and_then(|bytes| u32::try_from(bytes).ok());
+        Setup {
+            code: self.code.unwrap_or(setup.code),
+            slots: setup.slots + self.add,
+            unit_bytes: unit_bytes.unwrap_or(setup.unit_bytes),
+            ..setup.clone()
+        }
+    }
+
+    /// What the engine is asked for.
+    fn options(&self, setup: &Setup) -> ReshapeOptions {
+        let unit = self.unit_bytes.unwrap_or(0).max(u64::from(setup.unit_bytes));
+        ReshapeOptions {
+            code: self.code,
+            algorithm: None,
+            unit_bytes: self.unit_bytes,
+            add: self.add,
+            head_room_bytes: Some(self.rows * unit),
+        }
+    }
+}
+
+impl Setup {
+    /// Gives the array a reshape: head room, and the disks that it adds.
+    pub(crate) fn with_reshape(mut self, reshape: ReshapeSetup) -> Self {
+        for disk in &mut self.disks {
+            disk.size_bytes += HEAD_ROOM_BYTES;
+        }
+        let largest = self.disks.iter().map(|disk| disk.size_bytes).max().unwrap_or(0);
+        let model = self.disks[0];
+        let added = DiskSetup { size_bytes: largest, ..model };
+        self.disks.extend((0..reshape.add).map(|_| added));
+        self.reshape = Some(reshape);
+        self
+    }
+}
+
+impl FaultInjector {
+    /// Begins the run's reshape at some time, unless it has begun in an earlier life.
+    pub(crate) async fn reshape_later(&self, engine: &Engine) {
+        let Some(reshape) = self.setup.reshape else { return };
+        let mut rng = self.world.rng(14_000 + self.report.borrow().lives);
+        if rng.chance(30) {
+            return;
+        }
+        for _ in 0..3 {
+            let most = *rng.pick(&[SECOND / 1000, SECOND / 10, 10 * SECOND]);
+            self.rt.sleep(rng.below(most)).await;
+            let grown = engine.0.status().slots.len() > self.setup.slots;
+            if grown || engine.0.is_reshaping() || !self.world.is_on() {
+                return;
+            }
+            match engine.0.reshape(reshape.options(&self.setup)).await {
+                Ok(plan) => {
+                    self.world.note(format!("reshaping: {plan:?}"));
+                    self.report.borrow_mut().reshapes += 1;
+                }
+                Err(ArrayError::Refused(why)) => {
+                    self.world.note(format!("no reshape: {why}"));
+                    continue;
+                }
+                Err(_) if self.harness.has_to_stop() || self.harness.errors_allowed.get() => {}
+                Err(ArrayError::Stopped | ArrayError::Broken { .. }) => {}
+                Err(error) => {
+                    let text = format!("a reshape failed: {error}");
+                    self.harness.fail(ViolationKind::CommandFailed, text, None);
+                }
+            }
+            return;
+        }
+    }
+}
