@@ -152,7 +152,7 @@ fn begin_lower(from: Shape, to: Shape, room: u64, asked: Option<u64>) -> Result<
     let share = if grows { ROOM_SHARE } else { ROOM_SHARE_CONSTANT };
     // Whole units, so that they stay as aligned as they were.
     let unit = to.unit_bytes.max(from.unit_bytes);
-    let wanted = asked.unwrap_or((room / share).max(2 * unit));
+    let wanted = asked.unwrap_or_else(|| (room / share).max(2 * unit));
     Ok(at(wanted.next_multiple_of(unit).min(room / unit * unit)))
 }
 

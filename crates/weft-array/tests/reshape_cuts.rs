@@ -74,7 +74,7 @@ fn record(setup: &Setup) -> Recorded {
         let k = weft_layout::code_for(code, Default::default(), slots).expect("a code").k() as u64;
         options.region_bytes = Some(3 * k * UNIT);
         let log = if options.consistency == weft_array::Consistency::Ppl { 1 } else { 0 };
-        let size = (2 + log << 20) + ROWS * UNIT;
+        let size = ((2 + log) << 20) + ROWS * UNIT;
         let disks = disks_of(&rt, &power, size, vec![Medium::new(512); slots + add]);
         let members = members(&disks);
         create(&members[..slots], &options).await.expect("created");
@@ -112,7 +112,7 @@ fn record(setup: &Setup) -> Recorded {
         while array.is_reshaping() {
             let first = mix(round) % (sectors - 20);
             client.write(first, 1 + mix(round + 77) % 20).await;
-            if round % 3 == 0 {
+            if round.is_multiple_of(3) {
                 client.flush().await;
             }
             if fails && round == 3 {

@@ -59,7 +59,7 @@ impl ReshapeSetup {
         Some(Shape {
             code,
             algorithm: setup.algorithm,
-            unit_bytes: self.unit_bytes.unwrap_or(u64::from(setup.unit_bytes)),
+            unit_bytes: self.unit_bytes.unwrap_or_else(|| u64::from(setup.unit_bytes)),
             slots,
             rows,
             data_offset: 0,

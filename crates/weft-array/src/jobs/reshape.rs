@@ -446,7 +446,7 @@ impl<'a> Mover<'a> {
         for FailedWrite { slot, disk, error } in stored.failed {
             result = array.job_write_failed(slot, &disk, &error).await.and(result);
         }
-        result.and(array.check_writable())
+        result.and_then(|()| array.check_writable())
     }
 
     /// Reads addresses from the old geometry. Behind its end are zeros.
