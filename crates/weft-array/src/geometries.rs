@@ -64,9 +64,15 @@ impl Geometries {
         Self { oldest, later: OnceCell::new(), border: Cell::new(None) }
     }
 
-    /// The newest.
+    /// The newest. Here and below the array that was never reshaped goes first, inline.
+    #[inline]
     pub fn newest(&self) -> &Geometry {
-        self.later.get().map_or(&self.oldest, |later| later.newest())
+        if self.later.get().is_none() { &self.oldest } else { self.newest_of_several() }
+    }
+
+    #[cold]
+    fn newest_of_several(&self) -> &Geometry {
+        self.later.get().map_or(&self.oldest, |later| later.newest_of_several())
     }
 
     /// That of a generation, if this run has known it.
@@ -81,7 +87,16 @@ impl Geometries {
     ///
     /// # Panics
     /// If this run has not known it.
+    #[inline]
     pub fn of(&self, stripe: StripeId) -> &Geometry {
+        if self.oldest.generation == stripe.generation {
+            return &self.oldest;
+        }
+        self.of_later(stripe)
+    }
+
+    #[cold]
+    fn of_later(&self, stripe: StripeId) -> &Geometry {
         self.find(stripe.generation).expect("stripes are named by known geometries")
     }
 
@@ -118,7 +133,13 @@ impl Geometries {
     }
 
     /// The geometry in which an address is now.
+    #[inline]
     pub fn home(&self, address: u64) -> &Geometry {
+        if self.later.get().is_none() { &self.oldest } else { self.home_of_several(address) }
+    }
+
+    #[cold]
+    fn home_of_several(&self, address: u64) -> &Geometry {
         match self.former() {
             Some((old, border)) if !border.has_moved(address) => old,
             _ => self.newest(),
@@ -128,6 +149,9 @@ impl Geometries {
     /// Whether all addresses are in the newest geometry, and this is a stripe of it.
     #[inline]
     pub fn is_settled_in(&self, stripe: StripeId) -> bool {
+        if self.later.get().is_none() {
+            return true;
+        }
         self.newest().generation == stripe.generation && self.former().is_none()
     }
 
