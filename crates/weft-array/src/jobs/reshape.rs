@@ -44,7 +44,7 @@ use crate::events::Event;
 use crate::geometries::Border;
 use crate::geometry::{Geometry, Piece, to_len};
 use crate::maintenance::JobKind;
-use crate::maintenance::throttle::UsersFirst;
+use crate::maintenance::throttle;
 use crate::members::Spare;
 use crate::region_map::RegionNo;
 use crate::reshape::{ReshapeOptions, ReshapePlan, plan_reshape, window};
@@ -340,12 +340,12 @@ impl<'a> Mover<'a> {
         self.drain(border..end).await;
         let bytes = self.new.stripe_bytes();
         let mut stripes = border / bytes..end / bytes;
-        let mut pace = UsersFirst::default();
+        let mut pace = throttle::Window::default();
         let mut in_flight = FuturesUnordered::new();
         let mut result = Ok(());
         loop {
             let (now, flying) = (array.rt.now(), in_flight.len());
-            let window = pace.window(&array.jobs.throttle, now, flying, array.window());
+            let window = pace.stripes(&array.jobs.throttle, now, flying, array.window());
             let goes_on = result.is_ok() && !array.must_yield() && !array.moving.is_wanted();
             if (goes_on || flying == 0 && stripes.start == border / bytes)
                 && flying < window
