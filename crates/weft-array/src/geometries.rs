@@ -22,10 +22,11 @@ use std::ops::Range;
 
 use weft_code::{Margin, SlotSet};
 use weft_layout::window::Direction;
-use weft_stripe::{Generation, StripeId};
+use weft_stripe::{Coding, Generation, StripeId};
 
 use crate::geometry::{Geometry, Piece, to_len};
 use crate::region_map::RegionNo;
+use crate::superblock::{Shape, Superblock, SuperblockError};
 
 /// Which addresses have moved to the new geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,30 @@ impl Border {
     fn have_moved(self, addresses: &Range<u64>) -> bool {
         self.has_moved(addresses.start) && self.has_moved(addresses.end - 1)
     }
+}
+
+/// The geometry of this shape and number in an array.
+///
+/// # Errors
+/// If code, layout and number of slots do not fit together.
+pub(crate) fn geometry(
+    shape: Shape,
+    generation: Generation,
+    superblock: &Superblock,
+) -> Result<Geometry, SuperblockError> {
+    let layout = shape.layout()?;
+    let code = weft_layout::code_for(shape.code, shape.algorithm, shape.slots);
+    let code = code.map_err(|error| SuperblockError::Impossible { what: error.to_string() })?;
+    Ok(Geometry {
+        generation,
+        coding: Coding::new(code),
+        stripes: layout.stripes(shape.rows),
+        layout,
+        unit_bytes: shape.unit_bytes,
+        sector_bytes: u64::from(superblock.sector_bytes),
+        data_offset: shape.data_offset,
+        regions: shape.regions(superblock.region_bytes)?,
+    })
 }
 
 /// The geometries that this run has known, from the oldest on. One that was added stays in place:

@@ -8,7 +8,6 @@ use weft_layout::Layout;
 use weft_stripe::{Coding, Generation, StripeId};
 
 use crate::region_map::Regions;
-use crate::superblock::{Shape, Superblock, SuperblockError};
 
 /// The shape of an array.
 pub(crate) struct Geometry {
@@ -44,30 +43,6 @@ pub(crate) struct Piece {
 }
 
 impl Geometry {
-    /// The geometry of this shape and number in an array.
-    ///
-    /// # Errors
-    /// If code, layout and number of slots do not fit together.
-    pub fn new(
-        shape: Shape,
-        generation: Generation,
-        superblock: &Superblock,
-    ) -> Result<Self, SuperblockError> {
-        let layout = shape.layout()?;
-        let code = weft_layout::code_for(shape.code, shape.algorithm, shape.slots);
-        let code = code.map_err(|error| SuperblockError::Impossible { what: error.to_string() })?;
-        Ok(Self {
-            generation,
-            coding: Coding::new(code),
-            stripes: layout.stripes(shape.rows),
-            layout,
-            unit_bytes: shape.unit_bytes,
-            sector_bytes: u64::from(superblock.sector_bytes),
-            data_offset: shape.data_offset,
-            regions: shape.regions(superblock.region_bytes)?,
-        })
-    }
-
     pub fn code(&self) -> &Code {
         self.coding.code()
     }

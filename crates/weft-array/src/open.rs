@@ -19,8 +19,8 @@ use crate::assemble::{Assembly, Found, decide};
 use crate::consistency::Consistency;
 use crate::create::{map_config, prepare_member};
 use crate::error::ArrayError;
-use crate::geometries::{Border, Geometries};
-use crate::geometry::{Geometry, to_len};
+use crate::geometries::{Border, Geometries, geometry};
+use crate::geometry::to_len;
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;
@@ -164,7 +164,7 @@ async fn open(
 
 /// The geometries of the array, as the superblock has them.
 pub(crate) fn geometries_of(superblock: &Superblock) -> Result<Geometries, ArrayError> {
-    let geometry = |shape, generation| Geometry::new(shape, generation, superblock);
+    let geometry = |shape, generation| geometry(shape, generation, superblock);
     let newest = geometry(superblock.shape(), superblock.generation)?;
     let Some(reshape) = superblock.reshape else { return Ok(Geometries::new(newest)) };
     let geometries = Geometries::new(geometry(reshape.from, superblock.former_generation())?);

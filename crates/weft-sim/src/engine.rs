@@ -7,8 +7,7 @@ use weft_array::{Array, AssembleOptions, CreateOptions};
 use weft_disk::Disk;
 use weft_rt::Rt;
 
-use crate::reshape::HEAD_ROOM_BYTES;
-use crate::setup::Setup;
+use crate::setup::{HEAD_ROOM_BYTES, Setup};
 
 /// An assembled array.
 #[derive(Debug, Clone)]

@@ -1,5 +1,7 @@
 //! Injects faults and commands while clients work, and ends a life in order.
 
+mod reshape;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;

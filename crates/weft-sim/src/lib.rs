@@ -26,7 +26,6 @@ pub mod oracle;
 mod panics;
 mod policy;
 mod report;
-mod reshape;
 mod run;
 mod setup;
 mod simulate;

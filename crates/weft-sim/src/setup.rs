@@ -1,13 +1,16 @@
 //! Draws the array and the load of a run from the seed, and says which slot holds which byte.
 
+mod reshape;
+
 use weft_array::Consistency;
 use weft_code::{Code, CodeSpec, Copies, SlotNo, SlotSet, UnitSet};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
 use weft_rt::Rng;
 
 use crate::format::METADATA_BYTES;
-use crate::reshape::ReshapeSetup;
 use crate::workload::Load;
+pub(crate) use reshape::HEAD_ROOM_BYTES;
+pub use reshape::ReshapeSetup;
 
 /// A disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

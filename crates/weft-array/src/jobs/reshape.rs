@@ -41,7 +41,7 @@ use weft_stripe::{Access, Band, FailedWrite, Segment, StripeId, Units, store, up
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::geometries::Border;
+use crate::geometries::{Border, geometry};
 use crate::geometry::{Geometry, Piece, to_len};
 use crate::maintenance::JobKind;
 use crate::maintenance::throttle;
@@ -114,7 +114,7 @@ impl Inner {
             change.add_slots(added);
             let mut superblock = change.superblock();
             *superblock = superblock.reshaped(plan.from, plan.to, Direction::Up);
-            let geometry = Geometry::new(plan.to, superblock.generation, &superblock);
+            let geometry = geometry(plan.to, superblock.generation, &superblock);
             let geometry = geometry.expect("a planned geometry");
             drop(superblock);
             if geometry.regions.count() > self.map.regions().count() {

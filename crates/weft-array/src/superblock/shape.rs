@@ -6,9 +6,13 @@ use weft_layout::window::Direction;
 use weft_layout::{Algorithm, Layout};
 use weft_stripe::Generation;
 
-use super::{Superblock, SuperblockError, check::impossible};
+use super::{Superblock, SuperblockError};
 use crate::area::Area;
 use crate::region_map::Regions;
+
+fn impossible(error: &dyn std::error::Error) -> SuperblockError {
+    SuperblockError::Impossible { what: error.to_string() }
+}
 
 /// A geometry: which bytes of which slots hold which addresses of the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +56,7 @@ impl Shape {
     /// If code, layout and number of slots do not fit together.
     pub fn layout(&self) -> Result<Box<dyn Layout>, SuperblockError> {
         weft_layout::for_code(self.code, self.algorithm, self.slots, self.rows)
-            .map_err(|error| impossible(error.to_string()))
+            .map_err(|error| impossible(&error))
     }
 
     /// Its regions, of `region_bytes` each.
@@ -61,7 +65,7 @@ impl Shape {
     /// As [`Shape::layout`].
     pub fn regions(&self, region_bytes: u64) -> Result<Regions, SuperblockError> {
         let shape = self.code.shape(self.slots);
-        let k = shape.map_err(|error| impossible(error.to_string()))?.k;
+        let k = shape.map_err(|error| impossible(&error))?.k;
         let stripe_bytes = k as u64 * self.unit_bytes;
         Ok(Regions { region_bytes, stripe_bytes, stripes: self.layout()?.stripes(self.rows) })
     }

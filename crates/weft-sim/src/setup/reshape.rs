@@ -4,16 +4,13 @@
 //! lost together with a crash depends on the geometry: in a run with a reshape it is what either of
 //! the two would lose.
 
+use weft_array::Consistency;
 use weft_array::reshape::ReshapeOptions;
 use weft_array::superblock::Shape;
-use weft_array::{ArrayError, Consistency};
 use weft_code::CodeSpec;
-use weft_rt::{Rng, SECOND};
+use weft_rt::Rng;
 
-use crate::engine::Engine;
-use crate::injector::FaultInjector;
-use crate::setup::{DiskSetup, Setup};
-use crate::violation::ViolationKind;
+use super::{DiskSetup, Setup};
 
 /// The reshape of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +75,7 @@ impl ReshapeSetup {
     }
 
     /// What the engine is asked for.
-    fn options(&self, setup: &Setup) -> ReshapeOptions {
+    pub(crate) fn options(&self, setup: &Setup) -> ReshapeOptions {
         let unit = self.unit_bytes.unwrap_or(0).max(u64::from(setup.unit_bytes));
         ReshapeOptions {
             code: self.code,
@@ -102,41 +99,5 @@ impl Setup {
         self.disks.extend((0..reshape.add).map(|_| added));
         self.reshape = Some(reshape);
         self
-    }
-}
-
-impl FaultInjector {
-    /// Begins the run's reshape at some time, unless it has begun in an earlier life.
-    pub(crate) async fn reshape_later(&self, engine: &Engine) {
-        let Some(reshape) = self.setup.reshape else { return };
-        let mut rng = self.world.rng(14_000 + self.report.borrow().lives);
-        if rng.chance(30) {
-            return;
-        }
-        for _ in 0..3 {
-            let most = *rng.pick(&[SECOND / 1000, SECOND / 10, 10 * SECOND]);
-            self.rt.sleep(rng.below(most)).await;
-            let grown = engine.0.status().slots.len() > self.setup.slots;
-            if grown || engine.0.is_reshaping() || !self.world.is_on() {
-                return;
-            }
-            match engine.0.reshape(reshape.options(&self.setup)).await {
-                Ok(plan) => {
-                    self.world.note(format!("reshaping: {plan:?}"));
-                    self.report.borrow_mut().reshapes += 1;
-                }
-                Err(ArrayError::Refused(why)) => {
-                    self.world.note(format!("no reshape: {why}"));
-                    continue;
-                }
-                Err(_) if self.harness.has_to_stop() || self.harness.errors_allowed.get() => {}
-                Err(ArrayError::Stopped | ArrayError::Broken { .. }) => {}
-                Err(error) => {
-                    let text = format!("a reshape failed: {error}");
-                    self.harness.fail(ViolationKind::CommandFailed, text, None);
-                }
-            }
-            return;
-        }
     }
 }
