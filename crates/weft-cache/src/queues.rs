@@ -154,7 +154,10 @@ impl Queues {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.blocks.memory_bytes() + self.victims.memory_bytes()
+        self.blocks.memory_bytes()
+            + self.victims.memory_bytes()
+            + self.lens.capacity() * size_of::<usize>()
+            + self.counts.capacity() * size_of::<u32>()
     }
 
     /// Checks links, order and counts.
