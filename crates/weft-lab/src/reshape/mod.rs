@@ -6,7 +6,7 @@
 //! array. What must be the same for all ways is there: how far may be written without a checkpoint
 //! ([`weft_layout::window`]), what a user's write costs, and what a checkpoint is.
 //!
-//! The engine does not reshape yet. When it does, it stands beside the modelled array as one more
+//! The engine's own reshape is not among them yet. It is to stand beside the modelled array as one more
 //! [`Volume`](weft_disk::Volume) for users.
 
 mod alv;
