@@ -329,24 +329,9 @@ pub(crate) unsafe fn fold<
     for r in 0..R {
         coefs[r] = V::coef(products[r].coef);
     }
-    let mut at = 0;
+    let to = Outputs { acc: true, stream: false };
     // SAFETY: all strips are inside 0..len.
-    unsafe {
-        while len - at >= U * V::BYTES {
-            let strip = Strip { at, part: 0 };
-            fold_strip::<V, KEEP, S, R, U>(sums, products, &coefs, old, new, strip);
-            at += U * V::BYTES;
-        }
-        while len - at >= V::BYTES {
-            let strip = Strip { at, part: 0 };
-            fold_strip::<V, KEEP, S, R, 1>(sums, products, &coefs, old, new, strip);
-            at += V::BYTES;
-        }
-        if at < len {
-            let strip = Strip { at, part: len - at };
-            fold_strip::<V, KEEP, S, R, 1>(sums, products, &coefs, old, new, strip);
-        }
-    }
+    unsafe { columns!(len, U, to, fold_strip::<V, KEEP, S, R>(sums, products, &coefs, old, new)) }
 }
 
 #[inline(always)]
