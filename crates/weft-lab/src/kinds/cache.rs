@@ -173,8 +173,7 @@ struct Ratios {
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
     let p = parameters;
-    let policies = p.policies.iter().map(|name| name.parse::<Choice>());
-    let policies = policies.collect::<Result<Vec<_>, _>>().map_err(|e| lab.wrong(e))?;
+    let policies = choices(&p.policies, lab)?;
     let (used, traces) = p.traces(lab)?;
     let divide = usize::try_from(lab.options.divide.max(1)).unwrap_or(usize::MAX);
     let mut cells = Vec::new();
@@ -330,6 +329,11 @@ impl Measure {
         let pairs = row[number].iter().zip(&row[base]);
         Some(pairs.map(|(found, plain)| 100.0 - 100.0 * (self.of)(found) / plain.rgr).collect())
     }
+}
+
+/// The policies of these names.
+pub(super) fn choices(names: &[String], lab: &Lab<'_>) -> Result<Vec<Choice>, LabError> {
+    names.iter().map(|name| name.parse().map_err(|e| lab.wrong(e))).collect()
 }
 
 /// The number of the base of a weighed policy among the others. GreedyDual is compared with LRU.

@@ -15,7 +15,7 @@ use weft_cache::Choice;
 use weft_model::Model;
 use weft_rt::{MILLISECOND, Nanos, SECOND};
 
-use super::cache::base_of;
+use super::cache::{base_of, choices};
 use super::recovery::Policy;
 use super::trace::Trace;
 use crate::bench::{Bed, CacheSetup, Recovered, Recovery, recover};
@@ -75,8 +75,7 @@ struct Found1 {
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
     let p = parameters;
     let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
-    let policies = p.policies.iter().map(|name| name.parse::<Choice>());
-    let policies = policies.collect::<Result<Vec<_>, _>>().map_err(|e| lab.wrong(e))?;
+    let policies = choices(&p.policies, lab)?;
     let (used, traces) = p.trace.reads(p.requests, p.repeats, lab)?;
     let mut cells = Vec::new();
     for blocks in &p.blocks {

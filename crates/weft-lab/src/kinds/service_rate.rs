@@ -11,7 +11,7 @@ use weft_cache::Choice;
 use weft_model::Model;
 use weft_rt::SECOND;
 
-use super::cache::base_of;
+use super::cache::{base_of, choices};
 use super::trace::Trace;
 use crate::bench::{Bed, CacheSetup, Served, Service, serve};
 use crate::figure::{Panel, Point};
@@ -53,8 +53,7 @@ struct Cell<'a> {
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
     let p = parameters;
     let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
-    let policies = p.policies.iter().map(|name| name.parse::<Choice>());
-    let policies = policies.collect::<Result<Vec<_>, _>>().map_err(|e| lab.wrong(e))?;
+    let policies = choices(&p.policies, lab)?;
     let (used, traces) = p.trace.reads(p.requests, p.repeats, lab)?;
     let mut cells = Vec::new();
     for blocks in &p.blocks {

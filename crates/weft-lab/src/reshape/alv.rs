@@ -5,14 +5,14 @@
 //! disk, and written, with the parity computed in memory, with one for each new disk. The *sliding
 //! window* is the [`Window`](weft_layout::window::Window) that the last checkpoint opened. The
 //! progress is recorded when the aggregation window reaches its end, or when a user writes to what
-//! was moved since (see [`UsersWait::ForMove`]).
+//! was moved since (see [`UsersWait::ForMove`](super::UsersWait::ForMove)).
 //!
 //! Where the window is empty, at the begin, a stripe is moved and recorded at once. There it needs a
 //! backup, whose few requests are not modelled.
 
 use weft_layout::window::theorem_1;
 
-use super::{Cut, Grow, Job, Policy, Progress, Step, UsersWait};
+use super::{Grow, Job, Policy, Progress, Step};
 
 /// See the [module](self).
 pub(crate) struct Alv {
@@ -63,17 +63,5 @@ impl Policy for Alv {
         } else {
             Step::MoveTo(at.begun + job.new_stripe())
         }
-    }
-
-    fn cut(&self) -> Cut {
-        Cut::Whole
-    }
-
-    fn moves_at_once(&self) -> usize {
-        1
-    }
-
-    fn users_wait(&self) -> UsersWait {
-        UsersWait::ForMove
     }
 }

@@ -1,7 +1,7 @@
 //! Gradual assimilation (Gonzalez and Cortes, "Increasing the capacity of RAID5 by online gradual
 //! assimilation", SNAPI 2004): one new stripe at a time, each recorded at once.
 
-use super::{Cut, Job, Policy, Progress, Step, UsersWait};
+use super::{Job, Policy, Progress, Step};
 
 /// See the [module](self).
 pub(crate) struct GradualAssimilation;
@@ -15,17 +15,5 @@ impl Policy for GradualAssimilation {
         } else {
             Step::MoveTo(at.begun + job.new_stripe())
         }
-    }
-
-    fn cut(&self) -> Cut {
-        Cut::Whole
-    }
-
-    fn moves_at_once(&self) -> usize {
-        1
-    }
-
-    fn users_wait(&self) -> UsersWait {
-        UsersWait::ForMove
     }
 }

@@ -168,13 +168,19 @@ pub(crate) trait Policy {
     fn next(&mut self, job: &mut Job, at: Progress) -> Step;
 
     /// How its moves are cut into requests.
-    fn cut(&self) -> Cut;
+    fn cut(&self) -> Cut {
+        Cut::Whole
+    }
 
     /// How many moves run at the same time.
-    fn moves_at_once(&self) -> usize;
+    fn moves_at_once(&self) -> usize {
+        1
+    }
 
     /// What users wait for.
-    fn users_wait(&self) -> UsersWait;
+    fn users_wait(&self) -> UsersWait {
+        UsersWait::ForMove
+    }
 }
 
 /// A policy by name, with its parameters.
