@@ -65,6 +65,7 @@ pub(crate) fn geometry(
     let code = code.map_err(|error| SuperblockError::Impossible { what: error.to_string() })?;
     Ok(Geometry {
         generation,
+        mirrored: code.k() == 1 && code.p() > 0,
         coding: Coding::new(code),
         stripes: layout.stripes(shape.rows),
         layout,

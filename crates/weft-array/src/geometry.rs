@@ -14,6 +14,8 @@ pub(crate) struct Geometry {
     /// Its number, in the names of its stripes.
     pub generation: Generation,
     pub coding: Coding,
+    /// Whether all data units are copies of one.
+    pub mirrored: bool,
     pub layout: Box<dyn Layout>,
     /// Bytes of one unit, a power of two.
     pub unit_bytes: u64,
@@ -56,11 +58,6 @@ impl Geometry {
     pub fn addresses(&self, stripe: u64) -> Range<u64> {
         let bytes = self.stripe_bytes();
         stripe * bytes..(stripe + 1) * bytes
-    }
-
-    /// Whether all data units are copies of one.
-    pub fn is_mirrored(&self) -> bool {
-        self.code().k() == 1 && self.code().p() > 0
     }
 
     pub fn stripe_bytes(&self) -> u64 {

@@ -94,7 +94,7 @@ impl Inner {
     async fn read_stripe(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
         let stripe = pieces[0].0.stripe;
         let lost = self.avoided_units(stripe);
-        let degraded = !self.geometry_of(stripe).is_mirrored()
+        let degraded = !self.geometry_of(stripe).mirrored
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
         if degraded && self.map.is_written(self.region_of(stripe)) {
@@ -154,8 +154,7 @@ impl Inner {
     /// Whether these addresses are still in the geometry of their stripe.
     fn is_home(&self, at: Address, len: usize) -> bool {
         let held = || {
-            let start =
-                self.geometry_of(at.stripe).offset(at.stripe.number, at.unit, at.unit_offset);
+            let start = self.offset_of(at.stripe, at.unit, at.unit_offset);
             self.geometries.holds(at.stripe, &(start..start + len as u64))
         };
         self.geometries.is_settled_in(at.stripe) || held()
@@ -164,8 +163,7 @@ impl Inner {
     /// Reads a piece that has moved to another geometry meanwhile. Its old place may hold something
     /// else by now.
     async fn read_again(&self, at: Address, buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        let geometry = self.geometry_of(at.stripe);
-        self.read(geometry.offset(at.stripe.number, at.unit, at.unit_offset), buf).await
+        self.read(self.offset_of(at.stripe, at.unit, at.unit_offset), buf).await
     }
 
     /// As [`Inner::read_degraded`], in a task that continues if the reader is dropped: it may have
@@ -262,7 +260,7 @@ impl Inner {
     /// The unit from which to read a data unit: itself, or the most suitable copy of a mirror.
     fn source_of(&self, at: Address) -> usize {
         let geometry = self.geometry_of(at.stripe);
-        if !geometry.is_mirrored() || at.unit != 0 {
+        if !geometry.mirrored || at.unit != 0 {
             return at.unit;
         }
         let copies = geometry.units().difference(&self.avoided_units(at.stripe));

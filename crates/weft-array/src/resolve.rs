@@ -66,6 +66,11 @@ impl Inner {
         self.geometries.of(stripe)
     }
 
+    /// The array offset of an offset in a data unit.
+    pub fn offset_of(&self, stripe: StripeId, unit: usize, from: u64) -> u64 {
+        self.geometry_of(stripe).offset(stripe.number, unit, from)
+    }
+
     /// The newest geometry.
     pub fn geometry(&self) -> &Geometry {
         self.geometries.newest()
@@ -84,7 +89,7 @@ impl Inner {
     /// The error for a unit that the code cannot give.
     pub fn unreadable(&self, stripe: StripeId, error: Unreadable) -> ArrayError {
         let Unreadable { unit, from, len, lost } = error;
-        let offset = self.geometry_of(stripe).offset(stripe.number, unit, from);
+        let offset = self.offset_of(stripe, unit, from);
         ArrayError::Unreadable { offset, len: len as u64, lost }
     }
 

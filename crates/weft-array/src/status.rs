@@ -211,7 +211,7 @@ impl Inner {
             consistency: superblock.consistency,
             write_hole_closed: self.log.is_some()
                 || self.geometry().code().p() == 0
-                || self.geometry().is_mirrored(),
+                || self.geometry().mirrored,
             slots: self.members.slots().map(|slot| self.slot_status(slot)).collect(),
             spares: self.members.spares.all().iter().map(|s| s.disk.info().name.clone()).collect(),
             paused: self.jobs.paused.get(),

@@ -188,18 +188,18 @@ impl Inner {
     /// Whether these segments may be written to the stripe now: it is where their addresses are, and
     /// they are not being moved. The answer holds while the stripe is locked.
     fn may_write(&self, stripe: StripeId, segments: &[Segment]) -> bool {
-        self.geometries.is_settled_in(stripe) || self.may_write_apart(stripe, segments)
+        let may_change =
+            |segment: &Segment| self.may_change(stripe, &self.addresses_of(stripe, segment));
+        self.geometries.is_settled_in(stripe) || segments.iter().all(may_change)
     }
 
-    fn may_write_apart(&self, stripe: StripeId, segments: &[Segment]) -> bool {
-        segments.iter().all(|segment| {
-            let addresses = self.addresses_of(stripe, segment);
-            self.geometries.holds(stripe, &addresses) && !self.moving.meets(&addresses)
-        })
+    /// Whether these addresses are in the stripe now, and not being moved.
+    pub(crate) fn may_change(&self, stripe: StripeId, addresses: &Range<u64>) -> bool {
+        self.geometries.holds(stripe, addresses) && !self.moving.meets(addresses)
     }
 
     fn addresses_of(&self, stripe: StripeId, segment: &Segment) -> Range<u64> {
-        let start = self.geometry_of(stripe).offset(stripe.number, segment.unit, segment.from);
+        let start = self.offset_of(stripe, segment.unit, segment.from);
         start..start + segment.data.len() as u64
     }
 
@@ -340,7 +340,8 @@ impl Inner {
         }
     }
 
-    async fn update(
+    /// Computes the parity of a band: see [`update`].
+    pub(crate) async fn update(
         &self,
         stripe: Stripe<'_>,
         band: &Band,
@@ -421,8 +422,16 @@ impl Inner {
         let write =
             |(unit, buf): (usize, Buf)| UnitWrite { unit, from: at.from, data: buf.freeze() };
         let writes: Vec<UnitWrite> = units.into_iter().map(write).collect();
-        let opts = WriteOpts::MAINTENANCE;
-        let Stored { failed, .. } = store(self, self.stripe(stripe), &writes, opts).await;
+        self.store_back(self.stripe(stripe), &writes).await
+    }
+
+    /// The same, for units that are ready to be written.
+    pub(crate) async fn store_back(
+        &self,
+        stripe: Stripe<'_>,
+        writes: &[UnitWrite],
+    ) -> Result<(), ArrayError> {
+        let Stored { failed, .. } = store(self, stripe, writes, WriteOpts::MAINTENANCE).await;
         let mut result = Ok(());
         for FailedWrite { slot, disk, error } in failed {
             result = self.job_write_failed(slot, &disk, &error).await.and(result);

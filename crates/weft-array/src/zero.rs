@@ -142,7 +142,7 @@ impl Inner {
         let lock = self.locks.exclusive(stripe).await;
         self.check_writable()?;
         let addresses = self.geometry_of(stripe).addresses(stripe.number);
-        if !self.geometries.holds(stripe, &addresses) || self.moving.meets(&addresses) {
+        if !self.may_change(stripe, &addresses) {
             drop(lock);
             let len = addresses.end - addresses.start;
             return Box::pin(self.write_zero_bytes(addresses.start, len, fua)).await;

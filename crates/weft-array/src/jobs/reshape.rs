@@ -33,10 +33,9 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use weft_code::SlotNo;
-use weft_disk::WriteOpts;
 use weft_layout::window::{Direction, Window};
 use weft_rt::{Buf, MILLISECOND};
-use weft_stripe::{Access, Band, FailedWrite, Segment, StripeId, Units, store, update};
+use weft_stripe::{Access, Band, Segment, StripeId};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -430,53 +429,39 @@ impl<'a> Mover<'a> {
             });
             let segments: Result<Vec<Segment>, _> = join_all(read).await.into_iter().collect();
             for band in Band::of(&segments?) {
-                self.write(stripe, &band).await?;
+                let now = array.stripe(stripe);
+                let updated = array.update(now, &band, None).await?;
+                array.store_back(now, &updated.writes).await?;
+                array.check_writable()?;
             }
         }
         Ok(())
     }
 
-    async fn write(&self, id: StripeId, band: &Band) -> Result<(), ArrayError> {
-        let array = self.array;
-        let stripe = array.stripe(id);
-        let updated = update(array, stripe, band, &[], None).await;
-        let writes = updated.map_err(|error| array.unreadable(id, error))?.writes;
-        let stored = store(array, stripe, &writes, WriteOpts::MAINTENANCE).await;
-        let mut result = Ok(());
-        for FailedWrite { slot, disk, error } in stored.failed {
-            result = array.job_write_failed(slot, &disk, &error).await.and(result);
-        }
-        result.and_then(|()| array.check_writable())
-    }
-
     /// Reads addresses from the old geometry. Behind its end are zeros.
     async fn read(&self, start: u64, len: usize) -> Result<Buf, ArrayError> {
         let there = to_len(self.old.size_bytes().saturating_sub(start).min(len as u64));
-        let pieces = self.old.pieces(start, there);
-        let reads = pieces.map(|Piece { at, len }| async move {
-            let array = self.array;
-            if !array.map.is_written(array.region_of(at.stripe)) {
-                return Ok(Buf::zeroed(len));
+        let mut rest = Buf::new(len);
+        let reads = self.old.pieces(start, there).map(|Piece { at, len }| {
+            let tail = rest.split_off(len);
+            let mut buf = std::mem::replace(&mut rest, tail);
+            async move {
+                let array = self.array;
+                if !array.map.is_written(array.region_of(at.stripe)) {
+                    buf.fill(0);
+                    return Ok(buf);
+                }
+                let _lock = array.locks.shared(at.stripe).await;
+                let (stripe, access) =
+                    (array.stripe(at.stripe), Access::maintenance(at.unit_offset));
+                let (result, mut units) = array.gather(stripe, access, vec![(at.unit, buf)]).await;
+                result?;
+                let (_, buf) = units.pop().expect("the unit comes back");
+                Ok::<_, ArrayError>(buf)
             }
-            let _lock = array.locks.shared(at.stripe).await;
-            let wanted: Units = vec![(at.unit, Buf::new(len))];
-            let access = Access::maintenance(at.unit_offset);
-            let (result, mut units) = array.gather(array.stripe(at.stripe), access, wanted).await;
-            result?;
-            let (_, buf) = units.pop().expect("the unit comes back");
-            Ok::<_, ArrayError>(buf)
         });
         let parts: Result<Vec<Buf>, _> = join_all(reads).await.into_iter().collect();
-        let mut parts = parts?;
-        if parts.len() == 1 && there == len {
-            return Ok(parts.pop().expect("one part"));
-        }
-        let mut all = Buf::zeroed(len);
-        let mut done = 0;
-        for part in parts {
-            all[done..done + part.len()].copy_from_slice(&part);
-            done += part.len();
-        }
-        Ok(all)
+        rest.fill(0);
+        Ok(Buf::rejoin(parts?.into_iter().chain([rest]).collect()))
     }
 }

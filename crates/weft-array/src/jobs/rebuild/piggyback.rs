@@ -40,7 +40,7 @@ impl Inner {
             matches!(state, SlotState::Rebuilding { .. })
         };
         let geometry = self.geometry_of(at.stripe);
-        let mine = if geometry.is_mirrored() { geometry.units() } else { UnitSet::one(at.unit) };
+        let mine = if geometry.mirrored { geometry.units() } else { UnitSet::one(at.unit) };
         let units: UnitSet = mine.iter().filter(|unit| on_replacement(*unit)).collect();
         if units.is_empty() {
             return;
@@ -81,7 +81,7 @@ impl Inner {
 
     /// Whether a degraded read of these pieces can rebuild a unit.
     pub(crate) fn can_piggyback(&self, pieces: &StripePieces) -> bool {
-        if self.members.rebuilding().is_empty() || self.geometry().is_mirrored() {
+        if self.members.rebuilding().is_empty() || self.geometry().mirrored {
             return false;
         }
         let (_, stale) = self.stale_targets(pieces[0].0.stripe);
@@ -165,8 +165,7 @@ impl Inner {
         }
         let (targets, stale) = self.stale_targets(stripe);
         let touched: UnitSet = segments.iter().map(|segment| segment.unit).collect();
-        let meets =
-            touched.intersects(&stale) || self.geometry().is_mirrored() && !stale.is_empty();
+        let meets = touched.intersects(&stale) || self.geometry().mirrored && !stale.is_empty();
         if meets {
             self.jobs.rebuild.monitor.borrow_mut().note(stripe.number, self.rt.now());
         }
@@ -178,7 +177,7 @@ impl Inner {
         let brought: UnitSet = covered.iter().map(|(unit, _)| *unit).collect();
         if brought.is_empty() {
             let written = write.await;
-            if how == Piggyback::Widen && meets && !self.geometry().is_mirrored() {
+            if how == Piggyback::Widen && meets && !self.geometry().mirrored {
                 self.rebuild_behind(stripe);
             }
             return written;
