@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use common::{assemble, disks, options, pattern, read, rt, write};
 use weft_array::reshape::ReshapeOptions;
+use weft_array::superblock::read_superblock;
 use weft_array::{Array, ScrubMode, create};
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt};
@@ -70,4 +71,27 @@ fn a_grown_array_has_its_data_and_more_space() {
             assert_eq!(read(&array, end, 1 << 20).await, pattern(end, 1 << 20, 3), "{code}");
         });
     }
+}
+
+/// The superblock has fields then that programs from before reshapes would call damaged.
+#[test]
+fn an_array_that_was_ever_reshaped_says_that_it_needs_a_program_that_knows_reshapes() {
+    let rt = rt();
+    rt.clone().block_on(async move {
+        let all = disks(4, 16);
+        let features = async |disk: &Rc<dyn Disk>| {
+            read_superblock(&**disk).await.expect("intact").expect("a member").features
+        };
+        let array = make(&rt, "raid5", &all[..3]).await;
+        array.add_spare(all[3].clone()).await.expect("added");
+        assert_eq!(features(&all[0]).await, [""; 0]);
+        let wanted = ReshapeOptions { add: 1, ..ReshapeOptions::default() };
+        array.reshape(wanted).await.expect("begun");
+        assert_eq!(features(&all[0]).await, ["reshape"]);
+        reshaped(&rt, &array).await;
+        array.stop().await.expect("stopped");
+        let array = assemble(&rt, &all).await;
+        assert_eq!(features(&all[3]).await, ["reshape"]);
+        array.stop().await.expect("stopped");
+    });
 }
