@@ -63,10 +63,15 @@ pub(crate) fn geometry(
     let layout = shape.layout()?;
     let code = weft_layout::code_for(shape.code, shape.algorithm, shape.slots);
     let code = code.map_err(|error| SuperblockError::Impossible { what: error.to_string() })?;
+    let stays = |unit| {
+        let slot = |stripe| layout.place(stripe, unit).slot;
+        (1..layout.period()).all(|stripe| slot(stripe) == slot(0))
+    };
+    let parity_apart = code.k() > 1 && (code.k()..code.width()).any(stays);
     Ok(Geometry {
         generation,
         mirrored: code.k() == 1 && code.p() > 0,
-        coding: Coding::new(code),
+        coding: Coding::new(code, parity_apart),
         stripes: layout.stripes(shape.rows),
         layout,
         unit_bytes: shape.unit_bytes,

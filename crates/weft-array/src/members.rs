@@ -63,6 +63,8 @@ pub(crate) struct Members {
     without_effect: RefCell<Option<Rc<Superblock>>>,
     /// Whether any slot has a second disk.
     any_second: Cell<bool>,
+    /// Whether any member has rotating platters.
+    any_rotational: Cell<bool>,
 }
 
 impl Members {
@@ -100,6 +102,7 @@ impl Members {
             turn: Semaphore::new(1),
             incomplete: Cell::default(),
             any_second: Cell::new(false),
+            any_rotational: Cell::new(false),
         };
         members.note_states();
         members
@@ -128,6 +131,11 @@ impl Members {
     /// Whether every slot is active, so that no unit is lost.
     pub fn all_active(&self) -> bool {
         self.incomplete.get().is_empty()
+    }
+
+    /// Whether any member has rotating platters.
+    pub fn any_rotational(&self) -> bool {
+        self.any_rotational.get()
     }
 
     /// Slots that lack some of their units.
@@ -387,6 +395,8 @@ impl Members {
         let is_incomplete = |slot: &SlotNo| self.state(*slot) != SlotState::Active;
         self.incomplete.set(self.slots().filter(is_incomplete).collect());
         self.any_second.set(self.places.iter().any(|place| place.second.borrow().is_some()));
+        let mut disks = self.disks().into_iter();
+        self.any_rotational.set(disks.any(|(_, disk)| disk.info().rotational));
     }
 }
 

@@ -144,6 +144,10 @@ impl Owner for Inner {
         self.load_aware_reconstruction.get()
     }
 
+    fn is_rotational(&self) -> bool {
+        self.members.any_rotational()
+    }
+
     fn met(&self, slot: SlotNo, what: Met) {
         match what {
             Met::ReadError => self.members.count_read_error(slot),

@@ -19,6 +19,7 @@ fn disk(name: &str) -> DiskInfo {
         sector_bytes: 512,
         fast_zeroes: true,
         volatile_cache: true,
+        rotational: false,
     }
 }
 

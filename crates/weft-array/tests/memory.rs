@@ -49,6 +49,7 @@ impl Hollow {
             sector_bytes: 4096,
             fast_zeroes: true,
             volatile_cache: true,
+            rotational: false,
         };
         Rc::new(Self { info, kept: RefCell::default(), kept_bytes, rt: rt.clone() })
     }

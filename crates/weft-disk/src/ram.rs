@@ -35,6 +35,7 @@ impl RamDisk {
                 sector_bytes,
                 fast_zeroes: true,
                 volatile_cache: false,
+                rotational: false,
             },
             bytes: RefCell::new(vec![0; len]),
         }

@@ -103,6 +103,7 @@ impl ModelDisk {
             sector_bytes: model.sector_bytes,
             fast_zeroes: model.zeroes_fast(),
             volatile_cache: model.has_volatile_cache(),
+            rotational: model.is_rotational(),
         };
         let station = Station::new(rt, model.mechanism(options.seed));
         Rc::new(Self { info, station, contents: options.contents, pages: RefCell::default() })

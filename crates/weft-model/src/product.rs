@@ -150,6 +150,11 @@ impl Model {
         }
     }
 
+    /// Whether it has rotating platters.
+    pub fn is_rotational(&self) -> bool {
+        matches!(self.kind, Kind::Hdd(_))
+    }
+
     /// Whether zeroing is cheap.
     pub fn zeroes_fast(&self) -> bool {
         matches!(self.kind, Kind::Ssd(_))

@@ -229,6 +229,7 @@ fn describe(uri: &NbdUri, peer: &Peer, read_only: bool) -> Result<DiskInfo, Open
         sector_bytes,
         fast_zeroes: peer.flags & wire::EXPORT_SEND_WRITE_ZEROES != 0,
         volatile_cache: true,
+        rotational: false,
     })
 }
 

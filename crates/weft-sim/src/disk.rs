@@ -261,6 +261,7 @@ impl SimDisk {
             sector_bytes: state.sector,
             fast_zeroes: state.fast_zeroes,
             volatile_cache: state.volatile_cache,
+            rotational: state.model.is_some_and(|model| model.is_rotational()),
         };
         let number = state.number as u64;
         let station = state.model.map(|model| Station::new(world.rt(), model.mechanism(number)));

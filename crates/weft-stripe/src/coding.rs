@@ -14,13 +14,14 @@ pub struct Coding {
     code: Code,
     /// The data units that each parity row covers: stripe of the period, then row.
     supports: Vec<UnitSet>,
+    parity_apart: bool,
     plans: RefCell<PlanCache>,
 }
 
 impl Coding {
-    /// A code without plans yet.
+    /// A code without plans yet. `parity_apart`: see [`Coding::has_parity_apart`].
     #[must_use]
-    pub fn new(code: Code) -> Self {
+    pub fn new(code: Code, parity_apart: bool) -> Self {
         let rows =
             (0..code.period()).flat_map(|stripe| (0..code.p()).map(move |row| (stripe, row)));
         let covers = |(stripe, row)| {
@@ -28,13 +29,19 @@ impl Coding {
             (0..row.len()).filter(|unit| row[*unit] != 0).collect()
         };
         let supports = rows.map(covers).collect();
-        Self { code, supports, plans: RefCell::new(PlanCache::new(PLANS)) }
+        Self { code, supports, parity_apart, plans: RefCell::new(PlanCache::new(PLANS)) }
     }
 
     /// The code.
     #[must_use]
     pub fn code(&self) -> &Code {
         &self.code
+    }
+
+    /// Whether one of the parity units has a disk of its own: in every stripe the same.
+    #[must_use]
+    pub fn has_parity_apart(&self) -> bool {
+        self.parity_apart
     }
 
     /// All units of a stripe.

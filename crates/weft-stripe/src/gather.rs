@@ -157,7 +157,7 @@ const DEEP: u32 = 4;
 
 /// The cost of a read that joins `load` others. The square makes the deepest queue count most; the
 /// constant makes extra reads cost something while all queues are short.
-fn price(load: u32) -> u64 {
+pub(crate) fn price(load: u32) -> u64 {
     16 + u64::from(load).pow(2)
 }
 

@@ -110,8 +110,11 @@ pub trait Owner {
     /// Whether sectors that could not be read may be rewritten.
     fn may_repair(&self) -> bool;
 
-    /// Whether repairs for users avoid devices with deep queues.
+    /// Whether repairs for users, and updates of parity, avoid devices with deep queues.
     fn balances_load(&self) -> bool;
+
+    /// Whether any of the devices has rotating platters.
+    fn is_rotational(&self) -> bool;
 
     /// Something happened on the device in a slot.
     fn met(&self, slot: SlotNo, what: Met);

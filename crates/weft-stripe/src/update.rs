@@ -4,15 +4,30 @@
 //! For each band, the parity units that it touches are updated by the method that reads fewer
 //! units. *Reconstruct-write* reads all other data units and encodes anew; *read-modify-write*
 //! reads the old data and the old parity, and folds the difference into the parity. What must be
-//! read to reconstruct a lost unit counts too, and units at hand count nothing. On a tie
-//! read-modify-write is taken: it computes with one difference instead of all data units. A band
-//! that writes every data unit reads nothing.
+//! read to reconstruct a lost unit counts too, and units at hand count nothing. A band that writes
+//! every data unit reads nothing.
+//!
+//! *Which disks are read.* Both methods write the same units. Read-modify-write reads exactly what
+//! it then writes, so each read is on a disk that is about to be written; reconstruct-write reads
+//! the other disks. Where both read the same number this decides:
+//!
+//! * In general read-modify-write: it computes with one difference instead of all data units.
+//! * On disks that rotate reconstruct-write. Sectors that were just read come by again only after a
+//!   revolution, and of writes in order each would read the sectors behind those just written;
+//!   the other disks have read them ahead.
+//! * If parity has a disk of its own (RAID-4, the global parity of LRC and DRC), that disk takes
+//!   part in every write of the array, and reading it first doubles its work. With
+//!   reconstruct-write it has one request a write, and every data disk has one as well: k - 1 of k
+//!   are read, the other one is written. So arrays of this kind take reconstruct-write on a tie, and
+//!   price reads by the queues that they join, as repairs do ([`price`]): under many writes it can
+//!   read more disks than read-modify-write and still be faster. Where parity rotates, queues are
+//!   the same everywhere, and only the number of reads counts.
 
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
 
 use crate::band::Band;
-use crate::gather::{Access, gather};
+use crate::gather::{Access, gather, price};
 use crate::owner::{Owner, Stripe};
 use crate::record::{HEADROOM, ParityRecord, Payload, Record};
 use crate::store::UnitWrite;
@@ -88,7 +103,7 @@ pub async fn update<O: Owner>(
         return Ok(Updated { writes, record });
     }
     let known: UnitSet = at_hand.iter().map(|(unit, _)| *unit).collect();
-    let (method, mut wanted) = choose(stripe, band, parity, support, known);
+    let (method, mut wanted) = choose(owner, stripe, band, parity, support, known);
     if let Some(Crash { lost: later, unflushed, .. }) = crash {
         let left_out = band.units.union(&unflushed).difference(&later);
         if !unflushed.is_empty() && !support.is_subset(&left_out) {
@@ -113,8 +128,9 @@ pub async fn update<O: Owner>(
     Ok(Updated { writes, record })
 }
 
-/// Chooses the method that reads fewer units; returns it with the units that must be there.
-fn choose(
+/// Chooses the cheaper method; returns it with the units that must be there.
+fn choose<O: Owner>(
+    owner: &O,
     stripe: Stripe<'_>,
     band: &Band,
     parity: UnitSet,
@@ -123,21 +139,46 @@ fn choose(
 ) -> (Method, UnitSet) {
     let others = support.difference(&band.units);
     let olds = band.units.intersection(&support).union(&parity);
-    let reads = |wanted: UnitSet| {
-        if wanted.intersects(&stripe.lost) {
-            let plan = stripe.coding.plan(stripe.id.number, stripe.lost, wanted, at_hand);
-            plan.map_or(usize::MAX, |plan| plan.reads.difference(&at_hand).len())
-        } else {
-            wanted.difference(&at_hand).len()
+    let apart = stripe.coding.has_parity_apart();
+    let by_queues = apart && owner.balances_load();
+    let cost = |wanted: UnitSet| {
+        if by_queues || wanted.intersects(&stripe.lost) {
+            return cost_of_reads(owner, stripe, wanted, at_hand, by_queues);
         }
+        wanted.difference(&at_hand).len() as u64
     };
+    let (anew, folded) = (cost(others), cost(olds));
+    let reconstruct = anew < folded || anew == folded && (apart || owner.is_rotational());
     // Folding a difference into wrong parity would keep it wrong, and the data written now would be
     // lost if its disk failed before the resync.
-    if stripe.unsure || reads(others) < reads(olds) {
+    if stripe.unsure || reconstruct {
         (Method::ReconstructWrite, others)
     } else {
         (Method::ReadModifyWrite, olds)
     }
+}
+
+/// What it costs to get these units, also from others if they are lost: the number of reads, or
+/// their prices by the queues that they join.
+#[cold]
+fn cost_of_reads<O: Owner>(
+    owner: &O,
+    stripe: Stripe<'_>,
+    wanted: UnitSet,
+    at_hand: UnitSet,
+    by_queues: bool,
+) -> u64 {
+    let mut reads = wanted.difference(&at_hand);
+    if wanted.intersects(&stripe.lost) {
+        let plan = stripe.coding.plan(stripe.id.number, stripe.lost, wanted, at_hand);
+        let Ok(plan) = plan else { return u64::MAX };
+        reads = plan.reads.difference(&at_hand);
+    }
+    if !by_queues {
+        return reads.len() as u64;
+    }
+    let load = |unit| owner.in_flight(owner.place(stripe.id, unit, 0).slot).get();
+    reads.iter().map(|unit| price(load(unit))).sum()
 }
 
 /// Encodes parity from all data: new contents where written, old contents elsewhere.

@@ -80,6 +80,7 @@ fn updates_agree_with_the_definition() {
             }
             let mut units = disks.fill(stripe);
             disks.lost.set(lost);
+            disks.rotational.set(round % 2 == 1);
             // One unit, the last two, or all: at offsets that begin and end inside of units.
             let first = [round % k, k.saturating_sub(2), 0][round % 3];
             let last = [round % k, k - 1, k - 1][round % 3];

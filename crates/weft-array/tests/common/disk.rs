@@ -178,6 +178,7 @@ impl TestDisk {
                 sector_bytes: sector,
                 fast_zeroes: true,
                 volatile_cache: true,
+                rotational: false,
             },
             rt: rt.clone(),
             power: power.clone(),

@@ -164,8 +164,14 @@ pub fn exercise(pick: Pick<'_>) -> Fate {
         .map(|n| {
             let fast_zeroes = pick(4) != 0;
             let name = format!("disk{n}");
-            let info =
-                DiskInfo { name, size_bytes, sector_bytes: 512, fast_zeroes, volatile_cache: true };
+            let info = DiskInfo {
+                name,
+                size_bytes,
+                sector_bytes: 512,
+                fast_zeroes,
+                volatile_cache: true,
+                rotational: false,
+            };
             Rc::new(Sparse { info, rt: rt.clone(), blocks: RefCell::default() })
         })
         .collect();

@@ -260,6 +260,7 @@ fn parse(words: &str) -> Option<(CreateOptions, Vec<Rc<Claimed>>)> {
                             sector_bytes,
                             fast_zeroes: true,
                             volatile_cache: true,
+                            rotational: false,
                         };
                         disks.push(Rc::new(Claimed {
                             info,

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
@@ -40,7 +40,7 @@ pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Resul
     if size_bytes == 0 {
         return Err(invalid("it is smaller than one sector"));
     }
-    let device = block.then(|| BlockDevice::of(&stat));
+    let device = block.then(|| BlockDevice::of(stat.st_rdev));
     let fast_zeroes = !options.look_only
         && device.as_ref().map_or_else(|| can_punch(&fd, end), BlockDevice::has_fast_zeroes);
     let in_memory = match &device {
@@ -52,10 +52,15 @@ pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Resul
         Some(device) => device.has_volatile_cache(),
         None => !in_memory,
     };
+    let rotational = !in_memory
+        && match &device {
+            Some(device) => device.is_rotational(),
+            None => BlockDevice::of(stat.st_dev).is_rotational(),
+        };
     let name = path.display().to_string();
     let default_mode = if in_memory { IoMode::InPlace } else { IoMode::Ring };
     Ok(FileDisk {
-        info: DiskInfo { name, size_bytes, sector_bytes, fast_zeroes, volatile_cache },
+        info: DiskInfo { name, size_bytes, sector_bytes, fast_zeroes, volatile_cache, rotational },
         ring: ring.clone(),
         fd: Fd::from(fd),
         io_mode: options.io_mode.unwrap_or(default_mode),
@@ -167,15 +172,18 @@ fn can_punch(fd: impl AsFd, end: u64) -> bool {
 
 /// What sysfs tells about a block device.
 struct BlockDevice {
-    directory: std::path::PathBuf,
+    directory: PathBuf,
 }
 
 impl BlockDevice {
-    fn of(stat: &Stat) -> Self {
-        let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
-        let link = format!("/sys/dev/block/{major}:{minor}");
+    fn of(device: u64) -> Self {
+        Self::find(Path::new("/sys"), major(device), minor(device))
+    }
+
+    fn find(sys: &Path, major: u32, minor: u32) -> Self {
+        let link = sys.join(format!("dev/block/{major}:{minor}"));
         // Resolved, so that its parent is the whole disk of a partition.
-        let directory = std::fs::canonicalize(&link).unwrap_or_else(|_| link.into());
+        let directory = std::fs::canonicalize(&link).unwrap_or(link);
         Self { directory }
     }
 
@@ -194,6 +202,13 @@ impl BlockDevice {
         self.queue("write_cache").is_none_or(|text| text != "write through")
     }
 
+    /// Whether it has platters, as the kernel knows it. The kernel passes it on through device
+    /// mapper, md and loop devices. Of a file system that is on no device of its own (overlay,
+    /// btrfs, network) nothing is known.
+    fn is_rotational(&self) -> bool {
+        self.queue("rotational").is_some_and(|text| text == "1")
+    }
+
     /// A property of its request queue, or of that of the whole disk.
     fn queue(&self, name: &str) -> Option<String> {
         let read = |queue: &str| {
@@ -201,5 +216,48 @@ impl BlockDevice {
             Some(text.ok()?.trim().to_owned())
         };
         read("queue").or_else(|| read("../queue"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use weft_testkit::Scratch;
+
+    use super::*;
+
+    #[test]
+    fn rotation_is_asked_of_the_whole_disk() {
+        let sys = Scratch::new("rotational");
+        let make = |path: &str, text: &str| {
+            let path = sys.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("make a folder");
+            fs::write(path, text).expect("write a file");
+        };
+        make("devices/sda/queue/rotational", "1\n");
+        make("devices/sda/sda1/partition", "1\n");
+        make("devices/nvme0n1/queue/rotational", "0\n");
+        make("devices/nvme0n1/nvme0n1p1/partition", "1\n");
+        // Device mapper and loop devices have a queue of their own.
+        make("devices/virtual/dm-0/queue/rotational", "1\n");
+        make("devices/virtual/loop0/queue/rotational", "0\n");
+        make("dev/block/none", "");
+        for (number, device) in [
+            ("8:0", "sda"),
+            ("8:1", "sda/sda1"),
+            ("259:0", "nvme0n1"),
+            ("259:1", "nvme0n1/nvme0n1p1"),
+            ("252:0", "virtual/dm-0"),
+            ("7:0", "virtual/loop0"),
+        ] {
+            let link = sys.join(format!("dev/block/{number}"));
+            symlink(format!("../../devices/{device}"), link).expect("make a link");
+        }
+        let rotates = |major, minor| BlockDevice::find(sys.path(), major, minor).is_rotational();
+        assert!(rotates(8, 0) && rotates(8, 1) && rotates(252, 0));
+        assert!(!rotates(259, 0) && !rotates(259, 1) && !rotates(7, 0));
+        assert!(!rotates(0, 37), "a file system that is on no device of its own");
     }
 }

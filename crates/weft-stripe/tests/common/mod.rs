@@ -33,7 +33,7 @@ pub fn coding(code: &str, slots: usize) -> Coding {
     let spec: CodeSpec = code.parse().expect("a code");
     let algorithm = weft_layout::Algorithm::default();
     let code: Code = weft_layout::code_for(spec, algorithm, slots).expect("it can be built");
-    Coding::new(code)
+    Coding::new(code, false)
 }
 
 /// Runs a future whose disks complete in its own turn.
@@ -65,6 +65,7 @@ pub struct Disks {
     pub failed: RefCell<Vec<usize>>,
     pub met: RefCell<Vec<(usize, Met)>>,
     pub repairs: Cell<bool>,
+    pub rotational: Cell<bool>,
     in_flight: Vec<Cell<u32>>,
 }
 
@@ -86,6 +87,7 @@ impl Disks {
             failed: RefCell::default(),
             met: RefCell::default(),
             repairs: Cell::new(true),
+            rotational: Cell::new(false),
         }
     }
 
@@ -169,6 +171,10 @@ impl Owner for Disks {
 
     fn balances_load(&self) -> bool {
         true
+    }
+
+    fn is_rotational(&self) -> bool {
+        self.rotational.get()
     }
 
     fn met(&self, slot: SlotNo, what: Met) {
