@@ -32,7 +32,8 @@ const BACKGROUND_MAX: u16 = 128;
 /// Number of requests received before other tasks of this thread run, and before the disk requests
 /// are submitted.
 const BATCH: usize = 8;
-/// How long the kernel may cache node attributes, which never change: one day, in seconds.
+/// How long the kernel may cache a name: one day, in seconds. Sizes, which change when an array is
+/// reshaped, it asks for each time; reads and writes do not need them.
 const VALID_S: u64 = 86_400;
 
 /// Serves `channel` until the file system is unmounted.
@@ -213,7 +214,7 @@ impl Channel {
                     nodeid: FILE,
                     generation: 0,
                     entry_valid: VALID_S,
-                    attr_valid: VALID_S,
+                    attr_valid: 0,
                     entry_valid_nsec: 0,
                     attr_valid_nsec: 0,
                     attr: self.attr(FILE),
@@ -225,7 +226,7 @@ impl Channel {
             op::SETATTR if sets_size(body) => self.answer(head, Err(Errno::PERM)),
             op::GETATTR | op::SETATTR => {
                 let attr = self.attr(head.nodeid);
-                let out = AttrOut { attr_valid: VALID_S, attr_valid_nsec: 0, dummy: 0, attr };
+                let out = AttrOut { attr_valid: 0, attr_valid_nsec: 0, dummy: 0, attr };
                 self.answer(head, Ok(out.as_bytes()));
             }
             op::OPEN => {

@@ -285,11 +285,23 @@ impl Server {
 
     /// The connections that use the export `name`.
     pub fn connections_to(&self, name: &str) -> usize {
+        self.count(name, |_, _| true)
+    }
+
+    /// Those whose clients know another size than the export `name` has now.
+    pub fn connections_of_other_size(&self, name: &str) -> usize {
+        self.count(name, |connection, export| {
+            connection.size_bytes.get() != export.volume.size_bytes()
+        })
+    }
+
+    fn count(&self, name: &str, which: impl Fn(&Connection, &Export) -> bool) -> usize {
         let exports = self.0.exports.borrow();
         let Some((_, export)) = exports.list.iter().find(|(known, _)| known == name) else {
             return 0;
         };
-        self.0.connections.borrow().values().filter(|c| c.serves(export)).count()
+        let connections = self.0.connections.borrow();
+        connections.values().filter(|c| c.serves(export) && which(c, export)).count()
     }
 
     /// Bytes of requests in flight, of all connections.

@@ -1,4 +1,4 @@
-//! An array as a block device with ext4 on it, while members fail and are rebuilt.
+//! An array as a block device with ext4 on it, while members fail and are rebuilt, and while it grows.
 
 mod common;
 
@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::Bench;
-use weft_testkit::{Mount, Need, command, have, run, wait_until};
+use weft_nbd::{NbdDisk, NbdOptions};
+use weft_rt::ring::{self, RingConfig};
+use weft_testkit::{Guest, Mount, Need, Scratch, command, have, run, wait_until};
 
 const NEEDS: [Need; 4] = [Need::Root, Need::Fuse, Need::Loop, Need::Tool("mkfs.ext4")];
 
@@ -20,12 +22,25 @@ impl Attached {
     fn new(name: &str, code: &str, members: usize) -> Self {
         let mut bench = Bench::new(name);
         let members: Vec<String> = (0..members).map(|n| format!("d{n}")).collect();
-        let mut create = vec!["create", "tank", "--code", code, "--size", "48M"];
+        let mut create =
+            vec!["create", "tank", "--code", code, "--size", "48M", "--head-room", "1M"];
         create.extend(members.iter().map(String::as_str));
         bench.weft(&create);
         bench.serve(&["."]);
         let device = bench.weft(&["attach", "tank"]).trim().into();
         Self { bench, device }
+    }
+
+    /// Bytes of the device, as the kernel has it.
+    fn size_bytes(&self) -> u64 {
+        let size = Path::new("/sys/class/block").join(self.device.file_name().expect("a name"));
+        let sectors = fs::read_to_string(size.join("size")).expect("read the size");
+        sectors.trim().parse::<u64>().expect("a number") * 512
+    }
+
+    /// Adds a spare for the array to grow by.
+    fn add(&self, spare: &str) {
+        self.bench.weft(&["add", "tank", spare, "--size", "48M"]);
     }
 }
 
@@ -100,6 +115,108 @@ fn ext4_lives_through_failures_and_rebuilds() {
     assert!(!bench.path("run/attach/tank").exists(), "the mount point is still there");
     bench.weft(&["stop"]);
 }
+
+#[test]
+fn a_mounted_device_grows_with_its_array() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let attached = Attached::new("grow", "raid5", 3);
+    let (bench, device) = (&attached.bench, &attached.device);
+    let size = || bench.status("tank")["size_bytes"].as_u64().expect("a size");
+    let before = size();
+    assert_eq!(attached.size_bytes(), before);
+    run(command("mkfs.ext4").arg("-q").arg(device));
+    let at = bench.path("mnt");
+    fs::create_dir(&at).expect("a mount point");
+    let mount = Mount::new(device, &at, "");
+    fill(&at, 150);
+    let (rt, ring) = ring::start(RingConfig::default()).expect("this machine has io_uring");
+    let uri = bench.uri("tank").parse().expect("the daemon's URI");
+    let client = rt.clone().block_on(async move {
+        NbdDisk::open(&rt, &ring, &uri, NbdOptions::default()).await.expect("connect")
+    });
+
+    // Its new size is there when all of it has moved, and not before.
+    attached.add("g0");
+    bench.weft(&["throttle", "tank", "--max", "1M"]);
+    bench.weft(&["grow", "tank", "--no-wait"]);
+    fill(&at, 200);
+    assert_eq!(bench.status("tank")["reshaping"], true);
+    assert_eq!((attached.size_bytes(), size()), (before, before));
+    bench.weft(&["throttle", "tank", "--max", "unlimited"]);
+    wait_until("the reshape ends", || bench.status("tank")["reshaping"] == false);
+    let after = size();
+    assert!(after > before * 5 / 4, "{before} became {after}");
+    wait_until("the device grows", || attached.size_bytes() == after);
+    fill(&at, 250);
+    let said = bench.weft(&["status", "tank"]);
+    assert!(said.contains("1 NBD connection has an earlier size"), "{said}");
+    drop(client);
+
+    // Once more, followed to its end, which says what is left to do.
+    attached.add("g1");
+    let said = bench.weft(&["grow", "tank"]);
+    assert!(said.contains("gets the new size"), "{said}");
+    let after = size();
+    wait_until("the device grows", || attached.size_bytes() == after);
+    check(&at, 250);
+    mount.unmount();
+    run(command("e2fsck").arg("-fn").arg(device));
+    let mount = Mount::new(device, &at, "ro");
+    check(&at, 250);
+    mount.unmount();
+    bench.weft(&["scrub", "tank"]);
+}
+
+/// On-line, and with an older kernel than most machines': to resize a mounted ext4 takes a capability
+/// that containers lack.
+#[test]
+fn ext4_is_enlarged_while_it_is_mounted() {
+    let programs = ["mkfs.ext4", "resize2fs", "e2fsck", "losetup"];
+    let host = Scratch::new("grow-guest");
+    let Some(guest) = Guest::find(host.path()).filter(|_| have(&programs.map(Need::Tool))) else {
+        return;
+    };
+    let guest = programs.iter().fold(guest, |guest, program| guest.program(program));
+    let guest = guest.program(env!("CARGO_BIN_EXE_weft"));
+    println!("{}", guest.run(ENLARGED).success());
+}
+
+const ENLARGED: &str = "\
+modprobe fuse
+modprobe loop
+modprobe ext4
+export WEFT_RUNTIME_DIR=/run/weft
+mkdir /tmp/disks /tmp/mnt
+cd /tmp/disks
+weft create tank --code raid5 --size 32M --head-room 1M d0 d1 d2
+weft serve . >/tmp/serve 2>&1 &
+until grep -q serving /tmp/serve; do sleep 0.1; done
+dev=$(weft attach tank)
+mkfs.ext4 -q $dev
+mount $dev /tmp/mnt
+dd if=/dev/urandom of=/tmp/data bs=1M count=36
+cp /tmp/data /tmp/mnt/before
+cp /tmp/data /tmp/mnt/full 2>/dev/null && exit 1
+rm /tmp/mnt/full
+before=$(blockdev --getsize64 $dev)
+weft add tank g0 --size 32M
+weft grow tank
+until [ $(blockdev --getsize64 $dev) -gt $before ]; do sleep 0.1; done
+resize2fs $dev
+cp /tmp/data /tmp/mnt/after
+cmp /tmp/data /tmp/mnt/before
+umount /tmp/mnt
+mount $dev /tmp/mnt
+cmp /tmp/data /tmp/mnt/before
+cmp /tmp/data /tmp/mnt/after
+umount /tmp/mnt
+e2fsck -fn $dev
+weft scrub tank
+weft detach tank
+weft stop
+";
 
 #[test]
 fn fio_finds_every_byte_while_disks_fail() {

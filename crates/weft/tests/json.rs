@@ -89,6 +89,7 @@ const NOT_BROUGHT_ABOUT: &[&str] = &[
     "weft lab run: figures[].traces[].name",
     "weft lab run: figures[].traces[].requests",
     "weft status: arrays[].block_device.path",
+    "weft status: arrays[].block_device.size_bytes",
     "weft status: arrays[].block_device.user",
     "weft status: dead_devices[].array",
     "weft status: dead_devices[].device",

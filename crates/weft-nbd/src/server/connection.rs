@@ -30,6 +30,8 @@ pub(super) struct Connection {
     pub(super) fd: Fd,
     pub(super) outbox: Outbox<Ticket>,
     pub(super) export: RefCell<Option<Rc<Export>>>,
+    /// The export's size as the client knows it.
+    pub(super) size_bytes: Cell<u64>,
     /// New requests are refused.
     pub(super) draining: Cell<bool>,
     /// The client no longer receives answers.
@@ -72,6 +74,7 @@ impl Connection {
             fd,
             outbox: Outbox::new(),
             export: RefCell::default(),
+            size_bytes: Cell::new(0),
             draining: Cell::new(false),
             since: server.rt.now(),
             gone: Cell::new(false),

@@ -65,6 +65,7 @@ async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<Leave, 
         return Ok(Leave::Silent);
     }
     connection.stage.set(Stage::Unused);
+    connection.size_bytes.set(limits.size_bytes);
     *connection.export.borrow_mut() = Some(export.clone());
     server.emit(Event::Connected { connection: connection.id, export: info.name });
     transmission::run(server, connection, &mut inbox, &export.volume, &limits).await

@@ -50,6 +50,11 @@ impl Attachment {
         self.devices.first().map(LoopDevice::path)
     }
 
+    /// The size of that device.
+    pub fn size_bytes(&self) -> Option<u64> {
+        self.devices.first()?.size_bytes()
+    }
+
     /// Who uses it, in words; `None` if it is not in use.
     pub fn user(&self) -> Option<String> {
         self.devices.iter().find_map(LoopDevice::user)
@@ -61,6 +66,14 @@ impl Attachment {
         let mounted = self.devices.iter().flat_map(LoopDevice::mounts);
         let processes = users::processes_in(&mounted.collect::<Vec<_>>());
         if processes.is_empty() { Some(user) } else { Some(format!("{user}, used by {processes}")) }
+    }
+
+    /// Gives its devices the size that the array has now. Needs root.
+    pub fn resize(&self) -> Outcome {
+        // Loop devices take the size that the kernel asked for last.
+        let file = self.mount_point.join(FILE_NAME);
+        fs::metadata(&file).map_err(|e| Failure::new(format!("{}: {e}", file.display())))?;
+        self.devices.iter().try_for_each(LoopDevice::resize)
     }
 
     /// Removes it. Refused while it is in use.

@@ -67,6 +67,21 @@ impl LoopDevice {
         fs::read_to_string(self.sys().join(name)).ok().map(|text| text.trim().to_owned())
     }
 
+    /// Its size.
+    pub fn size_bytes(&self) -> Option<u64> {
+        self.setting("size")?.parse::<u64>().ok()?.checked_mul(512)
+    }
+
+    /// Its logical block size.
+    pub fn block_bytes(&self) -> Option<u32> {
+        self.setting("queue/logical_block_size")?.parse().ok()
+    }
+
+    /// Gives it the size of its file. A file system on it, mounted or not, stays as it is.
+    pub fn resize(&self) -> Result<(), Failure> {
+        output(command("losetup").arg("--set-capacity").arg(self.path())).map(drop)
+    }
+
     /// Its partitions and itself, in `/sys`.
     fn nodes(&self) -> Vec<PathBuf> {
         let below = fs::read_dir(self.sys()).into_iter().flatten().flatten();

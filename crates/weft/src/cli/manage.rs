@@ -127,8 +127,8 @@ pub struct ReplaceArgs {
 #[command(after_help = "\
 The array is used as before while it moves, and survives what it survived: crashes and lost disks, \
 also together. Disks to add are taken from its spares. The new size is there when all of it has \
-moved; NBD clients see it when they connect again. A pause, a stop or a crash loses nothing: it \
-goes on from the last checkpoint.
+moved: `weft attach` resizes its block device, mounted or not, and NBD clients see it when they \
+connect again. A pause, a stop or a crash loses nothing: it goes on from the last checkpoint.
 
 No backup file is needed. The data moves towards the beginning of the disks, into space that \
 `weft create` leaves before it on disks of 64 MiB or more (see --head-room there). Each reshape \

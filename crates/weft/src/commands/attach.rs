@@ -25,7 +25,7 @@ use crate::control::client::Client;
 use crate::control::protocol::{Attached, Request};
 use crate::runtime_dir::RuntimeDir;
 
-/// `weft attach`: prints the device.
+/// `weft attach`: prints the device. One that is attached and has an earlier size gets the array's.
 pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     if let Some(bytes) = args.block_size.filter(|bytes| ![512, 4096].contains(bytes)) {
         return Err(Failure::usage(format!("a block size of {bytes} is not supported"))
@@ -37,7 +37,15 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let name = client.array_name(&args.array)?;
     let mount_point = dir.mount_point(&name);
     if let Some(attachment) = Attachment::of(dir, &name) {
-        return Err(already_attached(&attachment));
+        let served = client.status_of(&name)?;
+        let size_bytes = Some(served.status.size_bytes).filter(|_| served.attached);
+        let outdated =
+            |device: &&LoopDevice| size_bytes.is_some_and(|size| device.size_bytes() != Some(size));
+        let Some(device) = attachment.devices.iter().find(outdated) else {
+            return Err(already_attached(&attachment));
+        };
+        attachment.resize()?;
+        return show(&name, device, json);
     }
     let mount = Mount::new(&name, &mount_point)?;
     let request = Request::Attach { array: name.clone() };
@@ -57,9 +65,13 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     }
     let device = LoopDevice::create(&mount_point.join(FILE_NAME), block_bytes)?;
     mount.keep();
-    let path = device.path();
+    show(&name, &device, json)
+}
+
+fn show(array: &str, device: &LoopDevice, json: bool) -> Outcome {
+    let (path, block_bytes) = (device.path(), device.block_bytes());
     if json {
-        return answer(&json!({ "array": name, "device": path, "block_bytes": block_bytes }));
+        return answer(&json!({ "array": array, "device": path, "block_bytes": block_bytes }));
     }
     outln!("{}", path.display());
     Ok(())

@@ -7,6 +7,7 @@ use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{self, outln};
 use weft_cli::size;
 
+use crate::block::attachment::Attachment;
 use crate::cli::ReshapeArgs;
 use crate::control::client::Client;
 use crate::control::protocol::Request;
@@ -21,6 +22,20 @@ fn show(array: &str, plan: &ReshapePlan) {
     outln!("{array}: {} becomes {}", shape(&plan.from), shape(&plan.to));
     let (before, after) = (size::show(plan.size_bytes), size::show(plan.new_size_bytes));
     outln!("  {before} become {after}; what was written is moved");
+}
+
+/// What those who use the array must do to get at its new size.
+fn show_users(client: &mut Client, array: &str, dir: &RuntimeDir) -> Outcome {
+    let served = client.status_of(array)?;
+    if let Some(clients) = report::status::outdated_clients(served.nbd_outdated) {
+        outln!("  {clients}");
+    }
+    let attachment = Attachment::of(dir, &served.status.name).filter(|_| served.attached);
+    if let Some(device) = attachment.and_then(|attachment| attachment.device()) {
+        let device = device.display();
+        outln!("  {device} gets the new size; enlarge its file system: `resize2fs {device}`, …");
+    }
+    Ok(())
 }
 
 /// `weft reshape`.
@@ -59,7 +74,8 @@ pub fn reshape(args: &ReshapeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     if args.no_wait {
         outln!("it goes on in the background: `weft status {}` shows how far it is", args.array);
     } else {
-        outln!("done; NBD clients see the new size when they connect again");
+        outln!("done");
+        show_users(&mut client, &args.array, dir)?;
     }
     Ok(())
 }

@@ -24,9 +24,12 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         drop(client);
         snapshot.dead_devices = dead_devices(dir, &snapshot.arrays);
         for served in snapshot.arrays.iter_mut().filter(|served| served.attached) {
-            served.block_device = Attachment::of(dir, &served.status.name).map(|attachment| {
-                BlockDevice { path: attachment.device(), user: attachment.user() }
-            });
+            served.block_device =
+                Attachment::of(dir, &served.status.name).map(|attachment| BlockDevice {
+                    path: attachment.device(),
+                    size_bytes: attachment.size_bytes(),
+                    user: attachment.user(),
+                });
         }
         if let Some(wanted) = &args.array {
             snapshot.dead_devices.retain(|device| device.array == *wanted);

@@ -332,6 +332,8 @@ pub struct VanishedDisk {
 pub struct BlockDevice {
     /// Its path; not known while `weft attach` is still running.
     pub path: Option<PathBuf>,
+    /// Its size: not yet that of the array just after this has changed.
+    pub size_bytes: Option<u64>,
     /// Who uses it, in words: where it is mounted, and by which processes.
     pub user: Option<String>,
 }
@@ -372,6 +374,9 @@ pub struct ServedArray {
     pub disks: Vec<DiskStatus>,
     /// Where NBD clients find it.
     pub nbd_uris: Vec<String>,
+    /// NBD connections that were told an earlier size: clients learn it when they connect.
+    #[serde(default)]
+    pub nbd_outdated: usize,
     /// Whether it is attached as a block device.
     pub attached: bool,
     /// That device; filled in by the command.

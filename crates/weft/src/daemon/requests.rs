@@ -75,7 +75,7 @@ impl Daemon {
             Request::Attach { array } => self.find(&array).and_then(|served| {
                 let channel = descriptor
                     .ok_or_else(|| Failure::new("an attach request must carry a FUSE channel"))?;
-                attached::start(&self.opener, &served, channel)?;
+                attached::start(&self.opener, &self.dir, &served, channel)?;
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
                 value(Attached { block_bytes })
             }),
@@ -121,10 +121,12 @@ impl Daemon {
             let (attached, read_only) = (served.attached.get(), served.read_only);
             let vanished = self.vanished.borrow().get(&status.name).cloned().unwrap_or_default();
             let (disks, block_device) = (self.disks_of(&status), None);
+            let nbd_outdated = self.server.connections_of_other_size(&status.name);
             Some(ServedArray {
                 status,
                 disks,
                 nbd_uris,
+                nbd_outdated,
                 attached,
                 block_device,
                 read_only,

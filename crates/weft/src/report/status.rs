@@ -224,6 +224,9 @@ fn array(served: &ServedArray, watched: bool) -> String {
     for uri in &served.nbd_uris {
         let _ = writeln!(text, "  {uri}");
     }
+    if let Some(clients) = outdated_clients(served.nbd_outdated) {
+        let _ = writeln!(text, "  {clients}");
+    }
     if served.attached {
         let device = served.block_device.as_ref();
         let path = device.and_then(|device| device.path.as_ref());
@@ -231,8 +234,26 @@ fn array(served: &ServedArray, watched: bool) -> String {
         let user = device.and_then(|device| device.user.as_ref());
         let user = user.map_or_else(String::new, |user| format!(", {user}"));
         let _ = writeln!(text, "  attached as {path}{user}");
+        let size = device.and_then(|device| device.size_bytes);
+        if let Some(size) = size.filter(|size| *size != status.size_bytes) {
+            let (size, name) = (size::show(size), &status.name);
+            let _ = writeln!(
+                text,
+                "  {path} still has {size}: `weft attach {name}`, as root, gives it the new size"
+            );
+        }
     }
     text
+}
+
+/// What NBD clients that know an earlier size must do; `None` if there are none.
+pub fn outdated_clients(connections: usize) -> Option<String> {
+    let clients = match connections {
+        0 => return None,
+        1 => "1 NBD connection has".to_owned(),
+        n => format!("{n} NBD connections have"),
+    };
+    Some(format!("{clients} an earlier size: clients see the new one when they connect again"))
 }
 
 /// How long ago something ended, in brackets; empty if it is not known.
