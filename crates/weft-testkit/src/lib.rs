@@ -11,6 +11,7 @@
 //!   do not outlive their test, not even when the test runner is killed.
 //! - [`LoopDevice`], [`Mount`]: detached and unmounted on drop.
 //! - [`Guest`]: a shell script inside a real Linux kernel with MD, in a virtual machine.
+//! - [`md`]: where the members of an md array have their data.
 //! - [`Rng`], [`for_seeds`], [`pattern`]: seeded randomness that prints how to replay a failure,
 //!   and data in which every sector names itself.
 //!
@@ -19,6 +20,7 @@
 
 mod block;
 mod guest;
+pub mod md;
 mod need;
 pub mod pattern;
 mod process;

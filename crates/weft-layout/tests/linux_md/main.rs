@@ -16,7 +16,6 @@
 
 mod cases;
 mod members;
-mod superblock;
 
 use std::fmt::Write as _;
 use std::fs;

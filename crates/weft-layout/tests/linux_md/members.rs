@@ -5,9 +5,9 @@ use std::path::Path;
 
 use weft_code::{Code, UnitSet};
 use weft_layout::{Layout, Place, code_for, for_code};
+use weft_testkit::md::{DataArea, data_area};
 
 use crate::cases::Case;
-use crate::superblock::{DataArea, data_area};
 
 /// All members of an array, whole images.
 #[derive(Debug)]
