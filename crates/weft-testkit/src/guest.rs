@@ -162,9 +162,13 @@ impl Guest {
             machine.args(["-virtfs", &share]);
         }
         for (n, what) in self.disks.iter().enumerate() {
-            // A file is written through; an NBD export knows flushes itself.
-            let cache = if what.starts_with("nbd") { "none" } else { "writethrough" };
-            let drive = format!("if=none,id=d{n},format=raw,cache={cache},file={what}");
+            // A file is written through; an NBD export knows flushes itself. If its server ends,
+            // the guest's requests wait until another one answers, and are then made again.
+            let cache = match what.starts_with("nbd") {
+                true => "none,file.reconnect-delay=60",
+                false => "writethrough",
+            };
+            let drive = format!("if=none,id=d{n},format=raw,file={what},cache={cache}");
             machine.args(["-drive", &drive, "-device", &format!("virtio-blk-pci,drive=d{n}")]);
         }
         let errors = fs::File::create(scratch.join("errors")).expect("make a file");
