@@ -95,3 +95,36 @@ fn an_array_that_was_ever_reshaped_says_that_it_needs_a_program_that_knows_resha
         array.stop().await.expect("stopped");
     });
 }
+
+/// Whether parity has a log, and whether anything is recorded, is settled when an array is created.
+#[test]
+fn codes_become_others_if_their_way_to_be_consistent_fits() {
+    for (code, count, to, add, becomes) in [
+        ("raid6", 4, "raid5", 0, true),
+        ("raid5", 3, "raid6", 1, true),
+        ("raid5", 5, "drc-g:4,2,1", 2, true),
+        ("drc-g:4,2,1", 7, "raid6", 0, true),
+        ("raid0", 2, "raid5", 1, true),
+        ("raid0", 2, "raid10", 2, true),
+        ("raid1", 2, "raid5", 1, true),
+        ("raid1", 2, "raid10", 2, true),
+        ("raid10", 4, "raid6", 1, true),
+        ("raid5", 3, "raid0", 0, false),
+        ("raid5", 3, "raid10", 1, false),
+        ("raid10", 4, "raid0", 0, false),
+    ] {
+        let rt = rt();
+        rt.clone().block_on(async move {
+            let all = disks(count + add, 16);
+            let array = make(&rt, code, &all[..count]).await;
+            for disk in &all[count..] {
+                array.add_spare(disk.clone()).await.expect("added");
+            }
+            let to = Some(to.parse().expect("a code"));
+            let plan = array.plan_reshape(&ReshapeOptions { code: to, add, ..Default::default() });
+            let refused = plan.err().map(|error| error.to_string());
+            let names = refused.as_ref().is_none_or(|why| why.contains("consistency"));
+            assert!(refused.is_none() == becomes && names, "{code} to {to:?}: {refused:?}");
+        });
+    }
+}

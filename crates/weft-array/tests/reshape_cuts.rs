@@ -279,3 +279,44 @@ fn drc_g_by_two_disks() {
 fn mirrors_by_two_disks() {
     cut_everywhere(&Setup { code: "raid10", slots: 4, add: 2, ..GROW });
 }
+
+#[test]
+fn raid6_to_raid5() {
+    cut_everywhere(&Setup { code: "raid6", slots: 4, add: 0, to: Some("raid5"), ..GROW });
+}
+
+#[test]
+fn raid0_to_raid5() {
+    cut_everywhere(&Setup { code: "raid0", slots: 2, to: Some("raid5"), lost: 0, ..GROW });
+}
+
+// Mirrors have no log, and so neither does what becomes of them: a crash and a lost disk together
+// may cost what was being written.
+
+#[test]
+fn mirrors_to_raid5() {
+    for (code, slots, add) in [("raid1", 2, 1), ("raid10", 4, 0)] {
+        cut_everywhere(&Setup { code, slots, add, to: Some("raid5"), lost: 0, ..GROW });
+    }
+}
+
+#[test]
+fn mirrors_to_raid6() {
+    cut_everywhere(&Setup { code: "raid10", slots: 4, to: Some("raid6"), lost: 0, ..GROW });
+}
+
+#[test]
+fn raid1_to_raid10() {
+    cut_everywhere(&Setup { code: "raid1", slots: 2, add: 2, to: Some("raid10"), ..GROW });
+}
+
+#[test]
+fn raid5_to_drc_g() {
+    cut_everywhere(&Setup { slots: 5, add: 2, to: Some("drc-g:4,2,1"), ..GROW });
+}
+
+#[test]
+fn raid6_to_drc_g_while_a_member_fails() {
+    let to = Some("drc-g:4,2,1");
+    cut_everywhere(&Setup { code: "raid6", slots: 6, add: 1, to, lost: 0, fails: true, ..GROW });
+}
