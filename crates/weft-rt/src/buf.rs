@@ -14,9 +14,11 @@
 use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::arena::{self, BUF_ALIGN};
 
@@ -26,39 +28,23 @@ const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Allocations are powers of two from one page up; bigger than this are not kept.
 const CACHED_SIZE_MAX: usize = 4 << 20;
 
+/// Memory, and how many views it has. Kept with its count, which is allocated once.
 struct Block {
     ptr: NonNull<u8>,
     size: usize,
 }
 
-// SAFETY: a Block is plain memory with one owner; views on it follow the borrow rules of
-// Buf (unique, disjoint) and Frozen (shared, read-only).
-unsafe impl Send for Block {}
-// SAFETY: as above; shared views only read.
-unsafe impl Sync for Block {}
-
 #[derive(Default)]
 struct Cache {
-    classes: Vec<Vec<NonNull<u8>>>,
+    /// Blocks without a view, by the logarithm of their size.
+    classes: Vec<Vec<Arc<Block>>>,
     bytes: usize,
-}
-
-impl Drop for Cache {
-    fn drop(&mut self) {
-        for (class, blocks) in self.classes.drain(..).enumerate() {
-            for ptr in blocks {
-                release(ptr, BUF_ALIGN << class);
-            }
-        }
-    }
 }
 
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
     /// The memory of which [`Frozen::zeros`] returns parts, once allocated.
     static ZEROS: RefCell<Option<Frozen>> = const { RefCell::new(None) };
-    /// What buffers without bytes share.
-    static EMPTY: Arc<Block> = Arc::new(Block { ptr: NonNull::dangling(), size: 0 });
     static HELD: Cell<BufMemory> = const { Cell::new(BufMemory { now: 0, most: 0 }) };
 }
 
@@ -108,85 +94,148 @@ fn layout_of(size: usize) -> Layout {
     Layout::from_size_align(size, BUF_ALIGN).expect("a buffer's size fits the address space")
 }
 
-fn release(ptr: NonNull<u8>, size: usize) {
-    if let Some(arena) = arena::current()
-        && arena.holds(ptr.as_ptr(), size)
-    {
-        return arena.give(ptr, size);
-    }
-    // SAFETY: `ptr` was allocated by Block::new with this very layout and has no owner left.
-    unsafe { std::alloc::dealloc(ptr.as_ptr(), layout_of(size)) }
-}
-
 impl Block {
-    fn new(len: usize) -> Self {
-        let size = len.max(1).next_multiple_of(BUF_ALIGN).next_power_of_two();
+    /// A block of `len` bytes or more.
+    fn take(len: usize) -> Arc<Self> {
+        let size = len.max(BUF_ALIGN).next_power_of_two();
         BufMemory::taken(size);
         let cached = CACHE.try_with(|cache| {
             let mut cache = cache.borrow_mut();
-            let ptr = cache.classes.get_mut(class_of(size)).and_then(Vec::pop)?;
+            let block = cache.classes.get_mut(class_of(size)).and_then(Vec::pop)?;
             cache.bytes -= size;
-            Some(ptr)
+            Some(block)
         });
-        if let Ok(Some(ptr)) = cached {
-            return Self { ptr, size };
+        if let Ok(Some(block)) = cached {
+            return block;
         }
-        if let Some(ptr) = arena::current().and_then(|arena| arena.take(size)) {
-            return Self { ptr, size };
+        let ptr = arena::current().and_then(|arena| arena.take(size)).unwrap_or_else(|| {
+            let layout = layout_of(size);
+            // SAFETY: the layout is not empty. Zeroed, so that every byte is initialised.
+            let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
+            NonNull::new(ptr).unwrap_or_else(|| std::alloc::handle_alloc_error(layout))
+        });
+        Arc::new(Self { ptr, size })
+    }
+
+    /// Whether this view is the only one. The answer holds: only a holder could clone.
+    fn is_sole(self: &Arc<Self>) -> bool {
+        let sole = Arc::strong_count(self) == 1;
+        // What others did with the bytes before they let go has happened by now.
+        fence(Ordering::Acquire);
+        sole
+    }
+
+    /// A view is dropped. The last one's block is kept for reuse if there is room.
+    #[inline(never)]
+    fn let_go(self: Arc<Self>) {
+        let size = self.size;
+        if !self.is_sole() {
+            // Of several that are dropped at the same time, on different threads, one is the last.
+            return drop(Arc::into_inner(self).map(|_| BufMemory::given_back(size)));
         }
-        let layout = layout_of(size);
-        // SAFETY: the layout is not empty. Zeroed, so that every byte is initialised.
-        let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
-        let ptr = NonNull::new(ptr).unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
-        Self { ptr, size }
+        BufMemory::given_back(size);
+        if size > CACHED_SIZE_MAX {
+            return;
+        }
+        // Without a cache the thread is ending.
+        let _ = CACHE.try_with(|cache| {
+            let mut cache = cache.borrow_mut();
+            if cache.bytes + size <= CACHE_BYTES_MAX {
+                let class = class_of(size);
+                if cache.classes.len() <= class {
+                    cache.classes.resize_with(class + 1, Vec::new);
+                }
+                cache.classes[class].push(self);
+                cache.bytes += size;
+            }
+        });
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let (ptr, size) = (self.ptr, self.size);
-        if size == 0 {
-            return;
+        if let Some(arena) = arena::current()
+            && arena.holds(self.ptr.as_ptr(), self.size)
+        {
+            return arena.give(self.ptr, self.size);
         }
-        BufMemory::given_back(size);
-        let kept = size <= CACHED_SIZE_MAX
-            && CACHE
-                .try_with(|cache| {
-                    let mut cache = cache.borrow_mut();
-                    if cache.bytes + size > CACHE_BYTES_MAX {
-                        return false;
-                    }
-                    let class = class_of(size);
-                    if cache.classes.len() <= class {
-                        cache.classes.resize_with(class + 1, Vec::new);
-                    }
-                    cache.classes[class].push(ptr);
-                    cache.bytes += size;
-                    true
-                })
-                .unwrap_or(false);
-        if !kept {
-            release(ptr, size);
+        // SAFETY: `ptr` was allocated by Block::take with this very layout and has no owner left.
+        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), layout_of(self.size)) }
+    }
+}
+
+/// Some bytes of a block.
+#[derive(Clone)]
+struct View {
+    ptr: NonNull<u8>,
+    len: usize,
+    /// None if there are no bytes.
+    block: Option<Arc<Block>>,
+}
+
+// SAFETY: a view is plain memory, whose block goes when no view of it is left; views follow the
+// borrow rules of Buf (unique, disjoint) and Frozen (shared, read-only).
+unsafe impl Send for View {}
+// SAFETY: as above; shared views only read.
+unsafe impl Sync for View {}
+
+impl View {
+    const EMPTY: Self = {
+        let ptr = NonNull::without_provenance(NonZero::new(BUF_ALIGN).expect("not zero"));
+        Self { ptr, len: 0, block: None }
+    };
+
+    /// The `len` bytes from `from` on, which lie in the view.
+    fn part(&self, from: usize, len: usize) -> Self {
+        assert!(from <= self.len && len <= self.len - from, "{from}+{len} of {self:?}");
+        // SAFETY: just checked; without bytes nothing is added.
+        Self { ptr: unsafe { self.ptr.add(from) }, len, block: self.block.clone() }
+    }
+
+    fn is_aligned_to(&self, sector: usize) -> bool {
+        self.ptr.addr().get().is_multiple_of(sector) && self.len.is_multiple_of(sector)
+    }
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes lie in the block and are initialised. While they are borrowed nothing
+        // writes them: parts of a Buf are disjoint, and Frozens are immutable.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for View {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            Block::let_go(block);
         }
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len)
     }
 }
 
 /// A unique, writable view of page-aligned memory.
-pub struct Buf {
-    block: Arc<Block>,
-    start: usize,
-    len: usize,
-}
+#[derive(Debug)]
+pub struct Buf(View);
 
 impl Buf {
     /// A buffer of `len` bytes whose contents are unspecified (but initialised).
     pub fn new(len: usize) -> Self {
-        Self { block: Arc::new(Block::new(len)), start: 0, len }
+        let block = Block::take(len);
+        Self(View { ptr: block.ptr, len, block: Some(block) })
     }
 
     /// No bytes, and no memory of its own.
     pub fn empty() -> Self {
-        Self { block: EMPTY.with(Arc::clone), start: 0, len: 0 }
+        Self(View::EMPTY)
     }
 
     /// A buffer of `len` zero bytes.
@@ -208,10 +257,10 @@ impl Buf {
     /// # Panics
     /// If `at` is greater than the length.
     pub fn split_off(&mut self, at: usize) -> Self {
-        assert!(at <= self.len, "cut at {at} in a buffer of {} bytes", self.len);
-        let rest = Self { block: self.block.clone(), start: self.start + at, len: self.len - at };
-        self.len = at;
-        rest
+        assert!(at <= self.len(), "cut at {at} in {self:?}");
+        let rest = self.0.part(at, self.len() - at);
+        self.0.len = at;
+        Self(rest)
     }
 
     /// Joins `next` behind `self` again.
@@ -219,25 +268,26 @@ impl Buf {
     /// # Errors
     /// Gives `next` back if it does not follow `self` directly in the same allocation.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
-        if !Arc::ptr_eq(&self.block, &next.block) || self.start + self.len != next.start {
+        let block = |buf: &Self| buf.0.block.as_ref().map(Arc::as_ptr);
+        if block(self) != block(&next) || self.as_ptr_range().end != next.as_ptr() {
             return Err(next);
         }
-        self.len += next.len;
+        self.0.len += next.len();
         Ok(())
     }
 
     /// Puts parts behind each other: joined where each follows the one before it directly, else
     /// copied. A part comes back as another buffer if the disk that was to fill it was given up.
     pub fn rejoin(parts: Vec<Self>) -> Self {
-        let total = parts.iter().map(|part| part.len).sum();
+        let total = parts.iter().map(|part| part.len()).sum();
         let mut parts = parts.into_iter();
         let Some(mut whole) = parts.next() else { return Self::new(0) };
         while let Some(next) = parts.next() {
             let Err(next) = whole.join(next) else { continue };
             let (mut copy, mut done) = (Self::new(total), 0);
             for part in [whole, next].into_iter().chain(parts) {
-                copy[done..done + part.len].copy_from_slice(&part);
-                done += part.len;
+                copy[done..done + part.len()].copy_from_slice(&part);
+                done += part.len();
             }
             return copy;
         }
@@ -249,51 +299,41 @@ impl Buf {
     /// # Panics
     /// If `len` is greater than the length.
     pub fn truncate(&mut self, len: usize) {
-        assert!(len <= self.len, "truncate to {len} a buffer of {} bytes", self.len);
-        self.len = len;
+        assert!(len <= self.len(), "truncate to {len} {self:?}");
+        self.0.len = len;
     }
 
     /// Ends writing: the bytes can now be shared.
     pub fn freeze(self) -> Frozen {
-        Frozen { block: self.block, start: self.start, len: self.len }
+        Frozen(self.0)
     }
 
     /// Whether the memory can be handed to O_DIRECT on a disk with sectors of `sector` bytes.
     pub fn is_aligned_to(&self, sector: usize) -> bool {
-        self.start.is_multiple_of(sector) && self.len.is_multiple_of(sector)
+        self.0.is_aligned_to(sector)
     }
 }
 
 impl Deref for Buf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: start..start+len lies in the block and is initialised; no other view can
-        // write it, since parts are disjoint and this one is borrowed.
-        unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().add(self.start), self.len) }
+        &self.0
     }
 }
 
 impl DerefMut for Buf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in deref, and this view is the only one of these bytes.
-        unsafe { std::slice::from_raw_parts_mut(self.block.ptr.as_ptr().add(self.start), self.len) }
-    }
-}
-
-impl fmt::Debug for Buf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buf({} bytes at +{})", self.len, self.start)
+        // SAFETY: as in View::deref, and this view is the only one of these bytes.
+        unsafe { std::slice::from_raw_parts_mut(self.0.ptr.as_ptr(), self.0.len) }
     }
 }
 
 /// A shared, read-only view of page-aligned memory; clones and slices cost no copy.
-#[derive(Clone)]
-pub struct Frozen {
-    block: Arc<Block>,
-    start: usize,
-    len: usize,
-}
+#[derive(Debug, Clone)]
+pub struct Frozen(View);
 
 impl Frozen {
     /// A copy of `bytes`.
@@ -319,8 +359,7 @@ impl Frozen {
     /// If that reaches beyond the end.
     #[must_use]
     pub fn slice(&self, from: usize, len: usize) -> Self {
-        assert!(from + len <= self.len, "slice {from}+{len} of {} bytes", self.len);
-        Self { block: self.block.clone(), start: self.start + from, len }
+        Self(self.0.part(from, len))
     }
 
     /// The buffer again, writable, if nothing else holds any part of its memory.
@@ -328,33 +367,21 @@ impl Frozen {
     /// # Errors
     /// Gives `self` back if the memory is shared.
     pub fn try_thaw(self) -> Result<Buf, Self> {
-        // The count cannot grow meanwhile: only a holder could clone, and we are the only one.
-        if Arc::strong_count(&self.block) == 1 {
-            Ok(Buf { block: self.block, start: self.start, len: self.len })
-        } else {
-            Err(self)
-        }
+        if self.0.block.as_ref().is_some_and(Block::is_sole) { Ok(Buf(self.0)) } else { Err(self) }
     }
 
     /// Whether the memory can be handed to O_DIRECT on a disk with sectors of `sector` bytes.
     pub fn is_aligned_to(&self, sector: usize) -> bool {
-        self.start.is_multiple_of(sector) && self.len.is_multiple_of(sector)
+        self.0.is_aligned_to(sector)
     }
 }
 
 impl Deref for Frozen {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: start..start+len lies in the block and is initialised; it is
-        // immutable: the unique Buf was consumed by freeze.
-        unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().add(self.start), self.len) }
-    }
-}
-
-impl fmt::Debug for Frozen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Frozen({} bytes at +{})", self.len, self.start)
+        &self.0
     }
 }
 
