@@ -55,7 +55,7 @@ impl Array {
 
     /// Fills `buf` from `offset` (bytes). The buffer is returned on failure, too.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        self.0.jobs.throttle.note_user(self.0.rt.now(), buf.len() as u64);
+        self.0.jobs.throttle.note_user(self.0.rt.turn_time(), buf.len() as u64);
         self.0.read(offset, buf).await
     }
 
@@ -64,9 +64,9 @@ impl Array {
     /// # Errors
     /// After an error the range may hold old or new bytes; nothing outside it is changed.
     pub async fn write(&self, offset: u64, data: Frozen, fua: bool) -> Result<(), ArrayError> {
-        self.0.jobs.throttle.note_user(self.0.rt.now(), data.len() as u64);
+        self.0.jobs.throttle.note_user(self.0.rt.turn_time(), data.len() as u64);
         let array = self.0.clone();
-        self.0.rt.attach(async move { array.write(offset, data, fua).await }).await
+        self.0.rt.attach(move || async move { array.write(offset, data, fua).await }).await
     }
 
     /// Makes everything durable that was acknowledged before this call.
@@ -75,7 +75,7 @@ impl Array {
     /// If the array is broken or stopped.
     pub async fn flush(&self) -> Result<(), ArrayError> {
         let array = self.0.clone();
-        self.0.rt.attach(async move { array.flush().await }).await
+        self.0.rt.attach(move || async move { array.flush().await }).await
     }
 
     /// Makes a range read as zeros; with `may_deallocate` the storage below may be freed.
@@ -89,9 +89,10 @@ impl Array {
         fua: bool,
         may_deallocate: bool,
     ) -> Result<(), ArrayError> {
-        self.0.jobs.throttle.note_user(self.0.rt.now(), len);
+        self.0.jobs.throttle.note_user(self.0.rt.turn_time(), len);
         let array = self.0.clone();
-        let task = async move { array.write_zeroes(offset, len, fua, may_deallocate).await };
+        let task =
+            move || async move { array.write_zeroes(offset, len, fua, may_deallocate).await };
         self.0.rt.attach(task).await
     }
 
