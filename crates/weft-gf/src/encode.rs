@@ -104,10 +104,10 @@ impl Kernel {
         if let Some(without) = &without {
             assert_eq!(without.len(), dsts.len(), "outputs with and without differ in number");
         }
-        // At most one sum goes along with at most FOLD_MAX products; any others take another pass.
+        // At most FOLD_MAX sums and as many products; any others take another pass.
         let keep = without.is_some();
         let none = Folded { dst: ptr::null_mut(), without: ptr::null_mut(), coef: 0 };
-        let (mut sums, mut products) = ([none; 1], [none; FOLD_MAX]);
+        let (mut sums, mut products) = ([none; FOLD_MAX], [none; FOLD_MAX]);
         let (mut summed, mut multiplied) = (0, 0);
         for (r, (dst, &coef)) in dsts.iter_mut().zip(coefs).enumerate() {
             assert_eq!(dst.len(), len, "a source and an output differ in length");
@@ -117,7 +117,7 @@ impl Kernel {
                 to = without[r].as_mut_ptr();
             }
             let folded = Folded { dst, without: to, coef };
-            let full = if coef == 1 { summed == 1 } else { multiplied == FOLD_MAX };
+            let full = FOLD_MAX == if coef == 1 { summed } else { multiplied };
             if full {
                 let (sums, products) = (&sums[..summed], &products[..multiplied]);
                 // SAFETY: see below.
@@ -125,8 +125,8 @@ impl Kernel {
                 (summed, multiplied) = (0, 0);
             }
             if coef == 1 {
-                sums[0] = folded;
-                summed = 1;
+                sums[summed] = folded;
+                summed += 1;
             } else {
                 products[multiplied] = folded;
                 multiplied += 1;

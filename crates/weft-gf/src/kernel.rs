@@ -14,8 +14,8 @@ type XorFn = unsafe fn(*mut u8, &[*const u8], usize, Outputs);
 type PqFn = unsafe fn(*mut u8, *mut u8, &[*const u8], usize, Outputs);
 /// [`loops::dot`]: 1 to [`loops::ROWS_MAX`] outputs and rows, sources, length, how to write.
 type DotFn = unsafe fn(&[*mut u8], &[&[u8]], &[*const u8], usize, Outputs);
-/// [`loops::fold`]: whether outputs without the source are kept, at most one sum, 0 to
-/// [`loops::FOLD_MAX`] products, the old and the new source, length.
+/// [`loops::fold`]: whether outputs without the source are kept, 0 to [`loops::FOLD_MAX`] sums and as
+/// many products, the old and the new source, length.
 type FoldFn = unsafe fn(bool, &[Folded], &[Folded], *const u8, *const u8, usize);
 
 /// A table of entry points: the loops for one vector type.
@@ -30,9 +30,9 @@ pub(crate) struct Entry {
 }
 
 /// Compiles the loops for one vector type, `$u` vectors to a strip for sums, P+Q and 1–2 outputs of
-/// the general product and for folding, `$few` for 3–4 outputs (as many as the registers hold).
+/// the general product, `$few` for 3–4 outputs (as many as the registers hold), `$fold` for folding.
 macro_rules! entry {
-    ($name:ident, $label:literal, $vector:ty, $u:literal, $few:literal, $runs_here:expr
+    ($name:ident, $label:literal, $vector:ty, $u:literal, $few:literal, $fold:literal, $runs_here:expr
      $(, $feature:literal)*) => {
         static $name: Entry = {
             // Entry's fields hand the loops' contracts on; the features are those of the vector.
@@ -78,7 +78,7 @@ macro_rules! entry {
             ) {
                 macro_rules! call {
                     ($keep:literal, $s:literal, $r:literal) => {
-                        loops::fold::<$vector, $keep, $s, $r, $u>(
+                        loops::fold::<$vector, $keep, $s, $r, $fold>(
                             of(sums), of(products), old, new, len,
                         )
                     };
@@ -88,15 +88,21 @@ macro_rules! entry {
                     match (keep, sums.len(), products.len()) {
                         (_, 0, 0) => {}
                         (false, 1, 0) => call!(false, 1, 0),
+                        (false, 2, 0) => call!(false, 2, 0),
                         (false, 0, 1) => call!(false, 0, 1),
                         (false, 1, 1) => call!(false, 1, 1),
+                        (false, 2, 1) => call!(false, 2, 1),
                         (false, 0, _) => call!(false, 0, 2),
-                        (false, _, _) => call!(false, 1, 2),
+                        (false, 1, _) => call!(false, 1, 2),
+                        (false, _, _) => call!(false, 2, 2),
                         (true, 1, 0) => call!(true, 1, 0),
+                        (true, 2, 0) => call!(true, 2, 0),
                         (true, 0, 1) => call!(true, 0, 1),
                         (true, 1, 1) => call!(true, 1, 1),
+                        (true, 2, 1) => call!(true, 2, 1),
                         (true, 0, _) => call!(true, 0, 2),
-                        (true, _, _) => call!(true, 1, 2),
+                        (true, 1, _) => call!(true, 1, 2),
+                        (true, _, _) => call!(true, 2, 2),
                     }
                 }
             }
@@ -112,10 +118,10 @@ fn of<T, const R: usize>(slice: &[T]) -> &[T; R] {
     slice.try_into().expect("as many outputs as were counted, with a row each")
 }
 
-entry!(PORTABLE, "portable", crate::portable::Words, 1, 1, || true);
+entry!(PORTABLE, "portable", crate::portable::Words, 1, 1, 1, || true);
 
 #[cfg(target_arch = "aarch64")]
-entry!(NEON, "neon", crate::neon::Neon, 4, 2, || true);
+entry!(NEON, "neon", crate::neon::Neon, 4, 2, 4, || true);
 
 #[cfg(target_arch = "x86_64")]
 mod x86_entries {
@@ -124,14 +130,15 @@ mod x86_entries {
     use super::{Entry, Folded, Outputs, loops, of};
     use crate::x86;
 
-    entry!(SSSE3, "ssse3", x86::Ssse3, 2, 1, || has!("ssse3"), "ssse3");
-    entry!(AVX2, "avx2", x86::Avx2, 2, 1, || has!("avx2"), "avx2");
+    entry!(SSSE3, "ssse3", x86::Ssse3, 2, 1, 4, || has!("ssse3"), "ssse3");
+    entry!(AVX2, "avx2", x86::Avx2, 2, 1, 4, || has!("avx2"), "avx2");
     entry!(
         AVX2_GFNI,
         "avx2-gfni",
         x86::Avx2Gfni,
         2,
         2,
+        4,
         || has!("avx2") && has!("gfni"),
         "avx2",
         "gfni"
@@ -142,6 +149,7 @@ mod x86_entries {
         x86::Avx512,
         4,
         2,
+        4,
         || has!("avx512f") && has!("avx512bw"),
         "avx512f",
         "avx512bw"
@@ -150,6 +158,7 @@ mod x86_entries {
         AVX512_GFNI,
         "avx512-gfni",
         x86::Avx512Gfni,
+        4,
         4,
         4,
         || has!("avx512f") && has!("avx512bw") && has!("gfni"),

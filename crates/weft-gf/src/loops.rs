@@ -291,7 +291,7 @@ unsafe fn dot_strip<V: Vector, const R: usize, const U: usize>(
     }
 }
 
-/// Most outputs that one call of [`fold`] multiplies for.
+/// Most outputs that one call of [`fold`] multiplies for, and most that it adds to.
 pub(crate) const FOLD_MAX: usize = 2;
 
 /// One output of [`fold`].
