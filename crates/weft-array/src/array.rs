@@ -140,7 +140,13 @@ impl Inner {
     /// Waits for memory for a write over a range of `len` offsets.
     pub async fn write_memory(&self, geometry: &Geometry, len: usize) -> (Permit, Permit) {
         let bytes = self.memory_of(geometry, len);
-        let of_writes = self.write_budget.acquire(bytes.min(WRITE_BUDGET_BYTES)).await;
+        let of_writes = bytes.min(WRITE_BUDGET_BYTES);
+        if let Some(of_writes) = self.write_budget.try_acquire(of_writes)
+            && let Some(of_all) = self.budget.try_acquire(bytes)
+        {
+            return (of_writes, of_all);
+        }
+        let of_writes = self.write_budget.acquire(of_writes).await;
         (of_writes, self.budget.acquire(bytes).await)
     }
 

@@ -73,12 +73,12 @@ impl Geometry {
     }
 
     pub fn address(&self, offset: u64) -> Address {
-        let number = offset / self.unit_bytes;
+        let number = offset >> self.unit_bytes.trailing_zeros();
         let k = self.code().k() as u64;
         Address {
             stripe: self.id(number / k),
             unit: to_len(number % k),
-            unit_offset: offset % self.unit_bytes,
+            unit_offset: offset & (self.unit_bytes - 1),
         }
     }
 

@@ -131,12 +131,11 @@ impl StripeLocks {
     /// Releases the lock of a holder that was alone when it took it. Returns whether it still was.
     fn release_sole(&self, stripe: StripeId) -> bool {
         let mut table = self.table.borrow_mut();
-        let Entry::Occupied(lock) = table.entry(stripe) else { return true };
-        if let Lock::Queue(semaphore) = lock.get() {
+        if let Some(Lock::Queue(semaphore)) = table.remove(&stripe) {
             semaphore.add(SHARES);
+            table.insert(stripe, Lock::Queue(semaphore));
             return false;
         }
-        lock.remove();
         true
     }
 }

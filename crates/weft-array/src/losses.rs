@@ -25,9 +25,13 @@ const STRIPES_MAX: u64 = 1 << 18;
 impl Inner {
     /// The units of `stripe` that user reads avoid. These are the lost ones; in an experiment
     /// without redirection also all units on replacements, as far as the code allows.
+    #[inline]
     pub fn avoided_units(&self, stripe: StripeId) -> UnitSet {
+        if self.members.all_active() {
+            return UnitSet::new();
+        }
         let lost = self.lost_units(stripe);
-        if self.members.all_active() || self.jobs.rebuild.redirects() {
+        if self.jobs.rebuild.redirects() {
             return lost;
         }
         let replaced = self.units_not_on_disk(stripe, |_| true);
@@ -40,21 +44,29 @@ impl Inner {
     }
 
     /// The units of `stripe` that are on no disk: their member is missing, or not rebuilt here.
+    #[inline]
     pub fn lost_units(&self, stripe: StripeId) -> UnitSet {
         self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe.number))
     }
 
     /// The units of `stripe` that would be lost after a crash now: the lost ones, and those on a
     /// replacement whose region is still marked stale on disk.
+    #[inline]
     pub fn lost_after_crash(&self, stripe: StripeId) -> UnitSet {
-        let region = self.region_of(stripe);
-        self.units_not_on_disk(stripe, |lane| self.map.is_stale_on_disk(lane, region))
+        let is_stale = |lane| self.map.is_stale_on_disk(lane, self.region_of(stripe));
+        self.units_not_on_disk(stripe, is_stale)
     }
 
+    #[inline]
     fn units_not_on_disk(&self, stripe: StripeId, is_stale: impl Fn(Lane) -> bool) -> UnitSet {
         if self.members.all_active() {
             return UnitSet::new();
         }
+        self.units_of_incomplete(stripe, is_stale)
+    }
+
+    #[inline(never)]
+    fn units_of_incomplete(&self, stripe: StripeId, is_stale: impl Fn(Lane) -> bool) -> UnitSet {
         let is_lost = |slot: &SlotNo| match self.members.state(*slot) {
             SlotState::Active => false,
             SlotState::Missing => true,

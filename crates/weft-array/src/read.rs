@@ -18,7 +18,7 @@ use weft_code::UnitSet;
 use weft_disk::{Class, DiskErrorKind};
 use weft_rt::Buf;
 use weft_rt::sync::oneshot;
-use weft_stripe::{Access, Busy, Gathered, Owner, Place, Units, gather};
+use weft_stripe::{Access, Busy, Gathered, Owner, Units, gather};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -118,17 +118,17 @@ impl Inner {
 
     /// Reads a piece of one unit: directly if its disk is there, otherwise reconstructed.
     async fn read_piece(&self, at: Address, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        if !self.map.is_written(self.region_of(at.stripe)) {
+        let geometry = self.geometry_of(at.stripe);
+        if !self.map.is_written(geometry.regions.of(at.stripe.number)) {
             buf.fill(0);
             return (Ok(()), buf);
         }
-        let unit = self.source_of(at);
+        let unit = if geometry.mirrored { self.source_of(at) } else { at.unit };
         if self.is_monitored() {
             self.note_read(at);
         }
-        let lost = self.avoided_units(at.stripe);
-        if !lost.contains(unit) {
-            let Place { slot, offset } = self.place(at.stripe, unit, at.unit_offset);
+        if !self.avoided_units(at.stripe).contains(unit) {
+            let (slot, offset) = geometry.locate(at.stripe.number, unit, at.unit_offset);
             if let Some(disk) = self.disk(slot) {
                 let _busy = Busy::on(self.in_flight(slot));
                 let (result, back) = disk.read(offset, buf, Class::User).await;
@@ -257,12 +257,9 @@ impl Inner {
         cuts
     }
 
-    /// The unit from which to read a data unit: itself, or the most suitable copy of a mirror.
+    /// The unit from which to read the data of a mirror: the most suitable copy.
     fn source_of(&self, at: Address) -> usize {
         let geometry = self.geometry_of(at.stripe);
-        if !geometry.mirrored || at.unit != 0 {
-            return at.unit;
-        }
         let copies = geometry.units().difference(&self.avoided_units(at.stripe));
         if self.awaits_resync(at.stripe) || self.locks.is_busy(at.stripe) {
             return copies.iter().next().unwrap_or(0);

@@ -372,7 +372,10 @@ impl RegionMap {
     ) -> Result<WriteGuard<'_>, MapError> {
         let index = to_index(region);
         let wanted = if self.config.track_dirty { WRITTEN | DIRTY } else { WRITTEN };
-        let began_in = self.finishing.begin_write(region).await;
+        let began_in = match self.finishing.try_begin_write() {
+            Some(number) => number,
+            None => Box::pin(self.finishing.begin_write(region)).await,
+        };
         let flags = {
             let entry = &mut self.entries.borrow_mut()[index];
             entry.writers += 1;

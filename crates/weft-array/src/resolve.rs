@@ -110,6 +110,7 @@ impl Inner {
 }
 
 impl Owner for Inner {
+    #[inline]
     fn resolve(&self, id: StripeId) -> Stripe<'_> {
         let (lost, unsure) = (self.lost_units(id), self.awaits_resync(id));
         Stripe { id, coding: &self.geometry_of(id).coding, lost, pinned: false, unsure }

@@ -77,9 +77,10 @@ impl DiskInfo {
     /// # Errors
     /// Of kind [`DiskErrorKind::Invalid`](crate::DiskErrorKind::Invalid).
     pub fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
-        let sector = u64::from(self.sector_bytes);
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.size_bytes);
-        if inside && offset.is_multiple_of(sector) && len.is_multiple_of(sector) {
+        // A sector's size is a power of two.
+        let unaligned = (offset | len) & (u64::from(self.sector_bytes) - 1);
+        if inside && unaligned == 0 {
             return Ok(());
         }
         let what = if inside { "not aligned to sectors" } else { "beyond the end of the disk" };

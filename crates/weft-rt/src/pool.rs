@@ -79,11 +79,17 @@ fn class_of(layout: Layout) -> Option<usize> {
     pooled.then(|| (layout.size() - 1) / STEP)
 }
 
-fn kept_max(class: usize) -> usize {
-    KEPT_BYTES / size_of_class(class)
-}
+/// How many blocks of each class a thread keeps.
+static KEPT_MAX: [usize; CLASSES] = {
+    let (mut kept, mut class) = ([0; CLASSES], 0);
+    while class < CLASSES {
+        kept[class] = KEPT_BYTES / size_of_class(class);
+        class += 1;
+    }
+    kept
+};
 
-fn size_of_class(class: usize) -> usize {
+const fn size_of_class(class: usize) -> usize {
     (class + 1) * STEP
 }
 
@@ -140,7 +146,7 @@ unsafe impl GlobalAlloc for Pool {
         let keeps = EXECUTORS.try_with(|count| count.get() > 0) == Ok(true);
         let kept = LISTS.try_with(|lists| {
             let list = &lists[class];
-            let room = keeps && list.len.get() < kept_max(class);
+            let room = keeps && list.len.get() < KEPT_MAX[class];
             if room {
                 // SAFETY: `alloc` got it with the layout of this class; the caller is done with it.
                 unsafe { list.push(block) };
@@ -267,7 +273,7 @@ mod tests {
     #[test]
     fn a_freed_block_is_the_next_of_its_class_and_what_is_kept_is_bounded() {
         let (small, same_class) = (layout(1900, 8), layout(1910, 16));
-        let max = kept_max(class_of(small).expect("pooled"));
+        let max = KEPT_MAX[class_of(small).expect("pooled")];
         let keeping = Keeping::start();
         // SAFETY: the layouts are not empty, and each block is freed once with its class's layout.
         unsafe {
@@ -278,7 +284,7 @@ mod tests {
             assert_eq!(again, blocks[max - 1]);
             Pool.dealloc(again, same_class);
         }
-        let all: usize = (0..CLASSES).map(|class| kept_max(class) * size_of_class(class)).sum();
+        let all: usize = (0..CLASSES).map(|class| KEPT_MAX[class] * size_of_class(class)).sum();
         assert!(all <= 4 << 20, "{all} bytes");
         drop(keeping);
         assert_eq!(kept(small), 0);

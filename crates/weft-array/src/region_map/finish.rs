@@ -89,6 +89,11 @@ impl Default for Finishing {
 }
 
 impl Finishing {
+    /// Begins a write of a region if none is being finished: see [`Finishing::begin_write`].
+    pub fn try_begin_write(&self) -> Option<u64> {
+        self.regions.borrow().is_empty().then(|| self.count.get())
+    }
+
     /// Begins a write of `region`, once the region's gate is open. Returns the number of the
     /// finishing in which it began, for [`Finishing::end_write`].
     pub async fn begin_write(&self, region: RegionNo) -> u64 {

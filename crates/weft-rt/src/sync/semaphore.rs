@@ -94,19 +94,19 @@ impl Future for Acquire {
     type Output = Permit;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
+        if self.id.is_none()
+            && let Some(permit) = self.semaphore.try_acquire(self.wanted)
+        {
+            return Poll::Ready(permit);
+        }
         let semaphore = self.semaphore.clone();
         let mut state = semaphore.0.borrow_mut();
-        let first = match (self.id, state.queue.front()) {
-            (_, None) => true,
-            (Some(id), Some(waiter)) => waiter.id == id,
-            (None, Some(_)) => false,
-        };
+        let first = state.queue.front().is_some_and(|waiter| Some(waiter.id) == self.id);
         if first && state.available >= self.wanted {
             state.available -= self.wanted;
-            if self.id.take().is_some() {
-                state.queue.pop_front();
-                state.wake_first();
-            }
+            state.queue.pop_front();
+            self.id = None;
+            state.wake_first();
             drop(state);
             return Poll::Ready(Permit { semaphore, count: self.wanted });
         }
