@@ -158,14 +158,19 @@ impl Inner {
         }
     }
 
+    #[inline]
     pub fn check_writable(&self) -> Result<(), ArrayError> {
-        if self.stopped.get() {
-            return Err(ArrayError::Stopped);
+        let refuses = self.stopped.get() || self.read_only.get() || self.broken.borrow().is_some();
+        if refuses { Err(self.why_not_writable()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn why_not_writable(&self) -> ArrayError {
+        match &*self.broken.borrow() {
+            _ if self.stopped.get() => ArrayError::Stopped,
+            Some(cause) if !self.read_only.get() => ArrayError::Broken { cause: cause.clone() },
+            _ => ArrayError::ReadOnly,
         }
-        if self.read_only.get() {
-            return Err(ArrayError::ReadOnly);
-        }
-        self.check_whole()
     }
 
     /// Fails if the array is broken.

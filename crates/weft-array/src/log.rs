@@ -76,13 +76,13 @@ mod format;
 mod ring;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 
 use weft_code::{SlotNo, SlotSet, UnitSet};
 use weft_rt::rng::Fold;
-use weft_rt::sync::Notify;
+use weft_rt::sync::{Notify, oneshot};
 use weft_rt::{Frozen, Rt};
 use weft_stripe::{ParityRecord, Payload, Record, StripeId};
 
@@ -128,12 +128,14 @@ pub(crate) struct Log {
     id: LogId,
     rings: Vec<Ring>,
     next_seq: Cell<u64>,
-    /// Sequence numbers of logged stripe writes that have not completed.
-    in_flight: RefCell<BTreeSet<u64>>,
+    /// Sequence numbers of logged stripe writes that have not completed, ascending.
+    in_flight: RefCell<Vec<u64>>,
     /// Records below this are retired: a flush that began after their writes completed has ended.
     retired_below: Cell<u64>,
     /// The writes that the latest of the ended flushes covers.
     flushed: RefCell<Mark>,
+    /// Flushes that have ended.
+    flushes: Cell<u64>,
     /// The newest write whose record leaves out units of other writes.
     others_seq: Cell<u64>,
     /// By stripe: writes that are not flushed, and records that are not durably retired.
@@ -203,13 +205,13 @@ impl OnDisk {
 pub(crate) struct Mark {
     /// Sequence number of the next write.
     next: u64,
-    /// The writes that had not completed by then.
-    in_flight: BTreeSet<u64>,
+    /// The writes that had not completed by then, ascending.
+    in_flight: Vec<u64>,
 }
 
 impl Mark {
     fn covers(&self, seq: u64) -> bool {
-        seq < self.next && !self.in_flight.contains(&seq)
+        seq < self.next && self.in_flight.binary_search(&seq).is_err()
     }
 
     /// The sequence number below which every write had completed.
@@ -258,7 +260,11 @@ impl LoggedWrite<'_> {
 
 impl Drop for LoggedWrite<'_> {
     fn drop(&mut self) {
-        self.log.in_flight.borrow_mut().remove(&self.seq);
+        let mut in_flight = self.log.in_flight.borrow_mut();
+        if let Ok(at) = in_flight.binary_search(&self.seq) {
+            in_flight.remove(at);
+        }
+        drop(in_flight);
         self.log.progress.notify_all();
     }
 }
@@ -272,7 +278,8 @@ impl Log {
             next_seq: Cell::new(1),
             in_flight: RefCell::default(),
             retired_below: Cell::new(1),
-            flushed: RefCell::new(Mark { next: 1, in_flight: BTreeSet::new() }),
+            flushed: RefCell::new(Mark { next: 1, in_flight: Vec::new() }),
+            flushes: Cell::new(0),
             others_seq: Cell::new(0),
             records: RefCell::default(),
             prune_at: Cell::new(PRUNE_AT),
@@ -282,8 +289,9 @@ impl Log {
     }
 
     /// The data units other than `own` that a crash may turn old again, as consecutive ranges in
-    /// each of which they are the same. A unit that a flush covered does not count, even if a later
-    /// record left it out too: a record made now must be able to restore it.
+    /// each of which they are the same; no ranges if there are none anywhere. A unit that a flush
+    /// covered does not count, even if a later record left it out too: a record made now must be
+    /// able to restore it.
     pub fn unflushed(
         &self,
         stripe: StripeId,
@@ -298,7 +306,7 @@ impl Log {
             .filter(|r| r.meets(from, len) && !flushed.covers(r.seq) && !r.own.is_subset(&own))
             .collect();
         if known.is_empty() {
-            return vec![Unflushed { from, len, units: UnitSet::new() }];
+            return Vec::new();
         }
         let end = from + len as u64;
         let mut cuts: Vec<u64> = known
@@ -321,6 +329,12 @@ impl Log {
             }
         }
         runs
+    }
+
+    /// The number of flushes that have ended. Only they make [`Log::unflushed`] less for a stripe
+    /// that is locked, and nothing makes it more.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.get()
     }
 
     /// Whether a crash may turn any of `units` old again, or a record that leaves one of them out
@@ -384,24 +398,25 @@ impl Log {
     ) -> Result<LoggedWrite<'_>, ArrayError> {
         let seq = self.next_seq.get();
         self.next_seq.set(seq + 1);
-        self.in_flight.borrow_mut().insert(seq);
+        self.in_flight.borrow_mut().push(seq);
         let op = LoggedWrite { log: self, seq, stripe };
         self.remember(seq, stripe, &records);
         // All records of one write enter their queues in the same poll. The queues are first in,
         // first out, so two writes can never wait for each other's space.
-        let mut waits = Vec::with_capacity(records.iter().map(|r| r.parities.len()).sum());
+        let (sender, durable) = oneshot::<()>();
+        let sender = Rc::new(sender);
         for record in records {
             cut(seq, stripe, record, |slot, entry, payload| {
-                waits.push(self.rings[slot.0].enqueue(entry, payload));
+                self.rings[slot.0].enqueue(entry, payload, sender.clone());
                 self.rings[slot.0].start(host, slot);
             });
         }
         if self.records.borrow().len() > STRIPES_MAX {
             self.retire_in_background(host);
         }
-        for wait in waits {
-            wait.await;
-        }
+        // Ends once every ring has let go of its part.
+        drop(sender);
+        durable.await;
         host.settled().await?;
         host.check_whole()?;
         Ok(op)
@@ -474,6 +489,7 @@ impl Log {
 
     /// Notes that a flush of all disks, begun at `mark`, has ended.
     pub fn flushed(&self, mark: Mark) {
+        self.flushes.set(self.flushes.get() + 1);
         let seq = mark.completed_below();
         if mark.is_after(&self.flushed.borrow()) {
             *self.flushed.borrow_mut() = mark;
@@ -587,7 +603,7 @@ mod tests {
         let log = Log::new(LogId { array: [0; 16], epoch: 1 }, 5, 0, 1 << 20);
         let begin = |units: UnitSet| {
             let seq = log.next_seq.replace(log.next_seq.get() + 1);
-            log.in_flight.borrow_mut().insert(seq);
+            log.in_flight.borrow_mut().push(seq);
             written(&log, seq, units, 0, 1)
         };
         let unflushed = || log.unflushed(STRIPE, 0, 4096, UnitSet::new())[0].units;

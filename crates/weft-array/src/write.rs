@@ -56,7 +56,7 @@ use futures_util::future::{Either, join_all, select};
 use weft_code::UnitSet;
 use weft_disk::{Class, WriteOpts};
 use weft_rt::sync::oneshot;
-use weft_rt::{Buf, Frozen};
+use weft_rt::{Buf, Frozen, boxed};
 use weft_stripe::{
     Access, Band, Crash, FailedWrite, Record, Segment, Stripe, StripeId, UnitWrite, Units,
 };
@@ -77,27 +77,6 @@ pub(crate) struct Written {
     pub durable: bool,
 }
 
-/// A stripe write, ready to be logged and carried out.
-#[derive(Default)]
-struct Ready {
-    writes: Vec<UnitWrite>,
-    /// Records of the bands; none without a log.
-    records: Vec<Record>,
-    /// For each band with a record, its units, and what a crash may turn old again beside them.
-    relied: Vec<(UnitSet, Unflushed)>,
-}
-
-impl Ready {
-    fn add(&mut self, Updated { mut writes, record }: Updated) {
-        if self.writes.is_empty() {
-            self.writes = writes;
-        } else {
-            self.writes.append(&mut writes);
-        }
-        self.records.extend(record);
-    }
-}
-
 impl Inner {
     /// Writes `data` at `offset`; with `fua` it is durable when this returns.
     pub(crate) async fn write(
@@ -111,9 +90,10 @@ impl Inner {
         let geometry = self.geometries.home(offset);
         let at = geometry.address(offset);
         let in_one_unit = at.unit_offset + data.len() as u64 <= geometry.unit_bytes;
-        if in_one_unit && !data.is_empty() && self.geometries.is_settled_in(at.stripe) {
+        let fits = in_one_unit && data.len() <= self.run_max(geometry) && !data.is_empty();
+        if fits && self.geometries.is_settled_in(at.stripe) {
             let segment = Segment { unit: at.unit, from: at.unit_offset, data };
-            return self.write_stripe(at.stripe, vec![segment], fua).await;
+            return self.write_part(at.stripe, vec![segment], fua).await;
         }
         let mut stripes: Vec<(StripeId, Vec<Segment>)> = Vec::new();
         let mut done = 0;
@@ -178,7 +158,7 @@ impl Inner {
         {
             return self.write_locked(stripe, segments, fua).await;
         }
-        if Box::pin(self.write_in_line(stripe, segments.clone(), fua)).await? {
+        if boxed(|| self.write_in_line(stripe, segments.clone(), fua)).await? {
             return Ok(());
         }
         drop((memory, dirty));
@@ -187,10 +167,16 @@ impl Inner {
 
     /// Whether these segments may be written to the stripe now: it is where their addresses are, and
     /// they are not being moved. The answer holds while the stripe is locked.
+    #[inline]
     fn may_write(&self, stripe: StripeId, segments: &[Segment]) -> bool {
+        self.geometries.is_settled_in(stripe) || self.may_change_all(stripe, segments)
+    }
+
+    #[cold]
+    fn may_change_all(&self, stripe: StripeId, segments: &[Segment]) -> bool {
         let may_change =
             |segment: &Segment| self.may_change(stripe, &self.addresses_of(stripe, segment));
-        self.geometries.is_settled_in(stripe) || segments.iter().all(may_change)
+        segments.iter().all(may_change)
     }
 
     /// Whether these addresses are in the stripe now, and not being moved.
@@ -277,26 +263,29 @@ impl Inner {
         };
         let segments = Segment::joined(segments);
         self.check_writable()?;
-        let Ready { writes, records, .. } = self.prepare(stripe, &segments).await?;
+        let Updated { writes, records } = self.prepare(stripe, &segments).await?;
         let others = records.iter().any(Record::leaves_out_others);
         let logged = match &self.log {
             Some(log) => Some(log.append(self, stripe, records).await?),
             None => None,
         };
         let through = fua || self.map.is_finishing(self.region_of(stripe));
-        let write = self.write_units(stripe, &writes, through);
-        let Written { whole, durable } = self.write_and_piggyback(stripe, &segments, write).await?;
+        let write = || self.write_units(stripe, &writes, through);
+        let written = match self.is_monitored() {
+            true => Box::pin(self.write_and_piggyback(stripe, &segments, write())).await?,
+            false => write().await?,
+        };
         // Another request may have met a failed member, so that this write left it out without an
         // error.
         self.settled().await?;
-        let durable = durable && whole && !others;
+        let durable = written.durable && written.whole && !others;
         if fua || durable { self.end_durable(logged, durable).await } else { Ok(()) }
     }
 
     /// Computes the parity of a stripe write, and the records that must be in the log first. What
     /// that relied on still holds when this returns: which units are lost, and which others a crash
     /// may turn old again. If there is a log, the exclusion of lost members is durable.
-    async fn prepare(&self, id: StripeId, segments: &[Segment]) -> Result<Ready, ArrayError> {
+    async fn prepare(&self, id: StripeId, segments: &[Segment]) -> Result<Updated, ArrayError> {
         loop {
             if let Some(log) = &self.log {
                 self.flush_lost(log, id).await?;
@@ -307,35 +296,47 @@ impl Inner {
             let stripe = self.stripe(id);
             let lost_later = || stripe.lost.union(&self.lost_after_crash(id));
             let later = if self.log.is_some() { lost_later() } else { stripe.lost };
-            let mut ready = Ready::default();
+            let mut updated = Updated {
+                writes: Vec::with_capacity(segments.len() + stripe.code().p()),
+                records: Vec::with_capacity(usize::from(self.log.is_some())),
+            };
+            // Bands in which a crash may turn other units old again: where, and which.
+            let mut relied: Vec<(Band<'_>, Vec<Unflushed>)> = Vec::new();
+            let flushes = self.log.as_ref().map(Log::flushes);
             for band in Band::of(segments) {
                 let Some(log) = &self.log else {
-                    ready.add(self.update(stripe, &band, None).await?);
+                    self.update(stripe, &band, None, &mut updated).await?;
                     continue;
                 };
-                for others in log.unflushed(stripe.id, band.from, band.len, band.units) {
+                let found = log.unflushed(id, band.from, band.len, band.units);
+                let none = [Unflushed { from: band.from, len: band.len, units: UnitSet::new() }];
+                let parts = if found.is_empty() { &none[..] } else { &found };
+                for others in parts {
                     let part = band.part(others.from, others.len);
                     let whole =
                         part.units.union(&others.units) == self.geometry_of(id).data_units();
                     let crash = Crash {
                         lost: later,
                         unflushed: others.units,
-                        superseding: whole && log.has_records(stripe.id, part.from, part.len),
+                        superseding: whole && log.has_records(id, part.from, part.len),
                     };
-                    ready.add(self.update(stripe, &part, Some(crash)).await?);
-                    ready.relied.push((part.units, others));
+                    self.update(stripe, &part, Some(crash), &mut updated).await?;
+                }
+                if !found.is_empty() {
+                    relied.push((band, found));
                 }
             }
-            let same_lost = self.stripe(id).lost == stripe.lost;
+            let same_lost = self.lost_units(id) == stripe.lost;
             let same_log = self.log.as_ref().is_none_or(|log| {
+                let same = |(band, found): &(Band<'_>, Vec<Unflushed>)| {
+                    log.unflushed(id, band.from, band.len, band.units) == *found
+                };
                 self.members.changes.is_settled()
                     && self.lost_after_crash(id).is_subset(&later)
-                    && ready.relied.iter().all(|(units, others)| {
-                        log.unflushed(stripe.id, others.from, others.len, *units) == [*others]
-                    })
+                    && (Some(log.flushes()) == flushes || relied.iter().all(same))
             });
             if same_lost && same_log {
-                return Ok(ready);
+                return Ok(updated);
             }
         }
     }
@@ -344,17 +345,16 @@ impl Inner {
     pub(crate) async fn update(
         &self,
         stripe: Stripe<'_>,
-        band: &Band,
+        band: &Band<'_>,
         crash: Option<Crash>,
-    ) -> Result<Updated, ArrayError> {
-        match update(self, stripe, band, &[], crash).await {
-            Ok(updated) => Ok(updated),
-            Err(error) => {
-                // If the array broke meanwhile, that is the reason.
-                self.check_whole()?;
-                Err(self.unreadable(stripe.id, error))
-            }
-        }
+        updated: &mut Updated,
+    ) -> Result<(), ArrayError> {
+        let Err(error) = update(self, stripe, band, &[], crash, updated).await else {
+            return Ok(());
+        };
+        // If the array broke meanwhile, that is the reason.
+        self.check_whole()?;
+        Err(self.unreadable(stripe.id, error))
     }
 
     /// Flushes all members if a unit of the stripe was lost after it was written and before it was
@@ -362,7 +362,7 @@ impl Inner {
     async fn flush_lost(&self, log: &Log, stripe: StripeId) -> Result<(), ArrayError> {
         loop {
             self.check_writable()?;
-            let lost = self.stripe(stripe).lost.union(&self.lost_after_crash(stripe));
+            let lost = self.lost_units(stripe).union(&self.lost_after_crash(stripe));
             if lost.is_empty() || !log.any_unflushed(stripe, lost) {
                 return Ok(());
             }

@@ -14,8 +14,8 @@ type XorFn = unsafe fn(*mut u8, &[*const u8], usize, Outputs);
 type PqFn = unsafe fn(*mut u8, *mut u8, &[*const u8], usize, Outputs);
 /// [`loops::dot`]: 1 to [`loops::ROWS_MAX`] outputs and rows, sources, length, how to write.
 type DotFn = unsafe fn(&[*mut u8], &[&[u8]], &[*const u8], usize, Outputs);
-/// [`loops::fold`]: whether outputs without the source are kept, 0 to [`loops::FOLD_MAX`] sums and as
-/// many products, the old and the new source, length.
+/// [`loops::fold`]: whether outputs without the source are kept, 0 to [`loops::FOLD_MAX`] sums and
+/// as many products, the old and the new source, length.
 type FoldFn = unsafe fn(bool, &[Folded], &[Folded], *const u8, *const u8, usize);
 
 /// A table of entry points: the loops for one vector type.
@@ -30,10 +30,11 @@ pub(crate) struct Entry {
 }
 
 /// Compiles the loops for one vector type, `$u` vectors to a strip for sums, P+Q and 1–2 outputs of
-/// the general product, `$few` for 3–4 outputs (as many as the registers hold), `$fold` for folding.
+/// the general product, `$few` for 3–4 outputs (as many as the registers hold), `$fold` for
+/// folding.
 macro_rules! entry {
-    ($name:ident, $label:literal, $vector:ty, $u:literal, $few:literal, $fold:literal, $runs_here:expr
-     $(, $feature:literal)*) => {
+    ($name:ident, $label:literal, $vector:ty, $u:literal, $few:literal, $fold:literal,
+     $runs_here:expr $(, $feature:literal)*) => {
         static $name: Entry = {
             // Entry's fields hand the loops' contracts on; the features are those of the vector.
             $(#[target_feature(enable = $feature)])*

@@ -131,7 +131,10 @@ impl Block {
         let size = self.size;
         if !self.is_sole() {
             // Of several that are dropped at the same time, on different threads, one is the last.
-            return drop(Arc::into_inner(self).map(|_| BufMemory::given_back(size)));
+            if Arc::into_inner(self).is_some() {
+                BufMemory::given_back(size);
+            }
+            return;
         }
         BufMemory::given_back(size);
         if size > CACHED_SIZE_MAX {

@@ -176,9 +176,7 @@ impl Rt {
     /// Runs a future as a part of the task that awaits it, without a task of its own. If it is
     /// dropped after it was begun and before it has ended, it continues as a task.
     pub fn attach<F: Future + 'static>(&self, future: impl FnOnce() -> F) -> Attached<'_, F> {
-        // Made where it will be: a request's future takes kilobytes, which would be copied there.
-        let future = Box::into_pin(Box::write(Box::new_uninit(), future()));
-        Attached { rt: self, future: Some(future), begun: false }
+        Attached { rt: self, future: Some(boxed(future)), begun: false }
     }
 
     /// Takes a task into the table.
@@ -359,6 +357,12 @@ impl Rt {
     pub(crate) fn with_timers<T>(&self, f: impl FnOnce(&mut Timers) -> T) -> T {
         f(&mut self.0.timers.borrow_mut())
     }
+}
+
+/// The future that `make` makes, in a box. It is made there: futures of requests take kilobytes,
+/// which [`Box::pin`] would copy.
+pub fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    Box::into_pin(Box::write(Box::new_uninit(), make()))
 }
 
 /// A task's future, and where its result goes. Not an async block: that would hold the future

@@ -27,7 +27,7 @@ mod waker;
 pub use arena::BUF_ALIGN;
 pub use buf::{Buf, BufMemory, Frozen, ZEROS_BYTES_MAX};
 pub use cpu::{pin_to_cpu, usable_cpus};
-pub use executor::{Attached, Driver, Rt, Task};
+pub use executor::{Attached, Driver, Rt, Task, boxed};
 pub use schedule::Schedule;
 pub use sleep::Sleep;
 pub use virtual_time::{VirtualTime, virtual_rt};

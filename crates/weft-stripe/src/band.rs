@@ -62,55 +62,58 @@ fn join_run(run: &[Segment]) -> Segment {
 }
 
 /// A range of offsets in which the same data units are written.
-#[derive(Debug)]
-pub struct Band {
+#[derive(Debug, Clone, Copy)]
+pub struct Band<'a> {
     /// First offset in the units.
     pub from: u64,
     /// Length of the range in bytes.
     pub len: usize,
     /// The data units written.
     pub units: UnitSet,
-    /// Their new contents, in the order of the units.
-    pub data: Vec<(usize, Frozen)>,
+    /// The stripe's segments, of the band and others.
+    segments: &'a [Segment],
 }
 
-impl Band {
+impl<'a> Band<'a> {
     /// Cuts segments (sorted, not overlapping) into bands.
-    #[must_use]
-    pub fn of(segments: &[Segment]) -> Vec<Self> {
-        if let [only] = segments {
-            let Segment { unit, from, data } = only.clone();
-            let (units, len) = (UnitSet::one(unit), data.len());
-            return vec![Self { from, len, units, data: vec![(unit, data)] }];
-        }
-        let mut cuts: Vec<u64> = segments.iter().flat_map(|s| [s.from, s.end()]).collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-        let mut bands = Vec::new();
-        for range in cuts.windows(2) {
-            let parts = segments.iter().filter_map(|segment| segment.part(range[0], range[1]));
-            let data: Vec<_> = parts.map(|part| (part.unit, part.data)).collect();
-            if !data.is_empty() {
-                let (from, len) = (range[0], to_len(range[1] - range[0]));
-                let units = data.iter().map(|(unit, _)| *unit).collect();
-                bands.push(Self { from, len, units, data });
+    pub fn of(segments: &'a [Segment]) -> impl Iterator<Item = Self> {
+        let next_cut = |least: u64| {
+            let cuts = segments.iter().flat_map(|segment| [segment.from, segment.end()]);
+            cuts.filter(|cut| *cut >= least).min()
+        };
+        let mut start = next_cut(0);
+        std::iter::from_fn(move || {
+            loop {
+                let from = start?;
+                start = next_cut(from + 1);
+                let len = to_len(start? - from);
+                let written = segments.iter().filter(|s| s.from <= from && from < s.end());
+                let units: UnitSet = written.map(|segment| segment.unit).collect();
+                if !units.is_empty() {
+                    return Some(Self { from, len, units, segments });
+                }
             }
-        }
-        bands
+        })
     }
 
     /// A part of the band's range, as a band.
     #[must_use]
     pub fn part(&self, from: u64, len: usize) -> Self {
-        let skip = to_len(from - self.from);
-        let data = self.data.iter().map(|(unit, data)| (*unit, data.slice(skip, len))).collect();
-        Self { from, len, units: self.units, data }
+        Self { from, len, ..*self }
+    }
+
+    /// The new contents of the units that the band writes, in their order.
+    pub(crate) fn data(&self) -> impl Iterator<Item = (usize, Frozen)> {
+        let end = self.from + self.len as u64;
+        let part = move |segment: &Segment| segment.part(self.from, end);
+        self.segments.iter().filter_map(part).map(|part| (part.unit, part.data))
     }
 
     /// The new contents of a unit that the band writes.
-    pub(crate) fn new_data(&self, unit: usize) -> &[u8] {
-        let (_, data) = self.data.iter().find(|(u, _)| *u == unit).expect("the unit is written");
-        data
+    pub(crate) fn new_data(&self, unit: usize) -> &'a [u8] {
+        let holds = |s: &&Segment| s.unit == unit && s.from <= self.from && self.from < s.end();
+        let segment = self.segments.iter().find(holds).expect("the unit is written");
+        &segment.data[to_len(self.from - segment.from)..][..self.len]
     }
 }
 

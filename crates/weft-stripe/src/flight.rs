@@ -26,14 +26,14 @@ impl Drop for Busy<'_> {
     }
 }
 
-enum Op<'a, T> {
-    Running { operation: IoFuture<'a, T>, _busy: Busy<'a> },
-    Done(T),
+struct Op<'a, T> {
+    operation: IoFuture<'a, T>,
+    _busy: Busy<'a>,
 }
 
-/// Operations that are waited for together.
+/// Operations that are waited for together; none where one has ended.
 #[must_use]
-pub struct InFlight<'a, T>(Vec<Op<'a, T>>);
+pub struct InFlight<'a, T>(Vec<Option<Op<'a, T>>>);
 
 impl<T> std::fmt::Debug for InFlight<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -49,27 +49,26 @@ impl<'a, T> InFlight<'a, T> {
 
     /// Adds an operation, counted until it ends. It starts when all are waited for.
     pub fn push(&mut self, operation: IoFuture<'a, T>, busy: Busy<'a>) {
-        self.0.push(Op::Running { operation, _busy: busy });
+        self.0.push(Some(Op { operation, _busy: busy }));
     }
 
-    /// Waits until all have ended; their results, in the order in which they were added.
-    pub async fn all(mut self) -> impl Iterator<Item = T> {
+    /// Waits until all have ended. `done` gets each result as soon as it is there, with the place
+    /// of its operation in the order in which they were added.
+    pub async fn all(mut self, mut done: impl FnMut(usize, T)) {
         poll_fn(|cx| {
             let mut running = false;
-            for op in &mut self.0 {
-                if let Op::Running { operation, .. } = op {
-                    match operation.as_mut().poll(cx) {
-                        Poll::Ready(result) => *op = Op::Done(result),
-                        Poll::Pending => running = true,
+            for (index, place) in self.0.iter_mut().enumerate() {
+                let Some(op) = place else { continue };
+                match op.operation.as_mut().poll(cx) {
+                    Poll::Ready(result) => {
+                        *place = None;
+                        done(index, result);
                     }
+                    Poll::Pending => running = true,
                 }
             }
             if running { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
-        self.0.into_iter().filter_map(|op| match op {
-            Op::Done(result) => Some(result),
-            Op::Running { .. } => None,
-        })
     }
 }

@@ -308,8 +308,9 @@ impl<O: Owner> Gather<'_, O> {
             let busy = Busy::on(owner.in_flight(source.slot));
             reads.push(source.disk.read(source.offset, buf, self.at.class), busy);
         }
-        for (source, (result, buf)) in sources.iter().zip(reads.all().await) {
-            let &Source { unit, wanted, slot, ref disk, .. } = source;
+        let (wanted_units, have) = (&mut self.wanted, &mut self.have);
+        let done = |index: usize, (result, buf)| {
+            let &Source { unit, wanted, slot, ref disk, .. } = &sources[index];
             // If it left its slot during the read it may already be wiped for another use.
             let result = match result {
                 _ if !owner.holds(slot, disk) => Err(None),
@@ -317,14 +318,17 @@ impl<O: Owner> Gather<'_, O> {
                 Ok(()) => Ok(()),
             };
             match wanted {
-                Some(index) => self.wanted[index].1 = buf,
-                None if result.is_ok() => self.have.push((unit, buf)),
+                Some(index) => wanted_units[index].1 = buf,
+                None if result.is_ok() => have.push((unit, buf)),
                 None => {}
             }
             if let Err(cause) = result {
                 failed.push(Failed { unit, cause });
             }
-        }
+        };
+        reads.all(done).await;
+        // Whichever ended first: those without a disk, then by unit.
+        failed.sort_by_key(|failed| (failed.cause.is_some(), failed.unit));
         failed
     }
 

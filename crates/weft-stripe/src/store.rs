@@ -79,14 +79,11 @@ pub async fn store<O: Owner>(
         );
     }
     let mut failed = Vec::new();
-    for (index, result) in flight.all().await.enumerate() {
-        if let Err(error) = result {
-            failed.push((index, error));
-        }
-    }
+    flight.all(|index, result| failed.extend(result.err().map(|error| (index, error)))).await;
     if failed.is_empty() {
         return Stored { failed: Vec::new(), durable };
     }
+    failed.sort_by_key(|(index, _)| *index);
     let again = failed.into_iter().map(|(index, error)| {
         let (place, disk, data) = &targets[index];
         let (slot, offset) = (place.slot, place.offset);

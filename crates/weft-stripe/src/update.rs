@@ -48,14 +48,14 @@ pub struct Crash {
     pub superseding: bool,
 }
 
-/// A band's writes, with new parity.
-#[derive(Debug)]
+/// The writes of bands, with new parity.
+#[derive(Debug, Default)]
 pub struct Updated {
-    /// What must be written: the band's data, and new contents of every parity unit that it touches
+    /// What must be written: the bands' data, and new contents of every parity unit that they touch
     /// and that is not lost.
     pub writes: Vec<UnitWrite>,
-    /// What must be in the log first; none without a log.
-    pub record: Option<Record>,
+    /// What must be in the log first, for each band; none without a log.
+    pub records: Vec<Record>,
 }
 
 /// How a band's parity is updated.
@@ -65,8 +65,8 @@ enum Method {
     ReconstructWrite,
 }
 
-/// Computes what must be written for `band`, and the record that must be in the log first. `at_hand` are old contents of data units over the band's
-/// range. `crash` is none without a log.
+/// Adds to `updated` what must be written for `band`, and the record that must be in the log first.
+/// `at_hand` are old contents of data units over the band's range. `crash` is none without a log.
 ///
 /// # Errors
 /// If the code cannot give what must be read, or what is left of the parity cannot hold the new
@@ -74,10 +74,11 @@ enum Method {
 pub async fn update<O: Owner>(
     owner: &O,
     stripe: Stripe<'_>,
-    band: &Band,
+    band: &Band<'_>,
     at_hand: &[(usize, Frozen)],
     crash: Option<Crash>,
-) -> Result<Updated, Unreadable> {
+    updated: &mut Updated,
+) -> Result<(), Unreadable> {
     let Stripe { coding, lost, unsure, .. } = stripe;
     let code = stripe.code();
     let k = code.k();
@@ -95,12 +96,12 @@ pub async fn update<O: Owner>(
             support = support.union(&covered);
         }
     }
-    let mut writes = Vec::with_capacity(band.data.len() + parity.len());
     let write = |(unit, data)| UnitWrite { unit, from: band.from, data };
-    writes.extend(band.data.iter().cloned().map(write));
+    updated.writes.reserve(band.units.len() + parity.len());
+    updated.writes.extend(band.data().map(write));
     if parity.is_empty() {
-        let record = crash.map(|crash| bare_record(band, crash));
-        return Ok(Updated { writes, record });
+        updated.records.extend(crash.map(|crash| bare_record(band, crash)));
+        return Ok(());
     }
     let known: UnitSet = at_hand.iter().map(|(unit, _)| *unit).collect();
     let (method, mut wanted) = choose(owner, stripe, band, parity, support, known);
@@ -112,7 +113,10 @@ pub async fn update<O: Owner>(
             wanted = wanted.union(&unflushed.difference(&lost).intersection(&support));
         }
     }
-    let old: Units = wanted.iter().map(|unit| (unit, Buf::new(band.len))).collect();
+    let mut old = Units::with_capacity(wanted.len());
+    for unit in wanted {
+        old.push((unit, Buf::new(band.len)));
+    }
     let gathered = gather(owner, stripe, Access::user(band.from), at_hand, old).await;
     gathered.result?;
     let mut old = gathered.units;
@@ -123,16 +127,18 @@ pub async fn update<O: Owner>(
             fold_in(stripe, band, parity, &mut old, keep)
         }
     };
-    let record = crash.map(|crash| record(owner, stripe, band, crash, &parity, &old, without));
-    writes.extend(parity.into_iter().map(|(unit, buf)| write((unit, buf.freeze()))));
-    Ok(Updated { writes, record })
+    if let Some(crash) = crash {
+        updated.records.push(record(owner, stripe, band, crash, &parity, &old, without));
+    }
+    updated.writes.extend(parity.into_iter().map(|(unit, buf)| write((unit, buf.freeze()))));
+    Ok(())
 }
 
 /// Chooses the cheaper method; returns it with the units that must be there.
 fn choose<O: Owner>(
     owner: &O,
     stripe: Stripe<'_>,
-    band: &Band,
+    band: &Band<'_>,
     parity: UnitSet,
     support: UnitSet,
     at_hand: UnitSet,
@@ -184,7 +190,7 @@ fn cost_of_reads<O: Owner>(
 /// Encodes parity from all data: new contents where written, old contents elsewhere.
 fn encode(
     stripe: Stripe<'_>,
-    band: &Band,
+    band: &Band<'_>,
     parity: UnitSet,
     support: UnitSet,
     old: &[(usize, Buf)],
@@ -210,17 +216,15 @@ fn encode(
 /// `keep` the band writes one unit; the parity of all other units comes as well, as payloads.
 fn fold_in(
     stripe: Stripe<'_>,
-    band: &Band,
+    band: &Band<'_>,
     parity: UnitSet,
     old: &mut Units,
     keep: bool,
 ) -> (Units, Vec<Buf>) {
     let (code, k) = (stripe.code(), stripe.code().k());
-    let mut fresh = Units::with_capacity(parity.len());
-    for unit in parity.iter() {
-        let index = old.iter().position(|(held, _)| *held == unit);
-        fresh.push((unit, old.swap_remove(index.expect("the old parity was read")).1));
-    }
+    // The units that were read ascend: the parity is at their end.
+    let mut fresh = old.split_off(old.len() - parity.len());
+    debug_assert!(fresh.iter().map(|(unit, _)| *unit).eq(parity));
     let payload = |_: &(usize, Buf)| Buf::new(HEADROOM + band.len);
     let mut without: Vec<Buf> = if keep { fresh.iter().map(payload).collect() } else { Vec::new() };
     for (data, before) in old.iter().filter(|(unit, _)| band.units.contains(*unit)) {
@@ -269,7 +273,7 @@ fn add(dst: &mut [u8], coef: u8, src: &[u8]) {
 fn record<O: Owner>(
     owner: &O,
     stripe: Stripe<'_>,
-    band: &Band,
+    band: &Band<'_>,
     crash: Crash,
     parity: &Units,
     old: &[(usize, Buf)],
@@ -281,7 +285,7 @@ fn record<O: Owner>(
         // Every byte of the stripe at these offsets is being written: there is nothing to protect.
         return record;
     }
-    record.parities.reserve_exact(parity.len());
+    record.parities = Vec::with_capacity(parity.len());
     let mut without = without.into_iter();
     for (unit, buf) in parity {
         let slot = owner.place(stripe.id, *unit, 0).slot;
@@ -318,14 +322,16 @@ fn record<O: Owner>(
 
 /// Whether the record leaves out one unit, the only one that the band writes, and has a sum for
 /// each parity unit. The sums then fall out of folding the change into the parity.
-fn leaves_out_one(stripe: Stripe<'_>, band: &Band, crash: Crash, parity: UnitSet) -> bool {
+fn leaves_out_one(stripe: Stripe<'_>, band: &Band<'_>, crash: Crash, parity: UnitSet) -> bool {
     let k = stripe.code().k();
-    let alone = band.units.len() == 1 && bare_record(band, crash).written == band.units;
-    alone && parity.iter().all(|unit| !stripe.support(unit - k).is_subset(&band.units))
+    band.units.len() == 1
+        && crash.unflushed.is_empty()
+        && !band.units.intersects(&crash.lost)
+        && parity.iter().all(|unit| stripe.support(unit - k) != band.units)
 }
 
 /// A record without payloads: notes what is being written, where nothing needs protection.
-fn bare_record(band: &Band, crash: Crash) -> Record {
+fn bare_record(band: &Band<'_>, crash: Crash) -> Record {
     let own = band.units.difference(&crash.lost);
     Record {
         from: band.from,
@@ -337,7 +343,7 @@ fn bare_record(band: &Band, crash: Crash) -> Record {
 }
 
 /// A data unit after the write: new where the band writes it, otherwise as read.
-fn after_write<'a>(band: &'a Band, old: &'a [(usize, Buf)], unit: usize) -> &'a [u8] {
+fn after_write<'a>(band: &Band<'a>, old: &'a [(usize, Buf)], unit: usize) -> &'a [u8] {
     if band.units.contains(unit) {
         return band.new_data(unit);
     }

@@ -7,7 +7,9 @@ use common::{CODES, Disks, UNIT, bytes, losses, now, parity};
 use weft_code::UnitSet;
 use weft_disk::WriteOpts;
 use weft_rt::{Buf, Frozen};
-use weft_stripe::{Access, Band, Crash, Payload, Segment, Units, check, gather, store, update};
+use weft_stripe::{
+    Access, Band, Crash, Payload, Segment, Units, Updated, check, gather, store, update,
+};
 
 /// Stripes whose rows differ.
 const STRIPES: [u64; 2] = [0, 3];
@@ -99,10 +101,12 @@ fn updates_agree_with_the_definition() {
             }
             for band in Band::of(&Segment::joined(segments)) {
                 let crash = Crash { lost, unflushed: UnitSet::new(), superseding: false };
-                let updated = now(update(&disks, disks.stripe(stripe), &band, &[], Some(crash)));
-                let updated = updated.expect("decodable");
+                let mut updated = Updated::default();
+                let resolved = disks.stripe(stripe);
+                now(update(&disks, resolved, &band, &[], Some(crash), &mut updated))
+                    .expect("decodable");
                 let from = usize::try_from(band.from).expect("small");
-                let record = updated.record.expect("there is a log");
+                let record = updated.records.pop().expect("there is a log");
                 for parity in &record.parities {
                     let mut sum = vec![0; band.len];
                     if let Some(payload) = &parity.payload {

@@ -9,7 +9,7 @@ use common::{Disks, UNIT, bytes, now, parity};
 use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Class, Disk, Layer, RamDisk, ReadFuture};
 use weft_rt::{Buf, Frozen};
-use weft_stripe::{Band, Coding, Owner, Segment, update};
+use weft_stripe::{Band, Coding, Owner, Segment, Updated, update};
 
 /// A disk that notes in a set that it was read.
 struct Watched {
@@ -46,8 +46,12 @@ fn reads_of_a_small_write(disks: &Disks, read: &Cell<UnitSet>) -> Vec<usize> {
     read.set(UnitSet::new());
     let data = bytes(0, 1, len);
     let segment = Segment { unit: 0, from: 512, data: Frozen::copy_from(&data) };
-    let [band] = &Band::of(&[segment])[..] else { panic!("one segment is one band") };
-    let updated = now(update(disks, disks.stripe(stripe), band, &[], None)).expect("an update");
+    let segments = [segment];
+    let bands: Vec<Band<'_>> = Band::of(&segments).collect();
+    let [band] = &bands[..] else { panic!("one segment is one band") };
+    let mut updated = Updated::default();
+    let done = now(update(disks, disks.stripe(stripe), band, &[], None, &mut updated));
+    done.expect("an update");
     units[0][512..512 + len].copy_from_slice(&data);
     let code = disks.coding.code();
     for write in updated.writes.iter().filter(|write| write.unit >= code.k()) {

@@ -35,7 +35,7 @@ use futures_util::stream::FuturesUnordered;
 use weft_code::SlotNo;
 use weft_layout::window::{Direction, Window};
 use weft_rt::{Buf, MILLISECOND};
-use weft_stripe::{Access, Band, Segment, StripeId};
+use weft_stripe::{Access, Band, Segment, StripeId, Updated};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -430,7 +430,8 @@ impl<'a> Mover<'a> {
             let segments: Result<Vec<Segment>, _> = join_all(read).await.into_iter().collect();
             for band in Band::of(&segments?) {
                 let now = array.stripe(stripe);
-                let updated = array.update(now, &band, None).await?;
+                let mut updated = Updated::default();
+                array.update(now, &band, None, &mut updated).await?;
                 array.store_back(now, &updated.writes).await?;
                 array.check_writable()?;
             }

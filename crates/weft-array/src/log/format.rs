@@ -112,7 +112,7 @@ impl Entry {
             from: small(to_len(from)),
             len: small(len),
             payload_at: U32::ZERO,
-            payload_crc: U32::new(payload.map_or(0, |payload| crc32c(&[payload]))),
+            payload_crc: U32::new(payload.map_or(0, crc32c)),
             unit: U16::new(u16::try_from(unit).expect("a stripe has at most 256 units")),
             generation: U16::new(stripe.generation.0),
             reserved: [0; 4],
@@ -130,19 +130,21 @@ impl BatchHeader {
         (BATCH_ALIGN + payload_bytes).next_multiple_of(BATCH_ALIGN)
     }
 
-    /// Writes the header block of a batch into `block`, with the payload offsets filled in.
-    pub fn fill(
+    /// Writes the header block of a batch into `block`: entries with the lengths of their payloads,
+    /// whose offsets are filled in.
+    pub fn fill<'a>(
         block: &mut [u8],
         id: LogId,
         retired_below: u64,
         batch_len: usize,
-        entries: &[(Entry, usize)],
+        entries: impl ExactSizeIterator<Item = (&'a Entry, usize)>,
     ) {
         block[..BATCH_ALIGN].fill(0);
+        let count = entries.len();
         let mut at = BATCH_ALIGN;
-        for (index, (entry, payload_len)) in entries.iter().enumerate() {
+        for (index, (entry, payload_len)) in entries.enumerate() {
             let mut entry = *entry;
-            if *payload_len > 0 {
+            if payload_len > 0 {
                 entry.payload_at = small(at);
                 at += payload_len;
             }
@@ -154,13 +156,14 @@ impl BatchHeader {
             array: id.array,
             epoch: U64::new(id.epoch),
             retired_below: U64::new(retired_below),
-            entries: small(entries.len()),
+            entries: small(count),
             len: small(batch_len),
             crc: U32::ZERO,
             reserved: [0; 12],
         };
         block[..HEADER_LEN].copy_from_slice(header.as_bytes());
-        let crc = crc32c_skipping(&block[..used(entries.len())], CRC_AT);
+        // The field itself is zero so far.
+        let crc = crc32c(&block[..used(count)]);
         block[CRC_AT..CRC_AT + size_of::<U32>()].copy_from_slice(U32::new(crc).as_bytes());
     }
 }
@@ -280,7 +283,7 @@ fn parse_entry(bytes: &Frozen, batch_at: usize, entry: &Entry) -> Option<FoundRe
                 return None;
             }
             let payload = &bytes[start..start + len];
-            if crc32c(&[payload]) != entry.payload_crc.get() {
+            if crc32c(payload) != entry.payload_crc.get() {
                 return None;
             }
             // A copy, so that the record does not keep the whole piece in memory.
@@ -326,7 +329,8 @@ mod tests {
         let second = Entry::new(42, stripe(10), 7, 0, 8192, written, None);
         let mut bytes = vec![0; BatchHeader::batch_len(payload.len())];
         let len = bytes.len();
-        BatchHeader::fill(&mut bytes, ID, 40, len, &[(first, payload.len()), (second, 0)]);
+        let entries = [(&first, payload.len()), (&second, 0)];
+        BatchHeader::fill(&mut bytes, ID, 40, len, entries.into_iter());
         bytes[BATCH_ALIGN..BATCH_ALIGN + payload.len()].copy_from_slice(&payload);
         bytes
     }

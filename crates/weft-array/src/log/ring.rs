@@ -2,9 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use weft_code::SlotNo;
-use weft_rt::sync::{Receiver, Sender, oneshot};
+use weft_rt::sync::Sender;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{HEADROOM, Payload};
 
@@ -15,7 +16,8 @@ use super::{BATCH_ALIGN, BatchHeader, Entry, LogHost, LogId};
 struct Queued {
     entry: Entry,
     payload: Option<Payload>,
-    done: Sender<()>,
+    /// Shared by all records of a write.
+    _done: Rc<Sender<()>>,
 }
 
 impl Queued {
@@ -67,12 +69,10 @@ impl Ring {
         self.batches.borrow_mut().clear();
     }
 
-    /// Queues a record. The receiver completes once the record is durable, its member has failed,
-    /// or the array takes no more writes.
-    pub fn enqueue(&self, entry: Entry, payload: Option<Payload>) -> Receiver<()> {
-        let (done, wait) = oneshot();
-        self.queue.borrow_mut().push_back(Queued { entry, payload, done });
-        wait
+    /// Queues a record. It lets go of `done` once it is durable, its member has failed, or the
+    /// array takes no more writes.
+    pub fn enqueue(&self, entry: Entry, payload: Option<Payload>, done: Rc<Sender<()>>) {
+        self.queue.borrow_mut().push_back(Queued { entry, payload, _done: done });
     }
 
     /// Starts this ring's writing task unless it is running. `slot` is the ring's slot.
@@ -104,17 +104,14 @@ impl Ring {
     fn take(&self) -> Vec<Queued> {
         let payload_max = payload_max(self.bytes_len());
         let mut queue = self.queue.borrow_mut();
-        let mut batch: Vec<Queued> = Vec::new();
         let mut bytes = 0;
-        while let Some(next) = queue.front() {
-            let len = next.payload().len();
-            if batch.len() == ENTRIES_MAX || (!batch.is_empty() && bytes + len > payload_max) {
-                break;
-            }
-            bytes += len;
-            batch.extend(queue.pop_front());
-        }
-        batch
+        let fits = |queued: &&Queued| {
+            bytes += queued.payload().len();
+            bytes <= payload_max
+        };
+        let count = queue.iter().take(ENTRIES_MAX).take_while(fits).count();
+        let count = count.max(1).min(queue.len());
+        queue.drain(..count).collect()
     }
 
     fn bytes_len(&self) -> usize {
@@ -126,19 +123,13 @@ impl Ring {
         let payload_bytes = batch.iter().map(|queued| queued.payload().len()).sum();
         let len = BatchHeader::batch_len(payload_bytes);
         let seq_max = batch.iter().map(|queued| queued.entry.seq()).max().unwrap_or(0);
-        let Some(at) = self.reserve(host, len as u64).await else {
-            batch.into_iter().for_each(|queued| queued.done.send(()));
-            return;
-        };
+        let Some(at) = self.reserve(host, len as u64).await else { return };
         self.batches.borrow_mut().push_back(Batch { at, seq_max });
         // Read only now: a flush that made the space may just have retired many records.
         let retired_below = log.retired_below.get();
         let data = assemble(log.id, retired_below, len, &mut batch);
         if host.write_batch(slot, self.area_offset + at % self.bytes, data).await {
             self.note_durable(retired_below);
-        }
-        for queued in batch {
-            queued.done.send(());
         }
     }
 
@@ -187,17 +178,18 @@ const _: () = assert!(HEADROOM == BATCH_ALIGN);
 /// The bytes of a batch. The only payload of a batch has room for the header in front of it, and is
 /// not copied; it is taken from its record.
 fn assemble(id: LogId, retired_below: u64, len: usize, batch: &mut [Queued]) -> Frozen {
-    let entries: Vec<_> = batch.iter().map(|q| (q.entry, q.payload().len())).collect();
     if let [only] = batch
         && let Some(Payload::WithHeadroom(buf)) = &only.payload
         && buf.len() == len
         && let Some(Payload::WithHeadroom(mut buf)) = only.payload.take()
     {
-        BatchHeader::fill(&mut buf, id, retired_below, len, &entries);
+        let entry = std::iter::once((&only.entry, len - HEADROOM));
+        BatchHeader::fill(&mut buf, id, retired_below, len, entry);
         return buf.freeze();
     }
     let mut buf = Buf::new(len);
-    BatchHeader::fill(&mut buf, id, retired_below, len, &entries);
+    let entries = batch.iter().map(|queued| (&queued.entry, queued.payload().len()));
+    BatchHeader::fill(&mut buf, id, retired_below, len, entries);
     let mut at = BATCH_ALIGN;
     for queued in batch.iter() {
         let payload = queued.payload();

@@ -152,17 +152,14 @@ impl Inner {
         self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
     }
 
-    /// Carries out the write of a stripe (`write`), and writes to the replacements the units that
-    /// it covers whole. The stripe's lock is held.
+    /// Carries out the write of a stripe (`write`) while members are incomplete, and writes to the
+    /// replacements the units that it covers whole. The stripe's lock is held.
     pub(crate) async fn write_and_piggyback(
         &self,
         stripe: StripeId,
         segments: &[Segment],
         write: impl Future<Output = Result<Written, ArrayError>>,
     ) -> Result<Written, ArrayError> {
-        if !self.is_monitored() {
-            return write.await;
-        }
         let (targets, stale) = self.stale_targets(stripe);
         let touched: UnitSet = segments.iter().map(|segment| segment.unit).collect();
         let meets = touched.intersects(&stale) || self.geometry().mirrored && !stale.is_empty();
