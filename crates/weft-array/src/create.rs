@@ -251,6 +251,7 @@ pub(crate) fn map_config(superblock: &Superblock) -> MapConfig {
         array_id: superblock.array_id,
         area_offset: superblock.area.map_offset,
         regions: superblock.regions().expect("a checked superblock has a layout"),
+        room: superblock.map_regions,
         track_dirty: superblock.consistency != Consistency::None,
         dirty_max: DIRTY_MAX,
     }

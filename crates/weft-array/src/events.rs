@@ -117,6 +117,15 @@ pub enum Event {
         /// Slots afterwards.
         slots: usize,
     },
+    /// It goes back to the geometry that it was being moved from.
+    ReshapeTurned {
+        /// The code that it was being moved to.
+        from: String,
+        /// The code afterwards.
+        to: String,
+        /// Slots afterwards.
+        slots: usize,
+    },
     /// All of the array is in the new geometry.
     ReshapeFinished {
         /// Its size now, in bytes.

@@ -15,7 +15,9 @@
 //! ```
 //!
 //! The border is at the edge of a new stripe. An old stripe that contains it stays whole on the
-//! disks, so it can be written and reconstructed like any other.
+//! disks, so it can be written and reconstructed like any other. Downwards the drawing is turned
+//! over: addresses from the border on have moved, and those behind the end of a smaller geometry
+//! are given up from the beginning.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -81,37 +83,62 @@ pub(crate) fn geometry(
     })
 }
 
-/// The geometries that this run has known, from the oldest on. One that was added stays in place:
-/// requests hold references.
+/// Which of the known geometries are in use.
+#[derive(Debug, Clone, Copy)]
+struct Now {
+    newest: Generation,
+    /// The old one and the border, while addresses are in both.
+    former: Option<(Generation, Border)>,
+}
+
+/// The geometries that this run has known. One that was added stays in place: requests hold
+/// references.
 pub(crate) struct Geometries {
-    oldest: Geometry,
-    later: OnceCell<Box<Geometries>>,
-    /// Between the oldest and the next one, while addresses are in both.
-    border: Cell<Option<Border>>,
+    first: Geometry,
+    later: OnceCell<Box<Later>>,
+    now: Cell<Now>,
+}
+
+/// A geometry that was added, and those after it.
+struct Later {
+    geometry: Geometry,
+    next: OnceCell<Box<Later>>,
 }
 
 impl Geometries {
-    pub fn new(oldest: Geometry) -> Self {
-        Self { oldest, later: OnceCell::new(), border: Cell::new(None) }
+    pub fn new(first: Geometry) -> Self {
+        let now = Now { newest: first.generation, former: None };
+        Self { first, later: OnceCell::new(), now: Cell::new(now) }
     }
 
     /// The newest. Here and below the array that was never reshaped goes first, inline.
     #[inline]
     pub fn newest(&self) -> &Geometry {
-        if self.later.get().is_none() { &self.oldest } else { self.newest_of_several() }
+        if self.later.get().is_none() { &self.first } else { self.newest_of_several() }
     }
 
     #[cold]
     fn newest_of_several(&self) -> &Geometry {
-        self.later.get().map_or(&self.oldest, |later| later.newest_of_several())
+        self.known(self.now.get().newest)
     }
 
     /// That of a generation, if this run has known it.
     pub fn find(&self, generation: Generation) -> Option<&Geometry> {
-        if self.oldest.generation == generation {
-            return Some(&self.oldest);
+        if self.first.generation == generation {
+            return Some(&self.first);
         }
-        self.later.get()?.find(generation)
+        let mut next = &self.later;
+        while let Some(later) = next.get() {
+            if later.geometry.generation == generation {
+                return Some(&later.geometry);
+            }
+            next = &later.next;
+        }
+        None
+    }
+
+    fn known(&self, generation: Generation) -> &Geometry {
+        self.find(generation).expect("stripes are named by known geometries")
     }
 
     /// That of a stripe.
@@ -120,53 +147,63 @@ impl Geometries {
     /// If this run has not known it.
     #[inline]
     pub fn of(&self, stripe: StripeId) -> &Geometry {
-        if self.oldest.generation == stripe.generation {
-            return &self.oldest;
+        if self.first.generation == stripe.generation {
+            return &self.first;
         }
         self.of_later(stripe)
     }
 
     #[cold]
     fn of_later(&self, stripe: StripeId) -> &Geometry {
-        self.find(stripe.generation).expect("stripes are named by known geometries")
+        self.known(stripe.generation)
     }
 
     /// The old geometry and the border, while addresses are in both.
     pub fn former(&self) -> Option<(&Geometry, Border)> {
-        let later = self.later.get()?;
-        match self.border.get() {
-            Some(border) => Some((&self.oldest, border)),
-            None => later.former(),
-        }
+        self.later.get()?;
+        let (generation, border) = self.now.get().former?;
+        Some((self.known(generation), border))
     }
 
     /// Adds a geometry, to which addresses move from now on.
     ///
     /// # Panics
-    /// If they are still moving to the newest.
+    /// If they are still moving to the newest, or if its generation is known.
     pub fn add(&self, geometry: Geometry, border: Border) {
-        match self.later.get() {
-            Some(later) => later.add(geometry, border),
-            None => {
-                self.border.set(Some(border));
-                let added = self.later.set(Box::new(Self::new(geometry)));
-                assert!(added.is_ok(), "nothing was later");
-            }
+        let Now { newest, former } = self.now.get();
+        assert!(former.is_none(), "addresses are still moving");
+        assert!(self.find(geometry.generation).is_none(), "{:?} is known", geometry.generation);
+        let now = Now { newest: geometry.generation, former: Some((newest, border)) };
+        let mut next = &self.later;
+        while let Some(later) = next.get() {
+            next = &later.next;
         }
+        next.get_or_init(|| Box::new(Later { geometry, next: OnceCell::new() }));
+        self.now.set(now);
     }
 
     /// Moves the border; `None` if all addresses are in the newest geometry.
     pub fn set_border(&self, border: Option<Border>) {
-        match (self.border.get(), self.later.get()) {
-            (None, Some(later)) => later.set_border(border),
-            _ => self.border.set(border),
-        }
+        let Now { newest, former } = self.now.get();
+        let former = former.zip(border).map(|((old, _), border)| (old, border));
+        self.now.set(Now { newest, former });
+    }
+
+    /// From here on addresses move back to the old geometry, which is the newest now. None changes
+    /// its place.
+    ///
+    /// # Panics
+    /// If none are moving.
+    pub fn turn(&self, border: Border) {
+        let Now { newest, former } = self.now.get();
+        let (old, _) = former.expect("addresses are moving");
+        self.now.set(Now { newest: old, former: Some((newest, border)) });
     }
 
     /// The geometry in which an address is now.
     #[inline]
     pub fn home(&self, address: u64) -> &Geometry {
-        if self.later.get().is_none() { &self.oldest } else { self.home_of_several(address) }
+        if self.later.get().is_none() { &self.first } else { self.home_of_several(address) }
     }
 
     #[cold]
@@ -216,16 +253,22 @@ impl Geometries {
         self.former().map_or(size, |(old, _)| size.min(old.size_bytes()))
     }
 
+    /// The old geometry, while it holds addresses that have not moved.
+    fn still_used(&self) -> Option<&Geometry> {
+        let (old, border) = self.former()?;
+        (!border.have_moved(&(0..self.size_bytes()))).then_some(old)
+    }
+
     /// Whether all data remains readable with these slots lost everywhere.
     pub fn survives(&self, slots: SlotSet) -> bool {
-        let former = self.former().is_none_or(|(old, _)| old.survives(slots));
+        let former = self.still_used().is_none_or(|old| old.survives(slots));
         former && self.newest().survives(slots)
     }
 
     /// How many more slots may be lost, in any combination; `None` if data is lost with `gone`.
     pub fn margin(&self, gone: SlotSet) -> Option<Margin> {
         let margin = self.newest().margin(gone)?;
-        let Some((old, _)) = self.former() else { return Some(margin) };
+        let Some(old) = self.still_used() else { return Some(margin) };
         let other = old.margin(gone)?;
         Some(if other.losses < margin.losses { other } else { margin })
     }

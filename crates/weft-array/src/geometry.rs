@@ -154,7 +154,7 @@ pub(crate) fn to_len(n: u64) -> usize {
     usize::try_from(n).expect("lengths in memory fit the address space")
 }
 
-fn lcm(a: u64, b: u64) -> u64 {
+pub(crate) fn lcm(a: u64, b: u64) -> u64 {
     let (mut gcd, mut rest) = (a, b);
     while rest != 0 {
         (gcd, rest) = (rest, gcd % rest);

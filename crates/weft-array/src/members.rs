@@ -354,6 +354,25 @@ impl Members {
         self.changes.note_membership();
     }
 
+    /// The member of a slot that the geometry no longer uses becomes a spare.
+    fn release(&self, slot: SlotNo) {
+        let member = self.places[slot.0].member.borrow().clone();
+        if let Some(member) = member.filter(|_| self.apply(slot, SlotEvent::MemberLost)) {
+            self.spares.push(member.touched());
+        }
+    }
+
+    /// Removes the slots from `keep` on, which have no members.
+    fn remove_slots(&self, keep: usize) {
+        for place in &self.places[keep..self.len.get()] {
+            place.slot.set(Slot::default());
+        }
+        self.superblock.borrow_mut().slots.truncate(keep);
+        self.len.set(keep);
+        self.note_states();
+        self.changes.note_membership();
+    }
+
     /// Old members that `in_effect` no longer names need no more writes.
     fn forget_replaced(&self, in_effect: &Superblock) {
         for slot in self.slots() {

@@ -1,4 +1,5 @@
-//! The addresses that a reshape is moving, and the writes that wait for it.
+//! The addresses that a reshape is moving, the writes that wait for it, and those who want it to
+//! turn back.
 //!
 //! What is moved is read from the old places, written to the new ones, and only then does a
 //! checkpoint say so. A write to the old place in the meantime would be missing in the new one; a
@@ -17,6 +18,8 @@ pub(crate) struct Moving {
     addresses: RefCell<Range<u64>>,
     /// A write waits.
     wanted: Cell<bool>,
+    /// The reshape is to turn back.
+    turning: Cell<bool>,
     changed: Notify,
 }
 
@@ -57,7 +60,33 @@ impl Moving {
         }
     }
 
-    /// The array was stopped, or is broken: waiting writes look again.
+    /// Whether the reshape is to turn back.
+    pub fn is_to_turn(&self) -> bool {
+        self.turning.get()
+    }
+
+    /// Asks the reshape to turn back. Waits until it has, or has ended, or `gives_up`.
+    pub async fn turned(&self, gives_up: impl Fn() -> bool) {
+        self.turning.set(true);
+        loop {
+            let changed = self.changed.wait();
+            if !self.is_to_turn() {
+                return;
+            }
+            if gives_up() {
+                return self.turning.set(false);
+            }
+            changed.await;
+        }
+    }
+
+    /// The reshape has turned back, or has ended.
+    pub fn end_turn(&self) {
+        self.turning.set(false);
+        self.changed.notify_all();
+    }
+
+    /// The array was stopped, or is broken: what waits looks again.
     pub fn look_again(&self) {
         self.changed.notify_all();
     }

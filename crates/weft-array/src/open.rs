@@ -167,7 +167,7 @@ pub(crate) fn geometries_of(superblock: &Superblock) -> Result<Geometries, Array
     let geometry = |shape, generation| geometry(shape, generation, superblock);
     let newest = geometry(superblock.shape(), superblock.generation)?;
     let Some(reshape) = superblock.reshape else { return Ok(Geometries::new(newest)) };
-    let geometries = Geometries::new(geometry(reshape.from, superblock.former_generation())?);
+    let geometries = Geometries::new(geometry(reshape.from, reshape.from_generation)?);
     let border = Border { direction: reshape.direction, at: reshape.checkpoint_bytes };
     geometries.add(newest, border);
     Ok(geometries)

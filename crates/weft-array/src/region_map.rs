@@ -144,8 +144,10 @@ pub struct MapConfig {
     pub array_id: Id,
     /// Where the map begins on each member, in bytes.
     pub area_offset: u64,
-    /// The regions; their number may grow.
+    /// The regions; their number may change.
     pub regions: Regions,
+    /// Regions that the map has pages for, if these are more.
+    pub room: u64,
     /// Whether dirty regions are kept (all policies but `none`).
     pub track_dirty: bool,
     /// Most dirty regions (apart from those with writes in flight).
@@ -229,13 +231,13 @@ impl RegionMap {
     /// If the array has more than [`REGIONS_MAX`] regions.
     #[must_use]
     pub fn new(config: MapConfig) -> Self {
-        assert!(config.regions.count() <= REGIONS_MAX, "{} regions", config.regions.count());
-        let regions = config.regions.all().count();
-        let pages = (0..page::count(config.regions.count())).map(|_| Page::default()).collect();
+        let count = config.regions.count().max(config.room);
+        assert!(count <= REGIONS_MAX, "{count} regions");
+        let pages = (0..page::count(count)).map(|_| Page::default()).collect();
         Self {
             regions: Cell::new(config.regions),
             config,
-            entries: RefCell::new(vec![Entry::default(); regions]),
+            entries: RefCell::new(vec![Entry::default(); to_index(RegionNo(count))]),
             pages: RefCell::new(pages),
             dirty: RefCell::default(),
             written: Cell::new(0),
@@ -289,6 +291,41 @@ impl RegionMap {
         self.pages.borrow_mut().resize_with(pages.end, Page::default);
         self.pages.borrow_mut()[pages.clone()].iter_mut().for_each(Page::note_change);
         self.persist_pages(store, pages).await
+    }
+
+    /// The regions from this one on hold nothing any more: they become unwritten, durably. What the
+    /// members hold there may be anything. No write to them may be in progress.
+    ///
+    /// # Errors
+    /// If the members cannot be written.
+    pub async fn give_up_from(
+        &self,
+        store: &dyn MapStore,
+        first: RegionNo,
+    ) -> Result<(), MapError> {
+        let end = self.entries.borrow().len() as u64;
+        let kept = |region: &RegionNo| {
+            let Entry { flags, lanes, .. } = self.entry(*region);
+            flags & ON_DISK != 0 || lanes != LaneSet::EMPTY
+        };
+        let given_up: Vec<RegionNo> = (first.0..end).map(RegionNo).filter(kept).collect();
+        for region in &given_up {
+            self.change(*region, |entry| {
+                entry.flags &= PENDING;
+                entry.lanes = LaneSet::EMPTY;
+            });
+            self.forget_rebuilt(*region);
+        }
+        self.persist_pages(store, Self::pages_of(&given_up)).await
+    }
+
+    /// Whether a write to this region or a later one is in progress.
+    #[must_use]
+    pub fn has_writers_from(&self, first: RegionNo) -> bool {
+        let entries = self.entries.borrow();
+        entries
+            .get(to_index(first)..)
+            .is_some_and(|rest| rest.iter().any(|entry| entry.writers > 0))
     }
 
     /// Regions that are to become unwritten stay as they are.
@@ -348,6 +385,13 @@ impl RegionMap {
     #[must_use]
     pub fn next_written(&self, from: RegionNo) -> Option<RegionNo> {
         self.next_where(from, |entry| entry.has(WRITTEN))
+    }
+
+    /// The last written region.
+    #[must_use]
+    pub fn last_written(&self) -> Option<RegionNo> {
+        let last = self.entries.borrow().iter().rposition(|entry| entry.has(WRITTEN))?;
+        Some(RegionNo(last as u64))
     }
 
     fn next_where(&self, from: RegionNo, wanted: impl Fn(&Entry) -> bool) -> Option<RegionNo> {

@@ -12,7 +12,13 @@
 //!          |#####|......|n n n n n n n .     d d d d d|     a grown array, in the middle
 //! ```
 //!
+//! A shrunk array has less data in each row, so its data ends higher. It is moved from its end to
+//! its beginning, and the new data begins higher than the old: what was behind the old data's end in
+//! the array's addresses is given up, and some of that becomes head room.
+//!
 //! [`Area::plan`]: crate::area::Area::plan
+
+use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 use weft_code::CodeSpec;
@@ -22,7 +28,7 @@ use weft_layout::{Algorithm, Placement};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::region_map;
-use crate::superblock::{HINT_CHARS_MAX, Shape, SlotMeta, SlotState, Superblock};
+use crate::superblock::{HINT_CHARS_MAX, SPARES_MAX, Shape, SlotMeta, SlotState, Superblock};
 
 /// The part of the head room that a reshape takes: some are left for later ones.
 const ROOM_SHARE: u64 = 8;
@@ -30,6 +36,10 @@ const ROOM_SHARE: u64 = 8;
 /// The same where the new geometry has no more data in each row: the hole then never grows, and a
 /// larger one needs fewer checkpoints.
 const ROOM_SHARE_CONSTANT: u64 = 3;
+
+/// The part of the head room by which a shrunk array's data begins higher: what an array takes to
+/// grow, it gives back when it shrinks again.
+const ROOM_SHARE_BACK: u64 = ROOM_SHARE - 1;
 
 /// A geometry to change to. What is not given stays as it is.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,7 +52,13 @@ pub struct ReshapeOptions {
     pub unit_bytes: Option<u64>,
     /// Disks to add, of the array's spares.
     pub add: usize,
-    /// Bytes of the head room that the new geometry may take, if not a share of what there is.
+    /// Disks to remove: those of the last slots, which become spares.
+    pub remove: usize,
+    /// Bytes of the array in use, if it becomes smaller: what lies behind may be given up. Without
+    /// it, nothing may that was ever written.
+    pub used_bytes: Option<u64>,
+    /// Bytes of the head room that the new geometry may take, or that it adds if the array becomes
+    /// smaller; if not a share of what there is.
     pub head_room_bytes: Option<u64>,
 }
 
@@ -57,6 +73,19 @@ pub struct ReshapePlan {
     pub size_bytes: u64,
     /// Bytes of the array afterwards.
     pub new_size_bytes: u64,
+    /// The order in which addresses are moved.
+    #[serde(with = "crate::superblock::direction")]
+    pub direction: Direction,
+}
+
+impl ReshapePlan {
+    /// Where the border is when nothing has moved.
+    pub(crate) fn start(&self) -> u64 {
+        match self.direction {
+            Direction::Up => 0,
+            Direction::Down => self.new_size_bytes,
+        }
+    }
 }
 
 fn refused<T>(why: impl Into<String>) -> Result<T, ArrayError> {
@@ -71,12 +100,13 @@ fn placement(shape: &Shape) -> Result<Placement, ArrayError> {
     Ok(placement.with_data_offset(shape.data_offset))
 }
 
-/// The window of a reshape between these geometries.
-pub(crate) fn window(from: &Shape, to: &Shape) -> Result<Window, ArrayError> {
-    Ok(Window::new(placement(from)?, placement(to)?))
+/// The window of a reshape between these geometries, in this direction.
+pub(crate) fn window(direction: Direction, from: &Shape, to: &Shape) -> Result<Window, ArrayError> {
+    Ok(Window::towards(direction, placement(from)?, placement(to)?))
 }
 
-/// Plans a reshape of an array with this superblock.
+/// Plans a reshape of an array with this superblock, in which nothing was written behind
+/// `written_bytes`.
 ///
 /// # Errors
 /// [`ArrayError::Refused`] if there is no such geometry, it is the present one, or the array cannot
@@ -84,53 +114,89 @@ pub(crate) fn window(from: &Shape, to: &Shape) -> Result<Window, ArrayError> {
 pub fn plan_reshape(
     superblock: &Superblock,
     options: &ReshapeOptions,
+    written_bytes: u64,
 ) -> Result<ReshapePlan, ArrayError> {
     let from = superblock.shape();
+    let slots = check_slots(superblock, options)?;
     let to = Shape {
         code: options.code.unwrap_or(from.code),
         algorithm: options.algorithm.unwrap_or(from.algorithm),
         unit_bytes: options.unit_bytes.unwrap_or(from.unit_bytes),
-        slots: from.slots + options.add,
+        slots,
         ..from
     };
     if to == from {
         return refused("the array has this geometry already");
     }
-    if options.add > from.slots {
-        return refused(format!(
-            "{} disks cannot be added to {} at once: add at most as many as there are, then more",
-            options.add, from.slots
-        ));
-    }
     let log_end = superblock.area.log_offset + superblock.area.log_bytes;
     let room = from.data_offset - log_end;
-    let to = begin_lower(from, to, room, options.head_room_bytes)?;
-    check(superblock, &from, &to)?;
-    let mut window = window(&from, &to)?;
-    if window.direction() == Direction::Down {
-        return refused(
-            "the new geometry has less data in each row of the disks: an array cannot shrink yet",
-        );
+    let (direction, to) = begin_elsewhere(from, to, room, options.head_room_bytes)?;
+    let [size_bytes, new_size_bytes] =
+        [placement(&from)?.size_bytes(), placement(&to)?.size_bytes()];
+    let used_bytes = options.used_bytes.unwrap_or(written_bytes);
+    if new_size_bytes < size_bytes && used_bytes > new_size_bytes {
+        return refused(too_small(size_bytes, new_size_bytes, used_bytes, options));
     }
-    let [old, new] = window.placements();
-    let (size_bytes, new_size_bytes, step) =
-        (old.size_bytes(), new.size_bytes(), new.stripe_bytes());
-    if new_size_bytes < size_bytes {
-        return refused("the array would become smaller, which is not possible yet");
+    if new_size_bytes < size_bytes && direction == Direction::Up {
+        return refused("the array would become smaller: larger units leave a rest at its end");
     }
-    // Where the hole does not grow, the pattern of the geometries repeats within these.
-    let mut at = 0;
-    for _ in 0..1024 {
-        if at >= window.addresses().end {
-            break;
-        }
+    check(superblock, &from, &to, direction)?;
+    check_window(window(direction, &from, &to)?, room)?;
+    Ok(ReshapePlan { from, to, size_bytes, new_size_bytes, direction })
+}
+
+/// The number of slots afterwards.
+fn check_slots(superblock: &Superblock, options: &ReshapeOptions) -> Result<usize, ArrayError> {
+    let (slots, ReshapeOptions { add, remove, .. }) = (superblock.slots.len(), *options);
+    if add > 0 && remove > 0 {
+        return refused("disks are either added or removed");
+    }
+    if add > slots {
+        return refused(format!(
+            "{add} disks cannot be added to {slots} at once: add at most as many as there are, then more"
+        ));
+    }
+    if remove >= slots {
+        return refused(format!("{remove} disks cannot be removed from {slots}"));
+    }
+    if superblock.spares.len() + remove > SPARES_MAX {
+        return refused(format!(
+            "the disks removed become spares, of which {SPARES_MAX} are possible"
+        ));
+    }
+    Ok(slots + add - remove)
+}
+
+fn too_small(size: u64, new_size: u64, used: u64, options: &ReshapeOptions) -> String {
+    let [size, new_size, used] = [size, new_size, used].map(weft_disk::Bytes);
+    let what = match options.used_bytes {
+        Some(_) => format!("{used:#} are said to be in use"),
+        None => format!("bytes up to {used:#} were written"),
+    };
+    format!(
+        "the array would shrink from {size:#} to {new_size:#}, but {what}: first make the file system at most {new_size:#} large, then say how large it is"
+    )
+}
+
+/// Checks that new stripes find free space everywhere. Where the hole is smallest, at the beginning
+/// of the addresses, it grows with each stripe or is the same within the period of the layouts.
+pub(crate) fn check_window(mut window: Window, room: u64) -> Result<(), ArrayError> {
+    const STRIPES: u64 = 1024;
+    let step = window.placements()[1].stripe_bytes();
+    let end = window.addresses().end.min(STRIPES * step);
+    let mut at = match window.direction() {
+        Direction::Up => 0,
+        Direction::Down => end,
+    };
+    let last = end - at;
+    while at != last {
         let next = window.limit(at, step);
         if next == at {
             return refused(no_room(room));
         }
         at = next;
     }
-    Ok(ReshapePlan { from, to, size_bytes, new_size_bytes })
+    Ok(())
 }
 
 fn no_room(room: u64) -> String {
@@ -140,24 +206,40 @@ fn no_room(room: u64) -> String {
     )
 }
 
-/// The geometry with its data beginning lower, and its rows ending where the old ones do.
-fn begin_lower(from: Shape, to: Shape, room: u64, asked: Option<u64>) -> Result<Shape, ArrayError> {
+/// The geometry with its data beginning lower, or higher if it has less in each row. Its rows end
+/// where the old ones do.
+fn begin_elsewhere(
+    from: Shape,
+    to: Shape,
+    room: u64,
+    asked: Option<u64>,
+) -> Result<(Direction, Shape), ArrayError> {
     let bytes_of = |shape: &Shape| Ok::<u64, ArrayError>(placement(shape)?.size_bytes());
     let end = from.data_offset + from.rows * from.unit_bytes;
-    let at = |taken: u64| {
-        let data_offset = from.data_offset - taken;
-        Shape { data_offset, rows: (end - data_offset) / to.unit_bytes, ..to }
+    let at = |data_offset: u64| {
+        let rows = end.saturating_sub(data_offset) / to.unit_bytes;
+        Shape { data_offset, rows, ..to }
     };
-    let grows = bytes_of(&at(0))? > bytes_of(&from)?;
-    let share = if grows { ROOM_SHARE } else { ROOM_SHARE_CONSTANT };
     // Whole units, so that they stay as aligned as they were.
     let unit = to.unit_bytes.max(from.unit_bytes);
-    let wanted = asked.unwrap_or_else(|| (room / share).max(2 * unit));
-    Ok(at(wanted.next_multiple_of(unit).min(room / unit * unit)))
+    let wanted =
+        |share: u64| asked.unwrap_or_else(|| (room / share).max(2 * unit)).next_multiple_of(unit);
+    let lower =
+        |share: u64| (Direction::Up, at(from.data_offset - wanted(share).min(room / unit * unit)));
+    Ok(match bytes_of(&at(from.data_offset))?.cmp(&bytes_of(&from)?) {
+        Ordering::Greater => lower(ROOM_SHARE),
+        Ordering::Equal => lower(ROOM_SHARE_CONSTANT),
+        Ordering::Less => (Direction::Down, at(from.data_offset + wanted(ROOM_SHARE_BACK))),
+    })
 }
 
 /// Checks that superblocks can have the new geometry.
-fn check(superblock: &Superblock, from: &Shape, to: &Shape) -> Result<(), ArrayError> {
+fn check(
+    superblock: &Superblock,
+    from: &Shape,
+    to: &Shape,
+    direction: Direction,
+) -> Result<(), ArrayError> {
     let regions = to.regions(superblock.region_bytes)?;
     if regions.stripe_bytes > superblock.region_bytes {
         return refused("a stripe of the new geometry is larger than a region of the array's map");
@@ -165,7 +247,7 @@ fn check(superblock: &Superblock, from: &Shape, to: &Shape) -> Result<(), ArrayE
     if region_map::area_bytes(regions.count()) > superblock.area.map_bytes {
         return refused("the array's region map has no room for so many regions");
     }
-    let mut described = superblock.reshaped(*from, *to, Direction::Up);
+    let mut described = superblock.reshaped(*from, *to, direction, 0)?;
     while described.slots.len() < to.slots {
         let member_id = Some(described.new_member_id());
         let disk_hint = "x".repeat(HINT_CHARS_MAX);

@@ -42,6 +42,7 @@ pub(crate) use check::{BYTES_MAX, REGION_BYTES_MAX, REGION_STRIPES_MAX, check_co
 pub use foreign::{Foreign, find_foreign};
 pub(crate) use io::read_copies;
 pub use io::{erase_label, read_superblock, write_label, write_superblock};
+pub(crate) use shape::direction;
 pub use shape::{Reshape, Shape};
 
 /// Version of the format on disk.
@@ -266,9 +267,16 @@ pub struct Superblock {
         deserialize_with = "policy_if_known"
     )]
     pub rebuild: Option<RebuildPolicy>,
-    /// The number of the geometry: each change increases it. Log records carry it.
+    /// The number of the geometry; while it is being changed, of the new one. Log records carry it.
     #[serde(default, skip_serializing_if = "is_first", with = "generation")]
     pub generation: Generation,
+    /// The highest number that a geometry of this array has had. The next one gets one more.
+    #[serde(default, skip_serializing_if = "is_first", with = "generation")]
+    pub last_generation: Generation,
+    /// The most regions that a geometry has had, if it was ever changed: the region map keeps their
+    /// pages, and thereby counts the writes of each.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub map_regions: u64,
     /// A change of the geometry in progress.
     pub reshape: Option<Reshape>,
     /// When the array was created, in seconds since 1970.
@@ -277,6 +285,11 @@ pub struct Superblock {
     pub updated_unix_s: u64,
     /// The program that made it.
     pub software: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 fn is_first(generation: &Generation) -> bool {

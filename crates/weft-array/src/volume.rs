@@ -305,6 +305,17 @@ impl Array {
         self.0.rt.spawn(async move { array.begin_reshape(&options).await }).await
     }
 
+    /// Turns a reshape back. When this returns that is in effect, and goes on in the background until
+    /// the array has the geometry again that it had before. Capacity that was given up is empty.
+    ///
+    /// # Errors
+    /// [`ArrayError::Refused`] if the array is not being reshaped, the reshape is paused, or the way
+    /// back is not free.
+    pub async fn turn_reshape(&self) -> Result<(), ArrayError> {
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.turn_reshape().await }).await
+    }
+
     /// Scrubs the whole array; returns when the scrub has ended. If the array is stopped or crashes
     /// first, the next assembly continues from about the same place.
     ///

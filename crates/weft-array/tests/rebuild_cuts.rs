@@ -242,6 +242,7 @@ fn region_map(newest: &Superblock, disks: &[Rc<TestDisk>]) -> RegionMap {
         array_id: newest.array_id,
         area_offset: newest.area.map_offset,
         regions: newest.regions().expect("laid"),
+        room: newest.map_regions,
         track_dirty: true,
         dirty_max: 1024,
     };

@@ -172,6 +172,7 @@ fn config(track_dirty: bool) -> MapConfig {
         array_id: Id([9; 16]),
         area_offset: 1 << 20,
         regions: ALL,
+        room: 0,
         track_dirty,
         dirty_max: 4,
     }

@@ -193,7 +193,8 @@ fn an_unknown_copy_is_refused_even_next_to_a_known_one() {
 fn reshape_of(superblock: &Superblock, change: impl Fn(&mut Reshape)) -> Reshape {
     let from = superblock.shape();
     let (slots, direction) = (from.slots, Direction::Up);
-    let mut reshape = Reshape { from, slots, direction, checkpoint_bytes: 0 };
+    let from_generation = Generation(2);
+    let mut reshape = Reshape { from, from_generation, slots, direction, checkpoint_bytes: 0 };
     change(&mut reshape);
     reshape
 }

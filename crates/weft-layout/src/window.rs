@@ -95,6 +95,17 @@ pub enum Direction {
     Down,
 }
 
+impl Direction {
+    /// The other one.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Window {
@@ -116,10 +127,13 @@ impl Window {
         let data_end = old.size_bytes().min(new.size_bytes());
         let upwards = new.disk_end(data_end) <= old.disk_end(data_end);
         let direction = if upwards { Direction::Up } else { Direction::Down };
-        Self::towards(direction, old, new, data_end)
+        Self::towards(direction, old, new)
     }
 
-    fn towards(direction: Direction, old: Placement, new: Placement, data_end: u64) -> Self {
+    /// The same in this direction, in which there may be no window.
+    #[must_use]
+    pub fn towards(direction: Direction, old: Placement, new: Placement) -> Self {
+        let data_end = old.size_bytes().min(new.size_bytes());
         let next = match direction {
             Direction::Up => 0,
             Direction::Down => data_end.div_ceil(new.stripe_bytes()),
@@ -130,11 +144,7 @@ impl Window {
     /// The window of the way back.
     #[must_use]
     pub fn reversed(self) -> Self {
-        let direction = match self.direction {
-            Direction::Up => Direction::Down,
-            Direction::Down => Direction::Up,
-        };
-        Self::towards(direction, self.new, self.old, self.data_end)
+        Self::towards(self.direction.reversed(), self.new, self.old)
     }
 
     /// The geometry that is left, and the one that is entered.

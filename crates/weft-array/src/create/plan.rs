@@ -318,6 +318,8 @@ impl CreatePlan {
             succeeds: None,
             rebuild: None,
             generation: Generation::default(),
+            last_generation: Generation::default(),
+            map_regions: 0,
             reshape: None,
             created_unix_s: options.now_unix_s,
             updated_unix_s: options.now_unix_s,

@@ -85,6 +85,17 @@ impl Change<'_> {
         self.0.add_slots(disks);
     }
 
+    /// The member of a slot that the geometry no longer uses becomes a spare.
+    pub fn release(&self, slot: SlotNo) {
+        self.0.release(slot);
+        self.forget(slot);
+    }
+
+    /// Removes the slots from `keep` on, which have no members.
+    pub fn remove_slots(&self, keep: usize) {
+        self.0.remove_slots(keep);
+    }
+
     /// Adds a spare, or gives back one that was taken for a slot.
     pub fn add_spare(&self, spare: Spare) {
         self.0.spares.push(spare);

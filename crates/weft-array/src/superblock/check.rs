@@ -134,13 +134,18 @@ impl Superblock {
         require((1..=SLOTS_MAX).contains(&self.slots.len()), "it has no slots, or too many")?;
         require(self.area.is_sound(), "its areas overlap, or are misaligned or too large")?;
         self.shapes().try_for_each(|shape| self.check_geometry(&shape))?;
+        let counted = self.map_regions <= region_map::REGIONS_MAX
+            && region_map::area_bytes(self.map_regions) <= self.area.map_bytes;
+        require(counted, "the size of its region map is out of range")?;
         let Some(reshape) = &self.reshape else { return Ok(()) };
         let old = reshape.from.regions(self.region_bytes)?.size_bytes();
         let new = self.shape().regions(self.region_bytes)?.size_bytes();
         let widest = reshape.from.slots.max(reshape.slots);
         require(widest == self.slots.len(), "its geometries have more slots, or fewer")?;
         let within = reshape.checkpoint_bytes <= old.max(new);
-        require(within, "the checkpoint of its reshape lies beyond its end")
+        require(within, "the checkpoint of its reshape lies beyond its end")?;
+        let distinct = reshape.from_generation != self.generation;
+        require(distinct, "both geometries of its reshape have the same number")
     }
 
     fn check_geometry(&self, shape: &Shape) -> Result<(), SuperblockError> {

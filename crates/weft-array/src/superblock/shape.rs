@@ -39,6 +39,9 @@ pub struct Shape {
 pub struct Reshape {
     /// The old geometry.
     pub from: Shape,
+    /// Its number.
+    #[serde(with = "super::generation")]
+    pub from_generation: Generation,
     /// Slots of the new geometry.
     pub slots: usize,
     /// The order in which addresses are moved.
@@ -91,10 +94,48 @@ impl Superblock {
         }
     }
 
-    /// The superblock of a reshape that begins. Slots that it adds must be added to it.
-    pub(crate) fn reshaped(&self, from: Shape, to: Shape, direction: Direction) -> Self {
-        let checkpoint_bytes = 0;
-        let reshape = Reshape { from, slots: to.slots, direction, checkpoint_bytes };
+    /// The superblock of a reshape that begins. It may have the slots already that are added.
+    ///
+    /// # Errors
+    /// As [`Shape::layout`].
+    pub(crate) fn reshaped(
+        &self,
+        from: Shape,
+        to: Shape,
+        direction: Direction,
+        checkpoint_bytes: u64,
+    ) -> Result<Self, SuperblockError> {
+        let mut map_regions = self.map_regions;
+        for shape in [from, to] {
+            map_regions = map_regions.max(shape.regions(self.region_bytes)?.count());
+        }
+        let last_generation = Generation(self.last_generation.0.wrapping_add(1));
+        let reshape = Reshape {
+            from,
+            from_generation: self.generation,
+            slots: to.slots,
+            direction,
+            checkpoint_bytes,
+        };
+        let generation = last_generation;
+        let reshaped = Self { last_generation, map_regions, members_zeroed: false, ..self.clone() };
+        Ok(reshaped.moving_to(to, generation, reshape))
+    }
+
+    /// The superblock of the way back from this checkpoint, while a reshape is in progress.
+    pub(crate) fn turned(&self, checkpoint_bytes: u64) -> Option<Self> {
+        let Reshape { from, from_generation, direction, .. } = self.reshape?;
+        let back = Reshape {
+            from: self.shape(),
+            from_generation: self.generation,
+            slots: from.slots,
+            direction: direction.reversed(),
+            checkpoint_bytes,
+        };
+        Some(self.clone().moving_to(from, from_generation, back))
+    }
+
+    fn moving_to(self, to: Shape, generation: Generation, reshape: Reshape) -> Self {
         let Shape { code, algorithm, unit_bytes, rows, data_offset, .. } = to;
         Self {
             code,
@@ -102,21 +143,15 @@ impl Superblock {
             unit_bytes,
             rows,
             area: Area { data_offset, ..self.area.clone() },
-            generation: Generation(self.generation.0.wrapping_add(1)),
+            generation,
             reshape: Some(reshape),
-            members_zeroed: false,
-            ..self.clone()
+            ..self
         }
     }
 
     /// All geometries: the old one, too, while it is being changed.
     pub fn shapes(&self) -> impl Iterator<Item = Shape> + use<> {
         self.reshape.map(|reshape| reshape.from).into_iter().chain([self.shape()])
-    }
-
-    /// The number of the old geometry while it is being changed.
-    pub(crate) fn former_generation(&self) -> Generation {
-        Generation(self.generation.0.wrapping_sub(1))
     }
 
     /// The regions of the array; while its geometry is being changed, of the larger one.
@@ -142,7 +177,7 @@ impl Superblock {
 }
 
 /// [`Direction`] as `"up"` or `"down"`.
-mod direction {
+pub(crate) mod direction {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
     use weft_layout::window::Direction;

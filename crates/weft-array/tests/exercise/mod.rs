@@ -33,6 +33,7 @@ pub fn exercise(input: &[u8]) {
         array_id: Id([0; 16]),
         area_offset: 0,
         regions: Regions { region_bytes: 2, stripe_bytes: 1, stripes: 5000 },
+        room: 0,
         track_dirty: true,
         dirty_max: 8,
     };

@@ -1,0 +1,453 @@
+//! Moving addresses from one geometry to the other, window by window: see the head of `reshape.rs`.
+
+use std::ops::Range;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use weft_layout::window::{Direction, Window};
+use weft_rt::{Buf, MILLISECOND};
+use weft_stripe::{Access, Band, Segment, StripeId, Updated};
+
+use crate::array::Inner;
+use crate::error::ArrayError;
+use crate::events::Event;
+use crate::geometries::Border;
+use crate::geometry::{Geometry, Piece, lcm, to_len};
+use crate::maintenance::throttle;
+use crate::region_map::RegionNo;
+use crate::reshape::window;
+
+/// Most bytes of the array between two checkpoints.
+const WINDOW_BYTES: u64 = 256 << 20;
+
+/// Regions that are looked at together where nothing was written.
+const REGIONS_AT_ONCE: u64 = 256;
+
+/// A reshape in progress.
+pub(super) struct Mover<'a> {
+    array: &'a Inner,
+    old: &'a Geometry,
+    new: &'a Geometry,
+    window: Window,
+    direction: Direction,
+    /// The addresses to move.
+    addresses: Range<u64>,
+}
+
+impl<'a> Mover<'a> {
+    pub fn new(array: &'a Inner) -> Result<Self, ArrayError> {
+        let (old, new) = match array.geometries.former() {
+            Some((old, _)) => (old, array.geometry()),
+            None => return Err(ArrayError::Refused("the array is not being reshaped".into())),
+        };
+        let superblock = array.members.superblock().clone();
+        let reshape = superblock.reshape.expect("there is an old geometry");
+        let direction = reshape.direction;
+        let window = window(direction, &reshape.from, &superblock.shape())?;
+        // Every region that the old geometry has is moved whole, with the zeros behind the data:
+        // where a region is written all of its stripes are valid.
+        let last = new.regions.of(window.addresses().end / new.stripe_bytes() - 1).0;
+        let last = last.max(old.regions.count() - 1).min(new.regions.count() - 1);
+        let addresses = 0..new.regions.bytes_of(RegionNo(last)).end;
+        Ok(Self { array, old, new, window, direction, addresses })
+    }
+
+    fn border(&self) -> u64 {
+        let border = self.array.geometries.former().map_or(self.goal(), |(_, border)| border.at);
+        border.min(self.addresses.end)
+    }
+
+    /// Where the border is when all has moved.
+    fn goal(&self) -> u64 {
+        match self.direction {
+            Direction::Up => self.addresses.end,
+            Direction::Down => 0,
+        }
+    }
+
+    /// The addresses between two borders.
+    fn between(one: u64, other: u64) -> Range<u64> {
+        one.min(other)..one.max(other)
+    }
+
+    /// Whether the border `one` comes before the `other`.
+    fn is_before(&self, one: u64, other: u64) -> bool {
+        match self.direction {
+            Direction::Up => one < other,
+            Direction::Down => one > other,
+        }
+    }
+
+    /// That of two borders which comes first.
+    fn first_of(&self, one: u64, other: u64) -> u64 {
+        if self.is_before(one, other) { one } else { other }
+    }
+
+    /// New stripes in all, and those that have moved.
+    pub fn progress(&self) -> (u64, u64) {
+        let bytes = self.new.stripe_bytes();
+        (self.addresses.end / bytes, self.moved_before(self.border()))
+    }
+
+    /// New stripes that have moved when the border is here.
+    fn moved_before(&self, border: u64) -> u64 {
+        let moved = match self.direction {
+            Direction::Up => border,
+            Direction::Down => self.addresses.end - border,
+        };
+        moved / self.new.stripe_bytes()
+    }
+
+    /// Moves addresses until all have moved, or something else comes first.
+    pub async fn run(&mut self) -> Result<(), ArrayError> {
+        if self.direction == Direction::Down && self.border() == self.addresses.end {
+            // What is given up may be overwritten once that is in effect, and nothing works on it
+            // any more.
+            self.array.change(|_| ()).await?;
+            self.drain(self.addresses.end..self.old.size_bytes()).await;
+        }
+        loop {
+            let border = self.border();
+            if border == self.goal() {
+                return self.finish().await;
+            }
+            if self.array.must_yield() {
+                return Ok(());
+            }
+            let turning = self.array.moving.is_to_turn();
+            if turning && self.is_common_edge(border) {
+                return self.turn(border).await;
+            }
+            if !turning && let Some(to) = self.skip(border).await {
+                self.checkpoint(border, to).await?;
+                continue;
+            }
+            // Marked as written until the window that enters it is over.
+            let region = self.next_region(border);
+            let _written = self.array.begin_write(region).await?;
+            let mut to = self.window_end(border);
+            if to == border {
+                return Err(ArrayError::Refused(
+                    "the next stripe overlaps what it is made of".into(),
+                ));
+            }
+            if turning {
+                to = self.first_of(to, self.next_common_edge(border));
+            }
+            let to = self.move_up_to(border, to).await?;
+            self.checkpoint(border, to).await?;
+        }
+    }
+
+    /// Whether no stripe of either geometry contains this border.
+    fn is_common_edge(&self, border: u64) -> bool {
+        border >= self.old.size_bytes().min(self.new.size_bytes())
+            || border.is_multiple_of(self.common_bytes())
+    }
+
+    fn next_common_edge(&self, border: u64) -> u64 {
+        let common = self.common_bytes();
+        match self.direction {
+            Direction::Up => border.saturating_add(1).next_multiple_of(common),
+            Direction::Down => border.saturating_sub(1) / common * common,
+        }
+    }
+
+    fn common_bytes(&self) -> u64 {
+        lcm(self.old.stripe_bytes(), self.new.stripe_bytes())
+    }
+
+    /// The region of the next new stripe that is moved when the border is here.
+    fn next_region(&self, border: u64) -> RegionNo {
+        let next = border / self.new.stripe_bytes();
+        self.new.regions.of(match self.direction {
+            Direction::Up => next,
+            Direction::Down => next - 1,
+        })
+    }
+
+    /// The border when all new stripes of a region have moved.
+    fn end_of(&self, region: RegionNo) -> u64 {
+        let bytes = self.new.regions.bytes_of(region);
+        match self.direction {
+            Direction::Up => bytes.end,
+            Direction::Down => bytes.start,
+        }
+    }
+
+    /// How far the next window reaches: over written regions, and what may be overwritten.
+    fn window_end(&mut self, border: u64) -> u64 {
+        let mut limit = self.window.limit(border, WINDOW_BYTES);
+        if self.direction == Direction::Up && border >= self.window.addresses().end {
+            limit = self.addresses.end;
+        }
+        let mut end = border;
+        while self.is_before(end, limit) {
+            let region = self.next_region(end);
+            if end != border && !self.array.map.is_written(region) {
+                break;
+            }
+            end = self.end_of(region);
+        }
+        self.first_of(self.first_of(end, limit), self.goal())
+    }
+
+    /// Whether nothing was ever written to these addresses: all their old stripes are in unwritten
+    /// regions.
+    fn is_unwritten(&self, addresses: &Range<u64>) -> bool {
+        let size = self.old.size_bytes();
+        if addresses.start >= size {
+            return true;
+        }
+        let bytes = self.old.stripe_bytes();
+        let stripes = addresses.start / bytes..addresses.end.min(size).div_ceil(bytes);
+        self.old.regions.holding(stripes).all(|region| !self.array.map.is_written(region))
+    }
+
+    /// The end of the regions from `border` on that were never written, and need not be moved.
+    fn unwritten_end(&self, border: u64, most: u64) -> u64 {
+        let mut end = border;
+        while self.is_before(end, most) {
+            let region = self.next_region(end);
+            let next = self.end_of(region);
+            if self.array.map.is_written(region) || !self.is_unwritten(&Self::between(end, next)) {
+                break;
+            }
+            end = next;
+        }
+        end
+    }
+
+    /// If nothing was written from `border` on: how far it need not be moved. Writes to it wait.
+    async fn skip(&self, border: u64) -> Option<u64> {
+        let array = self.array;
+        let region_bytes = self.new.regions.region_bytes;
+        let most = REGIONS_AT_ONCE * region_bytes;
+        let most = match self.direction {
+            Direction::Up => self.addresses.end.min(border.saturating_add(most)),
+            Direction::Down => border.saturating_sub(most),
+        };
+        let mut end = self.unwritten_end(border, most);
+        if end == border || !self.window.may_skip(border, end) {
+            return None;
+        }
+        array.moving.begin(Self::between(border, end));
+        loop {
+            end = self.unwritten_end(border, end);
+            let bytes = Self::between(border, end);
+            // A region that is about to be written is being zeroed, as it is now.
+            let first = bytes.start.min(self.old.size_bytes().saturating_sub(1));
+            let first = self.old.regions.of(first / self.old.stripe_bytes());
+            let last = (bytes.end.saturating_sub(1) / region_bytes)
+                .min(array.geometries.region_count() - 1);
+            let mut regions = (first.0..=last).map(RegionNo);
+            if end == border || !regions.any(|region| array.map.has_writers(region)) {
+                break;
+            }
+            array.rt.sleep(MILLISECOND).await;
+        }
+        if end == border || !self.window.may_skip(border, end) {
+            array.moving.end();
+            return None;
+        }
+        array.moving.begin(Self::between(border, end));
+        Some(end)
+    }
+
+    /// Moves whole new stripes, from the border up to `end`, or less if a write waits for them.
+    /// Returns the end of what has moved.
+    async fn move_up_to(&self, border: u64, end: u64) -> Result<u64, ArrayError> {
+        let (array, direction) = (self.array, self.direction);
+        let addresses = Self::between(border, end);
+        array.moving.begin(addresses.clone());
+        self.drain(addresses.clone()).await;
+        let bytes = self.new.stripe_bytes();
+        let mut stripes = addresses.start / bytes..addresses.end / bytes;
+        let mut begun = 0;
+        let mut pace = throttle::Window::default();
+        let mut in_flight = FuturesUnordered::new();
+        let mut result = Ok(());
+        let is_wanted = || array.moving.is_wanted() || array.moving.is_to_turn();
+        loop {
+            let (now, flying) = (array.rt.now(), in_flight.len());
+            let window = pace.stripes(&array.jobs.throttle, now, flying, array.window());
+            let goes_on = !array.must_yield() && !is_wanted() || begun == 0;
+            if goes_on
+                && flying < window
+                && result.is_ok()
+                && let Some(stripe) = match direction {
+                    Direction::Up => stripes.next(),
+                    Direction::Down => stripes.next_back(),
+                }
+            {
+                begun += 1;
+                pace.count(self.new.unit_bytes);
+                in_flight.push(self.move_stripe(self.new.id(stripe)));
+                continue;
+            }
+            let Some(done) = in_flight.next().await else { break };
+            array.jobs.step(array.rt.now());
+            result = result.and(done);
+        }
+        result.map(|()| match direction {
+            Direction::Up => stripes.start * bytes,
+            Direction::Down => stripes.end * bytes,
+        })
+    }
+
+    /// Waits until nothing works any more on the old stripes that hold these addresses, other than
+    /// what began after this.
+    async fn drain(&self, addresses: Range<u64>) {
+        let (array, bytes, size) = (self.array, self.old.stripe_bytes(), self.old.size_bytes());
+        let mut next = addresses.start / bytes;
+        let end = addresses.end.min(size).div_ceil(bytes);
+        while next < end {
+            let region = self.old.regions.of(next);
+            // Before its first write a region is zeroed without locks.
+            while array.map.is_zeroing(region) {
+                array.rt.sleep(MILLISECOND).await;
+            }
+            let last = self.old.regions.stripes_of(region).end.min(end);
+            if array.map.is_written(region) {
+                for number in next..last {
+                    drop(array.locks.exclusive(self.old.id(number)).await);
+                }
+            }
+            next = last;
+        }
+    }
+
+    /// Makes durable that the addresses up to the border `to` have moved, and sends requests there.
+    async fn checkpoint(&self, from: u64, to: u64) -> Result<(), ArrayError> {
+        let array = self.array;
+        let changed = array.change_after_flush(|change| {
+            let mut superblock = change.superblock();
+            let reshape = superblock.reshape.as_mut().expect("the reshape has not ended");
+            reshape.checkpoint_bytes = to;
+        });
+        changed.await?;
+        array.geometries.set_border(Some(Border { direction: self.direction, at: to }));
+        array.moving.end();
+        array.jobs.reach(self.moved_before(to));
+        self.drain(Self::between(from, to)).await;
+        Ok(())
+    }
+
+    /// The regions from this one on hold nothing that is needed.
+    async fn give_up_from(&self, first: RegionNo) -> Result<(), ArrayError> {
+        let array = self.array;
+        // Nothing new goes there.
+        while array.map.has_writers_from(first) {
+            array.rt.sleep(MILLISECOND).await;
+        }
+        Ok(array.map.give_up_from(array, first).await?)
+    }
+
+    /// From here on it goes back.
+    async fn turn(&self, border: u64) -> Result<(), ArrayError> {
+        let array = self.array;
+        // The end of what either geometry holds now.
+        let end = self.old.size_bytes().min(self.new.size_bytes());
+        if self.old.size_bytes() > end {
+            let last = self.old.regions.of(end.div_ceil(self.old.stripe_bytes()) - 1);
+            self.give_up_from(last.next()).await?;
+        }
+        // Nothing but zeros has moved beyond it, or nothing at all.
+        let at = if border < end { border } else { end.next_multiple_of(self.old.stripe_bytes()) };
+        let turned = array.change_after_flush(|change| {
+            let mut superblock = change.superblock();
+            *superblock = superblock.turned(at).expect("the reshape has not ended");
+        });
+        turned.await?;
+        array.geometries.turn(Border { direction: self.direction.reversed(), at });
+        array.moving.end_turn();
+        let from = self.new.code().spec().to_string();
+        let (to, slots) = (self.old.code().spec().to_string(), self.old.layout.slots());
+        array.events.emit(Event::ReshapeTurned { from, to, slots });
+        Ok(())
+    }
+
+    async fn finish(&self) -> Result<(), ArrayError> {
+        let array = self.array;
+        let count = self.new.regions.count();
+        if self.old.regions.count() > count {
+            self.give_up_from(RegionNo(count)).await?;
+        }
+        let slots = self.new.layout.slots();
+        for slot in array.members.slots().rev().take_while(|slot| slot.0 >= slots) {
+            if let Some(log) = &array.log {
+                log.forget_ring(slot);
+            }
+            if let Some(left) = array.members.slot(slot).left() {
+                array.map.end_absence(left.lane);
+            }
+            array.change(|change| change.release(slot)).await?;
+        }
+        let ended = array.change_after_flush(|change| {
+            change.superblock().reshape = None;
+            change.remove_slots(slots);
+        });
+        ended.await?;
+        array.geometries.set_border(None);
+        array.map.set_regions(self.new.regions);
+        array.remaining.set(None);
+        let size_bytes = array.geometries.size_bytes();
+        array.events.emit(Event::ReshapeFinished { size_bytes });
+        array.jobs.wake();
+        Ok(())
+    }
+
+    /// Writes a new stripe, from what the old geometry has.
+    async fn move_stripe(&self, stripe: StripeId) -> Result<(), ArrayError> {
+        let array = self.array;
+        array.pace().await;
+        for (from, len) in array.runs(self.new) {
+            let _memory = array.budget.acquire(array.memory_of(self.new, len)).await;
+            if array.stopped.get() {
+                return Err(ArrayError::Stopped);
+            }
+            let read = self.new.data_units().iter().map(|unit| async move {
+                let start = self.new.offset(stripe.number, unit, from);
+                let data = self.read(start, len).await?.freeze();
+                Ok::<_, ArrayError>(Segment { unit, from, data })
+            });
+            let segments: Result<Vec<Segment>, _> = join_all(read).await.into_iter().collect();
+            for band in Band::of(&segments?) {
+                let now = array.stripe(stripe);
+                let mut updated = Updated::default();
+                array.update(now, &band, None, &mut updated).await?;
+                array.store_back(now, &updated.writes).await?;
+                array.check_writable()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads addresses from the old geometry. Behind its end are zeros.
+    async fn read(&self, start: u64, len: usize) -> Result<Buf, ArrayError> {
+        let there = to_len(self.old.size_bytes().saturating_sub(start).min(len as u64));
+        let mut rest = Buf::new(len);
+        let reads = self.old.pieces(start, there).map(|Piece { at, len }| {
+            let tail = rest.split_off(len);
+            let mut buf = std::mem::replace(&mut rest, tail);
+            async move {
+                let array = self.array;
+                if !array.map.is_written(array.region_of(at.stripe)) {
+                    buf.fill(0);
+                    return Ok(buf);
+                }
+                let _lock = array.locks.shared(at.stripe).await;
+                let (stripe, access) =
+                    (array.stripe(at.stripe), Access::maintenance(at.unit_offset));
+                let (result, mut units) = array.gather(stripe, access, vec![(at.unit, buf)]).await;
+                result?;
+                let (_, buf) = units.pop().expect("the unit comes back");
+                Ok::<_, ArrayError>(buf)
+            }
+        });
+        let parts: Result<Vec<Buf>, _> = join_all(reads).await.into_iter().collect();
+        rest.fill(0);
+        Ok(Buf::rejoin(parts?.into_iter().chain([rest]).collect()))
+    }
+}
