@@ -55,7 +55,7 @@ const REPLACEMENT: &str = "replacement";
 const JOINT: &str = "joint";
 /// The log of an earlier assembly must be replayed.
 const UNREPLAYED: &str = "unreplayed";
-/// The geometry is being changed, or was: the superblock has a number for it.
+/// The geometry is being changed, or was: the superblock has numbers for it.
 const RESHAPE: &str = "reshape";
 /// Smallest and largest unit, in bytes.
 pub const UNIT_BYTES: std::ops::RangeInclusive<u64> = 4096..=(16 << 20);
@@ -393,7 +393,7 @@ impl Superblock {
             (REPLACEMENT, replacing),
             (JOINT, self.succeeds.is_some()),
             (UNREPLAYED, self.unreplayed.is_some()),
-            (RESHAPE, self.reshape.is_some() || !is_first(&self.generation)),
+            (RESHAPE, self.reshape.is_some() || !is_first(&self.last_generation)),
         ];
         let needed = needed.into_iter().filter(|(_, needed)| *needed);
         self.features = needed.map(|(name, _)| name.to_owned()).collect();

@@ -83,6 +83,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Add(args) => commands::manage::add(args, &dir()?, json),
         Command::Replace(args) => commands::manage::replace(args, &dir()?, json),
         Command::Reshape(args) => commands::reshape::reshape(args, &dir()?, json),
+        Command::Shrink(args) => commands::reshape::shrink(args, &dir()?, json),
         Command::Rebuild(args) => commands::manage::rebuild(args, &dir()?, json),
         Command::Scrub(args) => commands::manage::scrub(args, &dir()?, json),
         Command::Cache(args) => commands::cache::cache(args, &dir()?, json),

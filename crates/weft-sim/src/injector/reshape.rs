@@ -1,44 +1,71 @@
-//! Begins the reshape of a run.
+//! Begins the reshape of a run, turns it back, and begins the one that leads back.
 
 use weft_array::ArrayError;
-use weft_rt::{MILLISECOND, SECOND};
+use weft_rt::{MILLISECOND, Rng, SECOND};
 
 use super::FaultInjector;
 use crate::engine::Engine;
 use crate::violation::ViolationKind;
 
+/// Most reshapes of a run.
+const RESHAPES_MAX: u64 = 4;
+
 impl FaultInjector {
-    /// Begins the run's reshape at some time, unless it has begun in an earlier life.
+    /// Begins the run's reshape at some time, unless it has begun in an earlier life. Then goes on
+    /// with what comes after it.
     pub(crate) async fn reshape_later(&self, engine: &Engine) {
         let Some(reshape) = self.setup.reshape else { return };
         let mut rng = self.world.rng(14_000 + self.report.borrow().lives);
         if rng.chance(30) {
             return;
         }
-        for _ in 0..3 {
-            let most = *rng.pick(&[MILLISECOND, SECOND / 10, 10 * SECOND]);
-            self.rt.sleep(rng.below(most)).await;
-            let grown = engine.0.status().slots.len() > self.setup.slots;
-            if grown || engine.0.is_reshaping() || !self.world.is_on() {
+        let used = {
+            let oracle = self.harness.oracle.borrow();
+            oracle.bytes(&(0..oracle.len())).end
+        };
+        for _ in 0..4 {
+            self.pause(&mut rng).await;
+            if !self.world.is_on() {
                 return;
             }
-            match engine.0.reshape(reshape.options(&self.setup)).await {
-                Ok(plan) => {
-                    self.world.note(format!("reshaping: {plan:?}"));
-                    self.report.borrow_mut().reshapes += 1;
+            let (array, status) = (&engine.0, engine.0.status());
+            if array.is_reshaping() {
+                if reshape.turns {
+                    self.note_reshape("turned back", array.turn_reshape().await);
                 }
-                Err(ArrayError::Refused(why)) => {
-                    self.world.note(format!("no reshape: {why}"));
-                    continue;
-                }
-                Err(_) if self.harness.has_to_stop() || self.harness.errors_allowed.get() => {}
-                Err(ArrayError::Stopped | ArrayError::Broken { .. }) => {}
-                Err(error) => {
-                    let text = format!("a reshape failed: {error}");
-                    self.harness.fail(ViolationKind::CommandFailed, text, None);
-                }
+                continue;
             }
-            return;
+            let is_first = status.slots.len() == self.setup.slots
+                && status.code == self.setup.code.to_string()
+                && status.unit_bytes == u64::from(self.setup.unit_bytes);
+            let asked = match self.report.borrow().reshapes {
+                RESHAPES_MAX.. => return,
+                _ if is_first => reshape.options(&self.setup, used),
+                _ if reshape.returns => reshape.options_back(&self.setup, used),
+                _ => return,
+            };
+            let begun = array.reshape(asked).await;
+            self.report.borrow_mut().reshapes += u64::from(begun.is_ok());
+            self.note_reshape("reshaping", begun);
+        }
+    }
+
+    async fn pause(&self, rng: &mut Rng) {
+        let most = *rng.pick(&[MILLISECOND, SECOND / 10, 10 * SECOND]);
+        self.rt.sleep(rng.below(most)).await;
+    }
+
+    /// A refusal is no failure: members may be missing.
+    fn note_reshape<T: std::fmt::Debug>(&self, what: &str, result: Result<T, ArrayError>) {
+        match result {
+            Ok(plan) => self.world.note(format!("{what}: {plan:?}")),
+            Err(ArrayError::Refused(why)) => self.world.note(format!("not {what}: {why}")),
+            Err(ArrayError::Stopped | ArrayError::Broken { .. }) => {}
+            Err(_) if self.harness.has_to_stop() || self.harness.errors_allowed.get() => {}
+            Err(error) => {
+                let text = format!("not {what}: {error}");
+                self.harness.fail(ViolationKind::CommandFailed, text, None);
+            }
         }
     }
 }

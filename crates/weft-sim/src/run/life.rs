@@ -185,12 +185,17 @@ impl Run {
         harness
     }
 
-    /// Assembles copies of the disks to learn the size.
+    /// Assembles copies of the disks to learn the size that the array has throughout the run.
     fn size_of_array(&self) -> u64 {
         let copies = self.open_copies(|_| false);
         let rt = self.rt.clone();
+        let asked = self.setup.reshape.map(|reshape| reshape.options(&self.setup, 0));
         let size = self.rt.block_on(async move {
-            Engine::assemble(&rt, copies, true, false, 1).await.map(|engine| engine.0.size_bytes())
+            let Engine(array) = Engine::assemble(&rt, copies, true, false, 1).await?;
+            let plan = asked.and_then(|asked| array.plan_reshape(&asked).ok());
+            Ok::<_, String>(
+                plan.map_or(array.size_bytes(), |plan| plan.new_size_bytes.min(plan.size_bytes)),
+            )
         });
         self.rt.kill_all();
         size.unwrap_or_else(|error| panic!("a new array cannot be assembled: {error}"))

@@ -21,8 +21,14 @@ pub struct ReshapeSetup {
     pub unit_bytes: Option<u64>,
     /// Disks to add.
     pub add: usize,
-    /// Units of head room that it takes.
+    /// Disks to remove.
+    pub remove: usize,
+    /// Units of head room that it takes, or adds if the array becomes smaller.
     pub rows: u64,
+    /// It may be turned back.
+    pub turns: bool,
+    /// Another one leads back to the first geometry.
+    pub returns: bool,
 }
 
 /// Head room of the arrays that are reshaped.
@@ -36,12 +42,23 @@ impl ReshapeSetup {
         let parity = !setup.code.is_mirror() && setup.policy != Consistency::None;
         let to_raid6 = setup.code == CodeSpec::Raid5 && setup.slots > 3 && parity && rng.chance(30);
         let add = if to_raid6 || other_unit.is_none() { rng.within(1, 2) } else { rng.below(2) };
-        let drawn = Self {
-            code: to_raid6.then_some(CodeSpec::Raid6),
-            unit_bytes: other_unit,
-            add: usize::try_from(add).unwrap_or(1).min(setup.slots),
-            rows: rng.within(1, 6),
+        let add = usize::try_from(add).unwrap_or(1).min(setup.slots);
+        let shrinks = rng.chance(35);
+        let from_raid6 = setup.code == CodeSpec::Raid6 && rng.chance(30);
+        let code = match (to_raid6, shrinks && from_raid6) {
+            (true, _) => Some(CodeSpec::Raid6),
+            (_, true) => Some(CodeSpec::Raid5),
+            _ => None,
         };
+        let (add, remove) = match (shrinks, code) {
+            // As many disks, and less data on them.
+            (true, Some(CodeSpec::Raid6)) => (0, 0),
+            (true, _) => (0, add),
+            (false, _) => (add, 0),
+        };
+        let (turns, returns) = (rng.chance(30), rng.chance(30));
+        let rows = rng.within(if shrinks { 2 } else { 1 }, 6);
+        let drawn = Self { code, unit_bytes: other_unit, add, remove, rows, turns, returns };
         // Some codes do not fit another number of slots, or gain nothing from it.
         drawn.shape(setup).is_some_and(|shape| shape.layout().is_ok()).then_some(drawn)
     }
@@ -49,7 +66,7 @@ impl ReshapeSetup {
     /// The geometry afterwards.
     fn shape(&self, setup: &Setup) -> Option<Shape> {
         let code = self.code.unwrap_or(setup.code);
-        let slots = setup.slots + self.add;
+        let slots = (setup.slots + self.add).checked_sub(self.remove)?;
         let k = |code: CodeSpec, slots| code.shape(slots).ok().map(|shape| shape.k);
         let rows = 64;
         k(code, slots)?;
@@ -68,21 +85,34 @@ impl ReshapeSetup {
         let unit_bytes = self.unit_bytes.and_then(|bytes| u32::try_from(bytes).ok());
         Setup {
             code: self.code.unwrap_or(setup.code),
-            slots: setup.slots + self.add,
+            slots: setup.slots + self.add - self.remove,
             unit_bytes: unit_bytes.unwrap_or(setup.unit_bytes),
             ..setup.clone()
         }
     }
 
-    /// What the engine is asked for.
-    pub(crate) fn options(&self, setup: &Setup) -> ReshapeOptions {
+    /// What the engine is asked for, while `used_bytes` are in use.
+    pub(crate) fn options(&self, setup: &Setup, used_bytes: u64) -> ReshapeOptions {
         let unit = self.unit_bytes.unwrap_or(0).max(u64::from(setup.unit_bytes));
         ReshapeOptions {
             code: self.code,
             algorithm: None,
             unit_bytes: self.unit_bytes,
             add: self.add,
+            remove: self.remove,
+            used_bytes: Some(used_bytes),
             head_room_bytes: Some(self.rows * unit),
+        }
+    }
+
+    /// What it is asked for to have the first geometry again.
+    pub(crate) fn options_back(&self, setup: &Setup, used_bytes: u64) -> ReshapeOptions {
+        ReshapeOptions {
+            code: self.code.map(|_| setup.code),
+            unit_bytes: self.unit_bytes.map(|_| u64::from(setup.unit_bytes)),
+            add: self.remove,
+            remove: self.add,
+            ..self.options(setup, used_bytes)
         }
     }
 }

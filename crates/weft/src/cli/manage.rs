@@ -132,14 +132,16 @@ connect again. A pause, a stop or a crash loses nothing: it goes on from the las
 
 No backup file is needed. The data moves towards the beginning of the disks, into space that \
 `weft create` leaves before it on disks of 64 MiB or more (see --head-room there). Each reshape \
-takes some of it.
+takes some of it. An array that becomes smaller gives some back (`weft shrink`).
 
-An array cannot shrink, and a member that fails meanwhile is rebuilt after the reshape.
+--back turns a reshape back while it runs: what has moved moves back, and added disks are spares \
+again. A member that fails meanwhile is rebuilt after the reshape.
 
 Examples:
   weft add tank /dev/sdx && weft grow tank
   weft add tank d5.img --size 10G && weft reshape tank --code raid6 --add 1
-  weft grow tank --dry-run")]
+  weft grow tank --dry-run
+  weft reshape tank --back")]
 pub struct ReshapeArgs {
     /// Name or id of the array
     pub array: String,
@@ -152,6 +154,46 @@ pub struct ReshapeArgs {
     /// The new unit: bytes of an array's address space on one disk before the next
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub unit: Option<u64>,
+    /// Bytes in use, from the beginning, if the array becomes smaller: the rest is given up
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub used: Option<u64>,
+    /// Turn the running reshape back
+    #[arg(long, conflicts_with_all = ["add", "code", "unit", "used", "dry_run"])]
+    pub back: bool,
+    /// Only show what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Return once it has begun
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// `weft shrink`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The disks of the last slots become spares, and `weft remove` takes them out. To remove another \
+disk, shrink first, then `weft replace` that one with a spare.
+
+What lies behind the new end is given up, at once. So first make the file system smaller, and say \
+with --used how large it is. Without --used, the array shrinks only if nothing was ever written \
+behind the new end. NBD clients see the new size when they connect again.
+
+The array is used as before while it moves, and survives what it survived. \
+`weft reshape ARRAY --back` turns back; what was given up is then empty space.
+
+Examples:
+  weft shrink tank --dry-run
+  resize2fs /run/weft/tank/dev 20G && weft shrink tank --used 20G
+  weft shrink tank --disks 2 --used 20G --no-wait")]
+pub struct ShrinkArgs {
+    /// Name or id of the array
+    pub array: String,
+    /// Disks to remove
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub disks: usize,
+    /// Bytes in use, from the beginning: what lies behind may be given up
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub used: Option<u64>,
     /// Only show what would be done
     #[arg(long)]
     pub dry_run: bool,

@@ -15,7 +15,7 @@ use weft_lab::commands::{LabArgs, PlanArgs, ReplayArgs, SimulateArgs, TraceArgs}
 pub use cache::{CacheArgs, CacheOptions};
 pub use manage::{
     AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
-    ReshapeArgs, ScrubAction, ScrubArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
+    ReshapeArgs, ScrubAction, ScrubArgs, ShrinkArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
 };
 pub use offline::{CreateArgs, ExamineArgs, WipeArgs};
 pub use run::{AttachArgs, DetachArgs, ServeArgs};
@@ -108,6 +108,8 @@ pub enum Command {
     /// Add disks to an array, or change its code or unit, while it is used
     #[command(visible_alias = "grow")]
     Reshape(ReshapeArgs),
+    /// Remove disks from an array while it is used
+    Shrink(ShrinkArgs),
     /// Follow, pause, resume or tune a rebuild
     Rebuild(RebuildArgs),
     /// Check that all redundancy matches the data; repair mismatches on request

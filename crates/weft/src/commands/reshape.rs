@@ -1,6 +1,7 @@
-//! `weft reshape`, `weft grow`.
+//! `weft reshape`, `weft grow`, `weft shrink`.
 
 use serde_json::json;
+use weft_array::Status;
 use weft_array::reshape::ReshapePlan;
 use weft_array::superblock::Shape;
 use weft_cli::failure::{Failure, Outcome};
@@ -8,7 +9,7 @@ use weft_cli::output::{self, outln};
 use weft_cli::size;
 
 use crate::block::attachment::Attachment;
-use crate::cli::ReshapeArgs;
+use crate::cli::{ReshapeArgs, ShrinkArgs};
 use crate::control::client::Client;
 use crate::control::protocol::Request;
 use crate::report;
@@ -22,6 +23,16 @@ fn show(array: &str, plan: &ReshapePlan) {
     outln!("{array}: {} becomes {}", shape(&plan.from), shape(&plan.to));
     let (before, after) = (size::show(plan.size_bytes), size::show(plan.new_size_bytes));
     outln!("  {before} become {after}; what was written is moved");
+    if plan.new_size_bytes < plan.size_bytes {
+        outln!("  what lies behind the first {after} is given up");
+    }
+}
+
+/// What to do with the plan.
+struct Manner {
+    dry_run: bool,
+    no_wait: bool,
+    json: bool,
 }
 
 /// What those who use the array must do to get at its new size.
@@ -41,41 +52,105 @@ fn show_users(client: &mut Client, array: &str, dir: &RuntimeDir) -> Outcome {
 /// `weft reshape`.
 pub fn reshape(args: &ReshapeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
+    let array = args.array.clone();
+    if args.back {
+        return turn_back(&mut client, &array, args.no_wait, json);
+    }
     let request = Request::Reshape {
-        array: args.array.clone(),
+        array: array.clone(),
         code: args.code.clone(),
         unit_bytes: args.unit,
         add: args.add,
+        remove: 0,
+        used_bytes: args.used,
         dry_run: args.dry_run,
     };
+    let manner = Manner { dry_run: args.dry_run, no_wait: args.no_wait, json };
+    carry_out(&mut client, &array, request, &manner, dir)
+}
+
+/// `weft shrink`.
+pub fn shrink(args: &ShrinkArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    if args.disks == 0 {
+        return Err(Failure::usage("--disks: give the number of disks to remove, at least 1"));
+    }
+    let array = args.array.clone();
+    let request = Request::Reshape {
+        array: array.clone(),
+        code: None,
+        unit_bytes: None,
+        add: None,
+        remove: args.disks,
+        used_bytes: args.used,
+        dry_run: args.dry_run,
+    };
+    let manner = Manner { dry_run: args.dry_run, no_wait: args.no_wait, json };
+    carry_out(&mut Client::connect(dir)?, &array, request, &manner, dir)
+}
+
+fn carry_out(
+    client: &mut Client,
+    array: &str,
+    request: Request,
+    manner: &Manner,
+    dir: &RuntimeDir,
+) -> Outcome {
+    let Manner { dry_run, no_wait, json } = *manner;
     let plan: ReshapePlan = client.ask(request)?;
-    let answer = || json!({ "plan": plan, "done": !args.dry_run });
-    if args.dry_run {
-        if json {
-            return output::answer(&answer());
-        }
-        show(&args.array, &plan);
-        outln!("nothing was changed");
-        return Ok(());
-    }
+    let answer = || json!({ "plan": plan, "done": !dry_run });
     if !json {
-        show(&args.array, &plan);
+        show(array, &plan);
     }
-    if !args.no_wait {
-        let end = report::follow::reshape(&mut client, &args.array, json)?;
-        if end.size_bytes < plan.new_size_bytes {
-            return Err(Failure::new(format!("{} has not been moved completely", args.array))
-                .hint("it goes on once that is possible: `weft status` shows what it waits for"));
+    if dry_run {
+        if !json {
+            outln!("nothing was changed");
+            return Ok(());
+        }
+        return output::answer(&answer());
+    }
+    if !no_wait {
+        let end = report::follow::reshape(client, array, json)?;
+        check_end(array, &end)?;
+        if end.size_bytes != plan.new_size_bytes {
+            return Err(Failure::new(format!("the reshape of {array} was turned back")));
         }
     }
     if json {
         return output::answer(&answer());
     }
-    if args.no_wait {
-        outln!("it goes on in the background: `weft status {}` shows how far it is", args.array);
+    if no_wait {
+        outln!("it goes on in the background: `weft status {array}` shows how far it is");
     } else {
         outln!("done");
-        show_users(&mut client, &args.array, dir)?;
+        show_users(client, array, dir)?;
+        if plan.to.slots < plan.from.slots {
+            outln!("the disks removed are spares now: `weft remove {array} DISK` takes one out");
+        }
+    }
+    Ok(())
+}
+
+/// `weft reshape --back`.
+fn turn_back(client: &mut Client, array: &str, no_wait: bool, json: bool) -> Outcome {
+    let _: serde_json::Value = client.ask(Request::TurnReshape { array: array.to_owned() })?;
+    if !no_wait {
+        check_end(array, &report::follow::reshape(client, array, json)?)?;
+    }
+    if json {
+        return output::answer(&json!({ "done": true }));
+    }
+    if no_wait {
+        outln!("it moves back: `weft status {array}` shows how far it is");
+    } else {
+        outln!("{array} is as it was before the reshape");
+    }
+    Ok(())
+}
+
+fn check_end(array: &str, end: &Status) -> Outcome {
+    if end.reshaping {
+        return Err(Failure::new(format!("{array} has not been moved completely"))
+            .hint("it goes on once that is possible: `weft status` shows what it waits for"));
     }
     Ok(())
 }

@@ -67,10 +67,20 @@ pub enum Request {
         code: Option<String>,
         /// The new unit in bytes; `None` leaves it.
         unit_bytes: Option<u64>,
-        /// Spares to add; `None` adds all, or none if the code or the unit changes.
+        /// Spares to add; `None` adds all, or none if the code or the unit changes, or disks are
+        /// removed.
         add: Option<usize>,
+        /// Disks to remove.
+        remove: usize,
+        /// Bytes in use: what lies behind may be given up. `None`: nothing that was written may.
+        used_bytes: Option<u64>,
         /// Only plan.
         dry_run: bool,
+    },
+    /// Turn a reshape back.
+    TurnReshape {
+        /// The array.
+        array: String,
     },
     /// Pause (`true`) or resume rebuilds.
     PauseRebuild {
@@ -155,6 +165,7 @@ impl Request {
             | Self::Add { array, .. }
             | Self::Replace { array, .. }
             | Self::Reshape { array, .. }
+            | Self::TurnReshape { array }
             | Self::PauseRebuild { array, .. }
             | Self::StartScrub { array, .. }
             | Self::CancelScrub { array }

@@ -79,6 +79,9 @@ pub fn event(array: &Array, event: &Event) {
         Event::ReshapeStarted { from, to, slots } => {
             format!("reshaping: {from} becomes {to} on {slots} disks")
         }
+        Event::ReshapeTurned { to, slots, .. } => {
+            format!("reshape turned back: it becomes {to} on {slots} disks again")
+        }
         Event::ReshapeFinished { size_bytes } => format!(
             "moved to {}; the size is {} now, which NBD clients see when they connect again",
             status.code,

@@ -53,8 +53,13 @@ impl Daemon {
             Request::Fail { array, member, dry_run } => self.fail(&array, &member, dry_run).await,
             Request::Add { array, disk } => self.add(&array, &disk).await,
             Request::Replace { array, member, disk } => self.replace(&array, &member, &disk).await,
-            Request::Reshape { array, code, unit_bytes, add, dry_run } => {
-                self.reshape(&array, code.as_deref(), unit_bytes, add, dry_run).await
+            Request::Reshape { array, code, unit_bytes, add, remove, used_bytes, dry_run } => {
+                let asked = ReshapeOptions { unit_bytes, remove, used_bytes, ..Default::default() };
+                self.reshape(&array, code.as_deref(), add, asked, dry_run).await
+            }
+            Request::TurnReshape { array } => {
+                self.find(&array)?.array.turn_reshape().await.map_err(refused)?;
+                Ok(json!({ "done": true }))
             }
             Request::PauseRebuild { array, pause } => self.find(&array).map(|served| {
                 served.array.set_paused(pause);
@@ -276,8 +281,8 @@ impl Daemon {
         &self,
         array: &str,
         code: Option<&str>,
-        unit_bytes: Option<u64>,
         add: Option<usize>,
+        asked: ReshapeOptions,
         dry_run: bool,
     ) -> Result<Value, Failure> {
         let served = self.find(array)?;
@@ -285,13 +290,13 @@ impl Daemon {
             Failure::usage(format!("--code: {e}")).hint("`weft create --help` lists the codes")
         })?;
         let spares = served.array.status().spares.len();
-        let grows = code.is_none() && unit_bytes.is_none();
+        let grows = code.is_none() && asked.unit_bytes.is_none() && asked.remove == 0;
         if grows && spares == 0 && add.is_none() {
             return Err(Failure::new(format!("{array} has no spare to add"))
                 .hint(format!("`weft add {array} DISK` adds one; nothing was changed")));
         }
         let add = add.unwrap_or(if grows { spares } else { 0 });
-        let options = ReshapeOptions { code, unit_bytes, add, ..ReshapeOptions::default() };
+        let options = ReshapeOptions { code, add, ..asked };
         let plan = match dry_run {
             true => served.array.plan_reshape(&options),
             false => served.array.reshape(options).await,
