@@ -79,6 +79,7 @@ fn golden_bytes() {
         array_id: superblock.array_id,
         area_offset: 0,
         regions: Regions { region_bytes: 1 << 20, stripe_bytes: 96 << 10, stripes: 99 },
+        room: 0,
         track_dirty: true,
         dirty_max: 8,
     };

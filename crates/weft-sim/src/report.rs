@@ -69,6 +69,10 @@ pub struct Report {
     pub kills: u64,
     /// Reshapes begun.
     pub reshapes: u64,
+    /// Those of them to fewer disks, or to less data on them.
+    pub shrinks: u64,
+    /// Reshapes turned back.
+    pub turns: u64,
     /// Disks lost.
     pub losses: u64,
     /// Sectors that power cuts left unreadable.

@@ -212,6 +212,9 @@ fn administration(story: &mut Story) {
     let told = story.does(&["examine", "z0"], "weft examine");
     assert_eq!(told["disks"][0]["superblock"]["reshape"]["slots"], 4, "{told:#}");
     assert_eq!(story.status()["arrays"][2]["status"]["state"], "reshaping");
+    story.does(&["reshape", "z", "--back", "--no-wait"], "weft reshape");
+    let told = story.does(&["examine", "z0"], "weft examine");
+    assert_eq!(told["disks"][0]["superblock"]["reshape"]["slots"], 3, "{told:#}");
 
     story.does(&["fail", "t", "d4"], "weft fail");
     story.does(&["remove", "t", "1", "--dry-run"], "weft remove");

@@ -1,6 +1,7 @@
 //! Begins the reshape of a run, turns it back, and begins the one that leads back.
 
 use weft_array::ArrayError;
+use weft_layout::window::Direction;
 use weft_rt::{MILLISECOND, Rng, SECOND};
 
 use super::FaultInjector;
@@ -31,7 +32,9 @@ impl FaultInjector {
             let (array, status) = (&engine.0, engine.0.status());
             if array.is_reshaping() {
                 if reshape.turns {
-                    self.note_reshape("turned back", array.turn_reshape().await);
+                    let turned = array.turn_reshape().await;
+                    self.report.borrow_mut().turns += u64::from(turned.is_ok());
+                    self.note_reshape("turned back", turned);
                 }
                 continue;
             }
@@ -45,7 +48,11 @@ impl FaultInjector {
                 _ => return,
             };
             let begun = array.reshape(asked).await;
-            self.report.borrow_mut().reshapes += u64::from(begun.is_ok());
+            if let Ok(plan) = &begun {
+                let report = &mut *self.report.borrow_mut();
+                report.reshapes += 1;
+                report.shrinks += u64::from(plan.direction == Direction::Down);
+            }
             self.note_reshape("reshaping", begun);
         }
     }

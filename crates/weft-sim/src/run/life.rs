@@ -193,9 +193,8 @@ impl Run {
         let size = self.rt.block_on(async move {
             let Engine(array) = Engine::assemble(&rt, copies, true, false, 1).await?;
             let plan = asked.and_then(|asked| array.plan_reshape(&asked).ok());
-            Ok::<_, String>(
-                plan.map_or(array.size_bytes(), |plan| plan.new_size_bytes.min(plan.size_bytes)),
-            )
+            let size = |plan: ReshapePlan| plan.new_size_bytes.min(plan.size_bytes);
+            Ok::<_, String>(plan.map_or_else(|| array.size_bytes(), size))
         });
         self.rt.kill_all();
         size.unwrap_or_else(|error| panic!("a new array cannot be assembled: {error}"))

@@ -54,8 +54,8 @@ impl<'a> Mover<'a> {
     }
 
     fn border(&self) -> u64 {
-        let border = self.array.geometries.former().map_or(self.goal(), |(_, border)| border.at);
-        border.min(self.addresses.end)
+        let former = self.array.geometries.former();
+        former.map_or_else(|| self.goal(), |(_, border)| border.at.min(self.addresses.end))
     }
 
     /// Where the border is when all has moved.
