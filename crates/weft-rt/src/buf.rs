@@ -34,6 +34,11 @@ struct Block {
     size: usize,
 }
 
+// SAFETY: a block is plain memory; only views use its bytes, and they follow the borrow rules.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
 #[derive(Default)]
 struct Cache {
     /// Blocks without a view, by the logarithm of their size.

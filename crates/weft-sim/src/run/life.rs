@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use weft_array::reshape::ReshapePlan;
+
 use super::state::Run;
 use crate::cached;
 use crate::disk::Hangs;
