@@ -37,6 +37,15 @@ impl Moving {
         self.changed.notify_all();
     }
 
+    /// Writes to these addresses wait as well, which adjoin those before.
+    pub fn extend(&self, addresses: &Range<u64>) {
+        let moving = &mut *self.addresses.borrow_mut();
+        *moving = match moving.is_empty() {
+            true => addresses.clone(),
+            false => moving.start.min(addresses.start)..moving.end.max(addresses.end),
+        };
+    }
+
     /// No write waits any more.
     pub fn end(&self) {
         self.begin(0..0);

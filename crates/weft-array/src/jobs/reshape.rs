@@ -4,8 +4,9 @@
 //! lie on nothing that the old geometry still needs (`weft_layout::window`). For each window:
 //!
 //! ```text
-//!   writes to it wait          from here on (`moving.rs`); those in progress end
-//!   move                       read from the old stripes, write whole new ones, in any order
+//!   for each new stripe, in any order:
+//!     writes to it wait        from here on (`moving.rs`); those in progress end
+//!     move                     read from the old stripes, write the whole new one
 //!   flush
 //!   checkpoint                 the superblock says that the window has moved; in effect
 //!   border                     in memory: requests use the new stripes; writes go on

@@ -256,12 +256,12 @@ impl<'a> Mover<'a> {
     }
 
     /// Moves whole new stripes, from the border up to `end`, or less if a write waits for them.
-    /// Returns the end of what has moved.
+    /// Returns the end of what has moved. Writes to a stripe wait from the moment when its turn
+    /// comes: the rest of the window is written in its old place until then.
     async fn move_up_to(&self, border: u64, end: u64) -> Result<u64, ArrayError> {
         let (array, direction) = (self.array, self.direction);
         let addresses = Self::between(border, end);
-        array.moving.begin(addresses.clone());
-        self.drain(addresses.clone()).await;
+        array.moving.begin(border..border);
         let bytes = self.new.stripe_bytes();
         let mut stripes = addresses.start / bytes..addresses.end / bytes;
         let mut begun = 0;
@@ -282,6 +282,7 @@ impl<'a> Mover<'a> {
                 }
             {
                 begun += 1;
+                array.moving.extend(&self.new.addresses(stripe));
                 pace.count(self.new.unit_bytes);
                 in_flight.push(self.move_stripe(self.new.id(stripe)));
                 continue;
@@ -402,6 +403,7 @@ impl<'a> Mover<'a> {
     async fn move_stripe(&self, stripe: StripeId) -> Result<(), ArrayError> {
         let array = self.array;
         array.pace().await;
+        self.drain(self.new.addresses(stripe.number)).await;
         for (from, len) in array.runs(self.new) {
             let _memory = array.budget.acquire(array.memory_of(self.new, len)).await;
             if array.stopped.get() {
