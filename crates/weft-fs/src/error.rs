@@ -1,0 +1,86 @@
+//! Why a request to the file system failed.
+
+use weft_array::ArrayError;
+use weft_disk::DiskError;
+
+/// A failed request. The first group is what POSIX programs expect and can handle.
+#[derive(Debug, thiserror::Error)]
+pub enum FsError {
+    /// There is no such file, folder or attribute.
+    #[error("no such file or folder")]
+    NotFound,
+    /// The name is taken.
+    #[error("it exists already")]
+    Exists,
+    /// A folder is needed.
+    #[error("not a folder")]
+    NotFolder,
+    /// A folder will not do.
+    #[error("it is a folder")]
+    IsFolder,
+    /// The folder has entries.
+    #[error("the folder is not empty")]
+    NotEmpty,
+    /// There is no such extended attribute.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The name, target or value is too long.
+    #[error("too long")]
+    TooLong,
+    /// The file would be too large.
+    #[error("the file would be too large")]
+    TooLarge,
+    /// There are too many links.
+    #[error("too many links")]
+    TooManyLinks,
+    /// There is no room, or too few disks have room for the redundancy of the file.
+    #[error("no room left for this redundancy")]
+    NoSpace,
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// The operation is not supported.
+    #[error("not supported")]
+    Unsupported,
+    /// Blocks of a file cannot be read, and not be reconstructed either.
+    #[error("block {block} of inode {inode} cannot be read or reconstructed")]
+    Unreadable {
+        /// The file.
+        inode: u64,
+        /// The first such block.
+        block: u64,
+    },
+    /// The disks given are not a file system that can be mounted.
+    #[error("{0}")]
+    Unmountable(String),
+    /// What is stored contradicts itself.
+    #[error("the metadata is damaged: {0}")]
+    Damaged(String),
+    /// The file system has failed, and takes no requests any more.
+    #[error("the file system has stopped: {0}")]
+    Stopped(String),
+    /// The metadata array failed.
+    #[error("metadata: {0}")]
+    Array(#[from] ArrayError),
+    /// A disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The metadata database failed.
+    #[error("metadata: {0}")]
+    Database(Box<redb::Error>),
+}
+
+/// What a request gives.
+pub type Result<T> = std::result::Result<T, FsError>;
+
+/// Wraps the errors of redb, which are many types.
+pub(crate) trait InDatabase<T> {
+    /// The value, or [`FsError::Database`].
+    fn db(self) -> Result<T>;
+}
+
+impl<T, E: Into<redb::Error>> InDatabase<T> for std::result::Result<T, E> {
+    fn db(self) -> Result<T> {
+        self.map_err(|error| FsError::Database(Box::new(error.into())))
+    }
+}

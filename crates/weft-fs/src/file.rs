@@ -1,0 +1,438 @@
+//! Reading, writing and cutting files.
+//!
+//! Writes go to the cache; a part of a block is merged with the rest of it first. Bytes behind the
+//! end of a file are zeros in every stored block, so a file grows without being touched.
+//!
+//! *Cutting.* Lines that lie wholly behind the new end are removed from the metadata, and their
+//! blocks become free. In the line that holds the new end, blocks behind it are overwritten with
+//! zeros and stay: removing one would change the parity of the others. Holes are punched alike.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use weft_code::UnitSet;
+use weft_rt::{Buf, Frozen};
+
+use crate::error::{FsError, Result};
+use crate::flush::covering;
+use crate::inode::{Ino, Inode, Kind};
+use crate::meta::Tx;
+use crate::mounted::{Fs, Inner, Live, Node};
+use crate::record::Record;
+use crate::{BLOCK, BLOCK_BYTES};
+
+/// The largest size of a file.
+pub const FILE_BYTES_MAX: u64 = 1 << 50;
+
+/// The blocks that a range of bytes touches.
+fn blocks_of(offset: u64, len: u64) -> Range<u64> {
+    offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES)
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).expect("a length in memory")
+}
+
+impl Inner {
+    /// The inode of a file that has contents.
+    async fn file(&self, ino: Ino) -> Result<Inode> {
+        self.check()?;
+        let inode = self.meta.run(|tx| tx.inode(ino)).await?;
+        match inode.kind() {
+            Kind::File => Ok(self.live(ino, inode)),
+            Kind::Folder => Err(FsError::IsFolder),
+            _ => Err(FsError::Unsupported),
+        }
+    }
+
+    /// Calls `take` for each block of a range that is not zeros. The caller holds the file's lock.
+    async fn read_blocks(
+        &self,
+        node: &Node,
+        range: Range<u64>,
+        mut take: impl FnMut(u64, &[u8]),
+    ) -> Result<()> {
+        let cached: BTreeMap<u64, Frozen> = {
+            let dirty = node.dirty.borrow();
+            dirty.range(range.clone()).map(|(block, data)| (*block, data.clone())).collect()
+        };
+        let records = self.meta.run(|tx| tx.records(node.ino, range.start, range.end)).await?;
+        for (at, (first, record)) in records.iter().enumerate() {
+            let next = records.get(at + 1).map_or(u64::MAX, |(next, _)| *next);
+            let from = range.start.max(*first);
+            let to = range.end.min(first + record.blocks()).min(next);
+            let needed: Vec<u64> = (from..to).filter(|block| !cached.contains_key(block)).collect();
+            self.read_record(node.ino, *first, record, &needed, &mut take).await?;
+        }
+        cached.iter().for_each(|(block, data)| take(*block, data));
+        Ok(())
+    }
+
+    /// Reads these blocks of a record, as far as they are active.
+    async fn read_record(
+        &self,
+        ino: Ino,
+        first: u64,
+        record: &Record,
+        needed: &[u64],
+        take: &mut impl FnMut(u64, &[u8]),
+    ) -> Result<()> {
+        let is_active = |block: &&u64| {
+            let (_, unit) = record.locate(**block - first);
+            record.columns[unit].is_some()
+        };
+        let needed: Vec<u64> = needed.iter().filter(is_active).copied().collect();
+        let (Some(from), Some(to)) = (needed.first(), needed.last()) else { return Ok(()) };
+        let lines = record.locate(from - first).0..record.locate(to - first).0 + 1;
+        let units: UnitSet = needed.iter().map(|block| record.locate(block - first).1).collect();
+        let laid = self.pool.lay(record)?;
+        let read = laid.read(record, (ino, first), units, lines.clone()).await?;
+        for block in needed {
+            let (line, unit) = record.locate(block - first);
+            let column = read.iter().find(|(of, _)| *of == unit);
+            let (_, buf) = column.expect("its unit was read");
+            take(block, &buf[crate::pool::part_of(lines.start, line)]);
+        }
+        Ok(())
+    }
+
+    /// The contents of one block.
+    async fn block(&self, node: &Node, block: u64) -> Result<Buf> {
+        let mut buf = Buf::zeroed(BLOCK);
+        self.read_blocks(node, block..block + 1, |_, data| buf.copy_from_slice(data)).await?;
+        Ok(buf)
+    }
+
+    async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Buf> {
+        let node = self.node(ino);
+        let shared = node.share().await;
+        let size = self.file(ino).await?.size;
+        let len = index((len as u64).min(size.saturating_sub(offset)));
+        let mut out = Buf::zeroed(len);
+        let end = offset + len as u64;
+        let copy = |block: u64, data: &[u8]| {
+            let at = block * BLOCK_BYTES;
+            let (from, to) = (at.max(offset), (at + BLOCK_BYTES).min(end));
+            if from < to {
+                out[index(from - offset)..index(to - offset)]
+                    .copy_from_slice(&data[index(from - at)..index(to - at)]);
+            }
+        };
+        self.read_blocks(&node, blocks_of(offset, len as u64), copy).await?;
+        drop(shared);
+        self.forget_clean(&node);
+        Ok(out)
+    }
+
+    /// Puts a block into the cache.
+    fn dirty(&self, node: &Node, block: u64, data: Frozen) {
+        if node.dirty.borrow_mut().insert(block, data).is_none() {
+            self.dirty_blocks.set(self.dirty_blocks.get() + 1);
+        }
+    }
+
+    async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
+        let len = data.len() as u64;
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(FsError::TooLarge)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let node = self.node(ino);
+        let alone = node.alone().await;
+        let inode = self.file(ino).await?;
+        self.reserve(&node, &inode, blocks_of(offset, len)).await?;
+        for block in blocks_of(offset, len) {
+            let at = block * BLOCK_BYTES;
+            let (from, to) = (at.max(offset), (at + BLOCK_BYTES).min(end));
+            let part = data.slice(index(from - offset), index(to - from));
+            let whole = if part.len() == BLOCK && part.is_aligned_to(BLOCK) {
+                part
+            } else {
+                let is_old = part.len() < BLOCK && at < inode.size;
+                let mut merged =
+                    if is_old { self.block(&node, block).await? } else { Buf::zeroed(BLOCK) };
+                merged[index(from - at)..index(to - at)].copy_from_slice(&part);
+                merged.freeze()
+            };
+            self.dirty(&node, block, whole);
+        }
+        let size = inode.size.max(end);
+        node.live.set(Some(Live { size, modified: self.now() }));
+        let full = self.dirty_blocks.get() >= self.dirty_blocks_max;
+        let flushed = if full { self.flush_node(&node).await } else { Ok(()) };
+        drop(alone);
+        flushed
+    }
+
+    /// Fails if there may be no room for these blocks. What is dirty is counted as new, with all of
+    /// its redundancy; when that is too much, it is written, and then known.
+    async fn reserve(&self, node: &Rc<Node>, inode: &Inode, blocks: Range<u64>) -> Result<()> {
+        let coded = self.pool.coded_now(inode.redundancy);
+        let copies = coded.as_ref().map_or(1, |coded| 1 + coded.p() as u64);
+        let free = || self.pool.members().iter().map(|member| member.free_blocks()).sum::<u64>();
+        let wanted = blocks.end - blocks.start;
+        if coded.is_ok() && (self.dirty_blocks.get() + wanted) * copies <= free() {
+            return Ok(());
+        }
+        self.flush_node(node).await?;
+        self.commit().await?;
+        if self.pool.coded_now(inode.redundancy).is_ok()
+            && (self.dirty_blocks.get() + wanted) * copies <= free()
+        {
+            return Ok(());
+        }
+        // Blocks that have a place need no other.
+        let ino = node.ino;
+        let placed = self.meta.run(|tx| {
+            for block in blocks {
+                let Some((first, record)) = covering(tx, ino, block)? else { return Ok(false) };
+                if record.columns[record.locate(block - first).1].is_none() {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        });
+        if placed.await? { Ok(()) } else { Err(FsError::NoSpace) }
+    }
+
+    /// Sets the size of a file.
+    pub(crate) async fn truncate(&self, ino: Ino, size: u64) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(FsError::TooLarge);
+        }
+        let node = self.node(ino);
+        let alone = node.alone().await;
+        let inode = self.file(ino).await?;
+        let modified = self.now();
+        let cut = if size < inode.size {
+            self.clear(&node, size..inode.size, Some(size)).await
+        } else {
+            node.live.set(Some(Live { size, modified }));
+            self.flush_node(&node).await
+        };
+        drop(alone);
+        self.forget_clean(&node);
+        cut
+    }
+
+    /// Makes bytes of a file read as zeros, frees whole lines of them, and then sets its size. First
+    /// come the zeros in lines that stay: once the file ends before them, they must be there.
+    async fn clear(&self, node: &Rc<Node>, bytes: Range<u64>, size: Option<u64>) -> Result<()> {
+        let ino = node.ino;
+        let whole = match size {
+            Some(size) => size.div_ceil(BLOCK_BYTES)..u64::MAX,
+            None => bytes.start.div_ceil(BLOCK_BYTES)..bytes.end / BLOCK_BYTES,
+        };
+        self.clear_in_block(node, bytes.start, bytes.end.min(whole.start * BLOCK_BYTES)).await?;
+        if size.is_none() && whole.end >= whole.start {
+            self.clear_in_block(node, whole.end * BLOCK_BYTES, bytes.end).await?;
+        }
+        {
+            let mut dirty = node.dirty.borrow_mut();
+            let dropped: Vec<u64> = match whole.start < whole.end {
+                true => dirty.range(whole.clone()).map(|(block, _)| *block).collect(),
+                false => Vec::new(),
+            };
+            dropped.iter().for_each(|block| drop(dirty.remove(block)));
+            self.dirty_blocks.set(self.dirty_blocks.get() - dropped.len() as u64);
+        }
+        let lines = self.meta.run(|tx| lines_within(tx, ino, whole.clone())).await?;
+        for block in lines.staying {
+            self.dirty(node, block, Frozen::zeros(BLOCK));
+        }
+        self.flush_node(node).await?;
+        let now = self.now();
+        self.meta
+            .run(|tx| {
+                let mut inode = tx.inode(ino)?;
+                inode.blocks -= self.remove_lines(tx, ino, whole)?;
+                inode.size = size.unwrap_or(inode.size);
+                (inode.modified, inode.changed) = (now, now);
+                tx.put_inode(ino, &inode)
+            })
+            .await
+    }
+
+    /// Makes a part of one block read as zeros.
+    async fn clear_in_block(&self, node: &Rc<Node>, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let block = from / BLOCK_BYTES;
+        let mut buf = self.block(node, block).await?;
+        let at = block * BLOCK_BYTES;
+        let part = &mut buf[index(from - at)..index(to - at)];
+        if part.iter().any(|byte| *byte != 0) {
+            part.fill(0);
+            self.dirty(node, block, buf.freeze());
+        }
+        Ok(())
+    }
+
+    /// Removes the lines of which all blocks are in the range. Returns the data blocks they had.
+    fn remove_lines(&self, tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<u64> {
+        let mut blocks = 0;
+        for (first, record, lines) in lines_within(tx, ino, range)?.gone {
+            let k = record.k();
+            tx.remove_record(ino, first)?;
+            let mut head = record;
+            let tail = head.split_off(lines.end);
+            let cut = head.split_off(lines.start);
+            if head.lines > 0 {
+                tx.put_record(ino, first, &head)?;
+            }
+            if tail.lines > 0 {
+                tx.put_record(ino, first + lines.end * k, &tail)?;
+            }
+            blocks += cut.data_blocks();
+            self.free_later(&cut);
+        }
+        Ok(blocks)
+    }
+
+    async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        let node = self.node(ino);
+        let alone = node.alone().await;
+        let inode = self.file(ino).await?;
+        let end = offset.saturating_add(len).min(inode.size);
+        let cleared =
+            if offset < end { self.clear(&node, offset..end, None).await } else { Ok(()) };
+        drop(alone);
+        self.forget_clean(&node);
+        cleared
+    }
+
+    /// The first byte from `offset` on that is data, or a hole.
+    async fn seek(&self, ino: Ino, offset: u64, data: bool) -> Result<Option<u64>> {
+        let node = self.node(ino);
+        let shared = node.share().await;
+        let size = self.file(ino).await?.size;
+        let mut block = offset / BLOCK_BYTES;
+        let found = loop {
+            let at = (block * BLOCK_BYTES).max(offset);
+            if at >= size {
+                break (!data && offset < size).then_some(size);
+            }
+            let cached = node.dirty.borrow().range(block..).next().map(|(block, _)| *block);
+            let (covered, next) = self
+                .meta
+                .run(|tx| Ok((covering(tx, ino, block)?, tx.next_record(ino, block)?)))
+                .await?;
+            let is_active = |(first, record): &(u64, Record)| {
+                record.columns[record.locate(block - first).1].is_some()
+            };
+            let is_data = cached == Some(block) || covered.as_ref().is_some_and(is_active);
+            if is_data == data {
+                break Some(at);
+            }
+            // A hole without a record ends with the next record or dirty block.
+            block = match (data, &covered) {
+                (true, None) => {
+                    let next = next.into_iter().chain(cached).min();
+                    next.unwrap_or(size.div_ceil(BLOCK_BYTES)).max(block + 1)
+                }
+                _ => block + 1,
+            };
+        };
+        drop(shared);
+        self.forget_clean(&node);
+        Ok(found)
+    }
+}
+
+/// What removing a range of blocks does.
+struct Lines {
+    /// Records of which lines go: first block, record, lines.
+    gone: Vec<(u64, Record, Range<u64>)>,
+    /// Active blocks in the range whose lines stay.
+    staying: Vec<u64>,
+}
+
+/// The lines of which all blocks are in a range, and active blocks of the range in other lines.
+fn lines_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Lines> {
+    let mut lines = Lines { gone: Vec::new(), staying: Vec::new() };
+    if range.is_empty() {
+        return Ok(lines);
+    }
+    for (first, record) in tx.records(ino, range.start, range.end)? {
+        let k = record.k();
+        let next = tx.next_record(ino, first + 1)?.unwrap_or(u64::MAX);
+        let end = (first + record.blocks()).min(next);
+        // The next record may cut a line short.
+        let line_end = |line: u64| (first + (line + 1) * k).min(end);
+        let is_inside =
+            |line: &u64| first + line * k >= range.start && line_end(*line) <= range.end;
+        let inside: Vec<u64> = (0..record.lines).filter(is_inside).collect();
+        let gone = match (inside.first(), inside.last()) {
+            (Some(from), Some(to)) => *from..to + 1,
+            _ => 0..0,
+        };
+        let active = |block: &u64| {
+            let (line, unit) = record.locate(block - first);
+            !gone.contains(&line) && record.columns[unit].is_some()
+        };
+        lines.staying.extend((range.start.max(first)..range.end.min(end)).filter(active));
+        if !gone.is_empty() {
+            lines.gone.push((first, record, gone));
+        }
+    }
+    Ok(lines)
+}
+
+impl Fs {
+    /// Reads up to `len` bytes of a file; fewer at its end.
+    ///
+    /// # Errors
+    /// If it is no file, or blocks can be neither read nor reconstructed.
+    pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Buf> {
+        self.0.read(ino, offset, len).await
+    }
+
+    /// Writes to a file, which grows if needed. The bytes are durable after [`Fs::fsync`].
+    ///
+    /// # Errors
+    /// If there is no room, or the rest of a block that is written in part cannot be read.
+    pub async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
+        let fs = self.0.clone();
+        self.0.rt.attach(async move { fs.write(ino, offset, data).await }).await
+    }
+
+    /// Makes a file durable, with its name and everything else that was done to the metadata.
+    ///
+    /// # Errors
+    /// If blocks cannot be written, or the metadata has failed.
+    pub async fn fsync(&self, ino: Ino) -> Result<()> {
+        self.0.check()?;
+        let fs = self.0.clone();
+        let synced = async move {
+            if let Some(node) = fs.node_in_use(ino) {
+                let alone = node.alone().await;
+                fs.flush_node(&node).await?;
+                drop(alone);
+                fs.forget_clean(&node);
+            }
+            fs.commit().await
+        };
+        self.0.rt.attach(synced).await
+    }
+
+    /// Makes a range of a file read as zeros; its size stays. Whole lines are freed.
+    ///
+    /// # Errors
+    /// As [`Fs::write`].
+    pub async fn punch_hole(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        let fs = self.0.clone();
+        self.0.rt.attach(async move { fs.punch(ino, offset, len).await }).await
+    }
+
+    /// The first byte from `offset` on that is data (or, with `data` unset, in a hole; the end of
+    /// the file counts as one).
+    ///
+    /// # Errors
+    /// If it is no file.
+    pub async fn seek(&self, ino: Ino, offset: u64, data: bool) -> Result<Option<u64>> {
+        self.0.seek(ino, offset, data).await
+    }
+}

@@ -1,0 +1,268 @@
+//! Whether what is stored makes sense.
+//!
+//! The metadata is compared with itself: names, positions, inodes, links, records and places. With
+//! `data`, every block of every file is read, data and parity, and compared with its checksum; lines
+//! are compared with their code. Nothing is changed, except that blocks which do not match their
+//! checksum are rewritten from redundancy, as every read does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weft_code::UnitSet;
+use weft_stripe::{Access, check};
+
+use crate::BLOCK_BYTES;
+use crate::error::{FsError, Result};
+use crate::inode::{Ino, Inode, Kind, ROOT};
+use crate::meta::Tx;
+use crate::mounted::{Fs, Inner};
+use crate::pool::runs_of;
+use crate::record::Record;
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The file.
+    pub ino: Ino,
+    /// What.
+    pub what: String,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FsckReport {
+    /// Inodes checked.
+    pub inodes: u64,
+    /// Blocks read.
+    pub blocks: u64,
+    /// What is wrong.
+    pub findings: Vec<Finding>,
+}
+
+impl FsckReport {
+    fn find(&mut self, ino: Ino, what: impl Into<String>) {
+        self.findings.push(Finding { ino, what: what.into() });
+    }
+}
+
+impl Inner {
+    fn check_metadata(&self, tx: &Tx<'_>) -> Result<FsckReport> {
+        let mut report = FsckReport::default();
+        let inodes: BTreeMap<Ino, Inode> = tx.inodes()?.into_iter().collect();
+        report.inodes = inodes.len() as u64;
+        check_names(tx, &inodes, &mut report)?;
+        let next = tx.state("next inode")?;
+        let orphans: BTreeSet<Ino> = tx.orphans()?.into_iter().collect();
+        for (ino, inode) in &inodes {
+            if *ino >= next {
+                report.find(*ino, "its number has not been given out yet");
+            }
+            if (inode.links == 0) != orphans.contains(ino) {
+                report.find(*ino, "it has no names, or is to be deleted although it has");
+            }
+            if inode.kind() == Kind::Symlink && tx.symlink(*ino).is_err() {
+                report.find(*ino, "the symbolic link has no target");
+            }
+        }
+        self.check_records(tx, &inodes, &mut report)?;
+        Ok(report)
+    }
+
+    fn check_records(
+        &self,
+        tx: &Tx<'_>,
+        inodes: &BTreeMap<Ino, Inode>,
+        report: &mut FsckReport,
+    ) -> Result<()> {
+        let mut owners: BTreeMap<(u16, u64), Ino> = BTreeMap::new();
+        let mut blocks: BTreeMap<Ino, u64> = BTreeMap::new();
+        let mut named: BTreeMap<u16, u64> = BTreeMap::new();
+        tx.each_record(|ino, first, record| {
+            *blocks.entry(ino).or_default() += record.data_blocks();
+            if inodes.get(&ino).is_none_or(|inode| inode.kind() != Kind::File) {
+                report.find(ino, "it has blocks and is no file");
+            }
+            let mut disks = BTreeSet::new();
+            for run in runs_of(&record) {
+                if !disks.insert(run.disk) {
+                    report.find(ino, format!("two columns of block {first} are on the same disk"));
+                }
+                *named.entry(run.disk).or_default() += run.blocks;
+                let member = self.pool.member(run.disk);
+                let end = run.start.saturating_add(run.blocks);
+                if member.is_none_or(|member| end > member.row.blocks) {
+                    report.find(ino, format!("block {first} is beyond disk {}", run.disk));
+                    continue;
+                }
+                for block in run.start..end {
+                    if let Some(other) = owners.insert((run.disk, block), ino) {
+                        let what = format!("block {block} of disk {} is also {other}'s", run.disk);
+                        report.find(ino, what);
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        for (ino, inode) in inodes {
+            let stored = blocks.get(ino).copied().unwrap_or(0);
+            if inode.blocks != stored {
+                report.find(*ino, format!("it has {stored} blocks, and not {}", inode.blocks));
+            }
+        }
+        for member in self.pool.members().iter().filter(|member| !member.is_lost()) {
+            let named = named.get(&member.number).copied().unwrap_or(0);
+            let taken = member.row.blocks - member.free_blocks();
+            if taken < named {
+                let what =
+                    format!("disk {} has {taken} blocks taken, and files {named}", member.number);
+                report.find(0, what);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every block of a file.
+    async fn check_data(&self, ino: Ino, report: &mut FsckReport) -> Result<()> {
+        let node = self.node(ino);
+        let alone = node.alone().await;
+        let records = self.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await?;
+        for (first, record) in records {
+            self.check_record(ino, first, &record, report).await?;
+        }
+        drop(alone);
+        self.forget_clean(&node);
+        Ok(())
+    }
+
+    async fn check_record(
+        &self,
+        ino: Ino,
+        first: u64,
+        record: &Record,
+        report: &mut FsckReport,
+    ) -> Result<()> {
+        let laid = self.pool.lay(record)?;
+        let units: UnitSet = record.active().map(|(unit, _)| unit).collect();
+        let units = units.difference(&laid.stripe().lost);
+        report.blocks += record.lines * units.len() as u64;
+        let before = self.pool.counts.get();
+        match laid.read(record, (ino, first), units, 0..record.lines).await {
+            Ok(_) => {}
+            Err(FsError::Unreadable { block, .. }) => {
+                report.find(ino, format!("block {block} cannot be read or reconstructed"));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        let counts = self.pool.counts.get();
+        let bad = counts.wrong_blocks - before.wrong_blocks + counts.unreadable_blocks
+            - before.unreadable_blocks;
+        if bad > 0 {
+            let repaired = counts.repaired_blocks - before.repaired_blocks;
+            let what =
+                format!("{bad} of the blocks from {first} on were wrong; {repaired} repaired");
+            report.find(ino, what);
+        }
+        let stripe = laid.stripe();
+        if stripe.lost.is_empty() && record.coded.p() > 0 {
+            for line in 0..record.lines {
+                let access = Access::maintenance(line * BLOCK_BYTES);
+                let checked = check(&laid, stripe, access, crate::BLOCK).await;
+                if !checked.is_ok_and(|checked| checked.wrong.is_empty()) {
+                    let block = first + line * record.k();
+                    report.find(ino, format!("parity of the line of block {block} is wrong"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_names(tx: &Tx<'_>, inodes: &BTreeMap<Ino, Inode>, report: &mut FsckReport) -> Result<()> {
+    let entries = tx.all_entries()?;
+    let positions: BTreeMap<(Ino, u64), Vec<u8>> = tx
+        .all_positions()?
+        .into_iter()
+        .map(|(folder, position, name)| ((folder, position), name))
+        .collect();
+    if positions.len() != entries.len() {
+        report.find(ROOT, "there are not as many positions as names");
+    }
+    let mut links: BTreeMap<Ino, u32> = BTreeMap::new();
+    let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
+    let mut folders: BTreeMap<Ino, u32> = BTreeMap::new();
+    for (folder, name, entry) in &entries {
+        let text = String::from_utf8_lossy(name);
+        *links.entry(entry.ino).or_default() += 1;
+        *sizes.entry(*folder).or_default() += 1;
+        if positions.get(&(*folder, entry.position)) != Some(name) {
+            report.find(*folder, format!("'{text}' is not at its position"));
+        }
+        let above = inodes.get(folder);
+        if above.is_none_or(|above| !above.is_folder() || above.next_position <= entry.position) {
+            report.find(*folder, format!("'{text}' is in something that cannot hold it"));
+        }
+        let Some(inode) = inodes.get(&entry.ino) else {
+            report.find(*folder, format!("'{text}' names inode {}, which is not there", entry.ino));
+            continue;
+        };
+        if inode.kind().mode() != entry.mode {
+            report.find(entry.ino, format!("its name '{text}' has another type"));
+        }
+        if inode.is_folder() {
+            *folders.entry(*folder).or_default() += 1;
+            if inode.parent != *folder {
+                report.find(entry.ino, format!("it is in {folder}, and not in {}", inode.parent));
+            }
+        }
+    }
+    for (ino, inode) in inodes {
+        let named = links.get(ino).copied().unwrap_or(0);
+        if inode.is_folder() && inode.links > 0 {
+            let inside = folders.get(ino).copied().unwrap_or(0);
+            if inode.links != 2 + inside || (named != 1 && *ino != ROOT) {
+                let what = format!("{} links, {named} names, {inside} folders in it", inode.links);
+                report.find(*ino, what);
+            }
+            if inode.size != sizes.get(ino).copied().unwrap_or(0) {
+                report.find(*ino, "the number of its entries is wrong");
+            }
+            if !reaches_root(inodes, *ino) {
+                report.find(*ino, "the folder cannot be reached from the root");
+            }
+        } else if inode.links != named {
+            report.find(*ino, format!("it has {named} names, and not {}", inode.links));
+        }
+    }
+    Ok(())
+}
+
+fn reaches_root(inodes: &BTreeMap<Ino, Inode>, mut ino: Ino) -> bool {
+    for _ in 0..=inodes.len() {
+        if ino == ROOT {
+            return true;
+        }
+        match inodes.get(&ino) {
+            Some(inode) => ino = inode.parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+impl Fs {
+    /// Checks the metadata, and with `data` every block.
+    ///
+    /// # Errors
+    /// If the metadata cannot be read at all.
+    pub async fn check(&self, data: bool) -> Result<FsckReport> {
+        self.sync().await?;
+        let mut report = self.0.meta.run(|tx| self.0.check_metadata(tx)).await?;
+        if data {
+            let inodes = self.0.meta.run(|tx| tx.inodes()).await?;
+            for (ino, _) in inodes.iter().filter(|(_, inode)| inode.kind() == Kind::File) {
+                self.0.check_data(*ino, &mut report).await?;
+            }
+        }
+        Ok(report)
+    }
+}

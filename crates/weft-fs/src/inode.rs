@@ -1,0 +1,208 @@
+//! Inodes: what is stored of a file apart from its name and its blocks.
+
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::error::{FsError, Result};
+use crate::redundancy::{NAME_BYTES, Redundancy};
+
+/// Number of an inode.
+pub type Ino = u64;
+
+/// The root folder's inode.
+pub const ROOT: Ino = 1;
+
+/// Bits of a mode that tell the type.
+const TYPE: u32 = 0o170_000;
+
+/// The type of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// With contents.
+    File,
+    /// With entries.
+    Folder,
+    /// A symbolic link.
+    Symlink,
+    /// A device, pipe or socket: these bits of the mode.
+    Special(u32),
+}
+
+impl Kind {
+    /// The type that a mode has.
+    #[must_use]
+    pub fn of_mode(mode: u32) -> Self {
+        match mode & TYPE {
+            0o100_000 => Self::File,
+            0o040_000 => Self::Folder,
+            0o120_000 => Self::Symlink,
+            other => Self::Special(other),
+        }
+    }
+
+    /// Its bits in a mode.
+    #[must_use]
+    pub fn mode(self) -> u32 {
+        match self {
+            Self::File => 0o100_000,
+            Self::Folder => 0o040_000,
+            Self::Symlink => 0o120_000,
+            Self::Special(bits) => bits & TYPE,
+        }
+    }
+}
+
+/// An instant, since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time {
+    /// Seconds.
+    pub s: i64,
+    /// Nanoseconds.
+    pub ns: u32,
+}
+
+/// What is stored of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inode {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names it has; of a folder: 2 and one for each folder in it.
+    pub links: u32,
+    /// Device number.
+    pub device: u32,
+    /// Bytes; of a folder: entries.
+    pub size: u64,
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of contents.
+    pub modified: Time,
+    /// Last change of anything.
+    pub changed: Time,
+    /// Data blocks with a place.
+    pub blocks: u64,
+    /// Of a folder: the folder it is in.
+    pub parent: Ino,
+    /// Of a folder: the position of the next entry.
+    pub next_position: u64,
+    /// Distinguishes files that had the same number.
+    pub generation: u64,
+    /// Redundancy of new lines; of a folder: of new files in it.
+    pub redundancy: Redundancy,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Raw {
+    mode: U32,
+    uid: U32,
+    gid: U32,
+    links: U32,
+    device: U32,
+    ns: [U32; 3],
+    s: [I64; 3],
+    size: U64,
+    blocks: U64,
+    parent: U64,
+    next_position: U64,
+    generation: U64,
+    reserved: U16,
+    reserved_2: [u8; 5],
+    redundancy_bytes: u8,
+    redundancy: [u8; NAME_BYTES + 1],
+}
+
+impl Inode {
+    /// Its type.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        Kind::of_mode(self.mode)
+    }
+
+    /// Whether it is a folder.
+    #[must_use]
+    pub fn is_folder(&self) -> bool {
+        self.kind() == Kind::Folder
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let times = [self.accessed, self.modified, self.changed];
+        let name = self.redundancy.to_string();
+        let mut raw = Raw {
+            mode: U32::new(self.mode),
+            uid: U32::new(self.uid),
+            gid: U32::new(self.gid),
+            links: U32::new(self.links),
+            device: U32::new(self.device),
+            ns: times.map(|time| U32::new(time.ns)),
+            s: times.map(|time| I64::new(time.s)),
+            size: U64::new(self.size),
+            blocks: U64::new(self.blocks),
+            parent: U64::new(self.parent),
+            next_position: U64::new(self.next_position),
+            generation: U64::new(self.generation),
+            reserved: U16::ZERO,
+            reserved_2: [0; 5],
+            redundancy_bytes: u8::try_from(name.len()).expect("a short name"),
+            redundancy: [0; NAME_BYTES + 1],
+        };
+        raw.redundancy[..name.len()].copy_from_slice(name.as_bytes());
+        raw.as_bytes().to_vec()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let damaged = || FsError::Damaged("an inode cannot be read".into());
+        let raw = Raw::read_from_bytes(bytes).map_err(|_| damaged())?;
+        let name = raw.redundancy.get(..usize::from(raw.redundancy_bytes)).ok_or_else(damaged)?;
+        let redundancy = std::str::from_utf8(name).map_err(|_| damaged())?;
+        let time = |n: usize| Time { s: raw.s[n].get(), ns: raw.ns[n].get() };
+        Ok(Self {
+            mode: raw.mode.get(),
+            uid: raw.uid.get(),
+            gid: raw.gid.get(),
+            links: raw.links.get(),
+            device: raw.device.get(),
+            size: raw.size.get(),
+            accessed: time(0),
+            modified: time(1),
+            changed: time(2),
+            blocks: raw.blocks.get(),
+            parent: raw.parent.get(),
+            next_position: raw.next_position.get(),
+            generation: raw.generation.get(),
+            redundancy: redundancy.parse()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_reads_back() {
+        let time = |n: i64| Time { s: -n, ns: 999_999_999 };
+        let inode = Inode {
+            mode: 0o100_644,
+            uid: 1,
+            gid: 2,
+            links: 3,
+            device: 4,
+            size: 5,
+            accessed: time(6),
+            modified: time(7),
+            changed: time(8),
+            blocks: 9,
+            parent: 10,
+            next_position: 11,
+            generation: 12,
+            redundancy: "drc-oa:12,2,1".parse().expect("known"),
+        };
+        assert_eq!(Inode::decode(&inode.encode()).expect("readable"), inode);
+        Inode::decode(&inode.encode()[1..]).expect_err("too short");
+        assert_eq!(inode.kind(), Kind::File);
+    }
+}

@@ -1,0 +1,257 @@
+//! The label of a disk: what it is, and where its parts lie.
+//!
+//! ```text
+//! byte 0        label              4 KiB
+//!      4 KiB    diagnostic block   4 KiB, a known pattern
+//!      64 KiB   metadata slice
+//!      …        data               blocks of 4 KiB
+//!      end      label, second copy 4 KiB
+//! ```
+//!
+//! A label is written once, when the disk joins, and never changes: what changes is metadata. So
+//! two copies that differ cannot both be valid, and either will do. Creating a file system writes
+//! the labels last.
+
+use std::ops::Range;
+
+use weft_array::Id;
+use weft_disk::{Class, Disk, WriteOpts};
+use weft_rt::{Buf, Frozen};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::checksum::crc32c;
+use crate::error::{FsError, Result};
+use crate::{BLOCK, BLOCK_BYTES};
+
+const MAGIC: [u8; 8] = *b"weftfs.1";
+/// The version of the format of everything below a label.
+const VERSION: u32 = 1;
+/// Where the diagnostic block is.
+pub(crate) const DIAGNOSTIC_AT: u64 = 4096;
+/// Where the metadata slice begins.
+const SLICE_AT: u64 = 64 << 10;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    crc32c: U32,
+    version: U32,
+    fs_id: [u8; 16],
+    disk_id: [u8; 16],
+    number: U16,
+    name_bytes: U16,
+    reserved: U32,
+    size_bytes: U64,
+    slice_at: U64,
+    slice_bytes: U64,
+    data_at: U64,
+    blocks: U64,
+    name: [u8; NAME_BYTES_MAX],
+}
+
+/// Longest name of a file system, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// What a label says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    /// The file system.
+    pub fs_id: Id,
+    /// Its name.
+    pub name: String,
+    /// The disk.
+    pub disk_id: Id,
+    /// Its number in the file system.
+    pub number: u16,
+    /// Bytes of the disk when it joined.
+    pub size_bytes: u64,
+    /// Bytes of the metadata slice.
+    pub slice_bytes: u64,
+    /// Blocks of data.
+    pub blocks: u64,
+}
+
+impl Label {
+    /// Lays out a disk of `size_bytes`.
+    ///
+    /// # Errors
+    /// If it is too small.
+    pub fn plan(
+        fs_id: Id,
+        name: &str,
+        number: u16,
+        size_bytes: u64,
+        slice_bytes: u64,
+    ) -> Result<Self> {
+        let size_bytes = size_bytes - size_bytes % BLOCK_BYTES;
+        let blocks = size_bytes.saturating_sub(SLICE_AT + slice_bytes + BLOCK_BYTES) / BLOCK_BYTES;
+        if blocks < 16 {
+            let needed = (SLICE_AT + slice_bytes + 17 * BLOCK_BYTES) >> 10;
+            let have = size_bytes >> 10;
+            let why = format!("a disk of {have} KiB is too small: at least {needed} are needed");
+            return Err(FsError::Invalid(why));
+        }
+        let disk_id = fs_id.member(0, u64::from(number));
+        let name = name.to_owned();
+        Ok(Self { fs_id, name, disk_id, number, size_bytes, slice_bytes, blocks })
+    }
+
+    /// The metadata slice, in bytes of the disk.
+    #[must_use]
+    pub fn slice(&self) -> Range<u64> {
+        SLICE_AT..SLICE_AT + self.slice_bytes
+    }
+
+    /// The data, in bytes of the disk.
+    #[must_use]
+    pub fn data(&self) -> Range<u64> {
+        let start = SLICE_AT + self.slice_bytes;
+        start..start + self.blocks * BLOCK_BYTES
+    }
+
+    fn encode(&self) -> Frozen {
+        let mut name = [0; NAME_BYTES_MAX];
+        let name_bytes = self.name.len().min(NAME_BYTES_MAX);
+        name[..name_bytes].copy_from_slice(&self.name.as_bytes()[..name_bytes]);
+        let mut raw = Raw {
+            magic: MAGIC,
+            crc32c: U32::ZERO,
+            version: U32::new(VERSION),
+            fs_id: self.fs_id.0,
+            disk_id: self.disk_id.0,
+            number: U16::new(self.number),
+            name_bytes: U16::new(u16::try_from(name_bytes).expect("at most 64")),
+            reserved: U32::ZERO,
+            size_bytes: U64::new(self.size_bytes),
+            slice_at: U64::new(SLICE_AT),
+            slice_bytes: U64::new(self.slice_bytes),
+            data_at: U64::new(SLICE_AT + self.slice_bytes),
+            blocks: U64::new(self.blocks),
+            name,
+        };
+        raw.crc32c = U32::new(crc32c(raw.as_bytes()));
+        let mut block = Buf::zeroed(BLOCK);
+        block[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
+        block.freeze()
+    }
+
+    /// The label in a block; `None` if it is none.
+    fn decode(block: &[u8]) -> Result<Option<Self>> {
+        let Ok((mut raw, _)) = Raw::read_from_prefix(block) else { return Ok(None) };
+        if raw.magic != MAGIC {
+            return Ok(None);
+        }
+        let stored = std::mem::replace(&mut raw.crc32c, U32::ZERO);
+        if stored.get() != crc32c(raw.as_bytes()) {
+            return Ok(None);
+        }
+        if raw.version.get() != VERSION {
+            return Err(FsError::Unmountable(format!(
+                "its format is version {}, and this program knows version {VERSION}",
+                raw.version
+            )));
+        }
+        let name = raw.name.get(..usize::from(raw.name_bytes.get())).unwrap_or_default();
+        let label = Self {
+            fs_id: Id(raw.fs_id),
+            name: String::from_utf8_lossy(name).into_owned(),
+            disk_id: Id(raw.disk_id),
+            number: raw.number.get(),
+            size_bytes: raw.size_bytes.get(),
+            slice_bytes: raw.slice_bytes.get(),
+            blocks: raw.blocks.get(),
+        };
+        let fits = label.slice_bytes < 1 << 60
+            && label.blocks < 1 << 48
+            && raw.slice_at.get() == SLICE_AT
+            && raw.data_at.get() == SLICE_AT + label.slice_bytes
+            && label.data().end + BLOCK_BYTES <= label.size_bytes;
+        Ok(fits.then_some(label))
+    }
+
+    /// Writes both copies and the diagnostic block, durably.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub async fn write(&self, disk: &dyn Disk) -> Result<()> {
+        disk.write(DIAGNOSTIC_AT, diagnostic(), WriteOpts::MAINTENANCE).await?;
+        for at in [0, self.size_bytes - BLOCK_BYTES] {
+            disk.write(at, self.encode(), WriteOpts::MAINTENANCE).await?;
+        }
+        Ok(disk.flush().await?)
+    }
+
+    /// The label of a disk: of its first copy, or the second if the first is damaged.
+    ///
+    /// # Errors
+    /// If neither copy can be read, its version is unknown, or the disk has shrunk.
+    pub async fn read(disk: &dyn Disk) -> Result<Option<Self>> {
+        let size = disk.info().size_bytes;
+        let end = (size - size % BLOCK_BYTES).saturating_sub(BLOCK_BYTES);
+        let mut failed = None;
+        for at in [0, end] {
+            if size < 2 * BLOCK_BYTES {
+                break;
+            }
+            let (result, block) = disk.read(at, Buf::new(BLOCK), Class::User).await;
+            match result {
+                Err(error) => failed = Some(error),
+                Ok(()) => match Self::decode(&block)? {
+                    Some(label) if label.size_bytes > size => {
+                        return Err(FsError::Unmountable(format!(
+                            "{} has {size} bytes, and had {} when it joined: it must not shrink",
+                            disk.info().name,
+                            label.size_bytes
+                        )));
+                    }
+                    Some(label) => return Ok(Some(label)),
+                    None => {}
+                },
+            }
+        }
+        failed.map_or(Ok(None), |error| Err(error.into()))
+    }
+
+    /// Makes a disk no longer look like a member.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub async fn erase(disk: &dyn Disk) -> Result<()> {
+        let size = disk.info().size_bytes;
+        let end = (size - size % BLOCK_BYTES).saturating_sub(BLOCK_BYTES);
+        for at in [0, end] {
+            disk.write_zeroes(at, BLOCK_BYTES, WriteOpts::MAINTENANCE).await?;
+        }
+        Ok(disk.flush().await?)
+    }
+}
+
+/// The contents of the diagnostic block.
+pub(crate) fn diagnostic() -> Frozen {
+    let text = b"weftfs diagnostic block: a disk on which this can be read works\n";
+    let bytes: Vec<u8> = text.iter().copied().cycle().take(BLOCK).collect();
+    Frozen::copy_from(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label() -> Label {
+        Label::plan(Id([7; 16]), "home", 3, (64 << 20) + 512, 8 << 20).expect("large enough")
+    }
+
+    #[test]
+    fn it_reads_back_and_a_damaged_one_is_none() {
+        let block = label().encode();
+        assert_eq!(Label::decode(&block).expect("known"), Some(label()));
+        for at in [0, 9, 20, 70, 100] {
+            let mut bad = block.to_vec();
+            bad[at] ^= 1;
+            assert_eq!(Label::decode(&bad).ok().flatten(), None, "byte {at}");
+        }
+        Label::plan(Id([7; 16]), "home", 0, 8 << 20, 8 << 20).expect_err("too small");
+    }
+}

@@ -1,0 +1,48 @@
+//! weftfs: a file system over separate disks that chooses the redundancy of each file.
+//!
+//! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
+//! opens with the theory of its part. The order is: what is on disk ([`label`], [`record`],
+//! [`inode`], [`meta`], [`log`]) ← the disks and their space ([`pool`], [`place`]) ← the mounted
+//! file system ([`mounted`]) ← what it does ([`flush`], [`file`], [`names`], [`recover`],
+//! [`rebuild`], [`fsck`]) ← creating and mounting ([`open`]).
+#![forbid(unsafe_code)]
+
+mod checksum;
+mod error;
+mod file;
+mod flush;
+mod fsck;
+mod inode;
+mod label;
+mod log;
+mod meta;
+mod mounted;
+mod names;
+mod open;
+mod place;
+mod pool;
+mod rebuild;
+mod record;
+mod recover;
+mod redundancy;
+mod space;
+mod status;
+
+pub use error::{FsError, Result};
+pub use file::FILE_BYTES_MAX;
+pub use fsck::{Finding, FsckReport};
+pub use inode::{Ino, Inode, Kind, ROOT, Time};
+pub use label::{Label, NAME_BYTES_MAX};
+pub use mounted::Fs;
+pub use names::{DirEntry, NewFile, Rename, SetAttr};
+pub use open::{CreateOptions, MountOptions, create};
+pub use pool::Counts;
+pub use rebuild::RebuildReport;
+pub use record::{Column, Record};
+pub use redundancy::{Coded, Redundancy};
+pub use status::{DiskStatus, FsStatus, SpaceFor};
+
+/// Bytes of a block: of a file, of a disk, and the stripe unit.
+pub const BLOCK_BYTES: u64 = 4096;
+/// The same, as a length in memory.
+pub(crate) const BLOCK: usize = 4096;

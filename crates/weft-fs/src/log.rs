@@ -1,0 +1,325 @@
+//! The RAID log: what is being overwritten in place, durable before it is.
+//!
+//! New lines need no log: no record names their blocks until they are durable. Where lines that a
+//! record names are written, a crash may leave their parity and their checksums wrong. So a flush
+//! first appends one log record of all such lines, with the partial parity of each: the sum over the
+//! units that are *not* being written. Recovery sets parity := partial parity + the units that were
+//! being written, as found ([`crate::recover`]).
+//!
+//! The log is a ring on the metadata array. Positions count up forever; a log record that does not
+//! fit before the end of the ring begins at its start. Write ids are consecutive. A commit of the
+//! metadata stores the *completed id* and the position behind its log record: what is before them is
+//! dead. A log record is live if its epoch is that of the mount, its id follows the one before it,
+//! and its CRC is right. The next one is written only when it is durable, so the first that is not
+//! live is the end.
+//!
+//! Each log record carries the file system's records of its lines, as they will be: code, places and
+//! new checksums. Recovery compares the places with the committed record. Lines that are not named
+//! there, or lie elsewhere, were new: they are left alone.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use weft_array::Array;
+use weft_code::UnitSet;
+use weft_rt::Buf;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::checksum::crc32c;
+use crate::error::Result;
+use crate::inode::Ino;
+use crate::record::Record;
+use crate::{BLOCK, BLOCK_BYTES};
+
+const MAGIC: [u8; 8] = *b"weftrlog";
+/// A log record takes at most this part of the ring.
+const SHARE: u64 = 4;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    crc32c: U32,
+    /// Bytes of the log record, without padding.
+    bytes: U32,
+    epoch: U64,
+    /// The node that writes.
+    node: U32,
+    bands: U32,
+    write_id: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct BandHeader {
+    ino: U64,
+    block: U64,
+    written: [U64; 4],
+    record_bytes: U32,
+    parities: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct ParityHeader {
+    unit: U32,
+    /// 0 if the partial parity is zero.
+    bytes: U32,
+}
+
+/// Lines that are being overwritten.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LoggedBand {
+    pub(crate) ino: Ino,
+    /// The first block of the file in the first line.
+    pub(crate) block: u64,
+    /// These lines, as they will be.
+    pub(crate) record: Record,
+    /// The data units that the partial parities leave out.
+    pub(crate) written: UnitSet,
+    /// Parity units with their partial parities; none if it is zero.
+    pub(crate) parities: Vec<(usize, Option<Vec<u8>>)>,
+}
+
+impl LoggedBand {
+    /// Bytes that a band of so many lines takes at most.
+    pub(crate) fn bytes_max(record: &Record, lines: u64) -> u64 {
+        let units = record.coded.columns as u64;
+        let parities = record.coded.p() as u64;
+        let sums = 4 * lines * units;
+        (size_of::<BandHeader>() as u64) + 128 + sums + 16 * units + parities * lines * BLOCK_BYTES
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut written = [0; 4];
+        self.written.iter().for_each(|unit| written[unit / 64] |= 1 << (unit % 64));
+        let record = self.record.encode();
+        let count = |n: usize| U32::new(u32::try_from(n).expect("bounded by the ring"));
+        let header = BandHeader {
+            ino: U64::new(self.ino),
+            block: U64::new(self.block),
+            written: written.map(U64::new),
+            record_bytes: count(record.len()),
+            parities: count(self.parities.len()),
+        };
+        out.extend_from_slice(header.as_bytes());
+        out.extend_from_slice(&record);
+        for (unit, partial) in &self.parities {
+            let partial = partial.as_deref().unwrap_or_default();
+            let header = ParityHeader { unit: count(*unit), bytes: count(partial.len()) };
+            out.extend_from_slice(header.as_bytes());
+            out.extend_from_slice(partial);
+        }
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let (header, rest) = BandHeader::read_from_prefix(bytes).ok()?;
+        let (record, mut rest) = rest.split_at_checked(header.record_bytes.get() as usize)?;
+        let record = Record::decode(record).ok()?;
+        let words = header.written.map(U64::get);
+        let has = |unit: &usize| words[unit / 64] >> (unit % 64) & 1 == 1;
+        let written = (0..256).filter(has).collect();
+        let mut parities = Vec::new();
+        for _ in 0..header.parities.get() {
+            let (parity, after) = ParityHeader::read_from_prefix(rest).ok()?;
+            let (partial, after) = after.split_at_checked(parity.bytes.get() as usize)?;
+            parities.push((
+                parity.unit.get() as usize,
+                (!partial.is_empty()).then(|| partial.to_vec()),
+            ));
+            rest = after;
+        }
+        *bytes = rest;
+        let (ino, block) = (header.ino.get(), header.block.get());
+        Some(Self { ino, block, record, written, parities })
+    }
+}
+
+/// Where a commit says that the log begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// All writes up to this one are part of the commit.
+    pub(crate) completed: u64,
+    /// Where the log record behind it begins.
+    pub(crate) position: u64,
+}
+
+/// The log of a mount.
+#[derive(Debug)]
+pub(crate) struct Log {
+    area: Range<u64>,
+    epoch: u64,
+    node: u32,
+    last_id: Cell<u64>,
+    head: Cell<u64>,
+    tail: Cell<u64>,
+    /// The write that is not complete, as it was before it.
+    pending: Cell<Option<Mark>>,
+}
+
+impl Log {
+    /// An empty log in `area` of the metadata array.
+    pub(crate) fn new(area: Range<u64>, epoch: u64, node: u32, last_id: u64) -> Self {
+        let (head, tail) = (Cell::new(0), Cell::new(0));
+        let last_id = Cell::new(last_id);
+        Self { area, epoch, node, last_id, head, tail, pending: Cell::new(None) }
+    }
+
+    /// Bytes that one log record may have.
+    pub(crate) fn record_bytes_max(&self) -> u64 {
+        (self.area.end - self.area.start) / SHARE
+    }
+
+    /// The log as a commit now may say it begins.
+    pub(crate) fn mark(&self) -> Mark {
+        let all = Mark { completed: self.last_id.get(), position: self.head.get() };
+        self.pending.get().unwrap_or(all)
+    }
+
+    /// A commit with this mark is durable.
+    pub(crate) fn retire(&self, mark: Mark) {
+        self.tail.set(self.tail.get().max(mark.position));
+    }
+
+    /// The write whose log record was appended last is part of the open transaction.
+    pub(crate) fn complete(&self) {
+        self.pending.set(None);
+    }
+
+    /// Appends a log record, durably. `false` if a commit has to make room first. Until
+    /// [`Log::complete`] no other may be appended.
+    pub(crate) async fn append(&self, array: &Array, bands: &[LoggedBand]) -> Result<bool> {
+        debug_assert!(self.pending.get().is_none());
+        let write_id = self.last_id.get() + 1;
+        let bytes = encode(self.epoch, self.node, write_id, bands);
+        let (size, len) = (self.area.end - self.area.start, bytes.len() as u64);
+        let position = place(size, self.head.get(), len);
+        if position + len - self.tail.get() > size {
+            return Ok(false);
+        }
+        self.pending.set(Some(self.mark()));
+        self.last_id.set(write_id);
+        self.head.set(position + len);
+        array.write(self.area.start + position % size, bytes.freeze(), true).await?;
+        Ok(true)
+    }
+}
+
+/// Where a log record of `len` bytes goes when the log ends at `head`.
+fn place(size: u64, head: u64, len: u64) -> u64 {
+    let at = head % size;
+    if at + len > size { head - at + size } else { head }
+}
+
+fn encode(epoch: u64, node: u32, write_id: u64, bands: &[LoggedBand]) -> Buf {
+    let mut bytes = vec![0; size_of::<Header>()];
+    bands.iter().for_each(|band| band.encode(&mut bytes));
+    let count = |n: usize| U32::new(u32::try_from(n).expect("bounded by the ring"));
+    let mut header = Header {
+        magic: MAGIC,
+        crc32c: U32::ZERO,
+        bytes: count(bytes.len()),
+        epoch: U64::new(epoch),
+        node: U32::new(node),
+        bands: count(bands.len()),
+        write_id: U64::new(write_id),
+    };
+    bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+    header.crc32c = U32::new(crc32c(&bytes));
+    bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+    let mut padded = Buf::zeroed(bytes.len().next_multiple_of(BLOCK));
+    padded[..bytes.len()].copy_from_slice(&bytes);
+    padded
+}
+
+/// The live log records of a mount behind a commit's mark, oldest first, and the last write id.
+pub(crate) async fn scan(
+    array: &Array,
+    area: &Range<u64>,
+    epoch: u64,
+    mark: Mark,
+) -> Result<(Vec<LoggedBand>, u64)> {
+    let size = area.end - area.start;
+    let (mut bands, mut id, mut position) = (Vec::new(), mark.completed, mark.position);
+    loop {
+        let here = position % size;
+        let found = match read(array, area, here, epoch, id + 1).await? {
+            Some(found) => Some((position, found)),
+            None if here == 0 => None,
+            None => {
+                let start = position - here + size;
+                read(array, area, 0, epoch, id + 1).await?.map(|found| (start, found))
+            }
+        };
+        let Some((at, (len, found))) = found else { return Ok((bands, id)) };
+        bands.extend(found);
+        id += 1;
+        position = at + len;
+    }
+}
+
+/// The log record at an offset of the ring, if it is this one; with its bytes on disk.
+async fn read(
+    array: &Array,
+    area: &Range<u64>,
+    at: u64,
+    epoch: u64,
+    write_id: u64,
+) -> Result<Option<(u64, Vec<LoggedBand>)>> {
+    let (result, block) = array.read(area.start + at, Buf::new(BLOCK)).await;
+    result?;
+    let Ok((header, _)) = Header::read_from_prefix(&block[..]) else { return Ok(None) };
+    let bytes = header.bytes.get() as usize;
+    let padded = bytes.next_multiple_of(BLOCK);
+    let is_it = header.magic == MAGIC
+        && header.epoch.get() == epoch
+        && header.write_id.get() == write_id
+        && bytes >= size_of::<Header>()
+        && at + padded as u64 <= area.end - area.start;
+    if !is_it {
+        return Ok(None);
+    }
+    let (result, mut whole) = array.read(area.start + at, Buf::new(padded)).await;
+    result?;
+    const CRC_AT: usize = std::mem::offset_of!(Header, crc32c);
+    whole[CRC_AT..CRC_AT + 4].fill(0);
+    if crc32c(&whole[..bytes]) != header.crc32c.get() {
+        return Ok(None);
+    }
+    let mut rest = &whole[size_of::<Header>()..bytes];
+    let bands = (0..header.bands.get()).map(|_| LoggedBand::decode(&mut rest)).collect();
+    Ok(Option::map(bands, |bands| (padded as u64, bands)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Column;
+    use crate::redundancy::Redundancy;
+
+    #[test]
+    fn bands_read_back() {
+        let coded = Redundancy::Auto.coded(3).expect("three disks");
+        let mut record = Record::new(coded, 0, 2);
+        record.columns[0] = Some(Column { disk: 1, start: 5, sums: vec![6, 7] });
+        let band = LoggedBand {
+            ino: 3,
+            block: 4,
+            record,
+            written: [0, 200].into_iter().collect(),
+            parities: vec![(2, Some(vec![8; 100])), (3, None)],
+        };
+        let bytes = encode(1, 2, 3, &[band.clone(), band.clone()]);
+        let mut rest = &bytes[size_of::<Header>()..];
+        for _ in 0..2 {
+            assert_eq!(LoggedBand::decode(&mut rest).as_ref(), Some(&band));
+        }
+        assert!(bytes.len().is_multiple_of(BLOCK));
+    }
+
+    #[test]
+    fn a_record_that_does_not_fit_begins_at_the_start() {
+        assert_eq!([place(100, 250, 50), place(100, 251, 50), place(100, 0, 100)], [250, 300, 0]);
+    }
+}

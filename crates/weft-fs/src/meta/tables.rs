@@ -1,0 +1,343 @@
+//! The tables of the database, and what operations do with their rows.
+
+use redb::{ReadableTable as _, ReadableTableMetadata as _, TableDefinition, WriteTransaction};
+
+use crate::error::{FsError, InDatabase as _, Result};
+use crate::inode::{Ino, Inode};
+use crate::record::Record;
+
+type Bytes = &'static [u8];
+
+const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new("state");
+const DISKS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("disks");
+const INODES: TableDefinition<'_, u64, Bytes> = TableDefinition::new("inodes");
+const NAMES: TableDefinition<'_, (u64, Bytes), (u64, u32, u64)> = TableDefinition::new("names");
+const POSITIONS: TableDefinition<'_, (u64, u64), Bytes> = TableDefinition::new("positions");
+const XATTRS: TableDefinition<'_, (u64, Bytes), Bytes> = TableDefinition::new("xattrs");
+const SYMLINKS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("symlinks");
+const EXTENTS: TableDefinition<'_, (u64, u64), Bytes> = TableDefinition::new("extents");
+const ORPHANS: TableDefinition<'_, u64, ()> = TableDefinition::new("orphans");
+
+/// What is stored of a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DiskRow {
+    /// Identity, as in its label.
+    pub(crate) id: [u8; 16],
+    /// Blocks of data.
+    pub(crate) blocks: u64,
+    /// It missed writes, and is not trusted any more.
+    pub(crate) lost: bool,
+    /// What it was called when it was seen last.
+    pub(crate) name: String,
+}
+
+/// An entry of a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) ino: Ino,
+    /// Type bits of its mode.
+    pub(crate) mode: u32,
+    pub(crate) position: u64,
+}
+
+/// The open transaction.
+pub(crate) struct Tx<'a>(pub(crate) &'a WriteTransaction);
+
+impl Tx<'_> {
+    /// Creates all tables.
+    pub(crate) fn create_tables(&self) -> Result<()> {
+        self.0.open_table(STATE).db()?;
+        self.0.open_table(DISKS).db()?;
+        self.0.open_table(INODES).db()?;
+        self.0.open_table(NAMES).db()?;
+        self.0.open_table(POSITIONS).db()?;
+        self.0.open_table(XATTRS).db()?;
+        self.0.open_table(SYMLINKS).db()?;
+        self.0.open_table(EXTENTS).db()?;
+        self.0.open_table(ORPHANS).db()?;
+        Ok(())
+    }
+
+    /// A number of the state; 0 if it was never set.
+    pub(crate) fn state(&self, name: &str) -> Result<u64> {
+        let table = self.0.open_table(STATE).db()?;
+        Ok(table.get(name).db()?.map_or(0, |value| value.value()))
+    }
+
+    pub(crate) fn set_state(&self, name: &str, value: u64) -> Result<()> {
+        self.0.open_table(STATE).db()?.insert(name, value).db()?;
+        Ok(())
+    }
+
+    pub(crate) fn disks(&self) -> Result<Vec<(u16, DiskRow)>> {
+        let table = self.0.open_table(DISKS).db()?;
+        let mut disks = Vec::new();
+        for row in table.iter().db()? {
+            let (number, bytes) = row.db()?;
+            let damaged = || FsError::Damaged("the row of a disk cannot be read".into());
+            let number = u16::try_from(number.value()).map_err(|_| damaged())?;
+            disks.push((number, DiskRow::decode(bytes.value()).ok_or_else(damaged)?));
+        }
+        Ok(disks)
+    }
+
+    pub(crate) fn put_disk(&self, number: u16, row: &DiskRow) -> Result<()> {
+        let mut table = self.0.open_table(DISKS).db()?;
+        table.insert(u64::from(number), &row.encode()[..]).db()?;
+        Ok(())
+    }
+
+    pub(crate) fn remove_disk(&self, number: u16) -> Result<()> {
+        self.0.open_table(DISKS).db()?.remove(u64::from(number)).db()?;
+        Ok(())
+    }
+
+    /// An inode.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if there is none.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Inode> {
+        let table = self.0.open_table(INODES).db()?;
+        let row = table.get(ino).db()?.ok_or(FsError::NotFound)?;
+        Inode::decode(row.value())
+    }
+
+    pub(crate) fn put_inode(&self, ino: Ino, inode: &Inode) -> Result<()> {
+        let mut table = self.0.open_table(INODES).db()?;
+        table.insert(ino, &inode.encode()[..]).db()?;
+        Ok(())
+    }
+
+    pub(crate) fn remove_inode(&self, ino: Ino) -> Result<()> {
+        self.0.open_table(INODES).db()?.remove(ino).db()?;
+        self.0.open_table(SYMLINKS).db()?.remove(ino).db()?;
+        self.0.open_table(ORPHANS).db()?.remove(ino).db()?;
+        let mut xattrs = self.0.open_table(XATTRS).db()?;
+        xattrs.retain_in((ino, &[][..])..(ino + 1, &[][..]), |_, _| false).db()?;
+        Ok(())
+    }
+
+    /// All inodes.
+    pub(crate) fn inodes(&self) -> Result<Vec<(Ino, Inode)>> {
+        let table = self.0.open_table(INODES).db()?;
+        let mut inodes = Vec::new();
+        for row in table.iter().db()? {
+            let (ino, row) = row.db()?;
+            inodes.push((ino.value(), Inode::decode(row.value())?));
+        }
+        Ok(inodes)
+    }
+
+    /// The number of inodes.
+    pub(crate) fn inode_count(&self) -> Result<u64> {
+        self.0.open_table(INODES).db()?.len().db()
+    }
+
+    /// About how many bytes all rows need, with the space that a B-tree leaves free.
+    pub(crate) fn bytes_estimated(&self) -> Result<u64> {
+        let inodes = self.0.open_table(INODES).db()?.len().db()?;
+        let names = self.0.open_table(NAMES).db()?.len().db()?;
+        let extents = self.0.open_table(EXTENTS).db()?.len().db()?;
+        let xattrs = self.0.open_table(XATTRS).db()?.len().db()?;
+        Ok(inodes * 300 + names * 200 + xattrs * 500 + extents * 800)
+    }
+
+    /// An entry of a folder.
+    pub(crate) fn entry(&self, folder: Ino, name: &[u8]) -> Result<Option<Entry>> {
+        let table = self.0.open_table(NAMES).db()?;
+        let row = table.get((folder, name)).db()?;
+        Ok(row.map(|row| {
+            let (ino, mode, position) = row.value();
+            Entry { ino, mode, position }
+        }))
+    }
+
+    /// Adds an entry, or replaces the one with this name and position.
+    pub(crate) fn put_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
+        let Entry { ino, mode, position } = *entry;
+        self.0.open_table(NAMES).db()?.insert((folder, name), (ino, mode, position)).db()?;
+        self.0.open_table(POSITIONS).db()?.insert((folder, position), name).db()?;
+        Ok(())
+    }
+
+    pub(crate) fn remove_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
+        self.0.open_table(NAMES).db()?.remove((folder, name)).db()?;
+        self.0.open_table(POSITIONS).db()?.remove((folder, entry.position)).db()?;
+        Ok(())
+    }
+
+    /// Up to `max` entries of a folder from a position on: name and entry.
+    pub(crate) fn entries(
+        &self,
+        folder: Ino,
+        from: u64,
+        max: usize,
+    ) -> Result<Vec<(Vec<u8>, Entry)>> {
+        let positions = self.0.open_table(POSITIONS).db()?;
+        let names = self.0.open_table(NAMES).db()?;
+        let mut entries = Vec::new();
+        for row in positions.range((folder, from)..(folder + 1, 0)).db()?.take(max) {
+            let (key, name) = row.db()?;
+            let position = key.value().1;
+            let name = name.value().to_vec();
+            let entry = names.get((folder, &name[..])).db()?;
+            let lost = || FsError::Damaged(format!("position {position} of {folder} has no entry"));
+            let (ino, mode, _) = entry.ok_or_else(lost)?.value();
+            entries.push((name, Entry { ino, mode, position }));
+        }
+        Ok(entries)
+    }
+
+    /// All entries of all folders: folder, name and entry.
+    pub(crate) fn all_entries(&self) -> Result<Vec<(Ino, Vec<u8>, Entry)>> {
+        let table = self.0.open_table(NAMES).db()?;
+        let mut entries = Vec::new();
+        for row in table.iter().db()? {
+            let (key, value) = row.db()?;
+            let ((folder, name), (ino, mode, position)) = (key.value(), value.value());
+            entries.push((folder, name.to_vec(), Entry { ino, mode, position }));
+        }
+        Ok(entries)
+    }
+
+    /// All positions of all folders: folder, position and name.
+    pub(crate) fn all_positions(&self) -> Result<Vec<(Ino, u64, Vec<u8>)>> {
+        let table = self.0.open_table(POSITIONS).db()?;
+        let mut positions = Vec::new();
+        for row in table.iter().db()? {
+            let (key, name) = row.db()?;
+            let (folder, position) = key.value();
+            positions.push((folder, position, name.value().to_vec()));
+        }
+        Ok(positions)
+    }
+
+    pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let table = self.0.open_table(XATTRS).db()?;
+        Ok(table.get((ino, name)).db()?.map(|value| value.value().to_vec()))
+    }
+
+    pub(crate) fn put_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
+        self.0.open_table(XATTRS).db()?.insert((ino, name), value).db()?;
+        Ok(())
+    }
+
+    /// Whether there was one.
+    pub(crate) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
+        let mut table = self.0.open_table(XATTRS).db()?;
+        let had = table.remove((ino, name)).db()?.is_some();
+        Ok(had)
+    }
+
+    pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let table = self.0.open_table(XATTRS).db()?;
+        let mut names = Vec::new();
+        for row in table.range((ino, &[][..])..(ino + 1, &[][..])).db()? {
+            names.push(row.db()?.0.value().1.to_vec());
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn symlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let table = self.0.open_table(SYMLINKS).db()?;
+        let target = table.get(ino).db()?.ok_or(FsError::NotFound)?;
+        Ok(target.value().to_vec())
+    }
+
+    pub(crate) fn put_symlink(&self, ino: Ino, target: &[u8]) -> Result<()> {
+        self.0.open_table(SYMLINKS).db()?.insert(ino, target).db()?;
+        Ok(())
+    }
+
+    /// The records that cover blocks from `from` to before `to`, by their first block.
+    pub(crate) fn records(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, Record)>> {
+        let table = self.0.open_table(EXTENTS).db()?;
+        let mut records = Vec::new();
+        if let Some(row) = table.range((ino, 0)..(ino, from)).db()?.next_back() {
+            let (key, row) = row.db()?;
+            let (first, record) = (key.value().1, Record::decode(row.value())?);
+            if first + record.blocks() > from {
+                records.push((first, record));
+            }
+        }
+        for row in table.range((ino, from)..(ino, to)).db()? {
+            let (key, row) = row.db()?;
+            records.push((key.value().1, Record::decode(row.value())?));
+        }
+        Ok(records)
+    }
+
+    /// The last record that begins before a block.
+    pub(crate) fn record_before(&self, ino: Ino, block: u64) -> Result<Option<(u64, Record)>> {
+        let table = self.0.open_table(EXTENTS).db()?;
+        let Some(row) = table.range((ino, 0)..(ino, block)).db()?.next_back() else {
+            return Ok(None);
+        };
+        let (key, row) = row.db()?;
+        Ok(Some((key.value().1, Record::decode(row.value())?)))
+    }
+
+    /// The first block of the first record that begins at a block or behind it.
+    pub(crate) fn next_record(&self, ino: Ino, block: u64) -> Result<Option<u64>> {
+        let table = self.0.open_table(EXTENTS).db()?;
+        let row = table.range((ino, block)..=(ino, u64::MAX)).db()?.next().transpose().db()?;
+        Ok(row.map(|(key, _)| key.value().1))
+    }
+
+    pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Record) -> Result<()> {
+        let mut table = self.0.open_table(EXTENTS).db()?;
+        table.insert((ino, first), &record.encode()[..]).db()?;
+        Ok(())
+    }
+
+    pub(crate) fn remove_record(&self, ino: Ino, first: u64) -> Result<()> {
+        self.0.open_table(EXTENTS).db()?.remove((ino, first)).db()?;
+        Ok(())
+    }
+
+    /// Calls `each` for every record of every file, in order.
+    pub(crate) fn each_record(
+        &self,
+        mut each: impl FnMut(Ino, u64, Record) -> Result<()>,
+    ) -> Result<()> {
+        let table = self.0.open_table(EXTENTS).db()?;
+        for row in table.iter().db()? {
+            let (key, row) = row.db()?;
+            let (ino, first) = key.value();
+            each(ino, first, Record::decode(row.value())?)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn put_orphan(&self, ino: Ino) -> Result<()> {
+        self.0.open_table(ORPHANS).db()?.insert(ino, ()).db()?;
+        Ok(())
+    }
+
+    pub(crate) fn orphans(&self) -> Result<Vec<Ino>> {
+        let table = self.0.open_table(ORPHANS).db()?;
+        let mut orphans = Vec::new();
+        for row in table.iter().db()? {
+            orphans.push(row.db()?.0.value());
+        }
+        Ok(orphans)
+    }
+}
+
+impl DiskRow {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.id.to_vec();
+        bytes.extend_from_slice(&self.blocks.to_le_bytes());
+        bytes.push(u8::from(self.lost));
+        bytes.extend_from_slice(self.name.as_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (blocks, rest) = rest.split_first_chunk()?;
+        let (lost, name) = rest.split_first()?;
+        let name = String::from_utf8_lossy(name).into_owned();
+        Some(Self { id: *id, blocks: u64::from_le_bytes(*blocks), lost: *lost != 0, name })
+    }
+}

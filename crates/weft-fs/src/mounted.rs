@@ -1,0 +1,319 @@
+//! A mounted file system: its parts, the files in use, and commits.
+//!
+//! *Locks.* A file's lock is taken shared to read it and alone to write or flush it: it is the data
+//! token of this node. Then comes the lock of flushes, of which one runs at a time; then that of
+//! commits. An operation on names takes none: it is one closure in the transaction.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use weft_rt::sync::{Permit, Semaphore};
+use weft_rt::{Frozen, Nanos, Rt, SECOND};
+
+use crate::error::{FsError, Result};
+use crate::inode::{Ino, Inode, Time};
+use crate::log::Log;
+use crate::meta::{Meta, Tx};
+use crate::pool::{Pool, Run, runs_of};
+use crate::record::Record;
+use crate::{BLOCK_BYTES, Label};
+
+/// Readers of a file at the same time.
+const READERS: usize = 1 << 16;
+
+/// A file in use: what is known of it beyond the metadata.
+pub(crate) struct Node {
+    pub(crate) ino: Ino,
+    lock: Semaphore,
+    /// Blocks that are not on the disks yet.
+    pub(crate) dirty: RefCell<BTreeMap<u64, Frozen>>,
+    /// Size and times that are ahead of the metadata.
+    pub(crate) live: Cell<Option<Live>>,
+    /// Times it was opened and not released, and lookups that were not forgotten.
+    uses: Cell<u64>,
+}
+
+/// What a file's dirty blocks will make of its inode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Live {
+    pub(crate) size: u64,
+    pub(crate) modified: Time,
+}
+
+impl Node {
+    /// Waits until nothing writes the file.
+    pub(crate) async fn share(&self) -> Permit {
+        self.lock.acquire(1).await
+    }
+
+    /// Waits until nothing else uses the file.
+    pub(crate) async fn alone(&self) -> Permit {
+        self.lock.acquire(READERS).await
+    }
+
+    fn is_clean(&self) -> bool {
+        self.dirty.borrow().is_empty() && self.live.get().is_none()
+    }
+}
+
+pub(crate) struct Inner {
+    pub(crate) rt: Rt,
+    pub(crate) label: Label,
+    pub(crate) meta: Meta,
+    pub(crate) pool: Rc<Pool>,
+    pub(crate) log: Log,
+    pub(crate) epoch: u64,
+    nodes: RefCell<BTreeMap<Ino, Rc<Node>>>,
+    /// Held while blocks are written.
+    pub(crate) flushing: Semaphore,
+    pub(crate) dirty_blocks: Cell<u64>,
+    pub(crate) dirty_blocks_max: u64,
+    /// Blocks freed in the open transaction: others may have them when it is durable.
+    freed: RefCell<Vec<Run>>,
+    pub(crate) stopped: Cell<bool>,
+    mounted: Nanos,
+    mounted_at: Time,
+}
+
+/// A mounted file system. Clones are handles of the same one.
+#[derive(Clone)]
+pub struct Fs(pub(crate) Rc<Inner>);
+
+impl std::fmt::Debug for Fs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fs").field("name", &self.0.label.name).finish_non_exhaustive()
+    }
+}
+
+/// The parts of a mounted file system.
+pub(crate) struct Parts {
+    pub(crate) rt: Rt,
+    pub(crate) label: Label,
+    pub(crate) meta: Meta,
+    pub(crate) pool: Rc<Pool>,
+    pub(crate) log: Log,
+    pub(crate) epoch: u64,
+    pub(crate) cache_bytes: u64,
+    pub(crate) now: Time,
+}
+
+impl Inner {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { rt, label, meta, pool, log, epoch, cache_bytes, now } = parts;
+        Self {
+            mounted: rt.now(),
+            mounted_at: now,
+            rt,
+            label,
+            meta,
+            pool,
+            log,
+            epoch,
+            nodes: RefCell::default(),
+            flushing: Semaphore::new(1),
+            dirty_blocks: Cell::new(0),
+            dirty_blocks_max: (cache_bytes / BLOCK_BYTES).max(4),
+            freed: RefCell::default(),
+            stopped: Cell::new(false),
+        }
+    }
+
+    /// The time now.
+    pub(crate) fn now(&self) -> Time {
+        let passed = self.rt.now() - self.mounted + u64::from(self.mounted_at.ns);
+        let s = self.mounted_at.s + i64::try_from(passed / SECOND).unwrap_or(0);
+        Time { s, ns: u32::try_from(passed % SECOND).unwrap_or(0) }
+    }
+
+    /// The node of a file, made if it has none.
+    pub(crate) fn node(&self, ino: Ino) -> Rc<Node> {
+        let mut nodes = self.nodes.borrow_mut();
+        let fresh = || Node {
+            ino,
+            lock: Semaphore::new(READERS),
+            dirty: RefCell::default(),
+            live: Cell::new(None),
+            uses: Cell::new(0),
+        };
+        nodes.entry(ino).or_insert_with(|| Rc::new(fresh())).clone()
+    }
+
+    /// The node of a file, if it has one.
+    pub(crate) fn node_in_use(&self, ino: Ino) -> Option<Rc<Node>> {
+        self.nodes.borrow().get(&ino).cloned()
+    }
+
+    /// The files that have blocks or sizes to write.
+    pub(crate) fn unclean(&self) -> Vec<Rc<Node>> {
+        self.nodes.borrow().values().filter(|node| !node.is_clean()).cloned().collect()
+    }
+
+    pub(crate) fn begin_use(&self, ino: Ino) {
+        let node = self.node(ino);
+        node.uses.set(node.uses.get() + 1);
+    }
+
+    /// Ends `count` uses of a file. If it has no name any more, it goes.
+    pub(crate) async fn end_uses(&self, ino: Ino, count: u64) -> Result<()> {
+        let Some(node) = self.node_in_use(ino) else { return Ok(()) };
+        node.uses.set(node.uses.get().saturating_sub(count));
+        if node.uses.get() > 0 {
+            return Ok(());
+        }
+        let gone = self.meta.run(|tx| Ok(tx.inode(ino)?.links == 0)).await;
+        if matches!(gone, Ok(true)) {
+            self.purge(ino).await?;
+        }
+        self.forget_clean(&node);
+        Ok(())
+    }
+
+    /// Removes the node of a file that is neither in use nor has anything to write.
+    pub(crate) fn forget_clean(&self, node: &Rc<Node>) {
+        // The table's and the caller's.
+        if node.uses.get() == 0 && node.is_clean() && Rc::strong_count(node) <= 2 {
+            self.nodes.borrow_mut().remove(&node.ino);
+        }
+    }
+
+    pub(crate) fn is_used(&self, ino: Ino) -> bool {
+        self.node_in_use(ino).is_some_and(|node| node.uses.get() > 0)
+    }
+
+    /// Deletes a file that has no name.
+    pub(crate) async fn purge(&self, ino: Ino) -> Result<()> {
+        let node = self.node(ino);
+        let alone = node.alone().await;
+        self.drop_dirty(&node, 0);
+        node.live.set(None);
+        self.meta
+            .run(|tx| {
+                self.remove_records(tx, ino, 0)?;
+                tx.remove_inode(ino)
+            })
+            .await?;
+        drop(alone);
+        self.forget_clean(&node);
+        Ok(())
+    }
+
+    /// Forgets blocks of a file, from `first` on, that are not written yet.
+    pub(crate) fn drop_dirty(&self, node: &Node, first: u64) {
+        let dropped = node.dirty.borrow_mut().split_off(&first);
+        self.dirty_blocks.set(self.dirty_blocks.get() - dropped.len() as u64);
+    }
+
+    /// Removes all records from block `first` on, which begins a record or is behind all of them.
+    /// Returns the data blocks that they had.
+    pub(crate) fn remove_records(&self, tx: &Tx<'_>, ino: Ino, first: u64) -> Result<u64> {
+        let mut blocks = 0;
+        for (at, record) in tx.records(ino, first, u64::MAX)? {
+            if at >= first {
+                blocks += record.data_blocks();
+                tx.remove_record(ino, at)?;
+                self.free_later(&record);
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// The blocks of a record that was removed in the open transaction.
+    pub(crate) fn free_later(&self, record: &Record) {
+        self.freed.borrow_mut().extend(runs_of(record));
+    }
+
+    /// A column that was replaced in the open transaction.
+    pub(crate) fn free_run_later(&self, run: Run) {
+        self.freed.borrow_mut().push(run);
+    }
+
+    /// Makes the open transaction durable.
+    pub(crate) async fn commit(&self) -> Result<()> {
+        let last = |tx: &Tx<'_>| {
+            let mark = self.log.mark();
+            tx.set_state("completed", mark.completed)?;
+            tx.set_state("log", mark.position)?;
+            let losses = self.pool.unrecorded_losses();
+            if losses.is_some() {
+                for member in self.pool.members().iter().filter(|member| member.is_lost()) {
+                    let mut row = member.row.clone();
+                    row.lost = true;
+                    tx.put_disk(member.number, &row)?;
+                }
+            }
+            Ok((mark, losses, std::mem::take(&mut *self.freed.borrow_mut())))
+        };
+        let (mark, losses, freed) = self.meta.commit(last).await?;
+        self.log.retire(mark);
+        self.pool.release(&freed);
+        if let Some(losses) = losses {
+            self.pool.recorded(losses);
+        }
+        Ok(())
+    }
+
+    /// Writes all dirty blocks and makes everything durable.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        let mut result = Ok(());
+        for node in self.unclean() {
+            let alone = node.alone().await;
+            result = result.and(self.flush_node(&node).await);
+            drop(alone);
+            self.forget_clean(&node);
+        }
+        result.and(self.commit().await)
+    }
+
+    /// An inode as users see it: with what is not in the metadata yet.
+    pub(crate) fn live(&self, ino: Ino, mut inode: Inode) -> Inode {
+        if let Some(live) = self.node_in_use(ino).and_then(|node| node.live.get()) {
+            inode.size = live.size;
+            inode.modified = live.modified;
+            inode.changed = inode.changed.max(live.modified);
+        }
+        inode
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.stopped.get() {
+            return Err(FsError::Stopped("it is unmounted".into()));
+        }
+        Ok(())
+    }
+}
+
+impl Fs {
+    /// Makes everything durable that was done before.
+    ///
+    /// # Errors
+    /// If blocks cannot be written, or the metadata has failed.
+    pub async fn sync(&self) -> Result<()> {
+        self.0.check()?;
+        self.0.sync().await
+    }
+
+    /// A use of a file begins: it was opened, or the kernel knows its number.
+    pub fn begin_use(&self, ino: Ino) {
+        self.0.begin_use(ino);
+    }
+
+    /// `count` uses of a file end. A file without names goes with its last use.
+    ///
+    /// # Errors
+    /// If the metadata has failed.
+    pub async fn end_uses(&self, ino: Ino, count: u64) -> Result<()> {
+        self.0.end_uses(ino, count).await
+    }
+
+    /// Writes everything and ends. Later requests fail.
+    ///
+    /// # Errors
+    /// If blocks cannot be written, or the metadata has failed.
+    pub async fn unmount(&self) -> Result<()> {
+        self.0.check()?;
+        self.0.stopped.set(true);
+        let synced = self.0.sync().await;
+        Ok(synced.and(self.0.meta.array.stop().await.map_err(FsError::from))?)
+    }
+}

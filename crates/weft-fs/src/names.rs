@@ -1,0 +1,587 @@
+//! Names: folders, links, attributes.
+//!
+//! Every operation is one closure in the open transaction: it checks everything, then changes
+//! everything. So a crash leaves an operation whole or not at all.
+//!
+//! Each entry of a folder has a position, which is never used again in that folder. Readers of a
+//! folder continue behind the position of the last entry they saw, whatever is added or removed
+//! meanwhile.
+
+use crate::error::{FsError, Result};
+use crate::inode::{Ino, Inode, Kind, ROOT, Time};
+use crate::meta::{Entry, Tx};
+use crate::mounted::{Fs, Inner};
+use crate::redundancy::Redundancy;
+
+/// Longest name, in bytes.
+const NAME_MAX: usize = 255;
+/// Longest target of a symbolic link, in bytes.
+const TARGET_MAX: usize = 4095;
+/// Longest value of an extended attribute, in bytes.
+const VALUE_MAX: usize = 64 << 10;
+/// Most names of a file.
+const LINKS_MAX: u32 = 1 << 31;
+/// The attribute that shows and sets the redundancy of a file.
+const REDUNDANCY: &[u8] = b"user.weft.redundancy";
+/// The set-group-ID bit: files in the folder get its group.
+const SET_GID: u32 = 0o2000;
+/// Position of a folder's first entry: 1 and 2 are `.` and `..`.
+const FIRST_POSITION: u64 = 3;
+
+/// A file to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct NewFile<'a> {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of a device.
+    pub device: u32,
+    /// Target of a symbolic link.
+    pub target: &'a [u8],
+}
+
+/// Attributes to be set; those that are none stay.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub accessed: Option<Time>,
+    /// Last change of contents.
+    pub modified: Option<Time>,
+    /// Last change of anything.
+    pub changed: Option<Time>,
+}
+
+/// What a rename does if the new name is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rename {
+    /// It is replaced.
+    Replace,
+    /// The rename fails.
+    NoReplace,
+    /// The two are exchanged.
+    Exchange,
+}
+
+/// An entry of a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// The file.
+    pub ino: Ino,
+    /// Its type.
+    pub kind: Kind,
+    /// Readers continue with the position behind it.
+    pub position: u64,
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(FsError::TooLong);
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
+        return Err(FsError::Invalid("this is no name for a file".into()));
+    }
+    Ok(())
+}
+
+fn folder(tx: &Tx<'_>, ino: Ino) -> Result<Inode> {
+    let inode = tx.inode(ino)?;
+    if inode.is_folder() { Ok(inode) } else { Err(FsError::NotFolder) }
+}
+
+/// Adds an entry to a folder, at a new position.
+fn add(tx: &Tx<'_>, into: Ino, name: &[u8], (ino, inode): (Ino, &Inode), now: Time) -> Result<()> {
+    let mut parent = folder(tx, into)?;
+    let position = parent.next_position;
+    parent.next_position += 1;
+    parent.size += 1;
+    parent.links += u32::from(inode.is_folder());
+    (parent.modified, parent.changed) = (now, now);
+    tx.put_inode(into, &parent)?;
+    tx.put_entry(into, name, &Entry { ino, mode: inode.kind().mode(), position })
+}
+
+/// Removes an entry from a folder.
+fn take(tx: &Tx<'_>, from: Ino, name: &[u8], entry: &Entry, now: Time) -> Result<()> {
+    let mut parent = folder(tx, from)?;
+    parent.size -= 1;
+    parent.links -= u32::from(Kind::of_mode(entry.mode) == Kind::Folder);
+    (parent.modified, parent.changed) = (now, now);
+    tx.put_inode(from, &parent)?;
+    tx.remove_entry(from, name, entry)
+}
+
+/// Whether `ino` is `above`, or in it.
+fn is_within(tx: &Tx<'_>, mut ino: Ino, above: Ino) -> Result<bool> {
+    loop {
+        if ino == above {
+            return Ok(true);
+        }
+        if ino == ROOT {
+            return Ok(false);
+        }
+        ino = tx.inode(ino)?.parent;
+    }
+}
+
+impl Inner {
+    /// Makes the root folder.
+    pub(crate) fn make_root(tx: &Tx<'_>, redundancy: Redundancy, now: Time) -> Result<()> {
+        let root = Inode {
+            mode: Kind::Folder.mode() | 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            device: 0,
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            blocks: 0,
+            parent: ROOT,
+            next_position: FIRST_POSITION,
+            generation: 0,
+            redundancy,
+        };
+        tx.set_state("next inode", ROOT + 1)?;
+        tx.put_inode(ROOT, &root)
+    }
+
+    /// A name of a file goes. Returns whether that was the last, of a file that is not in use: it
+    /// must be purged.
+    fn drop_link(&self, tx: &Tx<'_>, ino: Ino, now: Time) -> Result<bool> {
+        let mut inode = tx.inode(ino)?;
+        inode.links = if inode.is_folder() { 0 } else { inode.links - 1 };
+        inode.changed = now;
+        tx.put_inode(ino, &inode)?;
+        if inode.links > 0 {
+            return Ok(false);
+        }
+        tx.put_orphan(ino)?;
+        Ok(!self.is_used(ino))
+    }
+
+    async fn unlink(&self, parent: Ino, name: &[u8], is_folder: bool) -> Result<()> {
+        self.check()?;
+        let now = self.now();
+        let purge = self
+            .meta
+            .run(|tx| {
+                folder(tx, parent)?;
+                let entry = tx.entry(parent, name)?.ok_or(FsError::NotFound)?;
+                let inode = tx.inode(entry.ino)?;
+                match (is_folder, inode.is_folder()) {
+                    (true, false) => return Err(FsError::NotFolder),
+                    (false, true) => return Err(FsError::IsFolder),
+                    (true, true) if inode.size > 0 => return Err(FsError::NotEmpty),
+                    _ => {}
+                }
+                take(tx, parent, name, &entry, now)?;
+                Ok(self.drop_link(tx, entry.ino, now)?.then_some(entry.ino))
+            })
+            .await?;
+        match purge {
+            Some(ino) => self.purge(ino).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn rename(
+        &self,
+        (from, name): (Ino, &[u8]),
+        (to, new_name): (Ino, &[u8]),
+        how: Rename,
+    ) -> Result<()> {
+        self.check()?;
+        check_name(new_name)?;
+        let now = self.now();
+        let renamed = self.meta.run(|tx| {
+            folder(tx, from)?;
+            folder(tx, to)?;
+            let entry = tx.entry(from, name)?.ok_or(FsError::NotFound)?;
+            let target = tx.entry(to, new_name)?;
+            let inode = tx.inode(entry.ino)?;
+            if inode.is_folder() && is_within(tx, to, entry.ino)? {
+                return Err(FsError::Invalid("a folder cannot be moved into itself".into()));
+            }
+            let Some(target) = target else {
+                if how == Rename::Exchange {
+                    return Err(FsError::NotFound);
+                }
+                take(tx, from, name, &entry, now)?;
+                add(tx, to, new_name, (entry.ino, &inode), now)?;
+                moved(tx, entry.ino, to, now)?;
+                return Ok(None);
+            };
+            if how == Rename::NoReplace {
+                return Err(FsError::Exists);
+            }
+            if target.ino == entry.ino {
+                return Ok(None);
+            }
+            let other = tx.inode(target.ino)?;
+            if how == Rename::Exchange {
+                if other.is_folder() && is_within(tx, from, target.ino)? {
+                    return Err(FsError::Invalid("a folder cannot be moved into itself".into()));
+                }
+                take(tx, from, name, &entry, now)?;
+                take(tx, to, new_name, &target, now)?;
+                add(tx, to, new_name, (entry.ino, &inode), now)?;
+                add(tx, from, name, (target.ino, &other), now)?;
+                moved(tx, entry.ino, to, now)?;
+                moved(tx, target.ino, from, now)?;
+                return Ok(None);
+            }
+            match (inode.is_folder(), other.is_folder()) {
+                (true, false) => return Err(FsError::NotFolder),
+                (false, true) => return Err(FsError::IsFolder),
+                (true, true) if other.size > 0 => return Err(FsError::NotEmpty),
+                _ => {}
+            }
+            take(tx, to, new_name, &target, now)?;
+            take(tx, from, name, &entry, now)?;
+            add(tx, to, new_name, (entry.ino, &inode), now)?;
+            moved(tx, entry.ino, to, now)?;
+            Ok(self.drop_link(tx, target.ino, now)?.then_some(target.ino))
+        });
+        match renamed.await? {
+            Some(ino) => self.purge(ino).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn make(&self, parent: Ino, name: &[u8], new: NewFile<'_>) -> Result<(Ino, Inode)> {
+        self.check()?;
+        check_name(name)?;
+        if new.target.len() > TARGET_MAX {
+            return Err(FsError::TooLong);
+        }
+        self.check_room().await?;
+        let now = self.now();
+        self.meta
+            .run(|tx| {
+                let above = folder(tx, parent)?;
+                if above.links == 0 {
+                    return Err(FsError::NotFound);
+                }
+                if tx.entry(parent, name)?.is_some() {
+                    return Err(FsError::Exists);
+                }
+                let kind = Kind::of_mode(new.mode);
+                let is_folder = kind == Kind::Folder;
+                let inherits = above.mode & SET_GID != 0;
+                let ino = tx.state("next inode")?;
+                tx.set_state("next inode", ino + 1)?;
+                let inode = Inode {
+                    mode: new.mode | if inherits && is_folder { SET_GID } else { 0 },
+                    uid: new.uid,
+                    gid: if inherits { above.gid } else { new.gid },
+                    links: if is_folder { 2 } else { 1 },
+                    device: new.device,
+                    size: if kind == Kind::Symlink { new.target.len() as u64 } else { 0 },
+                    accessed: now,
+                    modified: now,
+                    changed: now,
+                    blocks: 0,
+                    parent: if is_folder { parent } else { 0 },
+                    next_position: FIRST_POSITION,
+                    generation: 0,
+                    redundancy: above.redundancy,
+                };
+                tx.put_inode(ino, &inode)?;
+                if kind == Kind::Symlink {
+                    tx.put_symlink(ino, new.target)?;
+                }
+                add(tx, parent, name, (ino, &inode), now)?;
+                Ok((ino, inode))
+            })
+            .await
+    }
+
+    /// Fails if the metadata may have no room for another file.
+    async fn check_room(&self) -> Result<()> {
+        let rows = self.meta.run(|tx| tx.bytes_estimated()).await?;
+        let (_, most) = self.meta.usage();
+        if rows > most / 4 { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+
+    async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
+        self.check()?;
+        if let Some(size) = set.size {
+            self.truncate(ino, size).await?;
+        }
+        let now = self.now();
+        let inode = self
+            .meta
+            .run(|tx| {
+                let mut inode = tx.inode(ino)?;
+                let kind = inode.kind().mode();
+                inode.mode = set.mode.map_or(inode.mode, |mode| kind | mode & 0o7777);
+                inode.uid = set.uid.unwrap_or(inode.uid);
+                inode.gid = set.gid.unwrap_or(inode.gid);
+                inode.accessed = set.accessed.unwrap_or(inode.accessed);
+                inode.modified = set.modified.unwrap_or(inode.modified);
+                inode.changed = set.changed.unwrap_or(now);
+                tx.put_inode(ino, &inode)?;
+                Ok(inode)
+            })
+            .await?;
+        if let Some(modified) = set.modified
+            && let Some(node) = self.node_in_use(ino)
+            && let Some(live) = node.live.get()
+        {
+            node.live.set(Some(crate::mounted::Live { modified, ..live }));
+        }
+        Ok(self.live(ino, inode))
+    }
+}
+
+/// A file has another name now.
+fn moved(tx: &Tx<'_>, ino: Ino, into: Ino, now: Time) -> Result<()> {
+    let mut inode = tx.inode(ino)?;
+    inode.changed = now;
+    if inode.is_folder() {
+        inode.parent = into;
+    }
+    tx.put_inode(ino, &inode)
+}
+
+impl Fs {
+    /// The file with a name in a folder.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if there is none.
+    pub async fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, Inode)> {
+        self.0.check()?;
+        let found = self.0.meta.run(|tx| {
+            let inode = folder(tx, parent)?;
+            let ino = match name {
+                b"." => parent,
+                b".." => inode.parent,
+                _ if name.len() > NAME_MAX => return Err(FsError::TooLong),
+                _ => tx.entry(parent, name)?.ok_or(FsError::NotFound)?.ino,
+            };
+            Ok((ino, tx.inode(ino)?))
+        });
+        let (ino, inode) = found.await?;
+        Ok((ino, self.0.live(ino, inode)))
+    }
+
+    /// The attributes of a file.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if there is none of this number.
+    pub async fn attr(&self, ino: Ino) -> Result<Inode> {
+        self.0.check()?;
+        let inode = self.0.meta.run(|tx| tx.inode(ino)).await?;
+        Ok(self.0.live(ino, inode))
+    }
+
+    /// Sets attributes.
+    ///
+    /// # Errors
+    /// If the file cannot have this size, or there is no such file.
+    pub async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
+        let fs = self.0.clone();
+        self.0.rt.attach(async move { fs.set_attr(ino, set).await }).await
+    }
+
+    /// Makes a file, folder, symbolic link or special file.
+    ///
+    /// # Errors
+    /// If the name is taken or not possible, or there is no room.
+    pub async fn make(&self, parent: Ino, name: &[u8], new: NewFile<'_>) -> Result<(Ino, Inode)> {
+        self.0.make(parent, name, new).await
+    }
+
+    /// Gives a file another name.
+    ///
+    /// # Errors
+    /// If the name is taken or not possible, or it is a folder.
+    pub async fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Inode> {
+        self.0.check()?;
+        check_name(name)?;
+        self.0.check_room().await?;
+        let now = self.0.now();
+        let linked = self.0.meta.run(|tx| {
+            let mut inode = tx.inode(ino)?;
+            folder(tx, parent)?;
+            if inode.is_folder() {
+                return Err(FsError::IsFolder);
+            }
+            if tx.entry(parent, name)?.is_some() {
+                return Err(FsError::Exists);
+            }
+            if inode.links == 0 {
+                return Err(FsError::NotFound);
+            }
+            if inode.links >= LINKS_MAX {
+                return Err(FsError::TooManyLinks);
+            }
+            inode.links += 1;
+            inode.changed = now;
+            tx.put_inode(ino, &inode)?;
+            add(tx, parent, name, (ino, &inode), now)?;
+            Ok(inode)
+        });
+        Ok(self.0.live(ino, linked.await?))
+    }
+
+    /// Removes a name of a file; the file goes with its last name and use.
+    ///
+    /// # Errors
+    /// If there is no such name, or it is a folder's.
+    pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let (fs, name) = (self.0.clone(), name.to_vec());
+        self.0.rt.attach(async move { fs.unlink(parent, &name, false).await }).await
+    }
+
+    /// Removes an empty folder.
+    ///
+    /// # Errors
+    /// If there is none, or it has entries.
+    pub async fn remove_folder(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let (fs, name) = (self.0.clone(), name.to_vec());
+        self.0.rt.attach(async move { fs.unlink(parent, &name, true).await }).await
+    }
+
+    /// Renames a file or folder.
+    ///
+    /// # Errors
+    /// If there is no such name, or the new one is taken by something that cannot be replaced.
+    pub async fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<()> {
+        let fs = self.0.clone();
+        let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
+        let renamed = async move { fs.rename((from.0, &from.1), (to.0, &to.1), how).await };
+        self.0.rt.attach(renamed).await
+    }
+
+    /// Up to `max` entries of a folder behind a position, beginning with `.` and `..` at 0.
+    ///
+    /// # Errors
+    /// If it is no folder.
+    pub async fn read_folder(&self, ino: Ino, after: u64, max: usize) -> Result<Vec<DirEntry>> {
+        self.0.check()?;
+        let read = self.0.meta.run(|tx| {
+            let inode = folder(tx, ino)?;
+            let own = [(1, b".".to_vec(), ino), (2, b"..".to_vec(), inode.parent)];
+            let own = own.into_iter().filter(|(position, ..)| *position > after);
+            let own = own.map(|(position, name, ino)| DirEntry {
+                name,
+                ino,
+                kind: Kind::Folder,
+                position,
+            });
+            let mut entries: Vec<DirEntry> = own.collect();
+            let entry = |(name, entry): (Vec<u8>, Entry)| DirEntry {
+                name,
+                ino: entry.ino,
+                kind: Kind::of_mode(entry.mode),
+                position: entry.position,
+            };
+            let stored = tx.entries(ino, (after + 1).max(FIRST_POSITION), max)?;
+            entries.extend(stored.into_iter().map(entry));
+            entries.truncate(max);
+            Ok(entries)
+        });
+        read.await
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub async fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.0.check()?;
+        self.0.meta.run(|tx| tx.symlink(ino)).await
+    }
+
+    /// An extended attribute.
+    ///
+    /// # Errors
+    /// [`FsError::NoAttribute`] if there is none of this name.
+    pub async fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.0.check()?;
+        let value = self.0.meta.run(|tx| match name {
+            REDUNDANCY => Ok(Some(tx.inode(ino)?.redundancy.to_string().into_bytes())),
+            _ => tx.xattr(ino, name),
+        });
+        value.await?.ok_or(FsError::NoAttribute)
+    }
+
+    /// The names of all extended attributes. The redundancy, which every file has, is left out:
+    /// programs that copy attributes are not to copy it.
+    ///
+    /// # Errors
+    /// If the metadata has failed.
+    pub async fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.0.check()?;
+        self.0.meta.run(|tx| tx.xattr_names(ino)).await
+    }
+
+    /// Sets an extended attribute. `exists`: whether it must exist already, or must not.
+    ///
+    /// # Errors
+    /// If name or value are too long, or it does not exist (or does) as demanded.
+    pub async fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        exists: Option<bool>,
+    ) -> Result<()> {
+        self.0.check()?;
+        if name.len() > NAME_MAX || value.len() > VALUE_MAX {
+            return Err(FsError::TooLong);
+        }
+        if name == REDUNDANCY {
+            let text =
+                std::str::from_utf8(value).unwrap_or_default().trim_end_matches(['\0', '\n']);
+            return self.set_redundancy(ino, text.parse()?).await;
+        }
+        self.0.check_room().await?;
+        let now = self.0.now();
+        let set = self.0.meta.run(|tx| {
+            let mut inode = tx.inode(ino)?;
+            match (exists, tx.xattr(ino, name)?.is_some()) {
+                (Some(true), false) => return Err(FsError::NoAttribute),
+                (Some(false), true) => return Err(FsError::Exists),
+                _ => {}
+            }
+            inode.changed = now;
+            tx.put_inode(ino, &inode)?;
+            tx.put_xattr(ino, name, value)
+        });
+        set.await
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`FsError::NoAttribute`] if there is none of this name.
+    pub async fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.0.check()?;
+        let now = self.0.now();
+        let removed = self.0.meta.run(|tx| {
+            let mut inode = tx.inode(ino)?;
+            if !tx.remove_xattr(ino, name)? {
+                return Err(FsError::NoAttribute);
+            }
+            inode.changed = now;
+            tx.put_inode(ino, &inode)
+        });
+        removed.await
+    }
+}

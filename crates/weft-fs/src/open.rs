@@ -1,0 +1,330 @@
+//! Creating a file system, and mounting it.
+//!
+//! *Create*: check everything; erase old labels; make the metadata array on slices of all disks; put
+//! an empty tree into it; write the labels, last. A disk belongs to the file system only once it has
+//! its label.
+//!
+//! *Mount*: read the labels; assemble the metadata array; read the database; find the free blocks in
+//! one pass over the records; replay the RAID log; delete files without names; commit with a new
+//! epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use weft_array::{Array, AssembleOptions, Consistency, CreateOptions as ArrayOptions, Id};
+use weft_code::CodeSpec;
+use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
+use weft_rt::{Rt, SECOND};
+
+use crate::error::{FsError, Result};
+use crate::inode::Time;
+use crate::label::{Label, NAME_BYTES_MAX};
+use crate::log::{Log, Mark, scan};
+use crate::meta::{DiskRow, Meta};
+use crate::mounted::{Fs, Inner, Parts};
+use crate::pool::{Member, Pool, runs_of};
+use crate::recover::recover;
+use crate::redundancy::Redundancy;
+
+/// Copies of the metadata, if there are so many disks.
+const META_COPIES: usize = 3;
+/// The most disks.
+const DISKS_MAX: usize = 64;
+/// Default bytes of a metadata slice: this part of the smallest disk, within limits.
+const SLICE_SHARE: u64 = 32;
+const SLICE_BYTES_MIN: u64 = 8 << 20;
+const SLICE_BYTES_MAX: u64 = 4 << 30;
+/// How long a write may stay in memory alone.
+const FLUSH_EVERY_S: u64 = 5;
+/// Format of the metadata.
+const FORMAT: u64 = 1;
+
+/// Parameters of a new file system.
+#[derive(Debug, Clone)]
+pub struct CreateOptions {
+    /// Its name; at most [`NAME_BYTES_MAX`] bytes.
+    pub name: String,
+    /// Redundancy of files, where nothing else is chosen.
+    pub redundancy: Redundancy,
+    /// Bytes of the metadata slice of each disk, if not the default.
+    pub slice_bytes: Option<u64>,
+    /// Whether to overwrite what is on the disks.
+    pub force: bool,
+    /// Identity of the file system: 16 random bytes.
+    pub id: [u8; 16],
+    /// The time now.
+    pub now: Time,
+}
+
+/// How to mount a file system.
+#[derive(Debug, Clone, Copy)]
+pub struct MountOptions {
+    /// Mount although disks are missing: they are lost from then on.
+    pub degraded: bool,
+    /// Bytes that may wait in memory to be written.
+    pub cache_bytes: u64,
+    /// A random number, new for each mount.
+    pub nonce: u64,
+    /// The time now.
+    pub now: Time,
+}
+
+/// A disk's metadata slice and data, behind its queue.
+struct Parted {
+    slice: Rc<dyn Disk>,
+    data: Rc<dyn Disk>,
+}
+
+fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<Parted> {
+    let queue = Rc::new(QueuedDisk::new(disk.clone(), QueueConfig::default()));
+    let name = &disk.info().name;
+    Ok(Parted {
+        slice: Rc::new(SliceDisk::new(&queue, label.slice(), name)?),
+        data: Rc::new(SliceDisk::new(&queue, label.data(), name)?),
+    })
+}
+
+/// Makes a file system of these disks.
+///
+/// # Errors
+/// If the disks or the options do not fit (nothing is changed then), or a disk fails.
+pub async fn create(rt: &Rt, disks: &[Rc<dyn Disk>], options: &CreateOptions) -> Result<()> {
+    let labels = plan(disks, options)?;
+    if !options.force {
+        for disk in disks {
+            check_unused(disk).await?;
+        }
+    }
+    for disk in disks {
+        Label::erase(&**disk).await?;
+    }
+    let parts = disks.iter().zip(&labels).map(|(disk, label)| part(disk, label));
+    let parts = parts.collect::<Result<Vec<_>>>()?;
+    let slices: Vec<Rc<dyn Disk>> = parts.iter().map(|part| part.slice.clone()).collect();
+    let array = ArrayOptions {
+        name: options.name.clone(),
+        code: CodeSpec::Raid1,
+        algorithm: None,
+        unit_bytes: 64 << 10,
+        consistency: Consistency::default_for(CodeSpec::Raid1),
+        region_bytes: None,
+        log_bytes: None,
+        head_room_bytes: Some(0),
+        spares: disks.len().saturating_sub(META_COPIES),
+        force: true,
+        id: Id(options.id).member(1, 0).0,
+        now_unix_s: u64::try_from(options.now.s).unwrap_or(0),
+    };
+    let made = weft_array::create(&slices, &array).await;
+    made.map_err(|error| FsError::Invalid(error.to_string()))?;
+    let nonce = u64::from_le_bytes(options.id[..8].try_into().expect("eight bytes"));
+    let array = Array::assemble(rt, slices, AssembleOptions { nonce, ..Default::default() });
+    let array = array.await?;
+    let meta = Meta::create(array.clone(), Id(options.id)).await?;
+    let rows = disks.iter().zip(&labels).map(|(disk, label)| (label.number, row(label, disk)));
+    let rows: Vec<_> = rows.collect();
+    meta.commit(|tx| {
+        tx.create_tables()?;
+        tx.set_state("format", FORMAT)?;
+        for (number, row) in &rows {
+            tx.put_disk(*number, row)?;
+        }
+        Inner::make_root(tx, options.redundancy, options.now)
+    })
+    .await?;
+    array.stop().await?;
+    for (disk, label) in disks.iter().zip(&labels) {
+        label.write(&**disk).await?;
+    }
+    Ok(())
+}
+
+fn plan(disks: &[Rc<dyn Disk>], options: &CreateOptions) -> Result<Vec<Label>> {
+    let invalid = |why: &str| Err(FsError::Invalid(why.to_owned()));
+    if disks.len() < 2 || disks.len() > DISKS_MAX {
+        return Err(FsError::Invalid(format!(
+            "a file system has 2 to {DISKS_MAX} disks, and not {}",
+            disks.len()
+        )));
+    }
+    if options.name.is_empty() || options.name.len() > NAME_BYTES_MAX {
+        return invalid("a name has 1 to 64 bytes");
+    }
+    let names: BTreeSet<&str> = disks.iter().map(|disk| &*disk.info().name).collect();
+    if names.len() < disks.len() {
+        return invalid("a disk was given twice");
+    }
+    if options.redundancy.coded(disks.len()).is_none() {
+        return Err(FsError::Invalid(format!(
+            "{} needs more disks than these {}",
+            options.redundancy,
+            disks.len()
+        )));
+    }
+    let smallest = disks.iter().map(|disk| disk.info().size_bytes).min().unwrap_or(0);
+    let scaled = (smallest / SLICE_SHARE).clamp(SLICE_BYTES_MIN, SLICE_BYTES_MAX);
+    let slice = options.slice_bytes.unwrap_or(scaled).next_multiple_of(1 << 20);
+    let label = |(number, disk): (usize, &Rc<dyn Disk>)| {
+        let number = u16::try_from(number).expect("few disks");
+        Label::plan(Id(options.id), &options.name, number, disk.info().size_bytes, slice)
+            .map_err(|error| FsError::Invalid(format!("{}: {error}", disk.info().name)))
+    };
+    disks.iter().enumerate().map(label).collect()
+}
+
+/// Fails if a disk holds something that would be lost.
+pub(crate) async fn check_unused(disk: &Rc<dyn Disk>) -> Result<()> {
+    let name = &disk.info().name;
+    if let Ok(Some(label)) = Label::read(&**disk).await {
+        return Err(FsError::Invalid(format!(
+            "{name} is a disk of the file system '{}'",
+            label.name
+        )));
+    }
+    match weft_array::contents(&**disk).await? {
+        Some(what) => Err(FsError::Invalid(format!("{name} holds {what}"))),
+        None => Ok(()),
+    }
+}
+
+fn row(label: &Label, disk: &Rc<dyn Disk>) -> DiskRow {
+    DiskRow {
+        id: label.disk_id.0,
+        blocks: label.blocks,
+        lost: false,
+        name: disk.info().name.clone(),
+    }
+}
+
+/// The labels of disks of one file system. Disks that cannot be read are left out.
+async fn labels_of(disks: &[Rc<dyn Disk>]) -> Result<BTreeMap<u16, (Label, Rc<dyn Disk>)>> {
+    let read = join_all(disks.iter().map(|disk| Label::read(&**disk))).await;
+    let mut found: BTreeMap<u16, (Label, Rc<dyn Disk>)> = BTreeMap::new();
+    for (disk, label) in disks.iter().zip(read) {
+        let name = &disk.info().name;
+        let unmountable = |why: String| Err(FsError::Unmountable(why));
+        let label = match label {
+            Ok(Some(label)) => label,
+            Ok(None) => return unmountable(format!("{name} is not a disk of a weft file system")),
+            Err(FsError::Disk(_)) => continue,
+            Err(FsError::Unmountable(why)) => return unmountable(format!("{name}: {why}")),
+            Err(error) => return Err(error),
+        };
+        if let Some((other, _)) = found.values().find(|(other, _)| other.fs_id != label.fs_id) {
+            return unmountable(format!(
+                "{name} belongs to the file system '{}', and not to '{}' as others do",
+                label.name, other.name
+            ));
+        }
+        if let Some((_, other)) = found.get(&label.number) {
+            return unmountable(format!("{name} and {} are the same disk", other.info().name));
+        }
+        found.insert(label.number, (label, disk.clone()));
+    }
+    Ok(found)
+}
+
+impl Fs {
+    /// Mounts the file system on these disks, given in any order. Recovers from a crash first.
+    ///
+    /// # Errors
+    /// If the disks are not of one file system, or not enough of it.
+    pub async fn mount(rt: &Rt, disks: &[Rc<dyn Disk>], options: MountOptions) -> Result<Self> {
+        let found = labels_of(disks).await?;
+        let Some((label, _)) = found.values().next() else {
+            return Err(FsError::Unmountable("no disk could be read".into()));
+        };
+        let label = label.clone();
+        let mut parts = BTreeMap::new();
+        for (number, (label, disk)) in &found {
+            parts.insert(*number, part(disk, label)?);
+        }
+        let slices = parts.values().map(|part| part.slice.clone()).collect();
+        let assemble = AssembleOptions {
+            force_degraded: options.degraded,
+            read_only: false,
+            now_unix_s: u64::try_from(options.now.s).unwrap_or(0),
+            nonce: options.nonce,
+        };
+        let array = Array::assemble(rt, slices, assemble).await?;
+        let meta = Meta::open(array, label.fs_id).await?;
+        let (rows, epoch, mark) = meta
+            .run(|tx| {
+                if tx.state("format")? != FORMAT {
+                    return Err(FsError::Unmountable("metadata of an unknown format".into()));
+                }
+                let mark = Mark { completed: tx.state("completed")?, position: tx.state("log")? };
+                Ok((tx.disks()?, tx.state("epoch")?, mark))
+            })
+            .await?;
+        let mut members = Vec::new();
+        for (number, mut row) in rows {
+            let here = found.get(&number).filter(|(label, _)| label.disk_id.0 == row.id);
+            if here.is_none() && !row.lost && !options.degraded {
+                return Err(FsError::Unmountable(format!(
+                    "disk {number} ({}) is missing: give it, or mount without it as degraded",
+                    row.name
+                )));
+            }
+            if let Some((_, disk)) = here {
+                row.name.clone_from(&disk.info().name);
+            }
+            let data = here.and_then(|_| parts.get(&number)).map(|part| part.data.clone());
+            members.push(Member::new(number, row, data));
+        }
+        let pool = Pool::new(members);
+        claim_space(&meta, &pool).await?;
+        let area = meta.log_area();
+        let (bands, last_id) = scan(&meta.array, &area, epoch, mark).await?;
+        recover(&meta, &pool, &bands).await?;
+        let epoch = epoch + 1;
+        meta.run(|tx| tx.set_state("epoch", epoch)).await?;
+        let log = Log::new(area, epoch, 0, last_id);
+        let (rt, cache_bytes, now) = (rt.clone(), options.cache_bytes, options.now);
+        let parts = Parts { rt, label, meta, pool, log, epoch, cache_bytes, now };
+        let fs = Self(Rc::new(Inner::new(parts)));
+        let orphans = fs.0.meta.run(|tx| tx.orphans()).await?;
+        for ino in orphans {
+            fs.0.purge(ino).await?;
+        }
+        fs.0.commit().await?;
+        fs.flush_now_and_then();
+        Ok(fs)
+    }
+
+    /// Writes what has been in memory for some seconds.
+    fn flush_now_and_then(&self) {
+        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
+        self.0.rt.spawn(async move {
+            loop {
+                rt.sleep(FLUSH_EVERY_S * SECOND).await;
+                let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
+                // Whoever calls fsync hears of failures.
+                let _ = fs.sync().await;
+            }
+        });
+    }
+}
+
+/// Takes the blocks that records name.
+async fn claim_space(meta: &Meta, pool: &Pool) -> Result<()> {
+    meta.run(|tx| {
+        tx.each_record(|ino, first, record| {
+            for run in runs_of(&record) {
+                let member = pool.member(run.disk);
+                let taken = member
+                    .is_some_and(|member| member.space.borrow_mut().take(run.start, run.blocks));
+                if !taken {
+                    return Err(FsError::Damaged(format!(
+                        "block {first} of inode {ino} lies at block {} of disk {}, which is not \
+                         there or has another owner",
+                        run.start, run.disk
+                    )));
+                }
+            }
+            Ok(())
+        })
+    })
+    .await
+}

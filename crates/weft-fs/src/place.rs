@@ -1,0 +1,131 @@
+//! Which disks and blocks new lines get.
+//!
+//! Two aims contradict each other: long runs on the same disks, and disks that fill evenly. A run
+//! goes on behind the record before it, as long as its disks have almost as much room as any other.
+//! Then the disks with the most free space are picked anew, and no more than 1/RAIDRATIO of a
+//! disk's free space is taken at a time. Which of the picked disks gets the parity turns from
+//! record to record.
+
+use std::rc::Rc;
+
+use weft_code::UnitSet;
+
+use crate::error::{FsError, Result};
+use crate::pool::{Member, Pool};
+use crate::record::{Column, LINES_MAX, Record};
+use crate::redundancy::{Coded, Redundancy};
+
+/// At most this part of a disk's free space is allocated at a time.
+const RAIDRATIO: u64 = 16;
+
+impl Pool {
+    /// Disks with room, those with the most first.
+    fn roomy(&self) -> Vec<Rc<Member>> {
+        let mut members = self.members();
+        members.retain(|member| member.free_blocks() > 0);
+        members.sort_by_key(|member| std::cmp::Reverse(member.free_blocks()));
+        members
+    }
+
+    /// The code that new lines of this redundancy get now.
+    pub(crate) fn coded_now(&self, redundancy: Redundancy) -> Result<Coded> {
+        redundancy.coded(self.roomy().len()).ok_or(FsError::NoSpace)
+    }
+
+    /// Allocates up to `lines` lines with these units (data and parity) active, behind `before` if
+    /// possible. `turn` decides which disk gets which unit.
+    pub(crate) fn allocate(
+        &self,
+        coded: Coded,
+        units: UnitSet,
+        lines: u64,
+        before: Option<&Record>,
+        turn: u64,
+    ) -> Result<Record> {
+        let lines = lines.min(LINES_MAX);
+        let roomy = self.roomy();
+        if let Some(record) =
+            before.and_then(|before| self.go_on(&roomy, coded, units, lines, before))
+        {
+            return Ok(record);
+        }
+        let picked = roomy.get(..coded.columns).ok_or(FsError::NoSpace)?;
+        let turn = usize::try_from(turn % picked.len() as u64).expect("few disks");
+        let least = picked.iter().map(|member| member.free_blocks()).min().unwrap_or(0);
+        let mut lines = lines.min((least / RAIDRATIO).max(1));
+        while lines > 0 {
+            let mut record = Record::new(coded, 0, lines);
+            let all = units.iter().all(|unit| {
+                let member = &picked[(unit + turn) % picked.len()];
+                let start = member.space.borrow_mut().allocate(lines);
+                record.columns[unit] = start.map(|start| column(member, start, lines));
+                start.is_some()
+            });
+            if all {
+                return Ok(record);
+            }
+            self.release(&crate::pool::runs_of(&record).collect::<Vec<_>>());
+            lines /= 2;
+        }
+        Err(FsError::NoSpace)
+    }
+
+    /// Allocates lines behind those of a record.
+    fn go_on(
+        &self,
+        roomy: &[Rc<Member>],
+        coded: Coded,
+        units: UnitSet,
+        lines: u64,
+        before: &Record,
+    ) -> Option<Record> {
+        let most = roomy.first()?.free_blocks();
+        if before.coded != coded {
+            return None;
+        }
+        let mut record = Record::new(coded, 0, lines);
+        for unit in units.iter() {
+            let last = before.columns[unit].as_ref();
+            let member = last.and_then(|last| self.member(last.disk));
+            let start = last.map(|last| last.start + before.lines);
+            let taken = member.zip(start).filter(|(member, start)| {
+                member.free_blocks() >= most - most / RAIDRATIO
+                    && member.space.borrow_mut().take(*start, lines)
+            });
+            let Some((member, start)) = taken else {
+                self.release(&crate::pool::runs_of(&record).collect::<Vec<_>>());
+                return None;
+            };
+            record.columns[unit] = Some(column(&member, start, lines));
+        }
+        Some(record)
+    }
+
+    /// Allocates one more column of a record, on a disk that it does not use; `behind` is where it
+    /// would continue another run.
+    pub(crate) fn allocate_column(
+        &self,
+        record: &Record,
+        behind: Option<(u16, u64)>,
+    ) -> Result<Column> {
+        let is_used = |number: u16| record.active().any(|(_, column)| column.disk == number);
+        if let Some((number, start)) = behind.filter(|(number, _)| !is_used(*number))
+            && let Some(member) = self.member(number).filter(|member| !member.is_lost())
+            && member.space.borrow_mut().take(start, record.lines)
+        {
+            return Ok(column(&member, start, record.lines));
+        }
+        for member in self.roomy().iter().filter(|member| !is_used(member.number)) {
+            let start = member.space.borrow_mut().allocate(record.lines);
+            if let Some(start) = start {
+                return Ok(column(member, start, record.lines));
+            }
+        }
+        Err(FsError::NoSpace)
+    }
+}
+
+fn column(member: &Member, start: u64, lines: u64) -> Column {
+    let lines = usize::try_from(lines).expect("at most 64 lines");
+    Column { disk: member.number, start, sums: vec![0; lines] }
+}

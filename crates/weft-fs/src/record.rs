@@ -1,0 +1,229 @@
+//! Records: where consecutive lines of a file lie, and the checksums of their blocks.
+//!
+//! ```text
+//!   record of file blocks 6…14, code raid5 on 4 columns (k = 3), 3 lines
+//!
+//!            column 0    column 1    column 2    column 3
+//!            disk 2      disk 0      not active  disk 1
+//!   line 0   block 6     block 7     (zeros)     P
+//!   line 1   block 9     block 10    (zeros)     P
+//!   line 2   block 12    block 13    (zeros)     P
+//! ```
+//!
+//! A column is one run of blocks on its disk. A column that is not active reads as zeros and has no
+//! place; its blocks become active all together, so a record is cut where only some of its lines
+//! get another block.
+
+use weft_code::CodeSpec;
+
+use crate::error::{FsError, Result};
+use crate::redundancy::Coded;
+
+/// The most lines of a record.
+pub(crate) const LINES_MAX: u64 = 64;
+/// Stands for a column that is not active.
+const NOT_ACTIVE: u16 = u16::MAX;
+
+/// A column that has a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// The disk's number.
+    pub disk: u16,
+    /// Its first block there.
+    pub start: u64,
+    /// CRC32C of each block; 0: not known.
+    pub sums: Vec<u32>,
+}
+
+/// Consecutive lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Their code.
+    pub coded: Coded,
+    /// Number of the stripe whose pattern they have, for codes that differ from stripe to stripe.
+    pub pattern: u64,
+    /// Lines.
+    pub lines: u64,
+    /// Data columns, then parity columns.
+    pub columns: Vec<Option<Column>>,
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).expect("at most 64 lines")
+}
+
+impl Record {
+    /// Lines without any place.
+    pub(crate) fn new(coded: Coded, pattern: u64, lines: u64) -> Self {
+        Self { coded, pattern, lines, columns: vec![None; coded.columns] }
+    }
+
+    /// Data blocks of a line.
+    pub(crate) fn k(&self) -> u64 {
+        self.coded.k() as u64
+    }
+
+    /// Blocks of the file that it covers, if no other record begins before.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.lines * self.k()
+    }
+
+    /// Line and unit of the block with this number in the record.
+    pub(crate) fn locate(&self, block: u64) -> (u64, usize) {
+        (block / self.k(), index(block % self.k()))
+    }
+
+    /// Columns with a place.
+    pub(crate) fn active(&self) -> impl Iterator<Item = (usize, &Column)> {
+        let columns = self.columns.iter().enumerate();
+        columns.filter_map(|(unit, column)| Some((unit, column.as_ref()?)))
+    }
+
+    /// Data blocks with a place.
+    pub(crate) fn data_blocks(&self) -> u64 {
+        self.active().filter(|(unit, _)| *unit < self.coded.k()).count() as u64 * self.lines
+    }
+
+    /// Cuts it before a line: the second part is returned.
+    pub(crate) fn split_off(&mut self, line: u64) -> Self {
+        let rest = self.lines - line;
+        let columns = self.columns.iter_mut().map(|column| {
+            let column = column.as_mut()?;
+            let sums = column.sums.split_off(index(line));
+            Some(Column { disk: column.disk, start: column.start + line, sums })
+        });
+        let columns = columns.collect();
+        self.lines = line;
+        Self { lines: rest, columns, ..*self }
+    }
+
+    /// Some of its lines.
+    pub(crate) fn part(&self, lines: std::ops::Range<u64>) -> Self {
+        let mut part = self.clone();
+        part.split_off(lines.end);
+        part.split_off(lines.start)
+    }
+
+    /// Joins the record of the lines that follow, if their columns do.
+    pub(crate) fn join(&mut self, next: &Self) -> bool {
+        let follows = |(a, b): (&Option<Column>, &Option<Column>)| match (a, b) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a.disk == b.disk && a.start + self.lines == b.start,
+            _ => false,
+        };
+        let joins = self.coded == next.coded
+            && self.pattern == next.pattern
+            && self.lines + next.lines <= LINES_MAX
+            && self.columns.iter().zip(&next.columns).all(follows);
+        if joins {
+            for (column, next) in self.columns.iter_mut().zip(&next.columns) {
+                if let (Some(column), Some(next)) = (column, next) {
+                    column.sums.extend(&next.sums);
+                }
+            }
+            self.lines += next.lines;
+        }
+        joins
+    }
+
+    /// Its bytes in the database.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let name = self.coded.spec.to_string();
+        let mut bytes = Vec::with_capacity(64 + self.columns.len() * (10 + 4 * index(self.lines)));
+        bytes.push(u8::try_from(name.len()).expect("a short name"));
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(u8::try_from(self.columns.len()).expect("at most 255 columns"));
+        bytes.extend_from_slice(&self.pattern.to_le_bytes());
+        bytes.push(u8::try_from(self.lines).expect("at most 64 lines"));
+        for column in &self.columns {
+            let Some(Column { disk, start, sums }) = column else {
+                bytes.extend_from_slice(&NOT_ACTIVE.to_le_bytes());
+                continue;
+            };
+            bytes.extend_from_slice(&disk.to_le_bytes());
+            bytes.extend_from_slice(&start.to_le_bytes());
+            sums.iter().for_each(|sum| bytes.extend_from_slice(&sum.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// The record with these bytes.
+    ///
+    /// # Errors
+    /// If they are none.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        Self::parse(bytes).ok_or_else(|| FsError::Damaged("a record cannot be read".into()))
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (name_bytes, rest) = bytes.split_first()?;
+        let (name, rest) = rest.split_at_checked(usize::from(*name_bytes))?;
+        let spec: CodeSpec = std::str::from_utf8(name).ok()?.parse().ok()?;
+        let (columns, rest) = rest.split_first()?;
+        let (pattern, rest) = rest.split_first_chunk()?;
+        let (lines, mut rest) = rest.split_first()?;
+        let coded = Coded { spec, columns: usize::from(*columns) };
+        let fits = spec.shape(coded.columns).is_ok_and(|shape| shape.width() == coded.columns);
+        let lines = u64::from(*lines);
+        if !fits || lines == 0 || lines > LINES_MAX {
+            return None;
+        }
+        let mut record = Self::new(coded, u64::from_le_bytes(*pattern), lines);
+        for column in &mut record.columns {
+            let (disk, after) = rest.split_first_chunk()?;
+            rest = after;
+            let disk = u16::from_le_bytes(*disk);
+            if disk == NOT_ACTIVE {
+                continue;
+            }
+            let (start, after) = rest.split_first_chunk()?;
+            let (sums, after) = after.split_at_checked(4 * index(lines))?;
+            rest = after;
+            let sum = |sum: &[u8]| u32::from_le_bytes(sum.try_into().expect("four bytes"));
+            let sums = sums.chunks_exact(4).map(sum).collect();
+            *column = Some(Column { disk, start: u64::from_le_bytes(*start), sums });
+        }
+        rest.is_empty().then_some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redundancy::Redundancy;
+
+    fn record(lines: u64) -> Record {
+        let coded = Redundancy::Auto.coded(4).expect("four disks");
+        let mut record = Record::new(coded, 0, lines);
+        for (unit, disk) in [(0, 2), (1, 0), (3, 1)] {
+            let sums = (0..lines).map(|line| u32::from(disk) + 10 * line as u32).collect();
+            record.columns[unit] = Some(Column { disk, start: 100 * u64::from(disk), sums });
+        }
+        record
+    }
+
+    #[test]
+    fn it_reads_back_and_nothing_shorter_or_longer_does() {
+        let (record, bytes) = (record(5), record(5).encode());
+        assert_eq!(Record::decode(&bytes).expect("readable"), record);
+        for cut in 0..bytes.len() {
+            Record::decode(&bytes[..cut]).expect_err("shorter");
+        }
+        Record::decode(&[&bytes[..], &[0]].concat()).expect_err("longer");
+    }
+
+    #[test]
+    fn parts_join_again_and_strangers_do_not() {
+        let whole = record(5);
+        let mut first = whole.clone();
+        let mut rest = first.split_off(2);
+        assert_eq!((first.lines, rest.lines, whole.locate(7)), (2, 3, (2, 1)));
+        let joined = {
+            let mut joined = first.clone();
+            joined.join(&rest).then_some(joined)
+        };
+        assert_eq!(joined, Some(whole));
+        rest.columns[0].as_mut().expect("active").start += 1;
+        assert!(!first.join(&rest));
+    }
+}

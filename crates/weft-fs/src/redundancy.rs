@@ -1,0 +1,126 @@
+//! What redundancy a file is to have, and which code its next lines get.
+
+use std::fmt;
+use std::str::FromStr;
+
+use weft_code::CodeSpec;
+
+use crate::error::FsError;
+
+/// The most data blocks in a line of a code whose width follows from the disks.
+const WIDTH_MAX: usize = 8;
+/// Longest name of a redundancy, in bytes.
+pub(crate) const NAME_BYTES: usize = 31;
+
+/// What redundancy a file is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Redundancy {
+    /// Dynamic: a line with one active block is a mirror, a longer one has a parity block.
+    #[default]
+    Auto,
+    /// One copy.
+    Single,
+    /// This code. RAID-1 is two copies; RAID-0, 4, 5 and 6 are as wide as the disks allow.
+    Code(CodeSpec),
+}
+
+/// The code of a record, on a number of columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coded {
+    /// Its name.
+    pub spec: CodeSpec,
+    /// Columns.
+    pub columns: usize,
+}
+
+impl Coded {
+    /// Data blocks of a line.
+    pub(crate) fn k(self) -> usize {
+        self.spec.shape(self.columns).map_or(1, |shape| shape.k)
+    }
+
+    /// Parity blocks of a line.
+    pub(crate) fn p(self) -> usize {
+        self.columns - self.k()
+    }
+}
+
+impl Redundancy {
+    /// The code of new lines while `disks` disks have room; `None` if they are too few.
+    #[must_use]
+    pub fn coded(self, disks: usize) -> Option<Coded> {
+        let (spec, columns) = match self {
+            Self::Single => (CodeSpec::Raid0, 1),
+            Self::Auto => (CodeSpec::Raid5, disks.min(WIDTH_MAX + 1)),
+            Self::Code(spec @ CodeSpec::Raid0) => (spec, disks.min(WIDTH_MAX)),
+            Self::Code(spec @ CodeSpec::Raid1) => (spec, 2),
+            Self::Code(spec @ (CodeSpec::Raid4 | CodeSpec::Raid5)) => {
+                (spec, disks.min(WIDTH_MAX + 1))
+            }
+            Self::Code(spec @ CodeSpec::Raid6) => (spec, disks.min(WIDTH_MAX + 2)),
+            Self::Code(spec) => (spec, spec.shape(usize::from(u8::MAX)).ok()?.width()),
+        };
+        (columns <= disks && spec.shape(columns).is_ok()).then_some(Coded { spec, columns })
+    }
+}
+
+impl fmt::Display for Redundancy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Single => f.pad("none"),
+            Self::Code(spec) => fmt::Display::fmt(spec, f),
+        }
+    }
+}
+
+impl FromStr for Redundancy {
+    type Err = FsError;
+
+    fn from_str(text: &str) -> Result<Self, FsError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::Single),
+            _ => match text.parse::<CodeSpec>() {
+                Ok(CodeSpec::Raid10 { .. }) => Err(FsError::Invalid(
+                    "raid10 is for arrays: every raid1 file is on two disks of its own".into(),
+                )),
+                Ok(spec) if spec.to_string().len() <= NAME_BYTES => Ok(Self::Code(spec)),
+                Ok(_) => Err(FsError::TooLong),
+                Err(error) => Err(FsError::Invalid(format!("{error}, and auto and none"))),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_widths_follow_from_the_disks() {
+        for (name, disks, k, p) in [
+            ("auto", 4, 3, 1),
+            ("auto", 2, 1, 1),
+            ("auto", 20, 8, 1),
+            ("none", 1, 1, 0),
+            ("raid0", 3, 3, 0),
+            ("raid1", 5, 1, 1),
+            ("raid5", 3, 2, 1),
+            ("raid6", 5, 3, 2),
+            ("rs:3+2", 6, 3, 2),
+            ("lrc:4,2,1", 7, 4, 3),
+        ] {
+            let redundancy: Redundancy = name.parse().expect("known");
+            assert_eq!(redundancy.to_string(), name);
+            let coded = redundancy.coded(disks).expect("enough disks");
+            assert_eq!((coded.k(), coded.p()), (k, p), "{name} on {disks}");
+        }
+        for (name, disks) in [("auto", 1), ("raid6", 3), ("rs:3+2", 4)] {
+            assert_eq!(name.parse::<Redundancy>().expect("known").coded(disks), None);
+        }
+        for bad in ["raid10", "raid7", "", "rs:0+1"] {
+            bad.parse::<Redundancy>().expect_err(bad);
+        }
+    }
+}

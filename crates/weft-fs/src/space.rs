@@ -1,0 +1,126 @@
+//! Which blocks of a disk are free.
+//!
+//! A bitmap in memory, worked out at mount from the records that name blocks. It is cut into
+//! allocation groups with a count each, so that full parts are skipped. The search for a run goes
+//! on where the last one ended: files that are flushed one after the other lie one behind the
+//! other.
+
+/// Blocks in an allocation group: 128 MiB.
+const GROUP: u64 = 32 << 10;
+
+/// The free blocks of one disk.
+#[derive(Debug)]
+pub(crate) struct Space {
+    blocks: u64,
+    /// A bit for each block: 1 if it is free.
+    free: Vec<u64>,
+    /// Free blocks of each group.
+    groups: Vec<u64>,
+    next: u64,
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).expect("a bitmap fits in memory")
+}
+
+impl Space {
+    /// A disk of which every block is free.
+    pub(crate) fn new(blocks: u64) -> Self {
+        let mut free = vec![u64::MAX; index(blocks.div_ceil(64))];
+        if let Some(last) = free.last_mut().filter(|_| !blocks.is_multiple_of(64)) {
+            *last = (1 << (blocks % 64)) - 1;
+        }
+        let groups = blocks.div_ceil(GROUP);
+        let groups = (0..groups).map(|group| (blocks - group * GROUP).min(GROUP)).collect();
+        Self { blocks, free, groups, next: 0 }
+    }
+
+    /// Blocks that are free.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.groups.iter().sum()
+    }
+
+    fn is_free(&self, block: u64) -> bool {
+        block < self.blocks && self.free[index(block / 64)] >> (block % 64) & 1 == 1
+    }
+
+    /// Whether all blocks of a run are free.
+    fn is_run_free(&self, start: u64, len: u64) -> bool {
+        (start..start + len).all(|block| self.is_free(block))
+    }
+
+    /// Takes a run, if all of it is free.
+    pub(crate) fn take(&mut self, start: u64, len: u64) -> bool {
+        if !start.checked_add(len).is_some_and(|end| end <= self.blocks)
+            || !self.is_run_free(start, len)
+        {
+            return false;
+        }
+        for block in start..start + len {
+            self.free[index(block / 64)] &= !(1 << (block % 64));
+            self.groups[index(block / GROUP)] -= 1;
+        }
+        true
+    }
+
+    /// Gives a run back.
+    pub(crate) fn release(&mut self, start: u64, len: u64) {
+        for block in start..start + len {
+            debug_assert!(!self.is_free(block), "block {block} is given back twice");
+            self.free[index(block / 64)] |= 1 << (block % 64);
+            self.groups[index(block / GROUP)] += 1;
+        }
+    }
+
+    /// Finds and takes a run of `len` blocks.
+    pub(crate) fn allocate(&mut self, len: u64) -> Option<u64> {
+        let start = self.find(self.next, self.blocks, len).or_else(|| {
+            let end = (self.next + len).min(self.blocks);
+            self.find(0, end, len)
+        })?;
+        self.take(start, len);
+        self.next = start + len;
+        Some(start)
+    }
+
+    /// The first run of `len` free blocks between two blocks.
+    fn find(&self, from: u64, to: u64, len: u64) -> Option<u64> {
+        let (mut at, mut run) = (from, 0);
+        while at < to {
+            if at.is_multiple_of(GROUP) && self.groups[index(at / GROUP)] == 0 {
+                (at, run) = (at + GROUP, 0);
+            } else if at.is_multiple_of(64) && self.free[index(at / 64)] == 0 {
+                (at, run) = (at + 64, 0);
+            } else if self.is_free(at) {
+                (at, run) = (at + 1, run + 1);
+                if run == len {
+                    return Some(at - len);
+                }
+            } else {
+                (at, run) = (at + 1, 0);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_not_given_out_until_it_comes_back() {
+        let mut space = Space::new(3 * GROUP + 100);
+        assert_eq!(space.free_blocks(), 3 * GROUP + 100);
+        assert!(space.take(10, 5) && !space.take(14, 1) && !space.take(3 * GROUP + 99, 2));
+        assert_eq!(space.allocate(10), Some(0));
+        assert_eq!(space.allocate(GROUP), Some(15));
+        space.release(0, 10);
+        assert_eq!(space.allocate(2 * GROUP), Some(GROUP + 15));
+        assert_eq!(space.allocate(86), None);
+        assert_eq!(space.allocate(85), Some(3 * GROUP + 15));
+        assert_eq!(space.allocate(11), None);
+        assert_eq!(space.allocate(10), Some(0));
+        assert_eq!(space.free_blocks(), 0);
+    }
+}

@@ -1,0 +1,132 @@
+//! What a file system reports.
+
+use crate::error::Result;
+use crate::inode::Ino;
+use crate::mounted::Fs;
+use crate::pool::Counts;
+use crate::redundancy::Redundancy;
+use crate::{BLOCK_BYTES, Label};
+
+/// A disk of a file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskStatus {
+    /// Its number.
+    pub number: u16,
+    /// What it is called, or was when it was seen last.
+    pub name: String,
+    /// Whether it was given at the mount.
+    pub present: bool,
+    /// Whether it is not used any more: it failed, or was missing.
+    pub lost: bool,
+    /// Bytes for data.
+    pub data_bytes: u64,
+    /// Of these, free.
+    pub free_bytes: u64,
+}
+
+/// What is left for files of a redundancy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpaceFor {
+    /// The redundancy.
+    pub redundancy: Redundancy,
+    /// Bytes that such files may still have.
+    pub free_bytes: u64,
+}
+
+/// The state of a file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FsStatus {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: String,
+    /// Mounts so far.
+    pub epoch: u64,
+    /// Its disks.
+    pub disks: Vec<DiskStatus>,
+    /// What is left, by redundancy.
+    pub space: Vec<SpaceFor>,
+    /// Files, folders and links.
+    pub inodes: u64,
+    /// Bytes of the metadata, and the most that there may be.
+    pub meta_bytes: (u64, u64),
+    /// Bytes that wait to be written.
+    pub dirty_bytes: u64,
+    /// Blocks that were wrong, unreadable or repaired since the mount.
+    pub counts: Counts,
+}
+
+impl Fs {
+    /// What the labels say of this file system.
+    #[must_use]
+    pub fn label(&self) -> &Label {
+        &self.0.label
+    }
+
+    /// Its state.
+    ///
+    /// # Errors
+    /// If the metadata has failed.
+    pub async fn status(&self) -> Result<FsStatus> {
+        self.0.check()?;
+        let inodes = self.0.meta.run(|tx| tx.inode_count()).await?;
+        let disk = |member: &std::rc::Rc<crate::pool::Member>| DiskStatus {
+            number: member.number,
+            name: member.row.name.clone(),
+            present: member.is_present(),
+            lost: member.is_lost(),
+            data_bytes: member.row.blocks * BLOCK_BYTES,
+            free_bytes: member.free_blocks() * BLOCK_BYTES,
+        };
+        let names = ["auto", "none", "raid1", "raid6"];
+        let redundancies = names.iter().filter_map(|name| name.parse().ok());
+        let space = redundancies
+            .map(|redundancy| SpaceFor { redundancy, free_bytes: self.free_bytes(redundancy) });
+        Ok(FsStatus {
+            name: self.0.label.name.clone(),
+            id: self.0.label.fs_id.to_string(),
+            epoch: self.0.epoch,
+            disks: self.0.pool.members().iter().map(disk).collect(),
+            space: space.collect(),
+            inodes,
+            meta_bytes: self.0.meta.usage(),
+            dirty_bytes: self.0.dirty_blocks.get() * BLOCK_BYTES,
+            counts: self.0.pool.counts.get(),
+        })
+    }
+
+    /// Bytes that files of this redundancy may still have: lines are taken from the disks with the
+    /// most room, as they will be, in thousandths of what there is.
+    #[must_use]
+    pub fn free_bytes(&self, redundancy: Redundancy) -> u64 {
+        let members = self.0.pool.members();
+        let mut free: Vec<u64> = members.iter().map(|member| member.free_blocks()).collect();
+        let step = (free.iter().sum::<u64>() / 1000).max(1);
+        let mut blocks = 0;
+        loop {
+            free.retain(|free| *free > 0);
+            free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
+            let Some(coded) = redundancy.coded(free.len()) else { return blocks * BLOCK_BYTES };
+            let lines = step.min(free[coded.columns - 1]);
+            free[..coded.columns].iter_mut().for_each(|free| *free -= lines);
+            blocks += lines * coded.k() as u64;
+        }
+    }
+
+    /// Bytes of all usable disks together.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        let members = self.0.pool.members();
+        let usable = members.iter().filter(|member| !member.is_lost());
+        usable.map(|member| member.row.blocks * BLOCK_BYTES).sum()
+    }
+
+    /// Where the blocks of a file lie: for each run of lines the first block, the code, and disk,
+    /// first block and number of blocks of each column. For reports and tests.
+    ///
+    /// # Errors
+    /// If the metadata has failed.
+    pub async fn places(&self, ino: Ino) -> Result<Vec<(u64, crate::record::Record)>> {
+        self.0.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await
+    }
+}

@@ -1,0 +1,114 @@
+//! Shared by the tests of the file system: disks with a power switch, a file system on them, and
+//! short names for what tests do with files.
+#![allow(dead_code, reason = "each story uses some of it")]
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
+
+pub mod disk;
+pub mod model;
+
+use std::rc::Rc;
+
+use weft_disk::{Disk, RamDisk};
+use weft_fs::{
+    CreateOptions, Fs, Ino, Kind, MountOptions, NewFile, ROOT, Redundancy, Result, Time, create,
+};
+use weft_rt::{Frozen, Rt, Schedule, virtual_rt};
+
+pub const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+pub const NOW: Time = Time { s: 1_700_000_000, ns: 5 };
+
+/// Runs `test` on its own executor, in virtual time.
+pub fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rt) -> F + 'static) {
+    let rt = virtual_rt(Schedule::Fifo);
+    let inner = rt.clone();
+    rt.block_on(async move { test(inner).await });
+    rt.kill_all();
+}
+
+pub fn ram(sizes_mib: &[u64]) -> Vec<Rc<dyn Disk>> {
+    let disk = |(n, mib): (usize, &u64)| {
+        Rc::new(RamDisk::new(&format!("disk{n}"), mib * MIB, 512)) as Rc<dyn Disk>
+    };
+    sizes_mib.iter().enumerate().map(disk).collect()
+}
+
+pub fn options() -> CreateOptions {
+    CreateOptions {
+        name: "test".into(),
+        redundancy: Redundancy::Auto,
+        slice_bytes: Some(8 * MIB),
+        force: false,
+        id: [7; 16],
+        now: NOW,
+    }
+}
+
+pub fn mounting() -> MountOptions {
+    MountOptions { degraded: false, cache_bytes: 1 << 20, nonce: 1, now: NOW }
+}
+
+pub async fn mount(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Fs {
+    Fs::mount(rt, disks, mounting()).await.expect("mounted")
+}
+
+pub async fn mount_degraded(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Fs {
+    let options = MountOptions { degraded: true, ..mounting() };
+    Fs::mount(rt, disks, options).await.expect("mounted")
+}
+
+pub async fn made(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Fs {
+    create(rt, disks, &options()).await.expect("created");
+    mount(rt, disks).await
+}
+
+pub fn new_file(kind: Kind) -> NewFile<'static> {
+    NewFile { mode: kind.mode() | 0o644, uid: 1, gid: 2, device: 0, target: b"" }
+}
+
+pub async fn make(fs: &Fs, name: &str) -> Ino {
+    fs.make(ROOT, name.as_bytes(), new_file(Kind::File)).await.expect("made").0
+}
+
+/// Makes a file of this redundancy.
+pub async fn make_as(fs: &Fs, name: &str, redundancy: &str) -> Ino {
+    let ino = make(fs, name).await;
+    set(fs, ino, redundancy).await.expect("set");
+    ino
+}
+
+pub async fn set(fs: &Fs, ino: Ino, redundancy: &str) -> Result<()> {
+    fs.set_xattr(ino, b"user.weft.redundancy", redundancy.as_bytes(), None).await
+}
+
+pub async fn find(fs: &Fs, name: &str) -> Ino {
+    fs.lookup(ROOT, name.as_bytes()).await.expect("found").0
+}
+
+pub async fn write(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) {
+    fs.write(ino, offset, Frozen::copy_from(bytes)).await.expect("written");
+}
+
+pub async fn read_all(fs: &Fs, ino: Ino) -> Vec<u8> {
+    let size = fs.attr(ino).await.expect("there").size;
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < size {
+        let part = fs.read(ino, bytes.len() as u64, 1 << 20).await.expect("read");
+        bytes.extend_from_slice(&part);
+    }
+    bytes
+}
+
+/// Bytes that tell offset and version.
+pub fn pattern(len: usize, version: u64) -> Vec<u8> {
+    let word = |at: usize| {
+        (at as u64 / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version.wrapping_mul(0xd6e8_feb8)
+    };
+    (0..len).map(|at| word(at).to_le_bytes()[at % 8]).collect()
+}
+
+/// Nothing is wrong, neither with metadata nor data.
+pub async fn assert_sound(fs: &Fs) {
+    let report = fs.check(true).await.expect("checked");
+    assert_eq!(report.findings, [], "of {} inodes", report.inodes);
+}

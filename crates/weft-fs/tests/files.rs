@@ -1,0 +1,139 @@
+//! Files of all redundancies: written, read, read without disks, mounted again.
+#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
+
+mod common;
+
+use common::*;
+use weft_fs::{Fs, FsError, Ino, MountOptions};
+
+const REDUNDANCIES: [(&str, usize); 8] = [
+    ("auto", 1),
+    ("none", 0),
+    ("raid0", 0),
+    ("raid1", 1),
+    ("raid5", 1),
+    ("raid6", 2),
+    ("rs:2+2", 2),
+    ("lrc:2,2,1", 2),
+];
+
+#[test]
+fn what_was_written_is_read_also_after_a_mount() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 24, 24, 24]);
+        let fs = made(&rt, &disks).await;
+        for (name, _) in REDUNDANCIES {
+            let ino = make_as(&fs, name, name).await;
+            for (offset, len) in [(0, 10), (5000, 100_000), (4096, 8192), (300_001, 77)] {
+                write(&fs, ino, offset, &pattern(len, offset)).await;
+            }
+            fs.fsync(ino).await.expect("synced");
+            write(&fs, ino, 20_000, &pattern(50_000, 9)).await;
+        }
+        let mut before = Vec::new();
+        for (name, _) in REDUNDANCIES {
+            before.push(read_all(&fs, find(&fs, name).await).await);
+        }
+        assert_eq!(before[0].len(), 300_078);
+        assert!(before.iter().all(|bytes| *bytes == before[0]), "all are alike");
+        assert_sound(&fs).await;
+        fs.unmount().await.expect("unmounted");
+        let fs = mount(&rt, &disks).await;
+        for ((name, _), before) in REDUNDANCIES.iter().zip(&before) {
+            assert_eq!(&read_all(&fs, find(&fs, name).await).await, before, "{name}");
+        }
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn files_survive_as_many_lost_disks_as_their_redundancy_says() {
+    for lost in [vec![0], vec![4], vec![1, 3]] {
+        run(move |rt| async move {
+            let disks = ram(&[24, 24, 24, 24, 24]);
+            let fs = made(&rt, &disks).await;
+            let bytes = pattern(200_000, 3);
+            for (name, _) in REDUNDANCIES {
+                let ino = make_as(&fs, name, name).await;
+                write(&fs, ino, 0, &bytes).await;
+            }
+            fs.unmount().await.expect("unmounted");
+            let left: Vec<_> = disks
+                .iter()
+                .enumerate()
+                .filter(|(n, _)| !lost.contains(n))
+                .map(|(_, disk)| disk.clone())
+                .collect();
+            let refused = Fs::mount(&rt, &left, mounting()).await;
+            assert!(refused.is_err(), "a disk is missing");
+            let fs = mount_degraded(&rt, &left).await;
+            for (name, survives) in REDUNDANCIES {
+                if survives >= lost.len() {
+                    let ino = find(&fs, name).await;
+                    assert!(read_all(&fs, ino).await == bytes, "{name} without {lost:?}");
+                    write(&fs, ino, 10_000, &pattern(20_000, 4)).await;
+                }
+            }
+            fs.sync().await.expect("synced");
+            let report = fs.rebuild().await.expect("rebuilt");
+            let weak = report.damaged.iter().all(|ino| is_weak(*ino, lost.len()));
+            assert!(weak && !report.damaged.is_empty(), "{report:?}");
+            let mut wanted = bytes.clone();
+            wanted[10_000..30_000].copy_from_slice(&pattern(20_000, 4));
+            for (name, survives) in REDUNDANCIES {
+                if survives >= lost.len() {
+                    let ino = find(&fs, name).await;
+                    assert!(read_all(&fs, ino).await == wanted, "{name} rebuilt");
+                }
+            }
+        });
+    }
+}
+
+/// The files were made in the order of the list, behind the root.
+fn is_weak(ino: Ino, lost: usize) -> bool {
+    REDUNDANCIES[ino as usize - 2].1 < lost
+}
+
+#[test]
+fn a_small_file_is_a_mirror_and_grows_without_moving() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 24, 24]);
+        let fs = made(&rt, &disks).await;
+        let ino = make(&fs, "small").await;
+        write(&fs, ino, 0, b"hello").await;
+        fs.fsync(ino).await.expect("synced");
+        let places = fs.places(ino).await.expect("known");
+        let (_, record) = &places[0];
+        let active: Vec<usize> = (0..4).filter(|unit| record.columns[*unit].is_some()).collect();
+        assert_eq!((places.len(), record.coded.columns, active), (1, 4, vec![0, 3]));
+        let first = |record: &weft_fs::Record| {
+            record.columns[0].as_ref().map(|column| (column.disk, column.start))
+        };
+        let was = first(record);
+        write(&fs, ino, 5, &pattern(11_000, 1)).await;
+        fs.fsync(ino).await.expect("synced");
+        let (_, record) = &fs.places(ino).await.expect("known")[0];
+        assert_eq!(record.columns.iter().flatten().count(), 4);
+        assert_eq!(first(record), was);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn bad_disks_are_refused_clearly() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 24]);
+        let none = Fs::mount(&rt, &disks, mounting()).await.map(drop);
+        assert!(matches!(none, Err(FsError::Unmountable(_))), "{none:?}");
+        let fs = made(&rt, &disks).await;
+        fs.unmount().await.expect("unmounted");
+        let again = weft_fs::create(&rt, &disks, &options()).await;
+        assert!(matches!(again, Err(FsError::Invalid(_))), "{again:?}");
+        let degraded = MountOptions { degraded: true, ..mounting() };
+        let one = Fs::mount(&rt, &disks[..1], degraded).await.map(drop);
+        one.expect("three copies of the metadata");
+        let few = weft_fs::create(&rt, &ram(&[24]), &options()).await;
+        assert!(matches!(few, Err(FsError::Invalid(_))), "{few:?}");
+    });
+}
