@@ -106,6 +106,7 @@ impl Inner {
             dirty.iter().take(BLOCKS_MAX).map(|(block, data)| (*block, data.clone())).collect()
         };
         self.cut_for_new_columns(node.ino, &dirty).await?;
+        self.make_narrower(node.ino, &dirty).await?;
         let mut targets = self.plan(node.ino, &dirty).await?;
         self.write_targets(node.ino, &mut targets).await?;
         self.take_over(node, &targets).await
@@ -135,6 +136,24 @@ impl Inner {
                 Ok(())
             })
             .await
+    }
+
+    /// Lays out anew, as narrow as needed, lines of which a block becomes active for which no disk is
+    /// left: they were made when there were more.
+    async fn make_narrower(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<()> {
+        for (block, _) in dirty {
+            let covering = self.meta.run(|tx| covering(tx, ino, *block)).await?;
+            let Some((first, record)) = covering else { continue };
+            let (_, unit) = record.locate(block - first);
+            if record.columns[unit].is_some() || self.pool.has_column_for(&record) {
+                continue;
+            }
+            let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
+            if self.pool.coded_now(redundancy)? != record.coded {
+                self.lay_anew(ino, first, &record, redundancy).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Sorts blocks into lines, and allocates places for those that have none. Takes as many as the

@@ -101,6 +101,12 @@ impl Pool {
         Some(record)
     }
 
+    /// Whether some disk has room for one more column of a record.
+    pub(crate) fn has_column_for(&self, record: &Record) -> bool {
+        let is_used = |number: u16| record.active().any(|(_, column)| column.disk == number);
+        self.roomy().iter().any(|member| !is_used(member.number))
+    }
+
     /// Allocates one more column of a record, on a disk that it does not use; `behind` is where it
     /// would continue another run.
     pub(crate) fn allocate_column(

@@ -170,7 +170,7 @@ impl Inner {
 
     /// Lays the lines of a record out as new ones. The caller holds the file's lock alone, and that
     /// of flushes.
-    async fn lay_anew(
+    pub(crate) async fn lay_anew(
         &self,
         ino: Ino,
         first: u64,

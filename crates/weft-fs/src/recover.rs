@@ -107,6 +107,8 @@ async fn recover_line(
         let sum = match writes.iter().find(|write| write.unit == unit) {
             Some(write) => crc32c(&write.data),
             None if written.contains(unit) => found_sum(&laid, unit, from).await,
+            // Parity that is lost with the crash: of which mixture it would be is not known.
+            None if stripe.lost.contains(unit) && has_parity(band, unit) => 0,
             None => logged_sum(band, unit, band_line),
         };
         let column = record.columns[unit].as_mut().expect("it is active");
@@ -120,6 +122,10 @@ async fn found_sum(laid: &Laid, unit: usize, from: u64) -> u32 {
     let one = UnitSet::one(unit);
     let read = gather_exactly(laid, laid.stripe(), Access::user(from), BLOCK, one).await;
     read.map_or(0, |read| crc32c(&read[0].1))
+}
+
+fn has_parity(band: &LoggedBand, unit: usize) -> bool {
+    band.parities.iter().any(|(parity, _)| *parity == unit)
 }
 
 fn logged_sum(band: &LoggedBand, unit: usize, line: u64) -> u32 {

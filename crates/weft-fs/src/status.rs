@@ -113,14 +113,6 @@ impl Fs {
         }
     }
 
-    /// Bytes of all usable disks together.
-    #[must_use]
-    pub fn data_bytes(&self) -> u64 {
-        let members = self.0.pool.members();
-        let usable = members.iter().filter(|member| !member.is_lost());
-        usable.map(|member| member.row.blocks * BLOCK_BYTES).sum()
-    }
-
     /// Where the blocks of a file lie: for each run of lines the first block, the code, and disk,
     /// first block and number of blocks of each column. For reports and tests.
     ///

@@ -1,18 +1,21 @@
-//! A FUSE file system with one file: the array, from which the kernel's loop driver makes a disk.
+//! FUSE file systems: one with a single file – the array, from which the kernel's loop driver makes a
+//! disk ([`session`]) – and weftfs ([`tree`]).
 //!
 //! weft implements the kernel's FUSE protocol itself (`wire`), on the engine's own thread
-//! ([`session`]): a request is read from `/dev/fuse`, carried out and answered without crossing to
+//! (`channel`): a request is read from `/dev/fuse`, carried out and answered without crossing to
 //! another thread, which costs more than most of our I/O (74–94 µs across cores, 7–10 µs within
 //! one). The data of large writes arrives page-aligned in the buffer that goes to the disks:
 //! `readv` splits header and payload. FUSE libraries hand requests to threads of their own and keep
 //! the payload behind the header, so both advantages would be lost.
 //!
-//! Reads and writes bypass the page cache of this layer (FOPEN_DIRECT_IO), since the file system on
+//! Reads and writes of an array bypass the page cache of this layer (FOPEN_DIRECT_IO), since the file system on
 //! the loop device already has one. If the daemon dies, the kernel closes the connection: all
 //! requests in flight, and all later ones, fail with an I/O error and nothing hangs.
 
 #![forbid(unsafe_code)]
 
+mod channel;
 pub mod mount;
 pub mod session;
+pub mod tree;
 mod wire;

@@ -30,15 +30,7 @@ impl Mount {
     /// # Errors
     /// If that fails at any step; nothing is left behind then.
     pub fn new(name: &str, mount_point: &Path) -> Result<Self, Failure> {
-        let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
-        let flags = i32::try_from(flags.bits()).unwrap_or(0);
-        let opened =
-            OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/fuse");
-        let fuse = opened.map_err(|e| {
-            Failure::new(format!("/dev/fuse: {e}")).hint(
-                "the kernel must support FUSE: try `modprobe fuse`, or use an NBD client instead",
-            )
-        })?;
+        let fuse = open_channel()?;
         let place = mount_point.display();
         let failed = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
         let folder = make_mount_point(name, mount_point)?;
@@ -64,6 +56,43 @@ impl Mount {
     /// Keeps it.
     pub fn keep(mut self) {
         self.mount_point = None;
+    }
+}
+
+fn open_channel() -> Result<File, Failure> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
+    let flags = i32::try_from(flags.bits()).unwrap_or(0);
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/fuse");
+    opened.map_err(|e| {
+        Failure::new(format!("/dev/fuse: {e}"))
+            .hint("the kernel must support FUSE: try `modprobe fuse`, or use an NBD client instead")
+    })
+}
+
+/// Mounts the weftfs `name` on a folder that is there; needs root. Returns the channel.
+///
+/// # Errors
+/// If it cannot be mounted.
+pub fn mount_on(folder: &Path, name: &str) -> Result<File, Failure> {
+    let fuse = open_channel()?;
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
+        fuse.as_raw_fd()
+    );
+    let failed = |e: std::io::Error| {
+        Failure::new(format!("{}: {e}", folder.display())).hint("mounting needs root")
+    };
+    let options = std::ffi::CString::new(options).map_err(|e| failed(e.into()))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount(name, folder, "fuse.weftfs", flags, Some(options.as_c_str()))
+        .map_err(|e| failed(e.into()))?;
+    Ok(fuse)
+}
+
+/// Unmounts what is mounted on a folder; if it is in use, as soon as it is not.
+pub fn unmount_from(folder: &Path) {
+    if rustix::mount::unmount(folder, UnmountFlags::NOFOLLOW).is_err() {
+        let _ = rustix::mount::unmount(folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     }
 }
 

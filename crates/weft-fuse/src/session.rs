@@ -1,37 +1,23 @@
 //! Serves a FUSE channel: receives requests, carries them out on a [`Volume`], answers.
 
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::io::Errno;
 use weft_disk::{Volume, VolumeError, VolumeErrorKind};
 use weft_rt::ring::{Fd, Ring};
-use weft_rt::sync::Semaphore;
 use weft_rt::{Buf, Rt};
 use zerocopy::{FromBytes as _, IntoBytes};
 
+use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
 use crate::wire::{
-    self, Attr, AttrOut, EntryOut, FILE, FallocateIn, InHeader, InitIn, InitOut, IoIn, OpenOut,
-    OutHeader, ROOT, StatfsOut, WRITE_HEAD, WriteOut, fallocate, init_flag, op,
+    self, Attr, AttrOut, EntryOut, FILE, FallocateIn, InHeader, IoIn, OpenOut, ROOT, StatfsOut,
+    WriteOut, fallocate, op,
 };
 
 /// Name of the one file.
 pub const FILE_NAME: &str = "disk";
 
-/// Longest write, bytes; the kernel's own limit (`fs.fuse.max_pages_limit`) is the same.
-const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Writes up to this length are copied out of the receive buffer, which can then receive the next
-/// request at once; longer writes keep it.
-const COPY_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of requests in progress. Bounds memory: each holds at most one write.
-const IN_FLIGHT_MAX: usize = 192;
-/// Number of background requests that the kernel keeps in flight; below [`IN_FLIGHT_MAX`], to leave
-/// room for others.
-const BACKGROUND_MAX: u16 = 128;
-/// Number of requests received before other tasks of this thread run, and before the disk requests
-/// are submitted.
-const BATCH: usize = 8;
 /// How long the kernel may cache a name: one day, in seconds. Sizes, which change when an array is
 /// reshaped, it asks for each time; reads and writes do not need them.
 const VALID_S: u64 = 86_400;
@@ -47,89 +33,12 @@ pub async fn serve(
     volume: Rc<dyn Volume>,
 ) -> Result<(), Errno> {
     let channel = Rc::new(Channel { fd: Fd::from(channel), volume });
-    let slots = Rc::new(Semaphore::new(IN_FLIGHT_MAX));
-    let mut receiver = Receiver::new();
-    let mut taken = 0;
-    let ended = loop {
-        let slot = slots.acquire(1).await;
-        match receiver.receive(&channel.fd) {
-            Ok(request) => {
-                let channel = channel.clone();
-                rt.launch(Box::pin(async move {
-                    let _slot = slot;
-                    channel.carry_out(request).await;
-                }));
-                taken += 1;
-                if taken % BATCH == 0 {
-                    rt.yield_now().await;
-                }
-            }
-            Err(Errno::AGAIN) => match ring.poll_readable(&channel.fd).await {
-                Ok(()) => {}
-                Err(e) => break Err(Errno::from_io_error(&e).unwrap_or(Errno::IO)),
-            },
-            // Interrupted between our wake-up and our read.
-            Err(Errno::INTR | Errno::NOENT) => {}
-            Err(Errno::NODEV) => break Ok(()),
-            Err(e) => break Err(e),
-        }
-    };
-    // Requests in progress still own their buffers and must still be answered.
-    let _all = slots.acquire(IN_FLIGHT_MAX).await;
-    ended
-}
-
-/// A request as received: the header, and what follows it.
-struct Request {
-    head: InHeader,
-    body: Body,
-}
-
-enum Body {
-    Read(IoIn),
-    Write(IoIn, Buf),
-    /// Everything else.
-    Plain(Vec<u8>),
-}
-
-/// Receives requests; the header and the payload of a write go to different buffers.
-struct Receiver {
-    head: [u8; WRITE_HEAD],
-    payload: Buf,
-}
-
-impl Receiver {
-    fn new() -> Self {
-        Self { head: [0; WRITE_HEAD], payload: Buf::new(WRITE_BYTES_MAX) }
-    }
-
-    fn receive(&mut self, fd: &Fd) -> Result<Request, Errno> {
-        let mut parts = [IoSliceMut::new(&mut self.head), IoSliceMut::new(&mut self.payload)];
-        let received = rustix::io::readv(fd, &mut parts)?;
-        let in_head = received.min(WRITE_HEAD);
-        let (head, body) =
-            InHeader::read_from_prefix(&self.head[..in_head]).map_err(|_| Errno::IO)?;
-        if matches!(head.opcode, op::READ | op::WRITE) {
-            let io = IoIn::read_from_bytes(body).map_err(|_| Errno::IO)?;
-            let body = match head.opcode {
-                op::READ => Body::Read(io),
-                _ => Body::Write(io, self.take_payload(received - in_head)),
-            };
-            return Ok(Request { head, body });
-        }
-        let mut bytes = body.to_vec();
-        bytes.extend_from_slice(&self.payload[..received - in_head]);
-        Ok(Request { head, body: Body::Plain(bytes) })
-    }
-
-    fn take_payload(&mut self, len: usize) -> Buf {
-        if len <= COPY_BYTES_MAX {
-            return Buf::copy_from(&self.payload[..len]);
-        }
-        let mut data = std::mem::replace(&mut self.payload, Buf::new(WRITE_BYTES_MAX));
-        data.truncate(len);
-        data
-    }
+    let fd = channel.fd.clone();
+    channel::receive(&rt, &ring, &fd, move |request| {
+        let channel = channel.clone();
+        async move { channel.carry_out(request).await }
+    })
+    .await
 }
 
 struct Channel {
@@ -205,7 +114,7 @@ impl Channel {
     /// Requests that need no disk.
     fn answer_plain(&self, head: &InHeader, body: &[u8]) {
         match head.opcode {
-            op::INIT => match negotiate(body) {
+            op::INIT => match channel::negotiate(body, 0) {
                 Ok(out) => self.answer(head, Ok(out.as_bytes())),
                 Err(e) => self.answer(head, Err(e)),
             },
@@ -257,36 +166,8 @@ impl Channel {
     }
 
     fn answer(&self, head: &InHeader, result: Result<&[u8], Errno>) {
-        let (error, data) = match result {
-            Ok(data) => (0, data),
-            Err(e) => (-e.raw_os_error(), [].as_slice()),
-        };
-        let len = u32::try_from(size_of::<OutHeader>() + data.len()).unwrap_or(u32::MAX);
-        let out = OutHeader { len, error, unique: head.unique };
-        // It fails only if the request was interrupted, or the file system was unmounted.
-        let _ = rustix::io::writev(&self.fd, &[IoSlice::new(out.as_bytes()), IoSlice::new(data)]);
+        channel::answer(&self.fd, head, result);
     }
-}
-
-fn negotiate(body: &[u8]) -> Result<InitOut, Errno> {
-    let (offer, _) = InitIn::read_from_prefix(body).map_err(|_| Errno::PROTO)?;
-    if offer.major != wire::MAJOR || offer.minor < wire::MINOR_MIN {
-        return Err(Errno::PROTO);
-    }
-    let wanted =
-        init_flag::ASYNC_READ | init_flag::BIG_WRITES | init_flag::ASYNC_DIO | init_flag::MAX_PAGES;
-    Ok(InitOut {
-        major: wire::MAJOR,
-        minor: wire::MINOR.min(offer.minor),
-        max_readahead: offer.max_readahead,
-        flags: wanted & offer.flags,
-        max_background: BACKGROUND_MAX,
-        congestion_threshold: BACKGROUND_MAX,
-        max_write: u32::try_from(WRITE_BYTES_MAX).unwrap_or(u32::MAX),
-        time_gran: 1,
-        max_pages: u16::try_from(WRITE_BYTES_MAX / 4096).unwrap_or(u16::MAX),
-        ..InitOut::default()
-    })
 }
 
 fn name_of(body: &[u8]) -> &[u8] {

@@ -68,6 +68,7 @@ fn run(cli: &Cli) -> Outcome {
     let dir = || RuntimeDir::choose(cli.runtime_dir.as_deref());
     match &cli.command {
         Command::Create(args) => commands::create::create(args, json),
+        Command::Fs(args) => commands::fs::fs(args, json),
         Command::Examine(args) => commands::examine::examine(args, json),
         Command::Plan(args) => lab::plan(args, json),
         Command::Lab(args) => lab::lab(args, json),

@@ -1,6 +1,7 @@
 //! The command line: every command, its options, and examples of its use.
 
 mod cache;
+mod fs;
 mod manage;
 mod offline;
 mod run;
@@ -13,6 +14,9 @@ use weft_demo::DemoArgs;
 use weft_lab::commands::{LabArgs, PlanArgs, ReplayArgs, SimulateArgs, TraceArgs};
 
 pub use cache::{CacheArgs, CacheOptions};
+pub use fs::{
+    FsAction, FsArgs, FsCreateArgs, FsFailArgs, FsMountArgs, FsPlaceArgs, FsSetArgs, FsckArgs,
+};
 pub use manage::{
     AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
     ReshapeArgs, ScrubAction, ScrubArgs, ShrinkArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
@@ -118,6 +122,8 @@ pub enum Command {
     Throttle(ThrottleArgs),
     /// Show the cache of an array, change it or switch it on and off
     Cache(CacheArgs),
+    /// A file system over separate disks that chooses the redundancy of each file
+    Fs(FsArgs),
     /// Show what a disk's metadata says about its array, without a daemon
     Examine(ExamineArgs),
     /// Erase a member's metadata, so that the disk can be reused

@@ -5,6 +5,7 @@ pub mod attach;
 pub mod cache;
 pub mod create;
 pub mod examine;
+pub mod fs;
 pub mod manage;
 pub mod reshape;
 pub mod status;

@@ -1,0 +1,311 @@
+//! A crash at every step that changes a disk, with and without a disk lost in the same moment.
+//!
+//! What was synced is there. What was written since is old or new, sector by sector, or zeros where
+//! a file was cut – except on a disk that is lost with the crash. Everything else of the same lines
+//! is as it was: that is what the RAID log is for. Names are those of some moment since the last
+//! sync. Metadata, checksums and parity agree.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use common::disk::{Leave, Medium, Power, TestDisk, holding};
+use common::*;
+use weft_disk::Disk;
+use weft_fs::{Fs, Kind, MountOptions, ROOT, Rename, SetAttr};
+use weft_rt::{Frozen, Rt};
+
+const SIZE: u64 = 20 << 20;
+const DISKS: usize = 4;
+const SECTOR: usize = 512;
+
+/// What may be found: all contents of each file since the last sync, and all sets of names.
+#[derive(Clone, Default)]
+struct Allowed {
+    /// Contents that are not synced come last.
+    contents: BTreeMap<u64, Vec<Vec<u8>>>,
+    names: Vec<BTreeMap<String, u64>>,
+}
+
+/// A client that knows what may be found after a crash.
+#[derive(Clone)]
+struct Client {
+    fs: Fs,
+    allowed: Rc<RefCell<Allowed>>,
+}
+
+impl Client {
+    fn new(fs: Fs) -> Self {
+        let allowed = Allowed { names: vec![BTreeMap::new()], ..Allowed::default() };
+        Self { fs, allowed: Rc::new(RefCell::new(allowed)) }
+    }
+
+    fn names(&self, change: impl FnOnce(&mut BTreeMap<String, u64>)) {
+        let mut allowed = self.allowed.borrow_mut();
+        let mut names = allowed.names.last().expect("some").clone();
+        change(&mut names);
+        allowed.names.push(names);
+    }
+
+    fn contents(&self, ino: u64, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut allowed = self.allowed.borrow_mut();
+        let contents = allowed.contents.entry(ino).or_insert_with(|| vec![Vec::new()]);
+        let mut next = contents.last().expect("some").clone();
+        change(&mut next);
+        contents.push(next);
+    }
+
+    async fn make(&self, name: &str, redundancy: &str) -> u64 {
+        // The number is known before the file is: they count up.
+        let next = {
+            let allowed = self.allowed.borrow();
+            let highest = allowed.names.iter().flat_map(|names| names.values()).max();
+            highest.map_or(ROOT + 1, |ino| ino + 1)
+        };
+        self.names(|names| _ = names.insert(name.into(), next));
+        self.contents(next, |_| {});
+        let ino = make_as(&self.fs, name, redundancy).await;
+        assert_eq!(ino, next);
+        ino
+    }
+
+    async fn write(&self, ino: u64, offset: usize, len: usize, version: u64) {
+        let data = pattern(len, version);
+        self.contents(ino, |bytes| {
+            bytes.resize(bytes.len().max(offset + len), 0);
+            bytes[offset..offset + len].copy_from_slice(&data);
+        });
+        write(&self.fs, ino, offset as u64, &data).await;
+    }
+
+    async fn cut(&self, ino: u64, size: usize) {
+        self.contents(ino, |bytes| bytes.resize(size, 0));
+        let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
+        self.fs.set_attr(ino, set).await.expect("cut");
+    }
+
+    async fn rename(&self, from: &str, to: &str) {
+        self.names(|names| {
+            let ino = names.remove(from).expect("there");
+            names.insert(to.into(), ino);
+        });
+        let (from, to) = ((ROOT, from.as_bytes()), (ROOT, to.as_bytes()));
+        self.fs.rename(from, to, Rename::Replace).await.expect("renamed");
+    }
+
+    async fn remove(&self, name: &str) {
+        self.names(|names| _ = names.remove(name));
+        self.fs.unlink(ROOT, name.as_bytes()).await.expect("removed");
+    }
+
+    async fn sync(&self) {
+        self.fs.sync().await.expect("synced");
+        let mut allowed = self.allowed.borrow_mut();
+        let names = allowed.names.pop().expect("some");
+        allowed.contents.retain(|ino, _| names.values().any(|named| named == ino));
+        for contents in allowed.contents.values_mut() {
+            contents.drain(..contents.len() - 1);
+        }
+        allowed.names = vec![names];
+    }
+}
+
+/// The files of the story: redundancies on four disks that survive one lost disk.
+async fn story(client: &Client) {
+    let a = client.make("a", "auto").await;
+    let b = client.make("b", "raid1").await;
+    let c = client.make("c", "raid6").await;
+    for ino in [a, b, c] {
+        client.write(ino, 0, 30_000, 1).await;
+    }
+    client.sync().await;
+    // Overwritten in place: one block of a line, parts of blocks, whole lines.
+    client.write(a, 4096, 4096, 2).await;
+    client.write(b, 100, 5000, 2).await;
+    client.write(c, 8000, 9000, 2).await;
+    client.fs.fsync(a).await.expect("synced");
+    client.write(a, 9000, 300, 3).await;
+    client.write(a, 0, 4096, 4).await;
+    client.sync().await;
+    // A tail line grows; a new file; a hole.
+    client.write(a, 30_000, 6000, 5).await;
+    let d = client.make("d", "auto").await;
+    client.write(d, 50_000, 100, 5).await;
+    client.rename("b", "e").await;
+    client.sync().await;
+    client.write(d, 10_000, 20_000, 6).await;
+    client.cut(a, 13_000).await;
+    client.remove("e").await;
+    client.rename("d", "c").await;
+    client.write(a, 12_000, 12_000, 7).await;
+    client.sync().await;
+}
+
+struct Moment {
+    media: Vec<Medium>,
+    allowed: Allowed,
+}
+
+/// The disks and what may be found, before every step that changes a disk.
+fn moments() -> Vec<Moment> {
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let result = seen.clone();
+    run(move |rt| async move {
+        let power = Power::new();
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); DISKS]);
+        let client = Client::new(made(&rt, &all(&disks)).await);
+        let (watched, allowed) = (disks.clone(), client.allowed.clone());
+        power.watch(move || {
+            let media = watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
+            seen.borrow_mut().push(Moment { media, allowed: allowed.borrow().clone() });
+        });
+        story(&client).await;
+        power.watch(|| {});
+    });
+    result.take()
+}
+
+fn all(disks: &[Rc<TestDisk>]) -> Vec<Rc<dyn Disk>> {
+    disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
+}
+
+fn leave(n: usize) -> Leave {
+    match n % 5 {
+        0 => Leave::Nothing,
+        1 => Leave::All,
+        2 => Leave::Completed,
+        3 => Leave::Cached,
+        _ => Leave::Some(n as u64),
+    }
+}
+
+/// Mounts what a crash left, perhaps without a disk, and checks it.
+async fn check(
+    rt: &Rt,
+    disks: &[Rc<TestDisk>],
+    allowed: &Allowed,
+    lost: Option<usize>,
+    what: &str,
+) {
+    let there: Vec<Rc<dyn Disk>> = all(disks)
+        .into_iter()
+        .enumerate()
+        .filter(|(n, _)| lost != Some(*n))
+        .map(|(_, disk)| disk)
+        .collect();
+    let options = MountOptions { degraded: lost.is_some(), nonce: 77, ..mounting() };
+    let fs = Fs::mount(rt, &there, options).await;
+    let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let report = fs.check(true).await.expect("checked");
+    assert_eq!(report.findings, [], "{what}");
+    let entries = fs.read_folder(ROOT, 2, 100).await.expect("listed");
+    let names: BTreeMap<String, u64> = entries
+        .into_iter()
+        .map(|entry| (String::from_utf8(entry.name).expect("a name"), entry.ino))
+        .collect();
+    assert!(allowed.names.contains(&names), "{what}: {names:?}");
+    for (name, ino) in names {
+        let found = read_all(&fs, ino).await;
+        let Some(contents) = allowed.contents.get(&ino) else { continue };
+        // A file that was made since the sync may be there without its contents.
+        let sizes: BTreeSet<usize> = contents.iter().map(Vec::len).collect();
+        assert!(sizes.contains(&found.len()), "{what}: {name} has {} bytes", found.len());
+        for (n, sector) in found.chunks(SECTOR).enumerate() {
+            let at = n * SECTOR;
+            let version = |bytes: &Vec<u8>| {
+                let mut part = bytes.get(at..).unwrap_or_default().to_vec();
+                part.resize(part.len().max(sector.len()), 0);
+                part.truncate(sector.len());
+                part
+            };
+            let mut versions = contents.iter().map(version);
+            // On the lost disk, what was being written may be anything.
+            let unchanged = contents.iter().all(|bytes| version(bytes) == version(&contents[0]));
+            let fits = versions.any(|version| version == sector) || lost.is_some() && !unchanged;
+            assert!(fits, "{what}: sector {n} of {name}");
+        }
+    }
+    if lost.is_some() {
+        let report = fs.rebuild().await.expect("rebuilt");
+        assert!(report.damaged.is_empty(), "{what}: {report:?}");
+        let again = fs.check(true).await.expect("checked");
+        assert_eq!(again.findings, [], "{what}, rebuilt");
+    }
+}
+
+fn crash(moment: &Moment, left: Leave, lost: Option<usize>, what: String) {
+    let media: Vec<Medium> = moment.media.iter().map(|medium| left.of(medium)).collect();
+    let allowed = moment.allowed.clone();
+    run(move |rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &media);
+        check(&rt, &disks, &allowed, lost, &what).await;
+    });
+}
+
+#[test]
+fn every_crash_leaves_what_was_synced_and_whole_operations() {
+    let moments = moments();
+    assert!(moments.len() > 200, "{} steps", moments.len());
+    for (n, moment) in moments.iter().enumerate() {
+        crash(moment, leave(n), None, format!("step {n}, {:?}", leave(n)));
+    }
+}
+
+#[test]
+fn every_crash_with_a_lost_disk_leaves_all_that_was_not_being_written() {
+    for (n, moment) in moments().iter().enumerate() {
+        let (lost, left) = (n % DISKS, leave(n / DISKS));
+        crash(moment, left, Some(lost), format!("step {n}, {left:?}, without {lost}"));
+    }
+}
+
+#[test]
+fn a_crash_in_recovery_changes_nothing() {
+    let moments = moments();
+    for (n, moment) in moments.iter().enumerate().skip(3).step_by(23) {
+        let media: Vec<Medium> = moment.media.iter().map(|medium| leave(n).of(medium)).collect();
+        let allowed = moment.allowed.clone();
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let again = seen.clone();
+        run(move |rt| async move {
+            let power = Power::new();
+            let disks = holding(&rt, &power, SIZE, &media);
+            let watched = disks.clone();
+            power.watch(move || {
+                let media = watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
+                seen.borrow_mut().push(Moment { media, allowed: allowed.clone() });
+            });
+            Fs::mount(&rt, &all(&disks), mounting()).await.expect("mounted");
+            power.watch(|| {});
+        });
+        for (m, moment) in again.take().iter().enumerate().step_by(5) {
+            let lost = m.is_multiple_of(2).then_some(m / 2 % DISKS);
+            crash(moment, leave(m), lost, format!("step {n}, then {m}, without {lost:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_open_without_a_name_goes_at_the_next_mount() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
+        let fs = made(&rt, &all(&disks)).await;
+        let ino = make(&fs, "gone").await;
+        fs.begin_use(ino);
+        fs.write(ino, 0, Frozen::copy_from(&[1; 5000])).await.expect("written");
+        fs.unlink(ROOT, b"gone").await.expect("removed");
+        assert_eq!(*fs.read(ino, 0, 5).await.expect("read"), [1; 5]);
+        fs.sync().await.expect("synced");
+        drop(fs);
+        let media: Vec<Medium> = disks.iter().map(|disk| disk.medium.borrow().clone()).collect();
+        let disks = holding(&rt, &Power::new(), SIZE, &media);
+        let fs = mount(&rt, &all(&disks)).await;
+        fs.attr(ino).await.expect_err("it is gone");
+        assert_eq!(fs.status().await.expect("known").inodes, 1);
+        assert_sound(&fs).await;
+        assert_eq!(Kind::of_mode(0o100_644), Kind::File);
+    });
+}

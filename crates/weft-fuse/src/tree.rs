@@ -1,0 +1,510 @@
+//! Serves a mounted weftfs to the kernel.
+//!
+//! One node serves the file system, and everything passes through its kernel: so what the kernel has
+//! cached stays valid, files keep their pages when they are opened again, and names and attributes
+//! are believed for some seconds. Permissions are the kernel's business (`default_permissions`), and
+//! so are locks.
+//!
+//! A file is in use while the kernel knows its number or has it open; a file without names goes when
+//! the kernel forgets it.
+//!
+//! *Control.* The root folder has attributes that only root may use: `trusted.weft.status` and
+//! `trusted.weft.check` are read, `trusted.weft.fail` and `trusted.weft.rebuild` are set. So commands
+//! reach the mounted file system by its mount point, and need no other connection.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use serde_json::json;
+use weft_fs::{Fs, FsError, Ino, Inode, Kind, NewFile, ROOT, Rename, SetAttr, Time};
+use weft_rt::Rt;
+use weft_rt::ring::{Fd, Ring};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
+use crate::wire::{
+    self, Attr, AttrOut, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, OpenOut, SetattrIn,
+    StatfsOut, WriteOut, fallocate, init_flag, op, set,
+};
+
+/// How long the kernel believes names and attributes, in seconds.
+const VALID_S: u64 = 10;
+/// Entries of a folder read at a time.
+const ENTRIES: usize = 256;
+/// Where LSEEK looks for data, or for a hole.
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// The attribute of the root folder that gives the state, as JSON.
+pub const STATUS: &str = "trusted.weft.status";
+/// Reading it checks the metadata, or all data as well.
+pub const CHECK: &str = "trusted.weft.check";
+/// Reading it checks metadata and data.
+pub const CHECK_DATA: &str = "trusted.weft.check_data";
+/// Setting it to a number takes this disk out of service.
+pub const FAIL: &str = "trusted.weft.fail";
+/// Reading it rebuilds what is on lost disks.
+pub const REBUILD: &str = "trusted.weft.rebuild";
+
+type Answer = Result<Vec<u8>, Errno>;
+
+/// Serves `channel` until the file system is unmounted from the kernel.
+///
+/// # Errors
+/// If the channel cannot be read.
+pub async fn serve(rt: Rt, ring: Ring, channel: OwnedFd, fs: Fs) -> Result<(), Errno> {
+    let tree = Rc::new(Tree { fd: Fd::from(channel), fs });
+    let fd = tree.fd.clone();
+    channel::receive(&rt, &ring, &fd, move |request| {
+        let tree = tree.clone();
+        async move { tree.carry_out(request).await }
+    })
+    .await
+}
+
+struct Tree {
+    fd: Fd,
+    fs: Fs,
+}
+
+/// The structure at the start of a body, and what follows it.
+fn parse<T: FromBytes>(body: &[u8]) -> Result<(T, &[u8]), Errno> {
+    T::read_from_prefix(body).map_err(|_| Errno::INVAL)
+}
+
+/// The first name in a body, and what follows it.
+fn name(body: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
+    let end = body.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+    Ok((&body[..end], &body[end + 1..]))
+}
+
+fn bytes(value: &(impl IntoBytes + zerocopy::Immutable)) -> Answer {
+    Ok(value.as_bytes().to_vec())
+}
+
+impl Tree {
+    async fn carry_out(&self, Request { head, body }: Request) {
+        let answer = match body {
+            Body::Read(io) => self.read(&head, &io).await,
+            Body::Write(io, data) => self.write(&head, &io, data).await,
+            Body::Plain(body) => match head.opcode {
+                op::FORGET => return self.forget(&[(head.nodeid, &body)]).await,
+                op::BATCH_FORGET => {
+                    let each = body.get(8..).unwrap_or_default().chunks_exact(16);
+                    let each: Vec<_> = each.map(|one| (number(one), &one[8..])).collect();
+                    return self.forget(&each).await;
+                }
+                op::INTERRUPT => return,
+                _ => self.plain(&head, &body).await,
+            },
+        };
+        match answer {
+            Ok(data) => channel::answer(&self.fd, &head, Ok(&data)),
+            Err(errno) => channel::answer(&self.fd, &head, Err(errno)),
+        }
+    }
+
+    async fn forget(&self, nodes: &[(u64, &[u8])]) {
+        for (ino, count) in nodes {
+            // A failure shows in the next request.
+            let _ = self.fs.end_uses(*ino, number(count)).await;
+        }
+    }
+
+    async fn plain(&self, head: &InHeader, body: &[u8]) -> Answer {
+        let ino = head.nodeid;
+        match head.opcode {
+            op::INIT => {
+                let also = init_flag::DO_READDIRPLUS
+                    | init_flag::READDIRPLUS_AUTO
+                    | init_flag::PARALLEL_DIROPS
+                    | init_flag::CACHE_SYMLINKS;
+                bytes(&channel::negotiate(body, also)?)
+            }
+            op::LOOKUP => {
+                let found = self.fs.lookup(ino, name(body)?.0).await.map_err(errno_of)?;
+                self.entry(&found)
+            }
+            op::GETATTR => self.attr(ino, &self.fs.attr(ino).await.map_err(errno_of)?),
+            op::SETATTR => self.set_attr(ino, &parse::<SetattrIn>(body)?.0).await,
+            op::READLINK => self.fs.read_link(ino).await.map_err(errno_of),
+            op::SYMLINK => {
+                let (name_of, rest) = name(body)?;
+                let target = name(rest)?.0;
+                self.make(head, name_of, Kind::Symlink.mode() | 0o777, 0, target).await
+            }
+            op::MKNOD => {
+                let ([mode, device, _, _], rest) = parse::<[u32; 4]>(body)?;
+                self.make(head, name(rest)?.0, mode, device, b"").await
+            }
+            op::MKDIR => {
+                let ([mode, _], rest) = parse::<[u32; 2]>(body)?;
+                let mode = Kind::Folder.mode() | mode & 0o7777;
+                self.make(head, name(rest)?.0, mode, 0, b"").await
+            }
+            op::CREATE => {
+                let ([_, mode, _, _], rest) = parse::<[u32; 4]>(body)?;
+                let mode = Kind::File.mode() | mode & 0o7777;
+                let mut out = self.make(head, name(rest)?.0, mode, 0, b"").await?;
+                self.fs.begin_use(number(&out));
+                out.extend_from_slice(opened(wire::FOPEN_KEEP_CACHE).as_bytes());
+                Ok(out)
+            }
+            op::UNLINK => empty(self.fs.unlink(ino, name(body)?.0).await),
+            op::RMDIR => empty(self.fs.remove_folder(ino, name(body)?.0).await),
+            op::RENAME => {
+                let (to, rest) = parse::<u64>(body)?;
+                self.rename(ino, to, rest, Rename::Replace).await
+            }
+            op::RENAME2 => {
+                let ((to, flags), rest) = {
+                    let ([to, flags], rest) = parse::<[u64; 2]>(body)?;
+                    ((to, flags & 0xffff_ffff), rest)
+                };
+                let how = match flags {
+                    0 => Rename::Replace,
+                    1 => Rename::NoReplace,
+                    2 => Rename::Exchange,
+                    _ => return Err(Errno::INVAL),
+                };
+                self.rename(ino, to, rest, how).await
+            }
+            op::LINK => {
+                let (old, rest) = parse::<u64>(body)?;
+                let inode = self.fs.link(old, ino, name(rest)?.0).await.map_err(errno_of)?;
+                self.entry(&(old, inode))
+            }
+            op::OPEN => {
+                self.fs.begin_use(ino);
+                bytes(&opened(wire::FOPEN_KEEP_CACHE))
+            }
+            op::OPENDIR => bytes(&opened(wire::FOPEN_KEEP_CACHE | wire::FOPEN_CACHE_DIR)),
+            op::RELEASE => empty(self.fs.end_uses(ino, 1).await),
+            op::RELEASEDIR | op::DESTROY => Ok(Vec::new()),
+            op::FSYNC | op::FSYNCDIR => empty(self.fs.fsync(ino).await),
+            op::SYNCFS => empty(self.fs.sync().await),
+            op::READDIR => self.read_folder(ino, &parse::<IoIn>(body)?.0, false).await,
+            op::READDIRPLUS => self.read_folder(ino, &parse::<IoIn>(body)?.0, true).await,
+            op::STATFS => self.statfs().await,
+            op::SETXATTR => {
+                let ([size, flags], rest) = parse::<[u32; 2]>(body)?;
+                let (key, rest) = name(rest)?;
+                let value = rest.get(..size as usize).ok_or(Errno::INVAL)?;
+                self.set_xattr(ino, key, value, flags).await
+            }
+            op::GETXATTR => {
+                let ([size, _], rest) = parse::<[u32; 2]>(body)?;
+                let value = self.xattr(ino, name(rest)?.0).await?;
+                sized(value, size)
+            }
+            op::LISTXATTR => {
+                let ([size, _], _) = parse::<[u32; 2]>(body)?;
+                let names = self.fs.xattr_names(ino).await.map_err(errno_of)?;
+                sized(names.into_iter().flat_map(|name| [&name[..], &[0]].concat()).collect(), size)
+            }
+            op::REMOVEXATTR => empty(self.fs.remove_xattr(ino, name(body)?.0).await),
+            op::FALLOCATE => self.fallocate(ino, &parse::<FallocateIn>(body)?.0).await,
+            op::LSEEK => {
+                let (seek, _) = parse::<LseekIn>(body)?;
+                let data = match seek.whence {
+                    SEEK_DATA => true,
+                    SEEK_HOLE => false,
+                    _ => return Err(Errno::INVAL),
+                };
+                let found = self.fs.seek(ino, seek.offset, data).await.map_err(errno_of)?;
+                bytes(&found.ok_or(Errno::NXIO)?)
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    async fn read(&self, head: &InHeader, io: &IoIn) -> Answer {
+        let len = (io.size as usize).min(WRITE_BYTES_MAX);
+        let read = self.fs.read(head.nodeid, io.offset, len).await.map_err(errno_of)?;
+        Ok(read.to_vec())
+    }
+
+    async fn write(&self, head: &InHeader, io: &IoIn, data: weft_rt::Buf) -> Answer {
+        if data.len() != io.size as usize {
+            return Err(Errno::INVAL);
+        }
+        self.fs.write(head.nodeid, io.offset, data.freeze()).await.map_err(errno_of)?;
+        if io.flags & rustix::fs::OFlags::DSYNC.bits() != 0 {
+            self.fs.fsync(head.nodeid).await.map_err(errno_of)?;
+        }
+        bytes(&WriteOut { size: io.size, padding: 0 })
+    }
+
+    /// An entry that the kernel will know.
+    fn entry(&self, (ino, inode): &(Ino, Inode)) -> Answer {
+        self.fs.begin_use(*ino);
+        bytes(&entry_out(*ino, inode))
+    }
+
+    fn attr(&self, ino: Ino, inode: &Inode) -> Answer {
+        let attr = attr_of(ino, inode);
+        bytes(&AttrOut { attr_valid: VALID_S, attr_valid_nsec: 0, dummy: 0, attr })
+    }
+
+    async fn set_attr(&self, ino: Ino, wanted: &SetattrIn) -> Answer {
+        let has = |bit: u32| wanted.valid & bit != 0;
+        let now = || {
+            let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            Time { s: i64::try_from(since.as_secs()).unwrap_or(0), ns: since.subsec_nanos() }
+        };
+        let time = |bit: u32, bit_now: u32, s: i64, ns: u32| {
+            has(bit).then(|| if has(bit_now) { now() } else { Time { s, ns } })
+        };
+        let set = SetAttr {
+            mode: has(set::MODE).then_some(wanted.mode),
+            uid: has(set::UID).then_some(wanted.uid),
+            gid: has(set::GID).then_some(wanted.gid),
+            size: has(set::SIZE).then_some(wanted.size),
+            accessed: time(set::ATIME, set::ATIME_NOW, wanted.atime, wanted.atimensec),
+            modified: time(set::MTIME, set::MTIME_NOW, wanted.mtime, wanted.mtimensec),
+            changed: time(set::CTIME, 0, wanted.ctime, wanted.ctimensec),
+        };
+        let inode = self.fs.set_attr(ino, set).await.map_err(errno_of)?;
+        self.attr(ino, &inode)
+    }
+
+    async fn make(
+        &self,
+        head: &InHeader,
+        name: &[u8],
+        mode: u32,
+        device: u32,
+        target: &[u8],
+    ) -> Answer {
+        let new = NewFile { mode, uid: head.uid, gid: head.gid, device, target };
+        let made = self.fs.make(head.nodeid, name, new).await.map_err(errno_of)?;
+        self.entry(&made)
+    }
+
+    async fn rename(&self, from: Ino, to: Ino, names: &[u8], how: Rename) -> Answer {
+        let (old, rest) = name(names)?;
+        let (new, _) = name(rest)?;
+        empty(self.fs.rename((from, old), (to, new), how).await)
+    }
+
+    async fn read_folder(&self, ino: Ino, io: &IoIn, plus: bool) -> Answer {
+        let (mut out, mut after) = (Vec::new(), io.offset);
+        loop {
+            let entries = self.fs.read_folder(ino, after, ENTRIES).await.map_err(errno_of)?;
+            if entries.is_empty() {
+                return Ok(out);
+            }
+            for entry in entries {
+                let head = if plus { size_of::<EntryOut>() } else { 0 };
+                let len = head + (24 + entry.name.len()).next_multiple_of(8);
+                if out.len() + len > io.size as usize {
+                    return Ok(out);
+                }
+                if plus {
+                    let own = entry.name == b"." || entry.name == b"..";
+                    let known = match own {
+                        true => None,
+                        false => self.fs.attr(entry.ino).await.ok(),
+                    };
+                    match known {
+                        Some(inode) => out.extend_from_slice(&self.entry(&(entry.ino, inode))?),
+                        // No number: the kernel does not take it as looked up.
+                        None => out.extend_from_slice(&vec![0; size_of::<EntryOut>()]),
+                    }
+                }
+                let kind = entry.kind.mode() >> 12;
+                out.extend_from_slice(&entry.ino.to_ne_bytes());
+                out.extend_from_slice(&entry.position.to_ne_bytes());
+                out.extend_from_slice(&u32::try_from(entry.name.len()).unwrap_or(0).to_ne_bytes());
+                out.extend_from_slice(&kind.to_ne_bytes());
+                out.extend_from_slice(&entry.name);
+                out.resize(out.len().next_multiple_of(8), 0);
+                after = entry.position;
+            }
+        }
+    }
+
+    async fn statfs(&self) -> Answer {
+        let status = self.fs.status().await.map_err(errno_of)?;
+        let usable = status.disks.iter().filter(|disk| !disk.lost);
+        let used: u64 = usable.map(|disk| disk.data_bytes - disk.free_bytes).sum();
+        let used = used / weft_fs::BLOCK_BYTES;
+        let root = self.fs.attr(ROOT).await.map_err(errno_of)?.redundancy;
+        let free = self.fs.free_bytes(root) / weft_fs::BLOCK_BYTES;
+        bytes(&StatfsOut {
+            blocks: used + free,
+            bfree: free,
+            bavail: free,
+            files: status.inodes + free,
+            ffree: free,
+            bsize: 4096,
+            namelen: 255,
+            frsize: 4096,
+            ..StatfsOut::default()
+        })
+    }
+
+    async fn xattr(&self, ino: Ino, name: &[u8]) -> Answer {
+        let text = std::str::from_utf8(name).unwrap_or_default();
+        match text {
+            STATUS if ino == ROOT => {
+                let status = self.fs.status().await.map_err(errno_of)?;
+                let disks: Vec<_> = status
+                    .disks
+                    .iter()
+                    .map(|disk| {
+                        json!({
+                            "number": disk.number, "name": disk.name, "present": disk.present,
+                            "lost": disk.lost, "data_bytes": disk.data_bytes,
+                            "free_bytes": disk.free_bytes,
+                        })
+                    })
+                    .collect();
+                let space: Vec<_> = status
+                    .space
+                    .iter()
+                    .map(|space| {
+                        let redundancy = space.redundancy.to_string();
+                        json!({ "redundancy": redundancy, "free_bytes": space.free_bytes })
+                    })
+                    .collect();
+                let (meta, most) = status.meta_bytes;
+                let status = json!({
+                    "name": status.name, "id": status.id, "epoch": status.epoch, "disks": disks,
+                    "space": space, "inodes": status.inodes, "metadata_bytes": meta,
+                    "metadata_bytes_max": most, "dirty_bytes": status.dirty_bytes,
+                    "wrong_blocks": status.counts.wrong_blocks,
+                    "unreadable_blocks": status.counts.unreadable_blocks,
+                    "repaired_blocks": status.counts.repaired_blocks,
+                });
+                Ok(status.to_string().into_bytes())
+            }
+            CHECK | CHECK_DATA if ino == ROOT => {
+                let report = self.fs.check(text == CHECK_DATA).await.map_err(errno_of)?;
+                let finding = |finding: &weft_fs::Finding| json!({ "inode": finding.ino, "what": finding.what });
+                let shown: Vec<_> = report.findings.iter().take(256).map(finding).collect();
+                let report = json!({
+                    "inodes": report.inodes, "blocks": report.blocks,
+                    "findings": report.findings.len(), "first_findings": shown,
+                });
+                Ok(report.to_string().into_bytes())
+            }
+            REBUILD if ino == ROOT => {
+                let report = self.fs.rebuild().await.map_err(errno_of)?;
+                let report = json!({
+                    "blocks": report.blocks, "removed_disks": report.removed_disks,
+                    "damaged_files": report.damaged.len(), "waiting_files": report.waiting.len(),
+                });
+                Ok(report.to_string().into_bytes())
+            }
+            _ => self.fs.xattr(ino, name).await.map_err(errno_of),
+        }
+    }
+
+    async fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> Answer {
+        if ino == ROOT && name == FAIL.as_bytes() {
+            let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            return empty(self.fs.fail_disk(number.ok_or(Errno::INVAL)?).await);
+        }
+        let exists = match flags {
+            1 => Some(false),
+            2 => Some(true),
+            _ => None,
+        };
+        empty(self.fs.set_xattr(ino, name, value, exists).await)
+    }
+
+    async fn fallocate(&self, ino: Ino, wanted: &FallocateIn) -> Answer {
+        let end = wanted.offset.checked_add(wanted.length).ok_or(Errno::FBIG)?;
+        match wanted.mode & !fallocate::KEEP_SIZE {
+            fallocate::PUNCH_HOLE | fallocate::ZERO_RANGE => {
+                let punched = self.fs.punch_hole(ino, wanted.offset, wanted.length).await;
+                punched.map_err(errno_of)?;
+                let size = self.fs.attr(ino).await.map_err(errno_of)?.size;
+                if wanted.mode & fallocate::KEEP_SIZE == 0 && end > size {
+                    let set = SetAttr { size: Some(end), ..SetAttr::default() };
+                    self.fs.set_attr(ino, set).await.map_err(errno_of)?;
+                }
+                Ok(Vec::new())
+            }
+            // Space is not reserved without being written. Programs then write zeros.
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+}
+
+/// The number at the start of some bytes.
+fn number(bytes: &[u8]) -> u64 {
+    u64::read_from_prefix(bytes).map_or(0, |(number, _)| number)
+}
+
+fn empty(result: weft_fs::Result<()>) -> Answer {
+    result.map(|()| Vec::new()).map_err(errno_of)
+}
+
+/// A value, or its size if that is what was asked for.
+fn sized(value: Vec<u8>, size: u32) -> Answer {
+    let len = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
+    match size {
+        0 => bytes(&[len, 0]),
+        size if size < len => Err(Errno::RANGE),
+        _ => Ok(value),
+    }
+}
+
+fn opened(open_flags: u32) -> OpenOut {
+    OpenOut { open_flags, ..OpenOut::default() }
+}
+
+fn entry_out(ino: Ino, inode: &Inode) -> EntryOut {
+    EntryOut {
+        nodeid: ino,
+        generation: inode.generation,
+        entry_valid: VALID_S,
+        attr_valid: VALID_S,
+        entry_valid_nsec: 0,
+        attr_valid_nsec: 0,
+        attr: attr_of(ino, inode),
+    }
+}
+
+fn attr_of(ino: Ino, inode: &Inode) -> Attr {
+    let s = |time: Time| time.s.cast_unsigned();
+    Attr {
+        ino,
+        size: if inode.is_folder() { 4096 } else { inode.size },
+        blocks: inode.blocks * (weft_fs::BLOCK_BYTES / 512),
+        atime: s(inode.accessed),
+        mtime: s(inode.modified),
+        ctime: s(inode.changed),
+        atimensec: inode.accessed.ns,
+        mtimensec: inode.modified.ns,
+        ctimensec: inode.changed.ns,
+        mode: inode.mode,
+        nlink: inode.links,
+        uid: inode.uid,
+        gid: inode.gid,
+        rdev: inode.device,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+fn errno_of(error: FsError) -> Errno {
+    match error {
+        FsError::NotFound => Errno::NOENT,
+        FsError::Exists => Errno::EXIST,
+        FsError::NotFolder => Errno::NOTDIR,
+        FsError::IsFolder => Errno::ISDIR,
+        FsError::NotEmpty => Errno::NOTEMPTY,
+        FsError::NoAttribute => Errno::NODATA,
+        FsError::TooLong => Errno::NAMETOOLONG,
+        FsError::TooLarge => Errno::FBIG,
+        FsError::TooManyLinks => Errno::MLINK,
+        FsError::NoSpace => Errno::NOSPC,
+        FsError::Invalid(_) => Errno::INVAL,
+        FsError::Unsupported => Errno::OPNOTSUPP,
+        _ => Errno::IO,
+    }
+}

@@ -1,0 +1,124 @@
+//! The command line of `weft fs`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use weft_cli::size;
+use weft_fs::Redundancy;
+
+/// `weft fs`.
+#[derive(Debug, Args)]
+pub struct FsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: FsAction,
+}
+
+/// What `weft fs` does.
+#[derive(Debug, Subcommand)]
+pub enum FsAction {
+    /// Create a file system on disks, which may differ in size
+    Create(FsCreateArgs),
+    /// Mount a file system on a folder (runs until unmounted)
+    Mount(FsMountArgs),
+    /// Show a mounted file system: its disks, and what is left for which redundancy
+    Status(FsPlaceArgs),
+    /// Set the redundancy of files, or of files that will be made in folders
+    Set(FsSetArgs),
+    /// Take a disk out of service
+    Fail(FsFailArgs),
+    /// Move what lost disks held to the others; only what files hold is rebuilt
+    Rebuild(FsPlaceArgs),
+    /// Check that the metadata, and with --data every block, is sound
+    Fsck(FsckArgs),
+}
+
+/// `weft fs create`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --force nothing is overwritten: disks that hold anything are refused.
+
+Example:
+  truncate -s 1G d0 d1 d2 d3
+  weft fs create home d0 d1 d2 d3
+  weft fs mount /mnt d0 d1 d2 d3")]
+pub struct FsCreateArgs {
+    /// Its name
+    pub name: String,
+    /// Files, block devices or nbd:// URIs
+    #[arg(required = true, value_name = "DISK")]
+    pub disks: Vec<String>,
+    /// Redundancy of new files: auto, none, raid0, raid1, raid5, raid6, or another code
+    #[arg(long, default_value = "auto", value_parser = parse_redundancy)]
+    pub redundancy: Redundancy,
+    /// Room for metadata on each disk [default: 1/32 of the smallest]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub metadata: Option<u64>,
+    /// Overwrite what is on the disks
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `weft fs mount`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runs in the foreground until the folder is unmounted (umount), or it gets SIGTERM or SIGINT. Needs \
+root. A disk that is missing with --degraded counts as lost from then on: `weft fs rebuild` moves \
+what it held to the others.")]
+pub struct FsMountArgs {
+    /// The folder
+    pub folder: PathBuf,
+    /// The disks, in any order
+    #[arg(required = true, value_name = "DISK")]
+    pub disks: Vec<String>,
+    /// Mount although disks are missing
+    #[arg(long)]
+    pub degraded: bool,
+    /// Data that may wait in memory to be written
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
+    pub cache: u64,
+}
+
+/// Commands for a mounted file system.
+#[derive(Debug, Args)]
+pub struct FsPlaceArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
+}
+
+/// `weft fs set`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What a file holds already is laid out anew. The same as:
+  setfattr -n user.weft.redundancy -v raid1 FILE")]
+pub struct FsSetArgs {
+    /// auto, none, raid0, raid1, raid5, raid6, rs:K+R, lrc:K,L,R …
+    #[arg(value_parser = parse_redundancy)]
+    pub redundancy: Redundancy,
+    /// Files and folders
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// `weft fs fail`.
+#[derive(Debug, Args)]
+pub struct FsFailArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
+    /// Number of the disk, as in the status
+    pub disk: u16,
+}
+
+/// `weft fs fsck`.
+#[derive(Debug, Args)]
+pub struct FsckArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
+    /// Read every block, compare it with its checksum and its line, and repair what is wrong
+    #[arg(long)]
+    pub data: bool,
+}
+
+fn parse_redundancy(text: &str) -> Result<Redundancy, String> {
+    text.parse().map_err(|error: weft_fs::FsError| error.to_string())
+}
