@@ -14,13 +14,13 @@ use std::rc::Rc;
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
 
+use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
 use crate::flush::covering;
 use crate::inode::{Ino, Inode, Kind};
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner, Live, Node};
 use crate::record::Record;
-use crate::{BLOCK, BLOCK_BYTES};
 
 /// The largest size of a file.
 pub const FILE_BYTES_MAX: u64 = 1 << 50;

@@ -27,6 +27,7 @@ use weft_stripe::{
     Band, Crash, Owner, Place, Segment, Stripe, StripeId, UnitWrite, Updated, store, update,
 };
 
+use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::Ino;
@@ -36,7 +37,6 @@ use crate::mounted::{Inner, Node};
 use crate::pool::{Laid, Memory, Run, part_of, runs_of};
 use crate::record::{LINES_MAX, Record};
 use crate::redundancy::Redundancy;
-use crate::{BLOCK, BLOCK_BYTES};
 
 /// The most blocks that are written at a time.
 const BLOCKS_MAX: usize = 1024;
@@ -300,7 +300,7 @@ impl Inner {
         }
         if !log.is_empty() {
             while !self.append(&log).await? {
-                self.commit().await?;
+                self.commit_anyway().await?;
             }
         }
         if self.pool.unrecorded_losses().is_some() {
@@ -398,8 +398,13 @@ impl Inner {
                     let payload = parity.payload.map(|payload| payload.bytes().to_vec());
                     (parity.unit, payload)
                 };
+                let several = band.units.len() > 1 && target.record.coded.p() > 0;
+                let data =
+                    band.data.iter().filter(|(unit, _)| several && record.written.contains(*unit));
+                let data = data.map(|(unit, data)| (*unit, data.to_vec())).collect();
                 log.push(LoggedBand {
                     ino,
+                    data,
                     block,
                     record: target.record.part(lines),
                     written: record.written,
@@ -510,7 +515,7 @@ fn lines_of(from: u64, len: usize) -> Range<u64> {
 }
 
 /// Lines of which some contents are known: these are not read.
-struct Knowing<'a> {
+pub(crate) struct Knowing<'a> {
     laid: &'a Laid,
     known: Vec<(usize, Rc<dyn Disk>)>,
 }
@@ -519,7 +524,7 @@ struct Knowing<'a> {
 const KNOWN: usize = usize::MAX - 1;
 
 impl<'a> Knowing<'a> {
-    fn new(laid: &'a Laid, from: u64, known: &[(usize, Frozen)]) -> Self {
+    pub(crate) fn new(laid: &'a Laid, from: u64, known: &[(usize, Frozen)]) -> Self {
         let disk = |(unit, data): &(usize, Frozen)| {
             (*unit, Rc::new(Memory::holding(from, data.clone())) as Rc<dyn Disk>)
         };

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
-use crate::BLOCK_BYTES;
+use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind, ROOT};
 use crate::meta::Tx;
@@ -166,7 +166,7 @@ impl Inner {
         if stripe.lost.is_empty() && record.coded.p() > 0 {
             for line in 0..record.lines {
                 let access = Access::maintenance(line * BLOCK_BYTES);
-                let checked = check(&laid, stripe, access, crate::BLOCK).await;
+                let checked = check(&laid, stripe, access, crate::block::BLOCK).await;
                 if !checked.is_ok_and(|checked| checked.wrong.is_empty()) {
                     let block = first + line * record.k();
                     report.find(ino, format!("parity of the line of block {block} is wrong"));

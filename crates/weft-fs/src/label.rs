@@ -20,9 +20,9 @@ use weft_rt::{Buf, Frozen};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
-use crate::{BLOCK, BLOCK_BYTES};
 
 const MAGIC: [u8; 8] = *b"weftfs.1";
 /// The version of the format of everything below a label.

@@ -7,6 +7,7 @@
 //! [`rebuild`], [`fsck`]) ← creating and mounting ([`open`]).
 #![forbid(unsafe_code)]
 
+mod block;
 mod checksum;
 mod error;
 mod file;
@@ -28,6 +29,7 @@ mod redundancy;
 mod space;
 mod status;
 
+pub use block::BLOCK_BYTES;
 pub use error::{FsError, Result};
 pub use file::FILE_BYTES_MAX;
 pub use fsck::{Finding, FsckReport};
@@ -41,8 +43,3 @@ pub use rebuild::RebuildReport;
 pub use record::{Column, Record};
 pub use redundancy::{Coded, Redundancy};
 pub use status::{DiskStatus, FsStatus, SpaceFor};
-
-/// Bytes of a block: of a file, of a disk, and the stripe unit.
-pub const BLOCK_BYTES: u64 = 4096;
-/// The same, as a length in memory.
-pub(crate) const BLOCK: usize = 4096;

@@ -6,6 +6,12 @@
 //! units that are *not* being written. Recovery sets parity := partial parity + the units that were
 //! being written, as found ([`crate::recover`]).
 //!
+//! That is not enough if several units of a line are being written and the disk of one is lost with
+//! the crash: what it held would follow from parity and the other ones, of which some are old and
+//! some are new. A file system writes whole blocks, also where a user changed a part of one, and the
+//! rest was acknowledged long ago. So the log record of such lines has the new contents of these
+//! units as well, and recovery writes them again.
+//!
 //! The log is a ring on the metadata array. Positions count up forever; a log record that does not
 //! fit before the end of the ring begins at its start. Write ids are consecutive. A commit of the
 //! metadata stores the *completed id* and the position behind its log record: what is before them is
@@ -26,11 +32,11 @@ use weft_rt::Buf;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::Result;
 use crate::inode::Ino;
 use crate::record::Record;
-use crate::{BLOCK, BLOCK_BYTES};
 
 const MAGIC: [u8; 8] = *b"weftrlog";
 /// A log record takes at most this part of the ring.
@@ -58,13 +64,15 @@ struct BandHeader {
     written: [U64; 4],
     record_bytes: U32,
     parities: U32,
+    data: U32,
+    reserved: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct ParityHeader {
+struct UnitHeader {
     unit: U32,
-    /// 0 if the partial parity is zero.
+    /// 0 for a partial parity that is zero.
     bytes: U32,
 }
 
@@ -80,15 +88,18 @@ pub(crate) struct LoggedBand {
     pub(crate) written: UnitSet,
     /// Parity units with their partial parities; none if it is zero.
     pub(crate) parities: Vec<(usize, Option<Vec<u8>>)>,
+    /// The new contents of the units being written, if there are several.
+    pub(crate) data: Vec<(usize, Vec<u8>)>,
 }
 
 impl LoggedBand {
-    /// Bytes that a band of so many lines takes at most.
+    /// Bytes that a band of so many lines takes at most for each unit that it writes.
     pub(crate) fn bytes_max(record: &Record, lines: u64) -> u64 {
         let units = record.coded.columns as u64;
         let parities = record.coded.p() as u64;
         let sums = 4 * lines * units;
-        (size_of::<BandHeader>() as u64) + 128 + sums + 16 * units + parities * lines * BLOCK_BYTES
+        let blocks = (parities + 1) * lines;
+        (size_of::<BandHeader>() as u64) + 128 + sums + 16 * units + blocks * BLOCK_BYTES
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
@@ -102,14 +113,18 @@ impl LoggedBand {
             written: written.map(U64::new),
             record_bytes: count(record.len()),
             parities: count(self.parities.len()),
+            data: count(self.data.len()),
+            reserved: U32::ZERO,
         };
         out.extend_from_slice(header.as_bytes());
         out.extend_from_slice(&record);
-        for (unit, partial) in &self.parities {
-            let partial = partial.as_deref().unwrap_or_default();
-            let header = ParityHeader { unit: count(*unit), bytes: count(partial.len()) };
+        let parities = self.parities.iter().map(|(unit, partial)| (unit, partial.as_deref()));
+        let data = self.data.iter().map(|(unit, data)| (unit, Some(&data[..])));
+        for (unit, bytes) in parities.chain(data) {
+            let bytes = bytes.unwrap_or_default();
+            let header = UnitHeader { unit: count(*unit), bytes: count(bytes.len()) };
             out.extend_from_slice(header.as_bytes());
-            out.extend_from_slice(partial);
+            out.extend_from_slice(bytes);
         }
     }
 
@@ -120,19 +135,20 @@ impl LoggedBand {
         let words = header.written.map(U64::get);
         let has = |unit: &usize| words[unit / 64] >> (unit % 64) & 1 == 1;
         let written = (0..256).filter(has).collect();
-        let mut parities = Vec::new();
-        for _ in 0..header.parities.get() {
-            let (parity, after) = ParityHeader::read_from_prefix(rest).ok()?;
-            let (partial, after) = after.split_at_checked(parity.bytes.get() as usize)?;
-            parities.push((
-                parity.unit.get() as usize,
-                (!partial.is_empty()).then(|| partial.to_vec()),
-            ));
+        let mut unit = || {
+            let (unit, after) = UnitHeader::read_from_prefix(rest).ok()?;
+            let (bytes, after) = after.split_at_checked(unit.bytes.get() as usize)?;
             rest = after;
-        }
+            Some((unit.unit.get() as usize, bytes.to_vec()))
+        };
+        let partial =
+            |(unit, bytes): (usize, Vec<u8>)| (unit, Some(bytes).filter(|b| !b.is_empty()));
+        let parities = (0..header.parities.get()).map(|_| unit().map(partial));
+        let parities = parities.collect::<Option<_>>()?;
+        let data = (0..header.data.get()).map(|_| unit()).collect::<Option<_>>()?;
         *bytes = rest;
         let (ino, block) = (header.ino.get(), header.block.get());
-        Some(Self { ino, block, record, written, parities })
+        Some(Self { ino, block, record, written, parities, data })
     }
 }
 
@@ -309,6 +325,7 @@ mod tests {
             record,
             written: [0, 200].into_iter().collect(),
             parities: vec![(2, Some(vec![8; 100])), (3, None)],
+            data: vec![(0, vec![9; 50])],
         };
         let bytes = encode(1, 2, 3, &[band.clone(), band.clone()]);
         let mut rest = &bytes[size_of::<Header>()..];

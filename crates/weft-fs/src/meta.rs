@@ -24,9 +24,9 @@ use weft_rt::{Buf, Frozen};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, InDatabase as _, Result};
-use crate::{BLOCK, BLOCK_BYTES};
 use image::Image;
 pub(crate) use tables::{DiskRow, Entry, Tx};
 
@@ -87,6 +87,8 @@ pub(crate) struct Meta {
     /// Why no more requests are taken.
     failed: RefCell<Option<String>>,
     db_bytes: Cell<u64>,
+    /// Whether the open transaction changes anything.
+    changed: Cell<bool>,
 }
 
 impl Meta {
@@ -142,7 +144,8 @@ impl Meta {
             Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(image.clone()).db()?;
         let open = RefCell::new(Some(begin(&db)?));
         let (committing, failed) = (Semaphore::new(1), RefCell::default());
-        Ok(Self { array, fs_id, areas, image, db, open, committing, failed, db_bytes })
+        let changed = Cell::new(false);
+        Ok(Self { array, fs_id, areas, image, db, open, committing, failed, db_bytes, changed })
     }
 
     /// The log's place on the array.
@@ -176,11 +179,18 @@ impl Meta {
         self.check()?;
         let open = self.open.borrow();
         let tx = open.as_ref().ok_or_else(|| FsError::Stopped("no transaction".into()))?;
-        let result = operation(&Tx(tx));
+        let result = operation(&Tx::new(tx, &self.changed));
         if let Err(FsError::Database(error)) = &result {
             self.fail(&error.to_string());
         }
         result
+    }
+
+    /// Whether there is nothing to commit. What was being committed is durable when this returns.
+    pub(crate) async fn is_settled(&self) -> Result<bool> {
+        let _none = self.committing.acquire(1).await;
+        self.check()?;
+        Ok(!self.changed.get())
     }
 
     /// Ends the transaction, with `last` as its last operation. When this returns it is durable, and
@@ -188,6 +198,7 @@ impl Meta {
     pub(crate) async fn commit<T>(&self, last: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         let _alone = self.committing.acquire(1).await;
         let given = self.run(last).await?;
+        self.changed.set(false);
         let open = self.open.borrow_mut().take();
         let next = open.map(|open| open.commit().db()).transpose().and_then(|_| begin(&self.db));
         match next {

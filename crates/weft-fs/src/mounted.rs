@@ -11,13 +11,14 @@ use std::rc::Rc;
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Frozen, Nanos, Rt, SECOND};
 
+use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Time};
+use crate::label::Label;
 use crate::log::Log;
 use crate::meta::{Meta, Tx};
 use crate::pool::{Pool, Run, runs_of};
 use crate::record::Record;
-use crate::{BLOCK_BYTES, Label};
 
 /// Readers of a file at the same time.
 const READERS: usize = 1 << 16;
@@ -230,6 +231,14 @@ impl Inner {
 
     /// Makes the open transaction durable.
     pub(crate) async fn commit(&self) -> Result<()> {
+        if self.meta.is_settled().await? && self.pool.unrecorded_losses().is_none() {
+            return Ok(());
+        }
+        self.commit_anyway().await
+    }
+
+    /// Makes the open transaction durable, and with it the end of what is dead in the log.
+    pub(crate) async fn commit_anyway(&self) -> Result<()> {
         let last = |tx: &Tx<'_>| {
             let mark = self.log.mark();
             tx.set_state("completed", mark.completed)?;

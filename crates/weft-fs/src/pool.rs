@@ -23,6 +23,7 @@ use weft_stripe::{
     Access, Coding, Generation, Met, Owner, Place, Stripe, StripeId, gather, gather_exactly,
 };
 
+use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::Ino;
@@ -30,7 +31,6 @@ use crate::meta::DiskRow;
 use crate::record::Record;
 use crate::redundancy::Coded;
 use crate::space::Space;
-use crate::{BLOCK, BLOCK_BYTES};
 
 /// Where columns lie that are not active.
 const VOID: SlotNo = SlotNo(usize::MAX);

@@ -1,31 +1,32 @@
 //! Recovery from a crash: what the live log records say of lines that were being written.
 //!
-//! The newest log record of a line counts: those before it had reached the disks durably. Its parity
-//! becomes partial parity + the units that were being written, as found. The checksums of these
-//! units become those of what is found: old, new, or sectors of both. A unit on a lost disk that was
-//! being written has no checksum until it is rebuilt. A unit on a disk that had been lost before is
-//! in the partial parity, with its new contents, and gets its new checksum.
+//! The newest log record of a line counts: those before it had reached the disks durably. Units of
+//! which it has the new contents are written again. Its parity becomes partial parity + the units
+//! that were being written: these contents, or the one unit as found. The checksum of that unit
+//! becomes that of what is found: old, new, or sectors of both; on a lost disk it has none until it
+//! is rebuilt. A unit on a disk that had been lost before is in the partial parity, with its new
+//! contents, and gets its new checksum.
 //!
 //! Lines that the committed metadata does not name at these places are left alone: they were new,
 //! and their blocks are free. Recovery can be repeated: the log stays until a commit ends it.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use weft_code::UnitSet;
 use weft_disk::WriteOpts;
 use weft_rt::Frozen;
-use weft_stripe::{Access, LoggedParity, Replay, UnitWrite, gather_exactly, store};
+use weft_stripe::{Access, LoggedParity, Owner as _, Replay, UnitWrite, gather_exactly, store};
 
+use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
-use crate::flush::covering;
+use crate::flush::{Knowing, covering};
 use crate::inode::Ino;
 use crate::log::LoggedBand;
 use crate::meta::Meta;
 use crate::pool::{Laid, Pool};
 use crate::record::Record;
-use crate::{BLOCK, BLOCK_BYTES};
-use std::rc::Rc;
 
 /// Where a log record speaks of a line: its band, and the line's number in it.
 type At<'a> = (&'a LoggedBand, u64);
@@ -89,12 +90,19 @@ async fn recover_line(
     let mut writes: Vec<UnitWrite> = Vec::new();
     if !parities.is_empty() {
         let replay = Replay { from, len: BLOCK, logged: parities };
+        // Units that are not active in the metadata stay zeros.
+        let data = band.data.iter().filter(|(unit, _)| record.columns[*unit].is_some());
+        let data: Vec<(usize, Frozen)> =
+            data.map(|(unit, bytes)| (*unit, Frozen::copy_from(&bytes[part.clone()]))).collect();
+        let owner = Knowing::new(&laid, from, &data);
         // A block is the smallest range here: one that cannot be read counts as lost.
-        let values = replay.values(&laid, stripe).await;
+        let values = replay.values(&owner, owner.resolve(stripe.id)).await;
         let values = values.ok_or_else(|| FsError::Damaged("a line cannot be replayed".into()))?;
         writes = values
             .into_iter()
-            .map(|(unit, buf)| UnitWrite { unit, from, data: buf.freeze() })
+            .map(|(unit, buf)| (unit, buf.freeze()))
+            .chain(data.into_iter().filter(|(unit, _)| !stripe.lost.contains(*unit)))
+            .map(|(unit, data)| UnitWrite { unit, from, data })
             .collect();
         let stored = store(&laid, laid.stripe(), &writes, WriteOpts::USER).await;
         for failed in &stored.failed {
@@ -106,6 +114,9 @@ async fn recover_line(
     for unit in units {
         let sum = match writes.iter().find(|write| write.unit == unit) {
             Some(write) => crc32c(&write.data),
+            None if band.data.iter().any(|(of, _)| *of == unit) => {
+                logged_sum(band, unit, band_line)
+            }
             None if written.contains(unit) => found_sum(&laid, unit, from).await,
             // Parity that is lost with the crash: of which mixture it would be is not known.
             None if stripe.lost.contains(unit) && has_parity(band, unit) => 0,

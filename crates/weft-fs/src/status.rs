@@ -1,11 +1,12 @@
 //! What a file system reports.
 
+use crate::block::BLOCK_BYTES;
 use crate::error::Result;
 use crate::inode::Ino;
+use crate::label::Label;
 use crate::mounted::Fs;
 use crate::pool::Counts;
 use crate::redundancy::Redundancy;
-use crate::{BLOCK_BYTES, Label};
 
 /// A disk of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::StorageBackend;
 
-use crate::BLOCK;
+use crate::block::BLOCK;
 
 /// Pages that must be durable before any page of the next epoch is written.
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! The tables of the database, and what operations do with their rows.
 
+use std::cell::Cell;
+
 use redb::{ReadableTable as _, ReadableTableMetadata as _, TableDefinition, WriteTransaction};
 
 use crate::error::{FsError, InDatabase as _, Result};
@@ -41,36 +43,50 @@ pub(crate) struct Entry {
 }
 
 /// The open transaction.
-pub(crate) struct Tx<'a>(pub(crate) &'a WriteTransaction);
+pub(crate) struct Tx<'a> {
+    open: &'a WriteTransaction,
+    changed: &'a Cell<bool>,
+}
 
-impl Tx<'_> {
+impl<'a> Tx<'a> {
+    /// The transaction; `changed` is set when an operation changes anything.
+    pub(crate) fn new(open: &'a WriteTransaction, changed: &'a Cell<bool>) -> Self {
+        Self { open, changed }
+    }
+
+    /// The transaction, for an operation that changes something.
+    fn changing(&self) -> &WriteTransaction {
+        self.changed.set(true);
+        self.open
+    }
+
     /// Creates all tables.
     pub(crate) fn create_tables(&self) -> Result<()> {
-        self.0.open_table(STATE).db()?;
-        self.0.open_table(DISKS).db()?;
-        self.0.open_table(INODES).db()?;
-        self.0.open_table(NAMES).db()?;
-        self.0.open_table(POSITIONS).db()?;
-        self.0.open_table(XATTRS).db()?;
-        self.0.open_table(SYMLINKS).db()?;
-        self.0.open_table(EXTENTS).db()?;
-        self.0.open_table(ORPHANS).db()?;
+        self.changing().open_table(STATE).db()?;
+        self.changing().open_table(DISKS).db()?;
+        self.changing().open_table(INODES).db()?;
+        self.changing().open_table(NAMES).db()?;
+        self.changing().open_table(POSITIONS).db()?;
+        self.changing().open_table(XATTRS).db()?;
+        self.changing().open_table(SYMLINKS).db()?;
+        self.changing().open_table(EXTENTS).db()?;
+        self.changing().open_table(ORPHANS).db()?;
         Ok(())
     }
 
     /// A number of the state; 0 if it was never set.
     pub(crate) fn state(&self, name: &str) -> Result<u64> {
-        let table = self.0.open_table(STATE).db()?;
+        let table = self.open.open_table(STATE).db()?;
         Ok(table.get(name).db()?.map_or(0, |value| value.value()))
     }
 
     pub(crate) fn set_state(&self, name: &str, value: u64) -> Result<()> {
-        self.0.open_table(STATE).db()?.insert(name, value).db()?;
+        self.changing().open_table(STATE).db()?.insert(name, value).db()?;
         Ok(())
     }
 
     pub(crate) fn disks(&self) -> Result<Vec<(u16, DiskRow)>> {
-        let table = self.0.open_table(DISKS).db()?;
+        let table = self.open.open_table(DISKS).db()?;
         let mut disks = Vec::new();
         for row in table.iter().db()? {
             let (number, bytes) = row.db()?;
@@ -82,13 +98,13 @@ impl Tx<'_> {
     }
 
     pub(crate) fn put_disk(&self, number: u16, row: &DiskRow) -> Result<()> {
-        let mut table = self.0.open_table(DISKS).db()?;
+        let mut table = self.changing().open_table(DISKS).db()?;
         table.insert(u64::from(number), &row.encode()[..]).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_disk(&self, number: u16) -> Result<()> {
-        self.0.open_table(DISKS).db()?.remove(u64::from(number)).db()?;
+        self.changing().open_table(DISKS).db()?.remove(u64::from(number)).db()?;
         Ok(())
     }
 
@@ -97,29 +113,29 @@ impl Tx<'_> {
     /// # Errors
     /// [`FsError::NotFound`] if there is none.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Inode> {
-        let table = self.0.open_table(INODES).db()?;
+        let table = self.open.open_table(INODES).db()?;
         let row = table.get(ino).db()?.ok_or(FsError::NotFound)?;
         Inode::decode(row.value())
     }
 
     pub(crate) fn put_inode(&self, ino: Ino, inode: &Inode) -> Result<()> {
-        let mut table = self.0.open_table(INODES).db()?;
+        let mut table = self.changing().open_table(INODES).db()?;
         table.insert(ino, &inode.encode()[..]).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_inode(&self, ino: Ino) -> Result<()> {
-        self.0.open_table(INODES).db()?.remove(ino).db()?;
-        self.0.open_table(SYMLINKS).db()?.remove(ino).db()?;
-        self.0.open_table(ORPHANS).db()?.remove(ino).db()?;
-        let mut xattrs = self.0.open_table(XATTRS).db()?;
+        self.changing().open_table(INODES).db()?.remove(ino).db()?;
+        self.changing().open_table(SYMLINKS).db()?.remove(ino).db()?;
+        self.changing().open_table(ORPHANS).db()?.remove(ino).db()?;
+        let mut xattrs = self.changing().open_table(XATTRS).db()?;
         xattrs.retain_in((ino, &[][..])..(ino + 1, &[][..]), |_, _| false).db()?;
         Ok(())
     }
 
     /// All inodes.
     pub(crate) fn inodes(&self) -> Result<Vec<(Ino, Inode)>> {
-        let table = self.0.open_table(INODES).db()?;
+        let table = self.open.open_table(INODES).db()?;
         let mut inodes = Vec::new();
         for row in table.iter().db()? {
             let (ino, row) = row.db()?;
@@ -130,21 +146,21 @@ impl Tx<'_> {
 
     /// The number of inodes.
     pub(crate) fn inode_count(&self) -> Result<u64> {
-        self.0.open_table(INODES).db()?.len().db()
+        self.open.open_table(INODES).db()?.len().db()
     }
 
     /// About how many bytes all rows need, with the space that a B-tree leaves free.
     pub(crate) fn bytes_estimated(&self) -> Result<u64> {
-        let inodes = self.0.open_table(INODES).db()?.len().db()?;
-        let names = self.0.open_table(NAMES).db()?.len().db()?;
-        let extents = self.0.open_table(EXTENTS).db()?.len().db()?;
-        let xattrs = self.0.open_table(XATTRS).db()?.len().db()?;
+        let inodes = self.open.open_table(INODES).db()?.len().db()?;
+        let names = self.open.open_table(NAMES).db()?.len().db()?;
+        let extents = self.open.open_table(EXTENTS).db()?.len().db()?;
+        let xattrs = self.open.open_table(XATTRS).db()?.len().db()?;
         Ok(inodes * 300 + names * 200 + xattrs * 500 + extents * 800)
     }
 
     /// An entry of a folder.
     pub(crate) fn entry(&self, folder: Ino, name: &[u8]) -> Result<Option<Entry>> {
-        let table = self.0.open_table(NAMES).db()?;
+        let table = self.open.open_table(NAMES).db()?;
         let row = table.get((folder, name)).db()?;
         Ok(row.map(|row| {
             let (ino, mode, position) = row.value();
@@ -155,14 +171,18 @@ impl Tx<'_> {
     /// Adds an entry, or replaces the one with this name and position.
     pub(crate) fn put_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
         let Entry { ino, mode, position } = *entry;
-        self.0.open_table(NAMES).db()?.insert((folder, name), (ino, mode, position)).db()?;
-        self.0.open_table(POSITIONS).db()?.insert((folder, position), name).db()?;
+        self.changing()
+            .open_table(NAMES)
+            .db()?
+            .insert((folder, name), (ino, mode, position))
+            .db()?;
+        self.changing().open_table(POSITIONS).db()?.insert((folder, position), name).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
-        self.0.open_table(NAMES).db()?.remove((folder, name)).db()?;
-        self.0.open_table(POSITIONS).db()?.remove((folder, entry.position)).db()?;
+        self.changing().open_table(NAMES).db()?.remove((folder, name)).db()?;
+        self.changing().open_table(POSITIONS).db()?.remove((folder, entry.position)).db()?;
         Ok(())
     }
 
@@ -173,8 +193,8 @@ impl Tx<'_> {
         from: u64,
         max: usize,
     ) -> Result<Vec<(Vec<u8>, Entry)>> {
-        let positions = self.0.open_table(POSITIONS).db()?;
-        let names = self.0.open_table(NAMES).db()?;
+        let positions = self.open.open_table(POSITIONS).db()?;
+        let names = self.open.open_table(NAMES).db()?;
         let mut entries = Vec::new();
         for row in positions.range((folder, from)..(folder + 1, 0)).db()?.take(max) {
             let (key, name) = row.db()?;
@@ -190,7 +210,7 @@ impl Tx<'_> {
 
     /// All entries of all folders: folder, name and entry.
     pub(crate) fn all_entries(&self) -> Result<Vec<(Ino, Vec<u8>, Entry)>> {
-        let table = self.0.open_table(NAMES).db()?;
+        let table = self.open.open_table(NAMES).db()?;
         let mut entries = Vec::new();
         for row in table.iter().db()? {
             let (key, value) = row.db()?;
@@ -202,7 +222,7 @@ impl Tx<'_> {
 
     /// All positions of all folders: folder, position and name.
     pub(crate) fn all_positions(&self) -> Result<Vec<(Ino, u64, Vec<u8>)>> {
-        let table = self.0.open_table(POSITIONS).db()?;
+        let table = self.open.open_table(POSITIONS).db()?;
         let mut positions = Vec::new();
         for row in table.iter().db()? {
             let (key, name) = row.db()?;
@@ -213,24 +233,24 @@ impl Tx<'_> {
     }
 
     pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let table = self.0.open_table(XATTRS).db()?;
+        let table = self.open.open_table(XATTRS).db()?;
         Ok(table.get((ino, name)).db()?.map(|value| value.value().to_vec()))
     }
 
     pub(crate) fn put_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
-        self.0.open_table(XATTRS).db()?.insert((ino, name), value).db()?;
+        self.changing().open_table(XATTRS).db()?.insert((ino, name), value).db()?;
         Ok(())
     }
 
     /// Whether there was one.
     pub(crate) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
-        let mut table = self.0.open_table(XATTRS).db()?;
+        let mut table = self.changing().open_table(XATTRS).db()?;
         let had = table.remove((ino, name)).db()?.is_some();
         Ok(had)
     }
 
     pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let table = self.0.open_table(XATTRS).db()?;
+        let table = self.open.open_table(XATTRS).db()?;
         let mut names = Vec::new();
         for row in table.range((ino, &[][..])..(ino + 1, &[][..])).db()? {
             names.push(row.db()?.0.value().1.to_vec());
@@ -239,19 +259,19 @@ impl Tx<'_> {
     }
 
     pub(crate) fn symlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let table = self.0.open_table(SYMLINKS).db()?;
+        let table = self.open.open_table(SYMLINKS).db()?;
         let target = table.get(ino).db()?.ok_or(FsError::NotFound)?;
         Ok(target.value().to_vec())
     }
 
     pub(crate) fn put_symlink(&self, ino: Ino, target: &[u8]) -> Result<()> {
-        self.0.open_table(SYMLINKS).db()?.insert(ino, target).db()?;
+        self.changing().open_table(SYMLINKS).db()?.insert(ino, target).db()?;
         Ok(())
     }
 
     /// The records that cover blocks from `from` to before `to`, by their first block.
     pub(crate) fn records(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, Record)>> {
-        let table = self.0.open_table(EXTENTS).db()?;
+        let table = self.open.open_table(EXTENTS).db()?;
         let mut records = Vec::new();
         if let Some(row) = table.range((ino, 0)..(ino, from)).db()?.next_back() {
             let (key, row) = row.db()?;
@@ -269,7 +289,7 @@ impl Tx<'_> {
 
     /// The last record that begins before a block.
     pub(crate) fn record_before(&self, ino: Ino, block: u64) -> Result<Option<(u64, Record)>> {
-        let table = self.0.open_table(EXTENTS).db()?;
+        let table = self.open.open_table(EXTENTS).db()?;
         let Some(row) = table.range((ino, 0)..(ino, block)).db()?.next_back() else {
             return Ok(None);
         };
@@ -279,19 +299,19 @@ impl Tx<'_> {
 
     /// The first block of the first record that begins at a block or behind it.
     pub(crate) fn next_record(&self, ino: Ino, block: u64) -> Result<Option<u64>> {
-        let table = self.0.open_table(EXTENTS).db()?;
+        let table = self.open.open_table(EXTENTS).db()?;
         let row = table.range((ino, block)..=(ino, u64::MAX)).db()?.next().transpose().db()?;
         Ok(row.map(|(key, _)| key.value().1))
     }
 
     pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Record) -> Result<()> {
-        let mut table = self.0.open_table(EXTENTS).db()?;
+        let mut table = self.changing().open_table(EXTENTS).db()?;
         table.insert((ino, first), &record.encode()[..]).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_record(&self, ino: Ino, first: u64) -> Result<()> {
-        self.0.open_table(EXTENTS).db()?.remove((ino, first)).db()?;
+        self.changing().open_table(EXTENTS).db()?.remove((ino, first)).db()?;
         Ok(())
     }
 
@@ -300,7 +320,7 @@ impl Tx<'_> {
         &self,
         mut each: impl FnMut(Ino, u64, Record) -> Result<()>,
     ) -> Result<()> {
-        let table = self.0.open_table(EXTENTS).db()?;
+        let table = self.open.open_table(EXTENTS).db()?;
         for row in table.iter().db()? {
             let (key, row) = row.db()?;
             let (ino, first) = key.value();
@@ -310,12 +330,12 @@ impl Tx<'_> {
     }
 
     pub(crate) fn put_orphan(&self, ino: Ino) -> Result<()> {
-        self.0.open_table(ORPHANS).db()?.insert(ino, ()).db()?;
+        self.changing().open_table(ORPHANS).db()?.insert(ino, ()).db()?;
         Ok(())
     }
 
     pub(crate) fn orphans(&self) -> Result<Vec<Ino>> {
-        let table = self.0.open_table(ORPHANS).db()?;
+        let table = self.open.open_table(ORPHANS).db()?;
         let mut orphans = Vec::new();
         for row in table.iter().db()? {
             orphans.push(row.db()?.0.value());
