@@ -144,8 +144,11 @@ impl Inner {
         for (block, _) in dirty {
             let covering = self.meta.run(|tx| covering(tx, ino, *block)).await?;
             let Some((first, record)) = covering else { continue };
-            let (_, unit) = record.locate(block - first);
-            if record.columns[unit].is_some() || self.pool.has_column_for(&record) {
+            let is_new = |block: u64| record.columns[record.locate(block - first).1].is_none();
+            let range = first..first + record.blocks();
+            let new = dirty.iter().filter(|(block, _)| range.contains(block) && is_new(*block));
+            let new = new.count();
+            if !is_new(*block) || self.pool.has_columns_for(&record, new) {
                 continue;
             }
             let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;

@@ -101,10 +101,10 @@ impl Pool {
         Some(record)
     }
 
-    /// Whether some disk has room for one more column of a record.
-    pub(crate) fn has_column_for(&self, record: &Record) -> bool {
+    /// Whether so many disks have room for one more column of a record each.
+    pub(crate) fn has_columns_for(&self, record: &Record, count: usize) -> bool {
         let is_used = |number: u16| record.active().any(|(_, column)| column.disk == number);
-        self.roomy().iter().any(|member| !is_used(member.number))
+        self.roomy().iter().filter(|member| !is_used(member.number)).count() >= count
     }
 
     /// Allocates one more column of a record, on a disk that it does not use; `behind` is where it

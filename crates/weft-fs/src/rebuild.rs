@@ -177,6 +177,22 @@ impl Inner {
         record: &Record,
         redundancy: Redundancy,
     ) -> Result<u64> {
+        loop {
+            // Each time that it has to be repeated there is a disk less.
+            if let Some(blocks) = self.try_lay_anew(ino, first, record, redundancy).await? {
+                return Ok(blocks);
+            }
+        }
+    }
+
+    /// The same; none if a disk was lost meanwhile, and nothing is changed.
+    async fn try_lay_anew(
+        &self,
+        ino: Ino,
+        first: u64,
+        record: &Record,
+        redundancy: Redundancy,
+    ) -> Result<Option<u64>> {
         let next = self.meta.run(|tx| tx.next_record(ino, first + 1)).await?;
         let end = (first + record.blocks()).min(next.unwrap_or(u64::MAX));
         let blocks = self.active_blocks(ino, first, record, end).await?;
@@ -199,7 +215,7 @@ impl Inner {
         self.write_targets(ino, &mut targets).await?;
         if targets.len() < count {
             self.release_targets(&targets);
-            return Err(FsError::NoSpace);
+            return Ok(None);
         }
         self.meta
             .run(|tx| {
@@ -214,7 +230,7 @@ impl Inner {
                 tx.put_inode(ino, &inode)
             })
             .await?;
-        Ok(blocks.len() as u64)
+        Ok(Some(blocks.len() as u64))
     }
 
     /// The contents of a record's active data blocks before `end`.
