@@ -213,6 +213,19 @@ mod tests {
     }
 
     #[test]
+    fn its_bytes_are_the_format() {
+        let place = |disk: u16, start: u64, sum: u32| {
+            let mut bytes = disk.to_le_bytes().to_vec();
+            bytes.extend_from_slice(&start.to_le_bytes());
+            bytes.extend_from_slice(&sum.to_le_bytes());
+            bytes
+        };
+        let head: &[u8] = &[5, b'r', b'a', b'i', b'd', b'5', 4, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        let columns = [place(2, 200, 2), place(0, 0, 0), vec![0xff, 0xff], place(1, 100, 1)];
+        assert_eq!(record(1).encode(), [head, &columns.concat()].concat());
+    }
+
+    #[test]
     fn parts_join_again_and_strangers_do_not() {
         let whole = record(5);
         let mut first = whole.clone();

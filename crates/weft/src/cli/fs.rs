@@ -8,6 +8,15 @@ use weft_fs::Redundancy;
 
 /// `weft fs`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Files have a redundancy each, which they inherit from their folder: auto (the default) mirrors \
+small files and gives larger ones parity. Mounting and all that follows needs root.
+
+Examples:
+  weft fs create home d0 d1 d2 d3
+  weft fs mount /mnt d0 d1 d2 d3
+  weft fs set raid6 /mnt/photos
+  weft fs status /mnt")]
 pub struct FsArgs {
     /// What to do.
     #[command(subcommand)]
