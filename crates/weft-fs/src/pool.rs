@@ -97,12 +97,14 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(members: Vec<Member>) -> Rc<Self> {
+        // Disks that are missing for the first time.
+        let losses = members.iter().filter(|member| member.is_lost() && !member.row.lost).count();
         let members = members.into_iter().map(|member| (member.number, Rc::new(member)));
         Rc::new(Self {
             members: RefCell::new(members.collect()),
             void: Rc::new(Memory::void()),
             codings: RefCell::default(),
-            losses: Cell::new(0),
+            losses: Cell::new(losses as u64),
             recorded: Cell::new(0),
             flushing: Semaphore::new(1),
             counts: Cell::default(),

@@ -96,6 +96,26 @@ fn is_weak(ino: Ino, lost: usize) -> bool {
 }
 
 #[test]
+fn a_disk_that_missed_writes_is_not_trusted_when_it_comes_back() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 24, 24]);
+        let fs = made(&rt, &disks).await;
+        let ino = make(&fs, "file").await;
+        write(&fs, ino, 0, &pattern(50_000, 1)).await;
+        fs.unmount().await.expect("unmounted");
+        let fs = mount_degraded(&rt, &disks[..3]).await;
+        write(&fs, ino, 0, &pattern(50_000, 2)).await;
+        fs.unmount().await.expect("unmounted");
+        let fs = mount(&rt, &disks).await;
+        assert!(fs.status().await.expect("known").disks[3].lost);
+        assert_eq!(read_all(&fs, ino).await, pattern(50_000, 2));
+        fs.rebuild().await.expect("rebuilt");
+        assert_sound(&fs).await;
+        assert_eq!(read_all(&fs, ino).await, pattern(50_000, 2));
+    });
+}
+
+#[test]
 fn a_small_file_is_a_mirror_and_grows_without_moving() {
     run(|rt| async move {
         let disks = ram(&[24, 24, 24, 24]);
