@@ -16,7 +16,9 @@ use std::rc::Rc;
 use weft_code::UnitSet;
 use weft_disk::WriteOpts;
 use weft_rt::Frozen;
-use weft_stripe::{Access, LoggedParity, Owner as _, Replay, UnitWrite, gather_exactly, store};
+use weft_stripe::{
+    Access, LoggedParity, Owner as _, Replay, UnitWrite, Units, gather_exactly, store,
+};
 
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
@@ -87,23 +89,25 @@ async fn recover_line(
     };
     let present = |(unit, _): &&(usize, Option<Vec<u8>>)| !stripe.lost.contains(*unit);
     let parities: Vec<_> = band.parities.iter().filter(present).map(logged).collect();
-    let mut writes: Vec<UnitWrite> = Vec::new();
+    // Units that are not active in the metadata stay zeros.
+    let data = band.data.iter().filter(|(unit, _)| record.columns[*unit].is_some());
+    let data: Vec<(usize, Frozen)> =
+        data.map(|(unit, bytes)| (*unit, Frozen::copy_from(&bytes[part.clone()]))).collect();
+    let mut values = Units::new();
     if !parities.is_empty() {
         let replay = Replay { from, len: BLOCK, logged: parities };
-        // Units that are not active in the metadata stay zeros.
-        let data = band.data.iter().filter(|(unit, _)| record.columns[*unit].is_some());
-        let data: Vec<(usize, Frozen)> =
-            data.map(|(unit, bytes)| (*unit, Frozen::copy_from(&bytes[part.clone()]))).collect();
         let owner = Knowing::new(&laid, from, &data);
         // A block is the smallest range here: one that cannot be read counts as lost.
-        let values = replay.values(&owner, owner.resolve(stripe.id)).await;
-        let values = values.ok_or_else(|| FsError::Damaged("a line cannot be replayed".into()))?;
-        writes = values
-            .into_iter()
-            .map(|(unit, buf)| (unit, buf.freeze()))
-            .chain(data.into_iter().filter(|(unit, _)| !stripe.lost.contains(*unit)))
-            .map(|(unit, data)| UnitWrite { unit, from, data })
-            .collect();
+        let replayed = replay.values(&owner, owner.resolve(stripe.id)).await;
+        values = replayed.ok_or_else(|| FsError::Damaged("a line cannot be replayed".into()))?;
+    }
+    let writes: Vec<UnitWrite> = values
+        .into_iter()
+        .map(|(unit, buf)| (unit, buf.freeze()))
+        .chain(data.into_iter().filter(|(unit, _)| !stripe.lost.contains(*unit)))
+        .map(|(unit, data)| UnitWrite { unit, from, data })
+        .collect();
+    if !writes.is_empty() {
         let stored = store(&laid, laid.stripe(), &writes, WriteOpts::USER).await;
         for failed in &stored.failed {
             laid.fail_write(failed.slot, &failed.error);
