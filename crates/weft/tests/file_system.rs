@@ -108,8 +108,9 @@ fn files_of_many_redundancies_survive_a_kill_and_a_lost_disk() {
     fs::rename(at.join("folder/f4"), at.join("moved")).expect("renamed");
     assert_eq!(fs::read(at.join("link")).expect("read"), contents(37, 1));
     assert_eq!(fs::metadata(at.join("hard")).expect("there").nlink(), 2);
-    let sparse = fs::File::options().read(true).write(true).create(true).truncate(true);
-    let sparse = sparse.open(at.join("sparse")).expect("made");
+    let mut options = fs::File::options();
+    let sparse = options.read(true).write(true).create_new(true).open(at.join("sparse"));
+    let sparse = sparse.expect("made");
     sparse.write_all_at(b"end", 5_000_000_000).expect("written");
     assert!(sparse.metadata().expect("there").blocks() < 100);
     sparse.sync_all().expect("synced");
