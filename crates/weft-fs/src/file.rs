@@ -331,7 +331,7 @@ impl Inner {
             block = match (data, &covered) {
                 (true, None) => {
                     let next = next.into_iter().chain(cached).min();
-                    next.unwrap_or(size.div_ceil(BLOCK_BYTES)).max(block + 1)
+                    next.unwrap_or_else(|| size.div_ceil(BLOCK_BYTES)).max(block + 1)
                 }
                 _ => block + 1,
             };

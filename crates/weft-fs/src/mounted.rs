@@ -323,6 +323,6 @@ impl Fs {
         self.0.check()?;
         self.0.stopped.set(true);
         let synced = self.0.sync().await;
-        Ok(synced.and(self.0.meta.array.stop().await.map_err(FsError::from))?)
+        synced.and(self.0.meta.array.stop().await.map_err(FsError::from))
     }
 }

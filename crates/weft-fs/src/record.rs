@@ -196,7 +196,8 @@ mod tests {
         let coded = Redundancy::Auto.coded(4).expect("four disks");
         let mut record = Record::new(coded, 0, lines);
         for (unit, disk) in [(0, 2), (1, 0), (3, 1)] {
-            let sums = (0..lines).map(|line| u32::from(disk) + 10 * line as u32).collect();
+            let sums = (0..).map(|line: u32| u32::from(disk) + 10 * line);
+            let sums = sums.take(index(lines)).collect();
             record.columns[unit] = Some(Column { disk, start: 100 * u64::from(disk), sums });
         }
         record

@@ -51,9 +51,8 @@ impl Space {
 
     /// Takes a run, if all of it is free.
     pub(crate) fn take(&mut self, start: u64, len: u64) -> bool {
-        if !start.checked_add(len).is_some_and(|end| end <= self.blocks)
-            || !self.is_run_free(start, len)
-        {
+        let beyond = start.checked_add(len).is_none_or(|end| end > self.blocks);
+        if beyond || !self.is_run_free(start, len) {
             return false;
         }
         for block in start..start + len {
