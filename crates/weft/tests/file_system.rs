@@ -83,7 +83,7 @@ fn files_of_many_redundancies_survive_a_kill_and_a_lost_disk() {
     }
     let mut mounted = Mounted::new("weftfs");
     for (n, size) in [40, 40, 48, 64, 40].into_iter().enumerate() {
-        mounted.bench.scratch.file(&format!("d{n}"), size << 20);
+        let _ = mounted.bench.scratch.file(&format!("d{n}"), size << 20);
     }
     mounted.bench.weft(&["fs", "create", "home", "d0", "d1", "d2", "d3", "d4"]);
     mounted.bench.refused(&["fs", "create", "home", "d0", "d1"], 1);
