@@ -396,7 +396,7 @@ impl Fs {
     /// If there is no room, or the rest of a block that is written in part cannot be read.
     pub async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
         let fs = self.0.clone();
-        self.0.rt.attach(async move { fs.write(ino, offset, data).await }).await
+        self.0.rt.attach(|| async move { fs.write(ino, offset, data).await }).await
     }
 
     /// Makes a file durable, with its name and everything else that was done to the metadata.
@@ -406,7 +406,7 @@ impl Fs {
     pub async fn fsync(&self, ino: Ino) -> Result<()> {
         self.0.check()?;
         let fs = self.0.clone();
-        let synced = async move {
+        let synced = || async move {
             if let Some(node) = fs.node_in_use(ino) {
                 let alone = node.alone().await;
                 fs.flush_node(&node).await?;
@@ -424,7 +424,7 @@ impl Fs {
     /// As [`Fs::write`].
     pub async fn punch_hole(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
         let fs = self.0.clone();
-        self.0.rt.attach(async move { fs.punch(ino, offset, len).await }).await
+        self.0.rt.attach(|| async move { fs.punch(ino, offset, len).await }).await
     }
 
     /// The first byte from `offset` on that is data (or, with `data` unset, in a hole; the end of

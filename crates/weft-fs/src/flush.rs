@@ -385,8 +385,10 @@ impl Inner {
             });
             let owner = Knowing::new(&laid, band.from, &known);
             let now = owner.resolve(stripe.id);
-            let updated = update(&owner, now, &band, &known, crash).await;
-            let Updated { writes, record } = updated.map_err(|_| unreadable())?;
+            let mut updated = Updated::default();
+            let done = update(&owner, now, &band, &known, crash, &mut updated).await;
+            done.map_err(|_| unreadable())?;
+            let Updated { writes, records } = updated;
             // Parity that is lost changes without being computed.
             let k = target.record.coded.k();
             for unit in stripe.lost.iter().filter(|unit| *unit >= k) {
@@ -396,20 +398,20 @@ impl Inner {
                 let sum = |line| crc32c(&data[part_of(lines.start, line)]);
                 set_sums(&mut target.record, *unit, lines.clone(), sum);
             }
-            if let Some(record) = record {
+            for record in records {
                 let partial = |parity: weft_stripe::ParityRecord| {
                     let payload = parity.payload.map(|payload| payload.bytes().to_vec());
                     (parity.unit, payload)
                 };
                 let several = band.units.len() > 1 && target.record.coded.p() > 0;
                 let data =
-                    band.data.iter().filter(|(unit, _)| several && record.written.contains(*unit));
-                let data = data.map(|(unit, data)| (*unit, data.to_vec())).collect();
+                    band.data().filter(|(unit, _)| several && record.written.contains(*unit));
+                let data = data.map(|(unit, data)| (unit, data.to_vec())).collect();
                 log.push(LoggedBand {
                     ino,
                     data,
                     block,
-                    record: target.record.part(lines),
+                    record: target.record.part(lines.clone()),
                     written: record.written,
                     parities: record.parities.into_iter().map(partial).collect(),
                 });
@@ -426,7 +428,7 @@ impl Inner {
         ino: Ino,
         target: &Target,
         laid: &Laid,
-        band: &Band,
+        band: &Band<'_>,
         lines: Range<u64>,
     ) -> Result<Vec<(usize, Frozen)>> {
         let coded = target.record.coded;
@@ -569,6 +571,11 @@ impl Owner for Knowing<'_> {
 
     fn sector_bytes(&self) -> usize {
         BLOCK
+    }
+
+    fn is_rotational(&self) -> bool {
+        // Old contents were read before, by the cheaper way.
+        false
     }
 
     fn may_repair(&self) -> bool {

@@ -395,7 +395,7 @@ impl Fs {
     /// If the file cannot have this size, or there is no such file.
     pub async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
         let fs = self.0.clone();
-        self.0.rt.attach(async move { fs.set_attr(ino, set).await }).await
+        self.0.rt.attach(|| async move { fs.set_attr(ino, set).await }).await
     }
 
     /// Makes a file, folder, symbolic link or special file.
@@ -445,7 +445,7 @@ impl Fs {
     /// If there is no such name, or it is a folder's.
     pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let (fs, name) = (self.0.clone(), name.to_vec());
-        self.0.rt.attach(async move { fs.unlink(parent, &name, false).await }).await
+        self.0.rt.attach(|| async move { fs.unlink(parent, &name, false).await }).await
     }
 
     /// Removes an empty folder.
@@ -454,7 +454,7 @@ impl Fs {
     /// If there is none, or it has entries.
     pub async fn remove_folder(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let (fs, name) = (self.0.clone(), name.to_vec());
-        self.0.rt.attach(async move { fs.unlink(parent, &name, true).await }).await
+        self.0.rt.attach(|| async move { fs.unlink(parent, &name, true).await }).await
     }
 
     /// Renames a file or folder.
@@ -464,7 +464,7 @@ impl Fs {
     pub async fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<()> {
         let fs = self.0.clone();
         let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
-        let renamed = async move { fs.rename((from.0, &from.1), (to.0, &to.1), how).await };
+        let renamed = || async move { fs.rename((from.0, &from.1), (to.0, &to.1), how).await };
         self.0.rt.attach(renamed).await
     }
 

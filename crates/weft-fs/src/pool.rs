@@ -164,7 +164,7 @@ impl Pool {
         }
         let code = Code::new(coded.spec, coded.columns);
         let code = code.map_err(|error| FsError::Damaged(error.to_string()))?;
-        let coding = Rc::new(Coding::new(code));
+        let coding = Rc::new(Coding::new(code, false));
         self.codings.borrow_mut().insert(coded, coding.clone());
         Ok(coding)
     }
@@ -368,6 +368,10 @@ fn is_right(record: &Record, unit: usize, line: u64, block: &[u8]) -> bool {
 }
 
 impl Owner for Laid {
+    fn is_rotational(&self) -> bool {
+        false
+    }
+
     fn resolve(&self, id: StripeId) -> Stripe<'_> {
         let lost = self
             .columns
@@ -479,6 +483,7 @@ impl Memory {
     /// These bytes, at this offset.
     pub(crate) fn holding(at: u64, bytes: Frozen) -> Self {
         let info = DiskInfo {
+            rotational: false,
             name: "blocks in memory".into(),
             size_bytes: u64::MAX / BLOCK_BYTES * BLOCK_BYTES,
             sector_bytes: 4096,

@@ -321,7 +321,7 @@ impl Fs {
     /// If the metadata has failed. Files that cannot be rebuilt are in the report.
     pub async fn rebuild(&self) -> Result<RebuildReport> {
         let fs = self.0.clone();
-        self.0.rt.attach(async move { fs.rebuild().await }).await
+        self.0.rt.attach(|| async move { fs.rebuild().await }).await
     }
 
     /// Takes a disk out of service, as if it had failed.
@@ -343,6 +343,6 @@ impl Fs {
     /// If there are too few disks, or too little room.
     pub async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
         let fs = self.0.clone();
-        self.0.rt.attach(async move { fs.set_redundancy(ino, redundancy).await }).await
+        self.0.rt.attach(|| async move { fs.set_redundancy(ino, redundancy).await }).await
     }
 }

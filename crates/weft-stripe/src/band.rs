@@ -103,7 +103,7 @@ impl<'a> Band<'a> {
     }
 
     /// The new contents of the units that the band writes, in their order.
-    pub(crate) fn data(&self) -> impl Iterator<Item = (usize, Frozen)> {
+    pub fn data(&self) -> impl Iterator<Item = (usize, Frozen)> {
         let end = self.from + self.len as u64;
         let part = move |segment: &Segment| segment.part(self.from, end);
         self.segments.iter().filter_map(part).map(|part| (part.unit, part.data))

@@ -12,6 +12,8 @@ use weft_fs::Redundancy;
 Files have a redundancy each, which they inherit from their folder: auto (the default) mirrors \
 small files and gives larger ones parity. Mounting and all that follows needs root.
 
+This is an early version: keep no only copy in it. docs/weftfs.md says what is not there yet.
+
 Examples:
   weft fs create home d0 d1 d2 d3
   weft fs mount /mnt d0 d1 d2 d3
