@@ -167,6 +167,10 @@ impl Inner {
                 if self.members.slots().filter(unswap).count() > 0 {
                     continue;
                 }
+                // A slot can end later.
+                if self.members.undo_releases() {
+                    continue;
+                }
                 self.set_broken(SlotSet::new(), &cause);
                 return;
             }

@@ -63,6 +63,8 @@ pub(crate) struct Members {
     without_effect: RefCell<Option<Rc<Superblock>>>,
     /// Whether any slot has a second disk.
     any_second: Cell<bool>,
+    /// Members that became spares by a change that is not in effect: they could become active again.
+    released: RefCell<Vec<(SlotNo, Spare, SlotMeta)>>,
     /// Whether any member has rotating platters.
     any_rotational: Cell<bool>,
 }
@@ -102,6 +104,7 @@ impl Members {
             turn: Semaphore::new(1),
             incomplete: Cell::default(),
             any_second: Cell::new(false),
+            released: RefCell::default(),
             any_rotational: Cell::new(false),
         };
         members.note_states();
@@ -357,9 +360,32 @@ impl Members {
     /// The member of a slot that the geometry no longer uses becomes a spare.
     fn release(&self, slot: SlotNo) {
         let member = self.places[slot.0].member.borrow().clone();
+        let meta = self.superblock().slots[slot.0].clone();
         if let Some(member) = member.filter(|_| self.apply(slot, SlotEvent::MemberLost)) {
-            self.spares.push(member.touched());
+            self.spares.push(member.clone().touched());
+            self.released.borrow_mut().push((slot, member, meta));
         }
+    }
+
+    /// Undoes what released members, as far as it is not in effect: they hold nothing that is
+    /// needed, so they lack nothing. Returns whether there were any.
+    pub fn undo_releases(&self) -> bool {
+        let released = std::mem::take(&mut *self.released.borrow_mut());
+        let mut any = false;
+        for (slot, member, meta) in released {
+            if !self.spares.remove(&member) {
+                // It has failed since.
+                continue;
+            }
+            let place = &self.places[slot.0];
+            place.slot.set(Slot::of(&meta));
+            place.seat(Some(member));
+            self.superblock.borrow_mut().slots[slot.0] = meta;
+            any = true;
+        }
+        self.note_states();
+        self.changes.note_membership();
+        any
     }
 
     /// Removes the slots from `keep` on, which have no members.

@@ -1,10 +1,10 @@
 //! weftfs: a file system over separate disks that chooses the redundancy of each file.
 //!
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
-//! opens with the theory of its part. The order is: what is on disk ([`label`], [`record`],
-//! [`inode`], [`meta`], [`log`]) ← the disks and their space ([`pool`], [`place`]) ← the mounted
-//! file system ([`mounted`]) ← what it does ([`flush`], [`file`], [`names`], [`recover`],
-//! [`rebuild`], [`fsck`]) ← creating and mounting ([`open`]).
+//! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
+//! `meta`, `log`) ← the disks and their space (`pool`, `place`) ← the mounted file system
+//! (`mounted`) ← what it does (`flush`, `file`, `names`, `recover`, `rebuild`, `fsck`) ← creating
+//! and mounting (`open`).
 #![forbid(unsafe_code)]
 
 mod block;

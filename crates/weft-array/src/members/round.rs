@@ -61,7 +61,7 @@ impl Members {
     }
 
     /// The members that could be active once `disk` is removed from `slot`. Swaps that are not in
-    /// effect could be undone, so their old members count too.
+    /// effect could be undone, so their old members count too, and so do members that were released.
     fn active_without(&self, lost: SlotNo, disk: &Rc<dyn Disk>) -> Vec<Id> {
         let superblock = self.superblock.borrow();
         let members =
@@ -71,7 +71,9 @@ impl Members {
             let old = self.replaced(slot)?;
             (slot != lost || !Rc::ptr_eq(&old.disk, disk)).then_some(old.id)
         });
-        members.chain(replaced).collect()
+        let released = self.released.borrow();
+        let released = released.iter().filter(|(_, member, _)| !Rc::ptr_eq(&member.disk, disk));
+        members.chain(replaced).chain(released.map(|(_, member, _)| member.id)).collect()
     }
 
     /// Waits until no superblock is being written, and keeps others from being written for as long
@@ -95,6 +97,8 @@ impl Members {
         let without_effect = if refusals.is_empty() {
             *self.in_effect.borrow_mut() = of_round;
             self.forget_replaced(&superblock);
+            let still_active = superblock.active_members();
+            self.released.borrow_mut().retain(|(_, member, _)| still_active.contains(&member.id));
             None
         } else {
             Some(superblock.clone())

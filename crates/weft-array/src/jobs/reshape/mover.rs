@@ -17,6 +17,7 @@ use crate::geometry::{Geometry, Piece, lcm, to_len};
 use crate::maintenance::throttle;
 use crate::region_map::RegionNo;
 use crate::reshape::window;
+use crate::superblock::SlotState;
 
 /// Most bytes of the array between two checkpoints.
 const WINDOW_BYTES: u64 = 256 << 20;
@@ -232,7 +233,7 @@ impl<'a> Mover<'a> {
         if end == border || !self.window.may_skip(border, end) {
             return None;
         }
-        array.moving.begin(Self::between(border, end));
+        array.moving.begin(self.held(border, end));
         loop {
             end = self.unwritten_end(border, end);
             let bytes = Self::between(border, end);
@@ -251,8 +252,21 @@ impl<'a> Mover<'a> {
             array.moving.end();
             return None;
         }
-        array.moving.begin(Self::between(border, end));
+        array.moving.begin(self.held(border, end));
         Some(end)
+    }
+
+    /// The addresses to which writes wait while those up to `end` are skipped: those, and the others
+    /// of old stripes of the same regions. A write to one of these would mark its region as written,
+    /// and zero the old stripes only, just before the new ones count.
+    fn held(&self, border: u64, end: u64) -> Range<u64> {
+        let Range { start, end } = Self::between(border, end);
+        let bytes = self.new.stripe_bytes();
+        let old_bytes = |stripe: u64| self.old.regions.bytes_of(self.new.regions.of(stripe));
+        match self.direction {
+            Direction::Up => start..end.max(old_bytes(end / bytes - 1).end),
+            Direction::Down => start.min(old_bytes(start / bytes).start)..end,
+        }
     }
 
     /// Moves whole new stripes, from the border up to `end`, or less if a write waits for them.
@@ -383,7 +397,13 @@ impl<'a> Mover<'a> {
             if let Some(left) = array.members.slot(slot).left() {
                 array.map.end_absence(left.lane);
             }
-            array.change(|change| change.release(slot)).await?;
+            // It is undone if another member fails at the same time.
+            loop {
+                array.change(|change| change.release(slot)).await?;
+                if array.members.state(slot) == SlotState::Missing {
+                    break;
+                }
+            }
         }
         let ended = array.change_after_flush(|change| {
             change.superblock().reshape = None;
