@@ -133,6 +133,9 @@ pub fn plan_reshape(
     let (direction, to) = begin_elsewhere(from, to, room, options.head_room_bytes)?;
     let [size_bytes, new_size_bytes] =
         [placement(&from)?.size_bytes(), placement(&to)?.size_bytes()];
+    if new_size_bytes == 0 {
+        return refused("the members have no room for a stripe of the new geometry");
+    }
     let used_bytes = options.used_bytes.unwrap_or(written_bytes);
     if new_size_bytes < size_bytes && used_bytes > new_size_bytes {
         return refused(too_small(size_bytes, new_size_bytes, used_bytes, options));

@@ -334,7 +334,7 @@ impl FaultInjector {
         let is_too_early = !is_broken && (was_too_early || too_early());
         if !is_too_early
             && self.map.survives(self.impaired(engine).with(slot))
-            && Slots::of(engine).disks[slot.0].is_some()
+            && Slots::of(engine).disks.get(slot.0).is_some_and(Option::is_some)
             && !has_to_stop
         {
             let text = format!("the engine refused to fail slot {slot}: {error}");
