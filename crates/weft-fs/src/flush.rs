@@ -573,19 +573,6 @@ impl Owner for Knowing<'_> {
         BLOCK
     }
 
-    fn is_rotational(&self) -> bool {
-        // Old contents were read before, by the cheaper way.
-        false
-    }
-
-    fn may_repair(&self) -> bool {
-        false
-    }
-
-    fn balances_load(&self) -> bool {
-        false
-    }
-
     fn met(&self, slot: SlotNo, what: weft_stripe::Met) {
         self.laid.met(slot, what);
     }
@@ -597,33 +584,5 @@ impl Owner for Knowing<'_> {
         error: &'a DiskError,
     ) -> futures_util::future::LocalBoxFuture<'a, ()> {
         self.laid.failed(slot, disk, error)
-    }
-
-    fn second(&self, _: StripeId, _: SlotNo) -> Option<Rc<dyn Disk>> {
-        None
-    }
-
-    fn write_both<'a>(
-        &'a self,
-        id: StripeId,
-        slot: SlotNo,
-        disks: (&'a Rc<dyn Disk>, Rc<dyn Disk>),
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> futures_util::future::LocalBoxFuture<'a, std::result::Result<(), DiskError>> {
-        self.laid.write_both(id, slot, disks, offset, data, opts)
-    }
-
-    fn wait_for_space<'a>(
-        &'a self,
-        slot: SlotNo,
-        disk: &'a Rc<dyn Disk>,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-        error: DiskError,
-    ) -> futures_util::future::LocalBoxFuture<'a, std::result::Result<(), DiskError>> {
-        self.laid.wait_for_space(slot, disk, offset, data, opts, error)
     }
 }

@@ -368,9 +368,8 @@ fn is_right(record: &Record, unit: usize, line: u64, block: &[u8]) -> bool {
 }
 
 impl Owner for Laid {
-    fn is_rotational(&self) -> bool {
-        false
-    }
+    // It repairs nothing: only blocks that match their checksums may be written back, as `read_line`
+    // does.
 
     fn resolve(&self, id: StripeId) -> Stripe<'_> {
         let lost = self
@@ -411,15 +410,6 @@ impl Owner for Laid {
         BLOCK
     }
 
-    fn may_repair(&self) -> bool {
-        // Only with blocks that match their checksums: see `read_line`.
-        false
-    }
-
-    fn balances_load(&self) -> bool {
-        false
-    }
-
     fn met(&self, _: SlotNo, what: Met) {
         if what == Met::ReadError {
             self.bad_sectors.set(true);
@@ -436,34 +426,6 @@ impl Owner for Laid {
             self.pool.lose(member);
         }
         Box::pin(std::future::ready(()))
-    }
-
-    fn second(&self, _: StripeId, _: SlotNo) -> Option<Rc<dyn Disk>> {
-        None
-    }
-
-    fn write_both<'a>(
-        &'a self,
-        _: StripeId,
-        _: SlotNo,
-        (disk, _): (&'a Rc<dyn Disk>, Rc<dyn Disk>),
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> LocalBoxFuture<'a, std::result::Result<(), DiskError>> {
-        disk.write(offset, data, opts)
-    }
-
-    fn wait_for_space<'a>(
-        &'a self,
-        _: SlotNo,
-        _: &'a Rc<dyn Disk>,
-        _: u64,
-        _: Frozen,
-        _: WriteOpts,
-        error: DiskError,
-    ) -> LocalBoxFuture<'a, std::result::Result<(), DiskError>> {
-        Box::pin(std::future::ready(Err(error)))
     }
 }
 

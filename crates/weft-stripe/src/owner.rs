@@ -1,6 +1,7 @@
 //! What a stripe is once it is resolved, and what it needs from its owner.
 
 use std::cell::Cell;
+use std::future::ready;
 use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
@@ -108,13 +109,19 @@ pub trait Owner {
     fn sector_bytes(&self) -> usize;
 
     /// Whether sectors that could not be read may be rewritten.
-    fn may_repair(&self) -> bool;
+    fn may_repair(&self) -> bool {
+        false
+    }
 
     /// Whether repairs for users, and updates of parity, avoid devices with deep queues.
-    fn balances_load(&self) -> bool;
+    fn balances_load(&self) -> bool {
+        false
+    }
 
     /// Whether any of the devices has rotating platters.
-    fn is_rotational(&self) -> bool;
+    fn is_rotational(&self) -> bool {
+        false
+    }
 
     /// Something happened on the device in a slot.
     fn met(&self, slot: SlotNo, what: Met);
@@ -129,27 +136,34 @@ pub trait Owner {
     ) -> LocalBoxFuture<'a, ()>;
 
     /// A second device that must get what the slot's device gets of this stripe.
-    fn second(&self, id: StripeId, slot: SlotNo) -> Option<Rc<dyn Disk>>;
+    fn second(&self, _id: StripeId, _slot: SlotNo) -> Option<Rc<dyn Disk>> {
+        None
+    }
 
     /// Writes to the slot's device and to its second. The result is that of the slot's device.
     fn write_both<'a>(
         &'a self,
-        id: StripeId,
-        slot: SlotNo,
-        disks: (&'a Rc<dyn Disk>, Rc<dyn Disk>),
+        _id: StripeId,
+        _slot: SlotNo,
+        (disk, _second): (&'a Rc<dyn Disk>, Rc<dyn Disk>),
         offset: u64,
         data: Frozen,
         opts: WriteOpts,
-    ) -> LocalBoxFuture<'a, Result<(), DiskError>>;
+    ) -> LocalBoxFuture<'a, Result<(), DiskError>> {
+        disk.write(offset, data, opts)
+    }
 
-    /// A user's write found no space on the device. Waits for space and repeats it.
+    /// A user's write found no space on the device: an owner that can wait for space repeats it
+    /// then.
     fn wait_for_space<'a>(
         &'a self,
-        slot: SlotNo,
-        disk: &'a Rc<dyn Disk>,
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
+        _slot: SlotNo,
+        _disk: &'a Rc<dyn Disk>,
+        _offset: u64,
+        _data: Frozen,
+        _opts: WriteOpts,
         error: DiskError,
-    ) -> LocalBoxFuture<'a, Result<(), DiskError>>;
+    ) -> LocalBoxFuture<'a, Result<(), DiskError>> {
+        Box::pin(ready(Err(error)))
+    }
 }

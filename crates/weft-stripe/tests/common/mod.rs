@@ -192,34 +192,6 @@ impl Owner for Disks {
             self.lost.set(self.lost.get().with(slot.0));
         })
     }
-
-    fn second(&self, _: StripeId, _: SlotNo) -> Option<Rc<dyn Disk>> {
-        None
-    }
-
-    fn write_both<'a>(
-        &'a self,
-        _: StripeId,
-        _: SlotNo,
-        _: (&'a Rc<dyn Disk>, Rc<dyn Disk>),
-        _: u64,
-        _: Frozen,
-        _: WriteOpts,
-    ) -> LocalBoxFuture<'a, Result<(), DiskError>> {
-        unreachable!("no disk has a second")
-    }
-
-    fn wait_for_space<'a>(
-        &'a self,
-        _: SlotNo,
-        _: &'a Rc<dyn Disk>,
-        _: u64,
-        _: Frozen,
-        _: WriteOpts,
-        error: DiskError,
-    ) -> LocalBoxFuture<'a, Result<(), DiskError>> {
-        Box::pin(async move { Err(error) })
-    }
 }
 
 /// Every set of units that is lost together, up to the whole stripe.
