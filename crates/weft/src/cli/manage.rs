@@ -135,7 +135,7 @@ No backup file is needed. The data moves towards the beginning of the disks, int
 takes some of it. An array that becomes smaller gives some back (`weft shrink`).
 
 --back turns a reshape back while it runs: what has moved moves back, and added disks are spares \
-again. A member that fails meanwhile is rebuilt after the reshape.
+again. If a member fails meanwhile, and there is a spare, the reshape waits until it is rebuilt.
 
 Examples:
   weft add tank /dev/sdx && weft grow tank
@@ -154,12 +154,20 @@ pub struct ReshapeArgs {
     /// The new unit: bytes of an array's address space on one disk before the next
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub unit: Option<u64>,
-    /// Bytes in use, from the beginning, if the array becomes smaller: the rest is given up
-    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
-    pub used: Option<u64>,
     /// Turn the running reshape back
     #[arg(long, conflicts_with_all = ["add", "code", "unit", "used", "dry_run"])]
     pub back: bool,
+    /// What all reshapes take
+    #[command(flatten)]
+    pub how: HowArgs,
+}
+
+/// What all reshapes take.
+#[derive(Debug, Args)]
+pub struct HowArgs {
+    /// Bytes in use, from the beginning, if the array becomes smaller: the rest is given up
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub used: Option<u64>,
     /// Only show what would be done
     #[arg(long)]
     pub dry_run: bool,
@@ -191,15 +199,9 @@ pub struct ShrinkArgs {
     /// Disks to remove
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub disks: usize,
-    /// Bytes in use, from the beginning: what lies behind may be given up
-    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
-    pub used: Option<u64>,
-    /// Only show what would be done
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Return once it has begun
-    #[arg(long)]
-    pub no_wait: bool,
+    /// What all reshapes take
+    #[command(flatten)]
+    pub how: HowArgs,
 }
 
 /// `weft rebuild`.

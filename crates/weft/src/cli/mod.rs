@@ -18,7 +18,7 @@ pub use fs::{
     FsAction, FsArgs, FsCreateArgs, FsFailArgs, FsMountArgs, FsPlaceArgs, FsSetArgs, FsckArgs,
 };
 pub use manage::{
-    AddArgs, FailArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
+    AddArgs, FailArgs, HowArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
     ReshapeArgs, ScrubAction, ScrubArgs, ShrinkArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
 };
 pub use offline::{CreateArgs, ExamineArgs, WipeArgs};

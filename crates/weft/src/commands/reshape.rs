@@ -9,7 +9,7 @@ use weft_cli::output::{self, outln};
 use weft_cli::size;
 
 use crate::block::attachment::Attachment;
-use crate::cli::{ReshapeArgs, ShrinkArgs};
+use crate::cli::{HowArgs, ReshapeArgs, ShrinkArgs};
 use crate::control::client::Client;
 use crate::control::protocol::Request;
 use crate::report;
@@ -26,13 +26,6 @@ fn show(array: &str, plan: &ReshapePlan) {
     if plan.new_size_bytes < plan.size_bytes {
         outln!("  what lies behind the first {after} is given up");
     }
-}
-
-/// What to do with the plan.
-struct Manner {
-    dry_run: bool,
-    no_wait: bool,
-    json: bool,
 }
 
 /// What those who use the array must do to get at its new size.
@@ -54,7 +47,7 @@ pub fn reshape(args: &ReshapeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
     let array = args.array.clone();
     if args.back {
-        return turn_back(&mut client, &array, args.no_wait, json);
+        return turn_back(&mut client, &array, args.how.no_wait, json);
     }
     let request = Request::Reshape {
         array: array.clone(),
@@ -62,11 +55,10 @@ pub fn reshape(args: &ReshapeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         unit_bytes: args.unit,
         add: args.add,
         remove: 0,
-        used_bytes: args.used,
-        dry_run: args.dry_run,
+        used_bytes: args.how.used,
+        dry_run: args.how.dry_run,
     };
-    let manner = Manner { dry_run: args.dry_run, no_wait: args.no_wait, json };
-    carry_out(&mut client, &array, request, &manner, dir)
+    carry_out(&mut client, &array, request, &args.how, dir, json)
 }
 
 /// `weft shrink`.
@@ -81,21 +73,21 @@ pub fn shrink(args: &ShrinkArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         unit_bytes: None,
         add: None,
         remove: args.disks,
-        used_bytes: args.used,
-        dry_run: args.dry_run,
+        used_bytes: args.how.used,
+        dry_run: args.how.dry_run,
     };
-    let manner = Manner { dry_run: args.dry_run, no_wait: args.no_wait, json };
-    carry_out(&mut Client::connect(dir)?, &array, request, &manner, dir)
+    carry_out(&mut Client::connect(dir)?, &array, request, &args.how, dir, json)
 }
 
 fn carry_out(
     client: &mut Client,
     array: &str,
     request: Request,
-    manner: &Manner,
+    how: &HowArgs,
     dir: &RuntimeDir,
+    json: bool,
 ) -> Outcome {
-    let Manner { dry_run, no_wait, json } = *manner;
+    let HowArgs { dry_run, no_wait, .. } = *how;
     let plan: ReshapePlan = client.ask(request)?;
     let answer = || json!({ "plan": plan, "done": !dry_run });
     if !json {
