@@ -244,6 +244,12 @@ impl Inner {
         self.await_spares(|| self.members.spares.all_ready()).await;
     }
 
+    /// Waits until a spare can be taken, if there are any, for a limited time.
+    pub async fn spare_updated(&self) {
+        let spares = &self.members.spares;
+        self.await_spares(|| spares.any_ready() || spares.all().is_empty()).await;
+    }
+
     async fn await_spares(&self, done: impl Fn() -> bool) {
         let deadline = self.rt.now() + SPARE_PATIENCE;
         loop {

@@ -196,7 +196,7 @@ async fn map_report(disk: &dyn Disk, superblock: &Superblock) -> Result<MapRepor
     let area = read_map_area(disk, superblock).await?;
     let (map, loaded) = RegionMap::load(map_config(superblock), &[&area]);
     Ok(MapReport {
-        regions: map.regions().count(),
+        regions: map.live().region_count(),
         written: map.written_count(),
         dirty: map.dirty_count() as u64,
         needs_resync: map.resync_count(),

@@ -27,7 +27,7 @@ use weft_layout::window::Direction;
 use weft_stripe::{Coding, Generation, StripeId};
 
 use crate::geometry::{Geometry, Piece, to_len};
-use crate::region_map::RegionNo;
+use crate::region_map::{LiveStripes, Part, RegionNo};
 use crate::superblock::{Shape, Superblock, SuperblockError};
 
 /// Which addresses have moved to the new geometry.
@@ -236,15 +236,33 @@ impl Geometries {
         stripe.generation == self.newest().generation && border.have_moved(addresses)
     }
 
+    /// The stripes that are where their addresses are now, or some of them.
+    pub fn live(&self) -> LiveStripes {
+        let all = |of: &Geometry| Part::all(of.generation, of.regions);
+        let newest = all(self.newest());
+        let Some((old, border)) = self.former() else {
+            return LiveStripes { newest, former: None };
+        };
+        let (old, at) = (all(old), border.at);
+        // A new stripe is live when all of it has moved, an old one until all of it has.
+        let stripe = |part: Part| at / part.regions.stripe_bytes;
+        let next = |part: Part| at.div_ceil(part.regions.stripe_bytes);
+        let (newest, former) = match border.direction {
+            Direction::Up => (
+                Part { end: stripe(newest).min(newest.end), ..newest },
+                Part { first: stripe(old).min(old.end), ..old },
+            ),
+            Direction::Down => (
+                Part { first: next(newest).min(newest.end), ..newest },
+                Part { end: next(old).min(old.end), ..old },
+            ),
+        };
+        LiveStripes { newest, former: Some(former) }
+    }
+
     /// Whether this is where the stripe's addresses are now, or some of them.
     pub fn is_live(&self, stripe: StripeId) -> bool {
-        let newest = self.newest();
-        let is_newest = stripe.generation == newest.generation;
-        let Some((old, border)) = self.former() else { return is_newest };
-        if is_newest {
-            return border.have_moved(&newest.addresses(stripe.number));
-        }
-        stripe.generation == old.generation && !border.have_moved(&old.addresses(stripe.number))
+        self.live().contains(stripe)
     }
 
     /// Bytes of the array: while addresses move, what both geometries have.
@@ -275,8 +293,7 @@ impl Geometries {
 
     /// Regions of the array, or of the larger geometry.
     pub fn region_count(&self) -> u64 {
-        let count = self.newest().regions.count();
-        self.former().map_or(count, |(old, _)| count.max(old.regions.count()))
+        self.live().region_count()
     }
 
     /// Cuts a range of the array into pieces within one unit each, in order, where they are now.
@@ -291,15 +308,12 @@ impl Geometries {
         before.chain(self.home(cut.min(end.saturating_sub(1))).pieces(cut, second))
     }
 
-    /// The live stripes of a region.
+    /// The live stripes of a region: each is live when it is its turn.
     pub fn stripes_of(&self, region: RegionNo) -> impl Iterator<Item = StripeId> + '_ {
-        let of = move |geometry: &Geometry| {
-            let stripes = geometry.regions.stripes_of(region);
-            let generation = geometry.generation;
-            stripes.map(move |number| StripeId { generation, number })
-        };
-        let former = self.former().map(|(old, _)| of(old));
-        let all = former.into_iter().flatten().chain(of(self.newest()));
+        let all = self.live().parts().flat_map(move |part| {
+            let Part { generation, regions, .. } = part;
+            regions.stripes_of(region).map(move |number| StripeId { generation, number })
+        });
         all.filter(|stripe| self.is_live(*stripe))
     }
 }

@@ -2,7 +2,7 @@
 //! scrub.
 //!
 //! One task runs everything that changes redundancy, most urgent first: resync of the regions that
-//! a crash left dirty (their parity protects nothing), then rebuild. It sleeps until something
+//! a crash left dirty (their parity protects nothing), then rebuild, then reshape. It sleeps until something
 //! changes: a member fails, a spare is added, a job is resumed. A second task clears the dirty
 //! marks of idle regions. A scrub runs on request, concurrently with users and with the other jobs.
 //!
@@ -23,6 +23,7 @@ use weft_rt::{Nanos, SECOND};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::geometry::Geometry;
 use crate::maintenance::{JobStatus, Meter, Progress};
 use crate::room::JOB_PERIOD;
 
@@ -90,14 +91,14 @@ impl Inner {
             self.resync().await;
             return true;
         }
-        if self.can_reshape() {
-            self.reshape().await;
-            return true;
-        }
         // A member that is coming back cannot complete before it belongs to the array.
         let joins = self.members.any_staged();
         if !joins && !self.members.rebuilding().is_empty() && !self.jobs.stalled.get() {
             self.rebuild().await;
+            return true;
+        }
+        if self.can_reshape() {
+            self.reshape().await;
             return true;
         }
         false
@@ -129,9 +130,8 @@ impl Inner {
 
     /// Waits for memory for the work on one stripe. Fails if the array was stopped meanwhile:
     /// nothing may be begun then.
-    async fn job_memory(&self) -> Result<Permit, ArrayError> {
-        let memory =
-            self.budget.acquire(self.memory_of(self.geometry(), self.geometry().unit_len())).await;
+    async fn job_memory(&self, geometry: &Geometry) -> Result<Permit, ArrayError> {
+        let memory = self.budget.acquire(self.memory_of(geometry, geometry.unit_len())).await;
         if self.stopped.get() { Err(ArrayError::Stopped) } else { Ok(memory) }
     }
 
@@ -165,7 +165,7 @@ impl Inner {
         if !self.jobs.paused.get() || self.members.rebuilding().is_empty() {
             return None;
         }
-        let total = self.geometry().stripes;
+        let total = self.map.live().count();
         let done = total.saturating_sub(self.map.stale_stripes(self.lanes()));
         let meter = Meter::from(self.rt.now(), done);
         Some(Progress { kind: self.rebuild_kind(), total, done, meter })

@@ -46,7 +46,7 @@ impl Inner {
     /// The units of `stripe` that are on no disk: their member is missing, or not rebuilt here.
     #[inline]
     pub fn lost_units(&self, stripe: StripeId) -> UnitSet {
-        self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe.number))
+        self.units_not_on_disk(stripe, |lane| self.map.is_stale(lane, stripe))
     }
 
     /// The units of `stripe` that would be lost after a crash now: the lost ones, and those on a

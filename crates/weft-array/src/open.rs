@@ -118,6 +118,7 @@ async fn open(
     }
     let trusted: Vec<_> = in_slots.iter().chain(&replacements).flatten().cloned().collect();
     let map = load_map(&superblock, &trusted).await;
+    map.set_live(geometries.live());
     for (slot, meta) in superblock.slots.iter().enumerate() {
         let Some(left) = &meta.left else { continue };
         match assembly.newest.slots[slot].state {

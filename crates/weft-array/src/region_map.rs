@@ -67,6 +67,7 @@ use std::pin::Pin;
 use weft_disk::DiskError;
 use weft_rt::Frozen;
 use weft_rt::sync::{Notify, Semaphore};
+use weft_stripe::Generation;
 
 use crate::lane::{Lane, LaneSet};
 use crate::uuid::Id;
@@ -77,7 +78,7 @@ pub use lanes::{PARTIAL_BYTES_MAX, PARTIAL_REGIONS_MIN};
 pub use load::LoadReport;
 pub(crate) use page::PAGE_BYTES;
 pub use page::{REGIONS_MAX, area_bytes};
-pub use regions::{RegionNo, Regions};
+pub use regions::{LiveStripes, Part, RegionNo, Regions};
 
 const WRITTEN: u8 = 1;
 const DIRTY: u8 = 2;
@@ -177,7 +178,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct RegionMap {
     config: MapConfig,
-    regions: Cell<Regions>,
+    live: Cell<LiveStripes>,
     entries: RefCell<Vec<Entry>>,
     pages: RefCell<Vec<Page>>,
     /// Dirty regions, each once, in the order in which they became dirty.
@@ -235,7 +236,10 @@ impl RegionMap {
         assert!(count <= REGIONS_MAX, "{count} regions");
         let pages = (0..page::count(count)).map(|_| Page::default()).collect();
         Self {
-            regions: Cell::new(config.regions),
+            live: Cell::new(LiveStripes {
+                newest: Part::all(Generation::default(), config.regions),
+                former: None,
+            }),
             config,
             entries: RefCell::new(vec![Entry::default(); to_index(RegionNo(count))]),
             pages: RefCell::new(pages),
@@ -258,19 +262,28 @@ impl RegionMap {
         &self.config
     }
 
-    /// The regions.
+    /// The stripes that hold the array's addresses.
     #[must_use]
-    pub fn regions(&self) -> Regions {
-        self.regions.get()
+    pub fn live(&self) -> LiveStripes {
+        self.live.get()
+    }
+
+    /// All regions.
+    pub fn all(&self) -> impl Iterator<Item = RegionNo> + use<> {
+        (0..self.live.get().region_count()).map(RegionNo)
     }
 
     fn entry(&self, region: RegionNo) -> Entry {
         self.entries.borrow()[to_index(region)]
     }
 
-    /// From now on the array has these regions. There must be room for them.
-    pub fn set_regions(&self, regions: Regions) {
-        self.regions.set(regions);
+    /// From now on these stripes hold the array's addresses. There must be room for their regions.
+    /// Regions that are partly rebuilt are stale again: their stripes are noted by their places
+    /// among the live ones.
+    pub fn set_live(&self, live: LiveStripes) {
+        if self.live.replace(live) != live {
+            self.rebuilt.borrow_mut().clear();
+        }
     }
 
     /// Makes room for so many regions. New ones are unwritten, and their pages are durable on return.

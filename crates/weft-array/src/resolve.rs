@@ -42,7 +42,7 @@ impl Inner {
 
     /// The targets' units that are stale on their replacements.
     pub fn stale_of(&self, stripe: StripeId, targets: &[Target]) -> UnitSet {
-        let stale = targets.iter().filter(|target| self.map.is_stale(target.lane, stripe.number));
+        let stale = targets.iter().filter(|target| self.map.is_stale(target.lane, stripe));
         stale.map(|target| target.unit).collect()
     }
 
@@ -169,7 +169,7 @@ impl Owner for Inner {
     }
 
     fn second(&self, id: StripeId, slot: SlotNo) -> Option<Rc<dyn Disk>> {
-        self.members.second_for_write(slot, |lane| self.map.is_stale(lane, id.number))
+        self.members.second_for_write(slot, |lane| self.map.is_stale(lane, id))
     }
 
     fn write_both<'a>(

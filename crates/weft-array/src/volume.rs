@@ -259,7 +259,9 @@ impl Array {
         let members = &self.0.members;
         let known = || members.changes.is_settled() || !members.is_only_active(slot);
         self.0.changed_soon(known).await;
-        self.0.check_settled()?;
+        if members.state(slot) == SlotState::Active {
+            self.0.check_settled()?;
+        }
         self.0.check_replaceable(slot)?;
         let spare = self.0.prepare_spare(disk).await?;
         if self.0.members.state(slot) == SlotState::Active {

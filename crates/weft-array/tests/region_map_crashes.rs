@@ -14,6 +14,7 @@ use weft_array::region_map::{
     MapConfig, MapStore, MapStoreError, RegionMap, RegionNo, Regions, StoreFuture, area_bytes,
 };
 use weft_rt::Frozen;
+use weft_stripe::{Generation, StripeId};
 use weft_testkit::{Rng, for_seeds};
 
 const MEMBERS: usize = 3;
@@ -31,6 +32,10 @@ const REGIONS: [RegionNo; 9] = [
     RegionNo(6046),
 ];
 const LANE: Lane = Lane(3);
+
+fn id(number: u64) -> StripeId {
+    StripeId { generation: Generation::default(), number }
+}
 
 /// What must hold for a region after a crash.
 #[derive(Debug, Clone, Copy, Default)]
@@ -266,9 +271,9 @@ async fn rebuild(map: Rc<RegionMap>, store: Rc<Store>, region: RegionNo) {
     let mut done = false;
     for stripe in ALL.stripes_of(region) {
         pause().await;
-        if map.mark_stripe_rebuilt(LANE, stripe) {
+        if map.mark_stripe_rebuilt(LANE, id(stripe)) {
             // At once: if it becomes unwritten, its next first write makes it stale again.
-            assert!(ALL.stripes_of(region).all(|stripe| !map.is_stale(LANE, stripe)));
+            assert!(ALL.stripes_of(region).all(|stripe| !map.is_stale(LANE, id(stripe))));
             done = true;
         }
     }
@@ -346,7 +351,10 @@ fn check(areas: &[Vec<u8>], promises: &[Promise], config: &MapConfig) {
             let resyncs = if marked { map.needs_resync(region) } else { doubt };
             assert!(!resync || !written || resyncs, "region {region:?}: resync lost");
             let stripe = ALL.stripes_of(region).start;
-            assert!(!stale || map.is_stale(LANE, stripe), "region {region:?} is taken for rebuilt");
+            assert!(
+                !stale || map.is_stale(LANE, id(stripe)),
+                "region {region:?} is taken for rebuilt"
+            );
         }
     }
 }
@@ -535,7 +543,7 @@ fn a_page_lost_on_every_member_is_taken_as_written_and_in_doubt() {
     assert_eq!(report.pages_lost, [1]);
     for region in [2016, 4031].map(RegionNo) {
         assert!(map.is_written(region) && map.needs_resync(region));
-        assert!(map.is_stale(LANE, ALL.stripes_of(region).start));
+        assert!(map.is_stale(LANE, id(ALL.stripes_of(region).start)));
     }
     assert!(!map.is_written(RegionNo(2015)) && !map.is_written(RegionNo(4032)));
 }
@@ -580,18 +588,19 @@ fn rebuild_goes_through_all_stale_stripes_and_ends() {
     assert_eq!(map.stale_count(LANE), REGIONS.len() as u64);
     let mut seen = BTreeSet::new();
     let mut from = 0;
-    while let Some(stripe) = map.next_stale_in(LaneSet::EMPTY.with(LANE), from..u64::MAX, |_| true)
-    {
+    let lanes = LaneSet::EMPTY.with(LANE);
+    let next = |from| map.next_stale_in(lanes, Generation::default(), from..u64::MAX, |_| true);
+    while let Some(stripe) = next(from) {
         assert!(map.is_stale(LANE, stripe) && seen.insert(stripe));
         if map.mark_stripe_rebuilt(LANE, stripe) {
-            let (map, store, region) = (map.clone(), store.clone(), ALL.of(stripe));
+            let (map, store, region) = (map.clone(), store.clone(), ALL.of(stripe.number));
             run_one(Box::pin(async move {
                 let (regions, patience) = ([region], std::future::pending());
                 let finished = map.finish_regions(&*store, LANE, &regions, true, patience);
                 finished.await.expect("nothing fails");
             }));
         }
-        from = stripe + 1;
+        from = stripe.number + 1;
     }
     let expected: u64 = REGIONS
         .iter()

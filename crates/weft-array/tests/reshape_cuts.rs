@@ -17,8 +17,10 @@ use common::disk::{Leave, Medium, Power, mix};
 use common::*;
 use weft_array::reshape::ReshapeOptions;
 use weft_array::superblock::Shape;
-use weft_array::{Array, AssembleOptions, CreateOptions, ScrubMode, create};
-use weft_code::CodeSpec;
+use weft_array::{
+    Array, ArrayState, AssembleOptions, CreateOptions, Event, ScrubMode, Status, create,
+};
+use weft_code::{CodeSpec, SlotNo};
 use weft_disk::Disk;
 use weft_layout::for_code;
 use weft_rt::{MILLISECOND, Rt};
@@ -26,6 +28,7 @@ use weft_rt::{MILLISECOND, Rt};
 const UNIT: u64 = 4096;
 const ROWS: u64 = 24;
 
+#[derive(Clone, Copy)]
 struct Setup {
     code: &'static str,
     slots: usize,
@@ -37,6 +40,8 @@ struct Setup {
     lost: usize,
     /// A member fails in the middle.
     fails: bool,
+    /// A spare takes its place, and is rebuilt before the reshape goes on.
+    spare: bool,
     /// It turns back after so many writes.
     turns: Option<u64>,
 }
@@ -50,8 +55,18 @@ const GROW: Setup = Setup {
     to_unit: None,
     lost: 1,
     fails: false,
+    spare: false,
     turns: None,
 };
+
+/// The slot of the member that fails.
+const FAILS: SlotNo = SlotNo(1);
+
+impl Setup {
+    fn disks(&self) -> usize {
+        self.slots + self.add + usize::from(self.spare)
+    }
+}
 
 const SHRINK: Setup = Setup { slots: 4, add: 0, remove: 1, ..GROW };
 
@@ -77,7 +92,8 @@ fn record(setup: &Setup) -> Recorded {
     let code: CodeSpec = setup.code.parse().expect("a code");
     let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
     let (rt2, moments2) = (rt.clone(), moments.clone());
-    let Setup { slots, add, remove, fails, turns, .. } = *setup;
+    let Setup { slots, add, remove, fails, spare, turns, .. } = *setup;
+    let count = setup.disks();
     let (to, to_unit) = (setup.to.map(|to| to.parse().expect("a code")), setup.to_unit);
     let (plan, size, kept) = rt.block_on(async move {
         let rt = rt2;
@@ -92,11 +108,12 @@ fn record(setup: &Setup) -> Recorded {
         options.region_bytes = Some(3 * k * UNIT);
         let log = if options.consistency == weft_array::Consistency::Ppl { 1 } else { 0 };
         let size = ((2 + log) << 20) + ROWS * UNIT;
-        let disks = disks_of(&rt, &power, size, vec![Medium::new(512); slots + add]);
+        let disks = disks_of(&rt, &power, size, vec![Medium::new(512); count]);
         let members = members(&disks);
         create(&members[..slots], &options).await.expect("created");
         let array = assemble(&rt, &members[..slots]).await;
-        for disk in &members[slots..] {
+        // The disks added are the last ones that became spares.
+        for disk in members[slots + add..].iter().chain(&members[slots..slots + add]) {
             array.add_spare(disk.clone()).await.expect("added");
         }
         let sectors = array.size_bytes() / SECTOR;
@@ -128,6 +145,7 @@ fn record(setup: &Setup) -> Recorded {
         };
         let planned = array.plan_reshape(&wanted).expect("possible");
         let kept = planned.new_size_bytes.min(planned.size_bytes) / SECTOR;
+        let events = array.subscribe();
         let plan = array.reshape(wanted).await.expect("begun");
         assert_eq!(plan, planned);
         let mut round = 0u64;
@@ -140,14 +158,20 @@ fn record(setup: &Setup) -> Recorded {
             if round.is_multiple_of(3) {
                 client.flush().await;
             }
-            if fails && round == 3 {
-                array.fail(weft_code::SlotNo(1)).await.expect("failed");
+            if fails && round == if spare { 0 } else { 3 } {
+                array.fail(FAILS).await.expect("failed");
             }
             round += 1;
+        }
+        if spare {
+            let first = std::iter::from_fn(|| events.try_next())
+                .find(|event| is_rebuilt(event) || matches!(event, Event::ReshapeFinished { .. }));
+            assert!(first.as_ref().is_some_and(is_rebuilt), "the reshape ended before the rebuild");
         }
         assert!(round > turns.unwrap_or(3), "users had no time");
         let turned = array.size_bytes() == plan.size_bytes;
         assert!(turned == turns.is_some() || plan.new_size_bytes == plan.size_bytes);
+        assert!(!spare || array.status().state == ArrayState::Healthy, "it is not whole again");
         array.stop().await.expect("stopped");
         (plan, size, kept)
     });
@@ -156,18 +180,25 @@ fn record(setup: &Setup) -> Recorded {
     Recorded { shapes: [plan.from, plan.to], size, kept, moments }
 }
 
+fn is_rebuilt(event: &Event) -> bool {
+    matches!(event, Event::RebuildFinished { .. })
+}
+
 fn setup_code(code: CodeSpec) -> &'static str {
     if code.is_mirror() { "raid1" } else { "raid5" }
 }
 
-/// Whether a sector lies on a lost slot, in either geometry.
-fn lies_on(shapes: &[Shape; 2], sector: u64, lost: &[usize]) -> bool {
+/// Whether a sector lies on a slot of a lost disk, in either geometry.
+fn lies_on(setup: &Setup, shapes: &[Shape; 2], sector: u64, lost: &[usize]) -> bool {
+    let slot_of =
+        |disk: &usize| if *disk == setup.slots + setup.add { FAILS } else { SlotNo(*disk) };
+    let lost: Vec<SlotNo> = lost.iter().map(slot_of).collect();
     shapes.iter().any(|shape| {
         let layout =
             for_code(shape.code, shape.algorithm, shape.slots, shape.rows).expect("a layout");
         let k = shape.code.shape(shape.slots).expect("a code").k as u64;
         let unit = sector * SECTOR / shape.unit_bytes;
-        lost.contains(&layout.place(unit / k, (unit % k) as usize).slot.0)
+        lost.contains(&layout.place(unit / k, (unit % k) as usize).slot)
     })
 }
 
@@ -184,7 +215,7 @@ fn check(setup: &Setup, run: &Recorded, moment: &Moment, leave: Leave, lost: &[u
     let (shapes, model) = (run.shapes, moment.model.clone());
     // What was given up reads as zeros, or as before, if it comes back.
     let (kept, given_up) = (run.kept, run.kept < model.0.len() as u64);
-    let (rt2, what, lost) = (rt.clone(), what.to_owned(), lost.to_vec());
+    let (rt2, setup, what, lost) = (rt.clone(), *setup, what.to_owned(), lost.to_vec());
     rt.block_on(async move {
         let rt = rt2;
         let force = !lost.is_empty();
@@ -199,7 +230,7 @@ fn check(setup: &Setup, run: &Recorded, moment: &Moment, leave: Leave, lost: &[u
             let Sector { versions, .. } = model.0.get(sector as usize).unwrap_or(&zeros);
             let fits = versions.iter().any(|version| bytes == content(sector, *version));
             let excused = sector >= kept && given_up
-                || !mirror && versions.len() > 1 && lies_on(&shapes, sector, &lost);
+                || !mirror && versions.len() > 1 && lies_on(&setup, &shapes, sector, &lost);
             assert!(
                 fits || excused,
                 "{what}: sector {sector} is none of {versions:?}; zeros: {}; reshaping: {}",
@@ -210,7 +241,9 @@ fn check(setup: &Setup, run: &Recorded, moment: &Moment, leave: Leave, lost: &[u
         let again = read_all(&array, SECTOR).await;
         assert!(again[..first.len()] == first, "{what}: a value changed while it was moved");
         moved(&rt, &array).await;
-        while array.status().regions.resync > 0 {
+        let is_busy =
+            |status: Status| status.regions.resync > 0 || status.state == ArrayState::Rebuilding;
+        while is_busy(array.status()) {
             rt.sleep(MILLISECOND).await;
         }
         let after = read_all(&array, UNIT).await;
@@ -238,9 +271,11 @@ fn check(setup: &Setup, run: &Recorded, moment: &Moment, leave: Leave, lost: &[u
 
 fn cut_everywhere(setup: &Setup) {
     let run = record(setup);
-    let count = setup.slots + setup.add;
+    let count = setup.disks();
     assert!(run.moments.len() > 60, "only {} steps", run.moments.len());
-    for (number, moment) in run.moments.iter().enumerate() {
+    // A rebuild makes so many more steps that every other one has to do.
+    let every = if setup.spare { 2 } else { 1 };
+    for (number, moment) in run.moments.iter().step_by(every).enumerate() {
         let torn = mix(number as u64);
         let way = number % 3;
         for leave in [[Leave::All, Leave::Nothing, Leave::Some(torn)][way], Leave::Some(!torn)] {
@@ -251,7 +286,7 @@ fn cut_everywhere(setup: &Setup) {
                 losses.push(Vec::new());
             }
             for lost in losses {
-                let of = run.moments.len();
+                let of = run.moments.len() / every;
                 let what = format!(
                     "{} +{} -{}, cut {number} of {of}, {leave:?}, lost {lost:?}",
                     setup.code, setup.add, setup.remove
@@ -270,6 +305,42 @@ fn raid5_by_one_disk() {
 #[test]
 fn raid5_by_one_disk_while_a_member_fails() {
     cut_everywhere(&Setup { fails: true, lost: 0, ..GROW });
+}
+
+#[test]
+fn raid5_by_one_disk_while_a_member_is_rebuilt() {
+    cut_everywhere(&Setup { fails: true, spare: true, lost: 0, ..GROW });
+}
+
+#[test]
+fn raid6_by_two_disks_while_a_member_is_rebuilt() {
+    let setup = Setup { code: "raid6", slots: 4, add: 2, fails: true, spare: true, ..GROW };
+    cut_everywhere(&setup);
+}
+
+#[test]
+fn raid6_to_drc_g_while_a_member_is_rebuilt() {
+    let to = Some("drc-g:4,2,1");
+    let setup = Setup { code: "raid6", slots: 6, add: 1, to, fails: true, spare: true, ..GROW };
+    cut_everywhere(&setup);
+}
+
+#[test]
+fn mirrors_by_two_disks_while_a_member_is_rebuilt() {
+    let setup = Setup { code: "raid10", slots: 4, add: 2, fails: true, spare: true, ..GROW };
+    cut_everywhere(&Setup { lost: 0, ..setup });
+}
+
+#[test]
+fn raid6_by_one_disk_less_and_back_while_a_member_is_rebuilt() {
+    let setup = Setup { code: "raid6", slots: 5, fails: true, spare: true, ..SHRINK };
+    cut_everywhere(&Setup { turns: Some(6), ..setup });
+}
+
+#[test]
+fn raid5_in_larger_units_while_a_member_is_rebuilt() {
+    let setup = Setup { add: 0, to_unit: Some(16 << 10), fails: true, spare: true, ..GROW };
+    cut_everywhere(&Setup { lost: 0, ..setup });
 }
 
 #[test]

@@ -21,6 +21,10 @@
 //! waits for a change. A replacement without space (a sparse file on a full file system) is retried
 //! every few seconds.
 //!
+//! While the array is reshaped it has two geometries. A reshape does not go on while a member is
+//! being rebuilt, so each stripe is live or not throughout, and a pass rebuilds the live ones of
+//! both, those of the newest geometry first.
+//!
 //! A *pass* ends when nothing is left, or when something else comes first: a pause, a spare to
 //! take, another lost member. The next pass continues with what the map says is left.
 
@@ -40,6 +44,7 @@ use futures_util::future::{LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
 use weft_code::{SlotNo, SlotSet};
 use weft_rt::{Nanos, Task};
+use weft_stripe::{Generation, StripeId};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -56,7 +61,7 @@ use work::{Taken, Work};
 /// Most hot zones listed in a status.
 const ZONES_SHOWN: usize = 16;
 
-type InFlight = FuturesUnordered<LocalBoxFuture<'static, (u64, Result<(), ArrayError>)>>;
+type InFlight = FuturesUnordered<LocalBoxFuture<'static, (StripeId, Result<(), ArrayError>)>>;
 
 /// A pass over the stale stripes.
 struct Pass<'a> {
@@ -66,7 +71,8 @@ struct Pass<'a> {
     incomplete: SlotSet,
     /// The policy to which the next three belong.
     epoch: u64,
-    order: Box<dyn Order>,
+    /// One for each geometry.
+    orders: Vec<(Generation, Box<dyn Order>)>,
     executor: Rc<dyn Executor>,
     pace: Box<dyn Pace>,
     taken: Taken,
@@ -77,7 +83,7 @@ struct Pass<'a> {
 
 /// The next step of a pass.
 enum Step {
-    Begin(u64),
+    Begin(StripeId),
     Yield,
     WaitUntil(Nanos),
     Wait,
@@ -100,7 +106,7 @@ impl Inner {
         let left = self.map.stale_stripes(self.lanes());
         // Out of all stripes: after a pause, a crash or another failure, progress does not start at
         // zero.
-        self.jobs.begin(self.rebuild_kind(), self.geometry().stripes, left, self.rt.now());
+        self.jobs.begin(self.rebuild_kind(), self.map.live().count(), left, self.rt.now());
         let unreadable = Pass::new(self, slots.clone()).run().await;
         self.jobs.end();
         if self.must_yield() {
@@ -128,7 +134,7 @@ impl<'a> Pass<'a> {
             slots,
             incomplete,
             epoch: array.jobs.rebuild.epoch(),
-            order: order::new(order::in_effect(&policy, incomplete.len()), &policy),
+            orders: new_orders(&policy, array, incomplete.len()),
             executor: new_executor(&policy, array),
             pace: new_pace(array),
             taken: Taken::default(),
@@ -172,12 +178,7 @@ impl<'a> Pass<'a> {
             Admission::AfterOne if !self.in_flight.is_empty() => return Step::Wait,
             Admission::AfterOne | Admission::Now => {}
         }
-        match self.pick(now) {
-            Pick::Stripe(stripe) => Step::Begin(stripe),
-            Pick::Later => Step::Yield,
-            Pick::Nothing if self.in_flight.is_empty() => Step::End,
-            Pick::Nothing => Step::Wait,
-        }
+        self.pick(now)
     }
 
     fn must_end(&self) -> bool {
@@ -196,35 +197,45 @@ impl<'a> Pass<'a> {
         }
         let policy = state.policy();
         self.epoch = state.epoch();
-        self.order = order::new(order::in_effect(&policy, self.incomplete.len()), &policy);
+        self.orders = new_orders(&policy, self.array, self.incomplete.len());
         self.executor = new_executor(&policy, self.array);
         self.pace = new_pace(self.array);
     }
 
-    fn pick(&mut self, now: Nanos) -> Pick {
+    fn pick(&mut self, now: Nanos) -> Step {
         let array = self.array;
-        let work = Work {
-            map: &array.map,
-            lanes: array.lanes(),
-            taken: &self.taken,
-            lost: &|stripe| array.stripe(array.id(stripe)).lost.len(),
-            lost_max: self.incomplete.len(),
-        };
-        // If no more regions may be partly rebuilt, some of them are completed first.
-        if array.map.is_partial_full()
-            && let Some(stripe) = work.next_begun()
-        {
-            return Pick::Stripe(stripe);
+        for (generation, order) in &mut self.orders {
+            let generation = *generation;
+            let work = Work {
+                map: &array.map,
+                generation,
+                lanes: array.lanes(),
+                taken: &self.taken,
+                lost: &|stripe| array.stripe(stripe).lost.len(),
+                lost_max: self.incomplete.len(),
+            };
+            // If no more regions may be partly rebuilt, some of them are completed first.
+            let begun = array.map.is_partial_full().then(|| work.next_begun()).flatten();
+            let pick = match begun {
+                Some(stripe) => Pick::Stripe(stripe),
+                None => order.next(&work, &mut array.jobs.rebuild.monitor.borrow_mut(), now),
+            };
+            match pick {
+                Pick::Stripe(number) => return Step::Begin(StripeId { generation, number }),
+                Pick::Later => return Step::Yield,
+                Pick::Nothing => {}
+            }
         }
-        self.order.next(&work, &mut array.jobs.rebuild.monitor.borrow_mut(), now)
+        if self.in_flight.is_empty() { Step::End } else { Step::Wait }
     }
 
-    fn begin(&mut self, stripe: u64) {
+    fn begin(&mut self, stripe: StripeId) {
         let array = self.array;
         self.taken.borrow_mut().insert(stripe);
         // A stripe with no unit on the replacements is only noted.
-        if !array.targets(array.id(stripe)).is_empty() {
-            self.pace.begun(&array.jobs.throttle, array.rt.now(), array.geometry().unit_bytes);
+        if !array.targets(stripe).is_empty() {
+            let bytes = array.geometry_of(stripe).unit_bytes;
+            self.pace.begun(&array.jobs.throttle, array.rt.now(), bytes);
         }
         let rebuilt = self.executor.clone().rebuild(stripe);
         self.in_flight.push(Box::pin(async move { (stripe, rebuilt.await) }));
@@ -235,7 +246,7 @@ impl<'a> Pass<'a> {
         self.ended(stripe, result);
     }
 
-    fn ended(&mut self, stripe: u64, result: Result<(), ArrayError>) {
+    fn ended(&mut self, stripe: StripeId, result: Result<(), ArrayError>) {
         match result {
             Ok(()) => drop(self.taken.borrow_mut().remove(&stripe)),
             // It stays taken: this pass does not try it again.
@@ -270,6 +281,19 @@ impl<'a> Pass<'a> {
             self.finishing = Some(self.array.start_finishing());
         }
     }
+}
+
+/// The orders of the live stripes of each geometry.
+fn new_orders(
+    policy: &RebuildPolicy,
+    array: &Inner,
+    lost_max: usize,
+) -> Vec<(Generation, Box<dyn Order>)> {
+    let order = order::in_effect(policy, lost_max);
+    let newest = (array.geometry().generation, order::new(order, policy));
+    let former = array.geometries.former();
+    let former = former.map(|(old, _)| (old.generation, order::of_former(order)));
+    [Some(newest), former].into_iter().flatten().collect()
 }
 
 /// The executor of the experiment, or else the engine's.

@@ -38,7 +38,10 @@
 //! *The end.* Members of slots that the new geometry does not use become spares, one superblock
 //! after the other: at every moment most of the members that were active remain so (`assemble.rs`).
 //!
-//! A member that fails meanwhile stays out until the reshape has ended, which goes on without it.
+//! *A member that fails meanwhile.* The reshape goes on without it. When there is a spare the
+//! reshape waits at its next checkpoint, until the member is rebuilt: the border stands still, and
+//! each address has one stripe that counts. Redundancy comes first, and whatever moves afterwards is
+//! written to all members.
 
 mod mover;
 
@@ -126,11 +129,9 @@ impl Inner {
             let geometry = geometry(plan.to, superblock.generation, &superblock);
             let geometry = geometry.expect("a planned geometry");
             drop(superblock);
-            if geometry.regions.count() > self.map.regions().count() {
-                self.map.set_regions(geometry.regions);
-            }
             let border = Border { direction: plan.direction, at: plan.start() };
             self.geometries.add(geometry, border);
+            self.map.set_live(self.geometries.live());
             // A cache above sorts its contents by slots, of which there may be more now, and must
             // forget what was given up.
             self.note_correction();
@@ -208,6 +209,7 @@ impl Inner {
         self.geometries.former().is_some()
             && !self.jobs.reshape_stalled.get()
             && self.map.resync_count() == 0
+            && self.members.rebuilding().is_empty()
     }
 
     /// Moves addresses until all have moved, or something else comes first.

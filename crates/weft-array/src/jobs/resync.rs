@@ -106,7 +106,7 @@ impl Inner {
 
     async fn resync_paced(&self, stripe: StripeId) -> Result<(), ArrayError> {
         self.pace().await;
-        let _memory = self.job_memory().await?;
+        let _memory = self.job_memory(self.geometry_of(stripe)).await?;
         let _lock = self.locks.exclusive(stripe).await;
         let result = self.resync_stripe(stripe).await;
         if matches!(result, Err(ArrayError::NoSpace { .. })) {

@@ -14,6 +14,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_disk::Class;
 use weft_rt::Nanos;
 use weft_rt::sync::Semaphore;
+pub use weft_stripe::StripeId;
 
 pub use super::throttle::{Admission, Bounds, Pace, Throttle};
 use crate::error::ArrayError;
@@ -45,7 +46,8 @@ pub trait Executor {
 
     /// Rebuilds one stripe on every slot that is being rebuilt. The future is independent of the
     /// pass that asked for it, so it may outlive a change of the policy.
-    fn rebuild(self: Rc<Self>, stripe: u64) -> LocalBoxFuture<'static, Result<(), ArrayError>>;
+    fn rebuild(self: Rc<Self>, stripe: StripeId)
+    -> LocalBoxFuture<'static, Result<(), ArrayError>>;
 }
 
 /// What the engine does for an executor.
@@ -59,7 +61,7 @@ pub trait Rebuilder {
     /// Rebuilds one stripe under its lock, when there is memory for it.
     fn rebuild<'a>(
         &'a self,
-        stripe: u64,
+        stripe: StripeId,
         requests: &'a Requests,
     ) -> LocalBoxFuture<'a, Result<(), ArrayError>>;
 }

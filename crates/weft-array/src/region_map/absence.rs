@@ -27,7 +27,7 @@ impl RegionMap {
     /// The member of `lane` leaves now: marks what it may lack, and from now on what it misses.
     pub fn start_absence(&self, lane: Lane) {
         self.end_lane(lane);
-        for region in self.regions.get().all() {
+        for region in self.all() {
             self.change(region, |entry| entry.lanes = entry.lanes.without(lane));
         }
         self.resume_absence(lane);
@@ -36,7 +36,7 @@ impl RegionMap {
     /// Continues to mark what the absent member of `lane` misses: after an assembly, before
     /// recovery.
     pub fn resume_absence(&self, lane: Lane) {
-        for region in self.regions.get().all() {
+        for region in self.all() {
             self.change(region, |entry| {
                 if entry.flags & UNSETTLED != 0 || entry.writers > 0 {
                     entry.lanes = entry.lanes.with(lane);

@@ -130,7 +130,7 @@ impl RegionMap {
             let entry = self.entry(*region);
             entry.has(DIRTY) || !stale.is_empty() && entry.has(NEEDS_RESYNC)
         };
-        let open: Vec<RegionNo> = self.regions.get().all().filter(is_open).collect();
+        let open: Vec<RegionNo> = self.all().filter(is_open).collect();
         for region in &open {
             self.change(*region, |entry| {
                 entry.flags = entry.flags & !DIRTY | NEEDS_RESYNC;
@@ -150,8 +150,7 @@ impl RegionMap {
         store: &dyn MapStore,
         stale: LaneSet,
     ) -> Result<(), MapError> {
-        let written: Vec<RegionNo> =
-            self.regions.get().all().filter(|region| self.is_written(*region)).collect();
+        let written: Vec<RegionNo> = self.all().filter(|region| self.is_written(*region)).collect();
         written.iter().for_each(|region| self.change(*region, |entry| entry.set_lanes(stale)));
         self.set_needs_resync(store, &written).await
     }

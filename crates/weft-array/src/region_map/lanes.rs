@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use weft_stripe::{Generation, StripeId};
+
 use super::{MapError, MapStore, RegionMap, WRITTEN};
 use crate::lane::{Lane, LaneSet};
 use crate::region_map::RegionNo;
@@ -62,7 +64,7 @@ impl RegionMap {
         self.end_lane(lane);
         self.end_absence(lane);
         self.begin_joining(lane);
-        for region in self.regions.get().all() {
+        for region in self.all() {
             self.change(region, |entry| {
                 let others = entry.lanes.without(lane);
                 entry.lanes = if entry.has(WRITTEN) { others.with(lane) } else { others };
@@ -91,16 +93,15 @@ impl RegionMap {
         self.rebuilt.borrow_mut().retain(|(of, _), _| *of != lane);
     }
 
-    /// Whether the stripe is stale on the replacement of `lane`.
+    /// Whether the stripe is stale on the replacement of `lane`. One that is not live is.
     #[must_use]
-    pub fn is_stale(&self, lane: Lane, stripe: u64) -> bool {
-        let region = self.regions.get().of(stripe);
+    pub fn is_stale(&self, lane: Lane, stripe: StripeId) -> bool {
+        let Some((region, place)) = self.live.get().place_of(stripe) else { return true };
         if !self.is_stale_region(lane, region) {
             return false;
         }
-        let start = self.regions.get().stripes_of(region).start;
         let rebuilt = self.rebuilt.borrow();
-        rebuilt.get(&(lane, region)).is_none_or(|rebuilt| !rebuilt.has(stripe - start))
+        rebuilt.get(&(lane, region)).is_none_or(|rebuilt| !rebuilt.has(place))
     }
 
     /// Whether the region is marked stale in `lane`. The mark stays while its stripes are rebuilt
@@ -113,12 +114,12 @@ impl RegionMap {
     /// Notes that a stale stripe was rebuilt: from now on it is not stale, and writes must reach
     /// the replacement. Returns true if that completes the region, which must then be passed to
     /// [`RegionMap::finish_regions`].
-    pub fn mark_stripe_rebuilt(&self, lane: Lane, stripe: u64) -> bool {
-        let region = self.regions.get().of(stripe);
+    pub fn mark_stripe_rebuilt(&self, lane: Lane, stripe: StripeId) -> bool {
+        let live = self.live.get();
+        let Some((region, place)) = live.place_of(stripe) else { return false };
         if !self.is_stale_region(lane, region) {
             return false;
         }
-        let stripes = self.regions.get().stripes_of(region);
         let mut all = self.rebuilt.borrow_mut();
         if all.len() >= self.partial_max() && !all.contains_key(&(lane, region)) {
             // The progress in the region with the fewest rebuilt stripes is dropped; that region is
@@ -127,16 +128,16 @@ impl RegionMap {
             let least = partial.max_by_key(|(_, rebuilt)| rebuilt.left).map(|(key, _)| *key);
             least.map(|key| all.remove(&key));
         }
-        let fresh = || Rebuilt::new(self.finishing.next_number(), stripes.end - stripes.start);
+        let fresh = || Rebuilt::new(self.finishing.next_number(), live.count_of(region));
         let rebuilt = all.entry((lane, region)).or_insert_with(fresh);
         let before = rebuilt.left;
-        rebuilt.add(stripe - stripes.start);
+        rebuilt.add(place);
         before > 0 && rebuilt.left == 0
     }
 
     /// Most regions that may be partly rebuilt at a time.
     fn partial_max(&self) -> usize {
-        let each = self.regions.get().stripes_max().div_ceil(64) * 8 + PARTIAL_ENTRY_BYTES;
+        let each = self.live.get().stripes_max().div_ceil(64) * 8 + PARTIAL_ENTRY_BYTES;
         let most = (PARTIAL_BYTES_MAX / each).max(PARTIAL_REGIONS_MIN);
         usize::try_from(most).unwrap_or(usize::MAX)
     }
@@ -191,23 +192,26 @@ impl RegionMap {
         }
     }
 
-    /// The first of `stripes` that is stale in one of `lanes` and satisfies
+    /// The first of these stripes of a geometry that is live, stale in one of `lanes`, and satisfies
     /// `wanted`.
     #[must_use]
     pub fn next_stale_in(
         &self,
         lanes: LaneSet,
+        generation: Generation,
         stripes: Range<u64>,
-        wanted: impl Fn(u64) -> bool,
-    ) -> Option<u64> {
-        let end = stripes.end.min(self.regions.get().stripes);
-        let mut from = stripes.start;
+        wanted: impl Fn(StripeId) -> bool,
+    ) -> Option<StripeId> {
+        let part = self.live.get().part(generation)?;
+        let end = stripes.end.min(part.end);
+        let mut from = stripes.start.max(part.first);
         while from < end {
-            let regions = self.regions.get().holding(from..end);
-            let region = self.next_open(lanes, regions)?;
-            let of = self.regions.get().stripes_of(region);
-            let is_stale = |stripe: &u64| self.is_stale_in(lanes, *stripe) && wanted(*stripe);
-            let found = (of.start.max(from)..of.end.min(end)).find(is_stale);
+            let region = self.next_open(lanes, part.regions.holding(from..end))?;
+            let of = part.regions.stripes_of(region);
+            let all =
+                (of.start.max(from)..of.end.min(end)).map(|number| StripeId { generation, number });
+            let is_stale = |stripe: &StripeId| self.is_stale_in(lanes, *stripe) && wanted(*stripe);
+            let found = { all }.find(is_stale);
             if found.is_some() {
                 return found;
             }
@@ -233,31 +237,36 @@ impl RegionMap {
 
     /// Whether the stripe is stale on the replacement of one of `lanes`.
     #[must_use]
-    pub fn is_stale_in(&self, lanes: LaneSet, stripe: u64) -> bool {
+    pub fn is_stale_in(&self, lanes: LaneSet, stripe: StripeId) -> bool {
         lanes.iter().any(|lane| self.is_stale(lane, stripe))
     }
 
-    /// Number of stripes that are stale in one of `lanes`.
+    /// Number of live stripes that are stale in one of `lanes`.
     #[must_use]
     pub fn stale_stripes(&self, lanes: LaneSet) -> u64 {
+        let live = self.live.get();
         let count = |region: RegionNo| {
-            let stripes = self.regions.get().stripes_of(region);
             let marked = self.entry(region).lanes.intersection(lanes);
             let begun = Lane::all().any(|lane| self.rebuilt.borrow().contains_key(&(lane, region)));
             match (marked.is_empty(), begun) {
                 (true, _) => 0,
-                (false, false) => stripes.end - stripes.start,
-                (false, true) => stripes.filter(|s| self.is_stale_in(lanes, *s)).count() as u64,
+                (false, false) => live.count_of(region),
+                (false, true) => {
+                    let stripes = live.stripes_of(region);
+                    stripes.filter(|s| self.is_stale_in(lanes, *s)).count() as u64
+                }
             }
         };
-        self.regions.get().all().map(count).sum()
+        self.all().map(count).sum()
     }
 
-    /// Number of regions that are stale in `lane`.
+    /// Number of regions that are stale in `lane`, and have live stripes.
     #[must_use]
     pub fn stale_count(&self, lane: Lane) -> u64 {
-        let entries = self.entries.borrow();
-        entries.iter().filter(|entry| entry.lanes.contains(lane)).count() as u64
+        let live = self.live.get();
+        let is_stale =
+            |region: &RegionNo| self.is_stale_region(lane, *region) && live.count_of(*region) > 0;
+        self.all().filter(is_stale).count() as u64
     }
 
     pub(super) fn forget_rebuilt(&self, region: RegionNo) {

@@ -16,7 +16,13 @@
 //! address where the next region begins. A region is at least as large as a stripe and the last is
 //! that of the last stripe, so each has at least one.
 
+//!
+//! While addresses move from one geometry to another, a region has stripes of both, of which those
+//! count that are *live*: where some of their addresses are now ([`LiveStripes`]).
+
 use std::ops::Range;
+
+use weft_stripe::{Generation, StripeId};
 
 /// The number of a region, from 0. A stripe's number is another type of thing: a region has many
 /// stripes.
@@ -95,9 +101,139 @@ impl Regions {
     }
 }
 
+/// The live stripes of a geometry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The geometry.
+    pub generation: Generation,
+    /// Its regions.
+    pub regions: Regions,
+    /// The first live stripe.
+    pub first: u64,
+    /// The end of the live stripes.
+    pub end: u64,
+}
+
+impl Part {
+    /// All stripes of a geometry.
+    #[must_use]
+    pub fn all(generation: Generation, regions: Regions) -> Self {
+        Self { generation, regions, first: 0, end: regions.stripes }
+    }
+
+    /// Those in a region.
+    #[must_use]
+    pub fn stripes_of(&self, region: RegionNo) -> Range<u64> {
+        let Range { start, end } = self.regions.stripes_of(region);
+        let start = start.max(self.first);
+        start..end.min(self.end).max(start)
+    }
+
+    fn id(&self, number: u64) -> StripeId {
+        StripeId { generation: self.generation, number }
+    }
+}
+
+/// The stripes that hold the array's addresses now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveStripes {
+    /// Those of the newest geometry.
+    pub newest: Part,
+    /// Those of the old one, while addresses are in both.
+    pub former: Option<Part>,
+}
+
+impl LiveStripes {
+    /// The parts: the newest geometry's, then the old one's.
+    pub fn parts(&self) -> impl Iterator<Item = Part> + use<> {
+        [Some(self.newest), self.former].into_iter().flatten()
+    }
+
+    /// That of a geometry.
+    #[must_use]
+    pub fn part(&self, generation: Generation) -> Option<Part> {
+        self.parts().find(|part| part.generation == generation)
+    }
+
+    /// Whether this is one of them.
+    #[must_use]
+    pub fn contains(&self, stripe: StripeId) -> bool {
+        let numbers = |part: Part| part.first..part.end;
+        self.part(stripe.generation).is_some_and(|part| numbers(part).contains(&stripe.number))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.parts().map(|part| part.end - part.first).sum()
+    }
+
+    /// Number of regions that may have any.
+    #[must_use]
+    pub fn region_count(&self) -> u64 {
+        self.parts().map(|part| part.regions.count()).max().unwrap_or(0)
+    }
+
+    /// Those of a region.
+    pub fn stripes_of(&self, region: RegionNo) -> impl Iterator<Item = StripeId> + use<> {
+        self.parts()
+            .flat_map(move |part| part.stripes_of(region).map(move |number| part.id(number)))
+    }
+
+    /// How many a region has.
+    #[must_use]
+    pub fn count_of(&self, region: RegionNo) -> u64 {
+        self.parts().map(|part| part.stripes_of(region)).map(|of| of.end - of.start).sum()
+    }
+
+    /// The region of a stripe, and its place among those that the region has; `None` if it is not
+    /// live.
+    #[must_use]
+    pub fn place_of(&self, stripe: StripeId) -> Option<(RegionNo, u64)> {
+        if !self.contains(stripe) {
+            return None;
+        }
+        let part = self.part(stripe.generation)?;
+        let region = part.regions.of(stripe.number);
+        let others = self.parts().take_while(|other| other.generation != part.generation);
+        let before: u64 =
+            others.map(|other| other.stripes_of(region)).map(|of| of.end - of.start).sum();
+        Some((region, before + stripe.number - part.stripes_of(region).start))
+    }
+
+    /// Most that a region has.
+    #[must_use]
+    pub fn stripes_max(&self) -> u64 {
+        self.parts().map(|part| part.regions.stripes_max()).sum()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_live_stripes_of_a_region_have_places_without_gaps() {
+        let regions = |stripe_bytes, stripes| Regions { region_bytes: 64, stripe_bytes, stripes };
+        let (newest, former) = (Generation(3), Generation(2));
+        let old = regions(6, 50);
+        for border in 0..=20 {
+            // Up to address 15 `border`.
+            let newest = Part { end: border, ..Part::all(newest, regions(15, 20)) };
+            let former = Part { first: border * 15 / 6, ..Part::all(former, old) };
+            let live = LiveStripes { newest, former: Some(former) };
+            let mut count = 0;
+            for region in (0..live.region_count()).map(RegionNo) {
+                let places: Vec<_> = live.stripes_of(region).map(|s| live.place_of(s)).collect();
+                let all: Vec<_> = (0..live.count_of(region)).map(|n| Some((region, n))).collect();
+                assert_eq!(places, all, "{border}");
+                count += places.len() as u64;
+            }
+            assert_eq!(count, live.count());
+            let dead = StripeId { generation: Generation(3), number: border };
+            assert_eq!(live.place_of(dead), None);
+        }
+    }
 
     #[test]
     fn every_stripe_is_in_one_region_and_every_region_has_one() {

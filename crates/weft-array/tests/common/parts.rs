@@ -7,6 +7,7 @@ use weft_array::ArrayError;
 use weft_array::experiment::{Executor, Experiment, Rebuilder, Requests};
 use weft_disk::Class;
 use weft_rt::sync::Semaphore;
+use weft_stripe::StripeId;
 
 /// Requests of 4 KiB, at most `heads` in flight.
 pub struct InParts {
@@ -31,7 +32,10 @@ impl Executor for Parts {
         5
     }
 
-    fn rebuild(self: Rc<Self>, stripe: u64) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
+    fn rebuild(
+        self: Rc<Self>,
+        stripe: StripeId,
+    ) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
         Box::pin(async move { self.rebuilder.rebuild(stripe, &self.requests).await })
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use serde::Deserialize;
 use weft_array::ArrayError;
-use weft_array::experiment::{Executor, Rebuilder, Requests};
+use weft_array::experiment::{Executor, Rebuilder, Requests, StripeId};
 use weft_disk::Class;
 use weft_rt::sync::Semaphore;
 
@@ -69,7 +69,10 @@ impl Executor for Pipeline {
         self.window
     }
 
-    fn rebuild(self: Rc<Self>, stripe: u64) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
+    fn rebuild(
+        self: Rc<Self>,
+        stripe: StripeId,
+    ) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
         Box::pin(async move { self.rebuilder.rebuild(stripe, &self.requests).await })
     }
 }

@@ -184,7 +184,7 @@ impl DiskOriented {
     /// cannot be read.
     async fn read(&self, stripe: StripeId, plan: &Plan) -> Option<Units> {
         let array = &self.array;
-        let len = array.geometry().unit_len();
+        let len = array.geometry_of(stripe).unit_len();
         array.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
         let reads = plan.reads.iter().map(|unit| async move {
             let Place { slot, offset } = array.place(stripe, unit, 0);
@@ -205,7 +205,8 @@ impl DiskOriented {
     /// the stripe is rebuilt.
     async fn attempt(&self, stripe: StripeId) -> bool {
         let array = &self.array;
-        if array.run_max(array.geometry()) < array.geometry().unit_len() {
+        let geometry = array.geometry_of(stripe);
+        if array.run_max(geometry) < geometry.unit_len() {
             // Too much to be held whole.
             return false;
         }
@@ -222,7 +223,7 @@ impl DiskOriented {
             return false;
         }
         let units = wanted.iter().map(|unit| {
-            let mut out = Buf::new(array.geometry().unit_len());
+            let mut out = Buf::new(geometry.unit_len());
             compute(&plan, unit, &have, &mut out);
             (unit, out)
         });
@@ -242,10 +243,13 @@ impl Executor for DiskOriented {
         (POOL_BYTES / (geometry.unit_len() * geometry.code().width())).clamp(2, 1024)
     }
 
-    fn rebuild(self: Rc<Self>, stripe: u64) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
+    fn rebuild(
+        self: Rc<Self>,
+        stripe: StripeId,
+    ) -> LocalBoxFuture<'static, Result<(), ArrayError>> {
         Box::pin(async move {
-            let (array, stripe) = (&self.array, self.array.id(stripe));
-            let _memory = array.job_memory().await?;
+            let array = &self.array;
+            let _memory = array.job_memory(array.geometry_of(stripe)).await?;
             if self.attempt(stripe).await {
                 return Ok(());
             }

@@ -40,6 +40,15 @@ pub(crate) fn in_effect(policy: &RebuildPolicy, lost_max: usize) -> RebuildOrder
     }
 }
 
+/// The order of the stripes that have not moved yet while the array is reshaped, at its start. The
+/// monitor does not know them.
+pub(super) fn of_former(order: RebuildOrder) -> Box<dyn Order> {
+    match order {
+        RebuildOrder::Redundancy => Box::<redundancy::Redundancy>::default(),
+        _ => Box::<ascending::Ascending>::default(),
+    }
+}
+
 /// An order at its start; `order` is the one in effect.
 pub(crate) fn new(order: RebuildOrder, policy: &RebuildPolicy) -> Box<dyn Order> {
     match order {

@@ -19,7 +19,7 @@ use weft_stripe::{Access, Segment, StripeId, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::geometry::{Address, to_len};
+use crate::geometry::{Address, Geometry, to_len};
 use crate::maintenance::By;
 use crate::read::{ReadAnswer, StripePieces};
 use crate::rebuild_policy::Piggyback;
@@ -49,7 +49,15 @@ impl Inner {
         let stale = self.avoided_units(at.stripe).intersects(&units);
         self.jobs.rebuild.counts.count_user_read(!stale, now);
         if stale {
-            self.jobs.rebuild.monitor.borrow_mut().note(at.stripe.number, now);
+            self.note_access(at.stripe);
+        }
+    }
+
+    /// Counts an access for the order of the rebuild. While the array is reshaped the monitor knows
+    /// the stripes of the newest geometry only.
+    fn note_access(&self, stripe: StripeId) {
+        if stripe.generation == self.geometry().generation {
+            self.jobs.rebuild.monitor.borrow_mut().note(stripe.number, self.rt.now());
         }
     }
 
@@ -63,32 +71,32 @@ impl Inner {
     }
 
     /// The kind of piggybacking that is possible now.
-    fn piggyback(&self) -> Piggyback {
+    fn piggyback(&self, geometry: &Geometry) -> Piggyback {
         if self.jobs.paused.get() || self.map.is_partial_full() || self.check_writable().is_err() {
             return Piggyback::Off;
         }
         // Units too large to be held whole are not piggybacked.
-        if self.run_max(self.geometry()) < self.geometry().unit_len() {
+        if self.run_max(geometry) < geometry.unit_len() {
             return Piggyback::Off;
         }
         self.jobs.rebuild.with_policy(|policy| match policy.piggyback {
-            Piggyback::Widen if self.geometry().unit_bytes > policy.widen_bytes_max => {
-                Piggyback::Covered
-            }
+            Piggyback::Widen if geometry.unit_bytes > policy.widen_bytes_max => Piggyback::Covered,
             piggyback => piggyback,
         })
     }
 
     /// Whether a degraded read of these pieces can rebuild a unit.
     pub(crate) fn can_piggyback(&self, pieces: &StripePieces) -> bool {
-        if self.members.rebuilding().is_empty() || self.geometry().mirrored {
+        let stripe = pieces[0].0.stripe;
+        let geometry = self.geometry_of(stripe);
+        if self.members.rebuilding().is_empty() || geometry.mirrored {
             return false;
         }
-        let (_, stale) = self.stale_targets(pieces[0].0.stripe);
+        let (_, stale) = self.stale_targets(stripe);
         let mut wanted = pieces.iter().filter(|(at, _)| stale.contains(at.unit));
-        match self.piggyback() {
+        match self.piggyback(geometry) {
             Piggyback::Off => false,
-            Piggyback::Covered => wanted.any(|(_, buf)| buf.len() == self.geometry().unit_len()),
+            Piggyback::Covered => wanted.any(|(_, buf)| buf.len() == geometry.unit_len()),
             Piggyback::Widen => wanted.next().is_some(),
         }
     }
@@ -101,8 +109,9 @@ impl Inner {
         answer: Sender<ReadAnswer>,
     ) {
         let stripe = pieces[0].0.stripe;
-        let len = self.geometry().unit_len();
-        let _memory = self.budget.acquire(self.memory_of(self.geometry(), len)).await;
+        let geometry = self.geometry_of(stripe);
+        let len = geometry.unit_len();
+        let _memory = self.budget.acquire(self.memory_of(geometry, len)).await;
         let _lock = self.locks.exclusive(stripe).await;
         let resolved = self.stripe(stripe);
         let (targets, stale) = self.stale_targets(stripe);
@@ -146,7 +155,7 @@ impl Inner {
         back.extend(others);
         back.sort_by_key(|(at, _)| (at.unit, at.unit_offset));
         answer.send((result, back));
-        self.jobs.throttle.charge(self.rt.now(), self.geometry().unit_bytes);
+        self.jobs.throttle.charge(self.rt.now(), geometry.unit_bytes);
         let at = Access::maintenance(0);
         let failed = self.write_targets(at, &targets, brought).await;
         self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
@@ -160,13 +169,14 @@ impl Inner {
         segments: &[Segment],
         write: impl Future<Output = Result<Written, ArrayError>>,
     ) -> Result<Written, ArrayError> {
+        let geometry = self.geometry_of(stripe);
         let (targets, stale) = self.stale_targets(stripe);
         let touched: UnitSet = segments.iter().map(|segment| segment.unit).collect();
-        let meets = touched.intersects(&stale) || self.geometry().mirrored && !stale.is_empty();
+        let meets = touched.intersects(&stale) || geometry.mirrored && !stale.is_empty();
         if meets {
-            self.jobs.rebuild.monitor.borrow_mut().note(stripe.number, self.rt.now());
+            self.note_access(stripe);
         }
-        let how = self.piggyback();
+        let how = self.piggyback(geometry);
         let covered = match how {
             Piggyback::Off => Vec::new(),
             _ => self.covered(stripe, segments, stale),
@@ -174,7 +184,7 @@ impl Inner {
         let brought: UnitSet = covered.iter().map(|(unit, _)| *unit).collect();
         if brought.is_empty() {
             let written = write.await;
-            if how == Piggyback::Widen && meets && !self.geometry().mirrored {
+            if how == Piggyback::Widen && meets && !geometry.mirrored {
                 self.rebuild_behind(stripe);
             }
             return written;
@@ -182,7 +192,7 @@ impl Inner {
         let bring = self.write_targets(Access::user(0), &targets, covered);
         let (written, failed) = join(write, bring).await;
         if written.as_ref().is_ok_and(|written| written.whole) {
-            self.jobs.throttle.charge(self.rt.now(), self.geometry().unit_bytes);
+            self.jobs.throttle.charge(self.rt.now(), geometry.unit_bytes);
             self.note_rebuilt(stripe, &targets, brought.difference(&failed), By::Piggyback);
         }
         written
@@ -191,28 +201,25 @@ impl Inner {
     /// The `stale` units that a write covers whole, or that are determined by units it covers
     /// whole.
     fn covered(&self, stripe: StripeId, segments: &[Segment], stale: UnitSet) -> Units {
-        let len = self.geometry().unit_len();
+        let geometry = self.geometry_of(stripe);
+        let (len, code) = (geometry.unit_len(), geometry.code());
         let whole: Vec<(usize, &Frozen)> = segments
             .iter()
             .filter(|segment| segment.from == 0 && segment.data.len() == len)
             .map(|segment| (segment.unit, &segment.data))
             .collect();
         let at_hand: UnitSet = whole.iter().map(|(unit, _)| *unit).collect();
-        let k = self.geometry().code().k();
         let value = |unit: usize| {
             if let Some((_, data)) = whole.iter().find(|(held, _)| *held == unit) {
                 return Some(Buf::copy_from(data));
             }
-            let row = unit.checked_sub(k)?;
-            if at_hand.is_empty()
-                || !self.geometry().coding.support(stripe.number, row).is_subset(&at_hand)
-            {
+            let row = unit.checked_sub(code.k())?;
+            let support = geometry.coding.support(stripe.number, row);
+            if at_hand.is_empty() || !support.is_subset(&at_hand) {
                 return None;
             }
-            let coefs: Vec<u8> = whole
-                .iter()
-                .map(|(data, _)| self.geometry().code().coef(stripe.number, row, *data))
-                .collect();
+            let coefs: Vec<u8> =
+                whole.iter().map(|(data, _)| code.coef(stripe.number, row, *data)).collect();
             let sources: Vec<&[u8]> = whole.iter().map(|(_, data)| &***data).collect();
             let mut parity = Buf::new(len);
             weft_gf::encode(&[&coefs], &sources, &mut [&mut parity]);
@@ -227,9 +234,10 @@ impl Inner {
         let array = self.handle();
         let task = async move {
             let _place = place;
-            let Ok(_memory) = array.job_memory().await else { return };
+            let geometry = array.geometry_of(stripe);
+            let Ok(_memory) = array.job_memory(geometry).await else { return };
             let _lock = array.locks.exclusive(stripe).await;
-            array.jobs.throttle.charge(array.rt.now(), array.geometry().unit_bytes);
+            array.jobs.throttle.charge(array.rt.now(), geometry.unit_bytes);
             // The rebuild meets this failure again, and reports it.
             let _ = array.rebuild_whole(stripe, By::Piggyback).await;
         };

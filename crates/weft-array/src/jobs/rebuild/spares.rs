@@ -26,7 +26,7 @@ impl Inner {
     pub(crate) async fn take_spares(&self) -> bool {
         let mut taken = false;
         for slot in self.members.missing() {
-            if self.members.free_lane().is_none() || !self.can_take_spare() {
+            if !self.can_take_spare() {
                 break;
             }
             // Records that had a sibling on the slot's former member are retired, and the new ring
@@ -50,10 +50,10 @@ impl Inner {
         taken
     }
 
-    /// Whether a spare is ready and a slot is missing.
-    pub(super) fn can_take_spare(&self) -> bool {
-        let settled = self.geometries.former().is_none();
-        settled && self.members.spares.any_ready() && !self.members.missing().is_empty()
+    /// Whether a spare is ready, and there is a slot and a lane for it.
+    pub(in crate::jobs) fn can_take_spare(&self) -> bool {
+        let members = &self.members;
+        members.spares.any_ready() && !members.missing().is_empty() && members.free_lane().is_some()
     }
 
     /// Puts a disk into a missing slot. Returns whether it holds the slot, durably.

@@ -31,7 +31,7 @@ impl Inner {
     /// Rebuilds one stripe on every slot that is being rebuilt, with one request per unit. The
     /// caller holds its exclusive lock.
     pub(super) async fn rebuild_whole(&self, stripe: StripeId, by: By) -> Result<(), ArrayError> {
-        let bytes = self.geometry().unit_bytes;
+        let bytes = self.geometry_of(stripe).unit_bytes;
         let whole_units = Requests { bytes, class: Class::Maintenance, heads: None };
         self.rebuild_locked(stripe, &whole_units, by).await
     }
@@ -135,7 +135,7 @@ impl Inner {
         by: By,
     ) {
         let lanes = self.lanes();
-        if !self.map.is_stale_in(lanes, stripe.number) {
+        if !self.map.is_stale_in(lanes, stripe) {
             return;
         }
         let state = &self.jobs.rebuild;
@@ -144,18 +144,18 @@ impl Inner {
             let now = self.members.rebuilt_disk(place.slot);
             let is_target = now.is_some_and(|now| Rc::ptr_eq(&now, disk));
             let whole = written.contains(*unit) && is_target;
-            if whole && self.map.mark_stripe_rebuilt(*lane, stripe.number) {
+            if whole && self.map.mark_stripe_rebuilt(*lane, stripe) {
                 state.region_done(*lane, region);
             }
         }
         // Replacements without a unit of the stripe: nothing had to be rebuilt there.
         for (slot, lane) in self.members.rebuilding() {
             let absent = self.unit_on(stripe, slot).is_none();
-            if absent && self.map.mark_stripe_rebuilt(lane, stripe.number) {
+            if absent && self.map.mark_stripe_rebuilt(lane, stripe) {
                 state.region_done(lane, region);
             }
         }
-        if !self.map.is_stale_in(lanes, stripe.number) {
+        if !self.map.is_stale_in(lanes, stripe) {
             state.counts.count_stripe(by);
             self.jobs.step(self.rt.now());
         }
@@ -178,12 +178,11 @@ impl Rebuilder for Inner {
 
     fn rebuild<'a>(
         &'a self,
-        stripe: u64,
+        stripe: StripeId,
         requests: &'a Requests,
     ) -> LocalBoxFuture<'a, Result<(), ArrayError>> {
         Box::pin(async move {
-            let _memory = self.job_memory().await?;
-            let stripe = self.id(stripe);
+            let _memory = self.job_memory(self.geometry_of(stripe)).await?;
             let _lock = self.locks.exclusive(stripe).await;
             self.rebuild_locked(stripe, requests, By::Executor).await
         })

@@ -113,7 +113,11 @@ impl<'a> Mover<'a> {
             if border == self.goal() {
                 return self.finish().await;
             }
-            if self.array.must_yield() {
+            if !self.array.members.missing().is_empty() {
+                // They have just been told of the checkpoint.
+                self.array.spare_updated().await;
+            }
+            if self.must_wait() {
                 return Ok(());
             }
             let turning = self.array.moving.is_to_turn();
@@ -139,6 +143,11 @@ impl<'a> Mover<'a> {
             let to = self.move_up_to(border, to).await?;
             self.checkpoint(border, to).await?;
         }
+    }
+
+    /// Whether something else comes first: also a spare that can take the place of a lost member.
+    fn must_wait(&self) -> bool {
+        self.array.must_yield() || self.array.can_take_spare()
     }
 
     /// Whether no stripe of either geometry contains this border.
@@ -286,7 +295,7 @@ impl<'a> Mover<'a> {
         loop {
             let (now, flying) = (array.rt.now(), in_flight.len());
             let window = pace.stripes(&array.jobs.throttle, now, flying, array.window());
-            let goes_on = !array.must_yield() && !is_wanted() || begun == 0;
+            let goes_on = !self.must_wait() && !is_wanted() || begun == 0;
             if goes_on
                 && flying < window
                 && result.is_ok()
@@ -343,6 +352,7 @@ impl<'a> Mover<'a> {
         });
         changed.await?;
         array.geometries.set_border(Some(Border { direction: self.direction, at: to }));
+        array.map.set_live(array.geometries.live());
         array.moving.end();
         array.jobs.reach(self.moved_before(to));
         self.drain(Self::between(from, to)).await;
@@ -376,6 +386,7 @@ impl<'a> Mover<'a> {
         });
         turned.await?;
         array.geometries.turn(Border { direction: self.direction.reversed(), at });
+        array.map.set_live(array.geometries.live());
         array.moving.end_turn();
         let from = self.new.code().spec().to_string();
         let (to, slots) = (self.old.code().spec().to_string(), self.old.layout.slots());
@@ -411,7 +422,7 @@ impl<'a> Mover<'a> {
         });
         ended.await?;
         array.geometries.set_border(None);
-        array.map.set_regions(self.new.regions);
+        array.map.set_live(array.geometries.live());
         array.remaining.set(None);
         let size_bytes = array.geometries.size_bytes();
         array.events.emit(Event::ReshapeFinished { size_bytes });

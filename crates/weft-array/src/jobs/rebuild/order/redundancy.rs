@@ -36,7 +36,7 @@ impl Order for Redundancy {
             match work.next_in(self.from..work.stripes()) {
                 Some(stripe) => {
                     self.from = stripe + 1;
-                    if (work.lost)(stripe) >= level {
+                    if work.lost(stripe) >= level {
                         return Pick::Stripe(stripe);
                     }
                 }
