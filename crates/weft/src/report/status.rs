@@ -160,6 +160,9 @@ fn array(served: &ServedArray, watched: bool) -> String {
     }
     if let Some(rebuild) = &status.rebuild {
         self::rebuild(&mut text, rebuild, watched);
+        if status.reshaping {
+            text.push_str("  the move to another geometry goes on after the rebuild\n");
+        }
     }
     for slot in &status.slots {
         let mut notes = String::new();
