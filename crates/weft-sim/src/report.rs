@@ -73,6 +73,8 @@ pub struct Report {
     pub shrinks: u64,
     /// Reshapes turned back.
     pub turns: u64,
+    /// Members rebuilt while the array was reshaped.
+    pub rebuilds_within: u64,
     /// Disks lost.
     pub losses: u64,
     /// Sectors that power cuts left unreadable.

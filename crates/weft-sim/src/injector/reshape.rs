@@ -1,6 +1,6 @@
 //! Begins the reshape of a run, turns it back, and begins the one that leads back.
 
-use weft_array::ArrayError;
+use weft_array::{ArrayError, Event};
 use weft_layout::window::Direction;
 use weft_rt::{MILLISECOND, Rng, SECOND};
 
@@ -20,6 +20,7 @@ impl FaultInjector {
         if rng.chance(30) {
             return;
         }
+        self.count_rebuilds_within(engine);
         let used = {
             let oracle = self.harness.oracle.borrow();
             oracle.bytes(&(0..oracle.len())).end
@@ -55,6 +56,18 @@ impl FaultInjector {
             }
             self.note_reshape("reshaping", begun);
         }
+    }
+
+    fn count_rebuilds_within(&self, engine: &Engine) {
+        let (array, report) = (engine.0.clone(), self.report.clone());
+        let events = array.subscribe();
+        drop(self.rt.spawn(async move {
+            loop {
+                if matches!(events.next().await, Event::RebuildFinished { .. }) {
+                    report.borrow_mut().rebuilds_within += u64::from(array.is_reshaping());
+                }
+            }
+        }));
     }
 
     async fn pause(&self, rng: &mut Rng) {
