@@ -28,7 +28,9 @@ use weft_layout::{Algorithm, Placement};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::region_map;
-use crate::superblock::{HINT_CHARS_MAX, SPARES_MAX, Shape, SlotMeta, SlotState, Superblock};
+use crate::superblock::{
+    HINT_CHARS_MAX, SPARES_MAX, Shape, SlotMeta, SlotState, Superblock, check_consistency,
+};
 
 /// The part of the head room that a reshape takes: some are left for later ones.
 const ROOM_SHARE: u64 = 8;
@@ -127,6 +129,12 @@ pub fn plan_reshape(
     };
     if to == from {
         return refused("the array has this geometry already");
+    }
+    if check_consistency(to.code, superblock.consistency).is_err() {
+        return refused(format!(
+            "the array is kept consistent by '{}', which {} cannot have and a reshape does not change: copy the data to a new array",
+            superblock.consistency, to.code
+        ));
     }
     let log_end = superblock.area.log_offset + superblock.area.log_bytes;
     let room = from.data_offset - log_end;

@@ -123,7 +123,7 @@ fn codes_become_others_if_their_way_to_be_consistent_fits() {
             let to = Some(to.parse().expect("a code"));
             let plan = array.plan_reshape(&ReshapeOptions { code: to, add, ..Default::default() });
             let refused = plan.err().map(|error| error.to_string());
-            let names = refused.as_ref().is_none_or(|why| why.contains("consistency"));
+            let names = refused.as_ref().is_none_or(|why| why.contains("kept consistent by"));
             assert!(refused.is_none() == becomes && names, "{code} to {to:?}: {refused:?}");
         });
     }
