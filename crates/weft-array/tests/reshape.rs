@@ -7,7 +7,8 @@ use std::rc::Rc;
 use common::{assemble, disks, options, pattern, read, rt, write};
 use weft_array::reshape::ReshapeOptions;
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, ScrubMode, create};
+use weft_array::{Array, ArrayState, Event, ScrubMode, create};
+use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt};
 
@@ -127,4 +128,36 @@ fn codes_become_others_if_their_way_to_be_consistent_fits() {
             assert!(refused.is_none() == becomes && names, "{code} to {to:?}: {refused:?}");
         });
     }
+}
+
+#[test]
+fn a_lost_member_is_replaced_before_a_reshape_goes_on_and_a_working_one_after_it() {
+    let rt = rt();
+    rt.clone().block_on(async move {
+        let all = disks(6, 16);
+        let array = make(&rt, "raid5", &all[..3]).await;
+        let size = array.size_bytes();
+        write(&array, 0, &pattern(0, 1 << 20, 1)).await;
+        array.add_spare(all[3].clone()).await.expect("added");
+        array.reshape(ReshapeOptions { add: 1, ..ReshapeOptions::default() }).await.expect("begun");
+        array.set_paused(true);
+        array.fail(SlotNo(1)).await.expect("can lose one");
+        let working = array.replace(SlotNo(0), all[4].clone()).await;
+        let why = working.expect_err("it is copied after the reshape").to_string();
+        assert!(why.contains("being reshaped"), "{why}");
+        array.replace(SlotNo(1), all[5].clone()).await.expect("a spare");
+        let events = array.subscribe();
+        array.set_paused(false);
+        reshaped(&rt, &array).await;
+        let mut events = std::iter::from_fn(|| events.try_next());
+        assert!(
+            events.any(|event| matches!(event, Event::RebuildFinished { slot: SlotNo(1) }))
+                && events.any(|event| matches!(event, Event::ReshapeFinished { .. })),
+            "first the rebuild ends, then the reshape"
+        );
+        assert!(array.size_bytes() > size && array.status().state == ArrayState::Healthy);
+        assert_eq!(read(&array, 0, 1 << 20).await, pattern(0, 1 << 20, 1));
+        is_clean(&array).await;
+        array.stop().await.expect("stopped");
+    });
 }

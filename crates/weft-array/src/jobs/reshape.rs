@@ -173,6 +173,9 @@ impl Inner {
         if self.jobs.paused.get() {
             return refused("the reshape is paused: resume it first");
         }
+        if !self.members.rebuilding().is_empty() {
+            return refused("the reshape waits for a rebuild: turn it back when that has ended");
+        }
         let back = window(reshape.direction.reversed(), &superblock.shape(), &reshape.from)?;
         check_window(back, 0)?;
         self.jobs.wake();

@@ -44,7 +44,7 @@ pub fn replacement(client: &mut Client, array: &str, silent: bool) -> Result<Sta
         !status.spares.is_empty()
             && status.slots.iter().any(|slot| slot.state == MemberState::Missing)
     };
-    let mut patience = 20;
+    let mut patience = 20u32;
     let kinds = [JobKind::Rebuild, JobKind::Replace];
     let end = follow(client, array, &kinds, silent, |status| {
         if status.paused {
@@ -53,7 +53,8 @@ pub fn replacement(client: &mut Client, array: &str, silent: bool) -> Result<Sta
         if is_rebuilding(status) {
             return true;
         }
-        patience -= 1;
+        // A reshape first comes to a checkpoint.
+        patience -= u32::from(!status.reshaping);
         patience > 0 && may_start(status)
     })?;
     let waits = is_rebuilding(&end) || may_start(&end);
@@ -76,9 +77,10 @@ pub fn scrub(client: &mut Client, array: &str, silent: bool) -> Result<Status, F
     })
 }
 
-/// Follows a reshape until it ends, or is paused; returns the state then.
+/// Follows a reshape, and rebuilds for which it waits, until it ends or is paused; returns the state
+/// then.
 pub fn reshape(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
-    follow(client, array, &[JobKind::Reshape], silent, |status| {
+    follow(client, array, &[JobKind::Reshape, JobKind::Rebuild], silent, |status| {
         status.reshaping && !status.paused && status.broken.is_none()
     })
 }
@@ -98,7 +100,9 @@ fn follow(
         }
         if let Some(job) = status.jobs.iter().find(|job| kinds.contains(&job.kind)) {
             let line = status::job(job);
-            let line = line.strip_prefix(job.kind.name()).unwrap_or(&line).trim_start();
+            // Of a job that the followed one waits for, the name is shown as well.
+            let name = if kinds[0] == JobKind::Reshape { kinds[0] } else { job.kind }.name();
+            let line = line.strip_prefix(name).unwrap_or(&line).trim_start();
             progress.at(job.stripes_done, job.stripes_total, line);
         }
         std::thread::sleep(LOOK_EVERY);
