@@ -89,11 +89,14 @@ pub async fn update<O: Owner>(
     // Where parity may be wrong (dirty at a crash), all of it is made right.
     let mut parity = UnitSet::new();
     let mut support = UnitSet::new();
+    // Whether every parity unit covers units that are not written.
+    let mut covers_others = true;
     for row in 0..code.p() {
         let covered = coding.support(stripe.id.number, row);
         if !lost.contains(k + row) && (unsure || covered.intersects(&band.units)) {
             parity.insert(k + row);
             support = support.union(&covered);
+            covers_others &= covered != band.units;
         }
     }
     let write = |(unit, data)| UnitWrite { unit, from: band.from, data };
@@ -123,7 +126,7 @@ pub async fn update<O: Owner>(
     let (parity, without) = match method {
         Method::ReconstructWrite => (encode(stripe, band, parity, support, &old), Vec::new()),
         Method::ReadModifyWrite => {
-            let keep = crash.is_some_and(|crash| leaves_out_one(stripe, band, crash, parity));
+            let keep = covers_others && crash.is_some_and(|crash| leaves_out_one(band, crash));
             fold_in(stripe, band, parity, &mut old, keep)
         }
     };
@@ -320,14 +323,10 @@ fn record<O: Owner>(
     record
 }
 
-/// Whether the record leaves out one unit, the only one that the band writes, and has a sum for
-/// each parity unit. The sums then fall out of folding the change into the parity.
-fn leaves_out_one(stripe: Stripe<'_>, band: &Band<'_>, crash: Crash, parity: UnitSet) -> bool {
-    let k = stripe.code().k();
-    band.units.len() == 1
-        && crash.unflushed.is_empty()
-        && !band.units.intersects(&crash.lost)
-        && parity.iter().all(|unit| stripe.support(unit - k) != band.units)
+/// Whether the record leaves out one unit, the only one that the band writes. If each parity unit
+/// covers others as well, its sums fall out of folding the change into the parity.
+fn leaves_out_one(band: &Band<'_>, crash: Crash) -> bool {
+    band.units.len() == 1 && crash.unflushed.is_empty() && !band.units.intersects(&crash.lost)
 }
 
 /// A record without payloads: notes what is being written, where nothing needs protection.

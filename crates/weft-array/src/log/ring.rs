@@ -10,7 +10,7 @@ use weft_rt::{Buf, Frozen};
 use weft_stripe::{HEADROOM, Payload};
 
 use super::format::{ENTRIES_MAX, payload_max};
-use super::{BATCH_ALIGN, BatchHeader, Entry, LogHost, LogId};
+use super::{BATCH_ALIGN, BatchHeader, Entry, Log, LogHost, LogId};
 
 #[derive(Debug)]
 struct Queued {
@@ -39,6 +39,8 @@ pub(super) struct Ring {
     area_offset: u64,
     bytes: u64,
     queue: RefCell<VecDeque<Queued>>,
+    /// The memory of an earlier batch, for the next one.
+    spare: RefCell<VecDeque<Queued>>,
     writing: Cell<bool>,
     head: Cell<u64>,
     /// Records below this are retired according to this ring's own disk.
@@ -48,10 +50,16 @@ pub(super) struct Ring {
 
 impl Ring {
     pub fn new(area_offset: u64, bytes: u64) -> Self {
-        let batches = RefCell::default();
-        let queue = RefCell::default();
-        let (writing, head, durable_below) = (Cell::new(false), Cell::new(0), Cell::new(1));
-        Self { area_offset, bytes, queue, writing, head, durable_below, batches }
+        Self {
+            area_offset,
+            bytes,
+            queue: RefCell::default(),
+            spare: RefCell::default(),
+            writing: Cell::new(false),
+            head: Cell::new(0),
+            durable_below: Cell::new(1),
+            batches: RefCell::default(),
+        }
     }
 
     /// See [`Ring::durable_below`].
@@ -84,24 +92,27 @@ impl Ring {
         let rt = host.rt().clone();
         drop(rt.spawn(async move {
             let ring = &host.log().rings[slot.0];
+            let mut batch = ring.spare.take();
             loop {
-                let batch = ring.take();
+                ring.take(&mut batch);
                 if batch.is_empty() {
                     break;
                 }
-                ring.write(&*host, slot, batch).await;
+                ring.write(&*host, slot, &mut batch).await;
+                batch.clear();
             }
+            ring.spare.replace(batch);
             ring.writing.set(false);
         }));
     }
 
     /// Writes a batch without records: the first one on a new disk.
     pub async fn write_empty(&self, host: &impl LogHost, slot: SlotNo) {
-        self.write(host, slot, Vec::new()).await;
+        self.write(host, slot, &mut VecDeque::new()).await;
     }
 
-    /// Takes as many queued records as fit in one batch.
-    fn take(&self) -> Vec<Queued> {
+    /// Moves as many queued records as fit in one batch to `batch`, which is empty.
+    fn take(&self, batch: &mut VecDeque<Queued>) {
         let payload_max = payload_max(self.bytes_len());
         let mut queue = self.queue.borrow_mut();
         let mut bytes = 0;
@@ -111,14 +122,18 @@ impl Ring {
         };
         let count = queue.iter().take(ENTRIES_MAX).take_while(fits).count();
         let count = count.max(1).min(queue.len());
-        queue.drain(..count).collect()
+        if count == queue.len() {
+            std::mem::swap(&mut *queue, batch);
+        } else {
+            batch.extend(queue.drain(..count));
+        }
     }
 
     fn bytes_len(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 
-    async fn write(&self, host: &impl LogHost, slot: SlotNo, mut batch: Vec<Queued>) {
+    async fn write(&self, host: &impl LogHost, slot: SlotNo, batch: &mut VecDeque<Queued>) {
         let log = host.log();
         let payload_bytes = batch.iter().map(|queued| queued.payload().len()).sum();
         let len = BatchHeader::batch_len(payload_bytes);
@@ -127,7 +142,7 @@ impl Ring {
         self.batches.borrow_mut().push_back(Batch { at, seq_max });
         // Read only now: a flush that made the space may just have retired many records.
         let retired_below = log.retired_below.get();
-        let data = assemble(log.id, retired_below, len, &mut batch);
+        let data = assemble(log.id, retired_below, len, batch);
         if host.write_batch(slot, self.area_offset + at % self.bytes, data).await {
             self.note_durable(retired_below);
         }
@@ -143,18 +158,13 @@ impl Ring {
         }
         self.head.set(at + len);
         loop {
-            let oldest = self.batches.borrow().front().copied();
-            let Some(oldest) = oldest else { return Some(at) };
+            let Some(oldest) = self.oldest_needed(log) else { return Some(at) };
             if oldest.at + self.bytes >= at + len {
                 self.retire_ahead(host, at + len - oldest.at);
                 return Some(at);
             }
             if host.check_whole().is_err() {
                 return None;
-            }
-            if log.is_retired(oldest.seq_max) {
-                self.batches.borrow_mut().pop_front();
-                continue;
             }
             let progress = log.progress.wait();
             if log.completed_below() > oldest.seq_max {
@@ -165,7 +175,20 @@ impl Ring {
         }
     }
 
-    /// Starts a background flush when the ring is half full, so that writers rarely have to wait.
+    /// The oldest batch with a record that is not retired. Those before it are forgotten.
+    fn oldest_needed(&self, log: &Log) -> Option<Batch> {
+        let mut batches = self.batches.borrow_mut();
+        while let Some(oldest) = batches.front().copied() {
+            if !log.is_retired(oldest.seq_max) {
+                return Some(oldest);
+            }
+            batches.pop_front();
+        }
+        None
+    }
+
+    /// Starts a background flush when half of the ring is needed, so that writers rarely have to
+    /// wait.
     fn retire_ahead(&self, host: &impl LogHost, used: u64) {
         if used >= self.bytes / 2 {
             host.log().retire_in_background(host);
@@ -177,8 +200,9 @@ const _: () = assert!(HEADROOM == BATCH_ALIGN);
 
 /// The bytes of a batch. The only payload of a batch has room for the header in front of it, and is
 /// not copied; it is taken from its record.
-fn assemble(id: LogId, retired_below: u64, len: usize, batch: &mut [Queued]) -> Frozen {
-    if let [only] = batch
+fn assemble(id: LogId, retired_below: u64, len: usize, batch: &mut VecDeque<Queued>) -> Frozen {
+    if batch.len() == 1
+        && let only = &mut batch[0]
         && let Some(Payload::WithHeadroom(buf)) = &only.payload
         && buf.len() == len
         && let Some(Payload::WithHeadroom(mut buf)) = only.payload.take()
