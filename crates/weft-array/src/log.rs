@@ -302,12 +302,13 @@ impl Log {
         let flushed = self.flushed.borrow();
         let table = self.records.borrow();
         let records = table.get(&stripe).into_iter().flatten();
-        let known: Vec<&OnDisk> = records
+        let mut known = records
             .filter(|r| r.meets(from, len) && !flushed.covers(r.seq) && !r.own.is_subset(&own))
-            .collect();
-        if known.is_empty() {
+            .peekable();
+        if known.peek().is_none() {
             return Vec::new();
         }
+        let known: Vec<&OnDisk> = known.collect();
         let end = from + len as u64;
         let mut cuts: Vec<u64> = known
             .iter()
@@ -372,6 +373,11 @@ impl Log {
     /// went with the slot's last member from one whose sibling was never written.
     pub async fn begin_ring(&self, host: &impl LogHost, slot: SlotNo) {
         self.rings[slot.0].write_empty(host, slot).await;
+    }
+
+    /// Room for the payload of a record of `len` bytes for the ring of `slot`.
+    pub fn room(&self, slot: SlotNo, len: usize) -> Payload {
+        self.rings[slot.0].room(len)
     }
 
     /// Sequence number of the newest write.
@@ -526,10 +532,11 @@ fn cut(
             each(slot, entry(unit, 0, len, payload.as_ref()), payload);
             continue;
         }
-        let payload = payload.map(Payload::into_bare);
+        let mut rest = payload;
         for done in (0..len).step_by(step) {
             let len = step.min(len - done);
-            let payload = payload.as_ref().map(|all| Payload::Bare(all.slice(done, len)));
+            let mut payload = rest.take();
+            rest = payload.as_mut().map(|payload| payload.split_off(len));
             each(slot, entry(unit, done, len, payload.as_ref()), payload);
         }
     }
@@ -628,18 +635,30 @@ mod tests {
         drop(last);
     }
 
+    /// The piece of a cut payload that byte `n` is in.
+    fn piece_of(n: usize) -> u8 {
+        u8::try_from(n / PAYLOAD_MAX).expect("few pieces")
+    }
+
     #[test]
     fn siblings_are_cut_at_the_same_places() {
         let len = 2 * PAYLOAD_MAX + 4096;
-        let payload = Payload::copy_from(&vec![1; len]);
+        let mut payload = Payload::new(len);
+        (0..).zip(payload.bytes_mut()).for_each(|(n, byte)| *byte = piece_of(n));
         let parities = vec![
             ParityRecord { slot: SlotNo(4), unit: 4, payload: Some(payload) },
             ParityRecord { slot: SlotNo(5), unit: 5, payload: None },
         ];
         let written = UnitSet::one(0);
         let record = Record { from: 512, len, written, own: written, parities };
-        let mut slots = Vec::new();
-        cut(1, STRIPE, record, |slot, _, _| slots.push(slot));
-        assert_eq!(slots, [4, 4, 4, 5, 5, 5].map(SlotNo));
+        let mut cuts = Vec::new();
+        cut(1, STRIPE, record, |slot, _, payload| {
+            let pieces = payload.map(|payload| payload.bytes().to_vec()).unwrap_or_default();
+            cuts.push((slot, pieces.len(), pieces.first().copied(), pieces.last().copied()));
+        });
+        let with = |len, piece| (SlotNo(4), len, Some(piece), Some(piece));
+        let without = (SlotNo(5), 0, None, None);
+        let expected = [with(PAYLOAD_MAX, 0), with(PAYLOAD_MAX, 1), with(4096, 2)];
+        assert_eq!(cuts, [expected, [without; 3]].concat());
     }
 }

@@ -10,7 +10,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
-use weft_stripe::{Access, Gathered, Met, Owner, Place, Stripe, StripeId, Units};
+use weft_stripe::{Access, Gathered, Met, Owner, Payload, Place, Stripe, StripeId, Units};
 use weft_stripe::{Unreadable, gather};
 
 use crate::array::Inner;
@@ -196,5 +196,11 @@ impl Owner for Inner {
         let len = data.len() as u64;
         let write = move || disk.write(offset, data.clone(), opts);
         Box::pin(self.wait_for_room(slot, disk, len, write, error))
+    }
+    fn record_room(&self, slot: SlotNo, len: usize) -> Payload {
+        match &self.log {
+            Some(log) => log.room(slot, len),
+            None => Payload::new(len),
+        }
     }
 }

@@ -10,6 +10,7 @@ use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
 
 use crate::Coding;
+use crate::record::Payload;
 
 /// A geometry of the owner: it may have two while it changes from one to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -165,5 +166,11 @@ pub trait Owner {
         error: DiskError,
     ) -> LocalBoxFuture<'a, Result<(), DiskError>> {
         Box::pin(ready(Err(error)))
+    }
+
+    /// Room for the sum of a record that goes to the log of a slot, of `len` bytes: where the log
+    /// need not copy it.
+    fn record_room(&self, _slot: SlotNo, len: usize) -> Payload {
+        Payload::new(len)
     }
 }

@@ -4,7 +4,7 @@
 //! After a crash, parity := record + Σ coef·d_j over the written units as found.
 
 use weft_code::{SlotNo, UnitSet};
-use weft_rt::{Buf, Frozen};
+use weft_rt::Buf;
 
 /// Bytes in front of a payload: room for the header with which it goes to the log.
 pub const HEADROOM: usize = 4096;
@@ -49,16 +49,14 @@ pub enum Payload {
     /// Behind [`HEADROOM`] bytes, which are unspecified.
     WithHeadroom(Buf),
     /// Alone.
-    Bare(Frozen),
+    Bare(Buf),
 }
 
 impl Payload {
-    /// A copy of `sum`, with headroom.
+    /// Room for a sum of `len` bytes, with headroom.
     #[must_use]
-    pub fn copy_from(sum: &[u8]) -> Self {
-        let mut buf = Buf::new(HEADROOM + sum.len());
-        buf[HEADROOM..].copy_from_slice(sum);
-        Self::WithHeadroom(buf)
+    pub fn new(len: usize) -> Self {
+        Self::WithHeadroom(Buf::new(HEADROOM + len))
     }
 
     /// Its bytes.
@@ -66,19 +64,27 @@ impl Payload {
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::WithHeadroom(buf) => &buf[HEADROOM..],
-            Self::Bare(bytes) => bytes,
+            Self::Bare(buf) => buf,
         }
     }
 
-    /// Alone, so that it can be cut.
-    #[must_use]
-    pub fn into_bare(self) -> Frozen {
+    /// Its bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Self::WithHeadroom(buf) => {
-                let len = buf.len() - HEADROOM;
-                buf.freeze().slice(HEADROOM, len)
-            }
-            Self::Bare(bytes) => bytes,
+            Self::WithHeadroom(buf) => &mut buf[HEADROOM..],
+            Self::Bare(buf) => buf,
         }
+    }
+
+    /// Cuts after `at` bytes: `self` keeps the first part, the rest is returned.
+    ///
+    /// # Panics
+    /// If `at` is greater than the length.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        Self::Bare(match self {
+            Self::WithHeadroom(buf) => buf.split_off(HEADROOM + at),
+            Self::Bare(buf) => buf.split_off(at),
+        })
     }
 }

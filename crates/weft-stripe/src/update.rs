@@ -29,7 +29,7 @@ use weft_rt::{Buf, Frozen};
 use crate::band::Band;
 use crate::gather::{Access, gather, price};
 use crate::owner::{Owner, Stripe};
-use crate::record::{HEADROOM, ParityRecord, Payload, Record};
+use crate::record::{ParityRecord, Record};
 use crate::store::UnitWrite;
 use crate::{Units, Unreadable, value_in};
 
@@ -127,7 +127,7 @@ pub async fn update<O: Owner>(
         Method::ReconstructWrite => (encode(stripe, band, parity, support, &old), Vec::new()),
         Method::ReadModifyWrite => {
             let keep = covers_others && crash.is_some_and(|crash| leaves_out_one(band, crash));
-            fold_in(stripe, band, parity, &mut old, keep)
+            fold_in(owner, stripe, band, parity, &mut old, keep)
         }
     };
     if let Some(crash) = crash {
@@ -216,20 +216,26 @@ fn encode(
 }
 
 /// Folds the change of the data into the old parity, whose buffers move into the result. With
-/// `keep` the band writes one unit; the parity of all other units comes as well, as payloads.
-fn fold_in(
+/// `keep` the band writes one unit; the parity of all other units comes as well, as records.
+fn fold_in<O: Owner>(
+    owner: &O,
     stripe: Stripe<'_>,
     band: &Band<'_>,
     parity: UnitSet,
     old: &mut Units,
     keep: bool,
-) -> (Units, Vec<Buf>) {
+) -> (Units, Vec<ParityRecord>) {
     let (code, k) = (stripe.code(), stripe.code().k());
     // The units that were read ascend: the parity is at their end.
     let mut fresh = old.split_off(old.len() - parity.len());
     debug_assert!(fresh.iter().map(|(unit, _)| *unit).eq(parity));
-    let payload = |_: &(usize, Buf)| Buf::new(HEADROOM + band.len);
-    let mut without: Vec<Buf> = if keep { fresh.iter().map(payload).collect() } else { Vec::new() };
+    let room = |(unit, _): &(usize, Buf)| {
+        let slot = owner.place(stripe.id, *unit, 0).slot;
+        let payload = Some(owner.record_room(slot, band.len));
+        ParityRecord { slot, unit: *unit, payload }
+    };
+    let mut without: Vec<ParityRecord> =
+        if keep { fresh.iter().map(room).collect() } else { Vec::new() };
     for (data, before) in old.iter().filter(|(unit, _)| band.units.contains(*unit)) {
         let after = band.new_data(*data);
         // A few outputs at a time, listed on the stack.
@@ -247,9 +253,10 @@ fn fold_in(
             }
             let (coefs, dsts) = (&coefs[..count], &mut dsts[..count]);
             if keep {
-                let payloads = without[group * FOLDED..].iter_mut();
+                let records = without[group * FOLDED..].iter_mut();
+                let payloads = records.filter_map(|record| record.payload.as_mut());
                 for (kept, payload) in kept.iter_mut().zip(payloads) {
-                    *kept = &mut payload[HEADROOM..];
+                    *kept = payload.bytes_mut();
                 }
                 weft_gf::fold_keeping(coefs, before, after, dsts, &mut kept[..count]);
             } else {
@@ -272,7 +279,7 @@ fn add(dst: &mut [u8], coef: u8, src: &[u8]) {
 /// The log record of a band: for each parity unit, the sum over the data units that are *not*
 /// being written. Units that are lost, or would be after a crash, count as not written, with their
 /// new value: after a crash they have no disk to be read from, so the log carries them. `without`
-/// are the sums, if they are known already ([`leaves_out_one`]).
+/// are the parity units' records, if they are known already ([`leaves_out_one`]).
 fn record<O: Owner>(
     owner: &O,
     stripe: Stripe<'_>,
@@ -280,7 +287,7 @@ fn record<O: Owner>(
     crash: Crash,
     parity: &Units,
     old: &[(usize, Buf)],
-    without: Vec<Buf>,
+    without: Vec<ParityRecord>,
 ) -> Record {
     let k = stripe.code().k();
     let mut record = bare_record(band, crash);
@@ -288,35 +295,33 @@ fn record<O: Owner>(
         // Every byte of the stripe at these offsets is being written: there is nothing to protect.
         return record;
     }
+    if !without.is_empty() {
+        record.parities = without;
+        return record;
+    }
     record.parities = Vec::with_capacity(parity.len());
-    let mut without = without.into_iter();
     for (unit, buf) in parity {
         let slot = owner.place(stripe.id, *unit, 0).slot;
-        if let Some(sum) = without.next() {
-            let payload = Some(Payload::WithHeadroom(sum));
-            record.parities.push(ParityRecord { slot, unit: *unit, payload });
-            continue;
-        }
         let row = stripe.code().row(stripe.id.number, unit - k);
         let covered = stripe.support(unit - k).is_subset(&record.written);
         let payload = (!covered).then(|| {
-            let mut sum = Buf::new(HEADROOM + band.len);
+            let mut payload = owner.record_room(slot, band.len);
+            let sum = payload.bytes_mut();
             let mut left_out = record.written.iter().filter(|data| row[*data] != 0);
             match left_out.next() {
                 Some(first) if row[first] == 1 => {
-                    let first = after_write(band, old, first);
-                    weft_gf::xor(&mut sum[HEADROOM..], &[buf, first]);
+                    weft_gf::xor(sum, &[buf, after_write(band, old, first)]);
                 }
                 Some(first) => {
-                    sum[HEADROOM..].copy_from_slice(buf);
-                    add(&mut sum[HEADROOM..], row[first], after_write(band, old, first));
+                    sum.copy_from_slice(buf);
+                    add(sum, row[first], after_write(band, old, first));
                 }
-                None => sum[HEADROOM..].copy_from_slice(buf),
+                None => sum.copy_from_slice(buf),
             }
             for data in left_out {
-                add(&mut sum[HEADROOM..], row[data], after_write(band, old, data));
+                add(sum, row[data], after_write(band, old, data));
             }
-            Payload::WithHeadroom(sum)
+            payload
         });
         record.parities.push(ParityRecord { slot, unit: *unit, payload });
     }

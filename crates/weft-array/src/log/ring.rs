@@ -12,18 +12,16 @@ use weft_stripe::{HEADROOM, Payload};
 use super::format::{ENTRIES_MAX, payload_max};
 use super::{BATCH_ALIGN, BatchHeader, Entry, Log, LogHost, LogId};
 
+/// Memory for a batch of small records, with its header.
+const OPEN_BYTES: usize = 64 << 10;
+
 #[derive(Debug)]
 struct Queued {
     entry: Entry,
     payload: Option<Payload>,
+    payload_len: usize,
     /// Shared by all records of a write.
     _done: Rc<Sender<()>>,
-}
-
-impl Queued {
-    fn payload(&self) -> &[u8] {
-        self.payload.as_ref().map_or(&[], Payload::bytes)
-    }
 }
 
 /// A batch on disk whose records may still be needed.
@@ -41,6 +39,8 @@ pub(super) struct Ring {
     queue: RefCell<VecDeque<Queued>>,
     /// The memory of an earlier batch, for the next one.
     spare: RefCell<VecDeque<Queued>>,
+    /// Memory for the payloads of the batch to come, behind those that have theirs.
+    open: RefCell<Option<Buf>>,
     writing: Cell<bool>,
     head: Cell<u64>,
     /// Records below this are retired according to this ring's own disk.
@@ -55,6 +55,7 @@ impl Ring {
             bytes,
             queue: RefCell::default(),
             spare: RefCell::default(),
+            open: RefCell::default(),
             writing: Cell::new(false),
             head: Cell::new(0),
             durable_below: Cell::new(1),
@@ -80,7 +81,22 @@ impl Ring {
     /// Queues a record. It lets go of `done` once it is durable, its member has failed, or the
     /// array takes no more writes.
     pub fn enqueue(&self, entry: Entry, payload: Option<Payload>, done: Rc<Sender<()>>) {
-        self.queue.borrow_mut().push_back(Queued { entry, payload, _done: done });
+        let payload_len = payload.as_ref().map_or(0, |payload| payload.bytes().len());
+        self.queue.borrow_mut().push_back(Queued { entry, payload, payload_len, _done: done });
+    }
+
+    /// Room for the payload of a record of `len` bytes. Payloads lie one behind the other in memory
+    /// as they will on disk, the first behind room for the header of the batch. If their records are
+    /// queued in the same order, the batch need not be copied together ([`assemble`]).
+    pub fn room(&self, len: usize) -> Payload {
+        let mut open = self.open.borrow_mut();
+        if let Some(rest) = open.as_mut().filter(|rest| rest.len() >= len) {
+            let behind = rest.split_off(len);
+            return Payload::Bare(std::mem::replace(rest, behind));
+        }
+        let mut block = Buf::new(OPEN_BYTES.max(HEADROOM + len));
+        *open = Some(block.split_off(HEADROOM + len));
+        Payload::WithHeadroom(block)
     }
 
     /// Starts this ring's writing task unless it is running. `slot` is the ring's slot.
@@ -117,11 +133,13 @@ impl Ring {
         let mut queue = self.queue.borrow_mut();
         let mut bytes = 0;
         let fits = |queued: &&Queued| {
-            bytes += queued.payload().len();
+            bytes += queued.payload_len;
             bytes <= payload_max
         };
         let count = queue.iter().take(ENTRIES_MAX).take_while(fits).count();
         let count = count.max(1).min(queue.len());
+        // What comes from now on is for the next batch, which has a header of its own.
+        *self.open.borrow_mut() = None;
         if count == queue.len() {
             std::mem::swap(&mut *queue, batch);
         } else {
@@ -135,7 +153,7 @@ impl Ring {
 
     async fn write(&self, host: &impl LogHost, slot: SlotNo, batch: &mut VecDeque<Queued>) {
         let log = host.log();
-        let payload_bytes = batch.iter().map(|queued| queued.payload().len()).sum();
+        let payload_bytes = batch.iter().map(|queued| queued.payload_len).sum();
         let len = BatchHeader::batch_len(payload_bytes);
         let seq_max = batch.iter().map(|queued| queued.entry.seq()).max().unwrap_or(0);
         let Some(at) = self.reserve(host, len as u64).await else { return };
@@ -198,28 +216,27 @@ impl Ring {
 
 const _: () = assert!(HEADROOM == BATCH_ALIGN);
 
-/// The bytes of a batch. The only payload of a batch has room for the header in front of it, and is
-/// not copied; it is taken from its record.
+/// The bytes of a batch. Payloads that lie one behind the other are not copied ([`Ring::room`]);
+/// they are taken from their records.
 fn assemble(id: LogId, retired_below: u64, len: usize, batch: &mut VecDeque<Queued>) -> Frozen {
-    if batch.len() == 1
-        && let only = &mut batch[0]
-        && let Some(Payload::WithHeadroom(buf)) = &only.payload
-        && buf.len() == len
-        && let Some(Payload::WithHeadroom(mut buf)) = only.payload.take()
-    {
-        let entry = std::iter::once((&only.entry, len - HEADROOM));
-        BatchHeader::fill(&mut buf, id, retired_below, len, entry);
-        return buf.freeze();
+    let mut parts = Vec::with_capacity(batch.len() + 2);
+    for payload in batch.iter_mut().filter_map(|queued| queued.payload.take()) {
+        match payload {
+            Payload::WithHeadroom(buf) if parts.is_empty() => parts.push(buf),
+            Payload::WithHeadroom(mut buf) => parts.push(buf.split_off(HEADROOM)),
+            Payload::Bare(buf) if parts.is_empty() => parts.extend([Buf::new(HEADROOM), buf]),
+            Payload::Bare(buf) => parts.push(buf),
+        }
     }
-    let mut buf = Buf::new(len);
-    let entries = batch.iter().map(|queued| (&queued.entry, queued.payload().len()));
-    BatchHeader::fill(&mut buf, id, retired_below, len, entries);
-    let mut at = BATCH_ALIGN;
-    for queued in batch.iter() {
-        let payload = queued.payload();
-        buf[at..at + payload.len()].copy_from_slice(payload);
-        at += payload.len();
+    if parts.is_empty() {
+        parts.push(Buf::new(HEADROOM));
     }
-    buf[at..].fill(0);
-    buf.freeze()
+    let rest = len - parts.iter().map(|part| part.len()).sum::<usize>();
+    if rest > 0 {
+        parts.push(Buf::zeroed(rest));
+    }
+    let mut bytes = Buf::rejoin(parts);
+    let entries = batch.iter().map(|queued| (&queued.entry, queued.payload_len));
+    BatchHeader::fill(&mut bytes, id, retired_below, len, entries);
+    bytes.freeze()
 }
