@@ -72,6 +72,22 @@ impl<V: Default> Cache<V> {
         self.values.get_mut(slot as usize)
     }
 
+    /// Requests a block by its number, if it is cached and its value is `sound`; otherwise nothing
+    /// changes, and nothing is counted.
+    #[inline]
+    pub fn get_if(
+        &mut self,
+        key: u64,
+        penalty: &dyn Penalty,
+        sound: impl FnOnce(&V) -> bool,
+    ) -> Option<&mut V> {
+        let slot = self.policy.find(key)?;
+        let value = self.values.get_mut(slot as usize).filter(|value| sound(value))?;
+        self.stats.hits += 1;
+        self.policy.hit(slot, penalty);
+        Some(value)
+    }
+
     /// Admits a block, and returns the one that was evicted for it. A block that is cached already
     /// only gets the new value.
     ///

@@ -25,9 +25,11 @@
 //! block.
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::future::ready;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
+use futures_util::future::join_all;
 use weft_disk::{AtHand, DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_rt::{Buf, Frozen};
 
@@ -316,63 +318,81 @@ impl CachedVolume {
         })
     }
 
-    async fn read_through(&self, offset: u64, mut buf: Buf) -> (Result<(), VolumeError>, Buf) {
-        let blocks = blocks_of(offset, buf.len() as u64);
-        if buf.is_empty()
-            || buf.len() > BYPASS_BYTES
-            || blocks.end > self.volume().size_bytes() / PAGE_BYTES
-        {
-            return self.volume().read(offset, buf).await;
-        }
-        let Some(missing) = self.take_cached(offset, &mut buf, blocks) else {
-            self.volume().note_cached_read(offset, buf.len() as u64);
-            return (Ok(()), buf);
-        };
-        let fill = Fill::begin(self, missing.clone());
-        let (from, to) = (missing.start * PAGE_BYTES, missing.end * PAGE_BYTES);
-        if from >= offset && to <= offset + buf.len() as u64 {
-            let mut read = buf.split_off(index(from - offset));
-            let rest = read.split_off(index(to - from));
-            let (result, read) = self.volume().read(from, read).await;
-            if result.is_ok() {
-                fill.keep(&read);
-            }
-            return (result, Buf::rejoin(vec![buf, read, rest]));
-        }
-        let (result, read) = self.volume().read(from, Buf::new(index(to - from))).await;
-        if result.is_ok() {
-            fill.keep(&read);
-            copy_common(&mut buf, offset, &read, from);
-        }
-        (result, buf)
+    /// Whether a request may be answered from the cache, and kept in it.
+    fn is_cacheable(&self, len: usize, blocks: &Range<u64>) -> bool {
+        self.is_on.get()
+            && (1..=BYPASS_BYTES).contains(&len)
+            && blocks.end <= self.volume().size_bytes() / PAGE_BYTES
     }
 
-    /// Copies what is cached of a request to its buffer, and counts. Returns the blocks that are to
-    /// be read; none if all were cached.
-    fn take_cached(&self, offset: u64, buf: &mut Buf, blocks: Range<u64>) -> Option<Range<u64>> {
-        let state = &mut *self.shared.checked();
-        let Some(cache) = &mut state.cache else { return Some(blocks) };
-        let costs = Costs(self.volume());
-        let is_missing = |key: &u64| contents_of(cache, *key).is_none();
-        let first = blocks.clone().find(is_missing);
-        let missing = first.map(|first| {
-            let last = blocks.clone().rev().find(is_missing).unwrap_or(first);
-            first..last + 1
+    /// Reads the blocks of a request that were not cached: these runs.
+    async fn read_missing(
+        &self,
+        offset: u64,
+        mut buf: Buf,
+        mut missing: Vec<Range<u64>>,
+    ) -> (Result<(), VolumeError>, Buf) {
+        let end = offset + buf.len() as u64;
+        let is_inside =
+            |run: &Range<u64>| run.start * PAGE_BYTES >= offset && run.end * PAGE_BYTES <= end;
+        if missing.len() == 1
+            && let Some(run) = missing.pop_if(|run| is_inside(run))
+        {
+            let mut read = buf.split_off(index(run.start * PAGE_BYTES - offset));
+            let rest = read.split_off(index((run.end - run.start) * PAGE_BYTES));
+            let (result, read) = self.read_run(run, read).await;
+            return (result, Buf::rejoin(vec![buf, read, rest]));
+        }
+        let reads = missing.into_iter().map(async |run| {
+            let from = run.start * PAGE_BYTES;
+            let len = index(run.end * PAGE_BYTES - from);
+            (from, self.read_run(run, Buf::new(len)).await)
         });
+        let mut whole = Ok(());
+        for (from, (result, read)) in join_all(reads).await {
+            match result {
+                Ok(()) => copy_common(&mut buf, offset, &read, from),
+                Err(error) => whole = Err(error),
+            }
+        }
+        (whole, buf)
+    }
+
+    /// Reads consecutive blocks, and keeps them.
+    async fn read_run(&self, run: Range<u64>, buf: Buf) -> (Result<(), VolumeError>, Buf) {
+        let from = run.start * PAGE_BYTES;
+        let fill = Fill::begin(self, run);
+        let (result, read) = self.volume().read(from, buf).await;
+        if result.is_ok() {
+            fill.keep(&read);
+        }
+        (result, read)
+    }
+
+    /// Copies what is cached of a request to its buffer, and counts. Returns the runs of blocks that
+    /// are to be read.
+    fn take_cached(&self, offset: u64, buf: &mut [u8], blocks: Range<u64>) -> Vec<Range<u64>> {
+        let state = &mut *self.shared.checked();
+        let Some(cache) = &mut state.cache else { return vec![blocks] };
+        let costs = Costs(self.volume());
+        let mut missing: Vec<Range<u64>> = Vec::new();
         for key in blocks {
-            if missing.as_ref().is_some_and(|missing| missing.contains(&key)) {
-                let domain = self.volume().failure_domain(key * PAGE_BYTES);
-                let counts = &mut state.domains[domain];
+            if let Some(page) = cache.get_if(key, &costs, |page| !page.bytes.is_empty()) {
+                let counts = &mut state.domains[usize::from(page.domain)];
                 counts.requests += 1;
-                counts.disk_blocks += u64::from(costs.of_block(key).unwrap_or(0));
+                counts.hits += 1;
+                counts.saved_blocks += u64::from(page.cost);
+                copy_common(buf, offset, &page.bytes, key * PAGE_BYTES);
                 continue;
             }
-            let page = cache.get(Block { key, class: 0 }, &costs).expect("it was there");
-            let counts = &mut state.domains[usize::from(page.domain)];
+            let domain = self.volume().failure_domain(key * PAGE_BYTES);
+            let counts = &mut state.domains[domain];
             counts.requests += 1;
-            counts.hits += 1;
-            counts.saved_blocks += u64::from(page.cost);
-            copy_common(buf, offset, &page.bytes, key * PAGE_BYTES);
+            counts.disk_blocks += u64::from(costs.of_block(key).unwrap_or(0));
+            match missing.last_mut() {
+                Some(run) if run.end == key => run.end += 1,
+                _ => missing.push(key..key + 1),
+            }
         }
         missing
     }
@@ -500,12 +520,19 @@ impl Volume for CachedVolume {
         self.volume().size_bytes()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
-        if self.is_on.get() {
-            Box::pin(self.read_through(offset, buf))
-        } else {
-            self.volume().read(offset, buf)
+    /// What is cached is what it was when this was called.
+    fn read(&self, offset: u64, mut buf: Buf) -> ReadFuture<'_, VolumeError> {
+        let len = buf.len();
+        let blocks = blocks_of(offset, len as u64);
+        if !self.is_cacheable(len, &blocks) {
+            return self.volume().read(offset, buf);
         }
+        let missing = self.take_cached(offset, &mut buf, blocks);
+        if missing.is_empty() {
+            self.volume().note_cached_read(offset, len as u64);
+            return Box::pin(ready((Ok(()), buf)));
+        }
+        Box::pin(self.read_missing(offset, buf, missing))
     }
 
     fn write(&self, offset: u64, data: Frozen, fua: bool) -> DoneFuture<'_, VolumeError> {
