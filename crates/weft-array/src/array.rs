@@ -30,7 +30,7 @@ pub(crate) const BUDGET_BYTES: usize = 96 << 20;
 
 /// The part of it that one operation may take. A larger operation is carried out in parts, each a
 /// range of offsets in the units: codes work on each offset separately.
-const OPERATION_BYTES_MAX: usize = BUDGET_BYTES / 2;
+pub(crate) const OPERATION_BYTES_MAX: usize = BUDGET_BYTES / 2;
 
 /// Most buffers that an operation needs per unit. A write: new data aligned or joined, what was
 /// read of the stripe, new parity and its records. A scrub: what was read, and the recomputed

@@ -42,6 +42,7 @@ mod remove;
 pub mod reshape;
 mod resolve;
 mod room;
+mod runs;
 mod salvage;
 mod slot;
 mod space;

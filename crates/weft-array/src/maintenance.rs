@@ -167,9 +167,10 @@ impl Jobs {
         *self.current.borrow_mut() = Some(progress);
     }
 
-    pub fn step(&self, now: Nanos) {
+    /// So many more stripes are done.
+    pub fn step(&self, now: Nanos, stripes: u64) {
         if let Some(progress) = &mut *self.current.borrow_mut() {
-            progress.done += 1;
+            progress.done += stripes;
             progress.meter.note(now, progress.done);
         }
     }

@@ -16,8 +16,9 @@ use weft_rt::sync::Notify;
 #[derive(Default)]
 pub(crate) struct Moving {
     addresses: RefCell<Range<u64>>,
-    /// A write waits.
+    /// A write waits. Rings when the first does, or when the reshape is to turn back.
     wanted: Cell<bool>,
+    bell: Notify,
     /// The reshape is to turn back.
     turning: Cell<bool>,
     changed: Notify,
@@ -56,6 +57,11 @@ impl Moving {
         self.wanted.get()
     }
 
+    /// Completes when a write begins to wait, or the reshape is to turn back.
+    pub fn wanted(&self) -> impl Future<Output = ()> + '_ {
+        self.bell.wait()
+    }
+
     /// Waits until these addresses are not being moved, or `gives_up`. It is asked again at each
     /// [`Moving::look_again`].
     pub async fn settled(&self, addresses: &Range<u64>, gives_up: impl Fn() -> bool) {
@@ -64,7 +70,9 @@ impl Moving {
             if !self.meets(addresses) || gives_up() {
                 return;
             }
-            self.wanted.set(true);
+            if !self.wanted.replace(true) {
+                self.bell.notify_all();
+            }
             changed.await;
         }
     }
@@ -77,6 +85,7 @@ impl Moving {
     /// Asks the reshape to turn back. Waits until it has, or has ended, or `gives_up`.
     pub async fn turned(&self, gives_up: impl Fn() -> bool) {
         self.turning.set(true);
+        self.bell.notify_all();
         loop {
             let changed = self.changed.wait();
             if !self.is_to_turn() {

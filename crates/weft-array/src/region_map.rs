@@ -346,10 +346,15 @@ impl RegionMap {
         self.entries.borrow_mut().iter_mut().for_each(|entry| entry.flags &= !UNWRITING);
     }
 
-    /// Whether the region is being zeroed for its first write.
-    #[must_use]
-    pub fn is_zeroing(&self, region: RegionNo) -> bool {
-        self.zeroing.borrow().contains_key(&region)
+    /// Waits until the region is not being zeroed for its first write.
+    pub async fn zeroing_ended(&self, region: RegionNo) {
+        loop {
+            let zeroed = self.zeroed.wait();
+            if !self.zeroing.borrow().contains_key(&region) {
+                return;
+            }
+            zeroed.await;
+        }
     }
 
     /// Whether writes of this region are in progress.

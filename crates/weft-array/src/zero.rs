@@ -7,8 +7,6 @@
 //! A region that is zeroed as a whole becomes *unwritten* again if the members are known to read as
 //! zeros where regions are unwritten. A rebuild then skips it, and it reads as a hole.
 
-use std::collections::BTreeMap;
-
 use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, Disk, WriteOpts};
@@ -19,6 +17,7 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::geometry::{Geometry, to_len};
 use crate::region_map::{MapStoreError, RegionNo};
+use crate::runs::{Bit, grouped, span};
 
 /// Stripes zeroed concurrently.
 const STRIPES_AT_ONCE: u64 = 32;
@@ -215,15 +214,16 @@ impl Inner {
         &self,
         stripes: impl Iterator<Item = StripeId>,
     ) -> Result<(), MapStoreError> {
-        let mut runs: BTreeMap<Place, u64> = BTreeMap::new();
+        let mut units = Vec::new();
         for stripe in stripes {
             let geometry = self.geometry_of(stripe);
             for unit in geometry.units().iter() {
-                runs.insert(self.place(stripe, unit, 0), geometry.unit_bytes);
+                let place = self.place(stripe, unit, 0);
+                units.push(Bit { place, len: geometry.unit_bytes, what: () });
             }
         }
-        let runs = joined(runs);
-        let zeroes = runs.into_iter().filter_map(|(Place { slot, offset }, len)| {
+        let runs = grouped(&mut units, 0, u64::MAX).map(span);
+        let zeroes = runs.filter_map(|(Place { slot, offset }, len)| {
             let disk = self.disk(slot)?;
             Some(async move {
                 let second = self.members.second_disk(slot);
@@ -242,18 +242,4 @@ impl Inner {
         self.flush_members().await;
         Ok(())
     }
-}
-
-/// Joins adjacent units of the same slot.
-fn joined(units: BTreeMap<Place, u64>) -> Vec<(Place, u64)> {
-    let mut runs: Vec<(Place, u64)> = Vec::new();
-    for (at, len) in units {
-        match runs.last_mut() {
-            Some((start, run)) if start.slot == at.slot && start.offset + *run == at.offset => {
-                *run += len;
-            }
-            _ => runs.push((at, len)),
-        }
-    }
-    runs
 }

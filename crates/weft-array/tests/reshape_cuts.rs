@@ -456,12 +456,12 @@ fn mirrors_by_two_disks_less() {
 
 #[test]
 fn raid5_by_one_disk_and_back() {
-    cut_everywhere(&Setup { turns: Some(4), ..GROW });
+    cut_everywhere(&Setup { turns: Some(2), ..GROW });
 }
 
 #[test]
 fn raid6_by_two_disks_and_back_while_a_member_fails() {
-    let setup = Setup { code: "raid6", slots: 4, add: 2, turns: Some(3), fails: true, ..GROW };
+    let setup = Setup { code: "raid6", slots: 4, add: 2, turns: Some(2), fails: true, ..GROW };
     cut_everywhere(&setup);
 }
 

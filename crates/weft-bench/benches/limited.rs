@@ -1,4 +1,4 @@
-//! The cost of redundancy when disks are the limit: reads while one disk is lost, and rebuild.
+//! The cost of redundancy when disks are the limit: reads while one disk is lost, rebuild, reshape.
 //!
 //! Members are RAM disks that are all limited to the same rate. In virtual time only that rate
 //! counts, so the figures are exact and the same on every machine; in real time they show that the
@@ -10,13 +10,19 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weft_array::{Array, Consistency};
+use futures_util::{StreamExt, stream};
+use weft_array::reshape::{ReshapeOptions, ReshapePlan};
+use weft_array::superblock::Shape;
+use weft_array::{Array, Consistency, create};
 use weft_bench::{
-    Load, Row, Table, TrivialDriver, fill, make, ram_disk, ram_disks, rebuilt, run, touch,
+    Load, Row, Table, TrivialDriver, assemble, create_options, fill, make, ram_disk, ram_disks,
+    rebuilt, run, touch,
 };
 use weft_code::SlotNo;
-use weft_disk::{Disk, Fault, FaultDisk, Faults, RateLimit};
-use weft_rt::{Buf, Driver, Nanos, Rt, SECOND, Schedule, VirtualTime};
+use weft_disk::{Class, Disk, Fault, FaultDisk, Faults, RateLimit, WriteOpts};
+use weft_layout::{Extent, Placement};
+use weft_model::{Contents, Model, ModelDisk, ModelOptions};
+use weft_rt::{Buf, Driver, Frozen, MILLISECOND, Nanos, Rt, SECOND, Schedule, VirtualTime};
 
 /// Code, slots, least degraded rate by the healthy one.
 const CODES: [(&str, usize, f64); 4] =
@@ -161,6 +167,176 @@ fn rebuild(table: &Table, time: Time, code: &str, slots: usize) {
     });
 }
 
+/// A reshape to measure.
+struct Reshape {
+    code: &'static str,
+    slots: usize,
+    to: &'static str,
+    add: usize,
+}
+
+const RESHAPES: [Reshape; 4] = [
+    Reshape { code: "raid5", slots: 3, to: "raid5", add: 1 },
+    Reshape { code: "raid6", slots: 6, to: "raid6", add: 2 },
+    Reshape { code: "raid5", slots: 5, to: "raid6", add: 1 },
+    Reshape { code: "drc-g:4,2,1", slots: 7, to: "drc-g:4,2,1", add: 2 },
+];
+
+/// What a member must read and write.
+#[derive(Clone, Copy, Default)]
+struct Moved {
+    read: u64,
+    /// From the first to the last byte that is read: the old parity between them, too.
+    passed: u64,
+    written: u64,
+}
+
+impl Moved {
+    fn total(self) -> u64 {
+        self.read + self.written
+    }
+}
+
+impl Reshape {
+    fn name(&self) -> String {
+        let Self { code, slots, to, add } = self;
+        format!("{code} of {slots} to {to} of {}", slots + add)
+    }
+
+    /// Begins it, waits until it has ended, and returns how long that took, with what the busiest
+    /// member must read and write: the old data, and the new stripes with these data.
+    async fn run(&self, rt: &Rt, array: &Array, added: Vec<Rc<dyn Disk>>) -> (Nanos, Moved) {
+        for disk in added {
+            array.add_spare(disk).await.expect("added");
+        }
+        let start = rt.now();
+        let to = Some(self.to.parse().expect("a code"));
+        let options = ReshapeOptions { code: to, add: self.add, ..ReshapeOptions::default() };
+        let plan = array.reshape(options).await.expect("begun");
+        while array.is_reshaping() {
+            rt.sleep(MILLISECOND).await;
+        }
+        (rt.now() - start, self.busiest(&plan))
+    }
+
+    fn busiest(&self, plan: &ReshapePlan) -> Moved {
+        let placement = |shape: &Shape| {
+            let Shape { code, algorithm, slots, rows, unit_bytes, .. } = *shape;
+            Placement::new(code, algorithm, slots, rows * unit_bytes, unit_bytes).expect("fits")
+        };
+        let mut moved = vec![Moved::default(); self.slots + self.add];
+        let bytes = |extent: &Extent| extent.bytes.end - extent.bytes.start;
+        let mut ends = vec![[u64::MAX, 0]; moved.len()];
+        for extent in placement(&plan.from).data(0..plan.size_bytes) {
+            moved[extent.disk].read += bytes(&extent);
+            let [first, end] = &mut ends[extent.disk];
+            (*first, *end) = (extent.bytes.start.min(*first), extent.bytes.end);
+        }
+        for (moved, [first, end]) in moved.iter_mut().zip(ends) {
+            moved.passed = end.saturating_sub(first);
+        }
+        for extent in placement(&plan.to).rows(0..plan.size_bytes) {
+            moved[extent.disk].written += bytes(&extent);
+        }
+        moved.into_iter().max_by_key(|moved| moved.total()).expect("there are members")
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "rates for people")]
+    fn on_ram(&self, table: &Table, time: Time) {
+        let member_mib = 256;
+        let limited = Limited::new(time, self.code, self.slots, member_mib);
+        let bytes = RateLimit { ops_per_s: 0, bytes_per_s: REBUILD_BYTES_PER_S };
+        let rt = limited.rt.clone();
+        let (added, faults): (Vec<_>, Vec<_>) = (0..self.add)
+            .map(|n| self::limited(&rt, ram_disk(&format!("new{n}"), member_mib)))
+            .unzip();
+        let (rt2, array) = (rt.clone(), limited.array.clone());
+        let new = added.clone();
+        rt.block_on(async move {
+            for disk in &new {
+                touch(&**disk).await;
+            }
+        });
+        limited.limit(bytes);
+        faults.iter().for_each(|faults| faults.inject(Fault::Limit(bytes)));
+        let reshape = Self { ..*self };
+        let (took, moved) = rt.block_on(async move { reshape.run(&rt2, &array, added).await });
+        rt.kill_all();
+        let rate = moved.total() as f64 * SECOND as f64 / took as f64;
+        let limit = REBUILD_BYTES_PER_S as f64;
+        table.row(&Row {
+            what: format!("{}, {}", self.name(), time.name()),
+            weft: format!("{} MiB at {:.1} MB/s", moved.total() >> 20, rate / 1e6),
+            peer: format!("one disk {:.1} MB/s", limit / 1e6),
+            ratio: Some(rate / limit),
+            target: Some(0.95),
+        });
+    }
+
+    /// On modelled hard disks without contents, in virtual time. The peer is one such disk that
+    /// first reads and then writes as much in order. Its heads pass over the old parity, too.
+    #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
+    fn on_hard_disks(&self, table: &Table, model: &'static str) {
+        let rt = Time::Virtual.rt();
+        let disk = |seed: u64| -> Rc<dyn Disk> {
+            let options = ModelOptions {
+                name: Some(format!("disk{seed}")),
+                size_bytes: Some(HARD_DISK_BYTES),
+                contents: Contents::KeptBelow(HEAD_BYTES),
+                seed,
+                ..ModelOptions::default()
+            };
+            ModelDisk::open(&rt, Model::find(model).expect("a model"), options)
+        };
+        let mut disks: Vec<_> = (0..(self.slots + self.add) as u64).map(disk).collect();
+        let added = disks.split_off(self.slots);
+        let (rt2, lone) = (rt.clone(), disk(99));
+        let reshape = Self { ..*self };
+        let (took, alone) = rt.block_on(async move {
+            let rt = rt2;
+            let mut options = create_options(reshape.code, Consistency::Bitmap);
+            // That of a disk of full size.
+            options.head_room_bytes = Some(128 << 20);
+            create(&disks, &options).await.expect("created");
+            let array = assemble(&rt, disks).await;
+            fill(&array).await;
+            let (took, moved) = reshape.run(&rt, &array, added).await;
+            let start = rt.now();
+            in_order(&*lone, moved).await;
+            (took, rt.now() - start)
+        });
+        rt.kill_all();
+        table.row(&Row {
+            what: format!("{}, {model}", self.name()),
+            weft: format!("{:.1} s", took as f64 / SECOND as f64),
+            peer: format!("one disk in order {:.1} s", alone as f64 / SECOND as f64),
+            ratio: Some(alone as f64 / took as f64),
+            target: None,
+        });
+    }
+}
+
+/// Bytes used of each hard disk, and those in front that hold the array's metadata.
+const HARD_DISK_BYTES: u64 = 2 << 30;
+const HEAD_BYTES: u64 = 128 << 20;
+
+/// Reads and then writes so much in order, four requests of 1 MiB at a time.
+async fn in_order(disk: &dyn Disk, moved: Moved) {
+    let at = |n: u64| HEAD_BYTES + (n << 20);
+    let read = |n: u64| async move {
+        disk.read(at(n), Buf::new(1 << 20), Class::User).await.0.expect("read");
+    };
+    stream::iter(0..moved.passed >> 20).map(read).buffer_unordered(4).collect::<Vec<()>>().await;
+    let data = Frozen::zeros(1 << 20);
+    let write = |n: u64| {
+        let data = data.clone();
+        async move { disk.write(at(n), data, WriteOpts::USER).await.expect("written") }
+    };
+    let writes = stream::iter(0..moved.written >> 20).map(write);
+    writes.buffer_unordered(4).collect::<Vec<()>>().await;
+    disk.flush().await.expect("flushed");
+}
+
 fn main() {
     let reads = Table::new(
         "4 KiB random reads with one disk lost, by the healthy rate of the same code",
@@ -177,5 +353,23 @@ fn main() {
     for (code, slots) in [("raid1", 2), ("raid5", 5), ("raid6", 6), ("drc-g:4,2,1", 7)] {
         rebuild(&rebuilds, Time::Virtual, code, slots);
         rebuild(&rebuilds, Time::Real, code, slots);
+    }
+    let reshapes = Table::new(
+        "Reshape of an idle array, by the bandwidth of one disk",
+        "From the command to the durable end, all members held alike. Counted is what the busiest \
+         member must read and write: the old data, and the new stripes.",
+    );
+    for reshape in &RESHAPES {
+        reshape.on_ram(&reshapes, Time::Virtual);
+        reshape.on_ram(&reshapes, Time::Real);
+    }
+    let hard_disks = Table::new(
+        "The same on modelled hard disks, in virtual time",
+        "The peer is a disk that reads all and then writes all in order, passing over old parity.",
+    );
+    for reshape in &RESHAPES {
+        for model in ["st3146807fc", "st3300831as"] {
+            reshape.on_hard_disks(&hard_disks, model);
+        }
     }
 }

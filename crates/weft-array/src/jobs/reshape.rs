@@ -4,9 +4,9 @@
 //! lie on nothing that the old geometry still needs (`weft_layout::window`). For each window:
 //!
 //! ```text
-//!   for each new stripe, in any order:
+//!   for each stretch of new stripes (`mover/aggregate.rs`):
 //!     writes to it wait        from here on (`moving.rs`); those in progress end
-//!     move                     read from the old stripes, write the whole new one
+//!     move                     read from the old stripes, write the whole new ones
 //!   flush
 //!   checkpoint                 the superblock says that the window has moved; in effect
 //!   border                     in memory: requests use the new stripes; writes go on

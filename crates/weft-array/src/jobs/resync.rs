@@ -99,7 +99,7 @@ impl Inner {
                 continue;
             }
             let Some(done) = in_flight.next().await else { return result };
-            self.jobs.step(self.rt.now());
+            self.jobs.step(self.rt.now(), 1);
             result = result.and(done);
         }
     }

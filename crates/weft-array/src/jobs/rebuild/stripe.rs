@@ -157,7 +157,7 @@ impl Inner {
         }
         if !self.map.is_stale_in(lanes, stripe) {
             state.counts.count_stripe(by);
-            self.jobs.step(self.rt.now());
+            self.jobs.step(self.rt.now(), 1);
         }
     }
 

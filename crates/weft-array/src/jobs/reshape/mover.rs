@@ -1,26 +1,34 @@
 //! Moving addresses from one geometry to the other, window by window: see the head of `reshape.rs`.
 
+mod aggregate;
+
 use std::ops::Range;
+use std::pin::pin;
 
 use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use weft_layout::window::{Direction, Window};
-use weft_rt::{Buf, MILLISECOND};
-use weft_stripe::{Access, Band, Segment, StripeId, Updated};
+use weft_rt::{MILLISECOND, Nanos};
 
-use crate::array::Inner;
+use crate::array::{Inner, OPERATION_BYTES_MAX};
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::geometries::Border;
-use crate::geometry::{Geometry, Piece, lcm, to_len};
-use crate::maintenance::throttle;
+use crate::geometry::{Geometry, lcm};
+use crate::maintenance::throttle::{self, Admission, Pace, WithinBounds};
 use crate::region_map::RegionNo;
 use crate::reshape::window;
 use crate::superblock::SlotState;
 
 /// Most bytes of the array between two checkpoints.
 const WINDOW_BYTES: u64 = 256 << 20;
+
+/// Most bytes of each member that are moved together. Disks that rotate get longer stretches while
+/// there are no users, one at a time: each costs two seeks. On others two are in progress at the same
+/// time: while one waits for its slowest disk, the other has work.
+const AGGREGATE_BYTES: u64 = 1 << 20;
+const LONG_AGGREGATE_BYTES: u64 = 4 << 20;
 
 /// Regions that are looked at together where nothing was written.
 const REGIONS_AT_ONCE: u64 = 256;
@@ -282,42 +290,91 @@ impl<'a> Mover<'a> {
     /// Returns the end of what has moved. Writes to a stripe wait from the moment when its turn
     /// comes: the rest of the window is written in its old place until then.
     async fn move_up_to(&self, border: u64, end: u64) -> Result<u64, ArrayError> {
-        let (array, direction) = (self.array, self.direction);
+        let (array, bytes) = (self.array, self.new.stripe_bytes());
         let addresses = Self::between(border, end);
         array.moving.begin(border..border);
-        let bytes = self.new.stripe_bytes();
-        let mut stripes = addresses.start / bytes..addresses.end / bytes;
+        let mut left = addresses.start / bytes..addresses.end / bytes;
         let mut begun = 0;
-        let mut pace = throttle::Window::default();
+        let mut window = throttle::Window::default();
         let mut in_flight = FuturesUnordered::new();
         let mut result = Ok(());
-        let is_wanted = || array.moving.is_wanted() || array.moving.is_to_turn();
         loop {
-            let (now, flying) = (array.rt.now(), in_flight.len());
-            let window = pace.stripes(&array.jobs.throttle, now, flying, array.window());
-            let goes_on = !self.must_wait() && !is_wanted() || begun == 0;
-            if goes_on
-                && flying < window
-                && result.is_ok()
-                && let Some(stripe) = match direction {
-                    Direction::Up => stripes.next(),
-                    Direction::Down => stripes.next_back(),
+            let (bell, wanted) = (pin!(array.jobs.bell.wait()), pin!(array.moving.wanted()));
+            let now = array.rt.now();
+            let throttle = &array.jobs.throttle;
+            let (count_max, in_flight_max) = self.shape_of_moves(now);
+            let most = window.stripes(throttle, now, in_flight.len(), in_flight_max);
+            let admission = WithinBounds.admit(throttle, now, in_flight.len(), most);
+            let is_wanted = array.moving.is_wanted() || array.moving.is_to_turn();
+            let ends = self.must_wait() || is_wanted;
+            let goes_on = !left.is_empty() && result.is_ok() && (!ends || begun == 0);
+            let ended = match admission {
+                Admission::Now if goes_on => {
+                    let stripes = self.take(&mut left, count_max);
+                    let count = stripes.end - stripes.start;
+                    begun += count;
+                    array.moving.extend(&(stripes.start * bytes..stripes.end * bytes));
+                    let of_member = count * self.new.unit_bytes;
+                    window.count(of_member);
+                    WithinBounds.begun(throttle, now, of_member);
+                    in_flight.push(async move { (count, self.move_stripes(stripes).await) });
+                    continue;
                 }
-            {
-                begun += 1;
-                array.moving.extend(&self.new.addresses(stripe));
-                pace.count(self.new.unit_bytes);
-                in_flight.push(self.move_stripe(self.new.id(stripe)));
-                continue;
-            }
-            let Some(done) = in_flight.next().await else { break };
-            array.jobs.step(array.rt.now());
+                Admission::At(time) if goes_on && !self.must_wait() => {
+                    let sleep = array.rt.sleep_until(time);
+                    let pause = select(sleep, select(bell, wanted));
+                    if in_flight.is_empty() {
+                        pause.await;
+                        continue;
+                    }
+                    match select(in_flight.next(), pause).await {
+                        Either::Left((ended, _)) => ended,
+                        Either::Right(_) => continue,
+                    }
+                }
+                _ => in_flight.next().await,
+            };
+            let Some((count, done)) = ended else { break };
+            array.jobs.step(array.rt.now(), count);
             result = result.and(done);
         }
-        result.map(|()| match direction {
-            Direction::Up => stripes.start * bytes,
-            Direction::Down => stripes.end * bytes,
+        result.map(|()| match self.direction {
+            Direction::Up => left.start * bytes,
+            Direction::Down => left.end * bytes,
         })
+    }
+
+    /// How many stripes are moved together, and how often that may be in progress.
+    fn shape_of_moves(&self, now: Nanos) -> (u64, usize) {
+        let array = self.array;
+        let rotates = array.members.any_rotational();
+        let (bytes, in_flight) = match rotates && !array.jobs.throttle.users_are_active(now) {
+            true => (LONG_AGGREGATE_BYTES, 1),
+            false => (AGGREGATE_BYTES, 2),
+        };
+        let memory = OPERATION_BYTES_MAX / in_flight;
+        let mut count = (bytes / self.new.unit_bytes).max(1);
+        while count > 1 && self.memory_of(count, self.new.unit_len()) > memory {
+            count -= count.div_ceil(8);
+        }
+        (count, in_flight)
+    }
+
+    /// Takes the stripes that are moved together next.
+    fn take(&self, left: &mut Range<u64>, count_max: u64) -> Range<u64> {
+        let count = count_max.min(left.end - left.start);
+        match self.direction {
+            Direction::Up => {
+                let start = left.start;
+                left.start += count;
+                start..left.start
+            }
+            Direction::Down => {
+                let end = left.end;
+                left.end -= count;
+                left.end..end
+            }
+        }
     }
 
     /// Waits until nothing works any more on the old stripes that hold these addresses, other than
@@ -329,9 +386,7 @@ impl<'a> Mover<'a> {
         while next < end {
             let region = self.old.regions.of(next);
             // Before its first write a region is zeroed without locks.
-            while array.map.is_zeroing(region) {
-                array.rt.sleep(MILLISECOND).await;
-            }
+            array.map.zeroing_ended(region).await;
             let last = self.old.regions.stripes_of(region).end.min(end);
             if array.map.is_written(region) {
                 for number in next..last {
@@ -428,59 +483,5 @@ impl<'a> Mover<'a> {
         array.events.emit(Event::ReshapeFinished { size_bytes });
         array.jobs.wake();
         Ok(())
-    }
-
-    /// Writes a new stripe, from what the old geometry has.
-    async fn move_stripe(&self, stripe: StripeId) -> Result<(), ArrayError> {
-        let array = self.array;
-        array.pace().await;
-        self.drain(self.new.addresses(stripe.number)).await;
-        for (from, len) in array.runs(self.new) {
-            let _memory = array.budget.acquire(array.memory_of(self.new, len)).await;
-            if array.stopped.get() {
-                return Err(ArrayError::Stopped);
-            }
-            let read = self.new.data_units().iter().map(|unit| async move {
-                let start = self.new.offset(stripe.number, unit, from);
-                let data = self.read(start, len).await?.freeze();
-                Ok::<_, ArrayError>(Segment { unit, from, data })
-            });
-            let segments: Result<Vec<Segment>, _> = join_all(read).await.into_iter().collect();
-            for band in Band::of(&segments?) {
-                let now = array.stripe(stripe);
-                let mut updated = Updated::default();
-                array.update(now, &band, None, &mut updated).await?;
-                array.store_back(now, &updated.writes).await?;
-                array.check_writable()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads addresses from the old geometry. Behind its end are zeros.
-    async fn read(&self, start: u64, len: usize) -> Result<Buf, ArrayError> {
-        let there = to_len(self.old.size_bytes().saturating_sub(start).min(len as u64));
-        let mut rest = Buf::new(len);
-        let reads = self.old.pieces(start, there).map(|Piece { at, len }| {
-            let tail = rest.split_off(len);
-            let mut buf = std::mem::replace(&mut rest, tail);
-            async move {
-                let array = self.array;
-                if !array.map.is_written(array.region_of(at.stripe)) {
-                    buf.fill(0);
-                    return Ok(buf);
-                }
-                let _lock = array.locks.shared(at.stripe).await;
-                let (stripe, access) =
-                    (array.stripe(at.stripe), Access::maintenance(at.unit_offset));
-                let (result, mut units) = array.gather(stripe, access, vec![(at.unit, buf)]).await;
-                result?;
-                let (_, buf) = units.pop().expect("the unit comes back");
-                Ok::<_, ArrayError>(buf)
-            }
-        });
-        let parts: Result<Vec<Buf>, _> = join_all(reads).await.into_iter().collect();
-        rest.fill(0);
-        Ok(Buf::rejoin(parts?.into_iter().chain([rest]).collect()))
     }
 }
