@@ -34,7 +34,7 @@ use crate::inode::Ino;
 use crate::log::LoggedBand;
 use crate::meta::Tx;
 use crate::mounted::{Inner, Node};
-use crate::pool::{Laid, Memory, Run, part_of, runs_of};
+use crate::pool::{Laid, Memory, part_of, runs_of};
 use crate::record::{LINES_MAX, Record};
 use crate::redundancy::Redundancy;
 
@@ -190,7 +190,7 @@ impl Inner {
         match planned.await {
             Ok(()) => Ok(targets),
             Err(error) => {
-                self.pool.release(&new_runs(&targets));
+                self.release_new(&targets);
                 Err(error)
             }
         }
@@ -290,7 +290,7 @@ impl Inner {
     pub(crate) async fn write_targets(&self, ino: Ino, targets: &mut Vec<Target>) -> Result<()> {
         let written = self.try_write_targets(ino, targets).await;
         if written.is_err() {
-            self.pool.release(&new_runs(targets));
+            self.release_new(targets);
             targets.clear();
         }
         written
@@ -337,11 +337,20 @@ impl Inner {
             let laid = laid.next().expect("one for each");
             let whole = target.old.is_some() || laid.stripe().lost.is_empty();
             if !whole {
-                self.pool.release(&runs_of(&target.record).collect::<Vec<_>>());
+                self.pool.release(runs_of(&target.record));
             }
             whole
         });
         Ok(())
+    }
+
+    /// Gives back what was allocated for targets.
+    pub(crate) fn release_new(&self, targets: &[Target]) {
+        for target in targets {
+            let activated = target.activated();
+            let columns = target.record.active().filter(|(unit, _)| activated.contains(*unit));
+            self.pool.release(columns.map(|(_, column)| column.run()));
+        }
     }
 
     /// Appends to the log. After a failure nothing is known of the log's end.
@@ -491,21 +500,6 @@ pub(crate) fn put_joined(tx: &Tx<'_>, ino: Ino, first: u64, record: &Record) -> 
         return tx.put_record(ino, at, &before);
     }
     tx.put_record(ino, first, record)
-}
-
-/// What was allocated for targets.
-fn new_runs(targets: &[Target]) -> Vec<Run> {
-    let mut runs = Vec::new();
-    for target in targets {
-        let activated = target.activated();
-        let columns = target.record.active().filter(|(unit, _)| activated.contains(*unit));
-        runs.extend(columns.map(|(_, column)| Run {
-            disk: column.disk,
-            start: column.start,
-            blocks: target.record.lines,
-        }));
-    }
-    runs
 }
 
 fn set_sums(record: &mut Record, unit: usize, lines: Range<u64>, sum: impl Fn(u64) -> u32) {

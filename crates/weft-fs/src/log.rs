@@ -182,6 +182,11 @@ impl Log {
         Self { area, epoch, node, last_id, head, tail, pending: Cell::new(None) }
     }
 
+    /// The mount that writes it.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Bytes that one log record may have.
     pub(crate) fn record_bytes_max(&self) -> u64 {
         (self.area.end - self.area.start) / SHARE

@@ -17,8 +17,9 @@ use crate::inode::{Ino, Inode, Time};
 use crate::label::Label;
 use crate::log::Log;
 use crate::meta::{Meta, Tx};
-use crate::pool::{Pool, Run, runs_of};
-use crate::record::Record;
+use crate::open::MountOptions;
+use crate::pool::{Pool, runs_of};
+use crate::record::{Record, Run};
 
 /// Readers of a file at the same time.
 const READERS: usize = 1 << 16;
@@ -64,7 +65,6 @@ pub(crate) struct Inner {
     pub(crate) meta: Meta,
     pub(crate) pool: Rc<Pool>,
     pub(crate) log: Log,
-    pub(crate) epoch: u64,
     nodes: RefCell<BTreeMap<Ino, Rc<Node>>>,
     /// Held while blocks are written.
     pub(crate) flushing: Semaphore,
@@ -87,34 +87,25 @@ impl std::fmt::Debug for Fs {
     }
 }
 
-/// The parts of a mounted file system.
-pub(crate) struct Parts {
-    pub(crate) rt: Rt,
-    pub(crate) label: Label,
-    pub(crate) meta: Meta,
-    pub(crate) pool: Rc<Pool>,
-    pub(crate) log: Log,
-    pub(crate) epoch: u64,
-    pub(crate) cache_bytes: u64,
-    pub(crate) now: Time,
-}
-
 impl Inner {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { rt, label, meta, pool, log, epoch, cache_bytes, now } = parts;
+    pub(crate) fn new(
+        rt: Rt,
+        label: Label,
+        (meta, pool, log): (Meta, Rc<Pool>, Log),
+        options: &MountOptions,
+    ) -> Self {
         Self {
             mounted: rt.now(),
-            mounted_at: now,
+            mounted_at: options.now,
             rt,
             label,
             meta,
             pool,
             log,
-            epoch,
             nodes: RefCell::default(),
             flushing: Semaphore::new(1),
             dirty_blocks: Cell::new(0),
-            dirty_blocks_max: (cache_bytes / BLOCK_BYTES).max(4),
+            dirty_blocks_max: (options.cache_bytes / BLOCK_BYTES).max(4),
             freed: RefCell::default(),
             stopped: Cell::new(false),
         }
@@ -255,7 +246,7 @@ impl Inner {
         };
         let (mark, losses, freed) = self.meta.commit(last).await?;
         self.log.retire(mark);
-        self.pool.release(&freed);
+        self.pool.release(freed);
         if let Some(losses) = losses {
             self.pool.recorded(losses);
         }

@@ -22,7 +22,7 @@ use crate::inode::Time;
 use crate::label::{Label, NAME_BYTES_MAX};
 use crate::log::{Log, Mark, scan};
 use crate::meta::{DiskRow, Meta};
-use crate::mounted::{Fs, Inner, Parts};
+use crate::mounted::{Fs, Inner};
 use crate::pool::{Member, Pool, runs_of};
 use crate::recover::recover;
 use crate::redundancy::Redundancy;
@@ -281,9 +281,8 @@ impl Fs {
         let epoch = epoch + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
         let log = Log::new(area, epoch, 0, last_id);
-        let (rt, cache_bytes, now) = (rt.clone(), options.cache_bytes, options.now);
-        let parts = Parts { rt, label, meta, pool, log, epoch, cache_bytes, now };
-        let fs = Self(Rc::new(Inner::new(parts)));
+        let inner = Inner::new(rt.clone(), label, (meta, pool, log), &options);
+        let fs = Self(Rc::new(inner));
         let orphans = fs.0.meta.run(|tx| tx.orphans()).await?;
         for ino in orphans {
             fs.0.purge(ino).await?;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use weft_code::UnitSet;
 
 use crate::error::{FsError, Result};
-use crate::pool::{Member, Pool};
+use crate::pool::{Member, Pool, runs_of};
 use crate::record::{Column, LINES_MAX, Record};
 use crate::redundancy::{Coded, Redundancy};
 
@@ -64,7 +64,7 @@ impl Pool {
             if all {
                 return Ok(record);
             }
-            self.release(&crate::pool::runs_of(&record).collect::<Vec<_>>());
+            self.release(runs_of(&record));
             lines /= 2;
         }
         Err(FsError::NoSpace)
@@ -93,7 +93,7 @@ impl Pool {
                     && member.space.borrow_mut().take(*start, lines)
             });
             let Some((member, start)) = taken else {
-                self.release(&crate::pool::runs_of(&record).collect::<Vec<_>>());
+                self.release(runs_of(&record));
                 return None;
             };
             record.columns[unit] = Some(column(&member, start, lines));

@@ -28,7 +28,7 @@ use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::Ino;
 use crate::meta::DiskRow;
-use crate::record::Record;
+use crate::record::{Record, Run};
 use crate::redundancy::Coded;
 use crate::space::Space;
 
@@ -150,7 +150,7 @@ impl Pool {
     }
 
     /// Gives the blocks of a record's columns back.
-    pub(crate) fn release(&self, runs: &[Run]) {
+    pub(crate) fn release(&self, runs: impl IntoIterator<Item = Run>) {
         for run in runs {
             if let Some(member) = self.member(run.disk) {
                 member.space.borrow_mut().release(run.start, run.blocks);
@@ -204,21 +204,9 @@ impl Pool {
     }
 }
 
-/// Blocks one behind the other on a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub(crate) disk: u16,
-    pub(crate) start: u64,
-    pub(crate) blocks: u64,
-}
-
 /// The blocks that a record has.
 pub(crate) fn runs_of(record: &Record) -> impl Iterator<Item = Run> {
-    record.active().map(|(_, column)| Run {
-        disk: column.disk,
-        start: column.start,
-        blocks: record.lines,
-    })
+    record.active().map(|(_, column)| column.run())
 }
 
 /// A record's lines as a stripe, with the disks of its columns.

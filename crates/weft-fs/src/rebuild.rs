@@ -21,7 +21,7 @@ use crate::error::{FsError, Result};
 use crate::flush::Target;
 use crate::inode::{Ino, Kind};
 use crate::mounted::{Fs, Inner, Node};
-use crate::pool::{Run, part_of};
+use crate::pool::part_of;
 use crate::record::{Column, Record};
 use crate::redundancy::Redundancy;
 
@@ -115,12 +115,11 @@ impl Inner {
         for unit in units.iter() {
             match self.pool.allocate_column(&fresh, None) {
                 Ok(column) => {
-                    let (disk, start) = (column.disk, column.start);
-                    allocated.push(Run { disk, start, blocks: record.lines });
+                    allocated.push(column.run());
                     fresh.columns[unit] = Some(column);
                 }
                 Err(_) => {
-                    self.pool.release(&allocated);
+                    self.pool.release(allocated);
                     let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
                     return self.lay_anew(ino, first, &record, redundancy).await;
                 }
@@ -131,7 +130,7 @@ impl Inner {
         let read = match read {
             Ok(read) => read,
             Err(error) => {
-                self.pool.release(&allocated);
+                self.pool.release(allocated);
                 return Err(error);
             }
         };
@@ -152,15 +151,14 @@ impl Inner {
         laid.written();
         self.pool.flush().await;
         if !stored.failed.is_empty() || laid.stripe().lost.intersects(&units) {
-            self.pool.release(&allocated);
+            self.pool.release(allocated);
             return Err(FsError::NoSpace);
         }
         self.meta
             .run(|tx| {
                 tx.put_record(ino, first, &fresh)?;
                 for (_, column) in record.active().filter(|(_, column)| is_lost(column)) {
-                    let Column { disk, start, .. } = *column;
-                    self.free_run_later(Run { disk, start, blocks: record.lines });
+                    self.free_run_later(column.run());
                 }
                 Ok(())
             })
@@ -206,7 +204,7 @@ impl Inner {
                     targets.push(target);
                 }
                 Err(error) => {
-                    self.release_targets(&targets);
+                    self.release_new(&targets);
                     return Err(error);
                 }
             }
@@ -214,7 +212,7 @@ impl Inner {
         let count = targets.len();
         self.write_targets(ino, &mut targets).await?;
         if targets.len() < count {
-            self.release_targets(&targets);
+            self.release_new(&targets);
             return Ok(None);
         }
         self.meta
@@ -259,13 +257,6 @@ impl Inner {
             }
         }
         Ok(blocks)
-    }
-
-    fn release_targets(&self, targets: &[Target]) {
-        for target in targets {
-            let runs: Vec<Run> = crate::pool::runs_of(&target.record).collect();
-            self.pool.release(&runs);
-        }
     }
 
     async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {

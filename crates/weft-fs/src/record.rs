@@ -35,6 +35,21 @@ pub struct Column {
     pub sums: Vec<u32>,
 }
 
+/// Blocks one behind the other on a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) disk: u16,
+    pub(crate) start: u64,
+    pub(crate) blocks: u64,
+}
+
+impl Column {
+    /// Its blocks.
+    pub(crate) fn run(&self) -> Run {
+        Run { disk: self.disk, start: self.start, blocks: self.sums.len() as u64 }
+    }
+}
+
 /// Consecutive lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {

@@ -86,7 +86,7 @@ impl Fs {
         Ok(FsStatus {
             name: self.0.label.name.clone(),
             id: self.0.label.fs_id.to_string(),
-            epoch: self.0.epoch,
+            epoch: self.0.log.epoch(),
             disks: self.0.pool.members().iter().map(disk).collect(),
             space: space.collect(),
             inodes,

@@ -167,10 +167,6 @@ fn moments() -> Vec<Moment> {
     result.take()
 }
 
-fn all(disks: &[Rc<TestDisk>]) -> Vec<Rc<dyn Disk>> {
-    disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
-}
-
 fn leave(n: usize) -> Leave {
     match n % 5 {
         0 => Leave::Nothing,

@@ -16,10 +16,6 @@ const SIZE: u64 = 24 << 20;
 /// Where the data blocks of a disk begin.
 const DATA_AT: u64 = (64 << 10) + (8 << 20);
 
-fn all(disks: &[Rc<TestDisk>]) -> Vec<Rc<dyn Disk>> {
-    disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
-}
-
 async fn on_test_disks(rt: &Rt, count: usize) -> (Vec<Rc<TestDisk>>, Fs) {
     let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
     let fs = made(rt, &all(&disks)).await;

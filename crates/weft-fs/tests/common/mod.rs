@@ -35,6 +35,10 @@ pub fn ram(sizes_mib: &[u64]) -> Vec<Rc<dyn Disk>> {
     sizes_mib.iter().enumerate().map(disk).collect()
 }
 
+pub fn all(disks: &[Rc<disk::TestDisk>]) -> Vec<Rc<dyn Disk>> {
+    disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
+}
+
 pub fn options() -> CreateOptions {
     CreateOptions {
         name: "test".into(),

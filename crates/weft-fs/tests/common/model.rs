@@ -75,8 +75,8 @@ impl Pair {
     /// One random operation.
     pub async fn step(&mut self) {
         match self.rng.below(20) {
-            0 | 1 => self.make().await,
-            2 => self.make_folder().await,
+            0 | 1 => self.make(Kind::File).await,
+            2 => self.make(Kind::Folder).await,
             3 => self.remove().await,
             4 => self.rename().await,
             5 => self.link().await,
@@ -94,38 +94,25 @@ impl Pair {
         }
     }
 
-    async fn make(&mut self) {
+    async fn make(&mut self, kind: Kind) {
         let (folder, name) = self.name();
-        let new = new_file(Kind::File);
-        let made = self.fs.make(self.inos[&folder], name.as_bytes(), new).await;
+        let made = self.fs.make(self.inos[&folder], name.as_bytes(), new_file(kind)).await;
         if self.model.names.contains_key(&(folder, name.clone())) {
             assert!(matches!(made, Err(FsError::Exists)), "{made:?}");
             return;
         }
         let (ino, _) = made.expect("made");
-        let id = self.add(ino);
-        self.model.files.insert(id, File { links: 1, ..File::default() });
-        self.model.names.insert((folder, name), Named::File(id));
-    }
-
-    fn add(&mut self, ino: Ino) -> u64 {
         let id = self.model.next;
         self.model.next += 1;
         self.inos.insert(id, ino);
-        id
-    }
-
-    async fn make_folder(&mut self) {
-        let (folder, name) = self.name();
-        let new = new_file(Kind::Folder);
-        let made = self.fs.make(self.inos[&folder], name.as_bytes(), new).await;
-        if self.model.names.contains_key(&(folder, name.clone())) {
-            assert!(matches!(made, Err(FsError::Exists)), "{made:?}");
-            return;
-        }
-        let (ino, _) = made.expect("made");
-        let id = self.add(ino);
-        self.model.names.insert((folder, name), Named::Folder(id));
+        let named = match kind {
+            Kind::Folder => Named::Folder(id),
+            _ => {
+                self.model.files.insert(id, File { links: 1, ..File::default() });
+                Named::File(id)
+            }
+        };
+        self.model.names.insert((folder, name), named);
     }
 
     fn is_empty(&self, folder: u64) -> bool {
