@@ -389,6 +389,24 @@ impl Fs {
         Ok(self.0.live(ino, inode))
     }
 
+    /// The attributes of several files, in their order; none for those that are not there.
+    ///
+    /// # Errors
+    /// If the metadata has failed.
+    pub async fn attrs(&self, inos: &[Ino]) -> Result<Vec<Option<Inode>>> {
+        self.0.check()?;
+        let found = self.0.meta.run(|tx| {
+            let inode = |ino: &Ino| match tx.inode(*ino) {
+                Ok(inode) => Ok(Some(inode)),
+                Err(FsError::NotFound) => Ok(None),
+                Err(error) => Err(error),
+            };
+            inos.iter().map(inode).collect::<Result<Vec<_>>>()
+        });
+        let live = |(ino, inode): (&Ino, Option<Inode>)| Some(self.0.live(*ino, inode?));
+        Ok(inos.iter().zip(found.await?).map(live).collect())
+    }
+
     /// Sets attributes.
     ///
     /// # Errors

@@ -295,7 +295,14 @@ impl Tree {
             if entries.is_empty() {
                 return Ok(out);
             }
-            for entry in entries {
+            let inodes = match plus {
+                true => {
+                    let inos: Vec<Ino> = entries.iter().map(|entry| entry.ino).collect();
+                    self.fs.attrs(&inos).await.map_err(errno_of)?
+                }
+                false => vec![None; entries.len()],
+            };
+            for (entry, inode) in entries.into_iter().zip(inodes) {
                 let head = if plus { size_of::<EntryOut>() } else { 0 };
                 let len = head + (24 + entry.name.len()).next_multiple_of(8);
                 if out.len() + len > io.size as usize {
@@ -303,14 +310,10 @@ impl Tree {
                 }
                 if plus {
                     let own = entry.name == b"." || entry.name == b"..";
-                    let known = match own {
-                        true => None,
-                        false => self.fs.attr(entry.ino).await.ok(),
-                    };
-                    match known {
+                    match inode.filter(|_| !own) {
                         Some(inode) => out.extend_from_slice(&self.entry(&(entry.ino, inode))?),
                         // No number: the kernel does not take it as looked up.
-                        None => out.extend_from_slice(&vec![0; size_of::<EntryOut>()]),
+                        None => out.extend_from_slice(&[0; size_of::<EntryOut>()]),
                     }
                 }
                 let kind = entry.kind.mode() >> 12;

@@ -1,8 +1,11 @@
 //! The tables of the database, and what operations do with their rows.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell, RefMut};
 
-use redb::{ReadableTable as _, ReadableTableMetadata as _, TableDefinition, WriteTransaction};
+use redb::{
+    Key, ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition, Value,
+    WriteTransaction,
+};
 
 use crate::error::{FsError, InDatabase as _, Result};
 use crate::inode::{Ino, Inode};
@@ -42,51 +45,103 @@ pub(crate) struct Entry {
     pub(crate) position: u64,
 }
 
-/// The open transaction.
+/// A table, opened when an operation first needs it: to open one costs more than to read a row.
+struct Opened<'a, K: Key + 'static, V: Value + 'static> {
+    definition: TableDefinition<'static, K, V>,
+    table: RefCell<Option<Table<'a, K, V>>>,
+}
+
+impl<'a, K: Key, V: Value> Opened<'a, K, V> {
+    fn new(definition: TableDefinition<'static, K, V>) -> Self {
+        Self { definition, table: RefCell::new(None) }
+    }
+
+    fn get(&self, open: &'a WriteTransaction) -> Result<RefMut<'_, Table<'a, K, V>>> {
+        let mut table = self.table.borrow_mut();
+        if table.is_none() {
+            *table = Some(open.open_table(self.definition).db()?);
+        }
+        Ok(RefMut::map(table, |table| table.as_mut().expect("just opened")))
+    }
+}
+
+/// The open transaction, for one operation.
 pub(crate) struct Tx<'a> {
     open: &'a WriteTransaction,
     changed: &'a Cell<bool>,
+    state: Opened<'a, &'static str, u64>,
+    disks: Opened<'a, u64, Bytes>,
+    inodes: Opened<'a, u64, Bytes>,
+    names: Opened<'a, (u64, Bytes), (u64, u32, u64)>,
+    positions: Opened<'a, (u64, u64), Bytes>,
+    xattrs: Opened<'a, (u64, Bytes), Bytes>,
+    symlinks: Opened<'a, u64, Bytes>,
+    extents: Opened<'a, (u64, u64), Bytes>,
+    orphans: Opened<'a, u64, ()>,
 }
 
 impl<'a> Tx<'a> {
     /// The transaction; `changed` is set when an operation changes anything.
     pub(crate) fn new(open: &'a WriteTransaction, changed: &'a Cell<bool>) -> Self {
-        Self { open, changed }
+        Self {
+            open,
+            changed,
+            state: Opened::new(STATE),
+            disks: Opened::new(DISKS),
+            inodes: Opened::new(INODES),
+            names: Opened::new(NAMES),
+            positions: Opened::new(POSITIONS),
+            xattrs: Opened::new(XATTRS),
+            symlinks: Opened::new(SYMLINKS),
+            extents: Opened::new(EXTENTS),
+            orphans: Opened::new(ORPHANS),
+        }
     }
 
-    /// The transaction, for an operation that changes something.
-    fn changing(&self) -> &WriteTransaction {
+    /// A table, to read it.
+    fn read<'t, K: Key, V: Value>(
+        &self,
+        table: &'t Opened<'a, K, V>,
+    ) -> Result<RefMut<'t, Table<'a, K, V>>> {
+        table.get(self.open)
+    }
+
+    /// A table, to change it.
+    fn change<'t, K: Key, V: Value>(
+        &self,
+        table: &'t Opened<'a, K, V>,
+    ) -> Result<RefMut<'t, Table<'a, K, V>>> {
         self.changed.set(true);
-        self.open
+        table.get(self.open)
     }
 
     /// Creates all tables.
     pub(crate) fn create_tables(&self) -> Result<()> {
-        self.changing().open_table(STATE).db()?;
-        self.changing().open_table(DISKS).db()?;
-        self.changing().open_table(INODES).db()?;
-        self.changing().open_table(NAMES).db()?;
-        self.changing().open_table(POSITIONS).db()?;
-        self.changing().open_table(XATTRS).db()?;
-        self.changing().open_table(SYMLINKS).db()?;
-        self.changing().open_table(EXTENTS).db()?;
-        self.changing().open_table(ORPHANS).db()?;
+        self.change(&self.state)?;
+        self.change(&self.disks)?;
+        self.change(&self.inodes)?;
+        self.change(&self.names)?;
+        self.change(&self.positions)?;
+        self.change(&self.xattrs)?;
+        self.change(&self.symlinks)?;
+        self.change(&self.extents)?;
+        self.change(&self.orphans)?;
         Ok(())
     }
 
     /// A number of the state; 0 if it was never set.
     pub(crate) fn state(&self, name: &str) -> Result<u64> {
-        let table = self.open.open_table(STATE).db()?;
+        let table = self.read(&self.state)?;
         Ok(table.get(name).db()?.map_or(0, |value| value.value()))
     }
 
     pub(crate) fn set_state(&self, name: &str, value: u64) -> Result<()> {
-        self.changing().open_table(STATE).db()?.insert(name, value).db()?;
+        self.change(&self.state)?.insert(name, value).db()?;
         Ok(())
     }
 
     pub(crate) fn disks(&self) -> Result<Vec<(u16, DiskRow)>> {
-        let table = self.open.open_table(DISKS).db()?;
+        let table = self.read(&self.disks)?;
         let mut disks = Vec::new();
         for row in table.iter().db()? {
             let (number, bytes) = row.db()?;
@@ -98,13 +153,13 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_disk(&self, number: u16, row: &DiskRow) -> Result<()> {
-        let mut table = self.changing().open_table(DISKS).db()?;
+        let mut table = self.change(&self.disks)?;
         table.insert(u64::from(number), &row.encode()[..]).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_disk(&self, number: u16) -> Result<()> {
-        self.changing().open_table(DISKS).db()?.remove(u64::from(number)).db()?;
+        self.change(&self.disks)?.remove(u64::from(number)).db()?;
         Ok(())
     }
 
@@ -113,29 +168,29 @@ impl<'a> Tx<'a> {
     /// # Errors
     /// [`FsError::NotFound`] if there is none.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Inode> {
-        let table = self.open.open_table(INODES).db()?;
+        let table = self.read(&self.inodes)?;
         let row = table.get(ino).db()?.ok_or(FsError::NotFound)?;
         Inode::decode(row.value())
     }
 
     pub(crate) fn put_inode(&self, ino: Ino, inode: &Inode) -> Result<()> {
-        let mut table = self.changing().open_table(INODES).db()?;
+        let mut table = self.change(&self.inodes)?;
         table.insert(ino, &inode.encode()[..]).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_inode(&self, ino: Ino) -> Result<()> {
-        self.changing().open_table(INODES).db()?.remove(ino).db()?;
-        self.changing().open_table(SYMLINKS).db()?.remove(ino).db()?;
-        self.changing().open_table(ORPHANS).db()?.remove(ino).db()?;
-        let mut xattrs = self.changing().open_table(XATTRS).db()?;
+        self.change(&self.inodes)?.remove(ino).db()?;
+        self.change(&self.symlinks)?.remove(ino).db()?;
+        self.change(&self.orphans)?.remove(ino).db()?;
+        let mut xattrs = self.change(&self.xattrs)?;
         xattrs.retain_in((ino, &[][..])..(ino + 1, &[][..]), |_, _| false).db()?;
         Ok(())
     }
 
     /// All inodes.
     pub(crate) fn inodes(&self) -> Result<Vec<(Ino, Inode)>> {
-        let table = self.open.open_table(INODES).db()?;
+        let table = self.read(&self.inodes)?;
         let mut inodes = Vec::new();
         for row in table.iter().db()? {
             let (ino, row) = row.db()?;
@@ -146,21 +201,21 @@ impl<'a> Tx<'a> {
 
     /// The number of inodes.
     pub(crate) fn inode_count(&self) -> Result<u64> {
-        self.open.open_table(INODES).db()?.len().db()
+        self.read(&self.inodes)?.len().db()
     }
 
     /// About how many bytes all rows need, with the space that a B-tree leaves free.
     pub(crate) fn bytes_estimated(&self) -> Result<u64> {
-        let inodes = self.open.open_table(INODES).db()?.len().db()?;
-        let names = self.open.open_table(NAMES).db()?.len().db()?;
-        let extents = self.open.open_table(EXTENTS).db()?.len().db()?;
-        let xattrs = self.open.open_table(XATTRS).db()?.len().db()?;
+        let inodes = self.read(&self.inodes)?.len().db()?;
+        let names = self.read(&self.names)?.len().db()?;
+        let extents = self.read(&self.extents)?.len().db()?;
+        let xattrs = self.read(&self.xattrs)?.len().db()?;
         Ok(inodes * 300 + names * 200 + xattrs * 500 + extents * 800)
     }
 
     /// An entry of a folder.
     pub(crate) fn entry(&self, folder: Ino, name: &[u8]) -> Result<Option<Entry>> {
-        let table = self.open.open_table(NAMES).db()?;
+        let table = self.read(&self.names)?;
         let row = table.get((folder, name)).db()?;
         Ok(row.map(|row| {
             let (ino, mode, position) = row.value();
@@ -171,18 +226,14 @@ impl<'a> Tx<'a> {
     /// Adds an entry, or replaces the one with this name and position.
     pub(crate) fn put_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
         let Entry { ino, mode, position } = *entry;
-        self.changing()
-            .open_table(NAMES)
-            .db()?
-            .insert((folder, name), (ino, mode, position))
-            .db()?;
-        self.changing().open_table(POSITIONS).db()?.insert((folder, position), name).db()?;
+        self.change(&self.names)?.insert((folder, name), (ino, mode, position)).db()?;
+        self.change(&self.positions)?.insert((folder, position), name).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
-        self.changing().open_table(NAMES).db()?.remove((folder, name)).db()?;
-        self.changing().open_table(POSITIONS).db()?.remove((folder, entry.position)).db()?;
+        self.change(&self.names)?.remove((folder, name)).db()?;
+        self.change(&self.positions)?.remove((folder, entry.position)).db()?;
         Ok(())
     }
 
@@ -193,8 +244,8 @@ impl<'a> Tx<'a> {
         from: u64,
         max: usize,
     ) -> Result<Vec<(Vec<u8>, Entry)>> {
-        let positions = self.open.open_table(POSITIONS).db()?;
-        let names = self.open.open_table(NAMES).db()?;
+        let positions = self.read(&self.positions)?;
+        let names = self.read(&self.names)?;
         let mut entries = Vec::new();
         for row in positions.range((folder, from)..(folder + 1, 0)).db()?.take(max) {
             let (key, name) = row.db()?;
@@ -210,7 +261,7 @@ impl<'a> Tx<'a> {
 
     /// All entries of all folders: folder, name and entry.
     pub(crate) fn all_entries(&self) -> Result<Vec<(Ino, Vec<u8>, Entry)>> {
-        let table = self.open.open_table(NAMES).db()?;
+        let table = self.read(&self.names)?;
         let mut entries = Vec::new();
         for row in table.iter().db()? {
             let (key, value) = row.db()?;
@@ -222,7 +273,7 @@ impl<'a> Tx<'a> {
 
     /// All positions of all folders: folder, position and name.
     pub(crate) fn all_positions(&self) -> Result<Vec<(Ino, u64, Vec<u8>)>> {
-        let table = self.open.open_table(POSITIONS).db()?;
+        let table = self.read(&self.positions)?;
         let mut positions = Vec::new();
         for row in table.iter().db()? {
             let (key, name) = row.db()?;
@@ -233,24 +284,24 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let table = self.open.open_table(XATTRS).db()?;
+        let table = self.read(&self.xattrs)?;
         Ok(table.get((ino, name)).db()?.map(|value| value.value().to_vec()))
     }
 
     pub(crate) fn put_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
-        self.changing().open_table(XATTRS).db()?.insert((ino, name), value).db()?;
+        self.change(&self.xattrs)?.insert((ino, name), value).db()?;
         Ok(())
     }
 
     /// Whether there was one.
     pub(crate) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
-        let mut table = self.changing().open_table(XATTRS).db()?;
+        let mut table = self.change(&self.xattrs)?;
         let had = table.remove((ino, name)).db()?.is_some();
         Ok(had)
     }
 
     pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let table = self.open.open_table(XATTRS).db()?;
+        let table = self.read(&self.xattrs)?;
         let mut names = Vec::new();
         for row in table.range((ino, &[][..])..(ino + 1, &[][..])).db()? {
             names.push(row.db()?.0.value().1.to_vec());
@@ -259,19 +310,19 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn symlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let table = self.open.open_table(SYMLINKS).db()?;
+        let table = self.read(&self.symlinks)?;
         let target = table.get(ino).db()?.ok_or(FsError::NotFound)?;
         Ok(target.value().to_vec())
     }
 
     pub(crate) fn put_symlink(&self, ino: Ino, target: &[u8]) -> Result<()> {
-        self.changing().open_table(SYMLINKS).db()?.insert(ino, target).db()?;
+        self.change(&self.symlinks)?.insert(ino, target).db()?;
         Ok(())
     }
 
     /// The records that cover blocks from `from` to before `to`, by their first block.
     pub(crate) fn records(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, Record)>> {
-        let table = self.open.open_table(EXTENTS).db()?;
+        let table = self.read(&self.extents)?;
         let mut records = Vec::new();
         if let Some(row) = table.range((ino, 0)..(ino, from)).db()?.next_back() {
             let (key, row) = row.db()?;
@@ -289,7 +340,7 @@ impl<'a> Tx<'a> {
 
     /// The last record that begins before a block.
     pub(crate) fn record_before(&self, ino: Ino, block: u64) -> Result<Option<(u64, Record)>> {
-        let table = self.open.open_table(EXTENTS).db()?;
+        let table = self.read(&self.extents)?;
         let Some(row) = table.range((ino, 0)..(ino, block)).db()?.next_back() else {
             return Ok(None);
         };
@@ -299,19 +350,19 @@ impl<'a> Tx<'a> {
 
     /// The first block of the first record that begins at a block or behind it.
     pub(crate) fn next_record(&self, ino: Ino, block: u64) -> Result<Option<u64>> {
-        let table = self.open.open_table(EXTENTS).db()?;
+        let table = self.read(&self.extents)?;
         let row = table.range((ino, block)..=(ino, u64::MAX)).db()?.next().transpose().db()?;
         Ok(row.map(|(key, _)| key.value().1))
     }
 
     pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Record) -> Result<()> {
-        let mut table = self.changing().open_table(EXTENTS).db()?;
+        let mut table = self.change(&self.extents)?;
         table.insert((ino, first), &record.encode()[..]).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_record(&self, ino: Ino, first: u64) -> Result<()> {
-        self.changing().open_table(EXTENTS).db()?.remove((ino, first)).db()?;
+        self.change(&self.extents)?.remove((ino, first)).db()?;
         Ok(())
     }
 
@@ -320,7 +371,7 @@ impl<'a> Tx<'a> {
         &self,
         mut each: impl FnMut(Ino, u64, Record) -> Result<()>,
     ) -> Result<()> {
-        let table = self.open.open_table(EXTENTS).db()?;
+        let table = self.read(&self.extents)?;
         for row in table.iter().db()? {
             let (key, row) = row.db()?;
             let (ino, first) = key.value();
@@ -330,12 +381,12 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_orphan(&self, ino: Ino) -> Result<()> {
-        self.changing().open_table(ORPHANS).db()?.insert(ino, ()).db()?;
+        self.change(&self.orphans)?.insert(ino, ()).db()?;
         Ok(())
     }
 
     pub(crate) fn orphans(&self) -> Result<Vec<Ino>> {
-        let table = self.open.open_table(ORPHANS).db()?;
+        let table = self.read(&self.orphans)?;
         let mut orphans = Vec::new();
         for row in table.iter().db()? {
             orphans.push(row.db()?.0.value());
