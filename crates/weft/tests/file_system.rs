@@ -5,68 +5,14 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 
 use common::Bench;
-use weft_testkit::{Need, Process, command, have, run, wait_until};
+use common::weftfs::{Mounted, NEEDS};
+use weft_testkit::have;
 
-const NEEDS: [Need; 2] = [Need::Root, Need::Fuse];
 const FILES: [(&str, &str); 4] =
     [("auto", "auto"), ("mirror", "raid1"), ("five", "raid5"), ("six", "raid6")];
-
-/// A mounted file system; unmounted when the story ends, however it ends.
-struct Mounted {
-    bench: Bench,
-    at: PathBuf,
-    process: Option<Process>,
-}
-
-impl Mounted {
-    fn new(name: &str) -> Self {
-        let bench = Bench::new(name);
-        let at = bench.path("mnt");
-        fs::create_dir(&at).expect("a mount point");
-        Self { bench, at, process: None }
-    }
-
-    fn mount(&mut self, args: &[&str]) {
-        let mut mount = self.bench.command(&["fs", "mount", "mnt"]);
-        mount.args(args).stdout(Stdio::null());
-        self.process = Some(Process::spawn(&mut mount));
-        let at = self.at.clone();
-        let process = self.process.as_mut().expect("just started");
-        wait_until("the mount", || {
-            assert!(process.is_running(), "the mount ended");
-            is_mounted(&at)
-        });
-    }
-
-    /// `kill -9`; the kernel's dead mount goes, too.
-    fn kill9(&mut self) {
-        self.process.take().expect("mounted").kill9();
-        run(command("umount").arg("-l").arg(&self.at));
-    }
-
-    fn unmount(&mut self) {
-        run(command("umount").arg(&self.at));
-        let status = self.process.take().expect("mounted").wait();
-        assert!(status.success(), "the mount ended with {status}");
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if is_mounted(&self.at) {
-            let _ = command("umount").arg("-l").arg(&self.at).status();
-        }
-    }
-}
-
-fn is_mounted(at: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    mounts.contains(&format!(" {} fuse.weftfs ", at.display()))
-}
 
 fn contents(len: usize, version: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 4096 * 7 + version).to_le_bytes()[0]).collect()

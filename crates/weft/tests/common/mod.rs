@@ -1,6 +1,8 @@
 //! The program under test, in a scratch folder of its own.
 #![allow(dead_code, reason = "each story uses some of it")]
 
+pub mod weftfs;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
