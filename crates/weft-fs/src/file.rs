@@ -11,15 +11,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
 
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
-use crate::flush::covering;
 use crate::inode::{Ino, Inode, Kind};
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner, Live, Node};
+use crate::plan::covering;
+use crate::pool::part_of;
 use crate::record::Record;
 
 /// The largest size of a file.
@@ -28,6 +30,41 @@ pub const FILE_BYTES_MAX: u64 = 1 << 50;
 /// The blocks that a range of bytes touches.
 fn blocks_of(offset: u64, len: u64) -> Range<u64> {
     offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES)
+}
+
+/// Blocks that were read: columns of a record, and for each block its column and place in it.
+#[derive(Default)]
+struct BlocksRead {
+    columns: Vec<Buf>,
+    places: Vec<(u64, usize, Range<usize>)>,
+}
+
+impl BlocksRead {
+    fn for_each(self, take: &mut impl FnMut(u64, &[u8])) {
+        for (block, column, part) in self.places {
+            take(block, &self.columns[column][part]);
+        }
+    }
+}
+
+/// The parts of `data` that go to each block: the block, where in it, and the bytes.
+fn parts_of(offset: u64, data: &Frozen) -> impl Iterator<Item = (u64, usize, Frozen)> {
+    let end = offset + data.len() as u64;
+    blocks_of(offset, data.len() as u64).map(move |block| {
+        let at = block * BLOCK_BYTES;
+        let (from, to) = (at.max(offset), (at + BLOCK_BYTES).min(end));
+        (block, index(from - at), data.slice(index(from - offset), index(to - from)))
+    })
+}
+
+/// A block of which a part is written; the rest is as in `old`, or zeros.
+fn whole_block(within: usize, part: Frozen, old: Option<Buf>) -> Frozen {
+    if part.len() == BLOCK && part.is_aligned_to(BLOCK) {
+        return part;
+    }
+    let mut merged = old.unwrap_or_else(|| Buf::zeroed(BLOCK));
+    merged[within..within + part.len()].copy_from_slice(&part);
+    merged.freeze()
 }
 
 fn index(n: u64) -> usize {
@@ -55,15 +92,19 @@ impl Inner {
     ) -> Result<()> {
         let cached: BTreeMap<u64, Frozen> = {
             let dirty = node.dirty.borrow();
-            dirty.range(range.clone()).map(|(block, data)| (*block, data.clone())).collect()
+            let cached = dirty.range(range.clone());
+            cached.map(|(block, (_, data))| (*block, data.clone())).collect()
         };
         let records = self.meta.run(|tx| tx.records(node.ino, range.start, range.end)).await?;
-        for (at, (first, record)) in records.iter().enumerate() {
+        let reads = records.iter().enumerate().map(|(at, (first, record))| {
             let next = records.get(at + 1).map_or(u64::MAX, |(next, _)| *next);
             let from = range.start.max(*first);
             let to = range.end.min(first + record.blocks()).min(next);
             let needed: Vec<u64> = (from..to).filter(|block| !cached.contains_key(block)).collect();
-            self.read_record(node.ino, *first, record, &needed, &mut take).await?;
+            self.read_record(node.ino, *first, record, needed)
+        });
+        for read in join_all(reads).await {
+            read?.for_each(&mut take);
         }
         cached.iter().for_each(|(block, data)| take(*block, data));
         Ok(())
@@ -75,26 +116,23 @@ impl Inner {
         ino: Ino,
         first: u64,
         record: &Record,
-        needed: &[u64],
-        take: &mut impl FnMut(u64, &[u8]),
-    ) -> Result<()> {
-        let is_active = |block: &&u64| {
-            let (_, unit) = record.locate(**block - first);
-            record.columns[unit].is_some()
+        mut needed: Vec<u64>,
+    ) -> Result<BlocksRead> {
+        needed.retain(|block| record.columns[record.locate(block - first).1].is_some());
+        let (Some(from), Some(to)) = (needed.first(), needed.last()) else {
+            return Ok(BlocksRead::default());
         };
-        let needed: Vec<u64> = needed.iter().filter(is_active).copied().collect();
-        let (Some(from), Some(to)) = (needed.first(), needed.last()) else { return Ok(()) };
         let lines = record.locate(from - first).0..record.locate(to - first).0 + 1;
         let units: UnitSet = needed.iter().map(|block| record.locate(block - first).1).collect();
         let laid = self.pool.lay(record)?;
         let read = laid.read(record, (ino, first), units, lines.clone()).await?;
-        for block in needed {
+        let place = |block: u64| {
             let (line, unit) = record.locate(block - first);
-            let column = read.iter().find(|(of, _)| *of == unit);
-            let (_, buf) = column.expect("its unit was read");
-            take(block, &buf[crate::pool::part_of(lines.start, line)]);
-        }
-        Ok(())
+            let column = read.iter().position(|(of, _)| *of == unit);
+            (block, column.expect("its unit was read"), part_of(lines.start, line))
+        };
+        let places = needed.into_iter().map(place).collect();
+        Ok(BlocksRead { columns: read.into_iter().map(|(_, buf)| buf).collect(), places })
     }
 
     /// The contents of one block.
@@ -125,14 +163,7 @@ impl Inner {
         Ok(out)
     }
 
-    /// Puts a block into the cache.
-    fn dirty(&self, node: &Node, block: u64, data: Frozen) {
-        if node.dirty.borrow_mut().insert(block, data).is_none() {
-            self.dirty_blocks.set(self.dirty_blocks.get() + 1);
-        }
-    }
-
-    async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
+    async fn write(self: &Rc<Self>, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooLarge)?;
@@ -140,47 +171,74 @@ impl Inner {
             return Ok(());
         }
         let node = self.node(ino);
-        let alone = node.alone().await;
-        let inode = self.file(ino).await?;
-        self.reserve(&node, &inode, blocks_of(offset, len)).await?;
-        for block in blocks_of(offset, len) {
-            let at = block * BLOCK_BYTES;
-            let (from, to) = (at.max(offset), (at + BLOCK_BYTES).min(end));
-            let part = data.slice(index(from - offset), index(to - from));
-            let whole = if part.len() == BLOCK && part.is_aligned_to(BLOCK) {
-                part
-            } else {
-                let is_old = part.len() < BLOCK && at < inode.size;
-                let mut merged =
-                    if is_old { self.block(&node, block).await? } else { Buf::zeroed(BLOCK) };
-                merged[index(from - at)..index(to - at)].copy_from_slice(&part);
-                merged.freeze()
-            };
-            self.dirty(&node, block, whole);
+        if !self.write_meanwhile(&node, offset, &data).await? {
+            let alone = node.alone().await;
+            let inode = self.file(ino).await?;
+            self.reserve(&node, &inode, blocks_of(offset, len)).await?;
+            for (block, within, part) in parts_of(offset, &data) {
+                let is_old = part.len() < BLOCK && block * BLOCK_BYTES < inode.size;
+                let old = match is_old {
+                    true => Some(self.block(&node, block).await?),
+                    false => None,
+                };
+                self.dirty(&node, block, whole_block(within, part, old));
+            }
+            self.grow(&node, &inode, end);
+            drop(alone);
         }
-        let size = inode.size.max(end);
-        node.live.set(Some(Live { size, modified: self.now() }));
-        let full = self.dirty_blocks.get() >= self.dirty_blocks_max;
-        let flushed = if full { self.flush_node(&node).await } else { Ok(()) };
-        drop(alone);
-        flushed
+        self.drain().await
+    }
+
+    /// Writes to a file that is being flushed, if that needs nothing from the disks: `false` if it
+    /// does.
+    async fn write_meanwhile(&self, node: &Node, offset: u64, data: &Frozen) -> Result<bool> {
+        if !node.is_only_flushed() {
+            return Ok(false);
+        }
+        let inode = self.file(node.ino).await?;
+        // From here on nothing waits: all of it happens, or nothing.
+        let count = parts_of(offset, data).count() as u64;
+        if !node.is_only_flushed() || !self.has_room_for(&inode, count) {
+            return Ok(false);
+        }
+        let mut blocks = Vec::new();
+        for (block, within, part) in parts_of(offset, data) {
+            let cached = node.dirty.borrow().get(&block).map(|(_, data)| data.clone());
+            let is_old = part.len() < BLOCK && block * BLOCK_BYTES < inode.size;
+            if is_old && cached.is_none() {
+                return Ok(false);
+            }
+            let old = cached.filter(|_| is_old).map(|data| Buf::copy_from(&data));
+            blocks.push((block, whole_block(within, part, old)));
+        }
+        blocks.into_iter().for_each(|(block, data)| self.dirty(node, block, data));
+        self.grow(node, &inode, offset + data.len() as u64);
+        Ok(true)
+    }
+
+    /// A file was written up to `end`.
+    fn grow(&self, node: &Node, inode: &Inode, end: u64) {
+        let known = node.live.get().map_or(inode.size, |live| live.size);
+        node.live.set(Some(Live { size: known.max(end), modified: self.now() }));
+    }
+
+    /// Whether there is room for so many more blocks of a file, even if all that is dirty is new.
+    fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
+        let Ok(coded) = self.pool.coded_now(inode.redundancy) else { return false };
+        let free: u64 = self.pool.members().iter().map(|member| member.free_blocks()).sum();
+        (self.dirty_blocks.get() + blocks) * (1 + coded.p() as u64) <= free
     }
 
     /// Fails if there may be no room for these blocks. What is dirty is counted as new, with all of
     /// its redundancy; when that is too much, it is written, and then known.
     async fn reserve(&self, node: &Rc<Node>, inode: &Inode, blocks: Range<u64>) -> Result<()> {
-        let coded = self.pool.coded_now(inode.redundancy);
-        let copies = coded.as_ref().map_or(1, |coded| 1 + coded.p() as u64);
-        let free = || self.pool.members().iter().map(|member| member.free_blocks()).sum::<u64>();
         let wanted = blocks.end - blocks.start;
-        if coded.is_ok() && (self.dirty_blocks.get() + wanted) * copies <= free() {
+        if self.has_room_for(inode, wanted) {
             return Ok(());
         }
         self.flush_node(node).await?;
         self.commit().await?;
-        if self.pool.coded_now(inode.redundancy).is_ok()
-            && (self.dirty_blocks.get() + wanted) * copies <= free()
-        {
+        if self.has_room_for(inode, wanted) {
             return Ok(());
         }
         // Blocks that have a place need no other.
@@ -408,10 +466,7 @@ impl Fs {
         let fs = self.0.clone();
         let synced = || async move {
             if let Some(node) = fs.node_in_use(ino) {
-                let alone = node.alone().await;
-                fs.flush_node(&node).await?;
-                drop(alone);
-                fs.forget_clean(&node);
+                fs.flush_file(&node).await?;
             }
             fs.commit().await
         };

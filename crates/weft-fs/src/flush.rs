@@ -20,58 +20,25 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use futures_util::future::join_all;
-use weft_code::{SlotNo, UnitSet};
-use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_code::UnitSet;
+use weft_disk::WriteOpts;
 use weft_rt::Frozen;
-use weft_stripe::{
-    Band, Crash, Owner, Place, Segment, Stripe, StripeId, UnitWrite, Updated, store, update,
-};
+use weft_stripe::{Band, Crash, Owner as _, Segment, UnitWrite, Updated, store, update};
 
-use crate::block::{BLOCK, BLOCK_BYTES};
+use crate::block::BLOCK_BYTES;
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::Ino;
+use crate::knowing::Knowing;
 use crate::log::LoggedBand;
 use crate::meta::Tx;
-use crate::mounted::{Inner, Node};
-use crate::pool::{Laid, Memory, part_of, runs_of};
-use crate::record::{LINES_MAX, Record};
-use crate::redundancy::Redundancy;
+use crate::mounted::{Inner, Live, Node};
+use crate::plan::{Dirty, Target};
+use crate::pool::{Laid, part_of, runs_of};
+use crate::record::Record;
 
 /// The most blocks that are written at a time.
-const BLOCKS_MAX: usize = 1024;
-
-/// Lines that are written together.
-pub(crate) struct Target {
-    /// The record's first block.
-    pub(crate) first: u64,
-    /// The record as the metadata has it; none for new lines.
-    pub(crate) old: Option<Record>,
-    /// The record as it will be.
-    pub(crate) record: Record,
-    /// New contents: line, unit, block.
-    pub(crate) blocks: Vec<(u64, usize, Frozen)>,
-}
-
-impl Target {
-    fn k(&self) -> u64 {
-        self.record.k()
-    }
-
-    fn written(&self) -> impl Iterator<Item = u64> {
-        let k = self.k();
-        self.blocks.iter().map(move |(line, unit, _)| self.first + line * k + *unit as u64)
-    }
-
-    /// The units that become active.
-    fn activated(&self) -> UnitSet {
-        let is_new = |unit: &usize| match &self.old {
-            Some(old) => old.columns[*unit].is_none() && self.record.columns[*unit].is_some(),
-            None => self.record.columns[*unit].is_some(),
-        };
-        (0..self.record.columns.len()).filter(is_new).collect()
-    }
-}
+pub(crate) const BLOCKS_MAX: usize = 4096;
 
 /// A band of a target with its new parity.
 struct Ready {
@@ -82,213 +49,61 @@ struct Ready {
 impl Inner {
     /// Writes all dirty blocks of a file, and its size. The caller holds its lock alone.
     pub(crate) async fn flush_node(&self, node: &Rc<Node>) -> Result<()> {
-        while !node.dirty.borrow().is_empty() {
+        self.flush_nodes(std::slice::from_ref(node)).await
+    }
+
+    /// The same for several files: their blocks are written and made durable together. If blocks of
+    /// one cannot be written, those of others may stay dirty as well.
+    pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>]) -> Result<()> {
+        // What is written meanwhile is left to the next flush.
+        let until = self.writes.get();
+        let live: Vec<(&Rc<Node>, Live)> =
+            nodes.iter().filter_map(|node| Some((node, node.live.get()?))).collect();
+        loop {
             let _one = self.flushing.acquire(1).await;
-            self.flush_some(node).await?;
+            let files = dirty_of(nodes, until);
+            if files.is_empty() {
+                break;
+            }
+            self.flush_some(&files, until).await?;
         }
-        let Some(live) = node.live.get() else { return Ok(()) };
+        if live.is_empty() {
+            return Ok(());
+        }
         self.meta
             .run(|tx| {
-                let mut inode = tx.inode(node.ino)?;
-                (inode.size, inode.modified) = (live.size, live.modified);
-                inode.changed = inode.changed.max(live.modified);
-                tx.put_inode(node.ino, &inode)
+                for (node, live) in &live {
+                    let mut inode = tx.inode(node.ino)?;
+                    (inode.size, inode.modified) = (live.size, live.modified);
+                    inode.changed = inode.changed.max(live.modified);
+                    tx.put_inode(node.ino, &inode)?;
+                }
+                Ok(())
             })
             .await?;
-        node.live.set(None);
+        for (node, live) in live {
+            if node.live.get() == Some(live) {
+                node.live.set(None);
+            }
+        }
         Ok(())
     }
 
     /// Writes some dirty blocks, or finds that a disk is lost.
-    async fn flush_some(&self, node: &Rc<Node>) -> Result<()> {
-        let dirty: Vec<(u64, Frozen)> = {
-            let dirty = node.dirty.borrow();
-            dirty.iter().take(BLOCKS_MAX).map(|(block, data)| (*block, data.clone())).collect()
-        };
-        self.cut_for_new_columns(node.ino, &dirty).await?;
-        self.make_narrower(node.ino, &dirty).await?;
-        let mut targets = self.plan(node.ino, &dirty).await?;
-        self.write_targets(node.ino, &mut targets).await?;
-        self.take_over(node, &targets).await
-    }
-
-    /// Cuts records so that lines of which a block becomes active stand alone.
-    async fn cut_for_new_columns(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<()> {
-        self.meta
-            .run(|tx| {
-                for (block, _) in dirty {
-                    let Some((first, mut record)) = covering(tx, ino, *block)? else { continue };
-                    let (line, unit) = record.locate(block - first);
-                    if record.columns[unit].is_some() || record.lines == 1 {
-                        continue;
-                    }
-                    let k = record.k();
-                    if line + 1 < record.lines {
-                        let rest = record.split_off(line + 1);
-                        tx.put_record(ino, first + (line + 1) * k, &rest)?;
-                    }
-                    if line > 0 {
-                        let alone = record.split_off(line);
-                        tx.put_record(ino, first + line * k, &alone)?;
-                    }
-                    tx.put_record(ino, first, &record)?;
-                }
-                Ok(())
-            })
-            .await
-    }
-
-    /// Lays out anew, as narrow as needed, lines of which a block becomes active for which no disk is
-    /// left: they were made when there were more.
-    async fn make_narrower(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<()> {
-        for (block, _) in dirty {
-            let covering = self.meta.run(|tx| covering(tx, ino, *block)).await?;
-            let Some((first, record)) = covering else { continue };
-            let is_new = |block: u64| record.columns[record.locate(block - first).1].is_none();
-            let range = first..first + record.blocks();
-            let new = dirty.iter().filter(|(block, _)| range.contains(block) && is_new(*block));
-            let new = new.count();
-            if !is_new(*block) || self.pool.has_columns_for(&record, new) {
-                continue;
-            }
-            let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
-            if self.pool.coded_now(redundancy)? != record.coded {
-                self.lay_anew(ino, first, &record, redundancy).await?;
-            }
+    async fn flush_some(&self, files: &[(Rc<Node>, Dirty)], until: u64) -> Result<()> {
+        for (node, dirty) in files {
+            self.cut_for_new_columns(node.ino, dirty).await?;
+            self.make_narrower(node.ino, dirty).await?;
         }
-        Ok(())
-    }
-
-    /// Sorts blocks into lines, and allocates places for those that have none. Takes as many as the
-    /// log can name at a time.
-    async fn plan(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<Vec<Target>> {
-        let mut targets: Vec<Target> = Vec::new();
-        let planned = self.meta.run(|tx| {
-            let redundancy = tx.inode(ino)?.redundancy;
-            let mut room = self.log.record_bytes_max();
-            let mut at = 0;
-            while let Some((block, data)) = dirty.get(at) {
-                if let Some((first, record)) = covering(tx, ino, *block)? {
-                    let need = LoggedBand::bytes_max(&record, 1);
-                    if need > room && !targets.is_empty() {
-                        break;
-                    }
-                    room = room.saturating_sub(need);
-                    let (line, unit) = record.locate(block - first);
-                    self.add_active(tx, ino, &mut targets, (first, record), unit)?;
-                    let target = targets.last_mut().expect("just added");
-                    target.blocks.push((line, unit, data.clone()));
-                    at += 1;
-                } else {
-                    let target = self.new_lines(tx, ino, redundancy, &dirty[at..], &targets)?;
-                    at += target.blocks.len();
-                    targets.push(target);
-                }
-            }
-            Ok(())
-        });
-        match planned.await {
-            Ok(()) => Ok(targets),
-            Err(error) => {
-                self.release_new(&targets);
-                Err(error)
-            }
-        }
-    }
-
-    /// The target of an active line's record, with a column for `unit`, becomes the last one.
-    fn add_active(
-        &self,
-        tx: &Tx<'_>,
-        ino: Ino,
-        targets: &mut Vec<Target>,
-        (first, record): (u64, Record),
-        unit: usize,
-    ) -> Result<()> {
-        if targets.last().is_none_or(|target| target.first != first) {
-            let old = Some(record.clone());
-            targets.push(Target { first, old, record, blocks: Vec::new() });
-        }
-        let record = &mut targets.last_mut().expect("just added").record;
-        if record.columns[unit].is_none() {
-            let before = tx.record_before(ino, first)?.filter(|(at, before)| {
-                at + before.blocks() == first && before.coded == record.coded
-            });
-            let behind = before.and_then(|(_, before)| {
-                let column = before.columns[unit].as_ref()?;
-                Some((column.disk, column.start + before.lines))
-            });
-            record.columns[unit] = Some(self.pool.allocate_column(record, behind)?);
-        }
-        Ok(())
-    }
-
-    /// New lines for the first of these blocks, and those behind it that fill lines alike.
-    fn new_lines(
-        &self,
-        tx: &Tx<'_>,
-        ino: Ino,
-        redundancy: Redundancy,
-        dirty: &[(u64, Frozen)],
-        targets: &[Target],
-    ) -> Result<Target> {
-        let block = dirty[0].0;
-        // Lines begin behind the record before them, stored or planned.
-        let stored = tx.record_before(ino, block)?;
-        let stored = stored.as_ref().map(|(first, record)| (*first, record));
-        let planned = targets.iter().rfind(|target| target.old.is_none());
-        let planned = planned.map(|target| (target.first, &target.record));
-        let before = stored.into_iter().chain(planned).max_by_key(|(first, _)| *first);
-        let end = tx.next_record(ino, block)?.unwrap_or(u64::MAX);
-        self.new_lines_between(before, (0, end), ino, redundancy, dirty)
-    }
-
-    /// The same, for lines behind `before` (or a block) and before another block.
-    pub(crate) fn new_lines_between(
-        &self,
-        before: Option<(u64, &Record)>,
-        (start, end): (u64, u64),
-        ino: Ino,
-        redundancy: Redundancy,
-        dirty: &[(u64, Frozen)],
-    ) -> Result<Target> {
-        let block = dirty[0].0;
-        let coded = self.pool.coded_now(redundancy)?;
-        let k = coded.k() as u64;
-        let start = before.map_or(start, |(first, record)| first + record.blocks());
-        let first = start + (block - start) / k * k;
-        let mut blocks = Vec::new();
-        let mut units = UnitSet::new();
-        let mut lines = 0;
-        let mut rest = dirty;
-        while lines < LINES_MAX {
-            let from = first + lines * k;
-            let to = from.saturating_add(k).min(end);
-            let unit = |block: u64| usize::try_from(block - from).expect("a unit");
-            let count = rest.iter().take_while(|(block, _)| *block < to).count();
-            let line: UnitSet = rest[..count].iter().map(|(block, _)| unit(*block)).collect();
-            if line.is_empty() || (lines > 0 && line != units) {
-                break;
-            }
-            units = line;
-            let placed = |(block, data): &(u64, Frozen)| (lines, unit(*block), data.clone());
-            blocks.extend(rest[..count].iter().map(placed));
-            rest = &rest[count..];
-            lines += 1;
-        }
-        let before = before.filter(|(at, record)| at + record.blocks() == first);
-        let before = before.map(|(_, record)| record);
-        let units = units.union(&(coded.k()..coded.columns).collect());
-        let turn = ino.wrapping_add(first / k);
-        let record = self.pool.allocate(coded, units, lines, before, turn)?;
-        blocks.retain(|(line, _, _)| *line < record.lines);
-        Ok(Target { first, old: None, record, blocks })
+        let mut targets = self.plan(files).await?;
+        self.write_targets(&mut targets).await?;
+        self.take_over(files, &targets, until).await
     }
 
     /// Writes targets to the disks, durably. New lines of which a disk was lost meanwhile are taken
     /// out: their blocks are free again.
-    pub(crate) async fn write_targets(&self, ino: Ino, targets: &mut Vec<Target>) -> Result<()> {
-        let written = self.try_write_targets(ino, targets).await;
+    pub(crate) async fn write_targets(&self, targets: &mut Vec<Target>) -> Result<()> {
+        let written = self.try_write_targets(targets).await;
         if written.is_err() {
             self.release_new(targets);
             targets.clear();
@@ -296,10 +111,22 @@ impl Inner {
         written
     }
 
-    async fn try_write_targets(&self, ino: Ino, targets: &mut Vec<Target>) -> Result<()> {
+    async fn try_write_targets(&self, targets: &mut Vec<Target>) -> Result<()> {
         let (mut ready, mut log) = (Vec::new(), Vec::new());
-        for (index, target) in targets.iter_mut().enumerate() {
-            self.prepare(ino, index, target, &mut ready, &mut log).await?;
+        let segments: Vec<Vec<Segment>> = targets.iter().map(Target::segments).collect();
+        let bands: Vec<(usize, Band<'_>)> = segments
+            .iter()
+            .enumerate()
+            .flat_map(|(target, segments)| Band::of(segments).map(move |band| (target, band)))
+            .collect();
+        let known = bands.iter().map(|(target, band)| self.old_contents(&targets[*target], band));
+        let known = join_all(known).await;
+        for ((index, band), known) in bands.iter().zip(known) {
+            let target = &mut targets[*index];
+            ready.push(Ready {
+                target: *index,
+                writes: self.prepare(target, band, &known?, &mut log).await?,
+            });
         }
         if !log.is_empty() {
             while !self.append(&log).await? {
@@ -362,84 +189,68 @@ impl Inner {
         appended
     }
 
-    /// Computes what a target's disks must get, its checksums, and what must be in the log.
+    /// Computes what the disks must get for a band of a target, its checksums, and what must be in
+    /// the log. `known` are old contents.
     async fn prepare(
         &self,
-        ino: Ino,
-        index: usize,
         target: &mut Target,
-        ready: &mut Vec<Ready>,
+        band: &Band<'_>,
+        known: &[(usize, Frozen)],
         log: &mut Vec<LoggedBand>,
-    ) -> Result<()> {
+    ) -> Result<Vec<UnitWrite>> {
         let laid = self.pool.lay(&target.record)?;
-        let segment = |(line, unit, data): &(u64, usize, Frozen)| Segment {
-            unit: *unit,
-            from: line * BLOCK_BYTES,
-            data: data.clone(),
-        };
-        let segments = Segment::joined(target.blocks.iter().map(segment).collect());
-        for band in Band::of(&segments) {
-            let lines = lines_of(band.from, band.len);
-            let known = self.old_contents(ino, target, &laid, &band, lines.clone()).await?;
-            let stripe = laid.stripe();
-            let block = target.first + lines.start * target.k();
-            let unreadable = || FsError::Unreadable { inode: ino, block };
-            if !laid.is_readable() {
-                return Err(unreadable());
-            }
-            let crash = target.old.is_some().then_some(Crash {
-                lost: stripe.lost,
-                unflushed: UnitSet::EMPTY,
-                superseding: true,
-            });
-            let owner = Knowing::new(&laid, band.from, &known);
-            let now = owner.resolve(stripe.id);
-            let mut updated = Updated::default();
-            let done = update(&owner, now, &band, &known, crash, &mut updated).await;
-            done.map_err(|_| unreadable())?;
-            let Updated { writes, records } = updated;
-            // Parity that is lost changes without being computed.
-            let k = target.record.coded.k();
-            for unit in stripe.lost.iter().filter(|unit| *unit >= k) {
-                set_sums(&mut target.record, unit, lines.clone(), |_| 0);
-            }
-            for UnitWrite { unit, data, .. } in &writes {
-                let sum = |line| crc32c(&data[part_of(lines.start, line)]);
-                set_sums(&mut target.record, *unit, lines.clone(), sum);
-            }
-            for record in records {
-                let partial = |parity: weft_stripe::ParityRecord| {
-                    let payload = parity.payload.map(|payload| payload.bytes().to_vec());
-                    (parity.unit, payload)
-                };
-                let several = band.units.len() > 1 && target.record.coded.p() > 0;
-                let data =
-                    band.data().filter(|(unit, _)| several && record.written.contains(*unit));
-                let data = data.map(|(unit, data)| (unit, data.to_vec())).collect();
-                log.push(LoggedBand {
-                    ino,
-                    data,
-                    block,
-                    record: target.record.part(lines.clone()),
-                    written: record.written,
-                    parities: record.parities.into_iter().map(partial).collect(),
-                });
-            }
-            ready.push(Ready { target: index, writes });
+        let ino = target.ino;
+        let lines = lines_of(band.from, band.len);
+        let stripe = laid.stripe();
+        let block = target.first + lines.start * target.k();
+        let unreadable = || FsError::Unreadable { inode: ino, block };
+        if !laid.is_readable() {
+            return Err(unreadable());
         }
-        Ok(())
+        let crash = target.old.is_some().then_some(Crash {
+            lost: stripe.lost,
+            unflushed: UnitSet::EMPTY,
+            superseding: true,
+        });
+        let owner = Knowing::new(&laid, band.from, known);
+        let now = owner.resolve(stripe.id);
+        let mut updated = Updated::default();
+        let done = update(&owner, now, band, known, crash, &mut updated).await;
+        done.map_err(|_| unreadable())?;
+        let Updated { writes, records } = updated;
+        // Parity that is lost changes without being computed.
+        let k = target.record.coded.k();
+        for unit in stripe.lost.iter().filter(|unit| *unit >= k) {
+            set_sums(&mut target.record, unit, lines.clone(), |_| 0);
+        }
+        for UnitWrite { unit, data, .. } in &writes {
+            let sum = |line| crc32c(&data[part_of(lines.start, line)]);
+            set_sums(&mut target.record, *unit, lines.clone(), sum);
+        }
+        for record in records {
+            let partial = |parity: weft_stripe::ParityRecord| {
+                let payload = parity.payload.map(|payload| payload.bytes().to_vec());
+                (parity.unit, payload)
+            };
+            let several = band.units.len() > 1 && target.record.coded.p() > 0;
+            let data = band.data().filter(|(unit, _)| several && record.written.contains(*unit));
+            let data = data.map(|(unit, data)| (unit, data.to_vec())).collect();
+            log.push(LoggedBand {
+                ino,
+                data,
+                block,
+                record: target.record.part(lines.clone()),
+                written: record.written,
+                parities: record.parities.into_iter().map(partial).collect(),
+            });
+        }
+        Ok(writes)
     }
 
     /// Old contents of units over a band: enough for the cheaper way to update its parity. What has
     /// no place yet counts as zeros.
-    async fn old_contents(
-        &self,
-        ino: Ino,
-        target: &Target,
-        laid: &Laid,
-        band: &Band<'_>,
-        lines: Range<u64>,
-    ) -> Result<Vec<(usize, Frozen)>> {
+    async fn old_contents(&self, target: &Target, band: &Band<'_>) -> Result<Vec<(usize, Frozen)>> {
+        let lines = lines_of(band.from, band.len);
         let coded = target.record.coded;
         let data = UnitSet::first(coded.k());
         let activated = target.activated().intersection(&data);
@@ -448,46 +259,72 @@ impl Inner {
         let zeros = zeros.iter().map(|unit| (unit, Frozen::zeros(band.len)));
         let mut known: Vec<(usize, Frozen)> = zeros.collect();
         let Some(old) = target.old.as_ref().filter(|_| coded.p() > 0) else { return Ok(known) };
-        let parity = active.difference(&data).difference(&laid.stripe().lost);
+        let lost = self.pool.lay(old)?.stripe().lost;
+        let parity = active.difference(&data).difference(&lost);
         let others = active.intersection(&data).difference(&band.units).difference(&activated);
         let olds = band.units.difference(&activated).union(&parity);
         let wanted = if others.len() <= olds.len() { others } else { olds };
         if wanted.is_empty() {
             return Ok(known);
         }
-        let read = self.pool.lay(old)?.read(old, (ino, target.first), wanted, lines).await?;
+        let at = (target.ino, target.first);
+        let read = self.pool.lay(old)?.read(old, at, wanted, lines).await?;
         known.extend(read.into_iter().map(|(unit, buf)| (unit, buf.freeze())));
         Ok(known)
     }
 
-    /// Puts written targets into the open transaction; their blocks are not dirty any more.
-    async fn take_over(&self, node: &Node, targets: &[Target]) -> Result<()> {
+    /// Puts written targets into the open transaction. Their blocks are not dirty any more, unless
+    /// they were written again after `until`.
+    async fn take_over(
+        &self,
+        files: &[(Rc<Node>, Dirty)],
+        targets: &[Target],
+        until: u64,
+    ) -> Result<()> {
+        let of_files = || targets.chunk_by(|a, b| a.ino == b.ino);
         self.meta
             .run(|tx| {
-                let mut inode = tx.inode(node.ino)?;
-                for target in targets {
-                    let had = target.old.as_ref().map_or(0, Record::data_blocks);
-                    inode.blocks = inode.blocks + target.record.data_blocks() - had;
-                    put_joined(tx, node.ino, target.first, &target.record)?;
+                for targets in of_files() {
+                    let ino = targets[0].ino;
+                    let mut inode = tx.inode(ino)?;
+                    for target in targets {
+                        let had = target.old.as_ref().map_or(0, Record::data_blocks);
+                        inode.blocks = inode.blocks + target.record.data_blocks() - had;
+                        put_joined(tx, ino, target.first, &target.record)?;
+                    }
+                    tx.put_inode(ino, &inode)?;
                 }
-                tx.put_inode(node.ino, &inode)
+                Ok(())
             })
             .await?;
         self.log.complete();
-        let mut dirty = node.dirty.borrow_mut();
-        let mut left = self.dirty_blocks.get();
-        for block in targets.iter().flat_map(Target::written) {
-            left -= u64::from(dirty.remove(&block).is_some());
+        for targets in of_files() {
+            let node = files.iter().find(|(node, _)| node.ino == targets[0].ino);
+            let (node, _) = node.expect("its blocks are written");
+            for block in targets.iter().flat_map(Target::written) {
+                self.drop_written(node, block, until);
+            }
         }
-        self.dirty_blocks.set(left);
         Ok(())
     }
 }
 
-/// The record that covers a block.
-pub(crate) fn covering(tx: &Tx<'_>, ino: Ino, block: u64) -> Result<Option<(u64, Record)>> {
-    let found = tx.record_before(ino, block + 1)?;
-    Ok(found.filter(|(first, record)| block < first + record.blocks()))
+/// Dirty blocks of files, as many as are written at a time.
+fn dirty_of(nodes: &[Rc<Node>], until: u64) -> Vec<(Rc<Node>, Dirty)> {
+    let mut left = BLOCKS_MAX;
+    let mut files = Vec::new();
+    for node in nodes {
+        let dirty: Dirty = {
+            let dirty = node.dirty.borrow();
+            let before = dirty.iter().filter(|(_, (write, _))| *write <= until);
+            before.take(left).map(|(block, (_, data))| (*block, data.clone())).collect()
+        };
+        left -= dirty.len();
+        if !dirty.is_empty() {
+            files.push((node.clone(), dirty));
+        }
+    }
+    files
 }
 
 /// Stores a record, joined with the one before it if possible.
@@ -511,72 +348,4 @@ fn set_sums(record: &mut Record, unit: usize, lines: Range<u64>, sum: impl Fn(u6
 
 fn lines_of(from: u64, len: usize) -> Range<u64> {
     from / BLOCK_BYTES..(from + len as u64) / BLOCK_BYTES
-}
-
-/// Lines of which some contents are known: these are not read.
-pub(crate) struct Knowing<'a> {
-    laid: &'a Laid,
-    known: Vec<(usize, Rc<dyn Disk>)>,
-}
-
-/// Where known contents lie: the slot of unit 0, those of others below it.
-const KNOWN: usize = usize::MAX - 1;
-
-impl<'a> Knowing<'a> {
-    pub(crate) fn new(laid: &'a Laid, from: u64, known: &[(usize, Frozen)]) -> Self {
-        let disk = |(unit, data): &(usize, Frozen)| {
-            (*unit, Rc::new(Memory::holding(from, data.clone())) as Rc<dyn Disk>)
-        };
-        Self { laid, known: known.iter().map(disk).collect() }
-    }
-
-    fn known(&self, slot: SlotNo) -> Option<&Rc<dyn Disk>> {
-        let unit = KNOWN.checked_sub(slot.0)?;
-        self.known.iter().find(|(known, _)| *known == unit).map(|(_, disk)| disk)
-    }
-}
-
-impl Owner for Knowing<'_> {
-    fn resolve(&self, id: StripeId) -> Stripe<'_> {
-        let stripe = self.laid.resolve(id);
-        let known: UnitSet = self.known.iter().map(|(unit, _)| *unit).collect();
-        Stripe { lost: stripe.lost.difference(&known), ..stripe }
-    }
-
-    fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {
-        let slot = SlotNo(KNOWN - unit);
-        match self.known(slot) {
-            Some(_) => Place { slot, offset: from },
-            None => self.laid.place(id, unit, from),
-        }
-    }
-
-    fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
-        self.known(slot).cloned().or_else(|| self.laid.disk(slot))
-    }
-
-    fn holds(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
-        self.disk(slot).is_some_and(|held| Rc::ptr_eq(&held, disk))
-    }
-
-    fn in_flight(&self, slot: SlotNo) -> &std::cell::Cell<u32> {
-        self.laid.in_flight(slot)
-    }
-
-    fn sector_bytes(&self) -> usize {
-        BLOCK
-    }
-
-    fn met(&self, slot: SlotNo, what: weft_stripe::Met) {
-        self.laid.met(slot, what);
-    }
-
-    fn failed<'a>(
-        &'a self,
-        slot: SlotNo,
-        disk: &'a Rc<dyn Disk>,
-        error: &'a DiskError,
-    ) -> futures_util::future::LocalBoxFuture<'a, ()> {
-        self.laid.failed(slot, disk, error)
-    }
 }

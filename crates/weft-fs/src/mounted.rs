@@ -1,8 +1,10 @@
 //! A mounted file system: its parts, the files in use, and commits.
 //!
 //! *Locks.* A file's lock is taken shared to read it and alone to write or flush it: it is the data
-//! token of this node. Then comes the lock of flushes, of which one runs at a time; then that of
-//! commits. An operation on names takes none: it is one closure in the transaction.
+//! token of this node. While it is held only to flush the file, blocks may be written to the cache
+//! that need nothing from the disks. Several files are locked in the order of their numbers. Then
+//! comes the lock of flushes, of which one runs at a time; then that of commits. An operation on names
+//! takes none: it is one closure in the transaction.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,6 +15,7 @@ use weft_rt::{Frozen, Nanos, Rt, SECOND};
 
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
+use crate::flush::BLOCKS_MAX;
 use crate::inode::{Ino, Inode, Time};
 use crate::label::Label;
 use crate::log::Log;
@@ -23,13 +26,17 @@ use crate::record::{Record, Run};
 
 /// Readers of a file at the same time.
 const READERS: usize = 1 << 16;
+/// Files that are flushed together.
+const FILES_MAX: usize = 256;
 
 /// A file in use: what is known of it beyond the metadata.
 pub(crate) struct Node {
     pub(crate) ino: Ino,
     lock: Semaphore,
-    /// Blocks that are not on the disks yet.
-    pub(crate) dirty: RefCell<BTreeMap<u64, Frozen>>,
+    /// Blocks that are not on the disks yet, each with the number of the write that brought it.
+    pub(crate) dirty: RefCell<BTreeMap<u64, (u64, Frozen)>>,
+    /// Whether the lock is held only to flush the file.
+    flushed: Cell<bool>,
     /// Size and times that are ahead of the metadata.
     pub(crate) live: Cell<Option<Live>>,
     /// Times it was opened and not released, and lookups that were not forgotten.
@@ -37,7 +44,7 @@ pub(crate) struct Node {
 }
 
 /// What a file's dirty blocks will make of its inode.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Live {
     pub(crate) size: u64,
     pub(crate) modified: Time,
@@ -52,6 +59,11 @@ impl Node {
     /// Waits until nothing else uses the file.
     pub(crate) async fn alone(&self) -> Permit {
         self.lock.acquire(READERS).await
+    }
+
+    /// Whether blocks may be written that need nothing from the disks, although the lock is held.
+    pub(crate) fn is_only_flushed(&self) -> bool {
+        self.flushed.get()
     }
 
     fn is_clean(&self) -> bool {
@@ -70,6 +82,10 @@ pub(crate) struct Inner {
     pub(crate) flushing: Semaphore,
     pub(crate) dirty_blocks: Cell<u64>,
     pub(crate) dirty_blocks_max: u64,
+    /// Writes to the cache so far.
+    pub(crate) writes: Cell<u64>,
+    /// Held while dirty blocks are written because there are many.
+    draining: Semaphore,
     /// Blocks freed in the open transaction: others may have them when it is durable.
     freed: RefCell<Vec<Run>>,
     pub(crate) stopped: Cell<bool>,
@@ -105,6 +121,8 @@ impl Inner {
             nodes: RefCell::default(),
             flushing: Semaphore::new(1),
             dirty_blocks: Cell::new(0),
+            writes: Cell::new(0),
+            draining: Semaphore::new(1),
             dirty_blocks_max: (options.cache_bytes / BLOCK_BYTES).max(4),
             freed: RefCell::default(),
             stopped: Cell::new(false),
@@ -125,6 +143,7 @@ impl Inner {
             ino,
             lock: Semaphore::new(READERS),
             dirty: RefCell::default(),
+            flushed: Cell::new(false),
             live: Cell::new(None),
             uses: Cell::new(0),
         };
@@ -190,6 +209,24 @@ impl Inner {
         Ok(())
     }
 
+    /// Puts a block into the cache.
+    pub(crate) fn dirty(&self, node: &Node, block: u64, data: Frozen) {
+        let write = self.writes.get() + 1;
+        self.writes.set(write);
+        if node.dirty.borrow_mut().insert(block, (write, data)).is_none() {
+            self.dirty_blocks.set(self.dirty_blocks.get() + 1);
+        }
+    }
+
+    /// A block is on the disks as it was at the write `until`.
+    pub(crate) fn drop_written(&self, node: &Node, block: u64, until: u64) {
+        let mut dirty = node.dirty.borrow_mut();
+        if dirty.get(&block).is_some_and(|(write, _)| *write <= until) {
+            dirty.remove(&block);
+            self.dirty_blocks.set(self.dirty_blocks.get() - 1);
+        }
+    }
+
     /// Forgets blocks of a file, from `first` on, that are not written yet.
     pub(crate) fn drop_dirty(&self, node: &Node, first: u64) {
         let dropped = node.dirty.borrow_mut().split_off(&first);
@@ -253,16 +290,79 @@ impl Inner {
         Ok(())
     }
 
+    /// Writes a file's dirty blocks and size.
+    pub(crate) async fn flush_file(&self, node: &Rc<Node>) -> Result<()> {
+        self.flush_files(std::slice::from_ref(node)).await
+    }
+
+    /// The same for several files, in the order of their numbers. Each of them is flushed, even if
+    /// others cannot be.
+    async fn flush_files(&self, nodes: &[Rc<Node>]) -> Result<()> {
+        let mut locks = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            locks.push(node.alone().await);
+            node.flushed.set(true);
+        }
+        let mut result = self.flush_nodes(nodes).await;
+        if result.is_err() && nodes.len() > 1 {
+            result = Ok(());
+            for node in nodes {
+                result = result.and(self.flush_nodes(std::slice::from_ref(node)).await);
+            }
+        }
+        nodes.iter().for_each(|node| node.flushed.set(false));
+        drop(locks);
+        nodes.iter().for_each(|node| self.forget_clean(node));
+        result
+    }
+
+    /// Writes all dirty blocks and sizes.
+    async fn flush_all(&self) -> Result<()> {
+        let unclean = self.unclean();
+        let mut result = Ok(());
+        let mut rest = &unclean[..];
+        while !rest.is_empty() {
+            let mut blocks = 0;
+            let fits = |node: &&Rc<Node>| {
+                blocks += node.dirty.borrow().len();
+                blocks <= BLOCKS_MAX
+            };
+            let count = rest.iter().take(FILES_MAX).take_while(fits).count().max(1);
+            let (nodes, behind) = rest.split_at(count);
+            result = result.and(self.flush_files(nodes).await);
+            rest = behind;
+        }
+        result
+    }
+
+    /// Writes dirty blocks if there are many; waits only if there are too many. The caller holds no
+    /// lock.
+    pub(crate) async fn drain(self: &Rc<Self>) -> Result<()> {
+        if self.dirty_blocks.get() < self.dirty_blocks_max / 2 {
+            return Ok(());
+        }
+        if let Some(draining) = self.draining.try_acquire(1) {
+            let fs = self.clone();
+            self.rt.launch(Box::pin(async move {
+                // The blocks stay dirty if this fails: whoever calls fsync hears of it.
+                let _ = fs.flush_all().await;
+                drop(draining);
+            }));
+        }
+        if self.dirty_blocks.get() < self.dirty_blocks_max {
+            return Ok(());
+        }
+        drop(self.draining.acquire(1).await);
+        match self.dirty_blocks.get() < self.dirty_blocks_max {
+            true => Ok(()),
+            false => self.flush_all().await,
+        }
+    }
+
     /// Writes all dirty blocks and makes everything durable.
     pub(crate) async fn sync(&self) -> Result<()> {
-        let mut result = Ok(());
-        for node in self.unclean() {
-            let alone = node.alone().await;
-            result = result.and(self.flush_node(&node).await);
-            drop(alone);
-            self.forget_clean(&node);
-        }
-        result.and(self.commit().await)
+        let flushed = self.flush_all().await;
+        flushed.and(self.commit().await)
     }
 
     /// An inode as users see it: with what is not in the metadata yet.
@@ -313,6 +413,7 @@ impl Fs {
     pub async fn unmount(&self) -> Result<()> {
         self.0.check()?;
         self.0.stopped.set(true);
+        drop(self.0.draining.acquire(1).await);
         let synced = self.0.sync().await;
         synced.and(self.0.meta.array.stop().await.map_err(FsError::from))
     }

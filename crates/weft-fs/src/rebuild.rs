@@ -18,9 +18,9 @@ use weft_stripe::{UnitWrite, store};
 
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
-use crate::flush::Target;
 use crate::inode::{Ino, Kind};
 use crate::mounted::{Fs, Inner, Node};
+use crate::plan::Target;
 use crate::pool::part_of;
 use crate::record::{Column, Record};
 use crate::redundancy::Redundancy;
@@ -210,7 +210,7 @@ impl Inner {
             }
         }
         let count = targets.len();
-        self.write_targets(ino, &mut targets).await?;
+        self.write_targets(&mut targets).await?;
         if targets.len() < count {
             self.release_new(&targets);
             return Ok(None);

@@ -23,10 +23,11 @@ use weft_stripe::{
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
-use crate::flush::{Knowing, covering};
 use crate::inode::Ino;
+use crate::knowing::Knowing;
 use crate::log::LoggedBand;
 use crate::meta::Meta;
+use crate::plan::covering;
 use crate::pool::{Laid, Pool};
 use crate::record::Record;
 

@@ -8,7 +8,6 @@ use std::rc::Rc;
 use common::disk::{Medium, Power, TestDisk, holding};
 use common::model::Pair;
 use common::*;
-use weft_disk::Disk;
 use weft_fs::{Fs, FsError, Ino, ROOT};
 use weft_rt::{Frozen, Rt};
 

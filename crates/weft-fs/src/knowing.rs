@@ -1,0 +1,82 @@
+//! Lines of which some contents are in memory: new parity is computed, and lines are recovered,
+//! without reading these.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use weft_code::{SlotNo, UnitSet};
+use weft_disk::{Disk, DiskError};
+use weft_rt::Frozen;
+use weft_stripe::{Met, Owner, Place, Stripe, StripeId};
+
+use crate::block::BLOCK;
+use crate::pool::{Laid, Memory};
+
+/// Lines of which some contents are known: these are not read.
+pub(crate) struct Knowing<'a> {
+    laid: &'a Laid,
+    known: Vec<(usize, Rc<dyn Disk>)>,
+}
+
+/// Where known contents lie: the slot of unit 0, those of others below it.
+const KNOWN: usize = usize::MAX - 1;
+
+impl<'a> Knowing<'a> {
+    pub(crate) fn new(laid: &'a Laid, from: u64, known: &[(usize, Frozen)]) -> Self {
+        let disk = |(unit, data): &(usize, Frozen)| {
+            (*unit, Rc::new(Memory::holding(from, data.clone())) as Rc<dyn Disk>)
+        };
+        Self { laid, known: known.iter().map(disk).collect() }
+    }
+
+    fn known(&self, slot: SlotNo) -> Option<&Rc<dyn Disk>> {
+        let unit = KNOWN.checked_sub(slot.0)?;
+        self.known.iter().find(|(known, _)| *known == unit).map(|(_, disk)| disk)
+    }
+}
+
+impl Owner for Knowing<'_> {
+    fn resolve(&self, id: StripeId) -> Stripe<'_> {
+        let stripe = self.laid.resolve(id);
+        let known: UnitSet = self.known.iter().map(|(unit, _)| *unit).collect();
+        Stripe { lost: stripe.lost.difference(&known), ..stripe }
+    }
+
+    fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {
+        let slot = SlotNo(KNOWN - unit);
+        match self.known(slot) {
+            Some(_) => Place { slot, offset: from },
+            None => self.laid.place(id, unit, from),
+        }
+    }
+
+    fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
+        self.known(slot).cloned().or_else(|| self.laid.disk(slot))
+    }
+
+    fn holds(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
+        self.disk(slot).is_some_and(|held| Rc::ptr_eq(&held, disk))
+    }
+
+    fn in_flight(&self, slot: SlotNo) -> &Cell<u32> {
+        self.laid.in_flight(slot)
+    }
+
+    fn sector_bytes(&self) -> usize {
+        BLOCK
+    }
+
+    fn met(&self, slot: SlotNo, what: Met) {
+        self.laid.met(slot, what);
+    }
+
+    fn failed<'a>(
+        &'a self,
+        slot: SlotNo,
+        disk: &'a Rc<dyn Disk>,
+        error: &'a DiskError,
+    ) -> LocalBoxFuture<'a, ()> {
+        self.laid.failed(slot, disk, error)
+    }
+}

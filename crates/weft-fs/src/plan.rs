@@ -1,0 +1,266 @@
+//! Sorting dirty blocks into lines: those that exist, and new ones, which get places.
+
+use std::rc::Rc;
+
+use weft_code::UnitSet;
+use weft_rt::Frozen;
+use weft_stripe::Segment;
+
+use crate::block::BLOCK_BYTES;
+use crate::error::Result;
+use crate::inode::Ino;
+use crate::log::LoggedBand;
+use crate::meta::Tx;
+use crate::mounted::{Inner, Node};
+use crate::record::{LINES_MAX, Record};
+use crate::redundancy::Redundancy;
+
+/// Blocks of a file that are to be written, in their order.
+pub(crate) type Dirty = Vec<(u64, Frozen)>;
+
+/// Lines that are written together.
+pub(crate) struct Target {
+    /// The file.
+    pub(crate) ino: Ino,
+    /// The record's first block.
+    pub(crate) first: u64,
+    /// The record as the metadata has it; none for new lines.
+    pub(crate) old: Option<Record>,
+    /// The record as it will be.
+    pub(crate) record: Record,
+    /// New contents: line, unit, block.
+    pub(crate) blocks: Vec<(u64, usize, Frozen)>,
+}
+
+impl Target {
+    /// What is written, as ranges of its units.
+    pub(crate) fn segments(&self) -> Vec<Segment> {
+        let segment = |(line, unit, data): &(u64, usize, Frozen)| Segment {
+            unit: *unit,
+            from: line * BLOCK_BYTES,
+            data: data.clone(),
+        };
+        Segment::joined(self.blocks.iter().map(segment).collect())
+    }
+
+    pub(crate) fn k(&self) -> u64 {
+        self.record.k()
+    }
+
+    /// The blocks of the file that it writes.
+    pub(crate) fn written(&self) -> impl Iterator<Item = u64> {
+        let k = self.k();
+        self.blocks.iter().map(move |(line, unit, _)| self.first + line * k + *unit as u64)
+    }
+
+    /// The units that become active.
+    pub(crate) fn activated(&self) -> UnitSet {
+        let is_new = |unit: &usize| match &self.old {
+            Some(old) => old.columns[*unit].is_none() && self.record.columns[*unit].is_some(),
+            None => self.record.columns[*unit].is_some(),
+        };
+        (0..self.record.columns.len()).filter(is_new).collect()
+    }
+}
+
+impl Inner {
+    /// Cuts records so that lines of which a block becomes active stand alone.
+    pub(crate) async fn cut_for_new_columns(
+        &self,
+        ino: Ino,
+        dirty: &[(u64, Frozen)],
+    ) -> Result<()> {
+        self.meta
+            .run(|tx| {
+                for (block, _) in dirty {
+                    let Some((first, mut record)) = covering(tx, ino, *block)? else { continue };
+                    let (line, unit) = record.locate(block - first);
+                    if record.columns[unit].is_some() || record.lines == 1 {
+                        continue;
+                    }
+                    let k = record.k();
+                    if line + 1 < record.lines {
+                        let rest = record.split_off(line + 1);
+                        tx.put_record(ino, first + (line + 1) * k, &rest)?;
+                    }
+                    if line > 0 {
+                        let alone = record.split_off(line);
+                        tx.put_record(ino, first + line * k, &alone)?;
+                    }
+                    tx.put_record(ino, first, &record)?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Lays out anew, as narrow as needed, lines of which a block becomes active for which no disk is
+    /// left: they were made when there were more.
+    pub(crate) async fn make_narrower(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<()> {
+        for (block, _) in dirty {
+            let covering = self.meta.run(|tx| covering(tx, ino, *block)).await?;
+            let Some((first, record)) = covering else { continue };
+            let is_new = |block: u64| record.columns[record.locate(block - first).1].is_none();
+            let range = first..first + record.blocks();
+            let new = dirty.iter().filter(|(block, _)| range.contains(block) && is_new(*block));
+            let new = new.count();
+            if !is_new(*block) || self.pool.has_columns_for(&record, new) {
+                continue;
+            }
+            let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
+            if self.pool.coded_now(redundancy)? != record.coded {
+                self.lay_anew(ino, first, &record, redundancy).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sorts blocks of files into lines, and allocates places for those that have none. Takes as many
+    /// as the log can name at a time.
+    pub(crate) async fn plan(&self, files: &[(Rc<Node>, Dirty)]) -> Result<Vec<Target>> {
+        let mut targets: Vec<Target> = Vec::new();
+        let planned = self.meta.run(|tx| {
+            let mut room = self.log.record_bytes_max();
+            for (node, dirty) in files {
+                if !self.plan_file(tx, node.ino, dirty, &mut room, &mut targets)? {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        match planned.await {
+            Ok(()) => Ok(targets),
+            Err(error) => {
+                self.release_new(&targets);
+                Err(error)
+            }
+        }
+    }
+
+    /// The same for one file. `false` if the log has no more room.
+    fn plan_file(
+        &self,
+        tx: &Tx<'_>,
+        ino: Ino,
+        dirty: &[(u64, Frozen)],
+        room: &mut u64,
+        targets: &mut Vec<Target>,
+    ) -> Result<bool> {
+        let redundancy = tx.inode(ino)?.redundancy;
+        let mut at = 0;
+        while let Some((block, data)) = dirty.get(at) {
+            if let Some((first, record)) = covering(tx, ino, *block)? {
+                let need = LoggedBand::bytes_max(&record, 1);
+                if need > *room && !targets.is_empty() {
+                    return Ok(false);
+                }
+                *room = room.saturating_sub(need);
+                let (line, unit) = record.locate(block - first);
+                self.add_active(tx, ino, targets, (first, record), unit)?;
+                let target = targets.last_mut().expect("just added");
+                target.blocks.push((line, unit, data.clone()));
+                at += 1;
+            } else {
+                let target = self.new_lines(tx, ino, redundancy, &dirty[at..], targets)?;
+                at += target.blocks.len();
+                targets.push(target);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The target of an active line's record, with a column for `unit`, becomes the last one.
+    fn add_active(
+        &self,
+        tx: &Tx<'_>,
+        ino: Ino,
+        targets: &mut Vec<Target>,
+        (first, record): (u64, Record),
+        unit: usize,
+    ) -> Result<()> {
+        if targets.last().is_none_or(|target| (target.ino, target.first) != (ino, first)) {
+            let old = Some(record.clone());
+            targets.push(Target { ino, first, old, record, blocks: Vec::new() });
+        }
+        let record = &mut targets.last_mut().expect("just added").record;
+        if record.columns[unit].is_none() {
+            let before = tx.record_before(ino, first)?.filter(|(at, before)| {
+                at + before.blocks() == first && before.coded == record.coded
+            });
+            let behind = before.and_then(|(_, before)| {
+                let column = before.columns[unit].as_ref()?;
+                Some((column.disk, column.start + before.lines))
+            });
+            record.columns[unit] = Some(self.pool.allocate_column(record, behind)?);
+        }
+        Ok(())
+    }
+
+    /// New lines for the first of these blocks, and those behind it that fill lines alike.
+    fn new_lines(
+        &self,
+        tx: &Tx<'_>,
+        ino: Ino,
+        redundancy: Redundancy,
+        dirty: &[(u64, Frozen)],
+        targets: &[Target],
+    ) -> Result<Target> {
+        let block = dirty[0].0;
+        // Lines begin behind the record before them, stored or planned.
+        let stored = tx.record_before(ino, block)?;
+        let stored = stored.as_ref().map(|(first, record)| (*first, record));
+        let planned = targets.iter().rfind(|target| target.ino == ino && target.old.is_none());
+        let planned = planned.map(|target| (target.first, &target.record));
+        let before = stored.into_iter().chain(planned).max_by_key(|(first, _)| *first);
+        let end = tx.next_record(ino, block)?.unwrap_or(u64::MAX);
+        self.new_lines_between(before, (0, end), ino, redundancy, dirty)
+    }
+
+    /// The same, for lines behind `before` (or a block) and before another block.
+    pub(crate) fn new_lines_between(
+        &self,
+        before: Option<(u64, &Record)>,
+        (start, end): (u64, u64),
+        ino: Ino,
+        redundancy: Redundancy,
+        dirty: &[(u64, Frozen)],
+    ) -> Result<Target> {
+        let block = dirty[0].0;
+        let coded = self.pool.coded_now(redundancy)?;
+        let k = coded.k() as u64;
+        let start = before.map_or(start, |(first, record)| first + record.blocks());
+        let first = start + (block - start) / k * k;
+        let mut blocks = Vec::new();
+        let mut units = UnitSet::new();
+        let mut lines = 0;
+        let mut rest = dirty;
+        while lines < LINES_MAX {
+            let from = first + lines * k;
+            let to = from.saturating_add(k).min(end);
+            let unit = |block: u64| usize::try_from(block - from).expect("a unit");
+            let count = rest.iter().take_while(|(block, _)| *block < to).count();
+            let line: UnitSet = rest[..count].iter().map(|(block, _)| unit(*block)).collect();
+            if line.is_empty() || (lines > 0 && line != units) {
+                break;
+            }
+            units = line;
+            let placed = |(block, data): &(u64, Frozen)| (lines, unit(*block), data.clone());
+            blocks.extend(rest[..count].iter().map(placed));
+            rest = &rest[count..];
+            lines += 1;
+        }
+        let before = before.filter(|(at, record)| at + record.blocks() == first);
+        let before = before.map(|(_, record)| record);
+        let units = units.union(&(coded.k()..coded.columns).collect());
+        let turn = ino.wrapping_add(first / k);
+        let record = self.pool.allocate(coded, units, lines, before, turn)?;
+        blocks.retain(|(line, _, _)| *line < record.lines);
+        Ok(Target { ino, first, old: None, record, blocks })
+    }
+}
+
+/// The record that covers a block.
+pub(crate) fn covering(tx: &Tx<'_>, ino: Ino, block: u64) -> Result<Option<(u64, Record)>> {
+    let found = tx.record_before(ino, block + 1)?;
+    Ok(found.filter(|(first, record)| block < first + record.blocks()))
+}
