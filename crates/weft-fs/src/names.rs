@@ -23,8 +23,14 @@ const VALUE_MAX: usize = 64 << 10;
 const LINKS_MAX: u32 = 1 << 31;
 /// The attribute that shows and sets the redundancy of a file.
 const REDUNDANCY: &[u8] = b"user.weft.redundancy";
-/// The set-group-ID bit: files in the folder get its group.
+/// The set-group-ID bit; of a folder: files in it get its group.
 const SET_GID: u32 = 0o2000;
+/// The set-user-ID bit.
+const SET_UID: u32 = 0o4000;
+/// The permission of the group to execute.
+const GROUP_EXEC: u32 = 0o010;
+/// The attribute with the capabilities of a program.
+const CAPABILITY: &[u8] = b"security.capability";
 /// Position of a folder's first entry: 1 and 2 are `.` and `..`.
 const FIRST_POSITION: u64 = 3;
 
@@ -60,6 +66,8 @@ pub struct SetAttr {
     pub modified: Option<Time>,
     /// Last change of anything.
     pub changed: Option<Time>,
+    /// Whether the set-user-ID and set-group-ID bits of a file end. They do with every new owner.
+    pub drop_suid: bool,
 }
 
 /// What a rename does if the new name is taken.
@@ -328,6 +336,10 @@ impl Inner {
             .run(|tx| {
                 let mut inode = tx.inode(ino)?;
                 let kind = inode.kind().mode();
+                let new_owner = set.uid.is_some() || set.gid.is_some();
+                if new_owner || set.size.is_some() {
+                    drop_privileges(tx, ino, &mut inode, new_owner || set.drop_suid)?;
+                }
                 inode.mode = set.mode.map_or(inode.mode, |mode| kind | mode & 0o7777);
                 inode.uid = set.uid.unwrap_or(inode.uid);
                 inode.gid = set.gid.unwrap_or(inode.gid);
@@ -346,6 +358,20 @@ impl Inner {
         }
         Ok(self.live(ino, inode))
     }
+}
+
+/// Ends the privileges that a file gives to who executes it: its capabilities and, with `suid`, its
+/// set-user-ID and set-group-ID bits. Returns whether it had any.
+fn drop_privileges(tx: &Tx<'_>, ino: Ino, inode: &mut Inode, suid: bool) -> Result<bool> {
+    let before = inode.mode;
+    if suid && inode.kind() == Kind::File {
+        inode.mode &= !SET_UID;
+        if inode.mode & GROUP_EXEC != 0 {
+            inode.mode &= !SET_GID;
+        }
+    }
+    let had = tx.xattr(ino, CAPABILITY)?.is_some();
+    Ok((had && tx.remove_xattr(ino, CAPABILITY)?) || inode.mode != before)
 }
 
 /// A file has another name now.
@@ -414,6 +440,23 @@ impl Fs {
     pub async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
         let fs = self.0.clone();
         self.0.rt.attach(|| async move { fs.set_attr(ino, set).await }).await
+    }
+
+    /// Ends the privileges of a file that is written: its capabilities and, with `suid`, its
+    /// set-user-ID and set-group-ID bits.
+    ///
+    /// # Errors
+    /// If there is no such file.
+    pub async fn drop_privileges(&self, ino: Ino, suid: bool) -> Result<()> {
+        self.0.check()?;
+        let dropped = self.0.meta.run(|tx| {
+            let mut inode = tx.inode(ino)?;
+            if drop_privileges(tx, ino, &mut inode, suid)? {
+                tx.put_inode(ino, &inode)?;
+            }
+            Ok(())
+        });
+        dropped.await
     }
 
     /// Makes a file, folder, symbolic link or special file.

@@ -13,6 +13,8 @@ use crate::wire::{self, InHeader, InitIn, InitOut, IoIn, OutHeader, WRITE_HEAD, 
 
 /// Longest write, bytes; the kernel's own limit (`fs.fuse.max_pages_limit`) is the same.
 pub(crate) const WRITE_BYTES_MAX: usize = 1 << 20;
+/// How far the kernel may read ahead in a file of a file system: several of the longest reads.
+pub(crate) const READ_AHEAD_BYTES: u32 = 4 << 20;
 /// Writes up to this length are copied out of the receive buffer, which can then receive the next
 /// request at once; longer writes keep it.
 const COPY_BYTES_MAX: usize = 64 << 10;

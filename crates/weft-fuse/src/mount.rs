@@ -7,6 +7,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Uid;
 use weft_cli::failure::Failure;
 use weft_cli::owned_folder;
+
+use crate::channel::READ_AHEAD_BYTES;
 
 /// A mounted FUSE file system; unmounted on drop unless kept.
 #[derive(Debug)]
@@ -86,7 +89,31 @@ pub fn mount_on(folder: &Path, name: &str) -> Result<File, Failure> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount(name, folder, "fuse.weftfs", flags, Some(options.as_c_str()))
         .map_err(|e| failed(e.into()))?;
+    set_read_ahead(folder);
     Ok(fuse)
+}
+
+/// Lets the kernel read ahead as far as the server allows. It works without.
+fn set_read_ahead(folder: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let Some(device) = device_of_mount(&mounts, folder) else { return };
+    let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
+    let _ = fs::write(setting, (READ_AHEAD_BYTES / 1024).to_string());
+}
+
+/// The device number (`MAJOR:MINOR`) of what was mounted last on a folder.
+fn device_of_mount<'a>(mounts: &'a str, folder: &Path) -> Option<&'a str> {
+    let escaped = |byte: u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        _ => vec![byte],
+    };
+    let name: Vec<u8> = folder.as_os_str().as_bytes().iter().copied().flat_map(escaped).collect();
+    let device = |line: &'a str| {
+        let mut fields = line.split(' ');
+        let device = fields.nth(2)?;
+        (fields.nth(1)?.as_bytes() == name).then_some(device)
+    };
+    mounts.lines().rev().find_map(device)
 }
 
 /// Unmounts what is mounted on a folder; if it is in use, as soon as it is not.
@@ -139,5 +166,22 @@ fn set_immutable(folder: &OwnedFd, immutable: bool) {
     wanted.set(IFlags::IMMUTABLE, immutable);
     if wanted != flags {
         let _ = rustix::fs::ioctl_setflags(folder, wanted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_of_a_mount_is_found_by_its_folder() {
+        let mounts = "29 1 254:0 / / rw - ext4 /dev/vda rw\n\
+                      40 29 0:41 / /mnt rw - fuse.weftfs home rw\n\
+                      41 29 0:42 / /mnt\\040x rw - fuse.weftfs home rw\n\
+                      42 40 0:43 / /mnt rw - fuse.weftfs work rw\n";
+        let device = |folder: &str| device_of_mount(mounts, Path::new(folder));
+        assert_eq!(device("/mnt"), Some("0:43"));
+        assert_eq!(device("/mnt x"), Some("0:42"));
+        assert_eq!(device("/m"), None);
     }
 }

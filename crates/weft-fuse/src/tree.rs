@@ -86,7 +86,7 @@ fn bytes(value: &(impl IntoBytes + zerocopy::Immutable)) -> Answer {
 impl Tree {
     async fn carry_out(&self, Request { head, body }: Request) {
         let answer = match body {
-            Body::Read(io) => self.read(&head, &io).await,
+            Body::Read(io) => return self.read(&head, &io).await,
             Body::Write(io, data) => self.write(&head, &io, data).await,
             Body::Plain(body) => match head.opcode {
                 op::FORGET => return self.forget(&[(head.nodeid, &body)]).await,
@@ -119,8 +119,11 @@ impl Tree {
                 let also = init_flag::DO_READDIRPLUS
                     | init_flag::READDIRPLUS_AUTO
                     | init_flag::PARALLEL_DIROPS
-                    | init_flag::CACHE_SYMLINKS;
-                bytes(&channel::negotiate(body, also)?)
+                    | init_flag::CACHE_SYMLINKS
+                    | init_flag::WRITEBACK_CACHE
+                    | init_flag::HANDLE_KILLPRIV_V2;
+                let agreed = channel::negotiate(body, also)?;
+                bytes(&wire::InitOut { max_readahead: channel::READ_AHEAD_BYTES, ..agreed })
             }
             op::LOOKUP => {
                 let found = self.fs.lookup(ino, name(body)?.0).await.map_err(errno_of)?;
@@ -219,16 +222,22 @@ impl Tree {
         }
     }
 
-    async fn read(&self, head: &InHeader, io: &IoIn) -> Answer {
+    /// Reads, and answers from the buffer.
+    async fn read(&self, head: &InHeader, io: &IoIn) {
         let len = (io.size as usize).min(WRITE_BYTES_MAX);
-        let read = self.fs.read(head.nodeid, io.offset, len).await.map_err(errno_of)?;
-        Ok(read.to_vec())
+        let read = self.fs.read(head.nodeid, io.offset, len).await;
+        match read {
+            Ok(data) => channel::answer(&self.fd, head, Ok(&data)),
+            Err(error) => channel::answer(&self.fd, head, Err(errno_of(error))),
+        }
     }
 
     async fn write(&self, head: &InHeader, io: &IoIn, data: weft_rt::Buf) -> Answer {
         if data.len() != io.size as usize {
             return Err(Errno::INVAL);
         }
+        let suid = io.io_flags & wire::WRITE_KILL_SUIDGID != 0;
+        self.fs.drop_privileges(head.nodeid, suid).await.map_err(errno_of)?;
         self.fs.write(head.nodeid, io.offset, data.freeze()).await.map_err(errno_of)?;
         if io.flags & rustix::fs::OFlags::DSYNC.bits() != 0 {
             self.fs.fsync(head.nodeid).await.map_err(errno_of)?;
@@ -264,6 +273,7 @@ impl Tree {
             accessed: time(set::ATIME, set::ATIME_NOW, wanted.atime, wanted.atimensec),
             modified: time(set::MTIME, set::MTIME_NOW, wanted.mtime, wanted.mtimensec),
             changed: time(set::CTIME, 0, wanted.ctime, wanted.ctimensec),
+            drop_suid: has(set::KILL_SUIDGID),
         };
         let inode = self.fs.set_attr(ino, set).await.map_err(errno_of)?;
         self.attr(ino, &inode)

@@ -61,15 +61,22 @@ pub mod init_flag {
     pub const DO_READDIRPLUS: u32 = 1 << 13;
     pub const READDIRPLUS_AUTO: u32 = 1 << 14;
     pub const ASYNC_DIO: u32 = 1 << 15;
+    /// The kernel gathers writes in its page cache, and keeps sizes and times.
+    pub const WRITEBACK_CACHE: u32 = 1 << 16;
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     pub const MAX_PAGES: u32 = 1 << 22;
     pub const CACHE_SYMLINKS: u32 = 1 << 23;
+    /// Writes, cuts and changes of the owner end privileges here, and not in the kernel.
+    pub const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
 }
 
 /// What the page cache holds of the file stays.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// What the page cache holds of the folder stays, and more is kept.
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
+
+/// In a WRITE: the set-user-ID and set-group-ID bits end.
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 /// Which attributes SETATTR sets.
 pub mod set {
@@ -82,6 +89,8 @@ pub mod set {
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const CTIME: u32 = 1 << 10;
+    /// The set-user-ID and set-group-ID bits end.
+    pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
 /// Body of SETATTR.
