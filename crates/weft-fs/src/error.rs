@@ -36,6 +36,9 @@ pub enum FsError {
     /// There is no room, or too few disks have room for the redundancy of the file.
     #[error("no room left for this redundancy")]
     NoSpace,
+    /// A job runs that must end first.
+    #[error("a {0} is running")]
+    Busy(&'static str),
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),

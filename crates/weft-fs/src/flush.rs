@@ -12,6 +12,7 @@
 //! The order is what a crash needs: the log is durable before a block is overwritten, blocks are
 //! durable before a record names them, and a lost disk is on record before others get what it
 //! misses. A flush takes as many blocks as its log record may name, and goes on with the next ones.
+//! Small files are written together: flushing the disks costs more than writing a few blocks.
 //!
 //! If a disk is lost while new lines are written, they are laid out anew on others. Active lines do
 //! without it.

@@ -4,15 +4,19 @@
 //! `data`, every block of every file is read, data and parity, and compared with its checksum; lines
 //! are compared with their code. Nothing is changed, except that blocks which do not match their
 //! checksum are rewritten from redundancy, as every read does.
+//!
+//! A *scrub* is the same for the data, in the background, and compares the copies of the metadata.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use weft_array::ScrubMode;
 use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind, ROOT};
+use crate::jobs::Job;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::pool::runs_of;
@@ -122,58 +126,132 @@ impl Inner {
 
     /// Reads every block of a file.
     async fn check_data(&self, ino: Ino, report: &mut FsckReport) -> Result<()> {
-        let node = self.node(ino);
-        let alone = node.alone().await;
         let records = self.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await?;
-        for (first, record) in records {
-            self.check_record(ino, first, &record, report).await?;
+        for (first, _) in records {
+            self.check_record(ino, first).await?.tell(report);
         }
-        drop(alone);
-        self.forget_clean(&node);
         Ok(())
     }
 
-    async fn check_record(
-        &self,
-        ino: Ino,
-        first: u64,
-        record: &Record,
-        report: &mut FsckReport,
-    ) -> Result<()> {
-        let laid = self.pool.lay(record)?;
+    /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
+    async fn check_record(&self, ino: Ino, first: u64) -> Result<Checked> {
+        let node = self.node(ino);
+        let alone = node.alone().await;
+        let checked = self.check_locked(ino, first).await;
+        drop(alone);
+        self.forget_clean(&node);
+        checked
+    }
+
+    async fn check_locked(&self, ino: Ino, first: u64) -> Result<Checked> {
+        let mut checked = Checked { ino, first, ..Checked::default() };
+        let mut found = self.meta.run(|tx| tx.records(ino, first, first + 1)).await?;
+        let Some((_, record)) = found.pop().filter(|(at, _)| *at == first) else {
+            return Ok(checked);
+        };
+        let laid = self.pool.lay(&record)?;
         let units: UnitSet = record.active().map(|(unit, _)| unit).collect();
         let units = units.difference(&laid.stripe().lost);
-        report.blocks += record.lines * units.len() as u64;
+        checked.blocks = record.lines * units.len() as u64;
         let before = self.pool.counts.get();
-        match laid.read(record, (ino, first), units, 0..record.lines).await {
+        match laid.read(&record, (ino, first), units, 0..record.lines).await {
             Ok(_) => {}
             Err(FsError::Unreadable { block, .. }) => {
-                report.find(ino, format!("block {block} cannot be read or reconstructed"));
-                return Ok(());
+                checked.unreadable = Some(block);
+                return Ok(checked);
             }
             Err(error) => return Err(error),
         }
         let counts = self.pool.counts.get();
-        let bad = counts.wrong_blocks - before.wrong_blocks + counts.unreadable_blocks
+        checked.bad = counts.wrong_blocks - before.wrong_blocks + counts.unreadable_blocks
             - before.unreadable_blocks;
-        if bad > 0 {
-            let repaired = counts.repaired_blocks - before.repaired_blocks;
-            let what =
-                format!("{bad} of the blocks from {first} on were wrong; {repaired} repaired");
-            report.find(ino, what);
-        }
+        checked.repaired = counts.repaired_blocks - before.repaired_blocks;
         let stripe = laid.stripe();
         if stripe.lost.is_empty() && record.coded.p() > 0 {
             for line in 0..record.lines {
                 let access = Access::maintenance(line * BLOCK_BYTES);
-                let checked = check(&laid, stripe, access, crate::block::BLOCK).await;
-                if !checked.is_ok_and(|checked| checked.wrong.is_empty()) {
-                    let block = first + line * record.k();
-                    report.find(ino, format!("parity of the line of block {block} is wrong"));
+                let compared = check(&laid, stripe, access, crate::block::BLOCK).await;
+                if !compared.is_ok_and(|compared| compared.wrong.is_empty()) {
+                    checked.wrong_parity.push(first + line * record.k());
                 }
             }
         }
-        Ok(())
+        Ok(checked)
+    }
+
+    /// Reads every block of every file and of the metadata, and repairs those that are wrong.
+    pub(crate) async fn scrub(&self) -> Result<ScrubReport> {
+        self.sync().await?;
+        let (mut records, mut total) = (Vec::new(), 0);
+        let each = |ino, first, record: Record| {
+            let blocks = record.lines * record.active().count() as u64;
+            total += blocks;
+            records.push((ino, first, blocks));
+            Ok(())
+        };
+        self.meta.run(|tx| tx.each_record(each)).await?;
+        self.job_total(total);
+        let mut report = ScrubReport::default();
+        for (ino, first, blocks) in records {
+            let checked = self.check_record(ino, first).await?;
+            report.blocks += checked.blocks;
+            report.bad_blocks += checked.bad;
+            report.repaired_blocks += checked.repaired;
+            if checked.unreadable.is_some() || !checked.wrong_parity.is_empty() {
+                report.damaged.insert(ino);
+            }
+            self.job_done(blocks);
+        }
+        let metadata = self.meta.array.scrub(ScrubMode::Repair).await?;
+        report.metadata_mismatches = metadata.mismatches;
+        Ok(report)
+    }
+}
+
+/// What a scrub found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ScrubReport {
+    /// Blocks read, data and parity.
+    pub blocks: u64,
+    /// Of these, wrong or unreadable.
+    pub bad_blocks: u64,
+    /// Of these, rewritten from redundancy.
+    pub repaired_blocks: u64,
+    /// Files with blocks that could not be repaired.
+    pub damaged: BTreeSet<Ino>,
+    /// Places at which the copies of the metadata differed; they were made alike.
+    pub metadata_mismatches: u64,
+}
+
+/// What the blocks of a record are like.
+#[derive(Debug, Default)]
+struct Checked {
+    ino: Ino,
+    first: u64,
+    blocks: u64,
+    bad: u64,
+    repaired: u64,
+    /// The first block that cannot be had.
+    unreadable: Option<u64>,
+    /// Lines, by their first block, whose blocks match their checksums but not each other.
+    wrong_parity: Vec<u64>,
+}
+
+impl Checked {
+    fn tell(&self, report: &mut FsckReport) {
+        report.blocks += self.blocks;
+        let Self { ino, first, bad, repaired, .. } = self;
+        if let Some(block) = self.unreadable {
+            report.find(*ino, format!("block {block} cannot be read or reconstructed"));
+        }
+        if *bad > 0 {
+            let what =
+                format!("{bad} of the blocks from {first} on were wrong; {repaired} repaired");
+            report.find(*ino, what);
+        }
+        for block in &self.wrong_parity {
+            report.find(*ino, format!("parity of the line of block {block} is wrong"));
+        }
     }
 }
 
@@ -250,6 +328,19 @@ fn reaches_root(inodes: &BTreeMap<Ino, Inode>, mut ino: Ino) -> bool {
 }
 
 impl Fs {
+    /// Reads every block of every file and of the metadata, and repairs those that are wrong.
+    ///
+    /// # Errors
+    /// If the metadata has failed, or another job runs.
+    pub async fn scrub(&self) -> Result<ScrubReport> {
+        let fs = self.0.clone();
+        let scrub = || async move {
+            let _running = fs.begin_job(Job::Scrub)?;
+            fs.scrub().await
+        };
+        self.0.rt.attach(scrub).await
+    }
+
     /// Checks the metadata, and with `data` every block.
     ///
     /// # Errors

@@ -3,17 +3,19 @@
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
 //! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
 //! `meta`, `log`) ← the disks and their space (`pool`, `place`) ← the mounted file system
-//! (`mounted`) ← what it does (`flush`, `file`, `names`, `recover`, `rebuild`, `fsck`) ← creating
+//! (`mounted`) ← what it does (`flush`, `file`, `names`, `recover`, `disks`, `rebuild`, `fsck`) ← creating
 //! and mounting (`open`).
 #![forbid(unsafe_code)]
 
 mod block;
 mod checksum;
+mod disks;
 mod error;
 mod file;
 mod flush;
 mod fsck;
 mod inode;
+mod jobs;
 mod knowing;
 mod label;
 mod log;
@@ -34,8 +36,9 @@ mod status;
 pub use block::BLOCK_BYTES;
 pub use error::{FsError, Result};
 pub use file::FILE_BYTES_MAX;
-pub use fsck::{Finding, FsckReport};
+pub use fsck::{Finding, FsckReport, ScrubReport};
 pub use inode::{Ino, Inode, Kind, ROOT, Time};
+pub use jobs::{Job, JobReport, JobStatus};
 pub use label::{Label, NAME_BYTES_MAX};
 pub use mounted::Fs;
 pub use names::{DirEntry, NewFile, Rename, SetAttr};

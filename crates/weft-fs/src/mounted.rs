@@ -17,6 +17,7 @@ use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::flush::BLOCKS_MAX;
 use crate::inode::{Ino, Inode, Time};
+use crate::jobs::JobStatus;
 use crate::label::Label;
 use crate::log::Log;
 use crate::meta::{Meta, Tx};
@@ -89,6 +90,8 @@ pub(crate) struct Inner {
     /// Blocks freed in the open transaction: others may have them when it is durable.
     freed: RefCell<Vec<Run>>,
     pub(crate) stopped: Cell<bool>,
+    /// The job that runs.
+    pub(crate) job: Cell<Option<JobStatus>>,
     mounted: Nanos,
     mounted_at: Time,
 }
@@ -126,6 +129,7 @@ impl Inner {
             dirty_blocks_max: (options.cache_bytes / BLOCK_BYTES).max(4),
             freed: RefCell::default(),
             stopped: Cell::new(false),
+            job: Cell::new(None),
         }
     }
 

@@ -12,16 +12,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use futures_util::future::join_all;
+use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Consistency, CreateOptions as ArrayOptions, Id};
 use weft_code::CodeSpec;
 use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
+use crate::disks::JOINING;
 use crate::error::{FsError, Result};
 use crate::inode::Time;
 use crate::label::{Label, NAME_BYTES_MAX};
 use crate::log::{Log, Mark, scan};
-use crate::meta::{DiskRow, Meta};
+use crate::meta::{DiskRow, Meta, Tx};
 use crate::mounted::{Fs, Inner};
 use crate::pool::{Member, Pool, runs_of};
 use crate::recover::recover;
@@ -30,7 +32,7 @@ use crate::redundancy::Redundancy;
 /// Copies of the metadata, if there are so many disks.
 const META_COPIES: usize = 3;
 /// The most disks.
-const DISKS_MAX: usize = 64;
+pub(crate) const DISKS_MAX: usize = 64;
 /// Default bytes of a metadata slice: this part of the smallest disk, within limits.
 const SLICE_SHARE: u64 = 32;
 const SLICE_BYTES_MIN: u64 = 8 << 20;
@@ -71,12 +73,12 @@ pub struct MountOptions {
 }
 
 /// A disk's metadata slice and data, behind its queue.
-struct Parted {
-    slice: Rc<dyn Disk>,
-    data: Rc<dyn Disk>,
+pub(crate) struct Parted {
+    pub(crate) slice: Rc<dyn Disk>,
+    pub(crate) data: Rc<dyn Disk>,
 }
 
-fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<Parted> {
+pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<Parted> {
     let queue = Rc::new(QueuedDisk::new(disk.clone(), QueueConfig::default()));
     let name = &disk.info().name;
     Ok(Parted {
@@ -188,7 +190,7 @@ pub(crate) async fn check_unused(disk: &Rc<dyn Disk>) -> Result<()> {
     }
 }
 
-fn row(label: &Label, disk: &Rc<dyn Disk>) -> DiskRow {
+pub(crate) fn row(label: &Label, disk: &Rc<dyn Disk>) -> DiskRow {
     DiskRow {
         id: label.disk_id.0,
         blocks: label.blocks,
@@ -240,7 +242,13 @@ impl Fs {
         for (number, (label, disk)) in &found {
             parts.insert(*number, part(disk, label)?);
         }
-        let slices = parts.values().map(|part| part.slice.clone()).collect();
+        let mut slices = Vec::new();
+        for part in parts.values() {
+            // A disk that was taken out of service gave up its slice.
+            if !matches!(read_superblock(&*part.slice).await, Ok(None)) {
+                slices.push(part.slice.clone());
+            }
+        }
         let assemble = AssembleOptions {
             force_degraded: options.degraded,
             read_only: false,
@@ -254,6 +262,7 @@ impl Fs {
                 if tx.state("format")? != FORMAT {
                     return Err(FsError::Unmountable("metadata of an unknown format".into()));
                 }
+                complete_join(tx, &found)?;
                 let mark = Mark { completed: tx.state("completed")?, position: tx.state("log")? };
                 Ok((tx.disks()?, tx.state("epoch")?, mark))
             })
@@ -270,8 +279,9 @@ impl Fs {
             if let Some((_, disk)) = here {
                 row.name.clone_from(&disk.info().name);
             }
-            let data = here.and_then(|_| parts.get(&number)).map(|part| part.data.clone());
-            members.push(Member::new(number, row, data));
+            let whole = here.map(|(_, disk)| disk.clone());
+            let data = parts.get(&number).map(|part| part.data.clone());
+            members.push(Member::new(number, row, whole.zip(data).map(<[_; 2]>::from)));
         }
         let pool = Pool::new(members);
         claim_space(&meta, &pool).await?;
@@ -304,6 +314,14 @@ impl Fs {
             }
         });
     }
+}
+
+/// Takes in a disk that was joining when the file system stopped, if it is there with its label.
+fn complete_join(tx: &Tx<'_>, found: &BTreeMap<u16, (Label, Rc<dyn Disk>)>) -> Result<()> {
+    let joining = tx.state(JOINING)?.checked_sub(1).and_then(|number| u16::try_from(number).ok());
+    let Some((label, disk)) = joining.and_then(|number| found.get(&number)) else { return Ok(()) };
+    tx.set_state(JOINING, 0)?;
+    tx.put_disk(label.number, &row(label, disk))
 }
 
 /// Takes the blocks that records name.

@@ -116,7 +116,7 @@ impl Pool {
     ) -> Result<Column> {
         let is_used = |number: u16| record.active().any(|(_, column)| column.disk == number);
         if let Some((number, start)) = behind.filter(|(number, _)| !is_used(*number))
-            && let Some(member) = self.member(number).filter(|member| !member.is_lost())
+            && let Some(member) = self.member(number).filter(|member| member.free_blocks() > 0)
             && member.space.borrow_mut().take(start, record.lines)
         {
             return Ok(column(&member, start, record.lines));

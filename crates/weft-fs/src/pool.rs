@@ -39,9 +39,13 @@ const VOID: SlotNo = SlotNo(usize::MAX);
 pub(crate) struct Member {
     pub(crate) number: u16,
     pub(crate) row: DiskRow,
-    /// Its data blocks; none if it is missing.
+    /// All of it; none if it is missing.
+    whole: Option<Rc<dyn Disk>>,
+    /// Its data blocks.
     disk: Option<Rc<dyn Disk>>,
     lost: Cell<bool>,
+    /// Whether it is being emptied: nothing new goes to it.
+    pub(crate) leaving: Cell<bool>,
     busy: Cell<u32>,
     /// Whether writes to it have completed since its last flush began.
     written: Cell<bool>,
@@ -49,11 +53,13 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) fn new(number: u16, row: DiskRow, disk: Option<Rc<dyn Disk>>) -> Self {
+    /// A disk: all of it and its data blocks, unless it is missing.
+    pub(crate) fn new(number: u16, row: DiskRow, disks: Option<[Rc<dyn Disk>; 2]>) -> Self {
+        let [whole, disk] = disks.map_or([None, None], |disks| disks.map(Some));
         let lost = Cell::new(row.lost || disk.is_none());
         let space = RefCell::new(Space::new(row.blocks));
-        let (busy, written) = (Cell::new(0), Cell::new(false));
-        Self { number, row, disk, lost, busy, written, space }
+        let (leaving, busy, written) = (Cell::new(false), Cell::new(0), Cell::new(false));
+        Self { number, row, whole, disk, lost, leaving, busy, written, space }
     }
 
     /// Whether it may not be used.
@@ -61,14 +67,22 @@ impl Member {
         self.lost.get()
     }
 
+    /// All of it, label and metadata as well; none if it is missing.
+    pub(crate) fn whole(&self) -> Option<&Rc<dyn Disk>> {
+        self.whole.as_ref()
+    }
+
     /// Whether it was given at all.
     pub(crate) fn is_present(&self) -> bool {
         self.disk.is_some()
     }
 
-    /// Blocks that are free, if it can be used.
+    /// Blocks that are free, if it takes any.
     pub(crate) fn free_blocks(&self) -> u64 {
-        if self.is_lost() { 0 } else { self.space.borrow().free_blocks() }
+        match self.is_lost() || self.leaving.get() {
+            true => 0,
+            false => self.space.borrow().free_blocks(),
+        }
     }
 }
 
@@ -118,6 +132,11 @@ impl Pool {
 
     pub(crate) fn member(&self, number: u16) -> Option<Rc<Member>> {
         self.members.borrow().get(&number).cloned()
+    }
+
+    /// A disk joins.
+    pub(crate) fn add(&self, member: Member) {
+        self.members.borrow_mut().insert(member.number, Rc::new(member));
     }
 
     /// A disk goes.

@@ -4,11 +4,14 @@
 //! use, computed from checked blocks. If there is no such disk, its lines are laid out anew, as
 //! narrow as the disks that are left demand. No spare is needed, only live blocks are read, and a
 //! crash leaves each record as it was or as it is to be. When no record names the disk any more, it
-//! leaves the file system.
+//! leaves the file system. A working disk that is to leave ([`crate::disks`]) is emptied in the same
+//! way; its columns are read instead of computed.
 //!
 //! *Redundancy.* The blocks of a file are read, laid out as new lines, and replace the old records.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use weft_code::UnitSet;
@@ -19,6 +22,7 @@ use weft_stripe::{UnitWrite, store};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Kind};
+use crate::jobs::Job;
 use crate::mounted::{Fs, Inner, Node};
 use crate::plan::Target;
 use crate::pool::part_of;
@@ -38,20 +42,35 @@ pub struct RebuildReport {
     pub waiting: BTreeSet<Ino>,
 }
 
+/// A record with columns on disks that are to be left.
+struct RecordOn {
+    ino: Ino,
+    first: u64,
+    /// Blocks of these columns.
+    blocks: u64,
+}
+
 impl Inner {
-    async fn rebuild(&self) -> Result<RebuildReport> {
+    pub(crate) async fn rebuild(&self) -> Result<RebuildReport> {
         self.check()?;
+        let members = self.pool.members();
+        let lost = members.iter().filter(|member| member.is_lost()).map(|member| member.number);
+        self.move_off(&lost.collect()).await
+    }
+
+    /// Gives every column on these disks another place. Disks that no record names any more leave the
+    /// file system.
+    pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
         let mut report = RebuildReport::default();
-        let lost: BTreeSet<u16> = {
-            let members = self.pool.members();
-            members.iter().filter(|member| member.is_lost()).map(|member| member.number).collect()
-        };
-        for (ino, first) in self.records_on(&lost).await? {
+        let records = self.records_on(disks).await?;
+        self.job_total(records.iter().map(|found| found.blocks).sum());
+        for RecordOn { ino, first, blocks } in records {
             let node = self.node(ino);
             let alone = node.alone().await;
-            let done = self.rebuild_record(&node, first, &lost).await;
+            let done = self.rebuild_record(&node, first, disks).await;
             drop(alone);
             self.forget_clean(&node);
+            self.job_done(blocks);
             match done {
                 Ok(blocks) => report.blocks += blocks,
                 Err(FsError::Unreadable { .. }) => drop(report.damaged.insert(ino)),
@@ -60,7 +79,7 @@ impl Inner {
             }
         }
         self.commit().await?;
-        // A disk that was lost meanwhile stays for the next rebuild.
+        // A record may have come to a disk meanwhile, before it was lost.
         let still: BTreeSet<u16> = {
             let mut still = BTreeSet::new();
             let each = |_, _, record: Record| {
@@ -70,25 +89,40 @@ impl Inner {
             self.meta.run(|tx| tx.each_record(each)).await?;
             still
         };
-        for number in lost.difference(&still) {
-            self.meta.run(|tx| tx.remove_disk(*number)).await?;
+        for number in disks.difference(&still) {
+            self.let_go(*number).await?;
             report.removed_disks.push(*number);
         }
-        self.commit().await?;
-        report.removed_disks.iter().for_each(|number| self.pool.remove(*number));
         Ok(report)
     }
 
-    /// The records with a column on one of these disks.
-    async fn records_on(&self, disks: &BTreeSet<u16>) -> Result<Vec<(Ino, u64)>> {
+    /// The records with a column on one of these disks: those of files in use first, then those of
+    /// files that were changed last.
+    async fn records_on(&self, disks: &BTreeSet<u16>) -> Result<Vec<RecordOn>> {
         let mut found = Vec::new();
         let each = |ino, first, record: Record| {
-            if record.active().any(|(_, column)| disks.contains(&column.disk)) {
-                found.push((ino, first));
+            let columns = record.active().filter(|(_, column)| disks.contains(&column.disk));
+            match columns.count() as u64 {
+                0 => {}
+                columns => found.push(RecordOn { ino, first, blocks: columns * record.lines }),
             }
             Ok(())
         };
         self.meta.run(|tx| tx.each_record(each)).await?;
+        let mut changed = BTreeMap::new();
+        self.meta
+            .run(|tx| {
+                for RecordOn { ino, .. } in &found {
+                    if let Entry::Vacant(entry) = changed.entry(*ino) {
+                        entry.insert(tx.inode(*ino)?.modified);
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+        let heat =
+            |record: &RecordOn| (self.is_used(record.ino), changed.get(&record.ino).copied());
+        found.sort_by_cached_key(|record| Reverse(heat(record)));
         Ok(found)
     }
 
@@ -309,22 +343,15 @@ impl Fs {
     /// Moves what lost disks held to others, and removes those disks.
     ///
     /// # Errors
-    /// If the metadata has failed. Files that cannot be rebuilt are in the report.
+    /// If the metadata has failed, or another job runs. Files that cannot be rebuilt are in the
+    /// report.
     pub async fn rebuild(&self) -> Result<RebuildReport> {
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.rebuild().await }).await
-    }
-
-    /// Takes a disk out of service, as if it had failed.
-    ///
-    /// # Errors
-    /// If there is no such disk, or the metadata cannot be written without it.
-    pub async fn fail_disk(&self, number: u16) -> Result<()> {
-        self.0.check()?;
-        let unknown = || FsError::Invalid(format!("there is no disk {number}"));
-        let member = self.0.pool.member(number).ok_or_else(unknown)?;
-        self.0.pool.lose(&member);
-        self.0.commit().await
+        let rebuild = || async move {
+            let _running = fs.begin_job(Job::Rebuild)?;
+            fs.rebuild().await
+        };
+        self.0.rt.attach(rebuild).await
     }
 
     /// Sets the redundancy of a file, and lays out what it holds anew; of a folder: of files that

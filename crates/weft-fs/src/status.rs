@@ -3,6 +3,7 @@
 use crate::block::BLOCK_BYTES;
 use crate::error::Result;
 use crate::inode::Ino;
+use crate::jobs::JobStatus;
 use crate::label::Label;
 use crate::mounted::Fs;
 use crate::pool::Counts;
@@ -19,6 +20,8 @@ pub struct DiskStatus {
     pub present: bool,
     /// Whether it is not used any more: it failed, or was missing.
     pub lost: bool,
+    /// Whether it is being emptied, to leave.
+    pub leaving: bool,
     /// Bytes for data.
     pub data_bytes: u64,
     /// Of these, free.
@@ -53,6 +56,8 @@ pub struct FsStatus {
     pub meta_bytes: (u64, u64),
     /// Bytes that wait to be written.
     pub dirty_bytes: u64,
+    /// The job that runs.
+    pub job: Option<JobStatus>,
     /// Blocks that were wrong, unreadable or repaired since the mount.
     pub counts: Counts,
 }
@@ -76,6 +81,7 @@ impl Fs {
             name: member.row.name.clone(),
             present: member.is_present(),
             lost: member.is_lost(),
+            leaving: member.leaving.get(),
             data_bytes: member.row.blocks * BLOCK_BYTES,
             free_bytes: member.free_blocks() * BLOCK_BYTES,
         };
@@ -92,6 +98,7 @@ impl Fs {
             inodes,
             meta_bytes: self.0.meta.usage(),
             dirty_bytes: self.0.dirty_blocks.get() * BLOCK_BYTES,
+            job: self.0.job.get(),
             counts: self.0.pool.counts.get(),
         })
     }

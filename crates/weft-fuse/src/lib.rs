@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+pub mod control;
 pub mod mount;
 pub mod session;
 pub mod tree;

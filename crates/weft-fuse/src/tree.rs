@@ -8,21 +8,20 @@
 //! A file is in use while the kernel knows its number or has it open; a file without names goes when
 //! the kernel forgets it.
 //!
-//! *Control.* The root folder has attributes that only root may use: `trusted.weft.status` and
-//! `trusted.weft.check` are read, `trusted.weft.fail` and `trusted.weft.rebuild` are set. So commands
+//! *Control.* The root folder has attributes that only root may use ([`crate::control`]). So commands
 //! reach the mounted file system by its mount point, and need no other connection.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use serde_json::json;
 use weft_fs::{Fs, FsError, Ino, Inode, Kind, NewFile, ROOT, Rename, SetAttr, Time};
 use weft_rt::Rt;
 use weft_rt::ring::{Fd, Ring};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
+use crate::control::{Control, OpenDisk};
 use crate::wire::{
     self, Attr, AttrOut, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, OpenOut, SetattrIn,
     StatfsOut, WriteOut, fallocate, init_flag, op, set,
@@ -36,25 +35,22 @@ const ENTRIES: usize = 256;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// The attribute of the root folder that gives the state, as JSON.
-pub const STATUS: &str = "trusted.weft.status";
-/// Reading it checks the metadata, or all data as well.
-pub const CHECK: &str = "trusted.weft.check";
-/// Reading it checks metadata and data.
-pub const CHECK_DATA: &str = "trusted.weft.check_data";
-/// Setting it to a number takes this disk out of service.
-pub const FAIL: &str = "trusted.weft.fail";
-/// Reading it rebuilds what is on lost disks.
-pub const REBUILD: &str = "trusted.weft.rebuild";
-
 type Answer = Result<Vec<u8>, Errno>;
 
-/// Serves `channel` until the file system is unmounted from the kernel.
+/// Serves `channel` until the file system is unmounted from the kernel. `open` opens disks that are
+/// to be added.
 ///
 /// # Errors
 /// If the channel cannot be read.
-pub async fn serve(rt: Rt, ring: Ring, channel: OwnedFd, fs: Fs) -> Result<(), Errno> {
-    let tree = Rc::new(Tree { fd: Fd::from(channel), fs });
+pub async fn serve(
+    rt: Rt,
+    ring: Ring,
+    channel: OwnedFd,
+    fs: Fs,
+    open: OpenDisk,
+) -> Result<(), Errno> {
+    let control = Control::new(rt.clone(), fs.clone(), open);
+    let tree = Rc::new(Tree { fd: Fd::from(channel), fs, control });
     let fd = tree.fd.clone();
     channel::receive(&rt, &ring, &fd, move |request| {
         let tree = tree.clone();
@@ -66,6 +62,7 @@ pub async fn serve(rt: Rt, ring: Ring, channel: OwnedFd, fs: Fs) -> Result<(), E
 struct Tree {
     fd: Fd,
     fs: Fs,
+    control: Control,
 }
 
 /// The structure at the start of a body, and what follows it.
@@ -359,66 +356,19 @@ impl Tree {
     }
 
     async fn xattr(&self, ino: Ino, name: &[u8]) -> Answer {
-        let text = std::str::from_utf8(name).unwrap_or_default();
-        match text {
-            STATUS if ino == ROOT => {
-                let status = self.fs.status().await.map_err(errno_of)?;
-                let disks: Vec<_> = status
-                    .disks
-                    .iter()
-                    .map(|disk| {
-                        json!({
-                            "number": disk.number, "name": disk.name, "present": disk.present,
-                            "lost": disk.lost, "data_bytes": disk.data_bytes,
-                            "free_bytes": disk.free_bytes,
-                        })
-                    })
-                    .collect();
-                let space: Vec<_> = status
-                    .space
-                    .iter()
-                    .map(|space| {
-                        let redundancy = space.redundancy.to_string();
-                        json!({ "redundancy": redundancy, "free_bytes": space.free_bytes })
-                    })
-                    .collect();
-                let (meta, most) = status.meta_bytes;
-                let status = json!({
-                    "name": status.name, "id": status.id, "epoch": status.epoch, "disks": disks,
-                    "space": space, "inodes": status.inodes, "metadata_bytes": meta,
-                    "metadata_bytes_max": most, "dirty_bytes": status.dirty_bytes,
-                    "wrong_blocks": status.counts.wrong_blocks,
-                    "unreadable_blocks": status.counts.unreadable_blocks,
-                    "repaired_blocks": status.counts.repaired_blocks,
-                });
-                Ok(status.to_string().into_bytes())
-            }
-            CHECK | CHECK_DATA if ino == ROOT => {
-                let report = self.fs.check(text == CHECK_DATA).await.map_err(errno_of)?;
-                let finding = |finding: &weft_fs::Finding| json!({ "inode": finding.ino, "what": finding.what });
-                let shown: Vec<_> = report.findings.iter().take(256).map(finding).collect();
-                let report = json!({
-                    "inodes": report.inodes, "blocks": report.blocks,
-                    "findings": report.findings.len(), "first_findings": shown,
-                });
-                Ok(report.to_string().into_bytes())
-            }
-            REBUILD if ino == ROOT => {
-                let report = self.fs.rebuild().await.map_err(errno_of)?;
-                let report = json!({
-                    "blocks": report.blocks, "removed_disks": report.removed_disks,
-                    "damaged_files": report.damaged.len(), "waiting_files": report.waiting.len(),
-                });
-                Ok(report.to_string().into_bytes())
-            }
-            _ => self.fs.xattr(ino, name).await.map_err(errno_of),
+        if ino == ROOT
+            && let Some(answer) = self.control.get(name).await
+        {
+            return answer.map_err(errno_of);
         }
+        self.fs.xattr(ino, name).await.map_err(errno_of)
     }
 
     async fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> Answer {
-        if ino == ROOT && name == FAIL.as_bytes() {
-            let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-            return empty(self.fs.fail_disk(number.ok_or(Errno::INVAL)?).await);
+        if ino == ROOT
+            && let Some(done) = self.control.set(name, value).await
+        {
+            return empty(done);
         }
         let exists = match flags {
             1 => Some(false),
@@ -517,6 +467,7 @@ fn errno_of(error: FsError) -> Errno {
         FsError::TooManyLinks => Errno::MLINK,
         FsError::NoSpace => Errno::NOSPC,
         FsError::Invalid(_) => Errno::INVAL,
+        FsError::Busy(_) => Errno::BUSY,
         FsError::Unsupported => Errno::OPNOTSUPP,
         _ => Errno::IO,
     }

@@ -1,0 +1,230 @@
+//! Disks that join and leave a mounted file system.
+//!
+//! *Joining.* The number of the new disk is taken, durably, before anything is written to it: no
+//! other disk ever gets it. Then its slice joins the metadata array as a spare, its label is written,
+//! and last it comes into the metadata. After a crash before the label it is no disk of the file
+//! system; after a crash behind it the next mount with it completes the join.
+//!
+//! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read as
+//! long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk that is
+//! emptier than before and belongs to the file system as before. Then its slice leaves the metadata
+//! array, whose copies go to a spare. Then it leaves the metadata; last its label is erased. A
+//! disk with a label that the metadata does not know is left alone by a mount.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use weft_array::MemberState;
+use weft_code::SlotNo;
+use weft_disk::Disk;
+use weft_rt::MILLISECOND;
+
+use crate::block::BLOCK_BYTES;
+use crate::error::{FsError, Result};
+use crate::jobs::Job;
+use crate::label::Label;
+use crate::mounted::{Fs, Inner};
+use crate::open::{DISKS_MAX, check_unused, part, row};
+use crate::pool::Member;
+use crate::rebuild::RebuildReport;
+
+/// How often it is looked whether the metadata array has its copies again.
+const LOOK_EVERY_MS: u64 = 20;
+
+/// The number of the disk that is joining, plus one; in the state.
+pub(crate) const JOINING: &str = "joining disk";
+/// The number that the next disk gets, if it is not that behind the highest; in the state.
+const NEXT: &str = "next disk";
+
+fn no_disk(number: u16) -> FsError {
+    FsError::Invalid(format!("there is no disk {number}"))
+}
+
+impl Inner {
+    async fn add_disk(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<u16> {
+        self.check()?;
+        let members = self.pool.members();
+        if members.len() >= DISKS_MAX {
+            return Err(FsError::Invalid(format!("there are {DISKS_MAX} disks already")));
+        }
+        let name = &disk.info().name;
+        if members.iter().any(|member| member.is_present() && member.row.name == *name) {
+            return Err(FsError::Invalid(format!("{name} is a disk of this file system")));
+        }
+        if !force {
+            check_unused(disk).await?;
+        }
+        let highest = members.last().map_or(0, |member| member.number);
+        let number = self.meta.run(|tx| Ok(tx.state(NEXT)?.max(u64::from(highest) + 1))).await?;
+        let next = number + 1;
+        let number = u16::try_from(number).map_err(|_| FsError::TooLarge)?;
+        let (fs_id, slice) = (self.label.fs_id, self.label.slice_bytes);
+        let size = disk.info().size_bytes;
+        let label = Label::plan(fs_id, &self.label.name, number, size, slice)?;
+        let parted = part(disk, &label)?;
+        self.meta
+            .run(|tx| {
+                tx.set_state(NEXT, next)?;
+                tx.set_state(JOINING, next)
+            })
+            .await?;
+        self.commit().await?;
+        Label::erase(&**disk).await?;
+        self.meta.array.add_spare(parted.slice).await?;
+        label.write(&**disk).await?;
+        let row = row(&label, disk);
+        self.meta
+            .run(|tx| {
+                tx.set_state(JOINING, 0)?;
+                tx.put_disk(number, &row)
+            })
+            .await?;
+        self.commit().await?;
+        self.pool.add(Member::new(number, row, Some([disk.clone(), parted.data])));
+        Ok(number)
+    }
+
+    pub(crate) async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
+        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        if member.is_lost() {
+            return Err(FsError::Invalid(format!(
+                "disk {number} is lost: a rebuild does without it"
+            )));
+        }
+        self.sync().await?;
+        self.check_others_suffice(&member).await?;
+        member.leaving.set(true);
+        let left = self.move_off(&BTreeSet::from([number])).await;
+        member.leaving.set(false);
+        left
+    }
+
+    /// Fails if the other disks cannot hold what is on this one.
+    async fn check_others_suffice(&self, leaving: &Member) -> Result<()> {
+        let mut others = self.pool.members();
+        others.retain(|member| !member.is_lost() && member.number != leaving.number);
+        if others.len() < 2 {
+            return Err(FsError::Invalid("a file system needs two disks".into()));
+        }
+        let count = others.len();
+        let inodes = self.meta.run(|tx| tx.inodes()).await?;
+        let too_wide = inodes.iter().find(|(_, inode)| inode.redundancy.coded(count).is_none());
+        if let Some((ino, inode)) = too_wide {
+            return Err(FsError::Invalid(format!(
+                "inode {ino} has redundancy {}, which needs more than the {count} disks that would \
+                 be left",
+                inode.redundancy
+            )));
+        }
+        let free: u64 = others.iter().map(|member| member.free_blocks()).sum();
+        let used = leaving.row.blocks - leaving.free_blocks();
+        if used > free {
+            let (used, free) = ((used * BLOCK_BYTES) >> 10, (free * BLOCK_BYTES) >> 10);
+            return Err(FsError::Invalid(format!(
+                "disk {} holds {used} KiB, and the others have {free} KiB free",
+                leaving.number
+            )));
+        }
+        Ok(())
+    }
+
+    /// A disk that no record names leaves the file system.
+    pub(crate) async fn let_go(&self, number: u16) -> Result<()> {
+        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        self.vacate_metadata(&member, true).await?;
+        self.meta
+            .run(|tx| {
+                tx.set_state(NEXT, tx.state(NEXT)?.max(u64::from(number) + 1))?;
+                tx.remove_disk(number)
+            })
+            .await?;
+        self.commit_anyway().await?;
+        self.pool.remove(number);
+        if let Some(disk) = member.whole().filter(|_| !member.is_lost()) {
+            Label::erase(&**disk).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a disk's slice out of the metadata array; a spare takes its place, and with `wait` has
+    /// all contents when this returns.
+    async fn vacate_metadata(&self, member: &Member, wait: bool) -> Result<()> {
+        let array = &self.meta.array;
+        let name = &member.row.name;
+        let status = array.status();
+        if status.spares.contains(name) {
+            let removed = array.remove_spare(name).await;
+            // A lost disk cannot be wiped; it is out of the array all the same.
+            return if member.is_lost() { Ok(()) } else { Ok(removed?) };
+        }
+        let Some(slot) = status.slots.iter().find(|slot| slot.disk == *name) else { return Ok(()) };
+        if slot.state != MemberState::Missing {
+            array.fail(slot.slot).await?;
+        }
+        while wait && self.is_rebuilding_metadata() {
+            self.rt.sleep(LOOK_EVERY_MS * MILLISECOND).await;
+        }
+        let status = array.status();
+        let missing = |slot: &&weft_array::SlotStatus| {
+            slot.state == MemberState::Missing && slot.disk == *name
+        };
+        let left: Vec<SlotNo> = status.slots.iter().filter(missing).map(|slot| slot.slot).collect();
+        for slot in left {
+            array.forget(slot).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a copy of the metadata is being made, or is about to be.
+    fn is_rebuilding_metadata(&self) -> bool {
+        let status = self.meta.array.status();
+        let is = |state| status.slots.iter().any(|slot| slot.state == state);
+        status.broken.is_none()
+            && (is(MemberState::Rebuilding)
+                || (is(MemberState::Missing) && !status.spares.is_empty()))
+    }
+
+    async fn fail_disk(&self, number: u16) -> Result<()> {
+        self.check()?;
+        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        self.vacate_metadata(&member, false).await?;
+        self.pool.lose(&member);
+        self.commit().await
+    }
+}
+
+impl Fs {
+    /// Adds a disk, which may have any size. With `force` what it holds is overwritten. Returns its
+    /// number.
+    ///
+    /// # Errors
+    /// If the disk holds something, is too small, or fails.
+    pub async fn add_disk(&self, disk: Rc<dyn Disk>, force: bool) -> Result<u16> {
+        let fs = self.0.clone();
+        self.0.rt.attach(|| async move { fs.add_disk(&disk, force).await }).await
+    }
+
+    /// Moves what a working disk holds to the others; then it leaves the file system. It stays if
+    /// files are left on it, which are in the report.
+    ///
+    /// # Errors
+    /// If the other disks are too few or have too little room (nothing is changed then), the disk is
+    /// lost, or another job runs.
+    pub async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
+        let fs = self.0.clone();
+        let remove = || async move {
+            let _running = fs.begin_job(Job::Remove(number))?;
+            fs.remove_disk(number).await
+        };
+        self.0.rt.attach(remove).await
+    }
+
+    /// Takes a disk out of service, as if it had failed.
+    ///
+    /// # Errors
+    /// If there is no such disk, or the metadata cannot be written without it.
+    pub async fn fail_disk(&self, number: u16) -> Result<()> {
+        let fs = self.0.clone();
+        self.0.rt.attach(|| async move { fs.fail_disk(number).await }).await
+    }
+}

@@ -1,0 +1,246 @@
+//! Disks join and leave a mounted file system: with every crash on the way, and refused where the
+//! files would not fit. Scrubs repair what has rotted meanwhile.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::disk::{Leave, Medium, Power, TestDisk, holding};
+use common::*;
+use weft_disk::Disk;
+use weft_fs::{Fs, FsError, Job, Label, ROOT};
+use weft_rt::Rt;
+
+const SIZE: u64 = 24 << 20;
+const FILES: [&str; 4] = ["auto", "none", "raid1", "raid6"];
+
+async fn fill(fs: &Fs) {
+    for (n, name) in FILES.iter().enumerate() {
+        let ino = make_as(fs, name, name).await;
+        write(fs, ino, 0, &pattern(300_000, n as u64)).await;
+    }
+    fs.sync().await.expect("synced");
+}
+
+async fn assert_filled(fs: &Fs, what: &str) {
+    for (n, name) in FILES.iter().enumerate() {
+        let ino = find(fs, name).await;
+        assert!(read_all(fs, ino).await == pattern(300_000, n as u64), "{what}: {name}");
+    }
+    let report = fs.check(true).await.expect("checked");
+    assert_eq!(report.findings, [], "{what}");
+}
+
+async fn numbers(fs: &Fs) -> Vec<u16> {
+    fs.status().await.expect("known").disks.iter().map(|disk| disk.number).collect()
+}
+
+#[test]
+fn a_disk_joins_and_another_leaves() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 24, 24, 40]);
+        let fs = made(&rt, &disks[..4]).await;
+        fill(&fs).await;
+        let free = fs.status().await.expect("known").disks[1].free_bytes;
+        assert_eq!(fs.add_disk(disks[4].clone(), false).await.expect("added"), 4);
+        let twice = fs.add_disk(disks[4].clone(), true).await;
+        assert!(matches!(twice, Err(FsError::Invalid(_))), "{twice:?}");
+        assert_filled(&fs, "joined").await;
+        let report = fs.remove_disk(1).await.expect("removed");
+        assert_eq!(report.removed_disks, [1], "{report:?}");
+        assert!(report.blocks * BLOCK <= SIZE - free, "only what files hold is moved: {report:?}");
+        assert_eq!(numbers(&fs).await, [0, 2, 3, 4]);
+        assert_filled(&fs, "left").await;
+        assert!(Label::read(&*disks[1]).await.expect("readable").is_none(), "it has no label");
+        fs.unmount().await.expect("unmounted");
+        let left: Vec<_> = [4, 3, 2, 0].iter().map(|n| disks[*n].clone()).collect();
+        let fs = mount(&rt, &left).await;
+        assert_filled(&fs, "mounted again").await;
+        // Numbers are not used again, also that of the last disk.
+        fs.remove_disk(4).await.expect_err("a file with raid6 needs four disks");
+        assert_eq!(fs.add_disk(disks[1].clone(), true).await.expect("added"), 5);
+        fs.remove_disk(5).await.expect("removed");
+        assert_eq!(fs.add_disk(disks[1].clone(), true).await.expect("added"), 6);
+        // The metadata has all of its copies on disks that are left.
+        fs.remove_disk(0).await.expect("removed");
+        fs.unmount().await.expect("unmounted");
+        let left: Vec<_> = [1, 2, 3, 4].iter().map(|n| disks[*n].clone()).collect();
+        let fs = mount_degraded(&rt, &left[1..]).await;
+        assert_eq!(numbers(&fs).await, [2, 3, 4, 6]);
+    });
+}
+
+#[test]
+fn a_disk_stays_if_the_others_cannot_hold_what_it_has() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 40]);
+        let fs = made(&rt, &disks).await;
+        let three = make_as(&fs, "three", "rs:2+1").await;
+        write(&fs, three, 0, &pattern(10_000, 1)).await;
+        let refused = fs.remove_disk(0).await.expect_err("two disks are too few for rs:2+1");
+        assert!(refused.to_string().contains("rs:2+1"), "{refused}");
+        fs.unlink(ROOT, b"three").await.expect("removed");
+        let large = make_as(&fs, "large", "none").await;
+        for part in 0..200 {
+            write(&fs, large, part << 18, &pattern(256 << 10, part)).await;
+            if fs.status().await.expect("known").disks[2].free_bytes < 8 << 20 {
+                break;
+            }
+        }
+        fs.sync().await.expect("synced");
+        let refused = fs.remove_disk(2).await.expect_err("it holds more than the others have room");
+        assert!(refused.to_string().contains("KiB free"), "{refused}");
+        fs.remove_disk(9).await.expect_err("there is no such disk");
+        assert_eq!(numbers(&fs).await, [0, 1, 2]);
+        // It is used as before.
+        let more = make_as(&fs, "more", "raid1").await;
+        write(&fs, more, 0, &pattern(100_000, 5)).await;
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn disks_that_hold_anything_or_are_too_small_are_refused() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 24, 24, 2]);
+        let fs = made(&rt, &disks[..2]).await;
+        fill_two(&fs).await;
+        let other = weft_fs::CreateOptions { id: [8; 16], name: "other".into(), ..options() };
+        weft_fs::create(&rt, &disks[2..4], &other).await.expect("created");
+        let refused = fs.add_disk(disks[2].clone(), false).await.expect_err("it is in use");
+        assert!(refused.to_string().contains("'other'"), "{refused}");
+        fs.add_disk(disks[4].clone(), true).await.expect_err("too small");
+        fs.add_disk(disks[2].clone(), true).await.expect("overwritten");
+        assert_sound(&fs).await;
+        let running = fs.begin_job(Job::Scrub).expect("nothing runs");
+        let busy = fs.rebuild().await;
+        assert!(matches!(busy, Err(FsError::Busy("scrub"))), "{busy:?}");
+        drop(running);
+        fs.rebuild().await.expect("nothing runs any more");
+    });
+}
+
+async fn fill_two(fs: &Fs) {
+    let ino = make_as(fs, "file", "raid1").await;
+    write(fs, ino, 0, &pattern(100_000, 1)).await;
+    fs.sync().await.expect("synced");
+}
+
+/// The disks before every step that changes one of them while `act` runs.
+fn moments<F: Future<Output = ()> + 'static>(
+    count: usize,
+    act: impl FnOnce(Fs, Vec<Rc<TestDisk>>) -> F + 'static,
+) -> Vec<Vec<Medium>> {
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let result = seen.clone();
+    run(move |rt| async move {
+        let power = Power::new();
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); 6]);
+        let fs = made(&rt, &all(&disks[..count])).await;
+        fill(&fs).await;
+        let watched = disks.clone();
+        power.watch(move || {
+            let media: Vec<Medium> =
+                watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
+            seen.borrow_mut().push(media);
+        });
+        act(fs, disks).await;
+        power.watch(|| {});
+    });
+    result.take()
+}
+
+fn leave(n: usize) -> Leave {
+    [Leave::Nothing, Leave::All, Leave::Completed, Leave::Cached, Leave::Some(n as u64)][n % 5]
+}
+
+/// Mounts what a crash left, with every disk that has a label of the file system.
+async fn mounted(rt: &Rt, disks: &[Rc<TestDisk>], what: &str) -> Fs {
+    let mut there: Vec<Rc<dyn Disk>> = Vec::new();
+    for disk in all(disks) {
+        if Label::read(&*disk).await.expect("readable").is_some() {
+            there.push(disk);
+        }
+    }
+    let fs = Fs::mount(rt, &there, mounting()).await;
+    fs.unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+#[test]
+fn a_crash_while_a_disk_joins_leaves_it_in_or_out() {
+    let moments = moments(4, |fs, disks| async move {
+        fs.add_disk(disks[4].clone(), false).await.expect("added");
+    });
+    let mut counts = [0; 2];
+    for (n, media) in moments.iter().enumerate() {
+        let media: Vec<Medium> = media.iter().map(|medium| leave(n).of(medium)).collect();
+        let joined = Rc::new(RefCell::new(0));
+        let result = joined.clone();
+        run(move |rt| async move {
+            let what = format!("step {n}, {:?}", leave(n));
+            let disks = holding(&rt, &Power::new(), SIZE, &media);
+            let fs = mounted(&rt, &disks, &what).await;
+            let before = numbers(&fs).await;
+            assert!(before.starts_with(&[0, 1, 2, 3]) && before.len() <= 5, "{what}: {before:?}");
+            *result.borrow_mut() = before.len() - 4;
+            assert_filled(&fs, &what).await;
+            if before.len() == 4 {
+                fs.add_disk(disks[4].clone(), true).await.expect("added after all");
+            }
+            let last = *numbers(&fs).await.last().expect("disks");
+            fs.remove_disk(last).await.expect("removed again");
+            assert_filled(&fs, &what).await;
+        });
+        counts[*joined.borrow()] += 1;
+    }
+    assert!(counts[0] > 5 && counts[1] > 0, "{counts:?}");
+}
+
+#[test]
+fn a_crash_while_a_disk_leaves_loses_nothing() {
+    let moments = moments(5, |fs, _| async move {
+        fs.remove_disk(1).await.expect("removed");
+    });
+    assert!(moments.len() > 100, "{} steps", moments.len());
+    for (n, media) in moments.iter().enumerate().step_by(3) {
+        let media: Vec<Medium> = media.iter().map(|medium| leave(n / 3).of(medium)).collect();
+        run(move |rt| async move {
+            let what = format!("step {n}, {:?}", leave(n / 3));
+            let disks = holding(&rt, &Power::new(), SIZE, &media);
+            let fs = mounted(&rt, &disks, &what).await;
+            assert_filled(&fs, &what).await;
+            if numbers(&fs).await.contains(&1) {
+                fs.remove_disk(1).await.expect("removed after all");
+            }
+            assert_eq!(numbers(&fs).await, [0, 2, 3, 4], "{what}");
+            assert_filled(&fs, &what).await;
+        });
+    }
+}
+
+#[test]
+fn a_scrub_repairs_what_has_rotted_and_says_what_it_cannot() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+        let fs = made(&rt, &all(&disks)).await;
+        fill(&fs).await;
+        let clean = fs.scrub().await.expect("scrubbed");
+        assert_eq!((clean.bad_blocks, clean.damaged.len(), clean.metadata_mismatches), (0, 0, 0));
+        for name in FILES {
+            let places = fs.places(find(&fs, name).await).await.expect("known");
+            let column = places[0].1.columns[0].clone().expect("active");
+            let at = (64 << 10) + (8 << 20) + column.start * BLOCK;
+            disks[usize::from(column.disk)].medium.borrow_mut().poke(at, &[0x5a; 512]);
+        }
+        let report = fs.scrub().await.expect("scrubbed");
+        let damaged: Vec<_> = report.damaged.iter().copied().collect();
+        assert_eq!((report.bad_blocks, report.repaired_blocks), (3, 3), "{report:?}");
+        assert_eq!(damaged, [find(&fs, "none").await]);
+        assert_eq!(report.blocks, clean.blocks);
+        let again = fs.scrub().await.expect("scrubbed");
+        assert_eq!((again.bad_blocks, again.damaged.len()), (0, 1), "{again:?}");
+        assert_eq!(fs.status().await.expect("known").job, None);
+    });
+}

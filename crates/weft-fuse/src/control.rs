@@ -1,0 +1,170 @@
+//! What commands ask of a mounted weftfs, by attributes of its root folder that only root may use.
+//!
+//! A value that is read or set is JSON, except for numbers of disks. Rebuilding, emptying a disk and
+//! scrubbing go on in the background: setting the attribute begins them, and the status says how far
+//! they are and how the last one ended. An errno cannot say why something was refused, so the reason
+//! of the last refusal is an attribute as well.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Value, json};
+use weft_disk::Disk;
+use weft_fs::{Fs, FsError, FsckReport, Job, JobReport, RebuildReport, Result, ScrubReport};
+use weft_rt::Rt;
+
+/// Gives the state.
+pub const STATUS: &str = "trusted.weft.status";
+/// Reading it checks the metadata.
+pub const CHECK: &str = "trusted.weft.check";
+/// Reading it checks metadata and data.
+pub const CHECK_DATA: &str = "trusted.weft.check_data";
+/// Gives the reason why the last command was refused, as text.
+pub const REFUSED: &str = "trusted.weft.refused";
+/// Setting it to a number takes this disk out of service.
+pub const FAIL: &str = "trusted.weft.fail";
+/// Setting it to `{"disk": PLACE, "force": BOOL}` adds a disk.
+pub const ADD: &str = "trusted.weft.add";
+/// Setting it to a number begins to empty this disk, which then leaves.
+pub const REMOVE: &str = "trusted.weft.remove";
+/// Setting it begins to rebuild what is on lost disks.
+pub const REBUILD: &str = "trusted.weft.rebuild";
+/// Setting it begins a scrub.
+pub const SCRUB: &str = "trusted.weft.scrub";
+
+/// Opens a disk by its place.
+pub type OpenDisk =
+    Rc<dyn Fn(String) -> LocalBoxFuture<'static, std::result::Result<Rc<dyn Disk>, String>>>;
+
+/// The commands of one mount.
+pub(crate) struct Control {
+    rt: Rt,
+    fs: Fs,
+    open: OpenDisk,
+    refused: RefCell<String>,
+    /// How the last job ended.
+    last_job: Rc<RefCell<Value>>,
+}
+
+impl Control {
+    pub(crate) fn new(rt: Rt, fs: Fs, open: OpenDisk) -> Self {
+        Self { rt, fs, open, refused: RefCell::default(), last_job: Rc::default() }
+    }
+
+    /// The value of an attribute; none if it is not one of these.
+    pub(crate) async fn get(&self, name: &[u8]) -> Option<Result<Vec<u8>>> {
+        let value = match std::str::from_utf8(name).ok()? {
+            STATUS => self.status().await,
+            CHECK => self.fs.check(false).await.map(|report| check_json(&report)),
+            CHECK_DATA => self.fs.check(true).await.map(|report| check_json(&report)),
+            REFUSED => return Some(Ok(self.refused.borrow().clone().into_bytes())),
+            _ => return None,
+        };
+        Some(value.map(|value| value.to_string().into_bytes()))
+    }
+
+    /// Carries out what setting an attribute means; none if it is not one of these.
+    pub(crate) async fn set(&self, name: &[u8], value: &[u8]) -> Option<Result<()>> {
+        let text = std::str::from_utf8(value).unwrap_or_default();
+        let number = || {
+            text.parse().map_err(|_| FsError::Invalid(format!("'{text}' is not a disk's number")))
+        };
+        let done = match std::str::from_utf8(name).ok()? {
+            FAIL => match number() {
+                Ok(number) => self.fs.fail_disk(number).await,
+                Err(error) => Err(error),
+            },
+            ADD => self.add(text).await,
+            REMOVE => number().and_then(|number| self.begin(Job::Remove(number))),
+            REBUILD => self.begin(Job::Rebuild),
+            SCRUB => self.begin(Job::Scrub),
+            _ => return None,
+        };
+        if let Err(error) = &done {
+            *self.refused.borrow_mut() = error.to_string();
+        }
+        Some(done)
+    }
+
+    async fn add(&self, text: &str) -> Result<()> {
+        let wanted: Value = serde_json::from_str(text).unwrap_or_default();
+        let place = wanted["disk"].as_str().unwrap_or_default().to_owned();
+        let disk = (self.open)(place).await.map_err(FsError::Invalid)?;
+        self.fs.add_disk(disk, wanted["force"] == true).await.map(drop)
+    }
+
+    /// Begins a job. What it meets shows in the status.
+    fn begin(&self, job: Job) -> Result<()> {
+        let running = self.fs.begin_job(job)?;
+        let last = self.last_job.clone();
+        self.rt.launch(Box::pin(async move {
+            let report = running.await.map(|report| match report {
+                JobReport::Moved(report) => rebuild_json(&report),
+                JobReport::Scrubbed(report) => scrub_json(&report),
+            });
+            let mut outcome = report.unwrap_or_else(|error| json!({ "error": error.to_string() }));
+            outcome["job"] = job.name().into();
+            *last.borrow_mut() = outcome;
+        }));
+        Ok(())
+    }
+
+    async fn status(&self) -> Result<Value> {
+        let status = self.fs.status().await?;
+        let disk = |disk: &weft_fs::DiskStatus| {
+            json!({
+                "number": disk.number, "name": disk.name, "present": disk.present,
+                "lost": disk.lost, "leaving": disk.leaving, "data_bytes": disk.data_bytes,
+                "free_bytes": disk.free_bytes,
+            })
+        };
+        let space = |space: &weft_fs::SpaceFor| json!({ "redundancy": space.redundancy.to_string(), "free_bytes": space.free_bytes });
+        let job = status.job.map(|status| {
+            let disk = match status.job {
+                Job::Remove(number) => Some(number),
+                Job::Rebuild | Job::Scrub => None,
+            };
+            json!({
+                "job": status.job.name(), "disk": disk, "done_blocks": status.done_blocks,
+                "total_blocks": status.total_blocks,
+            })
+        });
+        Ok(json!({
+            "name": status.name, "id": status.id, "epoch": status.epoch,
+            "disks": status.disks.iter().map(disk).collect::<Vec<_>>(),
+            "space": status.space.iter().map(space).collect::<Vec<_>>(),
+            "inodes": status.inodes, "metadata_bytes": status.meta_bytes.0,
+            "metadata_bytes_max": status.meta_bytes.1, "dirty_bytes": status.dirty_bytes,
+            "wrong_blocks": status.counts.wrong_blocks,
+            "unreadable_blocks": status.counts.unreadable_blocks,
+            "repaired_blocks": status.counts.repaired_blocks,
+            "job": job, "last_job": *self.last_job.borrow(),
+        }))
+    }
+}
+
+fn check_json(report: &FsckReport) -> Value {
+    let finding =
+        |finding: &weft_fs::Finding| json!({ "inode": finding.ino, "what": finding.what });
+    let shown: Vec<_> = report.findings.iter().take(256).map(finding).collect();
+    json!({
+        "inodes": report.inodes, "blocks": report.blocks, "findings": report.findings.len(),
+        "first_findings": shown,
+    })
+}
+
+fn rebuild_json(report: &RebuildReport) -> Value {
+    json!({
+        "blocks": report.blocks, "removed_disks": report.removed_disks,
+        "damaged_files": report.damaged.len(), "waiting_files": report.waiting.len(),
+    })
+}
+
+fn scrub_json(report: &ScrubReport) -> Value {
+    json!({
+        "blocks": report.blocks, "bad_blocks": report.bad_blocks,
+        "repaired_blocks": report.repaired_blocks, "damaged_files": report.damaged.len(),
+        "metadata_mismatches": report.metadata_mismatches,
+    })
+}
