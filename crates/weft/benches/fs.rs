@@ -66,7 +66,7 @@ impl<'a> Weft<'a> {
         let mounted = Mounted::new("bench-fs");
         // Room in the metadata for all files.
         let metadata = format!("{}M", 32 + files / 150);
-        let create = ["fs", "create", "bench", "--redundancy", redundancy, "--metadata", &metadata];
+        let create = ["fs", "create", "home", "--redundancy", redundancy, "--metadata", &metadata];
         mounted.bench.weft(&[&create[..], &["--force"], disks].concat());
         Self { mounted, disks }
     }

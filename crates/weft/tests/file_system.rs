@@ -9,7 +9,7 @@ use std::path::Path;
 
 use common::Bench;
 use common::weftfs::{Mounted, NEEDS};
-use weft_testkit::have;
+use weft_testkit::{Need, command, have, run};
 
 const FILES: [(&str, &str); 4] =
     [("auto", "auto"), ("mirror", "raid1"), ("five", "raid5"), ("six", "raid6")];
@@ -30,6 +30,9 @@ fn files_of_many_redundancies_survive_a_kill_and_a_lost_disk() {
     let mut mounted = Mounted::new("weftfs");
     for (n, size) in [40, 40, 48, 64, 40].into_iter().enumerate() {
         let _ = mounted.bench.scratch.file(&format!("d{n}"), size << 20);
+    }
+    for n in 5..7 {
+        let _ = mounted.bench.scratch.file(&format!("d{n}"), 24 << 20);
     }
     mounted.bench.weft(&["fs", "create", "home", "d0", "d1", "d2", "d3", "d4"]);
     mounted.bench.refused(&["fs", "create", "home", "d0", "d1"], 1);
@@ -78,7 +81,10 @@ fn files_of_many_redundancies_survive_a_kill_and_a_lost_disk() {
     mounted.bench.weft(&["fs", "fsck", "mnt", "--data"]);
     drop(sparse);
     mounted.unmount();
-    mounted.bench.refused(&["fs", "mount", "mnt", "d0", "d1", "d3", "d4"], 1);
+    mounted.bench.refused(&["fs", "mount", "home", "mnt", "d0", "d1", "d3", "d4"], 1);
+    mounted.bench.refused(&["fs", "mount", "other", "mnt", "d0", "d1", "d2", "d3", "d4"], 1);
+    let refused = mounted.bench.refused(&["fs", "mount", "other", "mnt", "."], 1);
+    assert!(refused.contains("no disk of a file system 'other'"), "{refused}");
     mounted.mount(&["--degraded", "d0", "d1", "d3", "d4"]);
     for (name, _) in FILES {
         let file = fs::File::options().write(true).open(at.join(name)).expect("there");
@@ -94,10 +100,104 @@ fn files_of_many_redundancies_survive_a_kill_and_a_lost_disk() {
     assert!(report.contains("[2]"), "{report}");
     mounted.bench.weft(&["fs", "fsck", "mnt", "--data"]);
     mounted.unmount();
-    mounted.mount(&["d0", "d1", "d3", "d4"]);
+    // The disks are found in their folder. The one that was lost has its label, and is left alone.
+    mounted.bench.weft(&["fs", "create", "others", "--force", "d5", "d6"]);
+    mounted.mount(&["."]);
     for (name, _) in FILES {
         assert!(fs::read(at.join(name)).expect("read") == wanted, "{name} rebuilt");
     }
     assert!(mounted.bench.weft(&["fs", "status", "mnt"]).contains("left for"));
+    mounted.unmount();
+}
+
+#[test]
+fn disks_come_and_go_while_files_are_used_and_a_scrub_repairs() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::new("weftfs-disks");
+    for n in 0..5 {
+        let _ = mounted.bench.scratch.file(&format!("d{n}"), 40 << 20);
+    }
+    let small = mounted.bench.scratch.file("small", 12 << 20);
+    mounted.bench.weft(&["fs", "create", "home", "d0", "d1", "d2", "d3"]);
+    mounted.mount(&["d0", "d1", "d2", "d3"]);
+    let at = mounted.at.clone();
+    for (name, redundancy) in FILES {
+        fs::write(at.join(name), contents(10, 0)).expect("written");
+        set(&at.join(name), redundancy, &mounted.bench);
+        fs::write(at.join(name), contents(1_000_003, 1)).expect("written");
+    }
+    let refused = mounted.bench.refused(&["fs", "remove", "mnt", "0"], 1);
+    assert!(refused.contains("raid6, which needs more than the 3 disks"), "{refused}");
+    let refused = mounted.bench.refused(&["fs", "add", "mnt", "d0"], 1);
+    assert!(refused.contains("d0"), "{refused}");
+    fs::write(&small, b"something").expect("written");
+    fs::File::options().write(true).open(&small).expect("there").set_len(12 << 20).expect("cut");
+    let refused = mounted.bench.refused(&["fs", "add", "mnt", "small"], 1);
+    assert!(refused.contains("small holds"), "{refused}");
+    mounted.bench.weft(&["fs", "add", "mnt", "d4"]);
+    let report = mounted.bench.weft(&["fs", "remove", "mnt", "0", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["removed_disks"], serde_json::json!([0]), "{report}");
+    for (name, _) in FILES {
+        let file = fs::File::open(at.join(name)).expect("there");
+        file.sync_all().expect("synced");
+        assert!(fs::read(at.join(name)).expect("read") == contents(1_000_003, 1), "{name}");
+    }
+    mounted.bench.weft(&["fs", "scrub", "mnt"]);
+    let status = mounted.bench.weft(&["fs", "status", "mnt", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let numbers: Vec<_> = status["disks"].as_array().expect("disks").iter().collect();
+    let numbers: Vec<u64> = numbers.iter().filter_map(|disk| disk["number"].as_u64()).collect();
+    assert_eq!((numbers, &status["last_job"]["job"]), (vec![1, 2, 3, 4], &"scrub".into()));
+    mounted.unmount();
+    // A rotten piece of a disk, behind its metadata.
+    let rotten = fs::File::options().write(true).open(mounted.bench.path("d2")).expect("there");
+    rotten.write_all_at(&vec![0x5a; 2 << 20], (8 << 20) + (64 << 10)).expect("written");
+    mounted.mount(&["d4", "d3", "d2", "d1"]);
+    let report = mounted.bench.refused(&["fs", "scrub", "mnt", "--json"], 3);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert!(report["bad_blocks"].as_u64() > Some(10), "{report}");
+    assert_eq!(report["bad_blocks"], report["repaired_blocks"]);
+    mounted.bench.weft(&["fs", "fsck", "mnt", "--data"]);
+    for (name, _) in FILES {
+        assert!(fs::read(at.join(name)).expect("read") == contents(1_000_003, 1), "{name}");
+    }
+    mounted.unmount();
+}
+
+#[test]
+fn a_write_ends_privileges_that_a_file_gives() {
+    use std::os::unix::fs::PermissionsExt as _;
+    if !have(&NEEDS) || !have(&[Need::Tool("setpriv")]) {
+        return;
+    }
+    let mut mounted = Mounted::new("weftfs-privileges");
+    for n in 0..3 {
+        let _ = mounted.bench.scratch.file(&format!("d{n}"), 24 << 20);
+    }
+    mounted.bench.weft(&["fs", "create", "home", "d0", "d1", "d2"]);
+    mounted.mount(&["d0", "d1", "d2"]);
+    let file = mounted.at.join("program");
+    fs::write(&file, "1").expect("written");
+    let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("set");
+    let found = || fs::metadata(&file).expect("there").permissions().mode() & 0o7777;
+    mode(0o6777);
+    assert_eq!(found(), 0o6777);
+    let write = format!("echo 2 >> {}", file.display());
+    let anyone = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c"];
+    // Others may not pass through the scratch folder.
+    for folder in [mounted.bench.scratch.path(), &mounted.at] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
+    }
+    run(command("setpriv").args(anyone).arg(&write));
+    assert_eq!(found(), 0o777, "a write");
+    mode(0o6777);
+    std::os::unix::fs::chown(&file, Some(65534), None).expect("a new owner");
+    assert_eq!(found(), 0o777, "a new owner");
+    mounted.unmount();
+    mounted.mount(&["d0", "d1", "d2"]);
+    assert_eq!((found(), fs::read(&file).expect("read")), (0o777, b"12\n".to_vec()));
     mounted.unmount();
 }

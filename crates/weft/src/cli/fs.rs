@@ -16,7 +16,7 @@ This is an early version: keep no only copy in it. docs/weftfs.md says what is n
 
 Examples:
   weft fs create home d0 d1 d2 d3
-  weft fs mount /mnt d0 d1 d2 d3
+  weft fs mount home /mnt d0 d1 d2 d3
   weft fs set raid6 /mnt/photos
   weft fs status /mnt")]
 pub struct FsArgs {
@@ -37,9 +37,15 @@ pub enum FsAction {
     /// Set the redundancy of files, or of files that will be made in folders
     Set(FsSetArgs),
     /// Take a disk out of service
-    Fail(FsFailArgs),
+    Fail(FsDiskArgs),
+    /// Add a disk, which may have any size
+    Add(FsAddArgs),
+    /// Move what a working disk holds to the others, and let it go
+    Remove(FsDiskArgs),
     /// Move what lost disks held to the others; only what files hold is rebuilt
     Rebuild(FsPlaceArgs),
+    /// Read every block, and repair those that do not match their checksum
+    Scrub(FsPlaceArgs),
     /// Check that the metadata, and with --data every block, is sound
     Fsck(FsckArgs),
 }
@@ -52,7 +58,7 @@ Without --force nothing is overwritten: disks that hold anything are refused.
 Example:
   truncate -s 1G d0 d1 d2 d3
   weft fs create home d0 d1 d2 d3
-  weft fs mount /mnt d0 d1 d2 d3")]
+  weft fs mount home /mnt d0 d1 d2 d3")]
 pub struct FsCreateArgs {
     /// Its name
     pub name: String,
@@ -75,12 +81,19 @@ pub struct FsCreateArgs {
 #[command(after_help = "\
 Runs in the foreground until the folder is unmounted (umount), or it gets SIGTERM or SIGINT. Needs \
 root. A disk that is missing with --degraded counts as lost from then on: `weft fs rebuild` moves \
-what it held to the others.")]
+what it held to the others.
+
+Examples:
+  weft fs mount home /mnt
+  weft fs mount home /mnt d0 d1 d2 d3
+  weft fs mount home /mnt /srv/disks")]
 pub struct FsMountArgs {
+    /// The file system
+    pub name: String,
     /// The folder
     pub folder: PathBuf,
-    /// The disks, in any order
-    #[arg(required = true, value_name = "DISK")]
+    /// Its disks, in any order, and folders in which to look for them
+    #[arg(value_name = "DISK", default_values = ["/dev", "/dev/mapper"])]
     pub disks: Vec<String>,
     /// Mount although disks are missing
     #[arg(long)]
@@ -111,9 +124,27 @@ pub struct FsSetArgs {
     pub files: Vec<PathBuf>,
 }
 
-/// `weft fs fail`.
+/// `weft fs add`.
 #[derive(Debug, Args)]
-pub struct FsFailArgs {
+#[command(after_help = "\
+New files use the disk at once; what is stored stays where it is. Without --force a disk that holds \
+anything is refused.
+
+Example:
+  weft fs add /mnt d5")]
+pub struct FsAddArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
+    /// A file, block device or nbd:// URI
+    pub disk: String,
+    /// Overwrite what is on the disk
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `weft fs fail` and `weft fs remove`.
+#[derive(Debug, Args)]
+pub struct FsDiskArgs {
     /// Where it is mounted
     pub folder: PathBuf,
     /// Number of the disk, as in the status

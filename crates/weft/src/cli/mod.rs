@@ -15,7 +15,8 @@ use weft_lab::commands::{LabArgs, PlanArgs, ReplayArgs, SimulateArgs, TraceArgs}
 
 pub use cache::{CacheArgs, CacheOptions};
 pub use fs::{
-    FsAction, FsArgs, FsCreateArgs, FsFailArgs, FsMountArgs, FsPlaceArgs, FsSetArgs, FsckArgs,
+    FsAction, FsAddArgs, FsArgs, FsCreateArgs, FsDiskArgs, FsMountArgs, FsPlaceArgs, FsSetArgs,
+    FsckArgs,
 };
 pub use manage::{
     AddArgs, FailArgs, HowArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,

@@ -1,25 +1,32 @@
 //! `weft fs`: creates and mounts file systems, and talks to mounted ones through attributes of their
-//! root folder ([`weft_fuse::tree`]).
+//! root folder ([`weft_fuse::control`]).
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 use serde_json::{Value, json};
-use weft_cli::disks::{Opener, absolute};
+use weft_cli::disks::{Opener, Place, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
 use weft_cli::output::{announce, answer, outln};
+use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
 use weft_disk::Disk;
-use weft_fs::{CreateOptions, Fs, FsError, MountOptions, Time};
-use weft_fuse::{mount, tree};
+use weft_fs::{CreateOptions, Fs, FsError, Label, MountOptions, Time};
+use weft_fuse::{control, mount, tree};
 
 use crate::cli::{
-    FsAction, FsArgs, FsCreateArgs, FsFailArgs, FsMountArgs, FsPlaceArgs, FsSetArgs, FsckArgs,
+    FsAction, FsAddArgs, FsArgs, FsCreateArgs, FsDiskArgs, FsMountArgs, FsPlaceArgs, FsSetArgs,
+    FsckArgs,
 };
+use crate::daemon::scan::members_of;
 
+/// Time between two looks at a job.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Longest value of an attribute, in bytes.
 const VALUE_MAX: usize = 64 << 10;
 
@@ -31,7 +38,10 @@ pub fn fs(args: &FsArgs, json: bool) -> Outcome {
         FsAction::Status(args) => status(args, json),
         FsAction::Set(args) => set(args),
         FsAction::Fail(args) => fail(args),
+        FsAction::Add(args) => add(args),
+        FsAction::Remove(args) => remove(args, json),
         FsAction::Rebuild(args) => rebuild(args, json),
+        FsAction::Scrub(args) => scrub(args, json),
         FsAction::Fsck(args) => fsck(args, json),
     }
 }
@@ -73,12 +83,45 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
         return answer(&json!({ "name": name, "disks": count }));
     }
     outln!("created file system '{name}' on {count} disks");
-    outln!("mount it: weft fs mount FOLDER {}", args.disks.join(" "));
+    outln!("mount it: weft fs mount {} FOLDER {}", args.name, args.disks.join(" "));
     Ok(())
+}
+
+/// The disks of the file system `name`: those that are named, and those in folders that are named by
+/// their labels.
+async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<String>, Failure> {
+    let mut found = Vec::new();
+    let mut systems = BTreeSet::new();
+    for place in places {
+        let folder = match Place::of(place) {
+            Place::Path(path) if path.is_dir() => path,
+            _ => {
+                found.push(place.clone());
+                continue;
+            }
+        };
+        for place in members_of(&folder)? {
+            // What cannot be read is no disk that could be used.
+            let Ok(disk) = opener.open(&place, true).await else { continue };
+            let Ok(Some(label)) = Label::read(&*disk).await else { continue };
+            if label.name == name {
+                systems.insert(label.fs_id);
+                found.push(place);
+            }
+        }
+    }
+    match (systems.len(), found.is_empty()) {
+        (0 | 1, false) => Ok(found),
+        (0, true) => Err(Failure::new(format!("no disk of a file system '{name}' was found"))
+            .hint("name its disks, or a folder in which they are")),
+        _ => Err(Failure::new(format!("there are several file systems called '{name}'"))
+            .hint("name the disks of the one that is meant")),
+    }
 }
 
 fn mount(args: &FsMountArgs) -> Outcome {
     let places = args.disks.iter().map(|disk| absolute(disk)).collect::<Result<Vec<_>, _>>()?;
+    let name = args.name.clone();
     let folder = std::path::absolute(&args.folder)
         .map_err(|e| Failure::new(format!("{}: {e}", args.folder.display())))?;
     if !folder.is_dir() {
@@ -91,14 +134,28 @@ fn mount(args: &FsMountArgs) -> Outcome {
         now: now(),
     };
     thread::run(move |opener: Opener| async move {
+        let places = find(&opener, &name, &places).await?;
         let disks = open_all(&opener, &places).await?;
+        for disk in &disks {
+            if let Ok(Some(label)) = Label::read(&**disk).await
+                && label.name != name
+            {
+                let (disk, other) = (&disk.info().name, label.name);
+                return Err(Failure::new(format!("{disk} is a disk of the file system '{other}'")));
+            }
+        }
         let fs = Fs::mount(&opener.rt, &disks, options).await.map_err(failed)?;
         let channel = mount::mount_on(&folder, &fs.label().name)?;
         let on = folder.clone();
         thread::on_signals(move |_, _| mount::unmount_from(&on))?;
         announce(&format!("file system '{}' is mounted on {}", fs.label().name, folder.display()));
-        let served =
-            tree::serve(opener.rt.clone(), opener.ring, OwnedFd::from(channel), fs.clone()).await;
+        let (rt, ring) = (opener.rt.clone(), opener.ring.clone());
+        let open: control::OpenDisk = Rc::new(move |place| {
+            let opener = opener.clone();
+            let open = async move { opener.open(&place, false).await };
+            Box::pin(async move { open.await.map_err(|error| error.failure.to_string()) })
+        });
+        let served = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open).await;
         let unmounted = fs.unmount().await.map_err(failed);
         served.map_err(|e| Failure::new(format!("/dev/fuse: {e}")))?;
         unmounted
@@ -114,10 +171,10 @@ fn ask(folder: &Path, name: &str) -> Result<Value, Failure> {
     serde_json::from_slice(text).map_err(|e| Failure::new(format!("{}: {e}", folder.display())))
 }
 
-fn not_reached(folder: &Path, error: rustix::io::Errno) -> Failure {
+fn not_reached(folder: &Path, error: Errno) -> Failure {
     let failure = Failure::new(format!("{}: {error}", folder.display()));
     match error {
-        rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
+        Errno::NODATA | Errno::OPNOTSUPP => {
             failure.hint("give the folder on which a weft file system is mounted, as root")
         }
         _ => failure,
@@ -125,7 +182,7 @@ fn not_reached(folder: &Path, error: rustix::io::Errno) -> Failure {
 }
 
 fn status(args: &FsPlaceArgs, json: bool) -> Outcome {
-    let status = ask(&args.folder, tree::STATUS)?;
+    let status = ask(&args.folder, control::STATUS)?;
     if json {
         return answer(&status);
     }
@@ -136,6 +193,7 @@ fn status(args: &FsPlaceArgs, json: bool) -> Outcome {
         let state = match (disk["lost"].as_bool(), disk["present"].as_bool()) {
             (Some(true), Some(false)) => "missing: `weft fs rebuild` does without it",
             (Some(true), _) => "lost: `weft fs rebuild` does without it",
+            _ if disk["leaving"] == true => "being emptied",
             _ => "in use",
         };
         let (free, all) = (bytes(&disk["free_bytes"]), bytes(&disk["data_bytes"]));
@@ -173,34 +231,114 @@ fn set(args: &FsSetArgs) -> Outcome {
     Ok(())
 }
 
-fn fail(args: &FsFailArgs) -> Outcome {
+/// Sets an attribute of a mounted file system's root folder: it carries out a command.
+fn tell(folder: &Path, name: &str, value: &str) -> Outcome {
+    rustix::fs::setxattr(folder, name, value.as_bytes(), XattrFlags::empty()).map_err(
+        |errno| match (errno, refusal(folder)) {
+            (Errno::INVAL | Errno::BUSY | Errno::IO, Some(why)) => Failure::new(why),
+            _ => not_reached(folder, errno),
+        },
+    )
+}
+
+/// Why the last command was refused.
+fn refusal(folder: &Path) -> Option<String> {
+    let mut value = vec![0; VALUE_MAX];
+    let len = rustix::fs::getxattr(folder, control::REFUSED, &mut value[..]).ok()?;
+    let why = String::from_utf8_lossy(&value[..len]).into_owned();
+    (!why.is_empty()).then_some(why)
+}
+
+fn fail(args: &FsDiskArgs) -> Outcome {
     let number = args.disk.to_string();
-    rustix::fs::setxattr(&args.folder, tree::FAIL, number.as_bytes(), XattrFlags::empty())
-        .map_err(|e| not_reached(&args.folder, e))?;
+    tell(&args.folder, control::FAIL, &number)?;
     outln!("disk {number} is out of service: `weft fs rebuild` moves what it held to the others");
     Ok(())
 }
 
+fn add(args: &FsAddArgs) -> Outcome {
+    let wanted = json!({ "disk": absolute(&args.disk)?, "force": args.force });
+    tell(&args.folder, control::ADD, &wanted.to_string())?;
+    outln!("{} is a disk of the file system now", args.disk);
+    Ok(())
+}
+
+/// Begins a job, follows it to its end, and returns how it ended.
+fn follow(folder: &Path, attribute: &str, value: &str, silent: bool) -> Result<Value, Failure> {
+    tell(folder, attribute, value)?;
+    let mut progress: Option<Progress> = None;
+    loop {
+        let status = ask(folder, control::STATUS)?;
+        let job = &status["job"];
+        let Some(name) = job["job"].as_str() else {
+            let last = &status["last_job"];
+            return match last["error"].as_str() {
+                Some(why) => Err(Failure::new(why.to_owned())),
+                None => Ok(last.clone()),
+            };
+        };
+        let bytes =
+            |count: &str| job[count].as_u64().unwrap_or(0).saturating_mul(weft_fs::BLOCK_BYTES);
+        let (done, total) = (bytes("done_blocks"), bytes("total_blocks"));
+        let progress = progress.get_or_insert_with(|| Progress::new(name, total, silent));
+        progress.at(done, total, &format!("{} of {}", size::show(done), size::show(total)));
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn remove(args: &FsDiskArgs, json: bool) -> Outcome {
+    let number = args.disk.to_string();
+    let report = follow(&args.folder, control::REMOVE, &number, json)?;
+    if json {
+        answer(&report)?;
+    }
+    left_files(&report)?;
+    if !json {
+        outln!("disk {number} has left the file system; {} blocks moved", report["blocks"]);
+    }
+    Ok(())
+}
+
 fn rebuild(args: &FsPlaceArgs, json: bool) -> Outcome {
-    let report = ask(&args.folder, tree::REBUILD)?;
+    let report = follow(&args.folder, control::REBUILD, "", json)?;
     if json {
         answer(&report)?;
     } else {
         outln!("{} blocks rebuilt; disks that left: {}", report["blocks"], report["removed_disks"]);
     }
+    left_files(&report)
+}
+
+/// Fails if a job left files on the disks that it was to empty.
+fn left_files(report: &Value) -> Outcome {
     let count = |name: &str| report[name].as_u64().unwrap_or(0);
     let (damaged, waiting) = (count("damaged_files"), count("waiting_files"));
     if damaged + waiting == 0 {
         return Ok(());
     }
     Err(Failure::new(format!(
-        "{damaged} files had too little redundancy and are damaged; {waiting} wait for room or disks"
+        "{damaged} files have blocks that cannot be had; {waiting} wait for room or disks"
     ))
     .with_code(ATTENTION))
 }
 
+fn scrub(args: &FsPlaceArgs, json: bool) -> Outcome {
+    let report = follow(&args.folder, control::SCRUB, "", json)?;
+    let count = |name: &str| report[name].as_u64().unwrap_or(0);
+    let (bad, damaged) = (count("bad_blocks"), count("damaged_files"));
+    let metadata = count("metadata_mismatches");
+    if json {
+        answer(&report)?;
+    } else {
+        let (read, repaired) = (count("blocks"), count("repaired_blocks"));
+        outln!("{read} blocks read: {bad} bad, {repaired} repaired; {damaged} files damaged");
+        outln!("copies of the metadata differed in {metadata} places");
+    }
+    if bad + damaged + metadata == 0 { Ok(()) } else { Err(Failure::said(ATTENTION)) }
+}
+
 fn fsck(args: &FsckArgs, json: bool) -> Outcome {
-    let name = if args.data { tree::CHECK_DATA } else { tree::CHECK };
+    let name = if args.data { control::CHECK_DATA } else { control::CHECK };
     let report = ask(&args.folder, name)?;
     let findings = report["findings"].as_u64().unwrap_or(0);
     if json {

@@ -18,7 +18,7 @@ mod isolation;
 pub mod log;
 mod notify;
 mod requests;
-mod scan;
+pub mod scan;
 mod served;
 mod start;
 mod watch;

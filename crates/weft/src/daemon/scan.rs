@@ -224,7 +224,7 @@ async fn examine(opener: &Opener, place: &str) -> Result<Option<Superblock>, (Fa
 }
 
 /// Files and block devices directly in `folder`, in the order of their names.
-fn members_of(folder: &Path) -> Result<Vec<String>, Failure> {
+pub fn members_of(folder: &Path) -> Result<Vec<String>, Failure> {
     let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", folder.display()));
     let mut places = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {

@@ -27,10 +27,10 @@ impl Mounted {
         Self { bench, at, process: None }
     }
 
-    /// `weft fs mount mnt ARGS`.
+    /// `weft fs mount home mnt ARGS`.
     #[track_caller]
     pub fn mount(&mut self, args: &[&str]) {
-        let mut mount = self.bench.command(&["fs", "mount", "mnt"]);
+        let mut mount = self.bench.command(&["fs", "mount", "home", "mnt"]);
         mount.args(args).stdout(Stdio::null());
         self.process = Some(Process::spawn(&mut mount));
         let at = self.at.clone();
