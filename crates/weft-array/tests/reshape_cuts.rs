@@ -148,10 +148,13 @@ fn record(setup: &Setup) -> Recorded {
         let events = array.subscribe();
         let plan = array.reshape(wanted).await.expect("begun");
         assert_eq!(plan, planned);
-        let mut round = 0u64;
+        let (mut round, mut turns_at) = (0u64, turns);
         while array.is_reshaping() {
-            if turns == Some(round) {
-                array.turn_reshape().await.expect("turned");
+            if turns_at == Some(round) {
+                let turned = array.turn_reshape().await;
+                let waits = turned.as_ref().is_err_and(|why| why.to_string().contains("rebuild"));
+                assert!(turned.is_ok() || waits, "{turned:?}");
+                turns_at = waits.then_some(round + 1);
             }
             let first = mix(round) % (kept - 20);
             client.write(first, 1 + mix(round + 77) % 20).await;
@@ -334,7 +337,7 @@ fn mirrors_by_two_disks_while_a_member_is_rebuilt() {
 #[test]
 fn raid6_by_one_disk_less_and_back_while_a_member_is_rebuilt() {
     let setup = Setup { code: "raid6", slots: 5, fails: true, spare: true, ..SHRINK };
-    cut_everywhere(&Setup { turns: Some(6), ..setup });
+    cut_everywhere(&Setup { turns: Some(1), ..setup });
 }
 
 #[test]
