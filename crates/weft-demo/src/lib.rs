@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod files;
 mod scene;
 mod store;
 mod tree;
@@ -15,7 +16,7 @@ mod tree;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::json;
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::answer;
@@ -37,14 +38,21 @@ const SHOWN_RATE: &str = "48M";
 
 /// `weft demo`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Needs no root, less than 2 GB of disk space and less than a minute. Everything happens in a \
 temporary folder, which is removed at the end.
 
 Examples:
   weft demo
-  weft demo --keep --dir /var/tmp/weft-demo")]
+  sudo weft demo fs
+  weft demo --keep --dir /var/tmp/weft-demo"
+)]
 pub struct DemoArgs {
+    /// Another demo
+    #[command(subcommand)]
+    pub what: Option<DemoOf>,
     /// Keep the array's files at the end
     #[arg(long)]
     pub keep: bool,
@@ -62,20 +70,45 @@ pub struct DemoArgs {
     pub corrupt: bool,
 }
 
+/// What else is shown.
+#[derive(Debug, Subcommand)]
+pub enum DemoOf {
+    /// Show a file system whose files have different redundancies (needs root)
+    Fs(FsDemoArgs),
+}
+
+/// `weft demo fs`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Needs root, as every mount does, less than 1 GB of disk space and less than a minute. Everything \
+happens in a temporary folder, which is removed at the end.")]
+pub struct FsDemoArgs {
+    /// Use this folder (must not exist yet) [default: a new temporary folder]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Store the files below this folder [default: /usr/share, or a similar folder]
+    #[arg(long, value_name = "DIR")]
+    pub tree: Option<PathBuf>,
+    /// Store at most this much
+    #[arg(long, value_parser = size::parse, default_value = "64M", value_name = "SIZE")]
+    pub limit: u64,
+    /// Change one byte of what is read back: the demo must notice
+    #[arg(long, hide = true)]
+    pub corrupt: bool,
+}
+
 /// `weft demo`.
 ///
 /// # Errors
 /// If a step fails, or a byte was lost.
 pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
-    let start = Instant::now();
-    let root = tree::choose(args.tree.as_deref())?;
-    let files = tree::list(&root, args.limit);
-    if files.is_empty() {
-        return Err(Failure::new(format!("{} contains no files to store", root.display()))
-            .hint("choose another folder with --tree"));
+    if let Some(DemoOf::Fs(args)) = &args.what {
+        return files::demo(args, json);
     }
+    let start = Instant::now();
+    let (root, files) = tree::sources(args.tree.as_deref(), args.limit)?;
     let member_bytes = (args.limit / DATA_UNITS + OVERHEAD_BYTES).next_multiple_of(1 << 20);
-    let mut scene = Scene::open(args, member_bytes * (MEMBERS as u64 + 2), json)?;
+    let mut scene = Scene::open(args.dir.as_deref(), member_bytes * (MEMBERS as u64 + 2), json)?;
 
     scene.say("Seven files form one array. Any two of them may be lost.");
     let size = format!("{}M", member_bytes >> 20);

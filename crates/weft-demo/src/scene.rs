@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -15,7 +16,8 @@ use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{Answer, outln};
 use weft_cli::size;
 
-use crate::DemoArgs;
+/// Where a file system is mounted, in the scene's folder.
+pub const MOUNT_POINT: &str = "mnt";
 
 /// The scene of the demo.
 pub struct Scene {
@@ -31,8 +33,8 @@ pub struct Scene {
 
 impl Scene {
     /// Creates the folder; there must be room for `bytes` below it.
-    pub fn open(args: &DemoArgs, bytes: u64, silent: bool) -> Result<Self, Failure> {
-        let folder = match &args.dir {
+    pub fn open(dir: Option<&Path>, bytes: u64, silent: bool) -> Result<Self, Failure> {
+        let folder = match dir {
             Some(dir) => std::path::absolute(dir)
                 .map_err(|e| Failure::new(format!("{}: {e}", dir.display())))?,
             None => std::env::temp_dir().join(format!("weft-demo-{}", std::process::id())),
@@ -75,6 +77,7 @@ impl Scene {
                 if let Some(daemon) = Pid::from_raw(daemon.load(Ordering::Acquire)) {
                     let _ = kill_process(daemon, Signal::KILL);
                 }
+                let _ = unmount(folder.join(MOUNT_POINT), UnmountFlags::DETACH);
                 let _ = fs::remove_dir_all(&folder);
                 std::process::exit(128 + signal);
             }
@@ -138,6 +141,56 @@ impl Scene {
         }
     }
 
+    /// A path in the scene's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Runs a command to its end; returns what it says as JSON.
+    pub fn ask(&self, args: &[&str]) -> Result<serde_json::Value, Failure> {
+        self.show(args);
+        let output = self.command(args).arg("--json").stdout(Stdio::piped()).output();
+        let output =
+            output.map_err(|e| Failure::new(format!("{}: {e}", self.program.display())))?;
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        match told["error"]["message"].as_str() {
+            Some(error) => Err(Failure::new(error)),
+            None if !output.status.success() => {
+                Err(Failure::new(format!("the command ended with {}", output.status)))
+            }
+            None => Ok(told),
+        }
+    }
+
+    /// Mounts the file system `name`, whose disks are in the scene's folder.
+    pub fn mount(&mut self, name: &str) -> Outcome {
+        let args = ["fs", "mount", name, MOUNT_POINT, "."];
+        self.show(&args);
+        let mut command = self.command(&args);
+        command.stdout(Stdio::piped());
+        let child = command.spawn();
+        let mut child = child.map_err(|e| Failure::new(format!("cannot mount: {e}")))?;
+        let stdout = child.stdout.take();
+        self.daemon_pid.store(Pid::from_child(&child).as_raw_pid(), Ordering::Release);
+        self.daemon = Some(child);
+        let mut line = String::new();
+        let _ = stdout.map(|stdout| BufReader::new(stdout).read_line(&mut line));
+        match line.is_empty() {
+            true => Err(Failure::new("the file system was not mounted")),
+            false => Ok(()),
+        }
+    }
+
+    /// Unmounts the file system; then everything is on its disks.
+    pub fn unmount(&mut self) -> Outcome {
+        let place = self.path(MOUNT_POINT);
+        self.tell(&format!("$ umount {MOUNT_POINT}"));
+        unmount(&place, UnmountFlags::empty())
+            .map_err(|e| Failure::new(format!("{}: {e}", place.display())))?;
+        self.daemon_pid.store(0, Ordering::Release);
+        self.daemon.take().map_or(Ok(()), |child| self.finish(child))
+    }
+
     /// Starts the daemon; returns the array's NBD URI on loopback.
     pub fn serve(&mut self) -> Result<String, Failure> {
         // The kernel chooses the port: another daemon may run here already.
@@ -178,6 +231,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
+        let _ = unmount(self.path(MOUNT_POINT), UnmountFlags::DETACH);
         if let Some(mut daemon) = self.daemon.take() {
             // Already stopped in order, or in the way of removing the folder.
             if self.remove {

@@ -20,8 +20,19 @@ pub struct Source {
     pub len: u64,
 }
 
+/// The tree to store, and its files up to `limit` bytes.
+pub fn sources(asked: Option<&Path>, limit: u64) -> Result<(PathBuf, Vec<Source>), Failure> {
+    let root = choose(asked)?;
+    let files = list(&root, limit);
+    if files.is_empty() {
+        return Err(Failure::new(format!("{} contains no files to store", root.display()))
+            .hint("choose another folder with --tree"));
+    }
+    Ok((root, files))
+}
+
 /// The tree to store.
-pub fn choose(asked: Option<&Path>) -> Result<PathBuf, Failure> {
+fn choose(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     match asked {
         Some(path) if path.is_dir() => Ok(path.to_owned()),
         Some(path) => Err(Failure::usage(format!("{} is not a folder", path.display()))),
@@ -36,7 +47,7 @@ pub fn choose(asked: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// The regular files below `root` that can be read, in the order of their names, up to
 /// `limit` bytes.
-pub fn list(root: &Path, limit: u64) -> Vec<Source> {
+fn list(root: &Path, limit: u64) -> Vec<Source> {
     let mut files = Vec::new();
     let mut left = limit;
     walk(root, &mut files, &mut left);

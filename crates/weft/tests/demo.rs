@@ -4,6 +4,8 @@
 mod common;
 
 use common::Bench;
+use common::weftfs::NEEDS;
+use weft_testkit::have;
 
 /// A small tree, so that the demo is short.
 fn tree(bench: &Bench) -> String {
@@ -36,6 +38,29 @@ fn it_fails_if_one_byte_is_wrong() {
         bench.refused(&["demo", "--corrupt", "--tree", &tree, "--limit", "4M", "--dir", &dir], 1);
     assert!(said.contains("1 of 60 files differ from what was stored"), "{said}");
     assert!(!bench.path("scene").exists(), "the scene is still there");
+}
+
+#[test]
+fn the_file_system_loses_a_disk_and_no_byte_and_leaves_nothing() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let bench = Bench::new("demo-fs");
+    let tree = tree(&bench);
+    let dir = common::text(&bench.path("scene"));
+    let args = ["demo", "fs", "--tree", &tree, "--limit", "4M", "--dir", &dir];
+    let said = bench.weft(&args);
+    assert!(said.contains("60 files, every checksum matches"), "{said}");
+    assert!(said.contains("A disk failed, and no byte was lost"), "{said}");
+    assert!(!bench.path("scene").exists(), "the scene is still there");
+    let said = bench.refused(&[&args[..], &["--corrupt"]].concat(), 1);
+    assert!(said.contains("1 of 60 files differ from what was stored"), "{said}");
+    assert!(!bench.path("scene").exists(), "the scene is still there");
+    let told = bench.weft(&[&args[..], &["--json"]].concat());
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    // Two copies or parity of 1.8 MB on six disks.
+    let rebuilt = told["rebuilt_bytes"].as_u64().expect("a number");
+    assert!(rebuilt > 0 && rebuilt < 2 << 20, "{told}");
 }
 
 #[test]
