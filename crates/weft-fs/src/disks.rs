@@ -21,18 +21,16 @@ use weft_rt::MILLISECOND;
 
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
-use crate::jobs::Job;
+use crate::job::Job;
 use crate::label::Label;
 use crate::mounted::{Fs, Inner};
-use crate::open::{DISKS_MAX, check_unused, part, row};
+use crate::open::{DISKS_MAX, JOINING, check_unused, part, row};
 use crate::pool::Member;
 use crate::rebuild::RebuildReport;
 
 /// How often it is looked whether the metadata array has its copies again.
 const LOOK_EVERY_MS: u64 = 20;
 
-/// The number of the disk that is joining, plus one; in the state.
-pub(crate) const JOINING: &str = "joining disk";
 /// The number that the next disk gets, if it is not that behind the highest; in the state.
 const NEXT: &str = "next disk";
 

@@ -33,13 +33,10 @@ use crate::inode::Ino;
 use crate::knowing::Knowing;
 use crate::log::LoggedBand;
 use crate::meta::Tx;
-use crate::mounted::{Inner, Live, Node};
+use crate::mounted::{BLOCKS_MAX, Inner, Live, Node};
 use crate::plan::{Dirty, Target};
 use crate::pool::{Laid, part_of, runs_of};
 use crate::record::Record;
-
-/// The most blocks that are written at a time.
-pub(crate) const BLOCKS_MAX: usize = 4096;
 
 /// A band of a target with its new parity.
 struct Ready {

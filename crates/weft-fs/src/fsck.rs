@@ -16,7 +16,7 @@ use weft_stripe::{Access, check};
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind, ROOT};
-use crate::jobs::Job;
+use crate::job::Job;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::pool::runs_of;

@@ -3,8 +3,8 @@
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
 //! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
 //! `meta`, `log`) ← the disks and their space (`pool`, `place`) ← the mounted file system
-//! (`mounted`) ← what it does (`flush`, `file`, `names`, `recover`, `disks`, `rebuild`, `fsck`) ← creating
-//! and mounting (`open`).
+//! (`mounted`) ← what it does (`plan`, `flush`, `file`, `names`, `recover`, `rebuild`, `fsck`) ← creating
+//! and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
 #![forbid(unsafe_code)]
 
 mod block;
@@ -15,6 +15,7 @@ mod file;
 mod flush;
 mod fsck;
 mod inode;
+mod job;
 mod jobs;
 mod knowing;
 mod label;
@@ -30,6 +31,7 @@ mod rebuild;
 mod record;
 mod recover;
 mod redundancy;
+mod running;
 mod space;
 mod status;
 
@@ -38,11 +40,12 @@ pub use error::{FsError, Result};
 pub use file::FILE_BYTES_MAX;
 pub use fsck::{Finding, FsckReport, ScrubReport};
 pub use inode::{Ino, Inode, Kind, ROOT, Time};
-pub use jobs::{Job, JobReport, JobStatus};
+pub use job::{Job, JobStatus};
+pub use jobs::JobReport;
 pub use label::{Label, NAME_BYTES_MAX};
-pub use mounted::Fs;
+pub use mounted::{Fs, MountOptions};
 pub use names::{DirEntry, NewFile, Rename, SetAttr};
-pub use open::{CreateOptions, MountOptions, create};
+pub use open::{CreateOptions, create};
 pub use pool::Counts;
 pub use rebuild::RebuildReport;
 pub use record::{Column, Record};

@@ -15,15 +15,29 @@ use weft_rt::{Frozen, Nanos, Rt, SECOND};
 
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
-use crate::flush::BLOCKS_MAX;
 use crate::inode::{Ino, Inode, Time};
-use crate::jobs::JobStatus;
+use crate::job::JobStatus;
 use crate::label::Label;
 use crate::log::Log;
 use crate::meta::{Meta, Tx};
-use crate::open::MountOptions;
 use crate::pool::{Pool, runs_of};
 use crate::record::{Record, Run};
+
+/// The most blocks that are written at a time.
+pub(crate) const BLOCKS_MAX: usize = 4096;
+
+/// How to mount a file system.
+#[derive(Debug, Clone, Copy)]
+pub struct MountOptions {
+    /// Mount although disks are missing: they are lost from then on.
+    pub degraded: bool,
+    /// Bytes that may wait in memory to be written.
+    pub cache_bytes: u64,
+    /// A random number, new for each mount.
+    pub nonce: u64,
+    /// The time now.
+    pub now: Time,
+}
 
 /// Readers of a file at the same time.
 const READERS: usize = 1 << 16;

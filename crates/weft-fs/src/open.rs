@@ -18,19 +18,20 @@ use weft_code::CodeSpec;
 use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
-use crate::disks::JOINING;
 use crate::error::{FsError, Result};
 use crate::inode::Time;
 use crate::label::{Label, NAME_BYTES_MAX};
 use crate::log::{Log, Mark, scan};
 use crate::meta::{DiskRow, Meta, Tx};
-use crate::mounted::{Fs, Inner};
+use crate::mounted::{Fs, Inner, MountOptions};
 use crate::pool::{Member, Pool, runs_of};
 use crate::recover::recover;
 use crate::redundancy::Redundancy;
 
 /// Copies of the metadata, if there are so many disks.
 const META_COPIES: usize = 3;
+/// The number of the disk that is joining, plus one; in the state.
+pub(crate) const JOINING: &str = "joining disk";
 /// The most disks.
 pub(crate) const DISKS_MAX: usize = 64;
 /// Default bytes of a metadata slice: this part of the smallest disk, within limits.
@@ -55,19 +56,6 @@ pub struct CreateOptions {
     pub force: bool,
     /// Identity of the file system: 16 random bytes.
     pub id: [u8; 16],
-    /// The time now.
-    pub now: Time,
-}
-
-/// How to mount a file system.
-#[derive(Debug, Clone, Copy)]
-pub struct MountOptions {
-    /// Mount although disks are missing: they are lost from then on.
-    pub degraded: bool,
-    /// Bytes that may wait in memory to be written.
-    pub cache_bytes: u64,
-    /// A random number, new for each mount.
-    pub nonce: u64,
     /// The time now.
     pub now: Time,
 }

@@ -22,7 +22,7 @@ use weft_stripe::{UnitWrite, store};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Kind};
-use crate::jobs::Job;
+use crate::job::Job;
 use crate::mounted::{Fs, Inner, Node};
 use crate::plan::Target;
 use crate::pool::part_of;

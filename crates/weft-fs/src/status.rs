@@ -3,7 +3,7 @@
 use crate::block::BLOCK_BYTES;
 use crate::error::Result;
 use crate::inode::Ino;
-use crate::jobs::JobStatus;
+use crate::job::JobStatus;
 use crate::label::Label;
 use crate::mounted::Fs;
 use crate::pool::Counts;

@@ -1,0 +1,45 @@
+//! The job that runs: one at a time, which counts what is done.
+
+use std::rc::Rc;
+
+use crate::error::{FsError, Result};
+use crate::job::{Job, JobStatus};
+use crate::mounted::Inner;
+
+/// A running job; it ends when this is dropped.
+pub(crate) struct Running(pub(crate) Rc<Inner>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.job.set(None);
+    }
+}
+
+impl Inner {
+    /// Begins a job.
+    pub(crate) fn begin_job(self: &Rc<Self>, job: Job) -> Result<Running> {
+        self.check()?;
+        if let Some(running) = self.job.get() {
+            return Err(FsError::Busy(running.job.name()));
+        }
+        self.job.set(Some(JobStatus { job, done_blocks: 0, total_blocks: 0 }));
+        Ok(Running(self.clone()))
+    }
+
+    fn note_job(&self, change: impl FnOnce(&mut JobStatus)) {
+        if let Some(mut status) = self.job.get() {
+            change(&mut status);
+            self.job.set(Some(status));
+        }
+    }
+
+    /// What the running job has to do.
+    pub(crate) fn job_total(&self, blocks: u64) {
+        self.note_job(|status| status.total_blocks = blocks);
+    }
+
+    /// A part of the running job is done.
+    pub(crate) fn job_done(&self, blocks: u64) {
+        self.note_job(|status| status.done_blocks += blocks);
+    }
+}
