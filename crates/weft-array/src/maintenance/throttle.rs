@@ -17,6 +17,9 @@ use weft_rt::{MILLISECOND, Nanos, SECOND};
 /// Users count as active for this long after their last request.
 const ACTIVE_FOR: Nanos = 50 * MILLISECOND;
 
+/// Users count as away from this time after their last request.
+const AWAY_AFTER: Nanos = 250 * MILLISECOND;
+
 /// Bytes of a batch on each member. On a hard disk that is some 40 ms of sequential access, then
 /// one or two accesses elsewhere of some 8 ms each.
 const BATCH_BYTES: u64 = 5 << 19;
@@ -102,6 +105,11 @@ impl Throttle {
     /// Whether users had requests lately.
     pub(crate) fn users_are_active(&self, now: Nanos) -> bool {
         self.last_user.get().is_some_and(|last| now < last + ACTIVE_FOR)
+    }
+
+    /// Whether users have had no requests for some time.
+    pub(crate) fn users_are_away(&self, now: Nanos) -> bool {
+        self.last_user.get().is_none_or(|last| now >= last + AWAY_AFTER)
     }
 
     /// Whether the job is below its minimum.
