@@ -297,7 +297,9 @@ fn a_recovery_shows_what_users_feel_of_each_policy() {
     let course = "reads at full speed over the recovery, Web, RAID-5";
     let course = figure.panels.iter().find(|panel| panel.title == course).expect("the course");
     assert!(course.series.iter().all(|series| series.points.len() >= 16));
-    assert!(ours(&figure, "rebuild time, Web", "weft", "RAID-10") > 1.0);
+    let mirror = ours(&figure, "rebuild time, Web", "weft", "RAID-10");
+    // 40 MB from a disk of 76 MB/s that serves users as well.
+    assert!((0.52..5.0).contains(&mirror), "{mirror}");
 }
 
 #[test]
