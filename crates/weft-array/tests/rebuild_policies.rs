@@ -161,6 +161,39 @@ fn every_order_and_executor_writes_every_unit_exactly_once() {
     });
 }
 
+#[test]
+fn units_that_lie_one_behind_the_other_are_read_together() {
+    run(|rt| async move {
+        // Of raid6 one unit in five is not read, so that no more than four lie behind each other.
+        for (code, bad, most) in [(("raid5", 4, 1), false, 8), (("raid6", 5, 1), true, 4)] {
+            let (bench, bytes) = damaged(&rt, code).await;
+            let data_offset = bench.superblock.area.data_offset;
+            bench.disks.iter().for_each(|disk| disk.reads.borrow_mut().clear());
+            if bad {
+                // In the middle of a long read.
+                let sector = (data_offset + 3 * UNIT + 512) / 512;
+                bench.disks[1].faults.unreadable.borrow_mut().insert(sector);
+            }
+            add_spares(&rt, &bench, 0..1).await;
+            bench.until(ArrayState::Healthy).await;
+            let reads: Vec<(u64, u64)> = bench.disks[1..]
+                .iter()
+                .flat_map(|disk| disk.reads.borrow().clone())
+                .filter(|(offset, _)| *offset >= data_offset)
+                .collect();
+            let longest = reads.iter().map(|(_, len)| *len).max();
+            assert_eq!(longest, Some(most * UNIT), "{code:?}");
+            if !bad {
+                let stripes = bench.array.size_bytes() / bench.stripe_bytes();
+                let sum: u64 = reads.iter().map(|(_, len)| len).sum();
+                assert_eq!(sum, 3 * stripes * UNIT, "each unit of the three survivors once");
+            }
+            check_whole(&bench, &bytes, &format!("{code:?}")).await;
+            bench.array.stop().await.expect("stopped");
+        }
+    });
+}
+
 /// Stripes left to rebuild according to the job; `None` before it has begun.
 fn left(bench: &Bench) -> Option<u64> {
     bench.array.status().jobs.first().map(|job| job.stripes_total - job.stripes_done)

@@ -158,7 +158,8 @@ pub struct TestDisk {
     pub faults: Faults,
     ops: Cell<u64>,
     salt: u64,
-    /// Writes so far: offset and length.
+    /// Reads and writes so far: offset and length.
+    pub reads: RefCell<Vec<(u64, u64)>>,
     pub writes: RefCell<Vec<(u64, u64)>>,
 }
 
@@ -186,6 +187,7 @@ impl TestDisk {
             faults: Faults::default(),
             ops: Cell::new(0),
             salt: number as u64,
+            reads: RefCell::default(),
             writes: RefCell::default(),
         })
     }
@@ -282,6 +284,7 @@ impl Disk for TestDisk {
     fn read(&self, offset: u64, mut buf: Buf, _: Class) -> ReadFuture<'_> {
         let len = buf.len() as u64;
         self.check(offset, len, buf.is_aligned_to(self.info.sector_bytes as usize));
+        self.reads.borrow_mut().push((offset, len));
         Box::pin(async move {
             self.begin().await;
             self.end(self.delay()).await;
