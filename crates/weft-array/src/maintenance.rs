@@ -4,6 +4,7 @@
 //! and the array's status.
 
 pub mod experiment;
+mod latency;
 mod monitor;
 mod rebuild;
 mod scrub;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use weft_code::{Margin, SlotNo};
 use weft_disk::{Disk, Extent};
-use weft_rt::{Buf, Frozen};
+use weft_rt::{Buf, Frozen, Nanos};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
@@ -55,8 +55,11 @@ impl Array {
 
     /// Fills `buf` from `offset` (bytes). The buffer is returned on failure, too.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        self.0.jobs.throttle.note_user(self.0.rt.turn_time(), buf.len() as u64);
-        self.0.read(offset, buf).await
+        let begun = self.0.rt.turn_time();
+        self.0.jobs.throttle.note_user(begun, buf.len() as u64);
+        let done = self.0.read(offset, buf).await;
+        self.0.jobs.throttle.note_served(begun, || self.0.rt.turn_time());
+        done
     }
 
     /// Writes `data` at `offset` (bytes); with `fua` it is durable on return.
@@ -64,9 +67,13 @@ impl Array {
     /// # Errors
     /// After an error the range may hold old or new bytes; nothing outside it is changed.
     pub async fn write(&self, offset: u64, data: Frozen, fua: bool) -> Result<(), ArrayError> {
-        self.0.jobs.throttle.note_user(self.0.rt.turn_time(), data.len() as u64);
+        let begun = self.0.rt.turn_time();
+        self.0.jobs.throttle.note_user(begun, data.len() as u64);
         let array = self.0.clone();
-        self.0.rt.attach(move || async move { array.write(offset, data, fua).await }).await
+        let write = move || async move { array.write(offset, data, fua).await };
+        let done = self.0.rt.attach(write).await;
+        self.0.jobs.throttle.note_served(begun, || self.0.rt.turn_time());
+        done
     }
 
     /// Makes everything durable that was acknowledged before this call.
@@ -346,6 +353,14 @@ impl Array {
     /// Bounds the rate of jobs, in bytes per second and member.
     pub fn set_throttle(&self, min_bytes_s: u64, max_bytes_s: Option<u64>) {
         self.0.jobs.throttle.set(min_bytes_s, max_bytes_s);
+        self.0.jobs.changed();
+    }
+
+    /// While users are active, jobs run as fast as they can so that users' requests take `target`
+    /// nanoseconds on average, within the bounds of [`Array::set_throttle`]; `None`: no target.
+    /// The setting is not stored.
+    pub fn set_latency_target(&self, target: Option<Nanos>) {
+        self.0.jobs.throttle.set_latency_target(target);
         self.0.jobs.changed();
     }
 

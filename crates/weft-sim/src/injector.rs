@@ -494,8 +494,10 @@ impl FaultInjector {
             let high = *rng.pick(&[None, Some(200_000), Some(20_000_000)]);
             (low, high.map(|high| high.max(low)), rng.chance(30))
         });
-        self.world.note(format!("throttle {low} {high:?}, pause {pause}"));
+        let target = (low == 100_000).then_some(MILLISECOND);
+        self.world.note(format!("throttle {low} {high:?}, target {target:?}, pause {pause}"));
         engine.0.set_throttle(low, high);
+        engine.0.set_latency_target(target);
         if pause {
             engine.0.set_paused(true);
             self.rt.sleep(self.draw(|rng| rng.below(SECOND))).await;
@@ -626,6 +628,7 @@ impl FaultInjector {
             member.platter.set_hangs(Hangs::default());
         }
         engine.0.set_throttle(0, None);
+        engine.0.set_latency_target(None);
         engine.0.set_paused(false);
         // A write lets the engine notice members that are gone but were not used since.
         self.harness.flush(&engine.0, 93).await;

@@ -158,7 +158,10 @@ fn administration(story: &mut Story) {
 
     // A rebuild and a replacement while they go on.
     story.does(&["rebuild", "t", "--order", "popularity", "--slice", "7"], "Rebuild policy");
-    story.does(&["throttle", "t", "--min", "0", "--max", "2M"], "weft throttle");
+    let set = ["throttle", "t", "--min", "0", "--max", "2M", "--latency", "20ms"];
+    story.does(&set, "weft throttle");
+    assert_eq!(story.status()["arrays"][0]["status"]["throttle"]["latency_us"], 20_000);
+    story.does(&["throttle", "t", "--latency", "off"], "weft throttle");
     story.does(&["fail", "t", "d1", "--dry-run"], "weft fail");
     story.does(&["fail", "t", "d1"], "weft fail");
     assert!(io(1)["written_bytes"].as_u64() > Some(100 << 10), "forgotten: {}", io(1));

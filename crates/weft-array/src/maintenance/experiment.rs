@@ -16,7 +16,7 @@ use weft_rt::Nanos;
 use weft_rt::sync::Semaphore;
 pub use weft_stripe::StripeId;
 
-pub use super::throttle::{Admission, Bounds, Pace, Throttle};
+pub use super::throttle::{Admission, Bounds, Pace, Throttle, WithinBounds};
 use crate::error::ArrayError;
 
 /// Parts of rebuilds that differ from the policy's. What a method leaves out is the policy's.

@@ -8,11 +8,16 @@
 //! and a job's next request always is the nearest: as long as there is one, users elsewhere on the
 //! disk wait. Between two batches it is their turn, and a batch is long enough to make the seeks
 //! there and back cheap.
+//!
+//! With a *latency target* a controller sets the maximum while users are active (`latency.rs`), and
+//! jobs may have more than one stripe in flight below it.
 
 use std::cell::Cell;
 
 use serde::{Deserialize, Serialize};
-use weft_rt::{MILLISECOND, Nanos, SECOND};
+use weft_rt::{MICROSECOND, MILLISECOND, Nanos, SECOND};
+
+use super::latency::{self, LatencyTarget, Now};
 
 /// Users count as active for this long after their last request.
 const ACTIVE_FOR: Nanos = 50 * MILLISECOND;
@@ -35,6 +40,10 @@ pub struct Bounds {
     pub min_bytes_s: u64,
     /// Highest rate; `None` means unbounded.
     pub max_bytes_s: Option<u64>,
+    /// Mean time that users' requests should take while jobs run, in microseconds; `None`: no
+    /// target.
+    #[serde(default)]
+    pub latency_us: Option<u64>,
 }
 
 /// The bounds of the jobs' rate, and the activity of users. Bytes are counted per member.
@@ -48,6 +57,7 @@ pub struct Throttle {
     late_at: Cell<Nanos>,
     last_user: Cell<Option<Nanos>>,
     user_bytes: Cell<u64>,
+    latency: LatencyTarget,
 }
 
 /// When one more stripe may begin.
@@ -86,9 +96,38 @@ impl Throttle {
         self.late_at.set(0);
     }
 
+    /// Sets the latency target; `None` means none.
+    pub fn set_latency_target(&self, target: Option<Nanos>) {
+        self.latency.set(target);
+        self.next_at.set(0);
+    }
+
     /// The bounds.
     pub fn get(&self) -> Bounds {
-        Bounds { min_bytes_s: self.min_bytes_s.get(), max_bytes_s: self.max_bytes_s.get() }
+        let (min_bytes_s, max_bytes_s) = (self.min_bytes_s.get(), self.max_bytes_s.get());
+        let latency_us = self.latency.get().map(|target| target / MICROSECOND);
+        Bounds { min_bytes_s, max_bytes_s, latency_us }
+    }
+
+    /// The highest rate now.
+    fn max_now(&self, now: Nanos) -> Option<u64> {
+        let max = self.max_bytes_s.get();
+        if self.latency.get().is_none() || !self.users_are_active(now) {
+            return max;
+        }
+        let paced = self.latency.max_bytes_s();
+        Some(max.map_or(paced, |max| max.min(paced)))
+    }
+
+    /// Notes that a user's request has ended, which began at `begun`.
+    #[inline]
+    pub fn note_served(&self, begun: Nanos, now: impl FnOnce() -> Nanos) {
+        if self.latency.get().is_some() {
+            let time = now();
+            let (min_bytes_s, max_bytes_s) = (self.min_bytes_s.get(), self.max_bytes_s.get());
+            let waits = time < self.next_at.get();
+            self.latency.served(begun, &Now { time, min_bytes_s, max_bytes_s, waits });
+        }
     }
 
     /// Notes a user's request of `bytes`.
@@ -104,7 +143,11 @@ impl Throttle {
 
     /// Whether users had requests lately.
     pub(crate) fn users_are_active(&self, now: Nanos) -> bool {
-        self.last_user.get().is_some_and(|last| now < last + ACTIVE_FOR)
+        let active_for = match self.latency.get() {
+            Some(_) => latency::ACTIVE_FOR,
+            None => ACTIVE_FOR,
+        };
+        self.last_user.get().is_some_and(|last| now < last + active_for)
     }
 
     /// Whether users have had no requests for some time.
@@ -124,13 +167,14 @@ impl Throttle {
 
     /// How long the work counted so far takes at the maximum rate.
     pub(crate) fn backlog(&self, now: Nanos) -> Nanos {
-        self.max_bytes_s.get().map_or(0, |_| self.next_at.get().saturating_sub(now))
+        self.max_now(now).map_or(0, |_| self.next_at.get().saturating_sub(now))
     }
 
     /// Counts `bytes` of work. Returns when it may begin.
     pub fn reserve(&self, now: Nanos, bytes: u64) -> Nanos {
         let mut start = now;
-        if let Some(max) = self.max_bytes_s.get() {
+        self.latency.count(bytes);
+        if let Some(max) = self.max_now(now) {
             let due = self.next_at.get();
             start = if due == 0 || due + SLACK < now { now } else { due };
             self.next_at.set(start + duration(bytes, max));
@@ -178,6 +222,10 @@ impl Window {
         match (throttle.users_are_active(now), throttle.is_late(now)) {
             (false, _) => most,
             (true, true) if self.batch_bytes < BATCH_BYTES => most,
+            // Little is queued ahead, as the rate will soon be another.
+            (true, false) if throttle.latency.get().is_some() => {
+                if throttle.backlog(now) > latency::STEP { in_flight.max(1) } else { most }
+            }
             (true, _) => 1,
         }
     }
@@ -188,9 +236,9 @@ impl Window {
     }
 }
 
-/// The pace of rebuilds: only the bounds.
+/// The pace of rebuilds and reshapes: only the bounds, and the latency target.
 #[derive(Debug)]
-pub(crate) struct WithinBounds;
+pub struct WithinBounds;
 
 impl Pace for WithinBounds {
     fn admit(
@@ -200,7 +248,7 @@ impl Pace for WithinBounds {
         in_flight: usize,
         window: usize,
     ) -> Admission {
-        match throttle.max_bytes_s.get() {
+        match throttle.max_now(now) {
             _ if in_flight >= window => Admission::AfterOne,
             Some(_) if now < throttle.next_at.get() => Admission::At(throttle.next_at.get()),
             _ => Admission::Now,
@@ -267,6 +315,52 @@ mod tests {
         // Once users are gone the job does not wait for them.
         let later = now + ACTIVE_FOR;
         assert_eq!(begun(&mut window, &throttle, later, batch), MOST - batch);
+    }
+
+    #[test]
+    fn a_latency_target_holds_jobs_back_while_users_are_active() {
+        let now = 100 * SECOND;
+        let throttle = throttle(0, Some(now));
+        let admitted = |now| WithinBounds.admit(&throttle, now, 0, MOST);
+        throttle.set_latency_target(Some(10 * MILLISECOND));
+        throttle.reserve(now, UNIT);
+        // It begins with four units per second.
+        assert_eq!(admitted(now), Admission::At(now + SECOND / 4));
+        let mut window = Window::default();
+        assert_eq!(window.stripes(&throttle, now, 0, MOST), 1);
+        assert_eq!(window.stripes(&throttle, now, 1, MOST), 1);
+        assert_eq!(window.stripes(&throttle, now + SECOND / 4, 1, MOST), MOST);
+        // Short pauses of users are left to them.
+        throttle.reserve(now + SECOND - 1, UNIT);
+        assert_ne!(admitted(now + SECOND - 1), Admission::Now);
+        assert_eq!(admitted(now + SECOND), Admission::Now);
+        // Without the target no time that was reserved under it counts.
+        throttle.note_user(now + SECOND, 4096);
+        throttle.reserve(now + SECOND, UNIT);
+        assert_ne!(admitted(now + SECOND), Admission::Now);
+        throttle.set_latency_target(None);
+        assert_eq!(admitted(now + SECOND), Admission::Now);
+    }
+
+    #[test]
+    fn a_latency_target_stays_within_the_bounds() {
+        let throttle = Throttle::default();
+        throttle.set(2 * UNIT, Some(100 * UNIT));
+        throttle.set_latency_target(Some(10 * MILLISECOND));
+        let mut now = SECOND;
+        let mut rate_after = |took: Nanos| {
+            for _ in 0..5000 {
+                now += 10 * MILLISECOND;
+                throttle.note_user(now, 4096);
+                throttle.reserve(now, UNIT);
+                throttle.note_served(now - took, || now);
+            }
+            throttle.max_now(now).unwrap()
+        };
+        assert_eq!(rate_after(SECOND), 4 * UNIT);
+        throttle.set(20 * UNIT, Some(100 * UNIT));
+        assert_eq!(rate_after(SECOND), 20 * UNIT);
+        assert_eq!(rate_after(MILLISECOND), 100 * UNIT);
     }
 
     fn to_usize(n: u64) -> usize {

@@ -109,7 +109,7 @@ impl Pace for SpeedControl {
         if self.bytes - self.looked_at < LOOK_EVERY_BYTES {
             return Admission::Now;
         }
-        let Bounds { min_bytes_s: min, max_bytes_s: max } = throttle.get();
+        let Bounds { min_bytes_s: min, max_bytes_s: max, .. } = throttle.get();
         let speed = self.speed(now);
         let too_fast = max.is_some_and(|max| speed > max);
         let flying = in_flight as u64 * self.last_bytes;

@@ -364,14 +364,18 @@ pub enum ScrubAction {
 /// `weft throttle`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Applies to rebuild, resync and scrub. Between the two rates they yield to user I/O. Below --min \
+Applies to rebuild, resync, scrub and reshape. Between the two rates they yield to user I/O. Below --min \
 they proceed in batches of 2.5 MiB per disk, and user I/O runs between the batches. They never \
 exceed --max. Rates are bytes per second on each member, and take effect at once.
+
+With --latency they run as fast as they can between the two rates so that users' reads and writes \
+take that long on average. It lasts until the array is stopped.
 
 Examples:
   weft throttle tank --max 50MB/s
   weft throttle tank --min 10M --max 200M
-  weft throttle tank --max unlimited")]
+  weft throttle tank --latency 20ms
+  weft throttle tank --max unlimited --latency off")]
 pub struct ThrottleArgs {
     /// Name or id of the array
     pub array: String,
@@ -381,6 +385,26 @@ pub struct ThrottleArgs {
     /// Maximum rate, bytes per second, or `unlimited`
     #[arg(long, value_parser = parse_max, value_name = "RATE")]
     pub max: Option<u64>,
+    /// Mean time of user requests to aim at, such as `20ms` or `500us`, or `off`
+    #[arg(long, value_parser = parse_latency, value_name = "TIME")]
+    pub latency: Option<u64>,
+}
+
+/// A time in microseconds; 0 for `off`.
+fn parse_latency(text: &str) -> Result<u64, String> {
+    if text == "off" {
+        return Ok(0);
+    }
+    let wrong = || format!("{text:?} is no time: give one as `20ms`, `500us` or `1s`, or `off`");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_us = match &text[digits.len()..] {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(unit_us).filter(|latency_us| *latency_us > 0).ok_or_else(wrong)
 }
 
 fn parse_max(text: &str) -> Result<u64, String> {

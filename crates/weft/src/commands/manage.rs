@@ -262,16 +262,20 @@ pub fn throttle(args: &ThrottleArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     }
     let mut client = Client::connect(dir)?;
     let (array, min_bytes_s, max_bytes_s) = (args.array.clone(), args.min, args.max);
-    let answer: Value = client.ask(Request::Throttle { array, min_bytes_s, max_bytes_s })?;
+    let latency_us = args.latency;
+    let request = Request::Throttle { array, min_bytes_s, max_bytes_s, latency_us };
+    let answer: Value = client.ask(request)?;
     let min = answer["min_bytes_s"].as_u64().unwrap_or(0);
     let max = answer["max_bytes_s"].as_u64();
     let max =
         max.map_or_else(|| "unlimited".into(), |max| format!("at most {}", size::show_rate(max)));
-    done(
-        json,
-        &format!("maintenance: at least {}, {max} on each disk", size::show_rate(min)),
-        &answer,
-    )
+    let target = match answer["latency_us"].as_u64() {
+        Some(us) => format!("; user requests aim at {}.{:03} ms on average", us / 1000, us % 1000),
+        None => String::new(),
+    };
+    let text =
+        format!("maintenance: at least {}, {max} on each disk{target}", size::show_rate(min));
+    done(json, &text, &answer)
 }
 
 /// `weft stop`.

@@ -109,6 +109,9 @@ pub enum Request {
         min_bytes_s: Option<u64>,
         /// Highest rate in bytes per second; `None` leaves it.
         max_bytes_s: Option<u64>,
+        /// Mean time of users' requests to aim at, in microseconds; 0: none; `None` leaves it.
+        #[serde(default)]
+        latency_us: Option<u64>,
     },
     /// Show or change an array's cache; answers with its [`CacheReport`], or null if it is off.
     Cache {

@@ -12,6 +12,7 @@ use weft_cli::failure::{Failure, Outcome};
 use weft_cli::size;
 use weft_code::SlotNo;
 use weft_disk::Disk;
+use weft_rt::MICROSECOND;
 
 use crate::control::protocol::{Attached, NewDisk, PolicyChange, Request, ServedArray, Snapshot};
 use crate::control::server::Call;
@@ -67,8 +68,8 @@ impl Daemon {
             }),
             Request::StartScrub { array, repair } => self.start_scrub(&array, repair).await,
             Request::CancelScrub { array } => self.cancel_scrub(&array).await,
-            Request::Throttle { array, min_bytes_s, max_bytes_s } => {
-                self.throttle(&array, min_bytes_s, max_bytes_s)
+            Request::Throttle { array, min_bytes_s, max_bytes_s, latency_us } => {
+                self.throttle(&array, min_bytes_s, max_bytes_s, latency_us)
             }
             Request::RebuildPolicy { array, change } => self.rebuild_policy(&array, &change).await,
             Request::Cache { array, max_bytes, policy } => {
@@ -333,7 +334,13 @@ impl Daemon {
         Ok(json!({ "started": true }))
     }
 
-    fn throttle(&self, array: &str, min: Option<u64>, max: Option<u64>) -> Result<Value, Failure> {
+    fn throttle(
+        &self,
+        array: &str,
+        min: Option<u64>,
+        max: Option<u64>,
+        latency_us: Option<u64>,
+    ) -> Result<Value, Failure> {
         let served = self.find(array)?;
         let now = served.array.status().throttle;
         let min = min.unwrap_or(now.min_bytes_s);
@@ -350,7 +357,11 @@ impl Daemon {
             .hint("give both --min and --max; nothing was changed"));
         }
         served.array.set_throttle(min, max);
-        Ok(json!({ "min_bytes_s": min, "max_bytes_s": max }))
+        if let Some(latency_us) = latency_us {
+            let target = latency_us.saturating_mul(MICROSECOND);
+            served.array.set_latency_target(Some(target).filter(|target| *target > 0));
+        }
+        Ok(json!(served.array.status().throttle))
     }
 
     async fn rebuild_policy(&self, array: &str, change: &PolicyChange) -> Result<Value, Failure> {
