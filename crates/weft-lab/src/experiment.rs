@@ -45,6 +45,7 @@ const FILES: &[(&str, &str)] = &[
     ("alv-fig10", include_str!("../experiments/alv-fig10.toml")),
     ("alv-fig15", include_str!("../experiments/alv-fig15.toml")),
     ("alv-fig17", include_str!("../experiments/alv-fig17.toml")),
+    ("alv-beyond", include_str!("../experiments/alv-beyond.toml")),
 ];
 
 /// An experiment as its file describes it.

@@ -170,8 +170,13 @@ pub(crate) async fn rebuild_onto(
 
 /// Writes zeros to each region of a fresh array, so that all of it counts as written.
 pub(crate) async fn mark_written(array: &Array) -> Result<(), ArrayError> {
+    mark_written_below(array, array.size_bytes()).await
+}
+
+/// The same for what lies below `end`.
+pub(crate) async fn mark_written_below(array: &Array, end: u64) -> Result<(), ArrayError> {
     let mut at = 0;
-    while at < array.size_bytes() {
+    while at < end {
         array.write(at, Buf::zeroed(BLOCK).freeze(), false).await?;
         at = array.region_at(at).end;
     }

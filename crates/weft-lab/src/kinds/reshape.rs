@@ -57,6 +57,8 @@ struct Case {
     /// Bounds of MD's speed control, in its unit of 1024 bytes per second.
     min_kib_s: u64,
     max_kib_s: Option<u64>,
+    /// The mean response time at which policies with a target aim; `None`: they have none.
+    target_ms: Option<u32>,
     /// Commands that a disk accepts at a time; `None`: the product's number.
     queue_depth: Option<u32>,
 }
@@ -166,11 +168,12 @@ impl Parameters {
                 disk_bytes: (self.disk_mib << 20) / self.divide(lab),
                 unit_bytes: case.unit_kib << 10,
             },
-            model: &model.with_scheduler(scheduler),
+            model: model.with_scheduler(scheduler),
             seed,
-            way: &policy.way,
+            way: policy.way.clone(),
             pacing: policy.pacing,
             buffer_bytes: case.buffer_kib << 10,
+            target: case.target_ms.map(|ms| u64::from(ms) * MILLISECOND),
             min_bytes_s: case.min_kib_s << 10,
             max_bytes_s: case.max_kib_s.map(|max| max << 10),
             users,

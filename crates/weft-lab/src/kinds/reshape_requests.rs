@@ -41,7 +41,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         |policy| policy.name.clone(),
         |policy| {
             let mut job = Job::new(&grow).map_err(|e| e.to_string())?;
-            Ok(count(&mut *policy.way.policy(&grow, p.buffer_kib << 10), &mut job))
+            Ok(count(&mut *policy.way.policy(&grow, p.buffer_kib << 10)?, &mut job))
         },
     )?;
     let mut panel = Panel::bars("requests of the reshape", "", "requests");

@@ -290,6 +290,7 @@ impl Reshaping {
         join_all(pieces.map(|piece| self.serve_piece(piece, writes))).await;
         self.user_bytes.set(self.user_bytes.get() - len);
         self.users.served(self.rt.now() - begun);
+        self.throttle.note_served(begun, || self.rt.now());
         Ok(())
     }
 
@@ -440,7 +441,7 @@ mod tests {
         for way in ["way = 'md'", "way = 'md-today'", "way = 'ga'", "way = 'alv'"] {
             let way: Way = toml::from_str(way).unwrap();
             let rt = virtual_rt(Schedule::Seeded(1));
-            let mut policy = way.policy(&grow(), 1 << 20);
+            let mut policy = way.policy(&grow(), 1 << 20).unwrap();
             let array = array(&rt, policy.users_wait());
             let mut job = Job::new(&grow()).unwrap();
             let (user, end) = (array.clone(), job.end);

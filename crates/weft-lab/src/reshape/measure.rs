@@ -5,15 +5,17 @@ use std::rc::Rc;
 
 use futures_util::future::{Either, select};
 use serde::Deserialize;
-use weft_array::experiment::{Admission, Pace, Throttle};
+use weft_array::experiment::{Admission, Pace, Throttle, WithinBounds};
+use weft_disk::Volume;
 use weft_model::Model;
-use weft_rt::{Nanos, Schedule, virtual_rt};
+use weft_rt::{Nanos, Rt, Schedule, virtual_rt};
 use weft_trace::Record;
 use weft_trace::replay::{
     AddressMap, Fit, Latency, Live, Options, Outcome, Pace as Arrivals, Point, Speed, Volumes, run,
 };
 
 use super::array::Reshaping;
+use super::engine::Engine;
 use super::valve::{Settings, Valve};
 use super::{Counted, Grow, Job, Way};
 use crate::bench::endless;
@@ -29,6 +31,8 @@ pub(crate) enum Pacing {
     Md(Manner),
     /// ALV's.
     Valve(Settings),
+    /// The engine's, with the run's target for the mean response time of users.
+    Target,
 }
 
 /// As fast as it can.
@@ -44,14 +48,16 @@ impl Pace for Greedy {
 
 /// A run.
 #[derive(Clone, Debug)]
-pub(crate) struct Run<'a> {
+pub(crate) struct Run {
     pub(crate) grow: Grow,
-    pub(crate) model: &'a Model,
+    pub(crate) model: Model,
     pub(crate) seed: u64,
-    pub(crate) way: &'a Way,
+    pub(crate) way: Way,
     pub(crate) pacing: Pacing,
     /// Bytes of buffers for each disk.
     pub(crate) buffer_bytes: u64,
+    /// The mean response time to aim at; `None`: no target.
+    pub(crate) target: Option<Nanos>,
     /// Bounds of MD's speed control, in bytes per second.
     pub(crate) min_bytes_s: u64,
     pub(crate) max_bytes_s: Option<u64>,
@@ -78,55 +84,86 @@ pub(crate) struct Measured {
 }
 
 /// Reshapes an array while users use it.
-pub(crate) fn measure(given: &Run<'_>) -> Result<Measured, String> {
+pub(crate) fn measure(given: &Run) -> Result<Measured, String> {
     let rt = virtual_rt(Schedule::Fifo);
-    let mut policy = given.way.policy(&given.grow, given.buffer_bytes);
+    let target = given.target.filter(|_| matches!(given.pacing, Pacing::Target));
+    if let Way::Weft { written_percent } = given.way {
+        let (rt2, given) = (rt.clone(), given.clone());
+        return rt.block_on(async move {
+            let engine = Rc::new(Engine::open(&rt2, &given, written_percent).await?);
+            engine.array.set_latency_target(target);
+            let volume = (Rc::new(engine.array.clone()) as Rc<dyn Volume>, engine.used_bytes);
+            let counted = engine.clone();
+            let reshape = async move { engine.reshape().await };
+            under_users(&rt2, &given, volume, reshape, move || counted.counted()).await
+        });
+    }
+    let mut policy = given.way.policy(&given.grow, given.buffer_bytes)?;
     let mut job = Job::new(&given.grow).map_err(|e| e.to_string())?;
-    let array = Reshaping::new(&rt, &given.grow, given.model, given.seed, policy.users_wait())?;
+    let array = Reshaping::new(&rt, &given.grow, &given.model, given.seed, policy.users_wait())?;
     let array = Rc::new(array);
-    array.throttle.set(given.min_bytes_s, given.max_bytes_s);
+    array.throttle.set_latency_target(target);
     let mut pace: Box<dyn Pace> = match given.pacing {
         Pacing::Greedy => Box::new(Greedy),
-        Pacing::Md(manner) => Box::new(SpeedControl::new(manner, rt.now())),
-        Pacing::Valve(settings) => Box::new(Valve::new(settings, array.users.clone(), rt.now())),
-    };
-    let given = given.clone();
-    let (interval, patience, users) = (given.interval, given.patience, given.users);
-    rt.clone().block_on(async move {
-        let live = Live::new();
-        let (until, reshaped, rt_inner) = (live.clone(), array.clone(), rt.clone());
-        let reshape = rt.spawn(async move {
-            let late = rt_inner.sleep_until(patience);
-            let reshape = reshaped.reshape(&mut job, &mut *policy, &mut *pace);
-            let (counted, ended) = match select(Box::pin(reshape), late).await {
-                Either::Left((counted, _)) => (counted, true),
-                Either::Right(_) => (reshaped.counted(), false),
-            };
-            until.stop();
-            (counted, ended, rt_inner.now())
-        });
-        let outcome = match users {
-            None => Outcome::default(),
-            Some((records, rate_milli, first)) => {
-                let mut volumes = Volumes::default();
-                records.iter().for_each(|record| volumes.add(record));
-                let size = weft_disk::Volume::size_bytes(&*array);
-                let map = AddressMap::new(&volumes, size, 512, Fit::Scale);
-                let options = Options {
-                    pace: Arrivals::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
-                    interval_ns: Some(interval),
-                    ..Options::default()
-                };
-                let all = endless(records, rate_milli, first).map(Ok::<_, Infallible>);
-                let Ok(outcome) = run(&rt, array, &map, all, &options, &live).await;
-                outcome
-            }
-        };
-        let (counted, ended, took_ns) = reshape.await;
-        if outcome.failed.total() > 0 {
-            return Err(format!("{:?}", outcome.failed));
+        Pacing::Md(manner) => {
+            array.throttle.set(given.min_bytes_s, given.max_bytes_s);
+            Box::new(SpeedControl::new(manner, rt.now()))
         }
-        let (users, series) = (outcome.all, outcome.series);
-        Ok(Measured { took_ns, ended, counted, users, series })
+        Pacing::Valve(settings) => Box::new(Valve::new(settings, array.users.clone(), rt.now())),
+        Pacing::Target => Box::new(WithinBounds),
+    };
+    let (rt2, given) = (rt.clone(), given.clone());
+    let volume: Rc<dyn Volume> = array.clone();
+    let (volume, counted) = ((volume.clone(), volume.size_bytes()), array.clone());
+    rt.block_on(async move {
+        let reshape = async move {
+            array.reshape(&mut job, &mut *policy, &mut *pace).await;
+            Ok(())
+        };
+        under_users(&rt2, &given, volume, reshape, move || counted.counted()).await
     })
+}
+
+/// Runs a reshape while users use so many bytes of the volume, until it has ended or is given up.
+async fn under_users(
+    rt: &Rt,
+    given: &Run,
+    (volume, used_bytes): (Rc<dyn Volume>, u64),
+    reshape: impl Future<Output = Result<(), String>> + 'static,
+    counted: impl Fn() -> Counted,
+) -> Result<Measured, String> {
+    let live = Live::new();
+    let (until, rt2, begun) = (live.clone(), rt.clone(), rt.now());
+    let late = begun + given.patience;
+    let reshape = rt.spawn(async move {
+        let late = rt2.sleep_until(late);
+        let ended = match select(Box::pin(reshape), late).await {
+            Either::Left((result, _)) => result.map(|()| true),
+            Either::Right(_) => Ok(false),
+        };
+        until.stop();
+        (ended, rt2.now())
+    });
+    let outcome = match &given.users {
+        None => Outcome::default(),
+        Some((records, rate_milli, first)) => {
+            let mut volumes = Volumes::default();
+            records.iter().for_each(|record| volumes.add(record));
+            let map = AddressMap::new(&volumes, used_bytes, 512, Fit::Scale);
+            let options = Options {
+                pace: Arrivals::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
+                interval_ns: Some(given.interval),
+                ..Options::default()
+            };
+            let all = endless(records.clone(), *rate_milli, *first).map(Ok::<_, Infallible>);
+            let Ok(outcome) = run(rt, volume, &map, all, &options, &live).await;
+            outcome
+        }
+    };
+    let (ended, end) = reshape.await;
+    if outcome.failed.total() > 0 {
+        return Err(format!("{:?}", outcome.failed));
+    }
+    let (users, series) = (outcome.all, outcome.series);
+    Ok(Measured { took_ns: end - begun, ended: ended?, counted: counted(), users, series })
 }

@@ -6,11 +6,11 @@
 //! array. What must be the same for all ways is there: how far may be written without a checkpoint
 //! ([`weft_layout::window`]), what a user's write costs, and what a checkpoint is.
 //!
-//! The engine's own reshape is not among them yet. It is to stand beside the modelled array as one more
-//! [`Volume`](weft_disk::Volume) for users.
+//! The engine's own reshape is no policy: it runs itself, on disks of the same model ([`engine`]).
 
 mod alv;
 mod array;
+mod engine;
 mod ga;
 mod md;
 mod measure;
@@ -202,18 +202,27 @@ pub(crate) enum Way {
         #[serde(default)]
         as_printed: bool,
     },
+    /// The engine's own ([`engine`]).
+    Weft {
+        /// How much of the array was ever written, in percent: the rest is not moved.
+        written_percent: u64,
+    },
 }
 
 impl Way {
     /// The policy, with this many bytes of buffers for each disk.
-    pub(crate) fn policy(&self, grow: &Grow, buffer_bytes: u64) -> Box<dyn Policy> {
-        match *self {
+    ///
+    /// # Errors
+    /// If it is the engine's, which has none.
+    pub(crate) fn policy(&self, grow: &Grow, buffer_bytes: u64) -> Result<Box<dyn Policy>, String> {
+        Ok(match *self {
             Self::Md => Box::new(Md::new(Era::Paper, grow, buffer_bytes)),
             Self::MdToday => Box::new(Md::new(Era::Today, grow, buffer_bytes)),
             Self::Ga => Box::new(GradualAssimilation),
             Self::Alv { as_printed: true, .. } => Box::new(Alv::as_printed(grow, buffer_bytes)),
+            Self::Weft { .. } => return Err("the engine's reshape has no policy".into()),
             Self::Alv { skip_empty, .. } => Box::new(Alv::new(grow, buffer_bytes, skip_empty)),
-        }
+        })
     }
 }
 
@@ -268,7 +277,7 @@ mod tests {
 
     fn counted(way: &Way) -> Counted {
         let grow = grow();
-        count(&mut *way.policy(&grow, 2 << 20), &mut Job::new(&grow).unwrap())
+        count(&mut *way.policy(&grow, 2 << 20).unwrap(), &mut Job::new(&grow).unwrap())
     }
 
     #[test]
