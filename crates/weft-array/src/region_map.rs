@@ -192,6 +192,8 @@ pub struct RegionMap {
     /// the replacements of those lanes were not zeroed.
     zeroing: RefCell<BTreeMap<RegionNo, LaneSet>>,
     zeroed: Notify,
+    /// Rings when a write has marked its region, or given up.
+    marked: Notify,
     /// Lanes whose bit is set in regions at their first write.
     joining: Cell<LaneSet>,
     /// Lanes of absent members: their bit is set together with DIRTY and NEEDS_RESYNC.
@@ -218,6 +220,15 @@ impl Drop for WriteGuard<'_> {
             entry.flags |= TOUCHED;
         }
         self.map.finishing.end_write(RegionNo(self.index as u64), self.began_in);
+    }
+}
+
+/// Rings when dropped, however that comes about.
+struct Rings<'a>(&'a Notify);
+
+impl Drop for Rings<'_> {
+    fn drop(&mut self) {
+        self.0.notify_all();
     }
 }
 
@@ -249,6 +260,7 @@ impl RegionMap {
             reserved: Cell::new(0),
             zeroing: RefCell::default(),
             zeroed: Notify::default(),
+            marked: Notify::default(),
             joining: Cell::default(),
             absent: Cell::default(),
             rebuilt: RefCell::default(),
@@ -332,15 +344,6 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&given_up)).await
     }
 
-    /// Whether a write to this region or a later one is in progress.
-    #[must_use]
-    pub fn has_writers_from(&self, first: RegionNo) -> bool {
-        let entries = self.entries.borrow();
-        entries
-            .get(to_index(first)..)
-            .is_some_and(|rest| rest.iter().any(|entry| entry.writers > 0))
-    }
-
     /// Regions that are to become unwritten stay as they are.
     pub fn keep_written(&self) {
         self.entries.borrow_mut().iter_mut().for_each(|entry| entry.flags &= !UNWRITING);
@@ -357,10 +360,16 @@ impl RegionMap {
         }
     }
 
-    /// Whether writes of this region are in progress.
+    /// Whether a write is about to mark this region as written.
     #[must_use]
-    pub fn has_writers(&self, region: RegionNo) -> bool {
-        self.entry(region).writers > 0
+    pub fn is_being_marked(&self, region: RegionNo) -> bool {
+        let entry = self.entry(region);
+        entry.writers > 0 && !entry.has(WRITTEN)
+    }
+
+    /// Completes when a write has marked its region, or given up.
+    pub fn marked(&self) -> impl Future<Output = ()> + '_ {
+        self.marked.wait()
     }
 
     /// Whether the region was written; if not, it reads as zeros.
@@ -446,6 +455,7 @@ impl RegionMap {
         };
         let guard = WriteGuard { map: self, index, began_in };
         if flags & (wanted | PENDING) != wanted {
+            let _marked = Rings(&self.marked);
             Box::pin(self.mark(store, region, wanted)).await?;
         }
         Ok(guard)

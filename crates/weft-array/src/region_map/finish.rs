@@ -123,6 +123,13 @@ impl Finishing {
         self.changed.notify_all();
     }
 
+    /// Watches the writes of these regions, each with the number of those in progress.
+    fn watch(&self, regions: impl Iterator<Item = (RegionNo, u32)>) {
+        self.count.set(self.count.get() + 1);
+        let state = |before| State { before, since: 0, closed: false };
+        self.regions.borrow_mut().extend(regions.map(|(region, before)| (region, state(before))));
+    }
+
     /// A new number for the rebuild of a region.
     pub fn next_number(&self) -> u64 {
         self.numbers.set(self.numbers.get() + 1);
@@ -204,12 +211,7 @@ impl RegionMap {
             regions.iter().filter_map(|region| Some((*region, number(*region)?))).collect();
         let _gates = Gates(finishing);
         if logged {
-            finishing.count.set(finishing.count.get() + 1);
-            for (region, _) in &done {
-                let before = self.entry(*region).writers;
-                let state = State { before, since: 0, closed: false };
-                finishing.regions.borrow_mut().insert(*region, state);
-            }
+            finishing.watch(done.iter().map(|(region, _)| (*region, self.entry(*region).writers)));
             finishing.wait(|state| state.before == 0).await;
         }
         store.flush_data().await?;
@@ -230,6 +232,29 @@ impl RegionMap {
         }
         let _clearing = Clearing::begin(&finishing.clearing, lane, &done);
         self.persist_pages(store, Self::pages_of(&done)).await
+    }
+
+    /// Waits until no write of this region or a later one is in progress.
+    pub async fn writes_ended(&self, first: RegionNo) {
+        let finishing = &self.finishing;
+        let _turn = finishing.turn.acquire(1).await;
+        loop {
+            let written = self.being_written(first);
+            if written.is_empty() {
+                return;
+            }
+            let _gates = Gates(finishing);
+            finishing.watch(written.into_iter());
+            finishing.wait(|state| state.before == 0).await;
+        }
+    }
+
+    /// The regions from this one on with writes in progress, each with their number.
+    fn being_written(&self, first: RegionNo) -> Vec<(RegionNo, u32)> {
+        let entries = self.entries.borrow();
+        let writers = entries.iter().map(|entry| entry.writers);
+        let is_written = |(region, writers): &(RegionNo, u32)| *region >= first && *writers > 0;
+        (0..).map(RegionNo).zip(writers).filter(is_written).collect()
     }
 
     /// Whether a crash may find the region marked stale in `lane`.

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use weft_layout::window::{Direction, Window};
-use weft_rt::{MILLISECOND, Nanos};
+use weft_rt::Nanos;
 
 use crate::array::{Inner, OPERATION_BYTES_MAX};
 use crate::error::ArrayError;
@@ -252,6 +252,7 @@ impl<'a> Mover<'a> {
         }
         array.moving.begin(self.held(border, end));
         loop {
+            let marked = array.map.marked();
             end = self.unwritten_end(border, end);
             let bytes = Self::between(border, end);
             // A region that is about to be written is being zeroed, as it is now.
@@ -260,10 +261,10 @@ impl<'a> Mover<'a> {
             let last = (bytes.end.saturating_sub(1) / region_bytes)
                 .min(array.geometries.region_count() - 1);
             let mut regions = (first.0..=last).map(RegionNo);
-            if end == border || !regions.any(|region| array.map.has_writers(region)) {
+            if end == border || !regions.any(|region| array.map.is_being_marked(region)) {
                 break;
             }
-            array.rt.sleep(MILLISECOND).await;
+            marked.await;
         }
         if end == border || !self.window.may_skip(border, end) {
             array.moving.end();
@@ -418,9 +419,7 @@ impl<'a> Mover<'a> {
     async fn give_up_from(&self, first: RegionNo) -> Result<(), ArrayError> {
         let array = self.array;
         // Nothing new goes there.
-        while array.map.has_writers_from(first) {
-            array.rt.sleep(MILLISECOND).await;
-        }
+        array.map.writes_ended(first).await;
         Ok(array.map.give_up_from(array, first).await?)
     }
 
