@@ -162,11 +162,6 @@ fn check_slots(superblock: &Superblock, options: &ReshapeOptions) -> Result<usiz
     if add > 0 && remove > 0 {
         return refused("disks are either added or removed");
     }
-    if add > slots {
-        return refused(format!(
-            "{add} disks cannot be added to {slots} at once: add at most as many as there are, then more"
-        ));
-    }
     if remove >= slots {
         return refused(format!("{remove} disks cannot be removed from {slots}"));
     }

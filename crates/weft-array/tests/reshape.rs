@@ -7,7 +7,7 @@ use std::rc::Rc;
 use common::{assemble, disks, options, pattern, read, rt, write};
 use weft_array::reshape::ReshapeOptions;
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, ArrayState, Event, ScrubMode, create};
+use weft_array::{Array, ArrayState, AssembleOptions, Event, ScrubMode, create};
 use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Rt};
@@ -37,6 +37,7 @@ fn a_grown_array_has_its_data_and_more_space() {
     for (code, count, add) in [
         ("raid5", 3, 1),
         ("raid5", 3, 2),
+        ("raid5", 3, 5),
         ("raid6", 4, 1),
         ("raid0", 2, 2),
         ("raid10", 4, 2),
@@ -72,6 +73,59 @@ fn a_grown_array_has_its_data_and_more_space() {
             assert_eq!(read(&array, end, 1 << 20).await, pattern(end, 1 << 20, 3), "{code}");
         });
     }
+}
+
+/// The new code survives the loss of all old members, so the new ones must have the region map. Where
+/// nothing was ever written, nothing else writes it to them.
+#[test]
+fn an_array_that_grew_to_more_than_twice_its_disks_can_start_without_the_old_ones() {
+    let rt = rt();
+    rt.clone().block_on(async move {
+        let all = disks(5, 16);
+        let array = make(&rt, "raid1", &all[..2]).await;
+        for disk in &all[2..] {
+            array.add_spare(disk.clone()).await.expect("added");
+        }
+        let code = Some("raid6".parse().expect("a code"));
+        let wanted = ReshapeOptions { code, add: 3, ..ReshapeOptions::default() };
+        array.reshape(wanted).await.expect("begun");
+        reshaped(&rt, &array).await;
+        array.stop().await.expect("stopped");
+        let array = assemble(&rt, &all[2..]).await;
+        let regions = array.status().regions;
+        assert_eq!((regions.written, regions.resync), (0, 0), "{regions:?}");
+        let len = usize::try_from(array.size_bytes()).expect("fits memory");
+        assert!(read(&array, 0, len).await.iter().all(|byte| *byte == 0));
+    });
+}
+
+/// They count as members from the beginning, though nothing has moved to them.
+#[test]
+fn an_array_that_loses_all_its_many_new_disks_at_once_can_be_read() {
+    let rt = rt();
+    rt.clone().block_on(async move {
+        let all = disks(7, 16);
+        let array = make(&rt, "raid5", &all[..3]).await;
+        write(&array, 0, &pattern(0, 1 << 20, 1)).await;
+        for disk in &all[3..] {
+            array.add_spare(disk.clone()).await.expect("added");
+        }
+        array.set_paused(true);
+        let wanted = ReshapeOptions { add: 4, ..ReshapeOptions::default() };
+        array.reshape(wanted).await.expect("begun");
+        array.stop().await.expect("stopped");
+        let start = |force_degraded| {
+            let options = AssembleOptions { force_degraded, nonce: 9, ..Default::default() };
+            Array::assemble(&rt, all[..3].to_vec(), options)
+        };
+        let refused = start(false).await.err().map(|error| error.to_string());
+        assert!(
+            refused.as_ref().is_some_and(|why| why.contains("does not survive")),
+            "{refused:?}"
+        );
+        let array = start(true).await.expect("started");
+        assert_eq!(read(&array, 0, 1 << 20).await, pattern(0, 1 << 20, 1));
+    });
 }
 
 /// The superblock has fields then that programs from before reshapes would call damaged.

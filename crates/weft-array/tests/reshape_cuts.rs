@@ -347,6 +347,11 @@ fn raid5_in_larger_units_while_a_member_is_rebuilt() {
 }
 
 #[test]
+fn raid5_by_more_disks_than_there_are() {
+    cut_everywhere(&Setup { add: 4, ..GROW });
+}
+
+#[test]
 fn raid6_by_two_disks() {
     cut_everywhere(&Setup { code: "raid6", slots: 4, add: 2, lost: 2, ..GROW });
 }
@@ -409,6 +414,12 @@ fn mirrors_to_raid5() {
 #[test]
 fn mirrors_to_raid6() {
     cut_everywhere(&Setup { code: "raid10", slots: 4, to: Some("raid6"), lost: 0, ..GROW });
+}
+
+#[test]
+fn raid1_to_raid6_by_more_disks_than_there_are() {
+    let setup = Setup { code: "raid1", slots: 2, add: 3, to: Some("raid6"), ..GROW };
+    cut_everywhere(&Setup { lost: 0, ..setup });
 }
 
 #[test]

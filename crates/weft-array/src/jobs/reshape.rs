@@ -145,11 +145,6 @@ impl Inner {
                 log.begin_ring(self, SlotNo(slot)).await;
             }
         }
-        // Until here only the old members have the map. More than half of all members are needed to
-        // assemble the array, and at least half of all are old ones.
-        if self.members.len() > first {
-            self.map.write_all(self).await?;
-        }
         self.events.emit(Event::ReshapeStarted {
             from: plan.from.code.to_string(),
             to: plan.to.code.to_string(),

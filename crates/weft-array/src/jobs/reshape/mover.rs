@@ -110,6 +110,11 @@ impl<'a> Mover<'a> {
 
     /// Moves addresses until all have moved, or something else comes first.
     pub async fn run(&mut self) -> Result<(), ArrayError> {
+        if self.moved_before(self.border()) == 0 {
+            // Members that were added do not have the map yet. As long as nothing has moved the
+            // array cannot start without old members, which have it.
+            self.array.map.write_all(self.array).await?;
+        }
         if self.direction == Direction::Down && self.border() == self.addresses.end {
             // What is given up may be overwritten once that is in effect, and nothing works on it
             // any more.
