@@ -192,8 +192,9 @@ impl Area {
     }
 }
 
-/// Size of the log: 16 MiB, less on small members, but at least [`log_bytes_min`].
-fn log_size(member_bytes: u64, unit_bytes: u64, asked: Option<u64>) -> u64 {
+/// Size of a new log, in bytes: `asked`, or 16 MiB and less on small members, but at least
+/// [`log_bytes_min`].
+pub(crate) fn log_size(member_bytes: u64, unit_bytes: u64, asked: Option<u64>) -> u64 {
     let scaled = (member_bytes / LOG_SHARE).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT);
     asked.unwrap_or(scaled).next_multiple_of(4096).max(log_bytes_min(unit_bytes))
 }

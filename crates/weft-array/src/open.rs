@@ -43,6 +43,9 @@ pub struct AssembleOptions {
     pub force_degraded: bool,
     /// Change nothing on the members, and take no writes.
     pub read_only: bool,
+    /// From now on keep the array consistent in this way. It must have been stopped cleanly, and all
+    /// members must be there.
+    pub consistency: Option<Consistency>,
     /// The time now, in seconds since 1970: the base of the dates in the status.
     pub now_unix_s: u64,
     /// A random number, new for each assembly: distinguishes this assembly's log records from any
@@ -67,7 +70,14 @@ impl Array {
             Found { superblock, disk: disk.info().clone() }
         });
         let found = join_all(found).await;
-        let assembly = decide(&found, options.force_degraded, &survives)?;
+        let mut assembly = decide(&found, options.force_degraded, &survives)?;
+        if let Some(consistency) = options.consistency {
+            let is_settled = !assembly.needs_recovery && assembly.lost.is_empty();
+            if options.read_only || !is_settled {
+                return Err(ArrayError::Refused("another consistency policy needs an array that was stopped cleanly, with all of its members: start and stop it first".into()));
+            }
+            assembly.superblock = assembly.superblock.kept_consistent_by(consistency)?;
+        }
         let array = open(rt, &disks, &assembly, &options).await?;
         let survives = assembly.survives || !array.has_lost_data();
         if !survives && !options.force_degraded {

@@ -26,6 +26,7 @@ use weft_layout::window::{Direction, Window};
 use weft_layout::{Algorithm, Placement};
 
 use crate::array::Inner;
+use crate::consistency::Consistency;
 use crate::error::ArrayError;
 use crate::region_map;
 use crate::superblock::{
@@ -132,8 +133,10 @@ pub fn plan_reshape(
     }
     if check_consistency(to.code, superblock.consistency).is_err() {
         return refused(format!(
-            "the array is kept consistent by '{}', which {} cannot have and a reshape does not change: copy the data to a new array",
-            superblock.consistency, to.code
+            "the array is kept consistent by '{}', which {} cannot have: stop it, and start it again with `--consistency {}`",
+            superblock.consistency,
+            to.code,
+            substitute(to.code, from.code)
         ));
     }
     let log_end = superblock.area.log_offset + superblock.area.log_bytes;
@@ -154,6 +157,12 @@ pub fn plan_reshape(
     check(superblock, &from, &to, direction)?;
     check_window(window(direction, &from, &to)?, room)?;
     Ok(ReshapePlan { from, to, size_bytes, new_size_bytes, direction })
+}
+
+/// A policy that suits both codes.
+fn substitute(to: CodeSpec, from: CodeSpec) -> Consistency {
+    let suits = |code| check_consistency(code, Consistency::Bitmap).is_ok();
+    if suits(to) && suits(from) { Consistency::Bitmap } else { Consistency::None }
 }
 
 /// The number of slots afterwards.

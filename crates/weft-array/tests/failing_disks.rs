@@ -21,8 +21,13 @@ use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, MILLISECOND};
 
-const SOME: AssembleOptions =
-    AssembleOptions { force_degraded: false, read_only: false, now_unix_s: 0, nonce: 77 };
+const SOME: AssembleOptions = AssembleOptions {
+    force_degraded: false,
+    read_only: false,
+    consistency: None,
+    now_unix_s: 0,
+    nonce: 77,
+};
 
 async fn fill(bench: &Bench, stripes: u64) -> Vec<u8> {
     let bytes = pattern(0, usize::try_from(stripes * bench.stripe_bytes()).unwrap(), 1);

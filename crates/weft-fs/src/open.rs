@@ -239,9 +239,9 @@ impl Fs {
         }
         let assemble = AssembleOptions {
             force_degraded: options.degraded,
-            read_only: false,
             now_unix_s: u64::try_from(options.now.s).unwrap_or(0),
             nonce: options.nonce,
+            ..AssembleOptions::default()
         };
         let array = Array::assemble(rt, slices, assemble).await?;
         let meta = Meta::open(array, label.fs_id).await?;

@@ -29,7 +29,7 @@ fn an_array_is_stopped_and_started_alone() {
     assert!(dry.contains("would be started; nothing was changed"), "{dry}");
     assert!(bench.weft(&["status"]).contains("t: stopped"));
     // Also the disk is found that a command added.
-    let started = bench.weft(&["start", "t", "--json"]);
+    let started = bench.weft(&["start", "t", "--consistency", "bitmap", "--json"]);
     let started: serde_json::Value = serde_json::from_str(&started).expect("JSON");
     assert_eq!((&started["arrays"][0]["name"], &started["done"]), (&"t".into(), &true.into()));
     let status = bench.status("t");
@@ -37,6 +37,7 @@ fn an_array_is_stopped_and_started_alone() {
         (&status["state"], status["spares"].as_array().map(Vec::len)),
         (&"healthy".into(), Some(1))
     );
+    assert_eq!(status["consistency"], "bitmap");
     let said = bench.refused(&["start", "t"], 1);
     assert!(said.contains("already being served"), "{said}");
     let said = bench.refused(&["start", "nope"], 1);

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use weft_array::{Piggyback, RebuildOrder, RebuildPace};
+use weft_array::{Consistency, Piggyback, RebuildOrder, RebuildPace};
 use weft_cli::size;
 
 use super::named;
+use super::offline::protection;
 use crate::control::protocol::PolicyChange;
 
 /// `weft status`.
@@ -445,6 +446,7 @@ Examples:
   weft start tank
   weft start 3f0c2a7e9b5d41d8a6c4e2f01b7d9c35    (by id)
   weft start /dev/sdb /dev/sdc /dev/sdd
+  weft start tank --consistency bitmap            (before it becomes one of mirrors)
   weft start tank --dry-run")]
 pub struct StartArgs {
     /// Arrays by name or id, or disks
@@ -453,6 +455,10 @@ pub struct StartArgs {
     /// Start even if half of the members or more are missing (they may hold newer data)
     #[arg(long)]
     pub force_degraded: bool,
+    /// Keep parity consistent in this way from now on: `ppl`, `bitmap` or `none`. The array must
+    /// have been stopped cleanly
+    #[arg(long, value_parser = named(Consistency::ALL, protection), value_name = "POLICY")]
+    pub consistency: Option<Consistency>,
     /// Only show what would be started, and what is missing
     #[arg(long)]
     pub dry_run: bool,

@@ -74,7 +74,7 @@ pub struct CreateArgs {
 }
 
 /// What a policy protects.
-fn protection(policy: Consistency) -> PossibleValue {
+pub(super) fn protection(policy: Consistency) -> PossibleValue {
     PossibleValue::new(policy.name()).help(match policy {
         Consistency::Ppl => {
             "Partial parity log: no write hole, even if a disk is lost in the crash"

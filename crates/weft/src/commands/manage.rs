@@ -297,8 +297,9 @@ pub fn start(args: &StartArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         Ok::<_, Failure>(StartTarget { text: text.clone(), place: absolute(text)? })
     };
     let targets = args.targets.iter().map(target).collect::<Result<_, _>>()?;
-    let (force_degraded, dry_run) = (args.force_degraded, args.dry_run);
-    let answer: Value = client.ask(Request::Start { targets, force_degraded, dry_run })?;
+    let StartArgs { force_degraded, consistency, dry_run, .. } = *args;
+    let request = Request::Start { targets, force_degraded, consistency, dry_run };
+    let answer: Value = client.ask(request)?;
     let mut lines = Vec::new();
     for array in answer["arrays"].as_array().into_iter().flatten() {
         let name = array["name"].as_str().unwrap_or("?");

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use weft_array::{Piggyback, RebuildOrder, RebuildPace, RebuildPolicy};
+use weft_array::{Consistency, Piggyback, RebuildOrder, RebuildPace, RebuildPolicy};
 use weft_cli::failure::Failure;
 use weft_code::SlotNo;
 use weft_disk::IoCounts;
@@ -140,6 +140,9 @@ pub enum Request {
         targets: Vec<StartTarget>,
         /// Start them even if half of their members or more are missing.
         force_degraded: bool,
+        /// Keep them consistent in this way from now on; `None` leaves it.
+        #[serde(default)]
+        consistency: Option<Consistency>,
         /// Only check.
         dry_run: bool,
     },

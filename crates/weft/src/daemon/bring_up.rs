@@ -26,7 +26,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weft_array::assemble::decide;
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, ArrayError, AssembleOptions, Found, Id};
+use weft_array::{Array, ArrayError, AssembleOptions, Consistency, Found, Id};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::log_line;
 use weft_cli::thread;
@@ -244,7 +244,7 @@ impl Daemon {
                 not_started.push(self.pending.note_not_started(found, &why, None));
                 continue;
             }
-            match self.start_one(found, self.pending.force_degraded, &mut unused).await {
+            match self.start_one(found, self.pending.force_degraded, None, &mut unused).await {
                 Ok(()) => {}
                 Err(failure) => not_started.push(self.pending.note_not_started(
                     found,
@@ -329,6 +329,7 @@ impl Daemon {
         &self,
         found: &FoundArray,
         force_degraded: bool,
+        consistency: Option<Consistency>,
         unused: &mut Vec<UnusedDisk>,
     ) -> Outcome {
         if let Some(failure) = self.pending.failed.borrow().get(&found.id) {
@@ -348,6 +349,7 @@ impl Daemon {
         let options = AssembleOptions {
             force_degraded,
             read_only,
+            consistency,
             now_unix_s: thread::unix_s(),
             nonce: u64::from_le_bytes(thread::random()?),
         };

@@ -85,8 +85,8 @@ impl Daemon {
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
                 value(Attached { block_bytes })
             }),
-            Request::Start { targets, force_degraded, dry_run } => {
-                self.start_by_command(&targets, force_degraded, dry_run).await
+            Request::Start { targets, force_degraded, consistency, dry_run } => {
+                self.start_by_command(&targets, force_degraded, consistency, dry_run).await
             }
             Request::Remove { array, member, dry_run } => {
                 self.remove(&array, &member, dry_run).await

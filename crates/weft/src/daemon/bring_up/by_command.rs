@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use weft_array::Id;
+use weft_array::{Consistency, Id};
 use weft_cli::disks::{Place, absolute};
 use weft_cli::failure::Failure;
 
@@ -18,6 +18,7 @@ impl Daemon {
         &self,
         targets: &[StartTarget],
         force_degraded: bool,
+        consistency: Option<Consistency>,
         dry_run: bool,
     ) -> Result<Value, Failure> {
         let is_disk = |place: &str| match Place::of(place) {
@@ -47,7 +48,7 @@ impl Daemon {
                 self.pending.stopped.borrow_mut().remove(&found.id);
                 let force = force_degraded || self.pending.force_degraded;
                 let mut unused = Vec::new();
-                self.start_one(found, force, &mut unused).await?;
+                self.start_one(found, force, consistency, &mut unused).await?;
                 let id = found.id.to_string();
                 self.pending.not_started.borrow_mut().retain(|array| array.id != id);
                 self.pending.unused.borrow_mut().extend(unused);
