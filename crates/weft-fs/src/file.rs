@@ -1,11 +1,10 @@
-//! Reading, writing and cutting files.
+//! Reading and writing files.
 //!
-//! Writes go to the cache; a part of a block is merged with the rest of it first. Bytes behind the
-//! end of a file are zeros in every stored block, so a file grows without being touched.
+//! Writes go to the cache; a part of a block is merged with the rest of it first.
 //!
-//! *Cutting.* Lines that lie wholly behind the new end are removed from the metadata, and their
-//! blocks become free. In the line that holds the new end, blocks behind it are overwritten with
-//! zeros and stay: removing one would change the parity of the others. Holes are punched alike.
+//! *The end.* No block behind the end of a file is active: sizes grow together with records. In the
+//! last block bytes behind the end may be anything, as a crash may leave a block new and the size old.
+//! They are not read, and are cleared when the end moves over them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +17,6 @@ use weft_rt::{Buf, Frozen};
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind};
-use crate::meta::Tx;
 use crate::mounted::{Fs, Inner, Live, Node};
 use crate::plan::covering;
 use crate::pool::part_of;
@@ -67,13 +65,13 @@ fn whole_block(within: usize, part: Frozen, old: Option<Buf>) -> Frozen {
     merged.freeze()
 }
 
-fn index(n: u64) -> usize {
+pub(crate) fn index(n: u64) -> usize {
     usize::try_from(n).expect("a length in memory")
 }
 
 impl Inner {
     /// The inode of a file that has contents.
-    async fn file(&self, ino: Ino) -> Result<Inode> {
+    pub(crate) async fn file(&self, ino: Ino) -> Result<Inode> {
         self.check()?;
         let inode = self.meta.run(|tx| tx.inode(ino)).await?;
         match inode.kind() {
@@ -136,17 +134,35 @@ impl Inner {
     }
 
     /// The contents of one block.
-    async fn block(&self, node: &Node, block: u64) -> Result<Buf> {
+    pub(crate) async fn block(&self, node: &Node, block: u64) -> Result<Buf> {
         let mut buf = Buf::zeroed(BLOCK);
         self.read_blocks(node, block..block + 1, |_, data| buf.copy_from_slice(data)).await?;
         Ok(buf)
     }
 
+    /// The contents of one block, with zeros behind the end of the file.
+    async fn block_before(&self, node: &Node, block: u64, end: u64) -> Result<Buf> {
+        let mut buf = self.block(node, block).await?;
+        let within = end.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES);
+        buf[index(within)..].fill(0);
+        Ok(buf)
+    }
+
+    /// Clears what is behind the end of a file in its last block, if the end moves without a write
+    /// there: the file is to grow to `to`, or to be written from there on.
+    pub(crate) async fn clear_behind_end(&self, node: &Rc<Node>, end: u64, to: u64) -> Result<()> {
+        if to <= end {
+            return Ok(());
+        }
+        let block_end = end.next_multiple_of(BLOCK_BYTES);
+        self.clear_in_block(node, end, block_end).await
+    }
+
     async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Buf> {
         let node = self.node(ino);
         let shared = node.share().await;
-        let size = self.file(ino).await?.size;
-        let len = index((len as u64).min(size.saturating_sub(offset)));
+        let inode = self.file(ino).await?;
+        let len = index((len as u64).min(inode.size.saturating_sub(offset)));
         let mut out = Buf::zeroed(len);
         let end = offset + len as u64;
         let copy = |block: u64, data: &[u8]| {
@@ -175,10 +191,11 @@ impl Inner {
             let alone = node.alone().await;
             let inode = self.file(ino).await?;
             self.reserve(&node, &inode, blocks_of(offset, len)).await?;
+            self.clear_behind_end(&node, inode.size, offset).await?;
             for (block, within, part) in parts_of(offset, &data) {
                 let is_old = part.len() < BLOCK && block * BLOCK_BYTES < inode.size;
                 let old = match is_old {
-                    true => Some(self.block(&node, block).await?),
+                    true => Some(self.block_before(&node, block, inode.size).await?),
                     false => None,
                 };
                 self.dirty(&node, block, whole_block(within, part, old));
@@ -198,7 +215,9 @@ impl Inner {
         let inode = self.file(node.ino).await?;
         // From here on nothing waits: all of it happens, or nothing.
         let count = parts_of(offset, data).count() as u64;
-        if !node.is_only_flushed() || !self.has_room_for(&inode, count) {
+        let last = inode.size / BLOCK_BYTES;
+        let leaves_end = offset > inode.size && !node.dirty.borrow().contains_key(&last);
+        if !node.is_only_flushed() || leaves_end || !self.has_room_for(&inode, count) {
             return Ok(false);
         }
         let mut blocks = Vec::new();
@@ -255,113 +274,6 @@ impl Inner {
         if placed.await? { Ok(()) } else { Err(FsError::NoSpace) }
     }
 
-    /// Sets the size of a file.
-    pub(crate) async fn truncate(&self, ino: Ino, size: u64) -> Result<()> {
-        if size > FILE_BYTES_MAX {
-            return Err(FsError::TooLarge);
-        }
-        let node = self.node(ino);
-        let alone = node.alone().await;
-        let inode = self.file(ino).await?;
-        let modified = self.now();
-        let cut = if size < inode.size {
-            self.clear(&node, size..inode.size, Some(size)).await
-        } else {
-            node.live.set(Some(Live { size, modified }));
-            self.flush_node(&node).await
-        };
-        drop(alone);
-        self.forget_clean(&node);
-        cut
-    }
-
-    /// Makes bytes of a file read as zeros, frees whole lines of them, and then sets its size. First
-    /// come the zeros in lines that stay: once the file ends before them, they must be there.
-    async fn clear(&self, node: &Rc<Node>, bytes: Range<u64>, size: Option<u64>) -> Result<()> {
-        let ino = node.ino;
-        let whole = match size {
-            Some(size) => size.div_ceil(BLOCK_BYTES)..u64::MAX,
-            None => bytes.start.div_ceil(BLOCK_BYTES)..bytes.end / BLOCK_BYTES,
-        };
-        self.clear_in_block(node, bytes.start, bytes.end.min(whole.start * BLOCK_BYTES)).await?;
-        if size.is_none() && whole.end >= whole.start {
-            self.clear_in_block(node, whole.end * BLOCK_BYTES, bytes.end).await?;
-        }
-        {
-            let mut dirty = node.dirty.borrow_mut();
-            let dropped: Vec<u64> = match whole.start < whole.end {
-                true => dirty.range(whole.clone()).map(|(block, _)| *block).collect(),
-                false => Vec::new(),
-            };
-            dropped.iter().for_each(|block| drop(dirty.remove(block)));
-            self.dirty_blocks.set(self.dirty_blocks.get() - dropped.len() as u64);
-        }
-        let lines = self.meta.run(|tx| lines_within(tx, ino, whole.clone())).await?;
-        for block in lines.staying {
-            self.dirty(node, block, Frozen::zeros(BLOCK));
-        }
-        self.flush_node(node).await?;
-        let now = self.now();
-        self.meta
-            .run(|tx| {
-                let mut inode = tx.inode(ino)?;
-                inode.blocks -= self.remove_lines(tx, ino, whole)?;
-                inode.size = size.unwrap_or(inode.size);
-                (inode.modified, inode.changed) = (now, now);
-                tx.put_inode(ino, &inode)
-            })
-            .await
-    }
-
-    /// Makes a part of one block read as zeros.
-    async fn clear_in_block(&self, node: &Rc<Node>, from: u64, to: u64) -> Result<()> {
-        if from >= to {
-            return Ok(());
-        }
-        let block = from / BLOCK_BYTES;
-        let mut buf = self.block(node, block).await?;
-        let at = block * BLOCK_BYTES;
-        let part = &mut buf[index(from - at)..index(to - at)];
-        if part.iter().any(|byte| *byte != 0) {
-            part.fill(0);
-            self.dirty(node, block, buf.freeze());
-        }
-        Ok(())
-    }
-
-    /// Removes the lines of which all blocks are in the range. Returns the data blocks they had.
-    fn remove_lines(&self, tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<u64> {
-        let mut blocks = 0;
-        for (first, record, lines) in lines_within(tx, ino, range)?.gone {
-            let k = record.k();
-            tx.remove_record(ino, first)?;
-            let mut head = record;
-            let tail = head.split_off(lines.end);
-            let cut = head.split_off(lines.start);
-            if head.lines > 0 {
-                tx.put_record(ino, first, &head)?;
-            }
-            if tail.lines > 0 {
-                tx.put_record(ino, first + lines.end * k, &tail)?;
-            }
-            blocks += cut.data_blocks();
-            self.free_later(&cut);
-        }
-        Ok(blocks)
-    }
-
-    async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
-        let node = self.node(ino);
-        let alone = node.alone().await;
-        let inode = self.file(ino).await?;
-        let end = offset.saturating_add(len).min(inode.size);
-        let cleared =
-            if offset < end { self.clear(&node, offset..end, None).await } else { Ok(()) };
-        drop(alone);
-        self.forget_clean(&node);
-        cleared
-    }
-
     /// The first byte from `offset` on that is data, or a hole.
     async fn seek(&self, ino: Ino, offset: u64, data: bool) -> Result<Option<u64>> {
         let node = self.node(ino);
@@ -400,45 +312,6 @@ impl Inner {
     }
 }
 
-/// What removing a range of blocks does.
-struct Lines {
-    /// Records of which lines go: first block, record, lines.
-    gone: Vec<(u64, Record, Range<u64>)>,
-    /// Active blocks in the range whose lines stay.
-    staying: Vec<u64>,
-}
-
-/// The lines of which all blocks are in a range, and active blocks of the range in other lines.
-fn lines_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Lines> {
-    let mut lines = Lines { gone: Vec::new(), staying: Vec::new() };
-    if range.is_empty() {
-        return Ok(lines);
-    }
-    for (first, record) in tx.records(ino, range.start, range.end)? {
-        let k = record.k();
-        let next = tx.next_record(ino, first + 1)?.unwrap_or(u64::MAX);
-        let end = (first + record.blocks()).min(next);
-        // The next record may cut a line short.
-        let line_end = |line: u64| (first + (line + 1) * k).min(end);
-        let is_inside =
-            |line: &u64| first + line * k >= range.start && line_end(*line) <= range.end;
-        let inside: Vec<u64> = (0..record.lines).filter(is_inside).collect();
-        let gone = match (inside.first(), inside.last()) {
-            (Some(from), Some(to)) => *from..to + 1,
-            _ => 0..0,
-        };
-        let active = |block: &u64| {
-            let (line, unit) = record.locate(block - first);
-            !gone.contains(&line) && record.columns[unit].is_some()
-        };
-        lines.staying.extend((range.start.max(first)..range.end.min(end)).filter(active));
-        if !gone.is_empty() {
-            lines.gone.push((first, record, gone));
-        }
-    }
-    Ok(lines)
-}
-
 impl Fs {
     /// Reads up to `len` bytes of a file; fewer at its end.
     ///
@@ -457,7 +330,7 @@ impl Fs {
         self.0.rt.attach(|| async move { fs.write(ino, offset, data).await }).await
     }
 
-    /// Makes a file durable, with its name and everything else that was done to the metadata.
+    /// Makes a file durable, with its name, and a folder with its entries.
     ///
     /// # Errors
     /// If blocks cannot be written, or the metadata has failed.
@@ -468,18 +341,9 @@ impl Fs {
             if let Some(node) = fs.node_in_use(ino) {
                 fs.flush_file(&node).await?;
             }
-            fs.commit().await
+            fs.commit_file(ino).await
         };
         self.0.rt.attach(synced).await
-    }
-
-    /// Makes a range of a file read as zeros; its size stays. Whole lines are freed.
-    ///
-    /// # Errors
-    /// As [`Fs::write`].
-    pub async fn punch_hole(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
-        let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.punch(ino, offset, len).await }).await
     }
 
     /// The first byte from `offset` on that is data (or, with `data` unset, in a hole; the end of

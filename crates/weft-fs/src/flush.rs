@@ -11,7 +11,8 @@
 //!
 //! The order is what a crash needs: the log is durable before a block is overwritten, blocks are
 //! durable before a record names them, and a lost disk is on record before others get what it
-//! misses. A flush takes as many blocks as its log record may name, and goes on with the next ones.
+//! misses. If few blocks are written, all of lines that exist, their contents are in the log as well,
+//! and the disks are not flushed before the next commit. A flush takes as many blocks as its log record may name, and goes on with the next ones.
 //! Small files are written together: flushing the disks costs more than writing a few blocks.
 //!
 //! If a disk is lost while new lines are written, they are laid out anew on others. Active lines do
@@ -31,12 +32,15 @@ use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::Ino;
 use crate::knowing::Knowing;
-use crate::log::LoggedBand;
+use crate::log::{LogRecord, LoggedBand, LoggedFile};
 use crate::meta::Tx;
 use crate::mounted::{BLOCKS_MAX, Inner, Live, Node};
 use crate::plan::{Dirty, Target};
 use crate::pool::{Laid, part_of, runs_of};
 use crate::record::Record;
+
+/// The most blocks of which the contents go to the log, so that the disks need no flush.
+const CONTENTS_BLOCKS_MAX: usize = 64;
 
 /// A band of a target with its new parity.
 struct Ready {
@@ -55,53 +59,79 @@ impl Inner {
     pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>]) -> Result<()> {
         // What is written meanwhile is left to the next flush.
         let until = self.writes.get();
-        let live: Vec<(&Rc<Node>, Live)> =
-            nodes.iter().filter_map(|node| Some((node, node.live.get()?))).collect();
+        let file = |node: &Rc<Node>| {
+            let Live { size, modified } = node.live.get()?;
+            Some(LoggedFile { ino: node.ino, size, modified })
+        };
+        let mut live: Vec<LoggedFile> = nodes.iter().filter_map(file).collect();
         loop {
             let _one = self.flushing.acquire(1).await;
             let files = dirty_of(nodes, until);
             if files.is_empty() {
                 break;
             }
-            self.flush_some(&files, until).await?;
+            self.flush_some(&files, until, &mut live).await?;
         }
         if live.is_empty() {
             return Ok(());
         }
-        self.meta
-            .run(|tx| {
-                for (node, live) in &live {
-                    let mut inode = tx.inode(node.ino)?;
-                    (inode.size, inode.modified) = (live.size, live.modified);
-                    inode.changed = inode.changed.max(live.modified);
-                    tx.put_inode(node.ino, &inode)?;
-                }
-                Ok(())
-            })
-            .await?;
-        for (node, live) in live {
-            if node.live.get() == Some(live) {
-                node.live.set(None);
-            }
-        }
+        self.meta.run(|tx| live.iter().try_for_each(|file| put_live(tx, file))).await?;
+        forget_live(nodes, &live);
         Ok(())
     }
 
-    /// Writes some dirty blocks, or finds that a disk is lost.
-    async fn flush_some(&self, files: &[(Rc<Node>, Dirty)], until: u64) -> Result<()> {
+    /// Writes some dirty blocks, or finds that a disk is lost. Files of which nothing is left to do
+    /// go from `live`.
+    async fn flush_some(
+        &self,
+        files: &[(Rc<Node>, Dirty)],
+        until: u64,
+        live: &mut Vec<LoggedFile>,
+    ) -> Result<()> {
         for (node, dirty) in files {
             self.cut_for_new_columns(node.ino, dirty).await?;
             self.make_narrower(node.ino, dirty).await?;
         }
         let mut targets = self.plan(files).await?;
-        self.write_targets(&mut targets).await?;
-        self.take_over(files, &targets, until).await
+        let mut logged = Vec::new();
+        for file in &*live {
+            if self.may_log(file, files, &targets, until)? {
+                logged.push(*file);
+            }
+        }
+        self.write_targets(&mut targets, &logged).await?;
+        self.take_over(files, &targets, until, live, &logged).await?;
+        live.retain(|file| !logged.contains(file));
+        Ok(())
+    }
+
+    /// Whether a file's size and time may be in the log record of these targets: they are all that is
+    /// left to write of it, and recovery will find the file as the metadata has it now.
+    fn may_log(
+        &self,
+        file: &LoggedFile,
+        files: &[(Rc<Node>, Dirty)],
+        targets: &[Target],
+        until: u64,
+    ) -> Result<bool> {
+        let Some((node, _)) = files.iter().find(|(node, _)| node.ino == file.ino) else {
+            return Ok(false);
+        };
+        let of_file = || targets.iter().filter(|target| target.ino == file.ino);
+        let planned: usize = of_file().map(|target| target.blocks.len()).sum();
+        let dirty = node.dirty.borrow().values().filter(|(write, _)| *write <= until).count();
+        let is_logged = planned == dirty && of_file().all(Target::overwrites);
+        Ok(is_logged && !self.meta.has_changed(file.ino)?)
     }
 
     /// Writes targets to the disks, durably. New lines of which a disk was lost meanwhile are taken
     /// out: their blocks are free again.
-    pub(crate) async fn write_targets(&self, targets: &mut Vec<Target>) -> Result<()> {
-        let written = self.try_write_targets(targets).await;
+    pub(crate) async fn write_targets(
+        &self,
+        targets: &mut Vec<Target>,
+        files: &[LoggedFile],
+    ) -> Result<()> {
+        let written = self.try_write_targets(targets, files).await;
         if written.is_err() {
             self.release_new(targets);
             targets.clear();
@@ -109,8 +139,14 @@ impl Inner {
         written
     }
 
-    async fn try_write_targets(&self, targets: &mut Vec<Target>) -> Result<()> {
+    async fn try_write_targets(
+        &self,
+        targets: &mut Vec<Target>,
+        files: &[LoggedFile],
+    ) -> Result<()> {
         let (mut ready, mut log) = (Vec::new(), Vec::new());
+        let blocks: usize = targets.iter().map(|target| target.blocks.len()).sum();
+        let with_contents = blocks <= CONTENTS_BLOCKS_MAX && targets.iter().all(Target::overwrites);
         let segments: Vec<Vec<Segment>> = targets.iter().map(Target::segments).collect();
         let bands: Vec<(usize, Band<'_>)> = segments
             .iter()
@@ -123,16 +159,24 @@ impl Inner {
             let target = &mut targets[*index];
             ready.push(Ready {
                 target: *index,
-                writes: self.prepare(target, band, &known?, &mut log).await?,
+                writes: self.prepare(target, band, &known?, with_contents, &mut log).await?,
             });
         }
-        if !log.is_empty() {
-            while !self.append(&log).await? {
-                self.commit_anyway().await?;
+        let is_logged = !log.is_empty();
+        if is_logged {
+            if targets.iter().any(|target| self.is_reshaped(target)) {
+                self.commit_within_flush().await?;
+            }
+            if !with_contents {
+                self.pool.flush().await;
+            }
+            let record = LogRecord { bands: log, is_bare: !with_contents, files: files.to_vec() };
+            while !self.append(&record).await? {
+                self.commit_within_flush().await?;
             }
         }
         if self.pool.unrecorded_losses().is_some() {
-            self.commit().await?;
+            self.commit_within_flush().await?;
         }
         let laid = targets.iter().map(|target| self.pool.lay(&target.record));
         let laid = laid.collect::<Result<Vec<_>>>()?;
@@ -149,14 +193,16 @@ impl Inner {
         }
         laid.iter().for_each(Laid::written);
         if no_space {
-            if !log.is_empty() {
+            if is_logged {
                 // Lines may be half written. Their log record stays live, and the next mount
                 // replays it.
                 self.meta.fail("there is no room left below a disk");
             }
             return Err(FsError::NoSpace);
         }
-        self.pool.flush().await;
+        if !with_contents {
+            self.pool.flush().await;
+        }
         let mut laid = laid.iter();
         targets.retain(|target| {
             let laid = laid.next().expect("one for each");
@@ -179,21 +225,30 @@ impl Inner {
     }
 
     /// Appends to the log. After a failure nothing is known of the log's end.
-    async fn append(&self, bands: &[LoggedBand]) -> Result<bool> {
-        let appended = self.log.append(&self.meta.array, bands).await;
+    async fn append(&self, record: &LogRecord) -> Result<bool> {
+        let appended = self.log.append(&self.meta.array, record).await;
         if let Err(error) = &appended {
             self.meta.fail(&error.to_string());
         }
         appended
     }
 
+    /// Whether lines that the target writes have got another column since the last commit: recovery
+    /// would not know it.
+    fn is_reshaped(&self, target: &Target) -> bool {
+        let first = |line: u64| target.first + line * target.k();
+        let mut lines = target.blocks.iter().map(|(line, _, _)| *line);
+        lines.any(|line| self.meta.is_reshaped(target.ino, first(line)))
+    }
+
     /// Computes what the disks must get for a band of a target, its checksums, and what must be in
-    /// the log. `known` are old contents.
+    /// the log, perhaps with all contents. `known` are old contents.
     async fn prepare(
         &self,
         target: &mut Target,
         band: &Band<'_>,
         known: &[(usize, Frozen)],
+        with_contents: bool,
         log: &mut Vec<LoggedBand>,
     ) -> Result<Vec<UnitWrite>> {
         let laid = self.pool.lay(&target.record)?;
@@ -231,7 +286,8 @@ impl Inner {
                 (parity.unit, payload)
             };
             let several = band.units.len() > 1 && target.record.coded.p() > 0;
-            let data = band.data().filter(|(unit, _)| several && record.written.contains(*unit));
+            let with_data = with_contents || several;
+            let data = band.data().filter(|(unit, _)| with_data && record.written.contains(*unit));
             let data = data.map(|(unit, data)| (unit, data.to_vec())).collect();
             log.push(LoggedBand {
                 ino,
@@ -271,28 +327,25 @@ impl Inner {
         Ok(known)
     }
 
-    /// Puts written targets into the open transaction. Their blocks are not dirty any more, unless
-    /// they were written again after `until`.
+    /// Puts written targets into the open transaction, and files that were logged with them. Their
+    /// blocks are not dirty any more, unless they were written again after `until`.
     async fn take_over(
         &self,
         files: &[(Rc<Node>, Dirty)],
         targets: &[Target],
         until: u64,
+        live: &[LoggedFile],
+        logged: &[LoggedFile],
     ) -> Result<()> {
         let of_files = || targets.chunk_by(|a, b| a.ino == b.ino);
+        let size_of = |targets: &[Target]| {
+            let file = live.iter().find(|file| file.ino == targets[0].ino);
+            file.map_or(0, |file| file.size)
+        };
         self.meta
             .run(|tx| {
-                for targets in of_files() {
-                    let ino = targets[0].ino;
-                    let mut inode = tx.inode(ino)?;
-                    for target in targets {
-                        let had = target.old.as_ref().map_or(0, Record::data_blocks);
-                        inode.blocks = inode.blocks + target.record.data_blocks() - had;
-                        put_joined(tx, ino, target.first, &target.record)?;
-                    }
-                    tx.put_inode(ino, &inode)?;
-                }
-                Ok(())
+                of_files().try_for_each(|targets| put_targets(tx, targets, size_of(targets)))?;
+                tx.logged(|| logged.iter().try_for_each(|file| put_live(tx, file)))
             })
             .await?;
         self.log.complete();
@@ -303,7 +356,56 @@ impl Inner {
                 self.drop_written(node, block, until);
             }
         }
+        files.iter().for_each(|(node, _)| forget_live(std::slice::from_ref(node), logged));
         Ok(())
+    }
+}
+
+/// Puts the records of a file's targets into the metadata. The file, which will have `size` bytes,
+/// ends behind all of its blocks at once.
+fn put_targets(tx: &Tx<'_>, targets: &[Target], size: u64) -> Result<()> {
+    let mut blocks = 0;
+    let mut end = 0;
+    for target in targets {
+        let Target { ino, first, record, .. } = target;
+        if target.overwrites() {
+            tx.logged(|| put_joined(tx, *ino, *first, record))?;
+            continue;
+        }
+        if let Some(old) = &target.old {
+            tx.note_reshaped(*ino, *first, record);
+            blocks -= old.data_blocks().cast_signed();
+        }
+        blocks += record.data_blocks().cast_signed();
+        end = target.written().map(|block| (block + 1) * BLOCK_BYTES).fold(end, u64::max);
+        put_joined(tx, *ino, *first, record)?;
+    }
+    let ino = targets[0].ino;
+    let mut inode = tx.inode(ino)?;
+    if blocks == 0 && end.min(size) <= inode.size {
+        return Ok(());
+    }
+    inode.size = inode.size.max(end.min(size));
+    inode.blocks = inode.blocks.saturating_add_signed(blocks);
+    tx.put_inode(ino, &inode)
+}
+
+/// Puts a file's size and time into the metadata.
+pub(crate) fn put_live(tx: &Tx<'_>, file: &LoggedFile) -> Result<()> {
+    let mut inode = tx.inode(file.ino)?;
+    (inode.size, inode.modified) = (file.size, file.modified);
+    inode.changed = inode.changed.max(file.modified);
+    tx.put_inode(file.ino, &inode)
+}
+
+/// Sizes and times of files are in the metadata, as far as they were not changed again.
+fn forget_live(nodes: &[Rc<Node>], files: &[LoggedFile]) {
+    for LoggedFile { ino, size, modified } in files.iter().copied() {
+        let is_it =
+            |node: &&Rc<Node>| node.ino == ino && node.live.get() == Some(Live { size, modified });
+        if let Some(node) = nodes.iter().find(is_it) {
+            node.live.set(None);
+        }
     }
 }
 

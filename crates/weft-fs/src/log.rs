@@ -12,12 +12,19 @@
 //! rest was acknowledged long ago. So the log record of such lines has the new contents of these
 //! units as well, and recovery writes them again.
 //!
+//! *Few blocks.* The log record of a flush of few blocks, all of lines that exist, has all of their
+//! contents. Then the disks need no flush: until a commit ends the log record, which flushes them
+//! first, recovery can write the blocks again. It has the sizes and times of these files as well. So
+//! fsync of a file that was only overwritten is done with one durable write of the log.
+//!
 //! The log is a ring on the metadata array. Positions count up forever; a log record that does not
 //! fit before the end of the ring begins at its start. Write ids are consecutive. A commit of the
 //! metadata stores the *completed id* and the position behind its log record: what is before them is
 //! dead. A log record is live if its epoch is that of the mount, its id follows the one before it,
 //! and its CRC is right. The next one is written only when it is durable, so the first that is not
-//! live is the end.
+//! live is the end. A log record that leaves contents out is *bare*: before it is appended the disks
+//! are flushed, and again before the next one is. So of a bare log record that is not the last one
+//! everything is on the disks.
 //!
 //! Each log record carries the file system's records of its lines, as they will be: code, places and
 //! new checksums. Recovery compares the places with the committed record. Lines that are not named
@@ -29,13 +36,13 @@ use std::ops::Range;
 use weft_array::Array;
 use weft_code::UnitSet;
 use weft_rt::Buf;
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::Result;
-use crate::inode::Ino;
+use crate::inode::{Ino, Time};
 use crate::record::Record;
 
 const MAGIC: [u8; 8] = *b"weftrlog";
@@ -54,6 +61,19 @@ struct Header {
     node: U32,
     bands: U32,
     write_id: U64,
+    files: U32,
+    /// 1 if it is bare.
+    bare: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawFile {
+    ino: U64,
+    size: U64,
+    modified_s: I64,
+    modified_ns: U32,
+    reserved: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -88,8 +108,48 @@ pub(crate) struct LoggedBand {
     pub(crate) written: UnitSet,
     /// Parity units with their partial parities; none if it is zero.
     pub(crate) parities: Vec<(usize, Option<Vec<u8>>)>,
-    /// The new contents of the units being written, if there are several.
+    /// The new contents of the units being written, if there are several or few.
     pub(crate) data: Vec<(usize, Vec<u8>)>,
+}
+
+/// What becomes of a file by the flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LoggedFile {
+    pub(crate) ino: Ino,
+    pub(crate) size: u64,
+    pub(crate) modified: Time,
+}
+
+/// A log record: one flush.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct LogRecord {
+    pub(crate) bands: Vec<LoggedBand>,
+    /// Whether contents are left out.
+    pub(crate) is_bare: bool,
+    /// Files that nothing else was done to since the last commit.
+    pub(crate) files: Vec<LoggedFile>,
+}
+
+impl LoggedFile {
+    /// Bytes that it takes.
+    pub(crate) const BYTES: u64 = size_of::<RawFile>() as u64;
+
+    fn encode(&self) -> RawFile {
+        RawFile {
+            ino: U64::new(self.ino),
+            size: U64::new(self.size),
+            modified_s: I64::new(self.modified.s),
+            modified_ns: U32::new(self.modified.ns),
+            reserved: U32::ZERO,
+        }
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let (raw, rest) = RawFile::read_from_prefix(bytes).ok()?;
+        *bytes = rest;
+        let modified = Time { s: raw.modified_s.get(), ns: raw.modified_ns.get() };
+        Some(Self { ino: raw.ino.get(), size: raw.size.get(), modified })
+    }
 }
 
 impl LoggedBand {
@@ -210,10 +270,10 @@ impl Log {
 
     /// Appends a log record, durably. `false` if a commit has to make room first. Until
     /// [`Log::complete`] no other may be appended.
-    pub(crate) async fn append(&self, array: &Array, bands: &[LoggedBand]) -> Result<bool> {
+    pub(crate) async fn append(&self, array: &Array, record: &LogRecord) -> Result<bool> {
         debug_assert!(self.pending.get().is_none());
         let write_id = self.last_id.get() + 1;
-        let bytes = encode(self.epoch, self.node, write_id, bands);
+        let bytes = encode(self.epoch, self.node, write_id, record);
         let (size, len) = (self.area.end - self.area.start, bytes.len() as u64);
         let position = place(size, self.head.get(), len);
         if position + len - self.tail.get() > size {
@@ -233,8 +293,10 @@ fn place(size: u64, head: u64, len: u64) -> u64 {
     if at + len > size { head - at + size } else { head }
 }
 
-fn encode(epoch: u64, node: u32, write_id: u64, bands: &[LoggedBand]) -> Buf {
+fn encode(epoch: u64, node: u32, write_id: u64, record: &LogRecord) -> Buf {
+    let LogRecord { bands, is_bare, files } = record;
     let mut bytes = vec![0; size_of::<Header>()];
+    files.iter().for_each(|file| bytes.extend_from_slice(file.encode().as_bytes()));
     bands.iter().for_each(|band| band.encode(&mut bytes));
     let count = |n: usize| U32::new(u32::try_from(n).expect("bounded by the ring"));
     let mut header = Header {
@@ -245,6 +307,8 @@ fn encode(epoch: u64, node: u32, write_id: u64, bands: &[LoggedBand]) -> Buf {
         node: U32::new(node),
         bands: count(bands.len()),
         write_id: U64::new(write_id),
+        files: count(files.len()),
+        bare: U32::new(u32::from(*is_bare)),
     };
     bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
     header.crc32c = U32::new(crc32c(&bytes));
@@ -260,9 +324,9 @@ pub(crate) async fn scan(
     area: &Range<u64>,
     epoch: u64,
     mark: Mark,
-) -> Result<(Vec<LoggedBand>, u64)> {
+) -> Result<(Vec<LogRecord>, u64)> {
     let size = area.end - area.start;
-    let (mut bands, mut id, mut position) = (Vec::new(), mark.completed, mark.position);
+    let (mut records, mut id, mut position) = (Vec::new(), mark.completed, mark.position);
     loop {
         let here = position % size;
         let found = match read(array, area, here, epoch, id + 1).await? {
@@ -273,8 +337,8 @@ pub(crate) async fn scan(
                 read(array, area, 0, epoch, id + 1).await?.map(|found| (start, found))
             }
         };
-        let Some((at, (len, found))) = found else { return Ok((bands, id)) };
-        bands.extend(found);
+        let Some((at, (len, found))) = found else { return Ok((records, id)) };
+        records.push(found);
         id += 1;
         position = at + len;
     }
@@ -287,7 +351,7 @@ async fn read(
     at: u64,
     epoch: u64,
     write_id: u64,
-) -> Result<Option<(u64, Vec<LoggedBand>)>> {
+) -> Result<Option<(u64, LogRecord)>> {
     let (result, block) = array.read(area.start + at, Buf::new(BLOCK)).await;
     result?;
     let Ok((header, _)) = Header::read_from_prefix(&block[..]) else { return Ok(None) };
@@ -309,8 +373,11 @@ async fn read(
         return Ok(None);
     }
     let mut rest = &whole[size_of::<Header>()..bytes];
+    let files = (0..header.files.get()).map(|_| LoggedFile::decode(&mut rest)).collect();
+    let Some(files) = files else { return Ok(None) };
     let bands = (0..header.bands.get()).map(|_| LoggedBand::decode(&mut rest)).collect();
-    Ok(Option::map(bands, |bands| (padded as u64, bands)))
+    let is_bare = header.bare.get() != 0;
+    Ok(Option::map(bands, |bands| (padded as u64, LogRecord { bands, is_bare, files })))
 }
 
 #[cfg(test)]
@@ -332,8 +399,11 @@ mod tests {
             parities: vec![(2, Some(vec![8; 100])), (3, None)],
             data: vec![(0, vec![9; 50])],
         };
-        let bytes = encode(1, 2, 3, &[band.clone(), band.clone()]);
+        let file = LoggedFile { ino: 10, size: 11, modified: Time { s: -12, ns: 13 } };
+        let record = LogRecord { bands: vec![band.clone(); 2], is_bare: true, files: vec![file] };
+        let bytes = encode(1, 2, 3, &record);
         let mut rest = &bytes[size_of::<Header>()..];
+        assert_eq!(LoggedFile::decode(&mut rest), Some(file));
         for _ in 0..2 {
             assert_eq!(LoggedBand::decode(&mut rest).as_ref(), Some(&band));
         }

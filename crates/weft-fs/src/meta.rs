@@ -11,6 +11,7 @@
 //!          …       database
 //! ```
 
+mod changes;
 mod image;
 mod tables;
 
@@ -27,6 +28,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, InDatabase as _, Result};
+use crate::inode::Ino;
+use changes::Changes;
 use image::Image;
 pub(crate) use tables::{DiskRow, Entry, Tx};
 
@@ -87,8 +90,7 @@ pub(crate) struct Meta {
     /// Why no more requests are taken.
     failed: RefCell<Option<String>>,
     db_bytes: Cell<u64>,
-    /// Whether the open transaction changes anything.
-    changed: Cell<bool>,
+    changes: Changes,
 }
 
 impl Meta {
@@ -144,8 +146,8 @@ impl Meta {
             Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(image.clone()).db()?;
         let open = RefCell::new(Some(begin(&db)?));
         let (committing, failed) = (Semaphore::new(1), RefCell::default());
-        let changed = Cell::new(false);
-        Ok(Self { array, fs_id, areas, image, db, open, committing, failed, db_bytes, changed })
+        let changes = Changes::default();
+        Ok(Self { array, fs_id, areas, image, db, open, committing, failed, db_bytes, changes })
     }
 
     /// The log's place on the array.
@@ -179,7 +181,7 @@ impl Meta {
         self.check()?;
         let open = self.open.borrow();
         let tx = open.as_ref().ok_or_else(|| FsError::Stopped("no transaction".into()))?;
-        let result = operation(&Tx::new(tx, &self.changed));
+        let result = operation(&Tx::new(tx, &self.changes));
         if let Err(FsError::Database(error)) = &result {
             self.fail(&error.to_string());
         }
@@ -190,7 +192,7 @@ impl Meta {
     pub(crate) async fn is_settled(&self) -> Result<bool> {
         let _none = self.committing.acquire(1).await;
         self.check()?;
-        Ok(!self.changed.get())
+        Ok(!self.changes.any())
     }
 
     /// Ends the transaction, with `last` as its last operation. When this returns it is durable, and
@@ -198,7 +200,7 @@ impl Meta {
     pub(crate) async fn commit<T>(&self, last: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         let _alone = self.committing.acquire(1).await;
         let given = self.run(last).await?;
-        self.changed.set(false);
+        self.changes.begin_commit();
         let open = self.open.borrow_mut().take();
         let next = open.map(|open| open.commit().db()).transpose().and_then(|_| begin(&self.db));
         match next {
@@ -212,7 +214,20 @@ impl Meta {
             self.fail(&error.to_string());
             return Err(error);
         }
+        self.changes.end_commit();
         Ok(given)
+    }
+
+    /// Whether a file was changed, since the last durable commit, in a way that the RAID log does not
+    /// have. Fails if no more requests are taken.
+    pub(crate) fn has_changed(&self, ino: Ino) -> Result<bool> {
+        self.check()?;
+        Ok(self.changes.has(ino))
+    }
+
+    /// Whether a line got another column since the last durable commit.
+    pub(crate) fn is_reshaped(&self, ino: Ino, block: u64) -> bool {
+        self.changes.is_reshaped(ino, block)
     }
 
     /// Writes the image's epochs to the array.

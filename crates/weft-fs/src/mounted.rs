@@ -285,6 +285,20 @@ impl Inner {
 
     /// Makes the open transaction durable, and with it the end of what is dead in the log.
     pub(crate) async fn commit_anyway(&self) -> Result<()> {
+        let one = self.flushing.acquire(1).await;
+        self.commit_holding(Some(one)).await
+    }
+
+    /// The same for a caller that holds the lock of flushes.
+    pub(crate) async fn commit_within_flush(&self) -> Result<()> {
+        self.commit_holding(None).await
+    }
+
+    /// The same, with the lock of flushes until the transaction has ended: no log record may come
+    /// between the flush of the disks and the mark in the log.
+    async fn commit_holding(&self, flushes: Option<Permit>) -> Result<()> {
+        // Blocks of log records that the commit ends may be in the caches of disks only.
+        self.pool.flush().await;
         let last = |tx: &Tx<'_>| {
             let mark = self.log.mark();
             tx.set_state("completed", mark.completed)?;
@@ -297,6 +311,7 @@ impl Inner {
                     tx.put_disk(member.number, &row)?;
                 }
             }
+            drop(flushes);
             Ok((mark, losses, std::mem::take(&mut *self.freed.borrow_mut())))
         };
         let (mark, losses, freed) = self.meta.commit(last).await?;
@@ -306,6 +321,14 @@ impl Inner {
             self.pool.recorded(losses);
         }
         Ok(())
+    }
+
+    /// Makes durable what was done to a file. It needs no commit if the RAID log has all of that.
+    pub(crate) async fn commit_file(&self, ino: Ino) -> Result<()> {
+        match self.meta.has_changed(ino)? || self.pool.unrecorded_losses().is_some() {
+            true => self.commit().await,
+            false => Ok(()),
+        }
     }
 
     /// Writes a file's dirty blocks and size.

@@ -41,7 +41,7 @@ const SLICE_BYTES_MAX: u64 = 4 << 30;
 /// How long a write may stay in memory alone.
 const FLUSH_EVERY_S: u64 = 5;
 /// Format of the metadata.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// Parameters of a new file system.
 #[derive(Debug, Clone)]
@@ -274,8 +274,8 @@ impl Fs {
         let pool = Pool::new(members);
         claim_space(&meta, &pool).await?;
         let area = meta.log_area();
-        let (bands, last_id) = scan(&meta.array, &area, epoch, mark).await?;
-        recover(&meta, &pool, &bands).await?;
+        let (records, last_id) = scan(&meta.array, &area, epoch, mark).await?;
+        recover(&meta, &pool, &records).await?;
         let epoch = epoch + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
         let log = Log::new(area, epoch, 0, last_id);

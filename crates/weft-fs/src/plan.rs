@@ -9,7 +9,7 @@ use weft_stripe::Segment;
 use crate::block::BLOCK_BYTES;
 use crate::error::Result;
 use crate::inode::Ino;
-use crate::log::LoggedBand;
+use crate::log::{LoggedBand, LoggedFile};
 use crate::meta::Tx;
 use crate::mounted::{Inner, Node};
 use crate::record::{LINES_MAX, Record};
@@ -53,6 +53,11 @@ impl Target {
         self.blocks.iter().map(move |(line, unit, _)| self.first + line * k + *unit as u64)
     }
 
+    /// Whether it changes contents of blocks that have a place, and nothing else.
+    pub(crate) fn overwrites(&self) -> bool {
+        self.old.is_some() && self.activated().is_empty()
+    }
+
     /// The units that become active.
     pub(crate) fn activated(&self) -> UnitSet {
         let is_new = |unit: &usize| match &self.old {
@@ -70,8 +75,9 @@ impl Inner {
         ino: Ino,
         dirty: &[(u64, Frozen)],
     ) -> Result<()> {
-        self.meta
-            .run(|tx| {
+        // Each line stays where it is, and recovery looks at lines.
+        let cut = |tx: &Tx<'_>| {
+            tx.logged(|| {
                 for (block, _) in dirty {
                     let Some((first, mut record)) = covering(tx, ino, *block)? else { continue };
                     let (line, unit) = record.locate(block - first);
@@ -91,7 +97,8 @@ impl Inner {
                 }
                 Ok(())
             })
-            .await
+        };
+        self.meta.run(cut).await
     }
 
     /// Lays out anew, as narrow as needed, lines of which a block becomes active for which no disk is
@@ -121,6 +128,7 @@ impl Inner {
         let mut targets: Vec<Target> = Vec::new();
         let planned = self.meta.run(|tx| {
             let mut room = self.log.record_bytes_max();
+            room = room.saturating_sub(files.len() as u64 * LoggedFile::BYTES);
             for (node, dirty) in files {
                 if !self.plan_file(tx, node.ino, dirty, &mut room, &mut targets)? {
                     break;

@@ -191,6 +191,7 @@ impl Inner {
         self.meta
             .run(|tx| {
                 tx.put_record(ino, first, &fresh)?;
+                tx.note_reshaped(ino, first, &fresh);
                 for (_, column) in record.active().filter(|(_, column)| is_lost(column)) {
                     self.free_run_later(column.run());
                 }
@@ -244,7 +245,7 @@ impl Inner {
             }
         }
         let count = targets.len();
-        self.write_targets(&mut targets).await?;
+        self.write_targets(&mut targets, &[]).await?;
         if targets.len() < count {
             self.release_new(&targets);
             return Ok(None);

@@ -1,14 +1,20 @@
 //! Recovery from a crash: what the live log records say of lines that were being written.
 //!
-//! The newest log record of a line counts: those before it had reached the disks durably. Units of
-//! which it has the new contents are written again. Its parity becomes partial parity + the units
-//! that were being written: these contents, or the one unit as found. The checksum of that unit
-//! becomes that of what is found: old, new, or sectors of both; on a lost disk it has none until it
-//! is rebuilt. A unit on a disk that had been lost before is in the partial parity, with its new
-//! contents, and gets its new checksum.
+//! All log records of a line count, as far as they speak of the places that the committed metadata
+//! knows, in their order:
+//!
+//! * Units of which a log record has the new contents are written again, with the newest ones. They
+//!   need not have reached the disks.
+//! * Units that a bare log record overwrote are on the disks, unless it is the last log record of
+//!   all. Those of the last one are *torn*: old, new, or sectors of both. Their checksum becomes
+//!   that of what is found; on a lost disk they have none until they are rebuilt.
+//! * Parity becomes the newest partial parity + the units that it leaves out: contents from the log,
+//!   or the torn unit as found. A unit on a disk that had been lost before is in the partial parity.
+//! * Every other checksum is that of the newest log record.
 //!
 //! Lines that the committed metadata does not name at these places are left alone: they were new,
-//! and their blocks are free. Recovery can be repeated: the log stays until a commit ends it.
+//! and their blocks are free. Then the files get the sizes and times that the log has. Recovery can
+//! be repeated: the log stays until a commit ends it.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,85 +29,149 @@ use weft_stripe::{
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
+use crate::flush::put_live;
 use crate::inode::Ino;
 use crate::knowing::Knowing;
-use crate::log::LoggedBand;
-use crate::meta::Meta;
+use crate::log::{LogRecord, LoggedBand};
+use crate::meta::{Meta, Tx};
 use crate::plan::covering;
-use crate::pool::{Laid, Pool};
+use crate::pool::{Laid, Pool, part_of};
 use crate::record::Record;
 
-/// Where a log record speaks of a line: its band, and the line's number in it.
-type At<'a> = (&'a LoggedBand, u64);
+/// Where a log record speaks of a line.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    band: &'a LoggedBand,
+    /// The line's number in the band.
+    line: u64,
+    /// Whether all of it is on the disks.
+    is_durable: bool,
+}
 
-/// Repairs all lines that `bands`, oldest first, name. Returns how many that were.
-pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, bands: &[LoggedBand]) -> Result<usize> {
-    let mut lines: BTreeMap<(Ino, u64), (At<'_>, UnitSet)> = BTreeMap::new();
-    for band in bands {
-        for line in 0..band.record.lines {
-            let key = (band.ino, band.block + line * band.record.k());
-            let entry = lines.entry(key).or_insert(((band, line), UnitSet::new()));
-            entry.0 = (band, line);
-            entry.1 = entry.1.union(&band.written);
+/// Repairs all lines that log records, oldest first, name, and puts the sizes and times of files
+/// into the metadata. Returns how many lines that were.
+pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord]) -> Result<usize> {
+    let mut lines: BTreeMap<(Ino, u64), Vec<At<'_>>> = BTreeMap::new();
+    for (n, record) in records.iter().enumerate() {
+        let is_durable = record.is_bare && n + 1 < records.len();
+        for band in &record.bands {
+            for line in 0..band.record.lines {
+                let key = (band.ino, band.block + line * band.record.k());
+                lines.entry(key).or_default().push(At { band, line, is_durable });
+            }
         }
     }
     let mut repaired = 0;
-    for ((ino, block), (at, written)) in &lines {
-        let stored = meta.run(|tx| covering(tx, *ino, *block)).await?;
+    for ((ino, block), mut history) in lines {
+        let stored = meta.run(|tx| covering(tx, ino, block)).await?;
         let Some((first, mut record)) = stored else { continue };
         let (line, unit) = record.locate(block - first);
-        if unit == 0 && is_at_same_places(&record, line, *at) {
-            recover_line(pool, &mut record, line, *at, *written).await?;
-            meta.run(|tx| tx.put_record(*ino, first, &record)).await?;
+        history.retain(|at| is_at_same_places(&record, line, *at));
+        if unit == 0 && !history.is_empty() {
+            recover_line(pool, &mut record, line, &history).await?;
+            meta.run(|tx| tx.put_record(ino, first, &record)).await?;
             repaired += 1;
         }
     }
     pool.flush().await;
+    let files = records.iter().flat_map(|record| &record.files);
+    let put = |tx: &Tx<'_>| {
+        for file in files {
+            match put_live(tx, file) {
+                // It was deleted since.
+                Err(FsError::NotFound) => {}
+                done => done?,
+            }
+        }
+        Ok(())
+    };
+    meta.run(put).await?;
     Ok(repaired)
 }
 
 /// Whether a line of the metadata lies where the log says, as far as it is active.
-fn is_at_same_places(record: &Record, line: u64, (band, band_line): At<'_>) -> bool {
-    record.coded == band.record.coded
-        && record.pattern == band.record.pattern
+fn is_at_same_places(record: &Record, line: u64, at: At<'_>) -> bool {
+    let logged = &at.band.record;
+    record.coded == logged.coded
+        && record.pattern == logged.pattern
         && record.active().all(|(unit, column)| {
-            let logged = band.record.columns[unit].as_ref();
-            logged.is_some_and(|logged| {
-                (logged.disk, logged.start + band_line) == (column.disk, column.start + line)
+            logged.columns[unit].as_ref().is_some_and(|logged| {
+                (logged.disk, logged.start + at.line) == (column.disk, column.start + line)
             })
         })
+}
+
+/// What the log says of a line.
+#[derive(Default)]
+struct Said {
+    /// Newest contents of units.
+    data: BTreeMap<usize, Frozen>,
+    /// Units of which any part may have been written.
+    torn: UnitSet,
+    /// The newest record of each parity unit that may not be on its disk.
+    parities: BTreeMap<usize, LoggedParity>,
+    /// Whether parity will be what the log says it is.
+    is_exact: bool,
+}
+
+impl Said {
+    /// `record` is the line's record in the metadata: units that are not active there stay zeros.
+    fn of(history: &[At<'_>], record: &Record) -> Self {
+        let mut said = Self { is_exact: true, ..Self::default() };
+        let active: UnitSet = record.active().map(|(unit, _)| unit).collect();
+        for At { band, line, is_durable } in history {
+            let part = part_of(0, *line);
+            said.is_exact &= band.written.is_subset(&active);
+            for unit in band.written.intersection(&active) {
+                let logged = band.data.iter().find(|(of, _)| *of == unit);
+                said.data.remove(&unit);
+                said.torn.remove(unit);
+                match logged {
+                    Some((_, bytes)) => {
+                        let data = Frozen::copy_from(&bytes[part.clone()]);
+                        said.data.insert(unit, data);
+                    }
+                    None if !is_durable => said.torn.insert(unit),
+                    None => {}
+                }
+            }
+            for (unit, partial) in &band.parities {
+                said.parities.remove(unit);
+                if !is_durable {
+                    let partial = partial.as_ref();
+                    let partial = partial.map(|bytes| Frozen::copy_from(&bytes[part.clone()]));
+                    let logged = LoggedParity { unit: *unit, written: band.written, partial };
+                    said.parities.insert(*unit, logged);
+                }
+            }
+        }
+        said.is_exact &= said.torn.is_empty();
+        said
+    }
 }
 
 async fn recover_line(
     pool: &Rc<Pool>,
     record: &mut Record,
     line: u64,
-    (band, band_line): At<'_>,
-    written: UnitSet,
+    history: &[At<'_>],
 ) -> Result<()> {
     let laid = pool.lay(record)?;
     let stripe = laid.stripe();
     let from = line * BLOCK_BYTES;
-    let part = crate::pool::part_of(0, band_line);
-    let logged = |(unit, partial): &(usize, Option<Vec<u8>>)| LoggedParity {
-        unit: *unit,
-        written: band.written,
-        partial: partial.as_ref().map(|bytes| Frozen::copy_from(&bytes[part.clone()])),
-    };
-    let present = |(unit, _): &&(usize, Option<Vec<u8>>)| !stripe.lost.contains(*unit);
-    let parities: Vec<_> = band.parities.iter().filter(present).map(logged).collect();
-    // Units that are not active in the metadata stay zeros.
-    let data = band.data.iter().filter(|(unit, _)| record.columns[*unit].is_some());
-    let data: Vec<(usize, Frozen)> =
-        data.map(|(unit, bytes)| (*unit, Frozen::copy_from(&bytes[part.clone()]))).collect();
+    let Said { data, torn, parities, is_exact } = Said::of(history, record);
+    let data: Vec<(usize, Frozen)> = data.into_iter().collect();
+    let logged: Vec<LoggedParity> =
+        parities.into_values().filter(|parity| !stripe.lost.contains(parity.unit)).collect();
     let mut values = Units::new();
-    if !parities.is_empty() {
-        let replay = Replay { from, len: BLOCK, logged: parities };
+    if !logged.is_empty() {
+        let replay = Replay { from, len: BLOCK, logged };
         let owner = Knowing::new(&laid, from, &data);
         // A block is the smallest range here: one that cannot be read counts as lost.
         let replayed = replay.values(&owner, owner.resolve(stripe.id)).await;
         values = replayed.ok_or_else(|| FsError::Damaged("a line cannot be replayed".into()))?;
     }
+    let known = data.clone();
     let writes: Vec<UnitWrite> = values
         .into_iter()
         .map(|(unit, buf)| (unit, buf.freeze()))
@@ -115,17 +185,18 @@ async fn recover_line(
         }
         laid.written();
     }
+    let newest = history.last().expect("a line that the log names");
     let units: Vec<usize> = record.active().map(|(unit, _)| unit).collect();
     for unit in units {
         let sum = match writes.iter().find(|write| write.unit == unit) {
             Some(write) => crc32c(&write.data),
-            None if band.data.iter().any(|(of, _)| *of == unit) => {
-                logged_sum(band, unit, band_line)
-            }
-            None if written.contains(unit) => found_sum(&laid, unit, from).await,
-            // Parity that is lost with the crash: of which mixture it would be is not known.
-            None if stripe.lost.contains(unit) && has_parity(band, unit) => 0,
-            None => logged_sum(band, unit, band_line),
+            None if torn.contains(unit) => found_sum(&laid, unit, from).await,
+            // Parity that is lost with the crash: of which units it would be is not known.
+            None if unit >= record.coded.k() && stripe.lost.contains(unit) && !is_exact => 0,
+            None => match known.iter().find(|(of, _)| *of == unit) {
+                Some((_, data)) => crc32c(data),
+                None => logged_sum(newest, unit),
+            },
         };
         let column = record.columns[unit].as_mut().expect("it is active");
         column.sums[usize::try_from(line).expect("few lines")] = sum;
@@ -140,11 +211,7 @@ async fn found_sum(laid: &Laid, unit: usize, from: u64) -> u32 {
     read.map_or(0, |read| crc32c(&read[0].1))
 }
 
-fn has_parity(band: &LoggedBand, unit: usize) -> bool {
-    band.parities.iter().any(|(parity, _)| *parity == unit)
-}
-
-fn logged_sum(band: &LoggedBand, unit: usize, line: u64) -> u32 {
-    let column = band.record.columns[unit].as_ref();
-    column.map_or(0, |column| column.sums[usize::try_from(line).expect("few lines")])
+fn logged_sum(at: &At<'_>, unit: usize) -> u32 {
+    let column = at.band.record.columns[unit].as_ref();
+    column.map_or(0, |column| column.sums[usize::try_from(at.line).expect("few lines")])
 }

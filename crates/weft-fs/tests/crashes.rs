@@ -14,7 +14,7 @@ use std::rc::Rc;
 use common::disk::{Leave, Medium, Power, TestDisk, holding};
 use common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, Kind, MountOptions, ROOT, Rename, SetAttr};
+use weft_fs::{Fs, Kind, MountOptions, ROOT, Rename, SetAttr, Time};
 use weft_rt::{Frozen, Rt};
 
 const SIZE: u64 = 20 << 20;
@@ -27,6 +27,8 @@ struct Allowed {
     /// Contents that are not synced come last.
     contents: BTreeMap<u64, Vec<Vec<u8>>>,
     names: Vec<BTreeMap<String, u64>>,
+    /// Times of files that are synced.
+    modified: BTreeMap<u64, Time>,
 }
 
 /// A client that knows what may be found after a crash.
@@ -100,6 +102,16 @@ impl Client {
         self.fs.unlink(ROOT, name.as_bytes()).await.expect("removed");
     }
 
+    /// Makes a file durable, whose name is.
+    async fn fsync(&self, ino: u64) {
+        let modified = self.fs.attr(ino).await.expect("there").modified;
+        self.fs.fsync(ino).await.expect("synced");
+        let mut allowed = self.allowed.borrow_mut();
+        let contents = allowed.contents.get_mut(&ino).expect("a file");
+        contents.drain(..contents.len() - 1);
+        allowed.modified.insert(ino, modified);
+    }
+
     async fn sync(&self) {
         self.fs.sync().await.expect("synced");
         let mut allowed = self.allowed.borrow_mut();
@@ -125,7 +137,7 @@ async fn story(client: &Client) {
     client.write(a, 4096, 4096, 2).await;
     client.write(b, 100, 5000, 2).await;
     client.write(c, 8000, 9000, 2).await;
-    client.fs.fsync(a).await.expect("synced");
+    client.fsync(a).await;
     client.write(a, 9000, 300, 3).await;
     client.write(a, 0, 4096, 4).await;
     client.sync().await;
@@ -140,6 +152,51 @@ async fn story(client: &Client) {
     client.remove("e").await;
     client.rename("d", "c").await;
     client.write(a, 12_000, 12_000, 7).await;
+    client.sync().await;
+    overwritten_and_not_committed(client, a).await;
+}
+
+/// Overwrites that only the log has, one upon the other, and what must not come between log and
+/// metadata.
+async fn overwritten_and_not_committed(client: &Client, a: u64) {
+    client.rename("c", "f").await;
+    client.write(a, 4096, 4096, 8).await;
+    client.fsync(a).await;
+    client.write(a, 0, 9000, 9).await;
+    client.fsync(a).await;
+    client.write(a, 4096, 100, 10).await;
+    client.fsync(a).await;
+    // The tail grows within its block.
+    client.write(a, 24_000, 500, 11).await;
+    client.fsync(a).await;
+    client.write(a, 24_576, 4096, 12).await;
+    client.sync().await;
+    // A line that exists gets another block, which is flushed; another block of it is overwritten;
+    // and nothing is committed meanwhile.
+    client.write(a, 28_672, 4096, 13).await;
+    client.cut(a, 60_000).await;
+    client.write(a, 24_576, 4096, 14).await;
+    client.cut(a, 61_000).await;
+    client.fsync(a).await;
+    // More than goes to the log with its contents, and less before it, in one line.
+    let big = client.make("big", "auto").await;
+    client.write(big, 0, 78 * 4096, 16).await;
+    client.sync().await;
+    client.write(big, 73 * 4096, 4096, 17).await;
+    client.fsync(big).await;
+    client.write(big, 100, 270_000, 18).await;
+    client.write(big, 74 * 4096, 4096, 18).await;
+    client.fsync(big).await;
+    client.write(big, 8192, 4096, 19).await;
+    client.fsync(big).await;
+    // The log gets a block that is longer than the file, whose size it must not have.
+    let tail = client.make("tail", "auto").await;
+    client.write(tail, 0, 2222, 20).await;
+    client.sync().await;
+    client.fs.set_xattr(tail, b"user.note", b"1", None).await.expect("set");
+    client.write(tail, 2000, 1500, 21).await;
+    client.cut(tail, 3600).await;
+    client.write(tail, 9000, 50, 22).await;
     client.sync().await;
 }
 
@@ -204,6 +261,10 @@ async fn check(
     assert!(allowed.names.contains(&names), "{what}: {names:?}");
     for (name, ino) in names {
         let found = read_all(&fs, ino).await;
+        if let Some(modified) = allowed.modified.get(&ino) {
+            let found = fs.attr(ino).await.expect("there").modified;
+            assert!(found >= *modified, "{what}: {name} was modified at {found:?}");
+        }
         let Some(contents) = allowed.contents.get(&ino) else { continue };
         // A file that was made since the sync may be there without its contents.
         let sizes: BTreeSet<usize> = contents.iter().map(Vec::len).collect();
@@ -220,6 +281,12 @@ async fn check(
             let fits = versions.any(|version| version == sector);
             assert!(fits, "{what}: sector {n} of {name}");
         }
+        // What a crash left behind the end does not come to light.
+        let longer = SetAttr { size: Some(found.len() as u64 + 5000), ..SetAttr::default() };
+        fs.set_attr(ino, longer).await.expect("room");
+        let longer = read_all(&fs, ino).await;
+        assert!(longer[..found.len()] == found, "{what}: {name} grew");
+        assert!(longer[found.len()..].iter().all(|byte| *byte == 0), "{what}: behind {name}");
     }
     if lost.is_some() {
         let report = fs.rebuild().await.expect("rebuilt");

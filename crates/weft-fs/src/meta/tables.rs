@@ -1,12 +1,13 @@
 //! The tables of the database, and what operations do with their rows.
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{RefCell, RefMut};
 
 use redb::{
     Key, ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition, Value,
     WriteTransaction,
 };
 
+use super::changes::Changes;
 use crate::error::{FsError, InDatabase as _, Result};
 use crate::inode::{Ino, Inode};
 use crate::record::Record;
@@ -68,7 +69,7 @@ impl<'a, K: Key, V: Value> Opened<'a, K, V> {
 /// The open transaction, for one operation.
 pub(crate) struct Tx<'a> {
     open: &'a WriteTransaction,
-    changed: &'a Cell<bool>,
+    changes: &'a Changes,
     state: Opened<'a, &'static str, u64>,
     disks: Opened<'a, u64, Bytes>,
     inodes: Opened<'a, u64, Bytes>,
@@ -81,11 +82,11 @@ pub(crate) struct Tx<'a> {
 }
 
 impl<'a> Tx<'a> {
-    /// The transaction; `changed` is set when an operation changes anything.
-    pub(crate) fn new(open: &'a WriteTransaction, changed: &'a Cell<bool>) -> Self {
+    /// The transaction; `changes` hears of everything that changes.
+    pub(super) fn new(open: &'a WriteTransaction, changes: &'a Changes) -> Self {
         Self {
             open,
-            changed,
+            changes,
             state: Opened::new(STATE),
             disks: Opened::new(DISKS),
             inodes: Opened::new(INODES),
@@ -106,26 +107,39 @@ impl<'a> Tx<'a> {
         table.get(self.open)
     }
 
-    /// A table, to change it.
+    /// A table, to change what belongs to a file or folder, or to none.
     fn change<'t, K: Key, V: Value>(
         &self,
         table: &'t Opened<'a, K, V>,
+        ino: impl Into<Option<Ino>>,
     ) -> Result<RefMut<'t, Table<'a, K, V>>> {
-        self.changed.set(true);
+        self.changes.note(ino.into());
         table.get(self.open)
+    }
+
+    /// Runs a part of an operation that changes nothing but what the RAID log has, or what recovery
+    /// does not depend on: fsync needs no commit for it.
+    pub(crate) fn logged<T>(&self, part: impl FnOnce() -> T) -> T {
+        self.changes.logged(part)
+    }
+
+    /// The lines of a record, which existed before, have got another column.
+    pub(crate) fn note_reshaped(&self, ino: Ino, first: u64, record: &Record) {
+        let lines = (0..record.lines).map(|line| first + line * record.k());
+        lines.for_each(|block| self.changes.note_reshaped(ino, block));
     }
 
     /// Creates all tables.
     pub(crate) fn create_tables(&self) -> Result<()> {
-        self.change(&self.state)?;
-        self.change(&self.disks)?;
-        self.change(&self.inodes)?;
-        self.change(&self.names)?;
-        self.change(&self.positions)?;
-        self.change(&self.xattrs)?;
-        self.change(&self.symlinks)?;
-        self.change(&self.extents)?;
-        self.change(&self.orphans)?;
+        self.change(&self.state, None)?;
+        self.change(&self.disks, None)?;
+        self.change(&self.inodes, None)?;
+        self.change(&self.names, None)?;
+        self.change(&self.positions, None)?;
+        self.change(&self.xattrs, None)?;
+        self.change(&self.symlinks, None)?;
+        self.change(&self.extents, None)?;
+        self.change(&self.orphans, None)?;
         Ok(())
     }
 
@@ -136,7 +150,7 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn set_state(&self, name: &str, value: u64) -> Result<()> {
-        self.change(&self.state)?.insert(name, value).db()?;
+        self.change(&self.state, None)?.insert(name, value).db()?;
         Ok(())
     }
 
@@ -153,13 +167,13 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_disk(&self, number: u16, row: &DiskRow) -> Result<()> {
-        let mut table = self.change(&self.disks)?;
+        let mut table = self.change(&self.disks, None)?;
         table.insert(u64::from(number), &row.encode()[..]).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_disk(&self, number: u16) -> Result<()> {
-        self.change(&self.disks)?.remove(u64::from(number)).db()?;
+        self.change(&self.disks, None)?.remove(u64::from(number)).db()?;
         Ok(())
     }
 
@@ -174,16 +188,16 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_inode(&self, ino: Ino, inode: &Inode) -> Result<()> {
-        let mut table = self.change(&self.inodes)?;
+        let mut table = self.change(&self.inodes, ino)?;
         table.insert(ino, &inode.encode()[..]).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_inode(&self, ino: Ino) -> Result<()> {
-        self.change(&self.inodes)?.remove(ino).db()?;
-        self.change(&self.symlinks)?.remove(ino).db()?;
-        self.change(&self.orphans)?.remove(ino).db()?;
-        let mut xattrs = self.change(&self.xattrs)?;
+        self.change(&self.inodes, ino)?.remove(ino).db()?;
+        self.change(&self.symlinks, ino)?.remove(ino).db()?;
+        self.change(&self.orphans, ino)?.remove(ino).db()?;
+        let mut xattrs = self.change(&self.xattrs, ino)?;
         xattrs.retain_in((ino, &[][..])..(ino + 1, &[][..]), |_, _| false).db()?;
         Ok(())
     }
@@ -226,14 +240,16 @@ impl<'a> Tx<'a> {
     /// Adds an entry, or replaces the one with this name and position.
     pub(crate) fn put_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
         let Entry { ino, mode, position } = *entry;
-        self.change(&self.names)?.insert((folder, name), (ino, mode, position)).db()?;
-        self.change(&self.positions)?.insert((folder, position), name).db()?;
+        self.changes.note(Some(ino));
+        self.change(&self.names, folder)?.insert((folder, name), (ino, mode, position)).db()?;
+        self.change(&self.positions, folder)?.insert((folder, position), name).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
-        self.change(&self.names)?.remove((folder, name)).db()?;
-        self.change(&self.positions)?.remove((folder, entry.position)).db()?;
+        self.changes.note(Some(entry.ino));
+        self.change(&self.names, folder)?.remove((folder, name)).db()?;
+        self.change(&self.positions, folder)?.remove((folder, entry.position)).db()?;
         Ok(())
     }
 
@@ -289,13 +305,13 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
-        self.change(&self.xattrs)?.insert((ino, name), value).db()?;
+        self.change(&self.xattrs, ino)?.insert((ino, name), value).db()?;
         Ok(())
     }
 
     /// Whether there was one.
     pub(crate) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
-        let mut table = self.change(&self.xattrs)?;
+        let mut table = self.change(&self.xattrs, ino)?;
         let had = table.remove((ino, name)).db()?.is_some();
         Ok(had)
     }
@@ -316,7 +332,7 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_symlink(&self, ino: Ino, target: &[u8]) -> Result<()> {
-        self.change(&self.symlinks)?.insert(ino, target).db()?;
+        self.change(&self.symlinks, ino)?.insert(ino, target).db()?;
         Ok(())
     }
 
@@ -356,13 +372,13 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Record) -> Result<()> {
-        let mut table = self.change(&self.extents)?;
+        let mut table = self.change(&self.extents, ino)?;
         table.insert((ino, first), &record.encode()[..]).db()?;
         Ok(())
     }
 
     pub(crate) fn remove_record(&self, ino: Ino, first: u64) -> Result<()> {
-        self.change(&self.extents)?.remove((ino, first)).db()?;
+        self.change(&self.extents, ino)?.remove((ino, first)).db()?;
         Ok(())
     }
 
@@ -381,7 +397,7 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_orphan(&self, ino: Ino) -> Result<()> {
-        self.change(&self.orphans)?.insert(ino, ()).db()?;
+        self.change(&self.orphans, ino)?.insert(ino, ()).db()?;
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub enum Named {
 }
 
 /// The reference.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Model {
     pub files: BTreeMap<u64, File>,
     /// Folder (0: root) and name.
@@ -37,10 +37,19 @@ pub struct Model {
 pub struct Pair {
     pub fs: Fs,
     pub model: Model,
-    inos: BTreeMap<u64, Ino>,
+    pub inos: BTreeMap<u64, Ino>,
     pub rng: Rng,
     /// Redundancies to choose from.
     pub redundancies: Vec<&'static str>,
+    /// What the last step made durable.
+    pub durable: Option<Durable>,
+}
+
+/// What was made durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durable {
+    All,
+    File(u64),
 }
 
 impl Pair {
@@ -51,6 +60,7 @@ impl Pair {
             inos: BTreeMap::from([(0, ROOT)]),
             rng: Rng::new(seed),
             redundancies: redundancies.to_vec(),
+            durable: None,
         }
     }
 
@@ -74,6 +84,7 @@ impl Pair {
 
     /// One random operation.
     pub async fn step(&mut self) {
+        self.durable = None;
         match self.rng.below(20) {
             0 | 1 => self.make(Kind::File).await,
             2 => self.make(Kind::Folder).await,
@@ -84,13 +95,31 @@ impl Pair {
             7 => self.punch().await,
             8 => self.redundancy().await,
             9 => self.attribute().await,
-            10 => self.fs.sync().await.expect("synced"),
-            11 | 12 => self.read().await,
-            13 => {
-                let Some(id) = self.file() else { return };
-                self.fs.fsync(self.inos[&id]).await.expect("synced");
+            10 => {
+                self.fs.sync().await.expect("synced");
+                self.durable = Some(Durable::All);
             }
+            11 | 12 => self.read().await,
+            13 => self.fsync().await,
             _ => self.write().await,
+        }
+    }
+
+    pub async fn fsync(&mut self) {
+        let Some(id) = self.file() else { return };
+        self.fs.fsync(self.inos[&id]).await.expect("synced");
+        self.durable = Some(Durable::File(id));
+    }
+
+    /// Changes some bytes of a file that has them.
+    pub async fn overwrite(&mut self) {
+        self.durable = None;
+        let Some(id) = self.file() else { return };
+        let size = self.model.files[&id].bytes.len() as u64;
+        if size > 0 {
+            let offset = self.rng.below(size);
+            let len = (self.rng.below(5000) + 1).min(size - offset);
+            self.write_at(id, offset, len).await;
         }
     }
 
@@ -235,6 +264,10 @@ impl Pair {
     pub async fn write(&mut self) {
         let Some(id) = self.file() else { return };
         let (offset, len) = self.range(id);
+        self.write_at(id, offset, len).await;
+    }
+
+    async fn write_at(&mut self, id: u64, offset: u64, len: u64) {
         let data = pattern(len as usize, self.rng.next_u64());
         self.fs.write(self.inos[&id], offset, Frozen::copy_from(&data)).await.expect("written");
         let bytes = &mut self.model.files.get_mut(&id).expect("a file").bytes;
@@ -327,7 +360,9 @@ impl Pair {
             let ino = self.inos[id];
             let inode = self.fs.attr(ino).await.expect("there");
             assert_eq!((inode.size, inode.links), (file.bytes.len() as u64, file.links));
-            assert!(read_all(&self.fs, ino).await == file.bytes, "file {id}");
+            let found = read_all(&self.fs, ino).await;
+            let differs = found.iter().zip(&file.bytes).position(|(found, byte)| found != byte);
+            assert_eq!(differs, None, "file {id}, inode {ino}");
             let names = self.fs.xattr_names(ino).await.expect("listed");
             assert_eq!(names.len(), file.attributes.len(), "attributes of file {id}");
             for (name, value) in &file.attributes {

@@ -1,0 +1,82 @@
+//! What was changed since the last durable commit, as far as fsync and the RAID log must know.
+//!
+//! An overwrite of active lines needs no commit to survive a crash: the RAID log has all of it. So
+//! fsync commits only for files that something else was done to.
+//!
+//! The log speaks of places. Recovery goes by the places of the *committed* record, and a line of
+//! which it knows only some columns cannot be recovered. So lines that exist and have got another
+//! column since then are *reshaped*: a commit must come before they are logged again.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use crate::inode::Ino;
+
+/// Changes of a transaction.
+#[derive(Default)]
+struct Of {
+    files: BTreeSet<Ino>,
+    reshaped: BTreeSet<(Ino, u64)>,
+}
+
+/// The changes of the open transaction, and of the one that is being committed.
+#[derive(Default)]
+pub(crate) struct Changes {
+    any: Cell<bool>,
+    /// Whether what is changed now is in the RAID log.
+    logged: Cell<bool>,
+    open: RefCell<Of>,
+    committing: RefCell<Of>,
+}
+
+impl Changes {
+    /// Something changes that belongs to a file or folder, if to any.
+    pub(super) fn note(&self, ino: Option<Ino>) {
+        self.any.set(true);
+        if !self.logged.get() {
+            self.open.borrow_mut().files.extend(ino);
+        }
+    }
+
+    /// Runs a part of an operation that changes nothing but what the RAID log has, or what recovery
+    /// does not depend on.
+    pub(super) fn logged<T>(&self, part: impl FnOnce() -> T) -> T {
+        self.logged.set(true);
+        let result = part();
+        self.logged.set(false);
+        result
+    }
+
+    /// A line that exists, with this first block, gets another column.
+    pub(super) fn note_reshaped(&self, ino: Ino, block: u64) {
+        self.open.borrow_mut().reshaped.insert((ino, block));
+    }
+
+    /// Whether the open transaction changes anything.
+    pub(super) fn any(&self) -> bool {
+        self.any.get()
+    }
+
+    /// Whether anything was done to a file since the last durable commit that the RAID log does not
+    /// have.
+    pub(super) fn has(&self, ino: Ino) -> bool {
+        [&self.open, &self.committing].iter().any(|of| of.borrow().files.contains(&ino))
+    }
+
+    /// Whether a line was reshaped since the last durable commit.
+    pub(super) fn is_reshaped(&self, ino: Ino, block: u64) -> bool {
+        let line = (ino, block);
+        [&self.open, &self.committing].iter().any(|of| of.borrow().reshaped.contains(&line))
+    }
+
+    /// The open transaction ends.
+    pub(super) fn begin_commit(&self) {
+        self.any.set(false);
+        self.committing.replace(self.open.take());
+    }
+
+    /// The commit that had begun is durable.
+    pub(super) fn end_commit(&self) {
+        self.committing.take();
+    }
+}

@@ -1,0 +1,317 @@
+//! Random operations, and a crash at a random step of a disk, again and again on the same disks; often
+//! a disk is lost with the crash, or some time before it.
+//!
+//! What may be found is a matter of history. Names, links and attributes are as they were after some
+//! operation, and after it also as far as they were synced. Each file has a size that it had, and each
+//! of its sectors is as it was at some time since the file was synced. Then the reference goes on from
+//! what was found.
+//!
+//! `WEFT_SEEDS=5000` and the like let it run for long; the clock of the disks is virtual.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use common::disk::{Leave, Medium, Power, TestDisk};
+use common::model::{Durable, Model, Named, Pair};
+use common::*;
+use weft_disk::Disk;
+use weft_fs::{Fs, FsError, Ino, MountOptions, ROOT};
+use weft_random::Rng;
+use weft_rt::{Rt, SECOND};
+use weft_testkit::for_seeds;
+
+const SIZE: u64 = 24 << 20;
+const DISKS: usize = 6;
+const DISKS_MIN: usize = 4;
+const LIVES: usize = 4;
+const SECTOR: usize = 512;
+const REDUNDANCIES: [&str; 4] = ["auto", "raid1", "raid6", "raid5"];
+
+/// The reference after an operation, with the inodes of its files.
+#[derive(Clone)]
+struct Snapshot {
+    model: Model,
+    inos: BTreeMap<u64, Ino>,
+}
+
+/// The reference after each operation of a life, and since when what is durable.
+#[derive(Clone)]
+struct History {
+    snapshots: Vec<Snapshot>,
+    names_from: usize,
+    contents_from: BTreeMap<u64, usize>,
+    /// When names, links or attributes of a file changed last.
+    touched: BTreeMap<u64, usize>,
+}
+
+impl History {
+    fn new(pair: &Pair) -> Self {
+        let snapshot = Snapshot { model: pair.model.clone(), inos: pair.inos.clone() };
+        Self {
+            snapshots: vec![snapshot],
+            names_from: 0,
+            contents_from: BTreeMap::new(),
+            touched: BTreeMap::new(),
+        }
+    }
+
+    fn note(&mut self, pair: &Pair) {
+        let now = self.snapshots.len();
+        let before = &self.snapshots[now - 1].model;
+        for (id, file) in &pair.model.files {
+            let names = |model: &Model| -> Vec<(u64, String)> {
+                let of_file = model.names.iter().filter(|(_, named)| **named == Named::File(*id));
+                of_file.map(|(name, _)| name.clone()).collect()
+            };
+            let same = before.files.get(id).is_some_and(|old| {
+                (old.links, &old.attributes) == (file.links, &file.attributes)
+                    && names(before) == names(&pair.model)
+            });
+            if !same {
+                self.touched.insert(*id, now);
+            }
+        }
+        self.snapshots.push(Snapshot { model: pair.model.clone(), inos: pair.inos.clone() });
+    }
+
+    fn durable(&mut self, what: Durable) {
+        let now = self.snapshots.len() - 1;
+        match what {
+            Durable::All => {
+                self.names_from = now;
+                let files = self.snapshots[now].model.files.keys();
+                self.contents_from.extend(files.map(|id| (*id, now)));
+            }
+            Durable::File(id) => {
+                // A commit takes everything before it along.
+                self.names_from = self.names_from.max(self.touched.get(&id).copied().unwrap_or(0));
+                self.contents_from.insert(id, now);
+            }
+        }
+    }
+
+    /// The snapshot whose names are found. Their files get the contents that are found.
+    async fn found(&self, fs: &Fs, what: &str) -> Snapshot {
+        let mut names = BTreeMap::new();
+        let mut folders = vec![ROOT];
+        while let Some(folder) = folders.pop() {
+            for entry in fs.read_folder(folder, 2, 100).await.expect("listed") {
+                let name = String::from_utf8(entry.name).expect("a name");
+                if entry.kind == weft_fs::Kind::Folder {
+                    folders.push(entry.ino);
+                }
+                names.insert((folder, name), entry.ino);
+            }
+        }
+        let mut fits = Vec::new();
+        for (n, snapshot) in self.snapshots.iter().enumerate().skip(self.names_from) {
+            let number = |named: &Named| match named {
+                Named::File(id) | Named::Folder(id) => snapshot.inos[id],
+            };
+            let of_snapshot = snapshot.model.names.iter();
+            let of_snapshot = of_snapshot
+                .map(|((folder, name), named)| {
+                    ((snapshot.inos[folder], name.clone()), number(named))
+                })
+                .collect::<BTreeMap<_, _>>();
+            if of_snapshot == names && self.has_attributes(fs, snapshot).await {
+                fits.push(n);
+            }
+        }
+        let last = fits.last().unwrap_or_else(|| {
+            panic!("{what}: names of no time since {}: {names:?}", self.names_from)
+        });
+        let mut snapshot = self.snapshots[*last].clone();
+        for (id, file) in &mut snapshot.model.files {
+            file.bytes = read_all(fs, snapshot.inos[id]).await;
+            self.check_contents(*id, &file.bytes, what);
+        }
+        snapshot
+    }
+
+    async fn has_attributes(&self, fs: &Fs, snapshot: &Snapshot) -> bool {
+        for (id, file) in &snapshot.model.files {
+            let ino = snapshot.inos[id];
+            let found = fs.xattr_names(ino).await.expect("listed");
+            if found.len() != file.attributes.len()
+                || fs.attr(ino).await.expect("there").links != file.links
+            {
+                return false;
+            }
+            for (name, value) in &file.attributes {
+                match fs.xattr(ino, name.as_bytes()).await {
+                    Ok(found) if found == *value => {}
+                    Ok(_) | Err(FsError::NoAttribute) => return false,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        true
+    }
+
+    fn check_contents(&self, id: u64, found: &[u8], what: &str) {
+        let from = self.contents_from.get(&id).copied().unwrap_or(0);
+        let versions = self.snapshots[from..].iter().filter_map(|at| at.model.files.get(&id));
+        let mut versions: Vec<&Vec<u8>> = versions.map(|file| &file.bytes).collect();
+        let nothing = Vec::new();
+        if !self.contents_from.contains_key(&id) && !self.snapshots[0].model.files.contains_key(&id)
+        {
+            // It was made since.
+            versions.push(&nothing);
+        }
+        let sizes: Vec<usize> = versions.iter().map(|bytes| bytes.len()).collect();
+        assert!(sizes.contains(&found.len()), "{what}: file {id}: {} of {sizes:?}", found.len());
+        for (n, sector) in found.chunks(SECTOR).enumerate() {
+            let fits = |bytes: &&Vec<u8>| {
+                let there = bytes.get(n * SECTOR..).unwrap_or_default();
+                let len = there.len().min(sector.len());
+                there[..len] == sector[..len] && sector[len..].iter().all(|byte| *byte == 0)
+            };
+            assert!(versions.iter().any(fits), "{what}: sector {n} of file {id}");
+        }
+    }
+}
+
+/// Disks by number, as they are after a crash.
+type Media = BTreeMap<usize, Medium>;
+
+/// What is there when the power fails.
+struct Moment {
+    media: Media,
+    history: History,
+}
+
+/// Uses the file system until a random step.
+async fn live(
+    rt: &Rt,
+    pair: &mut Pair,
+    disks: &BTreeMap<usize, Rc<TestDisk>>,
+    power: &Power,
+) -> Moment {
+    let seen = Rc::new(RefCell::new(None));
+    let left = Cell::new(pair.rng.below(600));
+    let media = {
+        let disks = disks.clone();
+        move || disks.iter().map(|(n, disk)| (*n, disk.medium.borrow().clone())).collect::<Media>()
+    };
+    let (cut, at_cut) = (seen.clone(), media.clone());
+    power.watch(move || {
+        left.set(left.get().wrapping_sub(1));
+        if left.get() == 0 {
+            *cut.borrow_mut() = Some(at_cut());
+        }
+    });
+    let mut history = History::new(pair);
+    for _ in 0..60 {
+        match pair.rng.below(10) {
+            0 => {
+                let ms = pair.rng.below(4000);
+                rt.sleep(ms * (SECOND / 1000)).await;
+                continue;
+            }
+            1..=3 => pair.overwrite().await,
+            4 => pair.fsync().await,
+            _ => pair.step().await,
+        }
+        history.note(pair);
+        if seen.borrow().is_some() {
+            break;
+        }
+        if let Some(durable) = pair.durable.take() {
+            history.durable(durable);
+        }
+    }
+    power.watch(|| {});
+    let media = seen.take().unwrap_or_else(media);
+    Moment { media, history }
+}
+
+fn open(rt: &Rt, power: &Rc<Power>, media: &Media) -> BTreeMap<usize, Rc<TestDisk>> {
+    let open = |(n, medium): (&usize, &Medium)| {
+        (*n, TestDisk::new(rt, power, *n, SIZE, 512, medium.clone()))
+    };
+    media.iter().map(open).collect()
+}
+
+fn given(disks: &BTreeMap<usize, Rc<TestDisk>>) -> Vec<Rc<dyn Disk>> {
+    disks.values().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
+}
+
+/// A life: from a mount to a crash. `before` is what the crash before it left, and what may be found.
+fn lives(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut before: Option<(Media, History)> = None;
+    for n in 0..LIVES {
+        let life = rng.next_u64();
+        let result = Rc::new(RefCell::new(None));
+        let (given, given_back) = (before.take(), result.clone());
+        run(move |rt| async move {
+            *given_back.borrow_mut() = Some(one_life(&rt, life, n, given).await);
+        });
+        let Moment { mut media, history } = result.take().expect("it ended");
+        let left = match rng.below(6) {
+            0 => Leave::Nothing,
+            1 => Leave::All,
+            2 => Leave::Completed,
+            3 => Leave::Cached,
+            _ => Leave::Some(rng.next_u64()),
+        };
+        media.values_mut().for_each(|medium| *medium = left.of(medium));
+        before = Some((media, history));
+    }
+}
+
+async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<(Media, History)>) -> Moment {
+    let power = Power::new();
+    let mut rng = Rng::new(seed);
+    let blank = || (0..DISKS).map(|n| (n, Medium::new(512))).collect();
+    let (media, history) = match before {
+        Some((media, history)) => (media, Some(history)),
+        None => (blank(), None),
+    };
+    let mut disks = open(rt, &power, &media);
+    let Some(history) = history else {
+        let fs = made(rt, &given(&disks)).await;
+        let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
+        return live(rt, &mut pair, &disks, &power).await;
+    };
+    let mut options = MountOptions { degraded: true, nonce: seed, ..mounting() };
+    if disks.len() > DISKS_MIN && rng.chance(40) {
+        let numbers: Vec<usize> = disks.keys().copied().collect();
+        disks.remove(rng.pick(&numbers));
+    } else {
+        options.degraded = false;
+    }
+    let what = format!("life {n} on {:?}", disks.keys());
+    if std::env::var_os("WEFT_SEED").is_some() {
+        eprintln!("{what}");
+    }
+    let fs = Fs::mount(rt, &given(&disks), options).await;
+    let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let report = fs.check(true).await.expect("checked");
+    assert_eq!(report.findings, [], "{what}");
+    let Snapshot { model, inos } = history.found(&fs, &what).await;
+    let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
+    (pair.model, pair.inos) = (model, inos);
+    pair.compare().await;
+    if options.degraded {
+        for _ in 0..rng.below(30) {
+            pair.step().await;
+        }
+        pair.compare().await;
+        let report = pair.fs.rebuild().await.expect("rebuilt");
+        assert!(report.damaged.is_empty() && report.waiting.is_empty(), "{what}: {report:?}");
+        assert_sound(&pair.fs).await;
+    }
+    pair.compare().await;
+    live(rt, &mut pair, &disks, &power).await
+}
+
+#[test]
+fn crashes_leave_what_was_synced_and_nothing_that_never_was() {
+    for_seeds(0..12, |rng| lives(rng.next_u64()));
+}
