@@ -135,9 +135,11 @@ impl Said {
                     None => {}
                 }
             }
+            // Parity on the disks counts blocks that became active and are not in the metadata.
+            let counts_others = !band.written.is_subset(&active);
             for (unit, partial) in &band.parities {
                 said.parities.remove(unit);
-                if !is_durable {
+                if !is_durable || counts_others {
                     let partial = partial.as_ref();
                     let partial = partial.map(|bytes| Frozen::copy_from(&bytes[part.clone()]));
                     let logged = LoggedParity { unit: *unit, written: band.written, partial };
