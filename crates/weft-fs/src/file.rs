@@ -2,9 +2,10 @@
 //!
 //! Writes go to the cache; a part of a block is merged with the rest of it first.
 //!
-//! *The end.* No block behind the end of a file is active: sizes grow together with records. In the
-//! last block bytes behind the end may be anything, as a crash may leave a block new and the size old.
-//! They are not read, and are cleared when the end moves over them.
+//! *The end.* No line behind the end of a file is active: sizes grow together with records. Bytes of
+//! the last line that are behind the end may be anything: the line keeps its blocks when a file is
+//! cut, and a crash may leave a block new and the size old. They are not read, and are cleared when
+//! the end moves over them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,6 +18,7 @@ use weft_rt::{Buf, Frozen};
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind};
+use crate::meta::Tx;
 use crate::mounted::{Fs, Inner, Live, Node};
 use crate::plan::covering;
 use crate::pool::part_of;
@@ -63,6 +65,22 @@ fn whole_block(within: usize, part: Frozen, old: Option<Buf>) -> Frozen {
     let mut merged = old.unwrap_or_else(|| Buf::zeroed(BLOCK));
     merged[within..within + part.len()].copy_from_slice(&part);
     merged.freeze()
+}
+
+/// Blocks of a range that have a place.
+fn active_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Vec<u64>> {
+    let mut active = Vec::new();
+    if range.is_empty() {
+        return Ok(active);
+    }
+    let records = tx.records(ino, range.start, range.end)?;
+    for (at, (first, record)) in records.iter().enumerate() {
+        let next = records.get(at + 1).map_or(u64::MAX, |(next, _)| *next);
+        let end = (first + record.blocks()).min(next).min(range.end);
+        let has_place = |block: &u64| record.columns[record.locate(block - first).1].is_some();
+        active.extend((range.start.max(*first)..end).filter(has_place));
+    }
+    Ok(active)
 }
 
 pub(crate) fn index(n: u64) -> usize {
@@ -148,14 +166,20 @@ impl Inner {
         Ok(buf)
     }
 
-    /// Clears what is behind the end of a file in its last block, if the end moves without a write
+    /// Clears what is behind the end of a file in its last line, if the end moves without a write
     /// there: the file is to grow to `to`, or to be written from there on.
     pub(crate) async fn clear_behind_end(&self, node: &Rc<Node>, end: u64, to: u64) -> Result<()> {
         if to <= end {
             return Ok(());
         }
         let block_end = end.next_multiple_of(BLOCK_BYTES);
-        self.clear_in_block(node, end, block_end).await
+        self.clear_in_block(node, end, block_end).await?;
+        let behind = block_end / BLOCK_BYTES..to.div_ceil(BLOCK_BYTES);
+        let active = self.meta.run(|tx| active_within(tx, node.ino, behind.clone())).await?;
+        for block in active {
+            self.dirty(node, block, Frozen::zeros(BLOCK));
+        }
+        Ok(())
     }
 
     async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Buf> {
@@ -216,7 +240,9 @@ impl Inner {
         // From here on nothing waits: all of it happens, or nothing.
         let count = parts_of(offset, data).count() as u64;
         let last = inode.size / BLOCK_BYTES;
-        let leaves_end = offset > inode.size && !node.dirty.borrow().contains_key(&last);
+        let is_cached = node.dirty.borrow().contains_key(&last);
+        let leaves_end = offset > inode.size
+            && (!is_cached || offset > inode.size.next_multiple_of(BLOCK_BYTES));
         if !node.is_only_flushed() || leaves_end || !self.has_room_for(&inode, count) {
             return Ok(false);
         }

@@ -198,6 +198,15 @@ async fn overwritten_and_not_committed(client: &Client, a: u64) {
     client.cut(tail, 3600).await;
     client.write(tail, 9000, 50, 22).await;
     client.sync().await;
+    // A line keeps its blocks when the file is cut. Two of them get contents, which the log has, and
+    // one is new, so that the log does not have the size.
+    let cut = client.make("cut", "auto").await;
+    client.write(cut, 0, 3 * 4096, 23).await;
+    client.sync().await;
+    client.cut(cut, 4096).await;
+    client.sync().await;
+    client.write(cut, 4096, 3 * 4096, 24).await;
+    client.sync().await;
 }
 
 struct Moment {
