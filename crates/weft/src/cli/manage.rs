@@ -446,7 +446,7 @@ Examples:
   weft start tank
   weft start 3f0c2a7e9b5d41d8a6c4e2f01b7d9c35    (by id)
   weft start /dev/sdb /dev/sdc /dev/sdd
-  weft start tank --consistency bitmap            (before it becomes one of mirrors)
+  weft start tank --consistency bitmap       (before a reshape to mirrors)
   weft start tank --dry-run")]
 pub struct StartArgs {
     /// Arrays by name or id, or disks
