@@ -95,7 +95,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Reads may give other contents from now on, though nobody wrote.
+    /// Reads may give other contents from now on, although no user wrote.
     pub fn note_correction(&self) {
         self.corrections.set(self.corrections.get() + 1);
     }

@@ -25,7 +25,7 @@ const SHARES: usize = 1 << 16;
 /// The lock of one stripe.
 #[derive(Debug)]
 enum Lock {
-    /// Held for writing, and nobody waits.
+    /// Held for writing, without waiters.
     Sole,
     /// Held or awaited in any other way.
     Queue(Semaphore),

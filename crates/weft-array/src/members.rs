@@ -312,7 +312,7 @@ impl Members {
         self.in_effect.borrow().active.iter().all(|active| Some(*active) == id)
     }
 
-    /// Puts a disk into an empty slot, or beside its working member, in memory only. From now on
+    /// Puts a disk into an empty slot, or next to its working member, in memory only. From now on
     /// requests use it where its lane is not stale. [`Change::publish`] must follow once the lane is
     /// durable.
     ///

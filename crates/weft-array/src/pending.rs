@@ -1,5 +1,5 @@
-//! Writes that wait for their stripe's lock. Whoever gets the lock carries them out together unless
-//! they overlap.
+//! Writes that wait for their stripe's lock. The first to get the lock carries them out together,
+//! unless they overlap.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

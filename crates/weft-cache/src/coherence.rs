@@ -7,7 +7,7 @@
 //! * A *fill*, the read after a miss, may have seen a block before a write that completes before
 //!   the fill does. So a fill is *spoiled* by every change of its blocks that begins while it runs,
 //!   or was running when it began: what it read goes to its user and is not cached.
-//! * Of two writes in progress to one block nobody knows which one stays. So the contents of a
+//! * Of two writes in progress to one block, either may be the one that stays. So the contents of a
 //!   write are cached only if it *met* no other change of its blocks from its beginning to its end.
 //!
 //! ```text
@@ -18,7 +18,7 @@
 //!   write b         |---------------|             the cache
 //! ```
 //!
-//! A volume ends what was begun even if nobody waits for it any more. The end of such a change is
+//! A volume ends what was begun even if its caller no longer waits for it. The end of such a change is
 //! never seen, so its blocks are not cached again: they are *stray*.
 
 use std::ops::Range;
@@ -82,7 +82,7 @@ impl InProgress {
         !take(&mut self.changes, id).met
     }
 
-    /// Nobody waits for the change any more.
+    /// The caller no longer waits for the change.
     pub(crate) fn leave_change(&mut self, id: u64) {
         let blocks = take(&mut self.changes, id).blocks;
         if self.strays.len() == STRAYS_MAX {

@@ -478,7 +478,7 @@ impl<'a> Change<'a> {
         Self { of, id, cached, has_ended: false }
     }
 
-    /// It has ended; these bytes are now at this offset of the volume, or nobody knows what is.
+    /// It has ended; these bytes are now at this offset of the volume, or unknown ones.
     fn end(mut self, written: Option<(u64, Frozen)>) {
         self.has_ended = true;
         let state = &mut *self.of.shared.checked();

@@ -67,7 +67,7 @@ pub struct DiskInfo {
     /// Whether a completed write may be lost in a power cut until it is flushed. A disk without a
     /// volatile cache keeps what it has acknowledged.
     pub volatile_cache: bool,
-    /// Whether it is known to have rotating platters. Where nobody can tell, it counts as not.
+    /// Whether it is known to have rotating platters. If this is unknown, it counts as not.
     pub rotational: bool,
 }
 

@@ -385,7 +385,7 @@ impl Inner {
         if let Some(draining) = self.draining.try_acquire(1) {
             let fs = self.clone();
             self.rt.launch(Box::pin(async move {
-                // The blocks stay dirty if this fails: whoever calls fsync hears of it.
+                // The blocks stay dirty if this fails, and fsync reports it.
                 let _ = fs.flush_all().await;
                 drop(draining);
             }));

@@ -297,7 +297,7 @@ impl Fs {
             loop {
                 rt.sleep(FLUSH_EVERY_S * SECOND).await;
                 let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
-                // Whoever calls fsync hears of failures.
+                // fsync reports failures.
                 let _ = fs.sync().await;
             }
         });

@@ -37,8 +37,8 @@ use super::DiskOriented;
 /// Longest read of several units.
 const READ_BYTES: usize = 64 << 10;
 
-/// Most reads of a process in flight while users are away. More than one beside users makes reads of
-/// 4 KiB from an SSD wait longer than the rebuild gets shorter.
+/// Most reads of a process in flight while users are away. While they are active, more than one would
+/// make reads of 4 KiB from an SSD wait longer than the rebuild gets shorter.
 const DEPTH_ALONE: usize = 16;
 
 /// Most that a process owes: users who never leave a disk idle do not stop it for longer.

@@ -10,7 +10,7 @@
 //! data of a disk has gaps where the old parity lies. A disk that rotates passes over them in any
 //! case, so they are read too; others are spared them.
 //!
-//! Data units are read without their stripe's lock, as users' reads are: nobody writes to them, for
+//! Data units are read without their stripe's lock, as users' reads are: they do not change, for
 //! writes to addresses that are moved wait. What cannot be read in this way – its disk is lost, or
 //! has bad sectors – is gathered unit by unit under the lock, which also repairs it.
 
