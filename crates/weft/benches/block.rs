@@ -98,7 +98,7 @@ fn weft(devices: &[&str]) -> (Turn, Turn, [f64; 2]) {
     wipe(devices);
     let (spare, members) = devices.split_last().expect("a spare");
     let mut bench = Bench::new("bench-block");
-    bench.weft(&[&["create", "tank", "--code", "raid5"], members].concat());
+    bench.weft(&[&["create", "tank", "--code", "raid5", "--force"], members].concat());
     bench.serve(members);
     let idle = memory_mib(&bench, "VmRSS:");
     let device = bench.weft(&["attach", "tank"]);

@@ -1,0 +1,121 @@
+//! What nodes and the authority say to each other.
+
+use std::ops::Range;
+
+/// A mount of the file system by a node. A node that mounts again is another one, so that nothing
+/// that it sent before it died counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeId {
+    /// Number of the node.
+    pub number: u16,
+    /// Epoch of the mount.
+    pub epoch: u64,
+}
+
+/// What a token is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Names in a folder; ranges are of hashes of names.
+    Names,
+    /// Attributes of a file; the range is `0..1`.
+    Attributes,
+    /// Contents of a file; ranges are of blocks.
+    Data,
+}
+
+/// What ranges are ranges of. Operations ask for tokens in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Space {
+    /// Names before attributes before data.
+    pub kind: Kind,
+    /// The file or folder.
+    pub ino: u64,
+}
+
+/// What a token allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// To read and to cache. Several nodes may have it.
+    Shared,
+    /// To change, and to cache what was changed. One node has it.
+    Exclusive,
+}
+
+impl Mode {
+    /// Whether two nodes cannot have these of one range.
+    pub fn conflicts(self, other: Self) -> bool {
+        self == Self::Exclusive || other == Self::Exclusive
+    }
+}
+
+/// A request for a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// Of what.
+    pub space: Space,
+    /// What the operation cannot do without; not empty.
+    pub needed: Range<u64>,
+    /// What it would like to have; it contains `needed`.
+    pub wanted: Range<u64>,
+    /// What it is to allow.
+    pub mode: Mode,
+}
+
+/// Another node asks for what this one holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revoke {
+    /// Of what.
+    pub space: Space,
+    /// What must be given up.
+    pub needed: Range<u64>,
+    /// What should be given up, unless this node uses it.
+    pub wanted: Range<u64>,
+    /// What may be kept of it.
+    pub leaves: Option<Mode>,
+}
+
+/// A node gives up a token. What it had written there is durable, or with the node that keeps the
+/// metadata.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// Of what.
+    pub space: Space,
+    /// The range; parts that it does not hold do not matter.
+    pub range: Range<u64>,
+    /// What it keeps.
+    pub leaves: Option<Mode>,
+    /// Number of the last grant that it has got. What it was granted later it does not give up.
+    pub seen: u64,
+}
+
+/// A message of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToAuthority {
+    /// It needs a token.
+    Ask {
+        /// Which.
+        ask: Ask,
+        /// Number of the last grant that it has got.
+        seen: u64,
+    },
+    /// It gives one up.
+    Release(Release),
+}
+
+/// A message to a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToNode {
+    /// It has this token now.
+    Grant {
+        /// Grants to a node are numbered from 1.
+        number: u64,
+        /// Of what.
+        space: Space,
+        /// The range, which contains one that it asked for.
+        range: Range<u64>,
+        /// What it allows; where the node holds more, that stays.
+        mode: Mode,
+    },
+    /// It is to give one up.
+    Revoke(Revoke),
+}
