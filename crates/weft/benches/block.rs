@@ -109,7 +109,7 @@ fn weft(devices: &[&str]) -> (Turn, Turn, [f64; 2]) {
     let nbd = three(&["--ioengine=nbd".into(), uri]);
     bench.weft(&["fail", "tank", "1"]);
     let start = Instant::now();
-    bench.weft(&["add", "tank", spare]);
+    bench.weft(&["add", "tank", spare, "--force"]);
     while bench.status("tank")["state"] != "healthy" {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
