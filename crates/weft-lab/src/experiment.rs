@@ -46,6 +46,7 @@ const FILES: &[(&str, &str)] = &[
     ("alv-fig15", include_str!("../experiments/alv-fig15.toml")),
     ("alv-fig17", include_str!("../experiments/alv-fig17.toml")),
     ("alv-beyond", include_str!("../experiments/alv-beyond.toml")),
+    ("file-raid", include_str!("../experiments/file-raid.toml")),
 ];
 
 /// An experiment as its file describes it.

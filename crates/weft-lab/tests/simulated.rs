@@ -188,6 +188,29 @@ policies = [
 "unloaded" = 14.43
 "#;
 
+const FILES: &str = r#"
+title = "Files"
+source = "a test"
+about = "A test."
+
+[run]
+kind = "file-raid"
+model = "atlas-v"
+disk_mib = 2048
+file_mib = 16
+cache_mib = 8
+request_kib = [4, 256]
+read_ahead_kib = 1024
+read_ahead_depth = 4
+repeats = 1
+files = [
+  { name = "Raw", disks = 1, data_disks = 1 },
+  { name = "RAID0-2", disks = 2, redundancy = "raid0", data_disks = 2 },
+  { name = "RAID1", disks = 2, redundancy = "raid1", data_disks = 1 },
+  { name = "RAID5-2", disks = 3, redundancy = "raid5", data_disks = 2, plain = "RAID0-2" },
+]
+"#;
+
 fn figure(text: &str, threads: usize, seed: u64) -> Figure {
     let options = RunOptions { threads, seed, ..RunOptions::default() };
     let experiment = Experiment::parse("small", text).unwrap();
@@ -442,4 +465,20 @@ fn aggregated_accesses_reshape_sooner_than_stripes_one_by_one() {
     assert!(idle("ALV") < idle("MD") && idle("ALV, skipping") < idle("ALV"));
     let updates = |policy| ours(&figure, "metadata updates", policy, "unloaded");
     assert!(updates("ALV") < updates("MD") && updates("MD") < updates("GA"));
+}
+
+#[test]
+fn files_are_as_fast_as_the_disks_that_hold_their_data() {
+    let figure = figure(FILES, 2, 1);
+    let raw = ours(&figure, "Fig. 4: sequential read, one request at a time", "Raw", "256");
+    let ahead = "Fig. 4: sequential read with the kernel's read-ahead";
+    let read = |file| ours(&figure, ahead, "rate", file);
+    let write = |file| ours(&figure, "Fig. 3: sequential write", file, "256");
+    for (file, disks) in [("RAID0-2", 2.0), ("RAID1", 1.0), ("RAID5-2", 2.0)] {
+        let (read, write) = (read(file) / raw / disks, write(file) / raw / disks);
+        assert!((0.9..1.1).contains(&read), "{file} is read at {read} of the bandwidth");
+        assert!((0.6..1.05).contains(&write), "{file} is written at {write} of the bandwidth");
+    }
+    let ratio = ours(&figure, "random overwrites by those of RAID-0", "ratio", "RAID5-2");
+    assert!((0.2..0.6).contains(&ratio), "at most one half: {ratio}");
 }

@@ -6,6 +6,7 @@
 
 mod above;
 mod contents;
+mod files;
 mod load;
 mod recovery;
 mod service;
@@ -21,6 +22,7 @@ use weft_rt::{MILLISECOND, Rt, Schedule, virtual_rt};
 use crate::modelled::{ArraySetup, array_on, disk, rebuild_onto};
 pub(crate) use above::CacheSetup;
 pub(crate) use contents::Contents;
+pub(crate) use files::{FileLoad, FileSetup, Requests, rate};
 pub(crate) use load::{Access, Ended, Load};
 pub(crate) use recovery::{Recovered, Recovery, endless, recover};
 pub(crate) use service::{Served, Service, serve};

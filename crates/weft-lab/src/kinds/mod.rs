@@ -5,6 +5,7 @@ mod array;
 mod cache;
 mod cached_recovery;
 mod degraded;
+mod file_raid;
 mod full_degraded;
 mod rebuild;
 mod rebuild_traces;
@@ -32,6 +33,8 @@ pub enum Kind {
     CachedRecovery(cached_recovery::Parameters),
     /// Reads and writes with failed disks, simulated.
     Degraded(degraded::Parameters),
+    /// Files with redundancy of their own, simulated.
+    FileRaid(file_raid::Parameters),
     /// Performance of degraded reads by number of groups.
     FullDegraded(full_degraded::Parameters),
     /// Reads while a recovery is running, over time, simulated.
@@ -60,6 +63,7 @@ impl Kind {
             Self::Cache(parameters) => cache::run(parameters, lab),
             Self::CachedRecovery(parameters) => cached_recovery::run(parameters, lab),
             Self::Degraded(parameters) => degraded::run(parameters, lab),
+            Self::FileRaid(parameters) => file_raid::run(parameters, lab),
             Self::FullDegraded(parameters) => full_degraded::run(parameters, lab),
             Self::Rebuild(parameters) => rebuild::run(parameters, lab),
             Self::RebuildTraces(parameters) => rebuild_traces::run(parameters, lab),

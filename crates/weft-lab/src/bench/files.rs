@@ -1,0 +1,227 @@
+//! A file of weft's file system on modelled disks, and disks without one, in virtual time.
+//!
+//! What processors do takes no time. So a write that the cache takes costs nothing, and its size
+//! matters only where each request waits for the disks. Everything is read again in the end, and
+//! compared.
+
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use serde::Deserialize;
+use weft_disk::{Class, Disk, WriteOpts};
+use weft_fs::{BLOCK_BYTES, CreateOptions, Fs, Ino, Kind, MountOptions, NewFile, ROOT, Redundancy};
+use weft_model::{Contents as Kept, Model, ModelDisk, ModelOptions};
+use weft_rt::{Buf, MILLISECOND, Nanos, Rng, Rt, Schedule, virtual_rt};
+
+use super::contents::Contents;
+use super::text;
+
+/// Bytes of a read by which the result is compared.
+const STEP: u64 = 1 << 20;
+/// The disks rest before a measurement, until their buffers have drained.
+const REST: Nanos = 2000 * MILLISECOND;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FileLoad {
+    /// A new file is written in order, and made durable.
+    Write,
+    /// It is read in order.
+    Read,
+    /// Blocks of it are written at random places, as many as it has, and made durable.
+    Overwrite,
+}
+
+/// Disks, and what a file on them has.
+#[derive(Clone, Debug)]
+pub(crate) struct FileSetup {
+    pub(crate) model: &'static Model,
+    pub(crate) disks: usize,
+    pub(crate) disk_bytes: u64,
+    /// None: the disks are used without a file system, one stream for each.
+    pub(crate) redundancy: Option<Redundancy>,
+    pub(crate) file_bytes: u64,
+    pub(crate) cache_bytes: u64,
+    pub(crate) seed: u64,
+}
+
+/// Requests of a load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Requests {
+    pub(crate) bytes: u64,
+    /// How many are in flight; of reads only.
+    pub(crate) depth: u64,
+}
+
+/// Millions of bytes a second of a load.
+pub(crate) fn rate(setup: &FileSetup, load: FileLoad, requests: Requests) -> Result<f64, String> {
+    let (rt, setup) = (virtual_rt(Schedule::Fifo), setup.clone());
+    let result = rt.clone().block_on({
+        let rt = rt.clone();
+        async move {
+            let disks: Vec<Rc<dyn Disk>> = (0..setup.disks).map(|n| disk(&rt, &setup, n)).collect();
+            match setup.redundancy {
+                Some(redundancy) => file(&rt, &setup, redundancy, &disks, load, requests).await,
+                None => raw(&rt, &setup, &disks, load, requests).await,
+            }
+        }
+    });
+    rt.kill_all();
+    result
+}
+
+fn disk(rt: &Rt, setup: &FileSetup, number: usize) -> Rc<dyn Disk> {
+    let options = ModelOptions {
+        name: Some(format!("d{number}")),
+        size_bytes: Some(setup.disk_bytes),
+        contents: Kept::Kept,
+        seed: setup.seed.wrapping_add(number as u64),
+        ..ModelOptions::default()
+    };
+    ModelDisk::open(rt, setup.model, options)
+}
+
+/// Millions of bytes a second.
+#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+fn mb_s(bytes: u64, ns: Nanos) -> f64 {
+    bytes as f64 * 1e3 / ns.max(1) as f64
+}
+
+fn len(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a request that fits in memory")
+}
+
+async fn file(
+    rt: &Rt,
+    setup: &FileSetup,
+    redundancy: Redundancy,
+    disks: &[Rc<dyn Disk>],
+    load: FileLoad,
+    requests: Requests,
+) -> Result<f64, String> {
+    let (id, now) = ([1; 16], weft_fs::Time { s: 0, ns: 0 });
+    let create = CreateOptions {
+        name: "modelled".into(),
+        redundancy,
+        slice_bytes: None,
+        force: false,
+        id,
+        now,
+    };
+    weft_fs::create(rt, disks, &create).await.map_err(text)?;
+    let mounting =
+        MountOptions { degraded: false, cache_bytes: setup.cache_bytes, nonce: setup.seed, now };
+    let fs = Fs::mount(rt, disks, mounting).await.map_err(text)?;
+    let mode = Kind::File.mode() | 0o644;
+    let new = NewFile { mode, uid: 0, gid: 0, device: 0, target: b"" };
+    let (ino, _) = fs.make(ROOT, b"file", new).await.map_err(text)?;
+    fs.begin_use(ino);
+    fs.sync().await.map_err(text)?;
+    rt.sleep(REST).await;
+    let file = Rc::new(File { fs, ino, contents: Contents::new(setup.file_bytes, setup.seed) });
+    let begun = rt.now();
+    file.write(if load == FileLoad::Write { requests.bytes } else { STEP }).await?;
+    let mut ns = rt.now() - begun;
+    rt.sleep(REST).await;
+    if load == FileLoad::Overwrite {
+        ns = file.overwrite(rt, setup.seed).await?;
+        rt.sleep(REST).await;
+    }
+    let measured =
+        if load == FileLoad::Read { requests } else { Requests { bytes: STEP, depth: 4 } };
+    let read = file.read(rt, measured).await?;
+    file.fs.unmount().await.map_err(text)?;
+    Ok(mb_s(setup.file_bytes, if load == FileLoad::Read { read } else { ns }))
+}
+
+/// A file with known contents.
+struct File {
+    fs: Fs,
+    ino: Ino,
+    contents: Contents,
+}
+
+impl File {
+    fn size(&self) -> u64 {
+        self.contents.size_bytes()
+    }
+
+    async fn write(&self, step: u64) -> Result<(), String> {
+        let mut at = 0;
+        while at < self.size() {
+            let data = self.contents.make(at, len(step.min(self.size() - at)));
+            self.fs.write(self.ino, at, data).await.map_err(text)?;
+            at += step;
+        }
+        self.fs.fsync(self.ino).await.map_err(text)
+    }
+
+    async fn overwrite(&self, rt: &Rt, seed: u64) -> Result<Nanos, String> {
+        let begun = rt.now();
+        let blocks = self.size() / BLOCK_BYTES;
+        let mut rng = Rng::new(seed);
+        for _ in 0..blocks {
+            let at = rng.below(blocks) * BLOCK_BYTES;
+            let data = self.contents.renew(at, len(BLOCK_BYTES));
+            self.fs.write(self.ino, at, data).await.map_err(text)?;
+        }
+        self.fs.fsync(self.ino).await.map_err(text)?;
+        Ok(rt.now() - begun)
+    }
+
+    /// Reads everything and compares.
+    async fn read(self: &Rc<Self>, rt: &Rt, requests: Requests) -> Result<Nanos, String> {
+        let begun = rt.now();
+        let next = Rc::new(std::cell::Cell::new(0));
+        let reader = || {
+            let (file, next) = (self.clone(), next.clone());
+            rt.spawn(async move {
+                loop {
+                    let at = next.replace(next.get() + requests.bytes);
+                    if at >= file.size() {
+                        return Ok::<(), String>(());
+                    }
+                    let bytes = len(requests.bytes.min(file.size() - at));
+                    let read = file.fs.read(file.ino, at, bytes).await.map_err(text)?;
+                    file.contents.check(at, &read)?;
+                }
+            })
+        };
+        let readers: Vec<_> = (0..requests.depth).map(|_| reader()).collect();
+        for read in join_all(readers).await {
+            read?;
+        }
+        Ok(rt.now() - begun)
+    }
+}
+
+/// One stream for each disk, each with its share of the bytes, in order.
+async fn raw(
+    rt: &Rt,
+    setup: &FileSetup,
+    disks: &[Rc<dyn Disk>],
+    load: FileLoad,
+    requests: Requests,
+) -> Result<f64, String> {
+    let share = setup.file_bytes / disks.len() as u64;
+    let begun = rt.now();
+    let streams = disks.iter().map(|disk| async move {
+        let mut at = 0;
+        while at < share {
+            let bytes = len(requests.bytes.min(share - at).next_multiple_of(BLOCK_BYTES));
+            if load == FileLoad::Read {
+                disk.read(at, Buf::new(bytes), Class::User).await.0.map_err(text)?;
+            } else {
+                let data = Buf::zeroed(bytes).freeze();
+                disk.write(at, data, WriteOpts::USER).await.map_err(text)?;
+            }
+            at += requests.bytes;
+        }
+        disk.flush().await.map_err(text)
+    });
+    for stream in join_all(streams).await {
+        stream?;
+    }
+    Ok(mb_s(share * disks.len() as u64, rt.now() - begun))
+}

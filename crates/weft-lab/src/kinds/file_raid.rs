@@ -1,0 +1,211 @@
+//! Files with redundancy of their own: written and read in order by the size of requests, and
+//! overwritten at random, on modelled disks.
+
+use serde::Deserialize;
+use weft_fs::Redundancy;
+use weft_model::Model;
+
+use crate::bench::{FileLoad, FileSetup, Requests, rate};
+use crate::figure::{Panel, Point};
+use crate::lab::{Found, Lab, LabError};
+
+/// Files, and how they are used.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    /// The modelled disk.
+    model: String,
+    /// MiB used of each.
+    disk_mib: u64,
+    /// MiB of a file.
+    file_mib: u64,
+    /// MiB of blocks that may wait in memory to be written.
+    cache_mib: u64,
+    /// KiB of requests of an application.
+    request_kib: Vec<u64>,
+    /// KiB of a request of the kernel's read-ahead, and requests in flight.
+    read_ahead_kib: u64,
+    read_ahead_depth: u64,
+    repeats: u64,
+    files: Vec<Case>,
+}
+
+/// A file, or as many streams without a file system as there are disks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    disks: usize,
+    /// None: without a file system.
+    redundancy: Option<String>,
+    /// Disks' worth of data in a line: what the file could do, by the disks, is as many times the
+    /// rate of one.
+    data_disks: u64,
+    /// The case with the same data disks and no redundancy, to which overwriting is compared.
+    #[serde(default)]
+    plain: Option<String>,
+}
+
+/// One measurement.
+struct Cell<'a> {
+    case: &'a Case,
+    load: FileLoad,
+    requests: Requests,
+    title: &'static str,
+    seed: u64,
+}
+
+const WRITE: &str = "sequential write";
+const READ: &str = "sequential read, one request at a time";
+const AHEAD: &str = "sequential read with the kernel's read-ahead";
+const OVERWRITE: &str = "random overwrites";
+
+/// A block, which a random write changes.
+const BLOCK: Requests = Requests { bytes: weft_fs::BLOCK_BYTES, depth: 1 };
+
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+    let p = parameters;
+    let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
+    let mut setups = Vec::new();
+    for case in &p.files {
+        let redundancy = case.redundancy.as_deref().map(str::parse::<Redundancy>).transpose();
+        let setup = FileSetup {
+            model,
+            disks: case.disks,
+            disk_bytes: p.disk_mib << 20,
+            redundancy: redundancy.map_err(|e| lab.wrong(e))?,
+            file_bytes: (p.file_mib << 20) / lab.options.divide.max(1),
+            cache_bytes: p.cache_mib << 20,
+            seed: 0,
+        };
+        setups.push(FileSetup { file_bytes: setup.file_bytes.next_multiple_of(4 << 20), ..setup });
+    }
+    let cells = p.cells(lab.options.seed);
+    let rates = lab.all(
+        &cells,
+        |cell| format!("{}, {}, {} B", cell.case.name, cell.title, cell.requests.bytes),
+        |cell| {
+            let at = p.files.iter().position(|case| std::ptr::eq(case, cell.case));
+            let setup = &setups[at.expect("a case of these")];
+            rate(&FileSetup { seed: cell.seed, ..setup.clone() }, cell.load, cell.requests)
+        },
+    )?;
+    let runs: Vec<(&Cell<'_>, f64)> = cells.iter().zip(rates).collect();
+    let notes = vec![
+        format!(
+            "a file of {} MiB, of which {} MiB may wait in memory; the time until fsync has ended counts",
+            setups[0].file_bytes >> 20,
+            p.cache_mib
+        ),
+        format!("means of {} seeds, which set the disks' angles and the random places", p.repeats),
+        "what processors do takes no time; the paper's buses, at 65 MB/s all together, are not modelled".into(),
+    ];
+    let panels = p.panels(&runs);
+    Ok(Found { disk: Some(model.title.to_owned()), notes, panels, ..Found::default() })
+}
+
+impl Parameters {
+    fn cells(&self, seed: u64) -> Vec<Cell<'_>> {
+        let mut cells = Vec::new();
+        for case in &self.files {
+            for repeat in 0..self.repeats {
+                let seed = seed + 1000 * repeat;
+                let mut add = |title, load, requests| {
+                    cells.push(Cell { case, load, requests, title, seed });
+                };
+                for kib in &self.request_kib {
+                    let requests = Requests { bytes: kib << 10, depth: 1 };
+                    add(WRITE, FileLoad::Write, requests);
+                    add(READ, FileLoad::Read, requests);
+                }
+                if case.redundancy.is_some() {
+                    let ahead =
+                        Requests { bytes: self.read_ahead_kib << 10, depth: self.read_ahead_depth };
+                    add(AHEAD, FileLoad::Read, ahead);
+                    add(OVERWRITE, FileLoad::Overwrite, BLOCK);
+                }
+            }
+        }
+        cells
+    }
+
+    /// Rates of a case, one for each seed.
+    fn rates(
+        &self,
+        runs: &[(&Cell<'_>, f64)],
+        case: &Case,
+        title: &str,
+        bytes: Option<u64>,
+    ) -> Vec<f64> {
+        let is_it = |cell: &Cell<'_>| {
+            cell.case.name == case.name
+                && cell.title == title
+                && bytes.is_none_or(|bytes| cell.requests.bytes == bytes)
+        };
+        runs.iter().filter(|(cell, _)| is_it(cell)).map(|(_, rate)| *rate).collect()
+    }
+
+    fn panels(&self, runs: &[(&Cell<'_>, f64)]) -> Vec<Panel> {
+        let mut panels = Vec::new();
+        for (figure, title) in [("Fig. 3", WRITE), ("Fig. 4", READ)] {
+            let name = format!("{figure}: {title}");
+            let mut panel = Panel::bars(name, "KiB of a request", "MB/s");
+            for case in &self.files {
+                let at = |kib: &u64| {
+                    Point::mean(kib.to_string(), &self.rates(runs, case, title, Some(kib << 10)))
+                };
+                panel = panel.with(&case.name, self.request_kib.iter().map(at).collect());
+            }
+            panels.push(panel);
+        }
+        let files = || self.files.iter().filter(|case| case.redundancy.is_some());
+        for (figure, title) in [("Fig. 4", AHEAD), ("Fig. 5", OVERWRITE)] {
+            let of = |case: &Case| Point::mean(&case.name, &self.rates(runs, case, title, None));
+            let panel = Panel::bars(format!("{figure}: {title}"), "file", "MB/s");
+            panels.push(panel.with("rate", files().map(of).collect()));
+        }
+        panels.push(self.shares(runs));
+        panels.push(self.overwrites(runs));
+        panels
+    }
+
+    /// What files reach of the bandwidth of as many disks as hold data of a line.
+    fn shares(&self, runs: &[(&Cell<'_>, f64)]) -> Panel {
+        let mut panel = Panel::bars(
+            "of the bandwidth of the disks that hold data of a line",
+            "file",
+            "bandwidth = 1",
+        );
+        let Some(raw) = self.files.iter().find(|case| case.redundancy.is_none()) else {
+            return panel;
+        };
+        let most = self.request_kib.iter().max().map(|kib| kib << 10);
+        let bandwidth = self.rates(runs, raw, READ, most);
+        for (title, bytes) in [(WRITE, most), (AHEAD, None)] {
+            let share = |case: &Case| {
+                let rates = self.rates(runs, case, title, bytes);
+                #[expect(clippy::cast_precision_loss, reason = "few disks")]
+                let shares = rates.iter().zip(&bandwidth).map(|(rate, disk)| {
+                    rate * raw.data_disks as f64 / (disk * case.data_disks as f64)
+                });
+                Point::mean(&case.name, &shares.collect::<Vec<f64>>())
+            };
+            let files = self.files.iter().filter(|case| case.redundancy.is_some());
+            panel = panel.with(title, files.map(share).collect());
+        }
+        panel
+    }
+
+    /// Random overwrites by those of a file as wide without redundancy.
+    fn overwrites(&self, runs: &[(&Cell<'_>, f64)]) -> Panel {
+        let ratio = |case: &Case| {
+            let plain = self.files.iter().find(|of| Some(&of.name) == case.plain.as_ref())?;
+            let rates = self.rates(runs, case, OVERWRITE, None);
+            let plain = self.rates(runs, plain, OVERWRITE, None);
+            let ratios = rates.iter().zip(&plain).map(|(rate, plain)| rate / plain);
+            Some(Point::mean(&case.name, &ratios.collect::<Vec<f64>>()))
+        };
+        Panel::bars("random overwrites by those of RAID-0", "file", "RAID-0 as wide = 1")
+            .with("ratio", self.files.iter().filter_map(ratio).collect())
+    }
+}
