@@ -2,6 +2,9 @@
 
 mod reshape;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use weft_array::Consistency;
 use weft_code::{Code, CodeSpec, Copies, SlotNo, SlotSet, UnitSet};
 use weft_layout::{Algorithm, Layout, code_for, for_code};
@@ -248,6 +251,8 @@ struct Geometry {
     layout: Box<dyn Layout>,
     unit_bytes: u64,
     stripes: u64,
+    /// Whether the code survives the loss of some slots, as far as it was asked.
+    survived: RefCell<BTreeMap<[u64; 4], bool>>,
 }
 
 /// A range of bytes in one unit.
@@ -280,12 +285,15 @@ impl Map {
         let after = setup.reshape.map(|reshape| reshape.after(setup));
         let setups = [setup].into_iter().chain(&after);
         let sectors = setup.disks.iter().map(|disk| u64::from(disk.sector_bytes));
+        // An array that is reshaped is larger before or after, and whether its code survives some
+        // losses may depend on the stripe. Clients see what it has throughout, but the engine has to
+        // survive losses in all of its stripes.
+        let size_of = |setup: &Setup| match setup.reshape {
+            Some(_) => setup.data_bytes_max(),
+            None => size_bytes,
+        };
         Self {
-            // The engine has to survive losses in the grown array as a whole.
-            geometries: setups
-                .zip([1, 4])
-                .map(|(setup, times)| Geometry::new(setup, times * size_bytes))
-                .collect(),
+            geometries: setups.map(|setup| Geometry::new(setup, size_of(setup))).collect(),
             mirror: setup.code.is_mirror(),
             sector_bytes: sectors.max().unwrap_or(512),
         }
@@ -359,7 +367,7 @@ impl Geometry {
         while of(rows).stripes(rows) < stripes {
             rows += 1;
         }
-        Self { layout: of(rows), code, unit_bytes, stripes }
+        Self { layout: of(rows), code, unit_bytes, stripes, survived: RefCell::default() }
     }
 
     fn of(&self, offset: u64) -> (u64, SlotNo) {
@@ -390,6 +398,10 @@ impl Geometry {
     }
 
     fn survives(&self, slots: SlotSet) -> bool {
+        *self.survived.borrow_mut().entry(slots.words()).or_insert_with(|| self.try_without(slots))
+    }
+
+    fn try_without(&self, slots: SlotSet) -> bool {
         (0..self.stripes).all(|stripe| {
             let lost = (0..self.code.width())
                 .filter(|unit| slots.contains(self.layout.place(stripe, *unit).slot))

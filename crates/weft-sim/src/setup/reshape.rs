@@ -11,6 +11,7 @@ use weft_code::CodeSpec;
 use weft_rt::Rng;
 
 use super::{DiskSetup, Setup};
+use crate::format::SUPERBLOCKS;
 
 /// The reshape of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +119,14 @@ impl ReshapeSetup {
 }
 
 impl Setup {
+    /// More data than this does not fit on the disks, however far down it begins.
+    pub(super) fn data_bytes_max(&self) -> u64 {
+        let largest = self.disks.iter().map(|disk| disk.size_bytes).max().unwrap_or(0);
+        let shape = self.code.shape(self.slots).expect("a code of the table");
+        let units = self.slots as u64 * (largest - SUPERBLOCKS.end) / u64::from(self.unit_bytes);
+        units / shape.width() as u64 * shape.k as u64 * u64::from(self.unit_bytes)
+    }
+
     /// Gives the array a reshape: head room, and the disks that it adds.
     pub(crate) fn with_reshape(mut self, reshape: ReshapeSetup) -> Self {
         for disk in &mut self.disks {
@@ -129,5 +138,36 @@ impl Setup {
         self.disks.extend((0..reshape.add).map(|_| added));
         self.reshape = Some(reshape);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_code::{SlotNo, SlotSet};
+
+    use super::*;
+    use crate::setup::{Map, SetupFilter};
+
+    /// Which three losses a stripe of DRC-G survives depends on the stripe, and an array that will
+    /// be smaller has more of them than its clients see.
+    #[test]
+    fn losses_count_in_all_stripes_of_an_array_that_becomes_smaller() {
+        let code = CodeSpec::DrcG { k: 4, l: 2, r: 1 };
+        let filter = SetupFilter { code: Some((code, 7)), ..SetupFilter::default() };
+        let mut setup = Setup::draw(&mut Rng::new(1), &filter);
+        let stripe_bytes = 4 * u64::from(setup.unit_bytes);
+        let slots = |numbers: [usize; 3]| numbers.into_iter().map(SlotNo).collect::<SlotSet>();
+        let survives = |setup: &Setup, stripes, lost| {
+            Map::new(setup, stripes * stripe_bytes).survives(slots(lost))
+        };
+        let all = (0..7).flat_map(|a| (0..a).flat_map(move |b| (0..b).map(move |c| [c, b, a])));
+        let lost =
+            all.into_iter().find(|lost| survives(&setup, 8, *lost) && !survives(&setup, 40, *lost));
+        let lost = lost.expect("some stripes survive losses that others do not");
+        let (unit_bytes, rows) = (Some(2 * u64::from(setup.unit_bytes)), 5);
+        let (code, add, remove, turns, returns) = (None, 0, 0, false, false);
+        let reshape = ReshapeSetup { code, unit_bytes, add, remove, rows, turns, returns };
+        setup = setup.with_reshape(reshape);
+        assert!(!survives(&setup, 2, lost), "the array has the other stripes, too");
     }
 }
