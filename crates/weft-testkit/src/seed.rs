@@ -54,13 +54,14 @@ impl Rng {
 
 /// Runs `test` once for each seed, with a generator of that seed.
 ///
-/// `WEFT_SEED=N` runs only seed N, `WEFT_SEEDS=N` runs N seeds from the range's start on (a soak).
+/// `WEFT_SEED=N` runs only seed N, `WEFT_SEEDS=N` runs N seeds from the range's start on, and both
+/// together as many from that seed on (a soak).
 /// When a seed fails, the line that replays it is printed before the panic goes on.
 pub fn for_seeds(seeds: Range<u64>, test: impl Fn(&mut Rng)) {
     let number = |name| std::env::var(name).ok().map(|value| value.parse::<u64>());
     let number = |name| number(name).map(|value| value.unwrap_or_else(|e| panic!("{name}: {e}")));
     let seeds = match (number("WEFT_SEED"), number("WEFT_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
+        (Some(seed), count) => seed..seed + count.unwrap_or(1),
         (None, Some(count)) => seeds.start..seeds.start + count,
         (None, None) => seeds,
     };

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use weft_random::Rng;
+use weft_testkit::for_seeds;
 use weft_token::{
     Acquired, Ask, Authority, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, ToNode, UseId,
     widened,
@@ -483,27 +484,22 @@ impl World {
     }
 }
 
-fn seeds() -> Range<u64> {
-    let of = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let first = of("WEFT_SEED").unwrap_or(0);
-    first..first + of("WEFT_SEEDS").unwrap_or(60)
-}
-
 #[test]
 fn nodes_see_what_others_wrote_and_leave_lines_that_fit() {
-    for seed in seeds() {
-        let nodes = 2 + u16::try_from(seed % 4).expect("few");
-        let mut world = World::new(seed, nodes, true);
+    for_seeds(0..60, |rng| {
+        let nodes = 2 + u16::try_from(rng.below(4)).expect("few");
+        let some_die = rng.below(3) > 0;
+        let mut world = World::new(rng.next_u64(), nodes, true);
         for _ in 0..6000 {
-            world.step(true, seed % 3 > 0);
+            world.step(true, some_die);
         }
         world.settle();
-        assert!(world.finished > 20, "seed {seed}: {} operations ended", world.finished);
-        assert_eq!(world.wrong_lines(), 0, "seed {seed}");
+        assert!(world.finished > 20, "{} operations ended", world.finished);
+        assert_eq!(world.wrong_lines(), 0);
         for (place, value) in &world.truth {
-            assert_eq!(world.store.value(*place), *value, "seed {seed}: {place:?} when written");
+            assert_eq!(world.store.value(*place), *value, "{place:?} when all is written");
         }
-    }
+    });
 }
 
 #[test]
