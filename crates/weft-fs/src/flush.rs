@@ -90,7 +90,9 @@ impl Inner {
     ) -> Result<()> {
         for (node, dirty) in files {
             self.cut_for_new_columns(node.ino, dirty).await?;
-            self.make_narrower(node.ino, dirty).await?;
+            if self.make_narrower(node.ino, dirty).await? {
+                self.cut_for_new_columns(node.ino, dirty).await?;
+            }
         }
         let mut targets = self.plan(files).await?;
         let mut logged = Vec::new();

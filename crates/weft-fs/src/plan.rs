@@ -102,8 +102,10 @@ impl Inner {
     }
 
     /// Lays out anew, as narrow as needed, lines of which a block becomes active for which no disk is
-    /// left: they were made when there were more.
-    pub(crate) async fn make_narrower(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<()> {
+    /// left: they were made when there were more. Returns whether there were any. Several of the new
+    /// lines may be in one record, so they are to be cut again.
+    pub(crate) async fn make_narrower(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<bool> {
+        let mut any = false;
         for (block, _) in dirty {
             let covering = self.meta.run(|tx| covering(tx, ino, *block)).await?;
             let Some((first, record)) = covering else { continue };
@@ -117,9 +119,10 @@ impl Inner {
             let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
             if self.pool.coded_now(redundancy)? != record.coded {
                 self.lay_anew(ino, first, &record, redundancy).await?;
+                any = true;
             }
         }
-        Ok(())
+        Ok(any)
     }
 
     /// Sorts blocks of files into lines, and allocates places for those that have none. Takes as many
@@ -192,6 +195,8 @@ impl Inner {
         }
         let record = &mut targets.last_mut().expect("just added").record;
         if record.columns[unit].is_none() {
+            // Its other lines would get a block that is not written.
+            debug_assert_eq!(record.lines, 1, "lines of block {first} of inode {ino} are not cut");
             let before = tx.record_before(ino, first)?.filter(|(at, before)| {
                 at + before.blocks() == first && before.coded == record.coded
             });

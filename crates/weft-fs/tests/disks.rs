@@ -9,9 +9,9 @@ use std::rc::Rc;
 
 use common::disk::{Leave, Medium, Power, TestDisk, holding};
 use common::*;
-use weft_disk::Disk;
-use weft_fs::{Fs, FsError, Job, Label, ROOT};
-use weft_rt::Rt;
+use weft_disk::{Disk, WriteOpts};
+use weft_fs::{CreateOptions, Fs, FsError, Job, Label, ROOT, SetAttr, create};
+use weft_rt::{Frozen, Rt};
 
 const SIZE: u64 = 24 << 20;
 const FILES: [&str; 4] = ["auto", "none", "raid1", "raid6"];
@@ -69,6 +69,49 @@ fn a_disk_joins_and_another_leaves() {
         let left: Vec<_> = [1, 2, 3, 4].iter().map(|n| disks[*n].clone()).collect();
         let fs = mount_degraded(&rt, &left[1..]).await;
         assert_eq!(numbers(&fs).await, [2, 3, 4, 6]);
+    });
+}
+
+/// Two disks are lost, and a line has no disk left for another block. It is laid out anew as two
+/// lines, in one record; only one of them gets the block.
+#[test]
+fn a_block_of_a_line_that_is_laid_out_anew_goes_to_one_line() {
+    run(|rt| async move {
+        let disks = ram(&[20; 6]);
+        // What was on the disks before must not come to light.
+        for disk in &disks {
+            let garbage = Frozen::copy_from(&pattern(20 << 20, 9));
+            disk.write(0, garbage, WriteOpts::USER).await.expect("written");
+        }
+        create(&rt, &disks, &CreateOptions { force: true, ..options() }).await.expect("created");
+        let fs = mount(&rt, &disks).await;
+        let ino = make(&fs, "file").await;
+        let mut bytes = vec![0; 6 * BLOCK as usize];
+        let put = async |fs: &Fs, bytes: &mut [u8], block: u64| {
+            let (at, data) = ((block * BLOCK) as usize, pattern(BLOCK as usize, block));
+            write(fs, ino, block * BLOCK, &data).await;
+            bytes[at..at + BLOCK as usize].copy_from_slice(&data);
+        };
+        for block in [0, 1, 3, 4] {
+            put(&fs, &mut bytes, block).await;
+        }
+        let longer = SetAttr { size: Some(6 * BLOCK), ..SetAttr::default() };
+        fs.set_attr(ino, longer).await.expect("room");
+        fs.sync().await.expect("synced");
+        let free: Vec<u64> =
+            fs.status().await.expect("known").disks.iter().map(|disk| disk.free_bytes).collect();
+        let most = free.iter().max().expect("disks");
+        let unused = free.iter().position(|free| free == most).expect("one");
+        assert_eq!(free.iter().filter(|free| *free == most).count(), 1, "four blocks and parity");
+        fs.unmount().await.expect("unmounted");
+        let used = (unused + 1) % disks.len();
+        let left = (0..disks.len()).filter(|n| ![unused, used].contains(n));
+        let left: Vec<_> = left.map(|n| disks[n].clone()).collect();
+        let fs = mount_degraded(&rt, &left).await;
+        put(&fs, &mut bytes, 2).await;
+        fs.sync().await.expect("synced");
+        assert!(read_all(&fs, ino).await == bytes, "block 5 stays a hole");
+        assert_sound(&fs).await;
     });
 }
 
