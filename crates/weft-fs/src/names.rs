@@ -10,7 +10,7 @@
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind, ROOT, Time};
 use crate::meta::{Entry, Tx};
-use crate::mounted::{Fs, Inner};
+use crate::mounted::{Fs, Inner, Live};
 use crate::redundancy::Redundancy;
 
 /// Longest name, in bytes.
@@ -325,8 +325,27 @@ impl Inner {
         if rows > most / 4 { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
+    /// The kernel gathers writes, and sends the time of the last one before each fsync. It goes with
+    /// the blocks that wait to be written: as a change of its own it would make fsync commit.
+    fn times_go_with_blocks(&self, ino: Ino, set: &SetAttr) -> bool {
+        let modified = set.modified.filter(|modified| set.changed == Some(*modified));
+        let node = self.node_in_use(ino);
+        let live = node.as_ref().and_then(|node| node.live.get());
+        let (Some(modified), Some(node), Some(live)) = (modified, node, live) else { return false };
+        let times = SetAttr { modified: set.modified, changed: set.changed, ..SetAttr::default() };
+        if *set != times {
+            return false;
+        }
+        node.live.set(Some(Live { modified, ..live }));
+        true
+    }
+
     async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
         self.check()?;
+        if self.times_go_with_blocks(ino, &set) {
+            let inode = self.meta.run(|tx| tx.inode(ino)).await?;
+            return Ok(self.live(ino, inode));
+        }
         if let Some(size) = set.size {
             self.truncate(ino, size).await?;
         }
@@ -354,7 +373,7 @@ impl Inner {
             && let Some(node) = self.node_in_use(ino)
             && let Some(live) = node.live.get()
         {
-            node.live.set(Some(crate::mounted::Live { modified, ..live }));
+            node.live.set(Some(Live { modified, ..live }));
         }
         Ok(self.live(ino, inode))
     }

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use weft_fs::{Fs, FsError, Ino, Kind, ROOT, Rename};
+use weft_fs::{Fs, FsError, Ino, Kind, ROOT, Rename, SetAttr, Time};
 use weft_random::Rng;
 use weft_rt::Frozen;
 
-use super::{new_file, pattern, read_all, set};
+use super::{NOW, new_file, pattern, read_all, set};
 
 /// A file of the reference.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -120,6 +120,11 @@ impl Pair {
             let offset = self.rng.below(size);
             let len = (self.rng.below(5000) + 1).min(size - offset);
             self.write_at(id, offset, len).await;
+            // As the kernel does before it asks for an fsync.
+            let time = Some(Time { s: NOW.s + 1, ns: self.rng.below(1 << 20) as u32 });
+            let times = SetAttr { modified: time, changed: time, ..SetAttr::default() };
+            let inode = self.fs.set_attr(self.inos[&id], times).await.expect("set");
+            assert_eq!(Some(inode.modified), time);
         }
     }
 
