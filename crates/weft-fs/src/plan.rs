@@ -118,7 +118,8 @@ impl Inner {
             }
             let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
             if self.pool.coded_now(redundancy)? != record.coded {
-                self.lay_anew(ino, first, &record, redundancy).await?;
+                let old = self.old(ino, first, record).await?;
+                self.lay_all_anew(&[old]).await?;
                 any = true;
             }
         }

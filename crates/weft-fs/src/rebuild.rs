@@ -1,33 +1,33 @@
-//! Laying lines out anew: rebuilding lost columns, and changing the redundancy of a file.
+//! Rebuilding what lay on lost disks.
 //!
-//! *Rebuild.* Each record with a column on a lost disk gets another column on a disk that it does not
-//! use, computed from checked blocks. If there is no such disk, its lines are laid out anew, as
-//! narrow as the disks that are left demand. No spare is needed, only live blocks are read, and a
-//! crash leaves each record as it was or as it is to be. When no record names the disk any more, it
-//! leaves the file system. A working disk that is to leave ([`crate::disks`]) is emptied in the same
-//! way; its columns are read instead of computed.
+//! Each record with a column on a lost disk gets another column on a disk that it does not use,
+//! computed from checked blocks. If there is no such disk, its lines are laid out anew, as narrow as
+//! the disks that are left demand ([`crate::anew`]). No spare is needed, only live blocks are read,
+//! and a crash leaves each record as it was or as it is to be. When no record names the disk any
+//! more, it leaves the file system. A working disk that is to leave ([`crate::disks`]) is emptied in
+//! the same way; its columns are read instead of computed.
 //!
-//! *Redundancy.* The blocks of a file are read, laid out as new lines, and replace the old records.
+//! Many records are moved at a time, of several files if they are small: all disks read and write
+//! side by side, in long requests, and are flushed once. These files are locked meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::WriteOpts;
-use weft_rt::Frozen;
 use weft_stripe::{UnitWrite, store};
 
+use crate::anew::at_a_time;
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
-use crate::inode::{Ino, Kind};
+use crate::inode::Ino;
 use crate::job::Job;
 use crate::mounted::{Fs, Inner, Node};
-use crate::plan::Target;
-use crate::pool::part_of;
+use crate::pool::{Laid, part_of};
 use crate::record::{Column, Record};
-use crate::redundancy::Redundancy;
 
 /// What a rebuild did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,12 +42,49 @@ pub struct RebuildReport {
     pub waiting: BTreeSet<Ino>,
 }
 
+impl RebuildReport {
+    /// Blocks of a file were moved, or could not be.
+    fn note(&mut self, ino: Ino, moved: Result<u64>) -> Result<()> {
+        match moved {
+            Ok(blocks) => self.blocks += blocks,
+            Err(FsError::Unreadable { .. }) => drop(self.damaged.insert(ino)),
+            Err(FsError::NoSpace) => drop(self.waiting.insert(ino)),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
 /// A record with columns on disks that are to be left.
 struct RecordOn {
     ino: Ino,
     first: u64,
     /// Blocks of these columns.
     blocks: u64,
+    /// Blocks of all its columns.
+    all_blocks: u64,
+}
+
+/// A record of which columns move.
+struct Moving {
+    ino: Ino,
+    first: u64,
+    record: Record,
+    /// The record as it will be.
+    fresh: Record,
+    /// The columns that move.
+    units: UnitSet,
+}
+
+impl Moving {
+    fn columns<'a>(&'a self, of: &'a Record) -> impl Iterator<Item = &'a Column> {
+        let moves = |(unit, _): &(usize, &Column)| self.units.contains(*unit);
+        of.active().filter(moves).map(|(_, column)| column)
+    }
+
+    fn blocks(&self) -> u64 {
+        self.record.lines * self.units.len() as u64
+    }
 }
 
 impl Inner {
@@ -64,19 +101,12 @@ impl Inner {
         let mut report = RebuildReport::default();
         let records = self.records_on(disks).await?;
         self.job_total(records.iter().map(|found| found.blocks).sum());
-        for RecordOn { ino, first, blocks } in records {
-            let node = self.node(ino);
-            let alone = node.alone().await;
-            let done = self.rebuild_record(&node, first, disks).await;
-            drop(alone);
-            self.forget_clean(&node);
-            self.job_done(blocks);
-            match done {
-                Ok(blocks) => report.blocks += blocks,
-                Err(FsError::Unreadable { .. }) => drop(report.damaged.insert(ino)),
-                Err(FsError::NoSpace) => drop(report.waiting.insert(ino)),
-                Err(error) => return Err(error),
-            }
+        let mut rest = &records[..];
+        while !rest.is_empty() {
+            let (some, behind) = rest.split_at(at_a_time(rest, |found| found.all_blocks));
+            self.move_some(some, disks, &mut report).await?;
+            self.job_done(some.iter().map(|found| found.blocks).sum());
+            rest = behind;
         }
         self.commit().await?;
         // A record may have come to a disk meanwhile, before it was lost.
@@ -102,9 +132,9 @@ impl Inner {
         let mut found = Vec::new();
         let each = |ino, first, record: Record| {
             let columns = record.active().filter(|(_, column)| disks.contains(&column.disk));
-            match columns.count() as u64 {
-                0 => {}
-                columns => found.push(RecordOn { ino, first, blocks: columns * record.lines }),
+            let blocks = columns.count() as u64 * record.lines;
+            if blocks > 0 {
+                found.push(RecordOn { ino, first, blocks, all_blocks: record.active_blocks() });
             }
             Ok(())
         };
@@ -126,49 +156,107 @@ impl Inner {
         Ok(found)
     }
 
-    /// Rebuilds a record, if it is still there. Returns the number of blocks computed. The caller
-    /// holds the file's lock alone.
-    async fn rebuild_record(
+    /// Moves columns of some records, as far as these are still there.
+    async fn move_some(
         &self,
-        node: &Rc<Node>,
-        first: u64,
-        lost: &BTreeSet<u16>,
-    ) -> Result<u64> {
-        let ino = node.ino;
-        let mut found = self.meta.run(|tx| tx.records(ino, first, first + 1)).await?;
-        let Some((_, record)) = found.pop().filter(|(at, _)| *at == first) else { return Ok(0) };
-        let is_lost = |column: &Column| lost.contains(&column.disk);
-        let units: UnitSet =
-            record.active().filter(|(_, column)| is_lost(column)).map(|(unit, _)| unit).collect();
-        if units.is_empty() {
-            return Ok(0);
+        some: &[RecordOn],
+        disks: &BTreeSet<u16>,
+        report: &mut RebuildReport,
+    ) -> Result<()> {
+        let inos: BTreeSet<Ino> = some.iter().map(|found| found.ino).collect();
+        let nodes: Vec<Rc<Node>> = inos.into_iter().map(|ino| self.node(ino)).collect();
+        let mut locks = Vec::with_capacity(nodes.len());
+        for node in &nodes {
+            locks.push(node.alone().await);
         }
-        let _one = self.flushing.acquire(1).await;
+        let one = self.flushing.acquire(1).await;
+        let moved = self.move_locked(some, disks, report).await;
+        drop((one, locks));
+        nodes.iter().for_each(|node| self.forget_clean(node));
+        moved
+    }
+
+    async fn move_locked(
+        &self,
+        some: &[RecordOn],
+        disks: &BTreeSet<u16>,
+        report: &mut RebuildReport,
+    ) -> Result<()> {
+        let (mut moving, mut anew) = (Vec::new(), Vec::new());
+        for RecordOn { ino, first, .. } in some {
+            let mut found = self.meta.run(|tx| tx.records(*ino, *first, first + 1)).await?;
+            let Some((_, record)) = found.pop().filter(|(at, _)| at == first) else { continue };
+            let leaves = record.active().filter(|(_, column)| disks.contains(&column.disk));
+            let units: UnitSet = leaves.map(|(unit, _)| unit).collect();
+            if units.is_empty() {
+                continue;
+            }
+            match self.with_other_columns(&record, units) {
+                Some(fresh) => {
+                    moving.push(Moving { ino: *ino, first: *first, record, fresh, units });
+                }
+                None => anew.push(self.old(*ino, *first, record).await?),
+            }
+        }
+        self.move_columns(moving, report).await?;
+        let laid = self.lay_anew(&anew).await?;
+        anew.iter().zip(laid).try_for_each(|(old, laid)| report.note(old.ino, laid))
+    }
+
+    /// A record with other places for some of its columns; none if there are too few disks.
+    fn with_other_columns(&self, record: &Record, units: UnitSet) -> Option<Record> {
         let mut fresh = record.clone();
         let mut allocated = Vec::new();
         for unit in units.iter() {
-            match self.pool.allocate_column(&fresh, None) {
-                Ok(column) => {
-                    allocated.push(column.run());
-                    fresh.columns[unit] = Some(column);
-                }
-                Err(_) => {
-                    self.pool.release(allocated);
-                    let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
-                    return self.lay_anew(ino, first, &record, redundancy).await;
-                }
-            }
-        }
-        let laid = self.pool.lay(&record)?;
-        let read = laid.read(&record, (ino, first), units, 0..record.lines).await;
-        let read = match read {
-            Ok(read) => read,
-            Err(error) => {
+            let Ok(column) = self.pool.allocate_column(&fresh, None) else {
                 self.pool.release(allocated);
-                return Err(error);
+                return None;
+            };
+            allocated.push(column.run());
+            fresh.columns[unit] = Some(column);
+        }
+        Some(fresh)
+    }
+
+    /// Writes columns to their other places, durably, and puts the records into the metadata.
+    async fn move_columns(
+        &self,
+        mut moving: Vec<Moving>,
+        report: &mut RebuildReport,
+    ) -> Result<()> {
+        let written = join_all(moving.iter_mut().map(|moving| self.write_columns(moving))).await;
+        self.pool.flush().await;
+        let mut done = Vec::new();
+        for (moving, written) in moving.iter().zip(written) {
+            let written =
+                written.and_then(|laid| match laid.stripe().lost.intersects(&moving.units) {
+                    true => Err(FsError::NoSpace),
+                    false => Ok(moving.blocks()),
+                });
+            match written.is_ok() {
+                true => done.push(moving),
+                false => self.pool.release(moving.columns(&moving.fresh).map(Column::run)),
             }
-        };
-        let mut writes = Vec::new();
+            report.note(moving.ino, written)?;
+        }
+        self.meta
+            .run(|tx| {
+                for moved in done {
+                    tx.put_record(moved.ino, moved.first, &moved.fresh)?;
+                    tx.note_reshaped(moved.ino, moved.first, &moved.fresh);
+                    moved.columns(&moved.record).for_each(|left| self.free_run_later(left.run()));
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Reads or computes columns, and writes them to their other places.
+    async fn write_columns(&self, moving: &mut Moving) -> Result<Laid> {
+        let Moving { ino, first, record, fresh, units } = moving;
+        let laid = self.pool.lay(record)?;
+        let read = laid.read(record, (*ino, *first), *units, 0..record.lines).await?;
+        let mut writes = Vec::with_capacity(read.len());
         for (unit, buf) in read {
             let data = buf.freeze();
             if let Some(column) = &mut fresh.columns[unit] {
@@ -177,166 +265,13 @@ impl Inner {
             }
             writes.push(UnitWrite { unit, from: 0, data });
         }
-        let laid = self.pool.lay(&fresh)?;
+        let laid = self.pool.lay(fresh)?;
         let stored = store(&laid, laid.stripe(), &writes, WriteOpts::MAINTENANCE).await;
         for failed in &stored.failed {
             laid.fail_write(failed.slot, &failed.error);
         }
         laid.written();
-        self.pool.flush().await;
-        if !stored.failed.is_empty() || laid.stripe().lost.intersects(&units) {
-            self.pool.release(allocated);
-            return Err(FsError::NoSpace);
-        }
-        self.meta
-            .run(|tx| {
-                tx.put_record(ino, first, &fresh)?;
-                tx.note_reshaped(ino, first, &fresh);
-                for (_, column) in record.active().filter(|(_, column)| is_lost(column)) {
-                    self.free_run_later(column.run());
-                }
-                Ok(())
-            })
-            .await?;
-        Ok(record.lines * units.len() as u64)
-    }
-
-    /// Lays the lines of a record out as new ones. The caller holds the file's lock alone, and that
-    /// of flushes.
-    pub(crate) async fn lay_anew(
-        &self,
-        ino: Ino,
-        first: u64,
-        record: &Record,
-        redundancy: Redundancy,
-    ) -> Result<u64> {
-        loop {
-            // Each time that it has to be repeated there is a disk less.
-            if let Some(blocks) = self.try_lay_anew(ino, first, record, redundancy).await? {
-                return Ok(blocks);
-            }
-        }
-    }
-
-    /// The same; none if a disk was lost meanwhile, and nothing is changed.
-    async fn try_lay_anew(
-        &self,
-        ino: Ino,
-        first: u64,
-        record: &Record,
-        redundancy: Redundancy,
-    ) -> Result<Option<u64>> {
-        let next = self.meta.run(|tx| tx.next_record(ino, first + 1)).await?;
-        let end = (first + record.blocks()).min(next.unwrap_or(u64::MAX));
-        let blocks = self.active_blocks(ino, first, record, end).await?;
-        let mut targets: Vec<Target> = Vec::new();
-        let mut rest = &blocks[..];
-        while !rest.is_empty() {
-            let before = targets.last().map(|target| (target.first, &target.record));
-            match self.new_lines_between(before, (first, end), ino, redundancy, rest) {
-                Ok(target) => {
-                    rest = &rest[target.blocks.len()..];
-                    targets.push(target);
-                }
-                Err(error) => {
-                    self.release_new(&targets);
-                    return Err(error);
-                }
-            }
-        }
-        let count = targets.len();
-        self.write_targets(&mut targets, &[]).await?;
-        if targets.len() < count {
-            self.release_new(&targets);
-            return Ok(None);
-        }
-        self.meta
-            .run(|tx| {
-                let mut inode = tx.inode(ino)?;
-                tx.remove_record(ino, first)?;
-                inode.blocks -= record.data_blocks();
-                for target in &targets {
-                    inode.blocks += target.record.data_blocks();
-                    tx.put_record(ino, target.first, &target.record)?;
-                }
-                self.free_later(record);
-                tx.put_inode(ino, &inode)
-            })
-            .await?;
-        Ok(Some(blocks.len() as u64))
-    }
-
-    /// The contents of a record's active data blocks before `end`.
-    async fn active_blocks(
-        &self,
-        ino: Ino,
-        first: u64,
-        record: &Record,
-        end: u64,
-    ) -> Result<Vec<(u64, Frozen)>> {
-        let data = UnitSet::first(record.coded.k());
-        let active: UnitSet = record.active().map(|(unit, _)| unit).collect();
-        let units = active.intersection(&data);
-        let laid = self.pool.lay(record)?;
-        let read = laid.read(record, (ino, first), units, 0..record.lines).await?;
-        let read: Vec<(usize, Frozen)> =
-            read.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect();
-        let mut blocks = Vec::new();
-        for line in 0..record.lines {
-            for (unit, data) in &read {
-                let block = first + line * record.k() + *unit as u64;
-                if block < end {
-                    let part = part_of(0, line);
-                    blocks.push((block, data.slice(part.start, part.len())));
-                }
-            }
-        }
-        Ok(blocks)
-    }
-
-    async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
-        self.check()?;
-        let members = self.pool.members();
-        let usable = members.iter().filter(|member| !member.is_lost()).count();
-        if redundancy.coded(usable).is_none() {
-            return Err(FsError::Invalid(format!(
-                "{redundancy} needs more disks than the {usable} that are there"
-            )));
-        }
-        let node = self.node(ino);
-        let alone = node.alone().await;
-        let kind = self.meta.run(|tx| Ok(tx.inode(ino)?.kind())).await?;
-        let changed = self.change_redundancy(&node, kind, redundancy).await;
-        drop(alone);
-        self.forget_clean(&node);
-        changed
-    }
-
-    async fn change_redundancy(
-        &self,
-        node: &Rc<Node>,
-        kind: Kind,
-        redundancy: Redundancy,
-    ) -> Result<()> {
-        let (ino, now) = (node.ino, self.now());
-        if kind == Kind::File {
-            self.flush_node(node).await?;
-        }
-        self.meta
-            .run(|tx| {
-                let mut inode = tx.inode(ino)?;
-                (inode.redundancy, inode.changed) = (redundancy, now);
-                tx.put_inode(ino, &inode)
-            })
-            .await?;
-        let _one = self.flushing.acquire(1).await;
-        let records = self.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await?;
-        for (first, record) in records {
-            if self.pool.coded_now(redundancy)? != record.coded {
-                self.lay_anew(ino, first, &record, redundancy).await?;
-            }
-        }
-        Ok(())
+        if stored.failed.is_empty() { Ok(laid) } else { Err(FsError::NoSpace) }
     }
 }
 
@@ -353,15 +288,5 @@ impl Fs {
             fs.rebuild().await
         };
         self.0.rt.attach(rebuild).await
-    }
-
-    /// Sets the redundancy of a file, and lays out what it holds anew; of a folder: of files that
-    /// will be made in it.
-    ///
-    /// # Errors
-    /// If there are too few disks, or too little room.
-    pub async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
-        let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.set_redundancy(ino, redundancy).await }).await
     }
 }

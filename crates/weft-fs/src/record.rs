@@ -94,6 +94,11 @@ impl Record {
         columns.filter_map(|(unit, column)| Some((unit, column.as_ref()?)))
     }
 
+    /// Blocks with a place, of data and parity.
+    pub(crate) fn active_blocks(&self) -> u64 {
+        self.active().count() as u64 * self.lines
+    }
+
     /// Data blocks with a place.
     pub(crate) fn data_blocks(&self) -> u64 {
         self.active().filter(|(unit, _)| *unit < self.coded.k()).count() as u64 * self.lines

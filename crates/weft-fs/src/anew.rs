@@ -1,0 +1,250 @@
+//! Laying lines out anew: as narrow as the disks that are left demand, or with another redundancy.
+//!
+//! The blocks of records are read, laid out as new lines, and replace the records. Many records are
+//! taken at a time: all disks read and write side by side, in long requests, and are flushed once.
+
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use weft_code::UnitSet;
+use weft_rt::Frozen;
+
+use crate::error::{FsError, Result};
+use crate::inode::{Ino, Kind};
+use crate::meta::Tx;
+use crate::mounted::{BLOCKS_MAX, Fs, Inner, Node};
+use crate::plan::{Dirty, Target};
+use crate::pool::part_of;
+use crate::record::Record;
+use crate::redundancy::Redundancy;
+
+/// A record that is to be laid out anew.
+pub(crate) struct Old {
+    pub(crate) ino: Ino,
+    pub(crate) first: u64,
+    /// The first block of the file behind it.
+    end: u64,
+    pub(crate) record: Record,
+}
+
+/// How many of these records are moved at a time: about as many as have [`BLOCKS_MAX`] blocks.
+pub(crate) fn at_a_time<T>(records: &[T], blocks: impl Fn(&T) -> u64) -> usize {
+    let mut sum = 0;
+    let fits = |record: &&T| {
+        sum += blocks(record);
+        sum <= BLOCKS_MAX as u64
+    };
+    records.iter().take_while(fits).count().max(1)
+}
+
+impl Old {
+    fn covers(&self, target: &Target) -> bool {
+        target.ino == self.ino && (self.first..self.end).contains(&target.first)
+    }
+}
+
+impl Inner {
+    /// A record that is to be laid out anew; `first` is its first block.
+    pub(crate) async fn old(&self, ino: Ino, first: u64, record: Record) -> Result<Old> {
+        let next = self.meta.run(|tx| tx.next_record(ino, first + 1)).await?;
+        let end = (first + record.blocks()).min(next.unwrap_or(u64::MAX));
+        Ok(Old { ino, first, end, record })
+    }
+
+    /// Lays the lines of records out as new ones. Returns for each the number of its blocks, or why
+    /// it stays as it is: [`FsError::Unreadable`] or [`FsError::NoSpace`]. The caller holds the locks
+    /// of the files alone, and that of flushes.
+    pub(crate) async fn lay_anew(&self, records: &[Old]) -> Result<Vec<Result<u64>>> {
+        let read = join_all(records.iter().map(|old| self.contents_of(old))).await;
+        // What is not read yet counts as done.
+        let mut outcomes: Vec<Result<u64>> = Vec::with_capacity(records.len());
+        let mut left: Vec<(usize, Dirty)> = Vec::new();
+        for (n, read) in read.into_iter().enumerate() {
+            outcomes.push(read.map(|blocks| {
+                let count = blocks.len() as u64;
+                left.push((n, blocks));
+                count
+            }));
+        }
+        // Each time that it has to be repeated there is a disk less.
+        while !left.is_empty() {
+            left = self.try_lay_anew(records, left, &mut outcomes).await?;
+        }
+        Ok(outcomes)
+    }
+
+    /// The same, a part at a time; all must succeed.
+    pub(crate) async fn lay_all_anew(&self, records: &[Old]) -> Result<()> {
+        let mut rest = records;
+        while !rest.is_empty() {
+            let (some, behind) = rest.split_at(at_a_time(rest, |old| old.record.active_blocks()));
+            self.lay_anew(some).await?.into_iter().try_for_each(|laid| laid.map(drop))?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Those that are left, by their numbers, with their blocks. Returns those that must
+    /// be tried again: a disk was lost meanwhile.
+    async fn try_lay_anew(
+        &self,
+        records: &[Old],
+        left: Vec<(usize, Dirty)>,
+        outcomes: &mut [Result<u64>],
+    ) -> Result<Vec<(usize, Dirty)>> {
+        let mut targets: Vec<Target> = Vec::new();
+        let mut planned = Vec::new();
+        for (n, blocks) in left {
+            match self.lines_for(&records[n], &blocks).await {
+                Ok(lines) => {
+                    planned.push((n, blocks, lines.len()));
+                    targets.extend(lines);
+                }
+                Err(error) => outcomes[n] = Err(error),
+            }
+        }
+        match self.write_targets(&mut targets, &[]).await {
+            Ok(()) => {}
+            Err(FsError::NoSpace) => {
+                planned.iter().for_each(|(n, _, _)| outcomes[*n] = Err(FsError::NoSpace));
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(error),
+        }
+        // Lines of which a disk was lost are not among the targets any more.
+        let mut targets = targets.into_iter().peekable();
+        let (mut again, mut done) = (Vec::new(), Vec::new());
+        for (n, blocks, count) in planned {
+            let old = &records[n];
+            let mut lines = Vec::with_capacity(count);
+            while let Some(target) = targets.next_if(|target| old.covers(target)) {
+                lines.push(target);
+            }
+            if lines.len() == count {
+                done.push((old, lines));
+            } else {
+                self.release_new(&lines);
+                again.push((n, blocks));
+            }
+        }
+        let replace = |tx: &Tx<'_>| {
+            done.iter().try_for_each(|(old, lines)| self.replace_record(tx, old, lines))
+        };
+        self.meta.run(replace).await?;
+        Ok(again)
+    }
+
+    /// New lines for the blocks of a record.
+    async fn lines_for(&self, old: &Old, blocks: &[(u64, Frozen)]) -> Result<Vec<Target>> {
+        let Old { ino, first, end, .. } = *old;
+        let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
+        let mut lines: Vec<Target> = Vec::new();
+        let mut rest = blocks;
+        while !rest.is_empty() {
+            let before = lines.last().map(|target| (target.first, &target.record));
+            match self.new_lines_between(before, (first, end), ino, redundancy, rest) {
+                Ok(target) => {
+                    rest = &rest[target.blocks.len()..];
+                    lines.push(target);
+                }
+                Err(error) => {
+                    self.release_new(&lines);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(lines)
+    }
+
+    fn replace_record(&self, tx: &Tx<'_>, old: &Old, lines: &[Target]) -> Result<()> {
+        let mut inode = tx.inode(old.ino)?;
+        tx.remove_record(old.ino, old.first)?;
+        inode.blocks -= old.record.data_blocks();
+        for target in lines {
+            inode.blocks += target.record.data_blocks();
+            tx.put_record(old.ino, target.first, &target.record)?;
+        }
+        self.free_later(&old.record);
+        tx.put_inode(old.ino, &inode)
+    }
+
+    /// The contents of a record's active data blocks, as far as no other record covers them.
+    async fn contents_of(&self, old: &Old) -> Result<Dirty> {
+        let Old { ino, first, end, record } = old;
+        let data = UnitSet::first(record.coded.k());
+        let active: UnitSet = record.active().map(|(unit, _)| unit).collect();
+        let units = active.intersection(&data);
+        let laid = self.pool.lay(record)?;
+        let read = laid.read(record, (*ino, *first), units, 0..record.lines).await?;
+        let read: Vec<(usize, Frozen)> =
+            read.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect();
+        let mut blocks = Vec::new();
+        for line in 0..record.lines {
+            for (unit, data) in &read {
+                let block = first + line * record.k() + *unit as u64;
+                if block < *end {
+                    let part = part_of(0, line);
+                    blocks.push((block, data.slice(part.start, part.len())));
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
+        self.check()?;
+        let members = self.pool.members();
+        let usable = members.iter().filter(|member| !member.is_lost()).count();
+        if redundancy.coded(usable).is_none() {
+            return Err(FsError::Invalid(format!(
+                "{redundancy} needs more disks than the {usable} that are there"
+            )));
+        }
+        let node = self.node(ino);
+        let alone = node.alone().await;
+        let kind = self.meta.run(|tx| Ok(tx.inode(ino)?.kind())).await?;
+        let changed = self.change_redundancy(&node, kind, redundancy).await;
+        drop(alone);
+        self.forget_clean(&node);
+        changed
+    }
+
+    async fn change_redundancy(
+        &self,
+        node: &Rc<Node>,
+        kind: Kind,
+        redundancy: Redundancy,
+    ) -> Result<()> {
+        let (ino, now) = (node.ino, self.now());
+        if kind == Kind::File {
+            self.flush_node(node).await?;
+        }
+        self.meta
+            .run(|tx| {
+                let mut inode = tx.inode(ino)?;
+                (inode.redundancy, inode.changed) = (redundancy, now);
+                tx.put_inode(ino, &inode)
+            })
+            .await?;
+        let _one = self.flushing.acquire(1).await;
+        let mut records = Vec::new();
+        for (first, record) in self.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await? {
+            if self.pool.coded_now(redundancy)? != record.coded {
+                records.push(self.old(ino, first, record).await?);
+            }
+        }
+        self.lay_all_anew(&records).await
+    }
+}
+
+impl Fs {
+    /// Sets the redundancy of a file, and lays out what it holds anew; of a folder: of files that
+    /// will be made in it.
+    ///
+    /// # Errors
+    /// If there are too few disks, or too little room.
+    pub async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
+        let fs = self.0.clone();
+        self.0.rt.attach(|| async move { fs.set_redundancy(ino, redundancy).await }).await
+    }
+}
