@@ -111,6 +111,16 @@ impl Inner {
             }
             Err(error) => return Err(error),
         }
+        // What they replace is intact, and stays so until they are durable.
+        self.pool.flush().await;
+        targets.retain(|target| {
+            let laid = self.pool.lay(&target.record);
+            let whole = laid.is_ok_and(|laid| laid.stripe().lost.is_empty());
+            if !whole {
+                self.release_new(std::slice::from_ref(target));
+            }
+            whole
+        });
         // Lines of which a disk was lost are not among the targets any more.
         let mut targets = targets.into_iter().peekable();
         let (mut again, mut done) = (Vec::new(), Vec::new());

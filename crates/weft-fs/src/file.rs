@@ -359,7 +359,8 @@ impl Fs {
     /// Makes a file durable, with its name, and a folder with its entries.
     ///
     /// # Errors
-    /// If blocks cannot be written, or the metadata has failed.
+    /// If blocks cannot be written, or the metadata has failed; [`FsError::Unreadable`], once, if
+    /// blocks were lost with a disk before they were durable.
     pub async fn fsync(&self, ino: Ino) -> Result<()> {
         self.0.check()?;
         let fs = self.0.clone();
@@ -367,7 +368,11 @@ impl Fs {
             if let Some(node) = fs.node_in_use(ino) {
                 fs.flush_file(&node).await?;
             }
-            fs.commit_file(ino).await
+            fs.commit_file(ino).await?;
+            match fs.node_in_use(ino).and_then(|node| node.lost_block.take()) {
+                Some(block) => Err(FsError::Unreadable { inode: ino, block }),
+                None => Ok(()),
+            }
         };
         self.0.rt.attach(synced).await
     }

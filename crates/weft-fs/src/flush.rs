@@ -5,18 +5,19 @@
 //!                  └── active lines: read and check old contents, new parity │
 //!                                    append to the RAID log, durably         │
 //!                                                      write all blocks ◀────┘
-//!                                                      flush the disks
+//!                                    flush the disks, if contents are not in the log
 //!                                    records, checksums, size: open transaction
 //! ```
 //!
 //! The order is what a crash needs: the log is durable before a block is overwritten, blocks are
-//! durable before a record names them, and a lost disk is on record before others get what it
-//! misses. If few blocks are written, all of lines that exist, their contents are in the log as well,
-//! and the disks are not flushed before the next commit. A flush takes as many blocks as its log record may name, and goes on with the next ones.
-//! Small files are written together: flushing the disks costs more than writing a few blocks.
+//! durable before a durable record names them, and a lost disk is on record before others get what it
+//! misses. A commit begins by flushing the disks. So new lines need no flush of their own, and neither
+//! do few blocks of lines that exist, as their contents are in the log. A flush takes as many blocks
+//! as its log record may name, and goes on with the next ones. Small files are written together.
 //!
 //! If a disk is lost while new lines are written, they are laid out anew on others. Active lines do
-//! without it.
+//! without it. If it is lost when it is flushed, the new lines that were in its cache do without it as
+//! well; fsync fails if they cannot ([`Inner::note_lost`]).
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -126,8 +127,8 @@ impl Inner {
         Ok(is_logged && !self.meta.has_changed(file.ino)?)
     }
 
-    /// Writes targets to the disks, durably. New lines of which a disk was lost meanwhile are taken
-    /// out: their blocks are free again.
+    /// Writes targets to the disks; the next commit makes new lines durable. Those of which a disk was
+    /// lost meanwhile are taken out: their blocks are free again.
     pub(crate) async fn write_targets(
         &self,
         targets: &mut Vec<Target>,
@@ -202,7 +203,7 @@ impl Inner {
             }
             return Err(FsError::NoSpace);
         }
-        if !with_contents {
+        if is_logged && !with_contents {
             self.pool.flush().await;
         }
         let mut laid = laid.iter();
@@ -351,6 +352,9 @@ impl Inner {
             })
             .await?;
         self.log.complete();
+        let new = targets.iter().filter(|target| target.old.is_none());
+        let new = new.map(|target| (target.ino, target.first, target.record.clone()));
+        self.unflushed.borrow_mut().extend(new);
         for targets in of_files() {
             let node = files.iter().find(|(node, _)| node.ino == targets[0].ino);
             let (node, _) = node.expect("its blocks are written");

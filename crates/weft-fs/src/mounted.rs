@@ -54,6 +54,8 @@ pub(crate) struct Node {
     flushed: Cell<bool>,
     /// Size and times that are ahead of the metadata.
     pub(crate) live: Cell<Option<Live>>,
+    /// The first block of lines that were lost before they were durable.
+    pub(crate) lost_block: Cell<Option<u64>>,
     /// Times it was opened and not released, and lookups that were not forgotten.
     uses: Cell<u64>,
 }
@@ -103,6 +105,9 @@ pub(crate) struct Inner {
     draining: Semaphore,
     /// Blocks freed in the open transaction: others may have them when it is durable.
     freed: RefCell<Vec<Run>>,
+    /// New lines in the open transaction: file, first block, record. The disks may have them in their
+    /// caches only.
+    pub(crate) unflushed: RefCell<Vec<(Ino, u64, Record)>>,
     pub(crate) stopped: Cell<bool>,
     /// The job that runs.
     pub(crate) job: Cell<Option<JobStatus>>,
@@ -142,6 +147,7 @@ impl Inner {
             draining: Semaphore::new(1),
             dirty_blocks_max: (options.cache_bytes / BLOCK_BYTES).max(4),
             freed: RefCell::default(),
+            unflushed: RefCell::default(),
             stopped: Cell::new(false),
             job: Cell::new(None),
         }
@@ -163,6 +169,7 @@ impl Inner {
             dirty: RefCell::default(),
             flushed: Cell::new(false),
             live: Cell::new(None),
+            lost_block: Cell::new(None),
             uses: Cell::new(0),
         };
         nodes.entry(ino).or_insert_with(|| Rc::new(fresh())).clone()
@@ -297,8 +304,10 @@ impl Inner {
     /// The same, with the lock of flushes until the transaction has ended: no log record may come
     /// between the flush of the disks and the mark in the log.
     async fn commit_holding(&self, flushes: Option<Permit>) -> Result<()> {
-        // Blocks of log records that the commit ends may be in the caches of disks only.
+        // New lines, and blocks of log records that the commit ends, may be in the caches of disks only.
+        let unflushed = self.unflushed.take();
         self.pool.flush().await;
+        self.note_lost(&unflushed);
         let last = |tx: &Tx<'_>| {
             let mark = self.log.mark();
             tx.set_state("completed", mark.completed)?;
@@ -321,6 +330,20 @@ impl Inner {
             self.pool.recorded(losses);
         }
         Ok(())
+    }
+
+    /// New lines were flushed, if their disks were not lost: notes the files of which nothing gives
+    /// the blocks.
+    fn note_lost(&self, lines: &[(Ino, u64, Record)]) {
+        if self.pool.members().iter().all(|member| !member.is_lost()) {
+            return;
+        }
+        let is_gone = |record| self.pool.lay(record).is_ok_and(|laid| !laid.is_readable());
+        for (ino, first, record) in lines {
+            if let Some(node) = self.node_in_use(*ino).filter(|_| is_gone(record)) {
+                node.lost_block.set(Some(*first));
+            }
+        }
     }
 
     /// Makes durable what was done to a file. It needs no commit if the RAID log has all of that.

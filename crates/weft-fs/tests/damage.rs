@@ -8,6 +8,7 @@ use std::rc::Rc;
 use common::disk::{Medium, Power, TestDisk, holding};
 use common::model::Pair;
 use common::*;
+use weft_disk::{Disk, Fault, FaultDisk, Faults};
 use weft_fs::{Fs, FsError, Ino, ROOT};
 use weft_rt::{Frozen, Rt};
 
@@ -51,6 +52,36 @@ fn wrong_blocks_and_bad_sectors_are_repaired_from_redundancy() {
             assert!(counts.repaired_blocks >= before.repaired_blocks + 2, "{redundancy}");
             assert_sound(&fs).await;
         }
+    });
+}
+
+/// New lines are flushed by the commit that names them, when they are not in memory any more.
+#[test]
+fn fsync_tells_of_blocks_that_went_with_the_cache_of_a_disk() {
+    run(|rt| async move {
+        let (disks, faults): (Vec<Rc<dyn Disk>>, Vec<Faults>) = ram(&[24; 4])
+            .into_iter()
+            .map(|disk| {
+                let (disk, faults) = FaultDisk::new(&rt, disk);
+                (Rc::new(disk) as Rc<dyn Disk>, faults)
+            })
+            .unzip();
+        let fs = made(&rt, &disks).await;
+        let gone = make_as(&fs, "gone", "none").await;
+        let kept = make_as(&fs, "kept", "raid1").await;
+        fs.begin_use(gone);
+        write(&fs, gone, 0, &pattern(8192, 1)).await;
+        fs.fsync(gone).await.expect("synced");
+        let (disk, _) = place(&fs, gone, 0, 0).await;
+        write(&fs, kept, 0, &pattern(100_000, 2)).await;
+        // The run goes on there; the disk takes the blocks, and fails when it is flushed.
+        faults[disk].inject(Fault::FailFlushes(true));
+        write(&fs, gone, 8192, &pattern(8192, 3)).await;
+        let lost = fs.fsync(gone).await;
+        assert!(matches!(lost, Err(FsError::Unreadable { .. })), "{lost:?}");
+        fs.fsync(gone).await.expect("it was told");
+        fs.fsync(kept).await.expect("synced");
+        assert!(read_all(&fs, kept).await == pattern(100_000, 2));
     });
 }
 
