@@ -2,10 +2,10 @@
 //!
 //! Writes go to the cache; a part of a block is merged with the rest of it first.
 //!
-//! *The end.* No line behind the end of a file is active: sizes grow together with records. Bytes of
-//! the last line that are behind the end may be anything: the line keeps its blocks when a file is
-//! cut, and a crash may leave a block new and the size old. They are not read, and are cleared when
-//! the end moves over them.
+//! *The end.* No line behind the end of a file is active, unless it is reserved and zeros: sizes grow
+//! together with records. Bytes of the last line that are behind the end may be anything: the line
+//! keeps its blocks when a file is cut, and a crash may leave a block new and the size old. They are
+//! not read, and are cleared when the end moves over them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,9 +26,11 @@ use crate::record::Record;
 
 /// The largest size of a file.
 pub const FILE_BYTES_MAX: u64 = 1 << 50;
+/// Blocks behind the end that are cleared at a time.
+const CLEARED_BLOCKS: usize = 1024;
 
 /// The blocks that a range of bytes touches.
-fn blocks_of(offset: u64, len: u64) -> Range<u64> {
+pub(crate) fn blocks_of(offset: u64, len: u64) -> Range<u64> {
     offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES)
 }
 
@@ -68,7 +70,7 @@ fn whole_block(within: usize, part: Frozen, old: Option<Buf>) -> Frozen {
 }
 
 /// Blocks of a range that have a place.
-fn active_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Vec<u64>> {
+pub(crate) fn active_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Vec<u64>> {
     let mut active = Vec::new();
     if range.is_empty() {
         return Ok(active);
@@ -176,8 +178,11 @@ impl Inner {
         self.clear_in_block(node, end, block_end).await?;
         let behind = block_end / BLOCK_BYTES..to.div_ceil(BLOCK_BYTES);
         let active = self.meta.run(|tx| active_within(tx, node.ino, behind.clone())).await?;
-        for block in active {
-            self.dirty(node, block, Frozen::zeros(BLOCK));
+        for (n, blocks) in active.chunks(CLEARED_BLOCKS).enumerate() {
+            if n > 0 {
+                self.flush_node(node).await?;
+            }
+            blocks.iter().for_each(|block| self.dirty(node, *block, Frozen::zeros(BLOCK)));
         }
         Ok(())
     }
@@ -262,7 +267,7 @@ impl Inner {
     }
 
     /// A file was written up to `end`.
-    fn grow(&self, node: &Node, inode: &Inode, end: u64) {
+    pub(crate) fn grow(&self, node: &Node, inode: &Inode, end: u64) {
         let known = node.live.get().map_or(inode.size, |live| live.size);
         node.live.set(Some(Live { size: known.max(end), modified: self.now() }));
     }
@@ -276,7 +281,12 @@ impl Inner {
 
     /// Fails if there may be no room for these blocks. What is dirty is counted as new, with all of
     /// its redundancy; when that is too much, it is written, and then known.
-    async fn reserve(&self, node: &Rc<Node>, inode: &Inode, blocks: Range<u64>) -> Result<()> {
+    pub(crate) async fn reserve(
+        &self,
+        node: &Rc<Node>,
+        inode: &Inode,
+        blocks: Range<u64>,
+    ) -> Result<()> {
         let wanted = blocks.end - blocks.start;
         if self.has_room_for(inode, wanted) {
             return Ok(());

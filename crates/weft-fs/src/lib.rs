@@ -3,10 +3,11 @@
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
 //! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
 //! `meta`, `log`) ← the disks and their space (`pool`, `place`) ← the mounted file system
-//! (`mounted`) ← what it does (`plan`, `flush`, `file`, `cut`, `names`, `recover`, `anew`, `rebuild`,
-//! `fsck`) ← creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
+//! (`mounted`) ← what it does (`plan`, `flush`, `file`, `cut`, `allocate`, `names`, `recover`, `anew`,
+//! `rebuild`, `fsck`) ← creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
 #![forbid(unsafe_code)]
 
+mod allocate;
 mod anew;
 mod block;
 mod checksum;

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::inode::Ino;
 use crate::job::JobStatus;
 use crate::label::Label;
-use crate::mounted::Fs;
+use crate::mounted::{Fs, Inner};
 use crate::pool::Counts;
 use crate::redundancy::Redundancy;
 
@@ -62,6 +62,25 @@ pub struct FsStatus {
     pub counts: Counts,
 }
 
+impl Inner {
+    /// Blocks that files of this redundancy may still have: lines are taken from the disks with the
+    /// most room, as they will be, in thousandths of what there is.
+    pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> u64 {
+        let members = self.pool.members();
+        let mut free: Vec<u64> = members.iter().map(|member| member.free_blocks()).collect();
+        let step = (free.iter().sum::<u64>() / 1000).max(1);
+        let mut blocks = 0;
+        loop {
+            free.retain(|free| *free > 0);
+            free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
+            let Some(coded) = redundancy.coded(free.len()) else { return blocks };
+            let lines = step.min(free[coded.columns - 1]);
+            free[..coded.columns].iter_mut().for_each(|free| *free -= lines);
+            blocks += lines * coded.k() as u64;
+        }
+    }
+}
+
 impl Fs {
     /// What the labels say of this file system.
     #[must_use]
@@ -103,22 +122,10 @@ impl Fs {
         })
     }
 
-    /// Bytes that files of this redundancy may still have: lines are taken from the disks with the
-    /// most room, as they will be, in thousandths of what there is.
+    /// Bytes that files of this redundancy may still have.
     #[must_use]
     pub fn free_bytes(&self, redundancy: Redundancy) -> u64 {
-        let members = self.0.pool.members();
-        let mut free: Vec<u64> = members.iter().map(|member| member.free_blocks()).collect();
-        let step = (free.iter().sum::<u64>() / 1000).max(1);
-        let mut blocks = 0;
-        loop {
-            free.retain(|free| *free > 0);
-            free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
-            let Some(coded) = redundancy.coded(free.len()) else { return blocks * BLOCK_BYTES };
-            let lines = step.min(free[coded.columns - 1]);
-            free[..coded.columns].iter_mut().for_each(|free| *free -= lines);
-            blocks += lines * coded.k() as u64;
-        }
+        self.0.free_blocks(redundancy) * BLOCK_BYTES
     }
 
     /// Where the blocks of a file lie: for each run of lines the first block, the code, and disk,

@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use weft_fs::{Fs, FsError, Ino, MountOptions};
+use weft_rt::Frozen;
 
 const REDUNDANCIES: [(&str, usize); 8] = [
     ("auto", 1),
@@ -155,5 +156,42 @@ fn bad_disks_are_refused_clearly() {
         one.expect("three copies of the metadata");
         let few = weft_fs::create(&rt, &ram(&[24]), &options()).await;
         assert!(matches!(few, Err(FsError::Invalid(_))), "{few:?}");
+    });
+}
+
+#[test]
+fn reserved_space_is_there_when_the_disks_are_full() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[20, 20, 20, 20])).await;
+        let ino = make_as(&fs, "kept", "raid1").await;
+        write(&fs, ino, 5000, &pattern(10_000, 1)).await;
+        fs.allocate(ino, 0, 1 << 20, false).await.expect("reserved");
+        let mut bytes = vec![0; 1 << 20];
+        bytes[5000..15_000].copy_from_slice(&pattern(10_000, 1));
+        assert!(read_all(&fs, ino).await == bytes, "contents stay");
+        fs.allocate(ino, 1 << 20, 1 << 20, true).await.expect("reserved");
+        assert_eq!(fs.attr(ino).await.expect("there").size, 1 << 20);
+        fs.fsync(ino).await.expect("synced");
+        // What cannot fit is refused before it takes anything.
+        let refused = fs.allocate(ino, 0, 1 << 40, true).await;
+        assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+        fs.fsync(ino).await.expect("synced");
+        assert_eq!(fs.attr(ino).await.expect("there").blocks, 512);
+        let other = make(&fs, "other").await;
+        let mut at = 0;
+        let part = Frozen::copy_from(&pattern(1 << 18, 2));
+        while fs.write(other, at, part.clone()).await.is_ok() {
+            at += 1 << 18;
+        }
+        assert!(at > 8 << 20, "{at} bytes fit");
+        let refused = fs.allocate(other, at, 1 << 20, false).await;
+        assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+        bytes = pattern(2 << 20, 3);
+        for (n, part) in bytes.chunks(1 << 18).enumerate() {
+            write(&fs, ino, (n << 18) as u64, part).await;
+        }
+        fs.fsync(ino).await.expect("synced");
+        assert!(read_all(&fs, ino).await == bytes, "there was room");
+        assert_sound(&fs).await;
     });
 }

@@ -391,7 +391,10 @@ impl Tree {
                 }
                 Ok(Vec::new())
             }
-            // Space is not reserved without being written. Programs then write zeros.
+            0 => {
+                let keep_size = wanted.mode & fallocate::KEEP_SIZE != 0;
+                empty(self.fs.allocate(ino, wanted.offset, wanted.length, keep_size).await)
+            }
             _ => Err(Errno::OPNOTSUPP),
         }
     }
