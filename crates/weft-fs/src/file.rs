@@ -24,8 +24,8 @@ use crate::plan::covering;
 use crate::pool::part_of;
 use crate::record::Record;
 
-/// The largest size of a file.
-pub const FILE_BYTES_MAX: u64 = 1 << 50;
+/// The largest size of a file: that of the kernel, which so refuses a longer one at once.
+pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 /// Blocks behind the end that are cleared at a time.
 const CLEARED_BLOCKS: usize = 1024;
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use weft_fs::{Fs, FsError, Ino, MountOptions};
+use weft_fs::{Fs, FsError, Ino, MountOptions, SetAttr};
 use weft_rt::Frozen;
 
 const REDUNDANCIES: [(&str, usize); 8] = [
@@ -192,6 +192,27 @@ fn reserved_space_is_there_when_the_disks_are_full() {
         }
         fs.fsync(ino).await.expect("synced");
         assert!(read_all(&fs, ino).await == bytes, "there was room");
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn files_are_as_long_as_the_kernel_lets_them_be() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 24]);
+        let fs = made(&rt, &disks).await;
+        let ino = make(&fs, "long").await;
+        let end = i64::MAX as u64;
+        write(&fs, ino, end - 5000, &pattern(5000, 1)).await;
+        let more = fs.write(ino, end - 1, Frozen::copy_from(&[1; 2])).await;
+        assert!(matches!(more, Err(FsError::TooLarge)), "{more:?}");
+        fs.unmount().await.expect("unmounted");
+        let fs = mount(&rt, &disks).await;
+        assert_eq!(*fs.read(ino, end - 5000, 9000).await.expect("read"), pattern(5000, 1)[..]);
+        assert_eq!(fs.seek(ino, 0, true).await.expect("found"), Some((end - 5000) / BLOCK * BLOCK));
+        let set = SetAttr { size: Some(10), ..SetAttr::default() };
+        fs.set_attr(ino, set).await.expect("cut");
+        assert_eq!(fs.attr(ino).await.expect("there").blocks, 0);
         assert_sound(&fs).await;
     });
 }
