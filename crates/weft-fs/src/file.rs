@@ -26,6 +26,8 @@ use crate::record::Record;
 
 /// The largest size of a file: that of the kernel, which so refuses a longer one at once.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
+/// Seconds after which a reader is noted although the file was not changed since the last one.
+const ACCESS_S: i64 = 24 * 3600;
 /// Blocks behind the end that are cleared at a time.
 const CLEARED_BLOCKS: usize = 1024;
 
@@ -203,9 +205,27 @@ impl Inner {
             }
         };
         self.read_blocks(&node, blocks_of(offset, len as u64), copy).await?;
+        self.note_access(ino, &inode).await?;
         drop(shared);
         self.forget_clean(&node);
         Ok(out)
+    }
+
+    /// Notes that a file was read, if that tells something: whether it was read since its last change,
+    /// and on which day (Linux's `relatime`).
+    async fn note_access(&self, ino: Ino, inode: &Inode) -> Result<()> {
+        let now = self.now();
+        let last = inode.accessed;
+        if last > inode.modified.max(inode.changed) && now.s - last.s < ACCESS_S {
+            return Ok(());
+        }
+        let note = |tx: &Tx<'_>| {
+            let mut inode = tx.inode(ino)?;
+            inode.accessed = now;
+            tx.put_inode(ino, &inode)
+        };
+        // fsync does not wait for it.
+        self.meta.run(|tx| tx.logged(|| note(tx))).await
     }
 
     async fn write(self: &Rc<Self>, ino: Ino, offset: u64, data: Frozen) -> Result<()> {

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use weft_fs::{Fs, FsError, Ino, MountOptions, SetAttr};
-use weft_rt::Frozen;
+use weft_rt::{Frozen, SECOND};
 
 const REDUNDANCIES: [(&str, usize); 8] = [
     ("auto", 1),
@@ -214,5 +214,27 @@ fn files_are_as_long_as_the_kernel_lets_them_be() {
         fs.set_attr(ino, set).await.expect("cut");
         assert_eq!(fs.attr(ino).await.expect("there").blocks, 0);
         assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn the_time_of_an_access_tells_whether_a_file_was_read_since_it_changed() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[24, 24, 24])).await;
+        let ino = make(&fs, "file").await;
+        let later = || rt.sleep(SECOND);
+        later().await;
+        write(&fs, ino, 0, &pattern(10, 1)).await;
+        later().await;
+        let accessed = async || fs.attr(ino).await.expect("there").accessed;
+        fs.read(ino, 0, 1).await.expect("read");
+        let first = accessed().await;
+        assert!(first > fs.attr(ino).await.expect("there").modified, "it was read");
+        later().await;
+        fs.read(ino, 0, 1).await.expect("read");
+        assert_eq!(accessed().await, first, "again on the same day");
+        rt.sleep(25 * 3600 * SECOND).await;
+        fs.read(ino, 0, 1).await.expect("read");
+        assert!(accessed().await > first, "on the next one");
     });
 }
