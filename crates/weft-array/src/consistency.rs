@@ -61,6 +61,10 @@ impl Superblock {
                 Consistency::Bitmap | Consistency::None => 0,
             };
         }
+        if consistency == Consistency::None {
+            // From now on the map does not tell what a member that left is missing.
+            changed.slots.iter_mut().for_each(|slot| slot.left = None);
+        }
         Ok(changed)
     }
 

@@ -181,6 +181,30 @@ fn it_is_refused_where_something_is_to_be_recovered_or_there_is_no_room() {
     });
 }
 
+/// A member that left may come back with its data, as the map marks what it is missing. Without a policy
+/// the map does not, and it is rebuilt as a whole.
+#[test]
+fn a_member_that_left_does_not_come_back_to_an_array_that_keeps_no_marks() {
+    let rt = rt();
+    rt.clone().block_on(async move {
+        let disks = common::disks(4, 8);
+        create(&disks, &made("raid5", Consistency::Bitmap)).await.expect("created");
+        let array = start(&rt, &disks, None).await.expect("started");
+        write(&array, 0, &pattern(0, BYTES, 1)).await;
+        array.fail(SlotNo(1)).await.expect("one may fail");
+        array.stop().await.expect("stopped");
+        let others = [0, 2, 3].map(|number: usize| disks[number].clone());
+        let array = start(&rt, &others, Some(Consistency::None)).await.expect("started");
+        write(&array, 0, &pattern(0, BYTES, 2)).await;
+        assert_eq!(array.take_back(disks[1].clone()).await.expect("looked at"), None);
+        array.add_spare(disks[1].clone()).await.expect("added");
+        rt.sleep(MILLISECOND).await;
+        settle(&rt, &array).await;
+        array.fail(SlotNo(2)).await.expect("the other one is whole");
+        assert!(read(&array, 0, BYTES).await == pattern(0, BYTES, 2));
+    });
+}
+
 /// An array with a log becomes one of mirrors, and one of mirrors gets a log when it is one of parity.
 #[test]
 fn every_code_can_become_any_other() {
