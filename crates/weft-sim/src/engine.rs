@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, AssembleOptions, CreateOptions};
+use weft_array::{Array, AssembleOptions, Consistency, CreateOptions};
 use weft_disk::Disk;
 use weft_rt::Rt;
 
@@ -41,12 +41,14 @@ impl Engine {
         text(weft_array::create(&disks, &options).await).map(drop)
     }
 
-    /// Assembles the array from the members among `disks`.
+    /// Assembles the array from the members among `disks`, and from now on keeps it consistent by the
+    /// `wanted` policy.
     pub(crate) async fn assemble(
         rt: &Rt,
         disks: Vec<Rc<dyn Disk>>,
         force_degraded: bool,
         read_only: bool,
+        wanted: Option<Consistency>,
         nonce: u64,
     ) -> Result<Self, String> {
         let mut members = Vec::new();
@@ -56,8 +58,13 @@ impl Engine {
                 members.push(disk);
             }
         }
-        let options =
-            AssembleOptions { force_degraded, read_only, nonce, ..AssembleOptions::default() };
+        let options = AssembleOptions {
+            force_degraded,
+            read_only,
+            consistency: wanted,
+            nonce,
+            ..AssembleOptions::default()
+        };
         text(Array::assemble(rt, members, options).await).map(Self)
     }
 }

@@ -33,11 +33,6 @@ impl Lost {
         Self(slots.iter().map(|slot| (slot, Tick::MAX)).collect())
     }
 
-    /// Adds slots that are lost now.
-    pub(crate) fn extend(&mut self, slots: SlotSet) {
-        self.add(&Self::now(slots).0);
-    }
-
     /// Adds slots that were lost before any write that matters here.
     pub(crate) fn long_ago(&mut self, slots: SlotSet) {
         self.add(&slots.iter().map(|slot| (slot, 0)).collect());

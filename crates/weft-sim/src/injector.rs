@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use weft_array::{ArrayError, Consistency, Event, MemberState, ScrubMode};
+use weft_array::{ArrayError, Event, MemberState, ScrubMode};
 use weft_code::{SlotNo, SlotSet};
 use weft_rt::{MILLISECOND, Nanos, Rng, Rt, SECOND};
 
@@ -238,15 +238,22 @@ impl FaultInjector {
         }
     }
 
+    /// Notes how the array is kept consistent from now on.
+    pub(crate) fn note_consistency(&self, engine: &Engine) {
+        let policy = engine.0.status().consistency;
+        let resyncs = !self.harness.oracle.borrow().cuts().is_empty();
+        if self.harness.exposure.begin(policy, resyncs) {
+            self.world.note(format!("kept consistent by {policy}"));
+            self.report.borrow_mut().policies += 1;
+        }
+    }
+
     /// Slots are lost now, in addition to those that were incomplete.
     fn excuse(&self, now: SlotSet, incomplete: SlotSet) {
         let mut lost = Lost::now(now);
-        match self.setup.policy {
-            Consistency::Ppl => lost.long_ago(incomplete),
-            _ => lost.extend(incomplete),
-        }
+        lost.long_ago(incomplete);
         let oracle = &mut *self.harness.oracle.borrow_mut();
-        let count = lost.excuse(oracle, &self.map, self.setup.policy);
+        let count = lost.excuse(oracle, &self.map, self.harness.exposure.rules());
         self.report.borrow_mut().excused += count;
     }
 

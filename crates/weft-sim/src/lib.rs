@@ -17,6 +17,7 @@ mod clock;
 pub mod disk;
 mod engine;
 mod excuse;
+mod exposure;
 mod factory;
 mod format;
 mod injector;

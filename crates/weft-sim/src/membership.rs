@@ -7,8 +7,8 @@
 
 use std::rc::Rc;
 
-use weft_array::Superblock;
 use weft_array::superblock::{Role, SlotState, peek_label};
+use weft_array::{Consistency, Superblock};
 use weft_code::{SlotNo, SlotSet};
 use weft_disk::Disk;
 use weft_rt::Rt;
@@ -192,12 +192,35 @@ fn may_be_stale(disks: &[Member]) -> bool {
     2 * present <= active.len() || lacks_those_before
 }
 
-/// Assembles the array from the attached disks. Where the rules forbid it, first checks that the
-/// engine refuses, then forces it: the missing members are lost for good.
+/// Whether an array of these disks may get another consistency policy: `Some(true)` if all members are
+/// there as a clean stop left them, `Some(false)` if it was not stopped cleanly.
+fn is_settled(disks: &[Member]) -> Option<bool> {
+    let known = in_slots(disks, superblock_of);
+    let (newest, _) = known.first()?;
+    let is_as_stopped = |slot: SlotNo| {
+        let member = member_in_slot(&known, newest, slot);
+        member.is_some_and(|(own, failed)| !failed && own.says_the_same(newest))
+    };
+    if newest.clean && SlotNo::all(newest.slots.len()).all(is_as_stopped) {
+        return Some(true);
+    }
+    known.iter().all(|(own, _)| !own.clean).then_some(false)
+}
+
+/// Whether the engine refused another consistency policy, or the members have no room for a log.
+fn is_refusal_of_policy(error: &str, settled: Option<bool>) -> bool {
+    let has_no_room = error.contains("before their data");
+    has_no_room || settled != Some(true) && error.contains("another consistency policy")
+}
+
+/// Assembles the array from the attached disks, with another consistency policy if it is `wanted` and
+/// the array was stopped cleanly. Where the rules forbid to assemble it, first checks that the engine
+/// refuses, then forces it: the missing members are lost for good.
 pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
     rt: &Rt,
     members: &[Member],
     open: O,
+    mut wanted: Option<Consistency>,
     nonce: u64,
 ) -> impl Future<Output = Result<Engine, Violation>> + 'static + use<O> {
     let attached: Vec<Member> = members.iter().filter(|member| !member.absent).cloned().collect();
@@ -212,11 +235,22 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
             // Anew each time: the engine ends its use of a disk that failed.
             let disks: Vec<_> = left.iter().map(|member| open(&member.platter)).collect();
             let (before, force) = (gone(), may_be_stale(&left));
-            if force && Engine::assemble(&rt, disks.clone(), false, false, nonce).await.is_ok() {
+            wanted = wanted.filter(|_| !force);
+            let settled = is_settled(&left);
+            if force
+                && Engine::assemble(&rt, disks.clone(), false, false, None, nonce).await.is_ok()
+            {
                 let text = "the engine started disks that may be stale";
                 return Err(Violation::new(ViolationKind::StaleAssembly, text));
             }
-            match Engine::assemble(&rt, disks, force, false, nonce).await {
+            match Engine::assemble(&rt, disks, force, false, wanted, nonce).await {
+                Err(error) if wanted.is_some() && is_refusal_of_policy(&error, settled) => {
+                    wanted = None;
+                }
+                Ok(_) if wanted.is_some() && settled == Some(false) => {
+                    let text = "the engine took another consistency policy before it had recovered";
+                    return Err(Violation::new(ViolationKind::CommandFailed, text));
+                }
                 // Replaying the log needed space: the operator frees some.
                 Err(error) if is_full(&left) && error.to_lowercase().contains("no space") => {
                     left.iter().for_each(|member| member.platter.faults(|f| f.full = false));

@@ -75,6 +75,8 @@ pub struct Report {
     pub turns: u64,
     /// Members rebuilt while the array was reshaped.
     pub rebuilds_within: u64,
+    /// Changes of the consistency policy.
+    pub policies: u64,
     /// Disks lost.
     pub losses: u64,
     /// Sectors that power cuts left unreadable.

@@ -13,6 +13,7 @@ use weft_disk::Volume;
 use weft_rt::rng::mix;
 use weft_rt::{Buf, MILLISECOND, Rng, Task};
 
+use crate::exposure::Exposure;
 use crate::oracle::{Kind, Oracle, Writing};
 use crate::violation::{Violation, ViolationKind};
 use crate::world::World;
@@ -92,6 +93,8 @@ pub struct ClientHarness {
     pub(crate) losses: RefCell<Option<NoteLosses>>,
     /// The array had to stop.
     pub(crate) array_stopped: Cell<bool>,
+    /// How the array is kept consistent.
+    pub(crate) exposure: Exposure,
     /// Writes that their clients have abandoned.
     abandoned: RefCell<Vec<Writing>>,
     rng: RefCell<Rng>,
@@ -120,6 +123,7 @@ impl ClientHarness {
             stop_rule: RefCell::default(),
             losses: RefCell::default(),
             array_stopped: Cell::new(false),
+            exposure: Exposure::default(),
             abandoned: RefCell::default(),
             rng: RefCell::new(world.rng(60)),
             requests: Cell::new(0),
@@ -199,6 +203,7 @@ impl ClientHarness {
     pub(crate) fn consistent_again(&self) {
         self.note_losses();
         self.oracle.borrow_mut().consistent_again();
+        self.exposure.consistent_again();
     }
 
     /// Ends the abandoned writes: by now each has been carried out or not.

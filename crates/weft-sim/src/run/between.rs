@@ -1,7 +1,6 @@
 //! Between two lives: the effects of the crash, the disks that are lost and returned, and the
 //! promises that end with that.
 
-use weft_array::Consistency;
 use weft_code::SlotSet;
 
 use super::state::Run;
@@ -123,7 +122,7 @@ impl Run {
         let torn = self.tear_sectors(&map, &slots, lost);
         if let Some(harness) = &self.harness {
             let oracle = &mut *harness.oracle.borrow_mut();
-            self.report.borrow_mut().excused += torn.excuse(oracle, &map, self.setup.policy);
+            self.report.borrow_mut().excused += torn.excuse(oracle, &map, harness.exposure.rules());
         }
     }
 
@@ -151,14 +150,10 @@ impl Run {
     fn excuse_at_crash(&self, map: &Map, slots: &Slots, absent: SlotSet) {
         let Some(harness) = &self.harness else { return };
         let mut lost = Lost::now(absent);
-        match self.setup.policy {
-            Consistency::Ppl => {
-                lost.add(&slots.lost_at);
-                lost.long_ago(slots.incomplete());
-            }
-            _ => lost.extend(slots.incomplete()),
-        }
-        let excused = lost.excuse(&mut harness.oracle.borrow_mut(), map, self.setup.policy);
+        lost.add(&slots.lost_at);
+        lost.long_ago(slots.incomplete());
+        let oracle = &mut *harness.oracle.borrow_mut();
+        let excused = lost.excuse(oracle, map, harness.exposure.rules());
         self.report.borrow_mut().excused += excused;
     }
 }

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use weft_array::Consistency;
 use weft_array::reshape::ReshapePlan;
+use weft_code::CodeSpec;
 
 use super::state::Run;
 use crate::cached;
@@ -109,7 +111,7 @@ impl Run {
             false => self.setup.load.clone(),
         };
         let lost_at = self.lost_at.clone();
-        let opening = self.assemble_all();
+        let opening = self.assemble_all(self.draw_consistency());
         let check_first = self.rng.chance(50);
         let check_twice = self.rng.chance(30);
         let stop_early = !last && !self.options.crashes_only && self.rng.chance(20);
@@ -127,6 +129,7 @@ impl Run {
             };
             world.note(format!("assembled: {}", summary(&engine)));
             injector.excuse_lost_in_assembly(&engine, before.as_ref());
+            injector.note_consistency(&engine);
             watch_losses(&engine, &harness, &injector.map, &lost_at);
             injector.free_space_later();
             *holder.borrow_mut() = Some(engine.clone());
@@ -167,6 +170,21 @@ impl Run {
         }
     }
 
+    /// Sometimes draws the policy by which the array is kept consistent from this life on.
+    fn draw_consistency(&self) -> Option<Consistency> {
+        let lives = self.report.borrow().lives;
+        let mut rng = self.world.rng(16_000 + lives);
+        let is_given = self.options.canary.is_some() || self.options.filter.policy.is_some();
+        let changes = !is_given && self.world.rng(16_000).chance(40) && rng.chance(60);
+        let policies = [Consistency::None, Consistency::Bitmap, Consistency::Ppl];
+        let most = match self.setup.code {
+            CodeSpec::Raid0 => 1,
+            code if code.is_mirror() => 2,
+            _ => 3,
+        };
+        changes.then(|| *rng.pick(&policies[..most]))
+    }
+
     /// The clients' harness. The first call makes it, once the array's size is known.
     fn harness_of_run(&mut self) -> Rc<ClientHarness> {
         if let Some(harness) = &self.harness {
@@ -178,6 +196,7 @@ impl Run {
         self.factory.canary = self.options.canary.zip(area.map(|superblock| superblock.area));
         let oracle = Oracle::new(self.world.seed(), size, self.setup.cell_bytes);
         let harness = ClientHarness::new(&self.world, oracle);
+        harness.exposure.begin(self.setup.policy, false);
         harness.abandon_percent.set(self.setup.load.abandon_percent);
         let k = self.setup.code.shape(self.setup.slots).map_or(1, |shape| shape.k as u64);
         // Which stripes are whole changes in a reshape.
@@ -193,7 +212,7 @@ impl Run {
         let rt = self.rt.clone();
         let asked = self.setup.reshape.map(|reshape| reshape.options(&self.setup, 0));
         let size = self.rt.block_on(async move {
-            let Engine(array) = Engine::assemble(&rt, copies, true, false, 1).await?;
+            let Engine(array) = Engine::assemble(&rt, copies, true, false, None, 1).await?;
             let plan = asked.and_then(|asked| array.plan_reshape(&asked).ok());
             let size = |plan: ReshapePlan| plan.new_size_bytes.min(plan.size_bytes);
             Ok::<_, String>(plan.map_or_else(|| array.size_bytes(), size))

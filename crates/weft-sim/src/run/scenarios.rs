@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use weft_array::{Consistency, MemberState, ScrubMode};
+use weft_array::{MemberState, ScrubMode};
 use weft_code::{SlotNo, SlotSet};
 
 use super::state::Run;
@@ -39,7 +39,7 @@ impl Run {
         let (Some(harness), Some(map)) = (self.harness.clone(), self.map.clone()) else {
             return Ok(());
         };
-        let (opening, world) = (self.assemble_all(), self.world.clone());
+        let (opening, world) = (self.assemble_all(None), self.world.clone());
         let disks = self.disks.clone();
         // The slots that were incomplete at the start, and all that are lost at the end.
         let slots_out = Rc::new(Cell::new((SlotSet::new(), SlotSet::new())));
@@ -133,13 +133,12 @@ impl Run {
         harness.errors_allowed.set(false);
         if let Some(map) = &self.map {
             let mut now = Lost::now(lost.difference(&before));
-            if self.setup.policy != Consistency::Ppl {
-                now.extend(before);
-            }
-            let count = now.excuse(&mut harness.oracle.borrow_mut(), map, self.setup.policy);
+            now.long_ago(before);
+            let oracle = &mut *harness.oracle.borrow_mut();
+            let count = now.excuse(oracle, map, harness.exposure.rules());
             self.report.borrow_mut().excused += count;
         }
-        let (opening, harness2) = (self.assemble_all(), harness.clone());
+        let (opening, harness2) = (self.assemble_all(None), harness.clone());
         let holder = self.engine.clone();
         self.drive(async move {
             match opening.await {
@@ -172,7 +171,7 @@ impl Run {
         let Some((fault, bytes)) = self.inject_silent_fault()? else { return Ok(true) };
         let shape = self.setup.code.shape(self.setup.slots).expect("a code of the table");
         let report = self.report.clone();
-        let (opening, harness2) = (self.assemble_all(), harness.clone());
+        let (opening, harness2) = (self.assemble_all(None), harness.clone());
         let tolerance = self.tolerance();
         // If the code tolerates any two losses it can locate one wrong unit.
         let locates = tolerance >= 2 && shape.p >= 2;
@@ -232,7 +231,7 @@ impl Run {
         &mut self,
     ) -> Result<Option<(SilentFault, std::ops::Range<u64>)>, Violation> {
         let harness = self.harness.clone().expect("set in the first life");
-        let (opening, harness2) = (self.assemble_all(), harness.clone());
+        let (opening, harness2) = (self.assemble_all(None), harness.clone());
         let (world, disks) = (self.world.clone(), self.disks.clone());
         let mut rng = self.world.rng(72);
         let fault = *rng.pick(&[
@@ -318,7 +317,7 @@ impl Run {
             let copies = self.open_copies(taken);
             let (rt, harness) = (self.rt.clone(), harness.clone());
             self.drive(async move {
-                match Engine::assemble(&rt, copies, true, true, 1).await {
+                match Engine::assemble(&rt, copies, true, true, None, 1).await {
                     Ok(engine) => harness.read_all(&engine.0, 95).await,
                     Err(error) => {
                         let text = format!("the engine refused a degraded assembly: {error}");

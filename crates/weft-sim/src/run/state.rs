@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use weft_array::Consistency;
 use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{Rng, Rt};
@@ -121,12 +122,14 @@ impl Run {
             .collect()
     }
 
-    /// Assembles the array from the attached disks.
+    /// Assembles the array from the attached disks, and keeps it consistent by the `wanted` policy if
+    /// that is possible.
     pub(super) fn assemble_all(
         &mut self,
+        wanted: Option<Consistency>,
     ) -> impl Future<Output = Result<Engine, Violation>> + 'static + use<> {
         let (open, nonce) = (self.opener(), self.rng.next_u64());
-        membership::assemble(&self.rt, &self.disks.borrow(), open, nonce)
+        membership::assemble(&self.rt, &self.disks.borrow(), open, wanted, nonce)
     }
 
     pub(crate) fn tolerance(&self) -> usize {
