@@ -23,14 +23,16 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
 use crate::control::{Control, OpenDisk};
 use crate::wire::{
-    self, Attr, AttrOut, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, OpenOut, SetattrIn,
-    StatfsOut, WriteOut, fallocate, init_flag, op, set,
+    self, Attr, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, OpenOut,
+    SetattrIn, StatfsOut, WriteOut, fallocate, init_flag, op, set,
 };
 
 /// How long the kernel believes names and attributes, in seconds.
 const VALID_S: u64 = 10;
 /// Entries of a folder read at a time.
 const ENTRIES: usize = 256;
+/// The most bytes copied for one request.
+const COPY_BYTES_MAX: usize = 16 << 20;
 /// Where LSEEK looks for data, or for a hole.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
@@ -205,6 +207,7 @@ impl Tree {
             }
             op::REMOVEXATTR => empty(self.fs.remove_xattr(ino, name(body)?.0).await),
             op::FALLOCATE => self.fallocate(ino, &parse::<FallocateIn>(body)?.0).await,
+            op::COPY_FILE_RANGE => self.copy(ino, &parse::<CopyIn>(body)?.0).await,
             op::LSEEK => {
                 let (seek, _) = parse::<LseekIn>(body)?;
                 let data = match seek.whence {
@@ -376,6 +379,31 @@ impl Tree {
             _ => None,
         };
         empty(self.fs.set_xattr(ino, name, value, exists).await)
+    }
+
+    /// Copies bytes from one file to another; as many as one request should take. The kernel asks for
+    /// the rest.
+    async fn copy(&self, from: Ino, wanted: &CopyIn) -> Answer {
+        let most = usize::try_from(wanted.length).unwrap_or(usize::MAX).min(COPY_BYTES_MAX);
+        let mut copied = 0;
+        while copied < most {
+            let len = (most - copied).min(WRITE_BYTES_MAX);
+            let at = |offset: u64| offset.checked_add(copied as u64).ok_or(Errno::FBIG);
+            let read = self.fs.read(from, at(wanted.offset_from)?, len).await;
+            let data = read.map_err(errno_of)?;
+            if data.is_empty() {
+                break;
+            }
+            let len = data.len();
+            match self.fs.write(wanted.node_to, at(wanted.offset_to)?, data.freeze()).await {
+                Ok(()) => copied += len,
+                Err(error) if copied == 0 => return Err(errno_of(error)),
+                // What was copied counts; the next request meets the error.
+                Err(_) => break,
+            }
+        }
+        let size = u32::try_from(copied).unwrap_or(u32::MAX);
+        bytes(&WriteOut { size, padding: 0 })
     }
 
     async fn fallocate(&self, ino: Ino, wanted: &FallocateIn) -> Answer {

@@ -51,6 +51,7 @@ pub mod op {
     pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
     pub const SYNCFS: u32 = 50;
 }
 
@@ -123,6 +124,19 @@ pub struct LseekIn {
     pub offset: u64,
     pub whence: u32,
     pub padding: u32,
+}
+
+/// Body of COPY_FILE_RANGE.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CopyIn {
+    pub fh_from: u64,
+    pub offset_from: u64,
+    pub node_to: u64,
+    pub fh_to: u64,
+    pub offset_to: u64,
+    pub length: u64,
+    pub flags: u64,
 }
 
 /// Reads and writes bypass the page cache.

@@ -168,6 +168,44 @@ fn disks_come_and_go_while_files_are_used_and_a_scrub_repairs() {
 }
 
 #[test]
+fn space_is_reserved_and_files_are_copied_without_passing_through_programs() {
+    use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::new("weftfs-copies");
+    for n in 0..3 {
+        let _ = mounted.bench.scratch.file(&format!("d{n}"), 32 << 20);
+    }
+    mounted.bench.weft(&["fs", "create", "home", "d0", "d1", "d2"]);
+    mounted.mount(&["d0", "d1", "d2"]);
+    let open = |name: &str| {
+        let mut options = fs::File::options();
+        options.read(true).write(true).create(true).open(mounted.at.join(name)).expect("made")
+    };
+    let (from, to) = (open("from"), open("to"));
+    let bytes = contents(3_000_000, 1);
+    from.write_all_at(&bytes, 0).expect("written");
+    let (mut at, mut to_at) = (1000, 5000);
+    while at < bytes.len() as u64 {
+        let copied = copy_file_range(&from, Some(&mut at), &to, Some(&mut to_at), bytes.len());
+        assert!(copied.expect("copied") > 0);
+    }
+    let found = fs::read(mounted.at.join("to")).expect("read");
+    assert!(found[..5000] == [0; 5000] && found[5000..] == bytes[1000..], "{}", found.len());
+    let reserved = open("reserved");
+    fallocate(&reserved, FallocateFlags::KEEP_SIZE, 0, 1 << 20).expect("reserved");
+    reserved.sync_all().expect("synced");
+    let there = reserved.metadata().expect("there");
+    assert_eq!((there.len(), there.blocks()), (0, 2048));
+    fallocate(&reserved, FallocateFlags::empty(), 0, 100_000).expect("reserved");
+    assert_eq!(fs::read(mounted.at.join("reserved")).expect("read"), vec![0; 100_000]);
+    fallocate(&reserved, FallocateFlags::empty(), 0, 1 << 40).expect_err("there is no room");
+    drop((from, to, reserved));
+    mounted.unmount();
+}
+
+#[test]
 fn a_write_ends_privileges_that_a_file_gives() {
     use std::os::unix::fs::PermissionsExt as _;
     if !have(&NEEDS) || !have(&[Need::Tool("setpriv")]) {
