@@ -2,6 +2,9 @@
 //! disk, rebuilt.
 
 mod common;
+#[allow(dead_code, reason = "json.rs uses all of it")]
+#[path = "json/schema.rs"]
+mod schema;
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
@@ -165,6 +168,78 @@ fn disks_come_and_go_while_files_are_used_and_a_scrub_repairs() {
         assert!(fs::read(at.join(name)).expect("read") == contents(1_000_003, 1), "{name}");
     }
     mounted.unmount();
+}
+
+/// What is described and not brought about: a job shows for as long as it runs.
+const NOT_BROUGHT_ABOUT: [&str; 4] = [
+    "weft fs status: job.disk",
+    "weft fs status: job.done_blocks",
+    "weft fs status: job.job",
+    "weft fs status: job.total_blocks",
+];
+
+#[test]
+fn what_commands_for_file_systems_print_is_what_the_document_says() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let schema = schema::Schema::read(include_str!("../../../docs/json.md"));
+    let mut mounted = Mounted::new("weftfs-json");
+    for n in 0..5 {
+        let _ = mounted.bench.scratch.file(&format!("d{n}"), 24 << 20);
+    }
+    let told = |mounted: &Mounted, args: &[&str], code: i32, table: &str| {
+        let output = mounted.bench.command(args).arg("--json").output().expect("start weft");
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(output.status.code(), Some(code), "weft {args:?} printed\n{text}");
+        let answer = serde_json::from_str(text.lines().next().unwrap_or_default());
+        let answer: serde_json::Value = answer.unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert_eq!(answer["weft_json"], 1, "{text}");
+        schema.check(table, &answer);
+        assert_eq!(text.lines().count(), 1 + usize::from(answer["error"].is_null() && code == 1));
+        answer
+    };
+    let create = ["fs", "create", "home", "d0", "d1", "d2"];
+    told(&mounted, &create, 0, "weft fs create");
+    mounted.mount(&["d0", "d1", "d2", "--json"]);
+    let said = fs::read_to_string(mounted.bench.path("mount.out")).expect("what it said");
+    schema.check("weft fs mount", &serde_json::from_str(&said).expect("JSON"));
+    let status = told(&mounted, &["fs", "status", "mnt"], 0, "weft fs status");
+    assert!(status["last_job"].is_null(), "{status}");
+    told(&mounted, &["fs", "set", "raid1", "mnt"], 0, "weft fs set");
+    fs::write(mounted.at.join("file"), contents(1_000_000, 1)).expect("written");
+    told(&mounted, &["fs", "add", "mnt", "d3"], 0, "weft fs add");
+    told(&mounted, &["fs", "remove", "mnt", "0"], 0, "Fs job");
+    told(&mounted, &["fs", "fail", "mnt", "1"], 0, "weft fs fail");
+    told(&mounted, &["fs", "rebuild", "mnt"], 0, "Fs job");
+    told(&mounted, &["fs", "remove", "mnt", "9"], 1, "Errors");
+    let status = told(&mounted, &["fs", "status", "mnt"], 0, "weft fs status");
+    assert!(status["last_job"]["error"].is_string(), "{status}");
+    told(&mounted, &["fs", "scrub", "mnt"], 0, "Fs job");
+    told(&mounted, &["fs", "fsck", "mnt", "--data"], 0, "weft fs fsck");
+    mounted.unmount();
+    // Both copies of a file's blocks are lost: fsck says so.
+    for disk in ["d2", "d3"] {
+        let disk = fs::File::options().write(true).open(mounted.bench.path(disk)).expect("there");
+        disk.write_all_at(&vec![0x5a; 4 << 20], (8 << 20) + (64 << 10)).expect("written");
+    }
+    mounted.mount(&["d2", "d3"]);
+    let found = told(&mounted, &["fs", "fsck", "mnt", "--data"], 3, "weft fs fsck");
+    assert!(found["findings"].as_u64() > Some(0), "{found}");
+    mounted.unmount();
+    let tree = mounted.bench.path("tree");
+    fs::create_dir(&tree).expect("a folder");
+    fs::write(tree.join("a"), contents(100_000, 2)).expect("written");
+    let dir = mounted.bench.path("demo");
+    let text = |path: &Path| path.to_str().expect("text").to_owned();
+    let demo = ["demo", "fs", "--tree", &text(&tree), "--limit", "1M", "--dir", &text(&dir)];
+    told(&mounted, &demo, 0, "weft demo fs");
+    let unseen = schema.unseen();
+    let is_ours = |row: &&String| {
+        row.starts_with("weft fs ") || row.starts_with("weft demo fs:") || row.starts_with("Fs job")
+    };
+    let unseen: Vec<&str> = unseen.iter().filter(is_ours).map(String::as_str).collect();
+    assert_eq!(unseen, NOT_BROUGHT_ABOUT, "described, and nothing prints it, or the reverse");
 }
 
 #[test]

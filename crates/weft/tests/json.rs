@@ -71,6 +71,11 @@ fn object(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
 }
 
+/// Tables of file systems: `file_system.rs` has them, as root.
+fn is_of_file_systems(row: &str) -> bool {
+    ["weft fs ", "weft demo fs:", "Fs job:"].iter().any(|table| row.starts_with(table))
+}
+
 /// What is described and not brought about here: what needs root and loop devices, an experiment of
 /// minutes, and a state that lasts for the moment of a change.
 const NOT_BROUGHT_ABOUT: &[&str] = &[
@@ -103,7 +108,8 @@ fn what_commands_print_is_what_the_document_says() {
     offline(&story);
     workloads(&story);
     modelled_disk(&story);
-    let unseen = story.schema.unseen();
+    let mut unseen = story.schema.unseen();
+    unseen.retain(|row| !is_of_file_systems(row));
     let excused: BTreeSet<String> = NOT_BROUGHT_ABOUT.iter().map(ToString::to_string).collect();
     let missing: Vec<&String> = unseen.difference(&excused).collect();
     assert!(missing.is_empty(), "described, but nothing prints it: {missing:#?}");

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use weft_cli::disks::{Opener, Place, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
-use weft_cli::output::{announce, answer, outln};
+use weft_cli::output::{announce, announce_answer, answer, outln};
 use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
 use weft_disk::Disk;
@@ -34,11 +34,11 @@ const VALUE_MAX: usize = 64 << 10;
 pub fn fs(args: &FsArgs, json: bool) -> Outcome {
     match &args.action {
         FsAction::Create(args) => create(args, json),
-        FsAction::Mount(args) => mount(args),
+        FsAction::Mount(args) => mount(args, json),
         FsAction::Status(args) => status(args, json),
-        FsAction::Set(args) => set(args),
-        FsAction::Fail(args) => fail(args),
-        FsAction::Add(args) => add(args),
+        FsAction::Set(args) => set(args, json),
+        FsAction::Fail(args) => fail(args, json),
+        FsAction::Add(args) => add(args, json),
         FsAction::Remove(args) => remove(args, json),
         FsAction::Rebuild(args) => rebuild(args, json),
         FsAction::Scrub(args) => scrub(args, json),
@@ -119,7 +119,7 @@ async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<Stri
     }
 }
 
-fn mount(args: &FsMountArgs) -> Outcome {
+fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     let places = args.disks.iter().map(|disk| absolute(disk)).collect::<Result<Vec<_>, _>>()?;
     let name = args.name.clone();
     let folder = std::path::absolute(&args.folder)
@@ -148,7 +148,11 @@ fn mount(args: &FsMountArgs) -> Outcome {
         let channel = mount::mount_on(&folder, &fs.label().name)?;
         let on = folder.clone();
         thread::on_signals(move |_, _| mount::unmount_from(&on))?;
-        announce(&format!("file system '{}' is mounted on {}", fs.label().name, folder.display()));
+        let name = &fs.label().name;
+        match json {
+            true => announce_answer(&json!({ "mounted": name, "folder": folder })),
+            false => announce(&format!("file system '{name}' is mounted on {}", folder.display())),
+        }
         let (rt, ring) = (opener.rt.clone(), opener.ring.clone());
         let open: control::OpenDisk = Rc::new(move |place| {
             let opener = opener.clone();
@@ -217,7 +221,7 @@ fn status(args: &FsPlaceArgs, json: bool) -> Outcome {
     Ok(())
 }
 
-fn set(args: &FsSetArgs) -> Outcome {
+fn set(args: &FsSetArgs, json: bool) -> Outcome {
     let value = args.redundancy.to_string();
     for file in &args.files {
         let set = rustix::fs::setxattr(
@@ -228,7 +232,10 @@ fn set(args: &FsSetArgs) -> Outcome {
         );
         set.map_err(|e| Failure::new(format!("{}: {e}", file.display())))?;
     }
-    Ok(())
+    match json {
+        true => answer(&json!({ "files": args.files.len(), "redundancy": value })),
+        false => Ok(()),
+    }
 }
 
 /// Sets an attribute of a mounted file system's root folder: it carries out a command.
@@ -249,16 +256,23 @@ fn refusal(folder: &Path) -> Option<String> {
     (!why.is_empty()).then_some(why)
 }
 
-fn fail(args: &FsDiskArgs) -> Outcome {
+fn fail(args: &FsDiskArgs, json: bool) -> Outcome {
     let number = args.disk.to_string();
     tell(&args.folder, control::FAIL, &number)?;
+    if json {
+        return answer(&json!({ "disk": args.disk }));
+    }
     outln!("disk {number} is out of service: `weft fs rebuild` moves what it held to the others");
     Ok(())
 }
 
-fn add(args: &FsAddArgs) -> Outcome {
-    let wanted = json!({ "disk": absolute(&args.disk)?, "force": args.force });
+fn add(args: &FsAddArgs, json: bool) -> Outcome {
+    let disk = absolute(&args.disk)?;
+    let wanted = json!({ "disk": disk, "force": args.force });
     tell(&args.folder, control::ADD, &wanted.to_string())?;
+    if json {
+        return answer(&json!({ "disk": disk }));
+    }
     outln!("{} is a disk of the file system now", args.disk);
     Ok(())
 }

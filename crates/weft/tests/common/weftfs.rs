@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use weft_testkit::{Need, Process, command, run, wait_until};
 
@@ -31,7 +30,8 @@ impl Mounted {
     #[track_caller]
     pub fn mount(&mut self, args: &[&str]) {
         let mut mount = self.bench.command(&["fs", "mount", "home", "mnt"]);
-        mount.args(args).stdout(Stdio::null());
+        let said = fs::File::create(self.bench.path("mount.out")).expect("a file");
+        mount.args(args).stdout(said);
         self.process = Some(Process::spawn(&mut mount));
         let at = self.at.clone();
         let process = self.process.as_mut().expect("just started");
