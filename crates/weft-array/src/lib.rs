@@ -7,6 +7,7 @@
 //! files.
 #![forbid(unsafe_code)]
 
+mod another_policy;
 pub mod area;
 mod array;
 mod as_volume;

@@ -15,7 +15,7 @@ use weft_model::{Contents, ModelDisk, ModelOptions};
 use weft_rt::{MILLISECOND, Rt};
 
 use super::Counted;
-use super::measure::Run;
+use super::given::Run;
 use crate::bench::text;
 use crate::modelled::mark_written_below;
 

@@ -4,36 +4,20 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use serde::Deserialize;
 use weft_array::experiment::{Admission, Pace, Throttle, WithinBounds};
 use weft_disk::Volume;
-use weft_model::Model;
 use weft_rt::{Nanos, Rt, Schedule, virtual_rt};
-use weft_trace::Record;
 use weft_trace::replay::{
     AddressMap, Fit, Latency, Live, Options, Outcome, Pace as Arrivals, Point, Speed, Volumes, run,
 };
 
 use super::array::Reshaping;
 use super::engine::Engine;
-use super::valve::{Settings, Valve};
-use super::{Counted, Grow, Job, Way};
+use super::given::{Pacing, Run};
+use super::valve::Valve;
+use super::{Counted, Job, Way};
 use crate::bench::endless;
-use crate::rebuild::{Manner, SpeedControl};
-
-/// How fast a reshape runs.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Pacing {
-    /// As fast as it can.
-    Greedy,
-    /// Linux MD's speed control.
-    Md(Manner),
-    /// ALV's.
-    Valve(Settings),
-    /// The engine's, with the run's target for the mean response time of users.
-    Target,
-}
+use crate::rebuild::SpeedControl;
 
 /// As fast as it can.
 struct Greedy;
@@ -44,29 +28,6 @@ impl Pace for Greedy {
     }
 
     fn begun(&mut self, _: &Throttle, _: Nanos, _: u64) {}
-}
-
-/// A run.
-#[derive(Clone, Debug)]
-pub(crate) struct Run {
-    pub(crate) grow: Grow,
-    pub(crate) model: Model,
-    pub(crate) seed: u64,
-    pub(crate) way: Way,
-    pub(crate) pacing: Pacing,
-    /// Bytes of buffers for each disk.
-    pub(crate) buffer_bytes: u64,
-    /// The mean response time to aim at; `None`: no target.
-    pub(crate) target: Option<Nanos>,
-    /// Bounds of MD's speed control, in bytes per second.
-    pub(crate) min_bytes_s: u64,
-    pub(crate) max_bytes_s: Option<u64>,
-    /// The trace, its rate in requests per 1000 s, and the request with which it begins.
-    pub(crate) users: Option<(Rc<[Record]>, u32, usize)>,
-    /// Length of the intervals of the series.
-    pub(crate) interval: Nanos,
-    /// A reshape that takes longer is given up: users leave it nothing.
-    pub(crate) patience: Nanos,
 }
 
 /// The result of a run.

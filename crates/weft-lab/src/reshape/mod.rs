@@ -12,6 +12,7 @@ mod alv;
 mod array;
 mod engine;
 mod ga;
+mod given;
 mod md;
 mod measure;
 mod valve;
@@ -26,8 +27,9 @@ use weft_rt::Nanos;
 
 use alv::Alv;
 use ga::GradualAssimilation;
+pub(crate) use given::{Pacing, Run};
 use md::{Era, Md};
-pub(crate) use measure::{Measured, Pacing, Run, measure};
+pub(crate) use measure::{Measured, measure};
 
 /// Bytes at the begin of each disk that are not data: the metadata.
 pub(crate) const DATA_OFFSET: u64 = 1 << 20;
