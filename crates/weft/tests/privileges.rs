@@ -206,8 +206,8 @@ fn the_array_of_an_unprivileged_daemon_is_mounted_where_only_root_may_change_thi
         command.env("SUDO_UID", NOBODY.to_string());
         command
     };
-    wait_until("the daemon to serve", || {
-        sudo(&["status"]).output().expect("start weft").status.success()
+    wait_until("the daemon to serve the array", || {
+        sudo(&["status", "t"]).output().expect("start weft").status.success()
     });
     // Files that the user could have prepared are ignored.
     let trap = bench.path("run/attach");
