@@ -1,7 +1,8 @@
-//! An array grown by weft has the bytes of an array of Linux MD that mdadm has grown: the same data
-//! and parity in the same rows of the same members.
+//! An array reshaped by weft has the bytes of an array of Linux MD that mdadm has reshaped: the same
+//! data and parity in the same rows of the same members. More disks, larger and smaller units, and
+//! another level.
 //!
-//! One guest kernel is booted for all cases. Both arrays get the same data, grow, and are compared
+//! One guest kernel is booted for all cases. Both arrays get the same data, are reshaped, and are compared
 //! row by row from where each has its data: both move that, and need not agree where to. What has
 //! never been written may hold anything, so the new space is compared once it is filled.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
@@ -23,56 +24,95 @@ use weft_rt::{Buf, MILLISECOND};
 use weft_testkit::{Guest, Scratch, md, pattern};
 
 const MEMBER_MIB: u64 = 8;
-const UNIT: u64 = 64 << 10;
 
 struct Case {
     code: &'static str,
     members: usize,
+    /// Bytes of a unit.
+    unit: u64,
+    /// mdadm's options for the array.
+    md: &'static str,
+    to: To,
+}
+
+/// What becomes of an array.
+struct To {
+    code: &'static str,
     add: usize,
-    /// mdadm's options.
+    unit: u64,
+    /// mdadm's options for it.
     md: &'static str,
 }
 
-const CASES: [Case; 5] = [
-    Case { code: "raid5", members: 3, add: 1, md: "--level=5" },
-    Case { code: "raid6", members: 4, add: 1, md: "--level=6" },
-    Case { code: "raid5", members: 3, add: 2, md: "--level=5" },
-    Case { code: "raid4", members: 3, add: 1, md: "--level=4" },
-    Case { code: "raid10", members: 4, add: 2, md: "--level=10" },
+const CASES: [Case; 8] = [
+    grown("raid5", 3, 1, "--level=5", "--raid-devices=4"),
+    grown("raid6", 4, 1, "--level=6", "--raid-devices=5"),
+    grown("raid5", 3, 2, "--level=5", "--raid-devices=5"),
+    grown("raid4", 3, 1, "--level=4", "--raid-devices=4"),
+    grown("raid10", 4, 2, "--level=10", "--raid-devices=6"),
+    Case {
+        to: To { code: "raid5", add: 0, unit: 32 << 10, md: "--chunk=32" },
+        ..grown("raid5", 4, 0, "--level=5", "")
+    },
+    Case {
+        to: To { code: "raid6", add: 0, unit: 128 << 10, md: "--chunk=128" },
+        ..grown("raid6", 5, 0, "--level=6", "")
+    },
+    Case {
+        to: To { code: "raid6", add: 1, unit: 64 << 10, md: "--level=6 --raid-devices=5" },
+        ..grown("raid5", 4, 1, "--level=5", "")
+    },
 ];
+
+/// More disks, and nothing else.
+const fn grown(
+    code: &'static str,
+    members: usize,
+    add: usize,
+    md: &'static str,
+    to: &'static str,
+) -> Case {
+    let unit = 64 << 10;
+    Case { code, members, unit, md, to: To { code, add, unit, md: to } }
+}
 
 impl Case {
     fn name(&self) -> String {
-        format!("{}-{}+{}", self.code, self.members, self.add)
+        let Self { code, members, unit, to, .. } = self;
+        format!("{code}-{members}x{unit}-{}+{}x{}", to.code, to.add, to.unit)
+    }
+
+    fn disks(&self) -> usize {
+        self.members + self.to.add
     }
 }
 
-/// An array of weft's: the rows of each slot, before and after its new space was filled.
-struct Grown {
-    /// Rows of each slot before it grew: those that md's array has, too.
-    rows: u64,
-    /// Rows that hold nothing but what was moved.
-    moved_rows: u64,
+/// An array of weft's: the bytes of each slot, before and after its new space was filled.
+struct Reshaped {
+    /// Bytes of each slot that md's array has, too: whole rows before and afterwards.
+    bytes: u64,
+    /// Bytes of them that hold nothing but what was moved.
+    moved_bytes: u64,
     moved: Vec<Vec<u8>>,
     full: Vec<Vec<u8>>,
 }
 
 #[test]
-fn an_array_grown_by_weft_has_the_bytes_of_one_grown_by_mdadm() {
+fn an_array_reshaped_by_weft_has_the_bytes_of_one_reshaped_by_mdadm() {
     let host = Scratch::in_memory("md-grow");
     let Some(guest) = Guest::find(host.path()) else {
         return;
     };
-    let data = Rc::new(pattern::bytes(1, 20 << 20));
+    let data = Rc::new(pattern::bytes(1, 28 << 20));
     fs::write(host.join("pattern"), &*data).expect("written");
-    let ours: Vec<Grown> = CASES.iter().map(|case| grow(case, data.clone())).collect();
+    let ours: Vec<Reshaped> = CASES.iter().map(|case| reshape(case, data.clone())).collect();
     let mut lines = String::new();
-    for (case, grown) in CASES.iter().zip(&ours) {
-        let Case { members, add, md, .. } = case;
-        let (name, unit_kib) = (case.name(), UNIT / 1024);
-        let kib = grown.rows * unit_kib;
-        writeln!(lines, "{name} {members} {add} {kib} {md} --chunk={unit_kib}").expect("text");
-        for folder in ["grown", "full"] {
+    for (case, reshaped) in CASES.iter().zip(&ours) {
+        let Case { members, unit, md, to, .. } = case;
+        let (name, kib, add) = (case.name(), reshaped.bytes / 1024, to.add);
+        let options = format!("--chunk={} {md} -- {}", unit / 1024, to.md);
+        writeln!(lines, "{name} {members} {add} {kib} {options}").expect("text");
+        for folder in ["moved", "full"] {
             fs::create_dir(host.join(format!("{name}.{folder}"))).expect("a folder");
         }
     }
@@ -80,28 +120,32 @@ fn an_array_grown_by_weft_has_the_bytes_of_one_grown_by_mdadm() {
     let script = include_str!("guest.sh");
     let script = script.replace("@MEMBER_KIB@", &(MEMBER_MIB * 1024).to_string());
     println!("{}", guest.run(&script).success());
-    for (case, grown) in CASES.iter().zip(&ours) {
-        let check = |rows: u64, ours: &[Vec<u8>], folder: &str| {
+    for (case, reshaped) in CASES.iter().zip(&ours) {
+        let check = |bytes: u64, ours: &[Vec<u8>], folder: &str| {
             let what = format!("{}.{folder}", case.name());
-            compare(&what, rows, ours, &by_md(case, &host.join(&what)));
+            compare(&what, case.to.unit, bytes, ours, &by_md(case, &host.join(&what)));
         };
-        check(grown.moved_rows, &grown.moved, "grown");
-        check(grown.rows, &grown.full, "full");
+        check(reshaped.moved_bytes, &reshaped.moved, "moved");
+        check(reshaped.bytes, &reshaped.full, "full");
     }
 }
 
-/// Grows an array of weft's that is full of `data`, and fills it again.
-fn grow(case: &Case, data: Rc<Vec<u8>>) -> Grown {
+/// Reshapes an array of weft's that is full of `data`, and fills it again.
+fn reshape(case: &Case, data: Rc<Vec<u8>>) -> Reshaped {
     let rt = rt();
-    let Case { code, members, add, .. } = *case;
+    let Case { code, members, unit, .. } = *case;
+    let To { code: to, add, unit: unit_to, .. } = case.to;
+    let disks = case.disks();
     let ended = rt.clone();
-    let grown = rt.block_on(async move {
+    let reshaped = rt.block_on(async move {
         let rt = ended;
         let all: Vec<Rc<dyn Disk>> =
-            (0..members + add).map(|n| ram(&format!("disk{n}"), MEMBER_MIB)).collect();
+            (0..disks).map(|n| ram(&format!("disk{n}"), MEMBER_MIB)).collect();
         let options = CreateOptions {
-            unit_bytes: UNIT as u32,
+            unit_bytes: unit as u32,
             head_room_bytes: Some(1 << 20),
+            // Larger than any stripe, before and afterwards.
+            region_bytes: Some(1 << 20),
             ..options(code)
         };
         let rows = create(&all[..members], &options).await.expect("created").rows;
@@ -111,21 +155,30 @@ fn grow(case: &Case, data: Rc<Vec<u8>>) -> Grown {
         for disk in &all[members..] {
             array.add_spare(disk.clone()).await.expect("added");
         }
-        let wanted = ReshapeOptions { add, ..ReshapeOptions::default() };
+        let wanted = ReshapeOptions {
+            code: (to != code).then(|| to.parse().expect("a code")),
+            unit_bytes: (unit_to != unit).then_some(unit_to),
+            add,
+            ..ReshapeOptions::default()
+        };
         let plan = array.reshape(wanted).await.expect("begun");
         while array.is_reshaping() {
             rt.sleep(MILLISECOND).await;
         }
+        let larger = unit.max(unit_to);
+        let bytes = rows * unit / larger * larger;
         let row_bytes = plan.new_size_bytes / plan.to.rows;
         array.flush().await.expect("flushed");
-        let moved = slots(&all, rows).await;
-        write_all(&array, size, &data[size..(rows * row_bytes) as usize]).await;
+        let moved = slots(&all, bytes).await;
+        let full = (bytes / unit_to * row_bytes) as usize;
+        write_all(&array, size.min(full), &data[size.min(full)..full]).await;
         array.stop().await.expect("stopped");
-        let full = slots(&all, rows).await;
-        Grown { rows, moved_rows: size as u64 / row_bytes, moved, full }
+        let full = slots(&all, bytes).await;
+        let moved_bytes = (size as u64 / row_bytes * unit_to).min(bytes);
+        Reshaped { bytes, moved_bytes, moved, full }
     });
     rt.kill_all();
-    grown
+    reshaped
 }
 
 async fn write_all(array: &Array, start: usize, data: &[u8]) {
@@ -134,12 +187,12 @@ async fn write_all(array: &Array, start: usize, data: &[u8]) {
     }
 }
 
-/// The rows of weft's members, from where each has its data.
-async fn slots(members: &[Rc<dyn Disk>], rows: u64) -> Vec<Vec<u8>> {
+/// So many bytes of weft's members, from where each has its data.
+async fn slots(members: &[Rc<dyn Disk>], bytes: u64) -> Vec<Vec<u8>> {
     let mut slots = Vec::new();
     for member in members {
         let own = read_superblock(&**member).await.expect("intact").expect("a member");
-        let buf = Buf::new((rows * UNIT) as usize);
+        let buf = Buf::new(bytes as usize);
         let (result, buf) = member.read(own.area.data_offset, buf, Class::User).await;
         result.expect("read");
         slots.push(buf.to_vec());
@@ -149,7 +202,7 @@ async fn slots(members: &[Rc<dyn Disk>], rows: u64) -> Vec<Vec<u8>> {
 
 /// The same of md's, slot by slot.
 fn by_md(case: &Case, folder: &Path) -> Vec<Vec<u8>> {
-    let mut slots = vec![Vec::new(); case.members + case.add];
+    let mut slots = vec![Vec::new(); case.disks()];
     for number in 0..slots.len() {
         let mut image = fs::read(folder.join(number.to_string())).expect("read a member");
         let offset = md::data_area(&image).offset as usize;
@@ -159,13 +212,14 @@ fn by_md(case: &Case, folder: &Path) -> Vec<Vec<u8>> {
     slots
 }
 
-fn compare(what: &str, rows: u64, ours: &[Vec<u8>], by_md: &[Vec<u8>]) {
+fn compare(what: &str, unit: u64, bytes: u64, ours: &[Vec<u8>], by_md: &[Vec<u8>]) {
+    let (unit, rows) = (unit as usize, (bytes / unit) as usize);
     assert!(rows > 20, "{what}: only {rows} rows");
-    let first = pattern::bytes(1, UNIT as usize);
+    let first = pattern::bytes(1, unit);
     assert!(ours.iter().any(|slot| slot.starts_with(&first)), "{what}: no data where it begins");
     for (slot, (ours, by_md)) in ours.iter().zip(by_md).enumerate() {
-        let units = ours.chunks(UNIT as usize).zip(by_md.chunks(UNIT as usize));
-        for (row, (ours, by_md)) in units.take(rows as usize).enumerate() {
+        let units = ours.chunks(unit).zip(by_md.chunks(unit));
+        for (row, (ours, by_md)) in units.take(rows).enumerate() {
             assert!(ours == by_md, "{what}: slot {slot}, row {row} of {rows} differs");
         }
     }
