@@ -2,9 +2,10 @@
 //! data and parity in the same rows of the same members. More disks, larger and smaller units, and
 //! another level.
 //!
-//! One guest kernel is booted for all cases. Both arrays get the same data, are reshaped, and are compared
-//! row by row from where each has its data: both move that, and need not agree where to. What has
-//! never been written may hold anything, so the new space is compared once it is filled.
+//! Two guest kernels are booted side by side, each for a part of the cases. Both arrays get the same
+//! data, are reshaped, and are compared row by row from where each has its data: both move that, and
+//! need not agree where to. What has never been written may hold anything, so the new space is
+//! compared once it is filled.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
 #[path = "../common/mod.rs"]
@@ -44,12 +45,15 @@ struct To {
     md: &'static str,
 }
 
-const CASES: [Case; 8] = [
+const MORE_DISKS: [Case; 5] = [
     grown("raid5", 3, 1, "--level=5", "--raid-devices=4"),
     grown("raid6", 4, 1, "--level=6", "--raid-devices=5"),
     grown("raid5", 3, 2, "--level=5", "--raid-devices=5"),
     grown("raid4", 3, 1, "--level=4", "--raid-devices=4"),
     grown("raid10", 4, 2, "--level=10", "--raid-devices=6"),
+];
+
+const OTHER_STRIPES: [Case; 3] = [
     Case {
         to: To { code: "raid5", add: 0, unit: 32 << 10, md: "--chunk=32" },
         ..grown("raid5", 4, 0, "--level=5", "")
@@ -98,16 +102,25 @@ struct Reshaped {
 }
 
 #[test]
-fn an_array_reshaped_by_weft_has_the_bytes_of_one_reshaped_by_mdadm() {
+fn an_array_grown_by_weft_has_the_bytes_of_one_grown_by_mdadm() {
+    check_cases(&MORE_DISKS);
+}
+
+#[test]
+fn another_unit_and_another_level_have_the_bytes_that_mdadm_gives_them() {
+    check_cases(&OTHER_STRIPES);
+}
+
+fn check_cases(cases: &[Case]) {
     let host = Scratch::in_memory("md-grow");
     let Some(guest) = Guest::find(host.path()) else {
         return;
     };
     let data = Rc::new(pattern::bytes(1, 28 << 20));
     fs::write(host.join("pattern"), &*data).expect("written");
-    let ours: Vec<Reshaped> = CASES.iter().map(|case| reshape(case, data.clone())).collect();
+    let ours: Vec<Reshaped> = cases.iter().map(|case| reshape(case, data.clone())).collect();
     let mut lines = String::new();
-    for (case, reshaped) in CASES.iter().zip(&ours) {
+    for (case, reshaped) in cases.iter().zip(&ours) {
         let Case { members, unit, md, to, .. } = case;
         let (name, kib, add) = (case.name(), reshaped.bytes / 1024, to.add);
         let options = format!("--chunk={} {md} -- {}", unit / 1024, to.md);
@@ -120,7 +133,7 @@ fn an_array_reshaped_by_weft_has_the_bytes_of_one_reshaped_by_mdadm() {
     let script = include_str!("guest.sh");
     let script = script.replace("@MEMBER_KIB@", &(MEMBER_MIB * 1024).to_string());
     println!("{}", guest.run(&script).success());
-    for (case, reshaped) in CASES.iter().zip(&ours) {
+    for (case, reshaped) in cases.iter().zip(&ours) {
         let check = |bytes: u64, ours: &[Vec<u8>], folder: &str| {
             let what = format!("{}.{folder}", case.name());
             compare(&what, case.to.unit, bytes, ours, &by_md(case, &host.join(&what)));
