@@ -7,19 +7,21 @@
 //! inside the guest. Response times are those of the requests that were due during the reshape.
 //! Both run with their defaults. Takes some minutes, since the time is real.
 //!
-//! Then the power is cut when about half has moved (the program is killed, or the guest resets), and
-//! the array is started again, with all disks and without one. Disks keep what they have answered.
+//! Then the power is cut when about half has moved (the program is killed, or the guest resets), while
+//! single blocks are written, each durably. The array is started again, with all disks and without
+//! one. Disks keep what they have answered.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 mod modelled;
 
 use std::fs::{self, File};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::Bench;
 use modelled::{Disks, Figure, latency_ms, print_row};
-use weft_testkit::{Guest, Process, command, pattern, run, wait_until};
+use weft_testkit::{Guest, Process, Rng, command, pattern, run, wait_until};
 
 const MODEL: &str = "st3300831as";
 const MEMBER_MIB: u64 = 256;
@@ -34,6 +36,13 @@ const HEALTHY_S: &str = "15";
 /// What arrays hold whose power is cut.
 const DATA: &str = "data";
 const DATA_BYTES: usize = 480 << 20;
+/// Blocks that are overwritten meanwhile, in this order, and what they get.
+const NUMBERS: &str = "numbers";
+const BLOCKS: &str = "blocks";
+const BLOCK: usize = 4096;
+/// What was read back at once, and when all had moved.
+const BACK: &str = "back";
+const BACK_AT_END: &str = "back-at-end";
 const REPLAY: [&str; 7] =
     ["replay", "--trace", "load.csv", "--fit", "exact", "--overwrite", "--json"];
 
@@ -85,15 +94,17 @@ fn main() {
         ];
         print_row(name, turns, &figures);
     }
-    println!("\n### A power cut when half has moved\n");
-    println!("| | started by | all right at once | went on by itself | all right at the end |");
-    println!("|---|---|---|---|---|");
-    let data = pattern::bytes(1, DATA_BYTES);
-    fs::write(bench.path(DATA), data).expect("written");
+    println!("\n### A power cut when half has moved, while blocks are written\n");
+    println!(
+        "| | started by | writes answered | all right at once | went on by itself | all right at the end |"
+    );
+    println!("|---|---|---|---|---|---|");
+    let contents = Contents::new();
+    contents.store(&bench);
     for (what, lost) in [("all disks there", &[][..]), ("one lost in the cut", &[1])] {
-        cut_weft(&mut bench, lost).print("weft", what);
+        cut_weft(&mut bench, lost, &contents).print("weft", what);
         if guest.is_some() {
-            cut_md(&bench, lost).print(&names[1], what);
+            cut_md(&bench, lost, &contents).print(&names[1], what);
         }
     }
 }
@@ -130,10 +141,62 @@ fn weft(bench: &mut Bench) -> Turn {
     turn(alone_s, loaded_s, &healthy, &found)
 }
 
+/// What an array holds whose power is cut: data, and then other blocks in their places.
+struct Contents {
+    data: Vec<u8>,
+    numbers: Vec<usize>,
+}
+
+impl Contents {
+    fn new() -> Self {
+        let mut rng = Rng::new(1);
+        let mut numbers: Vec<usize> = (0..DATA_BYTES / BLOCK).collect();
+        // More than are written until half has moved.
+        for at in 0..4000 {
+            let further = rng.below((numbers.len() - at) as u64);
+            numbers.swap(at, at + usize::try_from(further).expect("a block"));
+        }
+        numbers.truncate(4000);
+        Self { data: pattern::bytes(1, DATA_BYTES), numbers }
+    }
+
+    /// The byte that fills a block when it is overwritten.
+    fn byte(number: usize) -> u8 {
+        u8::try_from(1 + number % 251).expect("at most 251")
+    }
+
+    /// For programs: the data; the numbers of the blocks, a line each; and what they get.
+    fn store(&self, bench: &Bench) {
+        fs::write(bench.path(DATA), &self.data).expect("written");
+        let lines: String = self.numbers.iter().map(|number| format!("{number}\n")).collect();
+        fs::write(bench.path(NUMBERS), lines).expect("written");
+        let blocks = (0..DATA_BYTES).map(|at| Self::byte(at / BLOCK)).collect::<Vec<_>>();
+        fs::write(bench.path(BLOCKS), blocks).expect("written");
+    }
+
+    /// Whether what was read back has the blocks whose writes were answered, either contents of
+    /// that which was being written, and the data everywhere else.
+    fn are_in(&self, back: &Path, answered: usize) -> bool {
+        let back = fs::read(back).unwrap_or_default();
+        let mut wanted = self.data.clone();
+        let block = |number: usize| number * BLOCK..(number + 1) * BLOCK;
+        for number in &self.numbers[..answered] {
+            wanted[block(*number)].fill(Self::byte(*number));
+        }
+        let under_way = block(self.numbers[answered]);
+        if back.get(under_way.clone()) == Some(&vec![Self::byte(self.numbers[answered]); BLOCK]) {
+            wanted[under_way.clone()].copy_from_slice(&back[under_way]);
+        }
+        back.get(..DATA_BYTES) == Some(&wanted)
+    }
+}
+
 /// What became of an array whose power was cut when about half of it had moved.
 struct Answer {
     /// What it took to start it.
     started: String,
+    /// Writes that were answered before the cut.
+    answered: usize,
     /// Whether all data was right at once, whether the reshape went on by itself to its end, and
     /// whether all data was right then.
     right: bool,
@@ -146,20 +209,33 @@ impl Answer {
         let word = |yes: bool| if yes { "yes" } else { "**no**" };
         let (right, end) = (word(self.right), word(self.right_at_end));
         println!(
-            "| {name}, {what} | {} | {right} | {} | {end} |",
+            "| {name}, {what} | {} | {} | {right} | {} | {end} |",
             self.started,
+            self.answered,
             word(self.went_on)
         );
     }
 }
 
 /// Cuts the power of an array of weft's, and starts it without the disks `lost`.
-fn cut_weft(bench: &mut Bench, lost: &[usize]) -> Answer {
+fn cut_weft(bench: &mut Bench, lost: &[usize], contents: &Contents) -> Answer {
     let (process, uris) = SET.serve(bench);
     let uri = SET.array(bench, &uris, &[]);
     run(command("nbdcopy").arg(bench.path(DATA)).arg(&uri));
+    let writes: String = (contents.numbers.iter())
+        .map(|number| {
+            format!("write -f -P {} {} {BLOCK}\n", Contents::byte(*number), number * BLOCK)
+        })
+        .collect();
+    let (commands, said) = (bench.path("commands"), bench.path("said"));
+    fs::write(&commands, writes).expect("written");
     bench.weft(&["add", "t", &uris[uris.len() - 1]]);
     bench.weft(&["grow", "t", "--no-wait"]);
+    let mut writer = command("stdbuf");
+    writer.args(["-oL", "qemu-io", "-f", "raw", &uri]);
+    writer.stdin(File::open(&commands).expect("just written"));
+    writer.stdout(File::create(&said).expect("a file for output"));
+    let writer = Process::spawn(&mut writer);
     wait_until("half has moved", || {
         let job = &bench.status("t")["jobs"][0];
         let [done, total] =
@@ -167,44 +243,46 @@ fn cut_weft(bench: &mut Bench, lost: &[usize]) -> Answer {
         done * 2 > total
     });
     bench.kill9();
+    writer.kill9();
+    let said = fs::read_to_string(&said).expect("what it said");
+    let answered = said.lines().filter(|line| line.contains("wrote 4096/4096 ")).count();
     let left: Vec<&str> = (uris.iter().enumerate())
         .filter(|(number, _)| !lost.contains(number))
         .map(|(_, uri)| uri.as_str())
         .collect();
     bench.serve(&left);
     let is_right = || {
-        run(command("nbdcopy").arg(&uri).arg(bench.path("back")));
-        let (data, back) = (bench.path(DATA), bench.path("back"));
-        let mut cmp = common::quiet("cmp");
-        cmp.arg("-n").arg(DATA_BYTES.to_string()).arg(data).arg(back);
-        cmp.status().expect("start cmp").success()
+        let back = bench.path(BACK);
+        run(command("nbdcopy").arg(&uri).arg(&back));
+        contents.are_in(&back, answered)
     };
     let right = is_right();
     wait_until("the reshape ends", || bench.status("t")["reshaping"] == false);
     let right_at_end = is_right();
     bench.terminate();
     assert!(process.terminate().success(), "the disks failed");
-    Answer { started: "`weft serve`".into(), right, went_on: true, right_at_end }
+    Answer { started: "`weft serve`".into(), answered, right, went_on: true, right_at_end }
 }
 
 /// The same of Linux MD.
-fn cut_md(bench: &Bench, lost: &[usize]) -> Answer {
+fn cut_md(bench: &Bench, lost: &[usize], contents: &Contents) -> Answer {
     let (process, uris) = SET.serve(bench);
     let cut = guest(bench, &uris).run(&format!("{MD_FUNCTIONS}{MD_CUT}"));
     assert!(cut.status.is_none() && cut.output.contains("half"), "{cut:?}");
+    let answered = fs::read_to_string(bench.path("answered")).expect("a list").lines().count();
     let left = (uris.iter().enumerate()).filter(|(number, _)| !lost.contains(number));
     let left: Vec<String> = left.map(|(_, uri)| uri.clone()).collect();
     let output = guest(bench, &left).run(&format!("{MD_FUNCTIONS}{MD_AGAIN}")).success();
     assert!(process.terminate().success(), "the disks failed");
     let answer =
         output.lines().find_map(|line| line.strip_prefix("started by ")).unwrap_or("**–**");
-    let says = |what: &str| output.lines().any(|line| line == what);
     eprintln!("{output}");
     Answer {
         started: answer.to_owned(),
-        right: says("right"),
-        went_on: says("went on"),
-        right_at_end: says("right at the end"),
+        answered,
+        right: contents.are_in(&bench.path(BACK), answered),
+        went_on: output.lines().any(|line| line == "went on"),
+        right_at_end: contents.are_in(&bench.path(BACK_AT_END), answered),
     }
 }
 
@@ -219,8 +297,7 @@ fn turn(alone_s: f64, loaded_s: f64, healthy: &str, found: &str) -> Turn {
 /// A guest with these disks, and weft to replay.
 fn guest(bench: &Bench, uris: &[String]) -> Guest {
     let guest = Guest::find(bench.scratch.path()).expect("it was found before");
-    let guest =
-        guest.program(env!("CARGO_BIN_EXE_weft")).program("cmp").patience(Duration::from_secs(900));
+    let guest = guest.program(env!("CARGO_BIN_EXE_weft")).patience(Duration::from_secs(900));
     uris.iter().fold(guest, |guest, uri| guest.disk(uri))
 }
 
@@ -287,6 +364,11 @@ create
 dd if=data of=/dev/md0 bs=1M conv=fsync
 mdadm /dev/md0 --quiet --add /dev/vdd
 mdadm --grow --quiet /dev/md0 -n4
+rm -f answered
+while read -r number; do
+  dd if=blocks of=/dev/md0 bs=4k skip=$number seek=$number count=1 conv=notrunc,fsync 2>/dev/null
+  echo $number >>answered
+done <numbers &
 half=$(($(stat -c %s data) / 1024))
 while at=$(cat $md/reshape_position) && [ $at = none -o $at -lt $half ]; do sleep 0.1; done
 echo half at $at
@@ -297,7 +379,8 @@ sleep 1000
 
 const MD_AGAIN: &str = "\
 runs() { [ -e $md/array_state ] && [ $(cat $md/array_state) != inactive ]; }
-is_right() { /bin/cmp -n $(stat -c %s data) data /dev/md0; }
+read_back() { dd if=/dev/md0 of=$1 bs=1M count=$(($(stat -c %s data) >> 20)); }
+rm -f back back-at-end
 for options in '' --run '--force --run'; do
   mdadm --stop /dev/md0 2>/dev/null || true
   mdadm --assemble $options /dev/md0 /dev/vd* || true
@@ -307,10 +390,10 @@ for options in '' --run '--force --run'; do
   fi
 done
 cat /proc/mdstat
-if is_right; then echo right; fi
+read_back back
 seconds=0
 while moves && [ $seconds -lt 120 ]; do sleep 1; seconds=$((seconds + 1)); done
 cat /proc/mdstat
 if ! moves; then echo went on; fi
-if is_right; then echo right at the end; fi
+read_back back-at-end
 ";
