@@ -139,6 +139,13 @@ impl<V: Default> Cache<V> {
         Some(mem::take(&mut self.values[slot as usize]))
     }
 
+    /// Evicts a block: its memory is needed for something else.
+    pub fn evict(&mut self, penalty: &dyn Penalty) -> Option<(u64, V)> {
+        let gone = self.policy.evict(penalty)?;
+        self.stats.evictions += 1;
+        Some((gone.key, mem::take(&mut self.values[gone.slot as usize])))
+    }
+
     /// Changes the capacity. What no longer fits is evicted, and given to `evicted`. Memory for the
     /// new capacity is taken before that for the old one is given back.
     ///

@@ -58,7 +58,7 @@ impl Inner {
                 false => Vec::new(),
             };
             dropped.iter().for_each(|block| drop(dirty.remove(block)));
-            self.dirty_blocks.set(self.dirty_blocks.get() - dropped.len() as u64);
+            self.note_dirty(self.dirty_blocks.get() - dropped.len() as u64);
         }
         let lines = self.meta.run(|tx| lines_within(tx, ino, whole.clone())).await?;
         for block in lines.staying {

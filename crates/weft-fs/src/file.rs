@@ -30,6 +30,9 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 const ACCESS_S: i64 = 24 * 3600;
 /// Blocks behind the end that are cleared at a time.
 const CLEARED_BLOCKS: usize = 1024;
+/// Blocks that are read in one go and then are at hand. Longer reads follow the order of a file: their
+/// blocks are seldom overwritten one by one.
+const AT_HAND_BLOCKS: u64 = 16;
 
 /// The blocks that a range of bytes touches.
 pub(crate) fn blocks_of(offset: u64, len: u64) -> Range<u64> {
@@ -116,12 +119,13 @@ impl Inner {
             cached.map(|(block, (_, data))| (*block, data.clone())).collect()
         };
         let records = self.meta.run(|tx| tx.records(node.ino, range.start, range.end)).await?;
+        let is_short = range.end - range.start <= AT_HAND_BLOCKS;
         let reads = records.iter().enumerate().map(|(at, (first, record))| {
             let next = records.get(at + 1).map_or(u64::MAX, |(next, _)| *next);
             let from = range.start.max(*first);
             let to = range.end.min(first + record.blocks()).min(next);
             let needed: Vec<u64> = (from..to).filter(|block| !cached.contains_key(block)).collect();
-            self.read_record(node.ino, *first, record, needed)
+            self.read_record(node.ino, *first, record, needed, is_short)
         });
         for read in join_all(reads).await {
             read?.for_each(&mut take);
@@ -130,13 +134,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads these blocks of a record, as far as they are active.
+    /// Reads these blocks of a record, as far as they are active. Those of a short read are at hand then.
     async fn read_record(
         &self,
         ino: Ino,
         first: u64,
         record: &Record,
         mut needed: Vec<u64>,
+        is_short: bool,
     ) -> Result<BlocksRead> {
         needed.retain(|block| record.columns[record.locate(block - first).1].is_some());
         let (Some(from), Some(to)) = (needed.first(), needed.last()) else {
@@ -146,6 +151,10 @@ impl Inner {
         let units: UnitSet = needed.iter().map(|block| record.locate(block - first).1).collect();
         let laid = self.pool.lay(record)?;
         let read = laid.read(record, (ino, first), units, lines.clone()).await?;
+        if is_short {
+            let at_hand = &self.pool.at_hand;
+            read.iter().for_each(|(unit, buf)| at_hand.put_read(record, *unit, &lines, buf));
+        }
         let place = |block: u64| {
             let (line, unit) = record.locate(block - first);
             let column = read.iter().position(|(of, _)| *of == unit);

@@ -187,12 +187,18 @@ impl Inner {
             let laid = &laid[*target];
             async move { (laid, store(laid, laid.stripe(), writes, WriteOpts::USER).await) }
         });
+        for Ready { target, writes } in &ready {
+            self.pool.at_hand.forget_before(&targets[*target].record, writes);
+        }
         let mut no_space = false;
         for (laid, stored) in join_all(stores).await {
             for failed in stored.failed {
                 no_space |= failed.error.is_no_space();
                 laid.fail_write(failed.slot, &failed.error);
             }
+        }
+        for Ready { target, writes } in &ready {
+            self.pool.at_hand.put_written(&targets[*target].record, writes);
         }
         laid.iter().for_each(Laid::written);
         if no_space {
@@ -320,13 +326,28 @@ impl Inner {
         let parity = active.difference(&data).difference(&lost);
         let others = active.intersection(&data).difference(&band.units).difference(&activated);
         let olds = band.units.difference(&activated).union(&parity);
-        let wanted = if others.len() <= olds.len() { others } else { olds };
-        if wanted.is_empty() {
+        let at_hand = &self.pool.at_hand;
+        let reads = |units: &UnitSet| units.difference(&at_hand.units(old, &lines)).len();
+        let wanted = if reads(&others) <= reads(&olds) { others } else { olds };
+        let mut missing = UnitSet::new();
+        for unit in wanted.iter() {
+            match at_hand.unit(old, unit, &lines) {
+                Some(data) => known.push((unit, data)),
+                None => missing.insert(unit),
+            }
+        }
+        if missing.is_empty() {
             return Ok(known);
         }
         let at = (target.ino, target.first);
-        let read = self.pool.lay(old)?.read(old, at, wanted, lines).await?;
-        known.extend(read.into_iter().map(|(unit, buf)| (unit, buf.freeze())));
+        let read = self.pool.lay(old)?.read(old, at, missing, lines.clone()).await?;
+        for (unit, buf) in read {
+            // The others are about to be written.
+            if others.contains(unit) {
+                at_hand.put_read(old, unit, &lines, &buf);
+            }
+            known.push((unit, buf.freeze()));
+        }
         Ok(known)
     }
 

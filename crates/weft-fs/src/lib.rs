@@ -2,13 +2,14 @@
 //!
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
 //! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
-//! `meta`, `log`) ← the disks and their space (`pool`, `place`) ← the mounted file system
+//! `meta`, `log`) ← the disks, their space and what is at hand of them (`at_hand`, `pool`, `place`) ← the mounted file system
 //! (`mounted`) ← what it does (`plan`, `flush`, `file`, `cut`, `allocate`, `names`, `recover`, `anew`,
 //! `rebuild`, `fsck`) ← creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
 #![forbid(unsafe_code)]
 
 mod allocate;
 mod anew;
+mod at_hand;
 mod block;
 mod checksum;
 mod cut;
@@ -38,6 +39,7 @@ mod running;
 mod space;
 mod status;
 
+pub use at_hand::AtHandCounts;
 pub use block::BLOCK_BYTES;
 pub use error::{FsError, Result};
 pub use file::FILE_BYTES_MAX;

@@ -13,7 +13,6 @@ use std::rc::Rc;
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Frozen, Nanos, Rt, SECOND};
 
-use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Time};
 use crate::job::JobStatus;
@@ -31,7 +30,8 @@ pub(crate) const BLOCKS_MAX: usize = 4096;
 pub struct MountOptions {
     /// Mount although disks are missing: they are lost from then on.
     pub degraded: bool,
-    /// Bytes that may wait in memory to be written.
+    /// Bytes of memory for contents: at most half of them wait to be written, and the rest were read
+    /// or written lately.
     pub cache_bytes: u64,
     /// A random number, new for each mount.
     pub nonce: u64,
@@ -132,6 +132,7 @@ impl Inner {
         (meta, pool, log): (Meta, Rc<Pool>, Log),
         options: &MountOptions,
     ) -> Self {
+        let dirty_blocks_max = pool.at_hand.waiting_max();
         Self {
             mounted: rt.now(),
             mounted_at: options.now,
@@ -145,7 +146,7 @@ impl Inner {
             dirty_blocks: Cell::new(0),
             writes: Cell::new(0),
             draining: Semaphore::new(1),
-            dirty_blocks_max: (options.cache_bytes / BLOCK_BYTES).max(4),
+            dirty_blocks_max,
             freed: RefCell::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
@@ -239,8 +240,14 @@ impl Inner {
         let write = self.writes.get() + 1;
         self.writes.set(write);
         if node.dirty.borrow_mut().insert(block, (write, data)).is_none() {
-            self.dirty_blocks.set(self.dirty_blocks.get() + 1);
+            self.note_dirty(self.dirty_blocks.get() + 1);
         }
+    }
+
+    /// So many blocks wait to be written now.
+    pub(crate) fn note_dirty(&self, blocks: u64) {
+        self.dirty_blocks.set(blocks);
+        self.pool.at_hand.wait(blocks);
     }
 
     /// A block is on the disks as it was at the write `until`.
@@ -248,14 +255,14 @@ impl Inner {
         let mut dirty = node.dirty.borrow_mut();
         if dirty.get(&block).is_some_and(|(write, _)| *write <= until) {
             dirty.remove(&block);
-            self.dirty_blocks.set(self.dirty_blocks.get() - 1);
+            self.note_dirty(self.dirty_blocks.get() - 1);
         }
     }
 
     /// Forgets blocks of a file, from `first` on, that are not written yet.
     pub(crate) fn drop_dirty(&self, node: &Node, first: u64) {
         let dropped = node.dirty.borrow_mut().split_off(&first);
-        self.dirty_blocks.set(self.dirty_blocks.get() - dropped.len() as u64);
+        self.note_dirty(self.dirty_blocks.get() - dropped.len() as u64);
     }
 
     /// Removes all records from block `first` on, which begins a record or is behind all of them.

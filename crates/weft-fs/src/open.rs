@@ -18,6 +18,7 @@ use weft_code::CodeSpec;
 use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
+use crate::at_hand::AtHand;
 use crate::error::{FsError, Result};
 use crate::inode::Time;
 use crate::label::{Label, NAME_BYTES_MAX};
@@ -271,7 +272,7 @@ impl Fs {
             let data = parts.get(&number).map(|part| part.data.clone());
             members.push(Member::new(number, row, whole.zip(data).map(<[_; 2]>::from)));
         }
-        let pool = Pool::new(members);
+        let pool = Pool::new(members, AtHand::new(options.cache_bytes)?);
         claim_space(&meta, &pool).await?;
         let area = meta.log_area();
         let (records, last_id) = scan(&meta.array, &area, epoch, mark).await?;

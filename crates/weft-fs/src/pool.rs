@@ -23,6 +23,7 @@ use weft_stripe::{
     Access, Coding, Generation, Met, Owner, Place, Stripe, StripeId, gather, gather_exactly,
 };
 
+use crate::at_hand::AtHand;
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
@@ -107,10 +108,11 @@ pub(crate) struct Pool {
     recorded: Cell<u64>,
     flushing: Semaphore,
     pub(crate) counts: Cell<Counts>,
+    pub(crate) at_hand: AtHand,
 }
 
 impl Pool {
-    pub(crate) fn new(members: Vec<Member>) -> Rc<Self> {
+    pub(crate) fn new(members: Vec<Member>, at_hand: AtHand) -> Rc<Self> {
         // Disks that are missing for the first time.
         let losses = members.iter().filter(|member| member.is_lost() && !member.row.lost).count();
         let members = members.into_iter().map(|member| (member.number, Rc::new(member)));
@@ -122,6 +124,7 @@ impl Pool {
             recorded: Cell::new(0),
             flushing: Semaphore::new(1),
             counts: Cell::default(),
+            at_hand,
         })
     }
 
@@ -171,6 +174,7 @@ impl Pool {
     /// Gives the blocks of a record's columns back.
     pub(crate) fn release(&self, runs: impl IntoIterator<Item = Run>) {
         for run in runs {
+            self.at_hand.forget(run);
             if let Some(member) = self.member(run.disk) {
                 member.space.borrow_mut().release(run.start, run.blocks);
             }
@@ -352,6 +356,7 @@ impl Laid {
             }
             let Some(disk) = member.disk.as_ref().filter(|_| !member.is_lost()) else { continue };
             let offset = (start + line) * BLOCK_BYTES;
+            self.pool.at_hand.forget(Run { disk: member.number, start: start + line, blocks: 1 });
             if disk.write(offset, value.freeze(), WriteOpts::USER).await.is_ok() {
                 member.written.set(true);
                 self.pool.count(|counts| counts.repaired_blocks += 1);

@@ -1,5 +1,6 @@
 //! What a file system reports.
 
+use crate::at_hand::AtHandCounts;
 use crate::block::BLOCK_BYTES;
 use crate::error::Result;
 use crate::inode::Ino;
@@ -56,6 +57,10 @@ pub struct FsStatus {
     pub meta_bytes: (u64, u64),
     /// Bytes that wait to be written.
     pub dirty_bytes: u64,
+    /// Bytes of blocks at hand that were read or written lately.
+    pub at_hand_bytes: u64,
+    /// What they were good for, since the mount.
+    pub at_hand: AtHandCounts,
     /// The job that runs.
     pub job: Option<JobStatus>,
     /// Blocks that were wrong, unreadable or repaired since the mount.
@@ -117,6 +122,8 @@ impl Fs {
             inodes,
             meta_bytes: self.0.meta.usage(),
             dirty_bytes: self.0.dirty_blocks.get() * BLOCK_BYTES,
+            at_hand_bytes: self.0.pool.at_hand.bytes(),
+            at_hand: self.0.pool.at_hand.counts.get(),
             job: self.0.job.get(),
             counts: self.0.pool.counts.get(),
         })

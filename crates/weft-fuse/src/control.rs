@@ -136,6 +136,8 @@ impl Control {
             "space": status.space.iter().map(space).collect::<Vec<_>>(),
             "inodes": status.inodes, "metadata_bytes": status.meta_bytes.0,
             "metadata_bytes_max": status.meta_bytes.1, "dirty_bytes": status.dirty_bytes,
+            "at_hand_bytes": status.at_hand_bytes, "at_hand_hits": status.at_hand.hits,
+            "at_hand_misses": status.at_hand.misses, "at_hand_wrong": status.at_hand.wrong,
             "wrong_blocks": status.counts.wrong_blocks,
             "unreadable_blocks": status.counts.unreadable_blocks,
             "repaired_blocks": status.counts.repaired_blocks,

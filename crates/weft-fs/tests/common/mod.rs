@@ -113,8 +113,10 @@ pub fn pattern(len: usize, version: u64) -> Vec<u8> {
     (0..len).map(|at| word(at).to_le_bytes()[at % 8]).collect()
 }
 
-/// Nothing is wrong, neither with metadata nor data.
+/// Nothing is wrong, neither with metadata nor data, nor with what is at hand of it.
 pub async fn assert_sound(fs: &Fs) {
     let report = fs.check(true).await.expect("checked");
     assert_eq!(report.findings, [], "of {} inodes", report.inodes);
+    // Blocks at hand that are not as on the disks would be wrong.
+    assert_eq!(fs.status().await.expect("known").at_hand.wrong, 0);
 }

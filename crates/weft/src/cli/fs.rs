@@ -98,8 +98,8 @@ pub struct FsMountArgs {
     /// Mount although disks are missing
     #[arg(long)]
     pub degraded: bool,
-    /// Data that may wait in memory to be written
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
+    /// Memory for contents: at most half of it waits to be written, the rest was read or written lately
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub cache: u64,
 }
 
