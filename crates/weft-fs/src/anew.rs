@@ -210,6 +210,7 @@ impl Inner {
                 "{redundancy} needs more disks than the {usable} that are there"
             )));
         }
+        let _held = self.hold_files([ino]).await;
         let node = self.node(ino);
         let alone = node.alone().await;
         let kind = self.meta.run(|tx| Ok(tx.inode(ino)?.kind())).await?;

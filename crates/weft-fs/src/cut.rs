@@ -18,7 +18,7 @@ use crate::mounted::{Fs, Inner, Live, Node};
 use crate::record::Record;
 
 impl Inner {
-    /// Sets the size of a file.
+    /// Sets the size of a file. The caller has the tokens of all of it.
     pub(crate) async fn truncate(&self, ino: Ino, size: u64) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(FsError::TooLarge);
@@ -115,6 +115,7 @@ impl Inner {
     }
 
     async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        let _held = self.hold_to_change(ino, offset, len).await;
         let node = self.node(ino);
         let alone = node.alone().await;
         let inode = self.file(ino).await?;

@@ -40,6 +40,7 @@ fn no_disk(number: u16) -> FsError {
 
 impl Inner {
     async fn add_disk(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<u16> {
+        let _alone = self.hold_alone().await;
         self.check()?;
         let members = self.pool.members();
         if members.len() >= DISKS_MAX {
@@ -128,6 +129,7 @@ impl Inner {
 
     /// A disk that no record names leaves the file system.
     pub(crate) async fn let_go(&self, number: u16) -> Result<()> {
+        let _alone = self.hold_alone().await;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, true).await?;
         self.meta
@@ -183,6 +185,7 @@ impl Inner {
     }
 
     async fn fail_disk(&self, number: u16) -> Result<()> {
+        let _alone = self.hold_alone().await;
         self.check()?;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, false).await?;

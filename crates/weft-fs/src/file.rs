@@ -199,6 +199,7 @@ impl Inner {
     }
 
     async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Buf> {
+        let _held = self.hold_to_read(ino, offset, len as u64).await;
         let node = self.node(ino);
         let shared = node.share().await;
         let inode = self.file(ino).await?;
@@ -244,6 +245,7 @@ impl Inner {
         if len == 0 {
             return Ok(());
         }
+        let held = self.hold_to_write(ino, offset, len).await?;
         let node = self.node(ino);
         if !self.write_meanwhile(&node, offset, &data).await? {
             let alone = node.alone().await;
@@ -261,6 +263,7 @@ impl Inner {
             self.grow(&node, &inode, end);
             drop(alone);
         }
+        drop(held);
         self.drain().await
     }
 
@@ -341,6 +344,7 @@ impl Inner {
 
     /// The first byte from `offset` on that is data, or a hole.
     async fn seek(&self, ino: Ino, offset: u64, data: bool) -> Result<Option<u64>> {
+        let _held = self.hold_to_read(ino, offset, u64::MAX).await;
         let node = self.node(ino);
         let shared = node.share().await;
         let size = self.file(ino).await?.size;

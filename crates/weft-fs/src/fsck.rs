@@ -135,6 +135,7 @@ impl Inner {
 
     /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
     async fn check_record(&self, ino: Ino, first: u64) -> Result<Checked> {
+        let _held = self.hold_to_check(ino).await;
         let node = self.node(ino);
         let alone = node.alone().await;
         let checked = self.check_locked(ino, first).await;
@@ -346,8 +347,10 @@ impl Fs {
     /// # Errors
     /// If the metadata cannot be read at all.
     pub async fn check(&self, data: bool) -> Result<FsckReport> {
+        let alone = self.0.hold_alone().await;
         self.sync().await?;
         let mut report = self.0.meta.run(|tx| self.0.check_metadata(tx)).await?;
+        drop(alone);
         if data {
             let inodes = self.0.meta.run(|tx| tx.inodes()).await?;
             for (ino, _) in inodes.iter().filter(|(_, inode)| inode.kind() == Kind::File) {

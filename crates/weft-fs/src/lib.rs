@@ -2,8 +2,8 @@
 //!
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
 //! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
-//! `meta`, `log`) ← the disks, their space and what is at hand of them (`at_hand`, `pool`, `place`) ← the mounted file system
-//! (`mounted`) ← what it does (`plan`, `flush`, `file`, `cut`, `allocate`, `names`, `recover`, `anew`,
+//! `meta`, `log`) ← the disks, their space and what is at hand of them (`at_hand`, `pool`, `place`) ← tokens (`tokens`,
+//! `nodes`) ← the mounted file system (`mounted`) ← what it does (`plan`, `flush`, `file`, `cut`, `allocate`, `names`, `recover`, `anew`,
 //! `rebuild`, `fsck`) ← creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ mod error;
 mod file;
 mod flush;
 mod fsck;
+mod hold;
 mod inode;
 mod job;
 mod jobs;
@@ -27,6 +28,7 @@ mod log;
 mod meta;
 mod mounted;
 mod names;
+mod nodes;
 mod open;
 mod place;
 mod plan;
@@ -35,9 +37,11 @@ mod rebuild;
 mod record;
 mod recover;
 mod redundancy;
+mod revoke;
 mod running;
 mod space;
 mod status;
+mod tokens;
 
 pub use at_hand::AtHandCounts;
 pub use block::BLOCK_BYTES;

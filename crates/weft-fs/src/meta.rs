@@ -167,6 +167,11 @@ impl Meta {
         }
     }
 
+    /// Whether no more requests are taken.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.check().is_err()
+    }
+
     /// Takes no more requests.
     pub(crate) fn fail(&self, why: &str) {
         self.failed.borrow_mut().get_or_insert_with(|| why.to_owned());

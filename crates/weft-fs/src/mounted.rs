@@ -12,6 +12,7 @@ use std::rc::Rc;
 
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Frozen, Nanos, Rt, SECOND};
+use weft_token::Mode;
 
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Time};
@@ -19,6 +20,7 @@ use crate::job::JobStatus;
 use crate::label::Label;
 use crate::log::Log;
 use crate::meta::{Meta, Tx};
+use crate::nodes::Tokens;
 use crate::pool::{Pool, runs_of};
 use crate::record::{Record, Run};
 
@@ -94,6 +96,7 @@ pub(crate) struct Inner {
     pub(crate) meta: Meta,
     pub(crate) pool: Rc<Pool>,
     pub(crate) log: Log,
+    pub(crate) tokens: Rc<Tokens>,
     nodes: RefCell<BTreeMap<Ino, Rc<Node>>>,
     /// Held while blocks are written.
     pub(crate) flushing: Semaphore,
@@ -133,6 +136,7 @@ impl Inner {
         options: &MountOptions,
     ) -> Self {
         let dirty_blocks_max = pool.at_hand.waiting_max();
+        let tokens = Tokens::new(log.epoch());
         Self {
             mounted: rt.now(),
             mounted_at: options.now,
@@ -141,6 +145,7 @@ impl Inner {
             meta,
             pool,
             log,
+            tokens,
             nodes: RefCell::default(),
             flushing: Semaphore::new(1),
             dirty_blocks: Cell::new(0),
@@ -200,6 +205,7 @@ impl Inner {
         }
         let gone = self.meta.run(|tx| Ok(tx.inode(ino)?.links == 0)).await;
         if matches!(gone, Ok(true)) {
+            let _held = self.hold_attributes(ino, Mode::Exclusive).await;
             self.purge(ino).await?;
         }
         self.forget_clean(&node);
@@ -220,6 +226,7 @@ impl Inner {
 
     /// Deletes a file that has no name.
     pub(crate) async fn purge(&self, ino: Ino) -> Result<()> {
+        let _held = self.hold_contents(ino).await;
         let node = self.node(ino);
         let alone = node.alone().await;
         self.drop_dirty(&node, 0);
@@ -388,7 +395,7 @@ impl Inner {
     }
 
     /// Writes all dirty blocks and sizes.
-    async fn flush_all(&self) -> Result<()> {
+    pub(crate) async fn flush_all(&self) -> Result<()> {
         let unclean = self.unclean();
         let mut result = Ok(());
         let mut rest = &unclean[..];

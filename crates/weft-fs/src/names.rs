@@ -7,6 +7,8 @@
 //! folder continue behind the position of the last entry they saw, whatever is added or removed
 //! meanwhile.
 
+use weft_token::Mode;
+
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind, ROOT, Time};
 use crate::meta::{Entry, Tx};
@@ -183,6 +185,7 @@ impl Inner {
 
     async fn unlink(&self, parent: Ino, name: &[u8], is_folder: bool) -> Result<()> {
         self.check()?;
+        let _held = self.hold_names(&[(parent, name)], &[]).await?;
         let now = self.now();
         let purge = self
             .meta
@@ -214,6 +217,7 @@ impl Inner {
     ) -> Result<()> {
         self.check()?;
         check_name(new_name)?;
+        let _held = self.hold_names(&[(from, name), (to, new_name)], &[]).await?;
         let now = self.now();
         let renamed = self.meta.run(|tx| {
             folder(tx, from)?;
@@ -277,6 +281,7 @@ impl Inner {
             return Err(FsError::TooLong);
         }
         self.check_room().await?;
+        let _held = self.hold_names(&[(parent, name)], &[]).await?;
         let now = self.now();
         self.meta
             .run(|tx| {
@@ -342,6 +347,10 @@ impl Inner {
 
     async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
         self.check()?;
+        let _held = match set.size {
+            Some(_) => self.hold_files([ino]).await,
+            None => self.hold_attributes(ino, Mode::Exclusive).await,
+        };
         if self.times_go_with_blocks(ino, &set) {
             let inode = self.meta.run(|tx| tx.inode(ino)).await?;
             return Ok(self.live(ino, inode));
@@ -410,7 +419,7 @@ impl Fs {
     /// [`FsError::NotFound`] if there is none.
     pub async fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, Inode)> {
         self.0.check()?;
-        let found = self.0.meta.run(|tx| {
+        let find = |tx: &Tx<'_>| {
             let inode = folder(tx, parent)?;
             let ino = match name {
                 b"." => parent,
@@ -419,8 +428,12 @@ impl Fs {
                 _ => tx.entry(parent, name)?.ok_or(FsError::NotFound)?.ino,
             };
             Ok((ino, tx.inode(ino)?))
-        });
-        let (ino, inode) = found.await?;
+        };
+        let mut held = self.0.hold_name(parent, name).await;
+        let (mut ino, mut inode) = self.0.meta.run(find).await?;
+        while !self.0.hold_found(&mut held, ino).await {
+            (ino, inode) = self.0.meta.run(find).await?;
+        }
         Ok((ino, self.0.live(ino, inode)))
     }
 
@@ -430,6 +443,7 @@ impl Fs {
     /// [`FsError::NotFound`] if there is none of this number.
     pub async fn attr(&self, ino: Ino) -> Result<Inode> {
         self.0.check()?;
+        let _held = self.0.hold_attributes(ino, Mode::Shared).await;
         let inode = self.0.meta.run(|tx| tx.inode(ino)).await?;
         Ok(self.0.live(ino, inode))
     }
@@ -440,6 +454,7 @@ impl Fs {
     /// If the metadata has failed.
     pub async fn attrs(&self, inos: &[Ino]) -> Result<Vec<Option<Inode>>> {
         self.0.check()?;
+        let _held = self.0.hold_attributes_of(inos, Mode::Shared).await;
         let found = self.0.meta.run(|tx| {
             let inode = |ino: &Ino| match tx.inode(*ino) {
                 Ok(inode) => Ok(Some(inode)),
@@ -468,6 +483,7 @@ impl Fs {
     /// If there is no such file.
     pub async fn drop_privileges(&self, ino: Ino, suid: bool) -> Result<()> {
         self.0.check()?;
+        let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let dropped = self.0.meta.run(|tx| {
             let mut inode = tx.inode(ino)?;
             if drop_privileges(tx, ino, &mut inode, suid)? {
@@ -494,6 +510,7 @@ impl Fs {
         self.0.check()?;
         check_name(name)?;
         self.0.check_room().await?;
+        let _held = self.0.hold_names(&[(parent, name)], &[ino]).await?;
         let now = self.0.now();
         let linked = self.0.meta.run(|tx| {
             let mut inode = tx.inode(ino)?;
@@ -554,6 +571,7 @@ impl Fs {
     /// If it is no folder.
     pub async fn read_folder(&self, ino: Ino, after: u64, max: usize) -> Result<Vec<DirEntry>> {
         self.0.check()?;
+        let _held = self.0.hold_folder(ino).await;
         let read = self.0.meta.run(|tx| {
             let inode = folder(tx, ino)?;
             let own = [(1, b".".to_vec(), ino), (2, b"..".to_vec(), inode.parent)];
@@ -585,6 +603,7 @@ impl Fs {
     /// If it is none.
     pub async fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
         self.0.check()?;
+        let _held = self.0.hold_attributes(ino, Mode::Shared).await;
         self.0.meta.run(|tx| tx.symlink(ino)).await
     }
 
@@ -594,6 +613,7 @@ impl Fs {
     /// [`FsError::NoAttribute`] if there is none of this name.
     pub async fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.0.check()?;
+        let _held = self.0.hold_attributes(ino, Mode::Shared).await;
         let value = self.0.meta.run(|tx| match name {
             REDUNDANCY => Ok(Some(tx.inode(ino)?.redundancy.to_string().into_bytes())),
             _ => tx.xattr(ino, name),
@@ -608,6 +628,7 @@ impl Fs {
     /// If the metadata has failed.
     pub async fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.0.check()?;
+        let _held = self.0.hold_attributes(ino, Mode::Shared).await;
         self.0.meta.run(|tx| tx.xattr_names(ino)).await
     }
 
@@ -632,6 +653,7 @@ impl Fs {
             return self.set_redundancy(ino, text.parse()?).await;
         }
         self.0.check_room().await?;
+        let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let now = self.0.now();
         let set = self.0.meta.run(|tx| {
             let mut inode = tx.inode(ino)?;
@@ -653,6 +675,7 @@ impl Fs {
     /// [`FsError::NoAttribute`] if there is none of this name.
     pub async fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.0.check()?;
+        let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let now = self.0.now();
         let removed = self.0.meta.run(|tx| {
             let mut inode = tx.inode(ino)?;

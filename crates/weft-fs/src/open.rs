@@ -287,6 +287,7 @@ impl Fs {
             fs.0.purge(ino).await?;
         }
         fs.0.commit().await?;
+        fs.revoke_when_asked();
         fs.flush_now_and_then();
         Ok(fs)
     }

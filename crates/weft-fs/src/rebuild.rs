@@ -164,6 +164,7 @@ impl Inner {
         report: &mut RebuildReport,
     ) -> Result<()> {
         let inos: BTreeSet<Ino> = some.iter().map(|found| found.ino).collect();
+        let held = self.hold_files(inos.iter().copied()).await;
         let nodes: Vec<Rc<Node>> = inos.into_iter().map(|ino| self.node(ino)).collect();
         let mut locks = Vec::with_capacity(nodes.len());
         for node in &nodes {
@@ -171,7 +172,7 @@ impl Inner {
         }
         let one = self.flushing.acquire(1).await;
         let moved = self.move_locked(some, disks, report).await;
-        drop((one, locks));
+        drop((one, locks, held));
         nodes.iter().for_each(|node| self.forget_clean(node));
         moved
     }

@@ -291,6 +291,12 @@ impl Holder {
         waiting.map(ask).collect()
     }
 
+    /// What the node may do with all of a range, and nothing of the space is being given up.
+    pub fn whole(&self, space: Space, range: &Range<u64>) -> Option<Mode> {
+        let state = self.spaces.get(&space).filter(|state| state.leaving.is_empty())?;
+        [Mode::Exclusive, Mode::Shared].into_iter().find(|mode| state.covers(range, *mode))
+    }
+
     /// What the node holds.
     pub fn held(&self) -> Vec<(Space, Range<u64>, Mode)> {
         let each = self.spaces.iter().flat_map(|(space, state)| {

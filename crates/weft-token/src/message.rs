@@ -15,6 +15,9 @@ pub struct NodeId {
 /// What a token is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
+    /// The whole file system: every operation shares it, and what looks at all of it or changes its
+    /// disks has it alone. The range is `0..1`, the file 0.
+    Everything,
     /// Names in a folder; ranges are of hashes of names.
     Names,
     /// Attributes of a file; the range is `0..1`.
@@ -26,7 +29,7 @@ pub enum Kind {
 /// What ranges are ranges of. Operations ask for tokens in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Space {
-    /// Names before attributes before data.
+    /// Everything before names before attributes before data.
     pub kind: Kind,
     /// The file or folder.
     pub ino: u64,

@@ -1,0 +1,97 @@
+//! What another node's wish does here: what was changed becomes durable, and what is kept is forgotten.
+//!
+//! A file is flushed as a whole: that costs little more than a part of it, and the rest of it need not be
+//! flushed for the next wish. Then the open transaction is committed, so that the other node finds the
+//! records and checksums of what it reads. Names and attributes are nothing but metadata.
+//!
+//! Until there is a network, only tests have other nodes. They are driven from outside: messages are
+//! plain data ([`weft_token`]).
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use weft_rt::SECOND;
+use weft_token::{Kind, NodeId, ToAuthority, ToNode};
+
+use crate::error::Result;
+use crate::inode::Ino;
+use crate::mounted::{Fs, Inner};
+use crate::nodes::GivenUp;
+use crate::pool::runs_of;
+
+/// After this it is tried again to write what is given up.
+const AGAIN_S: u64 = 1;
+
+impl Inner {
+    /// Makes durable what was changed under a token, and forgets what is kept of it.
+    async fn give_up(&self, given: &GivenUp) -> Result<()> {
+        let GivenUp { space, range, leaves } = given;
+        match space.kind {
+            Kind::Everything => self.flush_all().await?,
+            Kind::Names => {}
+            Kind::Attributes | Kind::Data => {
+                if let Some(node) = self.node_in_use(space.ino) {
+                    self.flush_file(&node).await?;
+                }
+            }
+        }
+        self.commit().await?;
+        if leaves.is_none() && space.kind == Kind::Data {
+            self.forget_at_hand(space.ino, range.clone()).await?;
+        }
+        Ok(())
+    }
+
+    async fn forget_at_hand(&self, ino: Ino, blocks: Range<u64>) -> Result<()> {
+        let records = self.meta.run(|tx| tx.records(ino, blocks.start, blocks.end)).await?;
+        let runs = records.iter().flat_map(|(_, record)| runs_of(record));
+        runs.for_each(|run| self.pool.at_hand.forget(run));
+        Ok(())
+    }
+}
+
+impl Fs {
+    /// From now on other nodes may ask for tokens.
+    pub(crate) fn revoke_when_asked(&self) {
+        let (weak, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
+        self.0.tokens.on_give_up(move |given| {
+            let (weak, rt) = (weak.clone(), rt.clone());
+            rt.clone().launch(Box::pin(async move {
+                while let Some(fs) = weak.upgrade() {
+                    if fs.give_up(&given).await.is_ok() {
+                        return fs.tokens.written(&given);
+                    }
+                    if fs.check().is_err() || fs.meta.is_failed() {
+                        // It can write no more. It is dead for the others, who fence it.
+                        return;
+                    }
+                    drop(fs);
+                    rt.sleep(AGAIN_S * SECOND).await;
+                }
+            }));
+        });
+    }
+
+    /// Another node mounts the file system, with a number that is not 0. `deliver` is called with each
+    /// message for it.
+    pub fn join_node(&self, number: u16, deliver: impl Fn(ToNode) + 'static) -> NodeId {
+        let node = NodeId { number, epoch: self.0.log.epoch() };
+        self.0.tokens.join(node, Rc::new(deliver));
+        node
+    }
+
+    /// Takes the message of another node.
+    pub fn from_node(&self, node: NodeId, message: ToAuthority) {
+        self.0.tokens.take(node, message);
+    }
+
+    /// Another node is dead: it writes no more. What it holds nobody gets until it is recovered.
+    pub fn fence_node(&self, node: NodeId) {
+        self.0.tokens.fence(node);
+    }
+
+    /// What a dead node left is recovered: others may have what it held.
+    pub fn recovered_node(&self, node: NodeId) {
+        self.0.tokens.recovered(node);
+    }
+}
