@@ -9,6 +9,7 @@ use weft_rt::sync::Semaphore;
 use weft_rt::{Buf, Rt};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+use crate::lookout::{self, Lookout};
 use crate::wire::{self, InHeader, InitIn, InitOut, IoIn, OutHeader, WRITE_HEAD, init_flag, op};
 
 /// Longest write, bytes; the kernel's own limit (`fs.fuse.max_pages_limit`) is the same.
@@ -28,6 +29,7 @@ const BACKGROUND_MAX: u16 = 128;
 const BATCH: usize = 8;
 
 /// Receives requests until the file system is unmounted; each is carried out in a task of its own.
+/// `lookout` decides how the next one is waited for.
 ///
 /// # Errors
 /// If the channel cannot be read.
@@ -35,6 +37,7 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
     rt: &Rt,
     ring: &Ring,
     fd: &Fd,
+    mut lookout: Lookout,
     carry_out: impl Fn(Request) -> F + 'static,
 ) -> Result<(), Errno> {
     let carry_out = Rc::new(carry_out);
@@ -45,6 +48,7 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
         let slot = slots.acquire(1).await;
         match receiver.receive(fd) {
             Ok(request) => {
+                lookout.came(|| rt.now());
                 let carry_out = carry_out.clone();
                 rt.launch(Box::pin(async move {
                     let _slot = slot;
@@ -54,6 +58,10 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
                 if taken % BATCH == 0 {
                     rt.yield_now().await;
                 }
+            }
+            Err(Errno::AGAIN) if lookout.looks_again(|| rt.now()) => {
+                lookout::give_way();
+                rt.yield_now().await;
             }
             Err(Errno::AGAIN) => match ring.poll_readable(fd).await {
                 Ok(()) => {}

@@ -16,6 +16,7 @@
 
 mod channel;
 pub mod control;
+mod lookout;
 pub mod mount;
 pub mod session;
 pub mod tree;

@@ -10,6 +10,7 @@ use weft_rt::{Buf, Rt};
 use zerocopy::{FromBytes as _, IntoBytes};
 
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
+use crate::lookout::Lookout;
 use crate::wire::{
     self, Attr, AttrOut, EntryOut, FILE, FallocateIn, InHeader, IoIn, OpenOut, ROOT, StatfsOut,
     WriteOut, fallocate, op,
@@ -34,7 +35,8 @@ pub async fn serve(
 ) -> Result<(), Errno> {
     let channel = Rc::new(Channel { fd: Fd::from(channel), volume });
     let fd = channel.fd.clone();
-    channel::receive(&rt, &ring, &fd, move |request| {
+    // The requests of a disk come many at a time, and each takes longer than a wake-up.
+    channel::receive(&rt, &ring, &fd, Lookout::closed(), move |request| {
         let channel = channel.clone();
         async move { channel.carry_out(request).await }
     })

@@ -22,6 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
 use crate::control::{Control, OpenDisk};
+use crate::lookout::Lookout;
 use crate::wire::{
     self, Attr, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, OpenOut,
     SetattrIn, StatfsOut, WriteOut, fallocate, init_flag, op, set,
@@ -54,7 +55,7 @@ pub async fn serve(
     let control = Control::new(rt.clone(), fs.clone(), open);
     let tree = Rc::new(Tree { fd: Fd::from(channel), fs, control });
     let fd = tree.fd.clone();
-    channel::receive(&rt, &ring, &fd, move |request| {
+    channel::receive(&rt, &ring, &fd, Lookout::new(), move |request| {
         let tree = tree.clone();
         async move { tree.carry_out(request).await }
     })
