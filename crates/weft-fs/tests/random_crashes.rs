@@ -1,5 +1,6 @@
 //! Random operations, and a crash at a random step of a disk, again and again on the same disks; often
-//! a disk is lost with the crash, or some time before it.
+//! a disk is lost with the crash, or some time before it. In half of the lives another node contends for
+//! tokens, and dies now and then.
 //!
 //! What may be found is a matter of history. Names, links and attributes are as they were after some
 //! operation, and after it also as far as they were synced. Each file has a size that it had, and each
@@ -15,6 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use common::contender::Contender;
 use common::disk::{Leave, Medium, Power, TestDisk};
 use common::model::{Durable, Model, Named, Pair};
 use common::*;
@@ -205,6 +207,10 @@ async fn live(
             *cut.borrow_mut() = Some(at_cut());
         }
     });
+    if pair.rng.chance(50) {
+        let (fs, seed) = (pair.fs.clone(), pair.rng.next_u64());
+        drop(rt.spawn(Contender::contend(rt.clone(), fs, 1, seed)));
+    }
     let mut history = History::new(pair);
     for _ in 0..60 {
         match pair.rng.below(10) {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each story uses some of it")]
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
+pub mod contender;
 /// The disks of the array's crash tests.
 #[path = "../../../weft-array/tests/common/disk.rs"]
 pub mod disk;

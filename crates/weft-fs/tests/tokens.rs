@@ -1,0 +1,300 @@
+//! Other nodes want what this one uses: each waits for the other, and finds what it wrote.
+#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use common::contender::Contender;
+use common::disk::{Leave, Medium, Power, TestDisk, holding};
+use common::model::{Named, Pair};
+use common::*;
+use weft_fs::{Fs, Ino, ROOT, SetAttr};
+use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
+use weft_token::{Kind, Mode};
+
+const SIZE: u64 = 24 << 20;
+const ALL: std::ops::Range<u64> = 0..u64::MAX;
+
+async fn on_test_disks(rt: &Rt) -> (Vec<Rc<TestDisk>>, Fs) {
+    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+    let fs = made(rt, &all(&disks)).await;
+    (disks, fs)
+}
+
+/// What is durable now, as a node sees it that reads the disks.
+async fn seen(rt: &Rt, disks: &[Rc<TestDisk>]) -> Fs {
+    let durable = |disk: &Rc<TestDisk>| Leave::Nothing.of(&disk.medium.borrow());
+    let media: Vec<Medium> = disks.iter().map(durable).collect();
+    mount(rt, &all(&holding(rt, &Power::new(), SIZE, &media))).await
+}
+
+/// Begins an operation, and tells whether it has ended.
+fn begin(rt: &Rt, operation: impl Future<Output = ()> + 'static) -> Rc<Cell<bool>> {
+    let ended = Rc::new(Cell::new(false));
+    let flag = ended.clone();
+    drop(rt.spawn(async move {
+        operation.await;
+        flag.set(true);
+    }));
+    ended
+}
+
+fn begin_write(rt: &Rt, fs: &Fs, ino: Ino, block: u64, version: u64) -> Rc<Cell<bool>> {
+    let fs = fs.clone();
+    begin(rt, async move {
+        let data = Frozen::copy_from(&pattern(BLOCK as usize, version));
+        fs.write(ino, block * BLOCK, data).await.expect("written");
+    })
+}
+
+async fn a_while(rt: &Rt) {
+    rt.sleep(50 * MILLISECOND).await;
+}
+
+#[test]
+fn another_node_reads_what_was_written_and_holds_writers_up() {
+    run(|rt| async move {
+        let (disks, fs) = on_test_disks(&rt).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        let mut bytes = pattern(100_000, 1);
+        write(&fs, ino, 0, &bytes).await;
+        let other = Contender::new(&rt, &fs, 1);
+        for mode in [Mode::Shared, Mode::Exclusive] {
+            assert_ne!(fs.status().await.expect("known").dirty_bytes, 0);
+            let data = other.acquire(Kind::Data, ino, ALL, mode).await;
+            assert!(read_all(&seen(&rt, &disks).await, ino).await == bytes, "{mode:?}");
+            if mode == Mode::Shared {
+                assert!(read_all(&fs, ino).await == bytes, "readers do not wait");
+            }
+            let (near, far) = (begin_write(&rt, &fs, ino, 3, 2), begin_write(&rt, &fs, ino, 20, 2));
+            for block in [3, 20] {
+                let at = block * BLOCK as usize;
+                bytes[at..at + BLOCK as usize].copy_from_slice(&pattern(BLOCK as usize, 2));
+            }
+            a_while(&rt).await;
+            assert!(!near.get() && !far.get(), "{mode:?}");
+            other.done(data);
+            a_while(&rt).await;
+            assert!(near.get() && far.get(), "{mode:?}");
+        }
+        assert!(read_all(&fs, ino).await == bytes);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn ranges_are_widened_to_lines_and_no_further() {
+    run(|rt| async move {
+        let (disks, fs) = on_test_disks(&rt).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        write(&fs, ino, 0, &pattern(200 * BLOCK as usize, 1)).await;
+        let other = Contender::new(&rt, &fs, 1);
+        let data = other.acquire(Kind::Data, ino, 100..101, Mode::Exclusive).await;
+        let far = begin_write(&rt, &fs, ino, 5, 2);
+        let same_line = begin_write(&rt, &fs, ino, 101, 2);
+        a_while(&rt).await;
+        assert!(far.get() && !same_line.get());
+        other.done(data);
+        a_while(&rt).await;
+        assert!(same_line.get());
+        // Both at their ends: no message once each has used its blocks.
+        let mut counts = Vec::new();
+        for round in 0..20 {
+            let at = 180 + round % 10;
+            let data = other.acquire(Kind::Data, ino, at..at + 1, Mode::Exclusive).await;
+            other.done(data);
+            let wrote = begin_write(&rt, &fs, ino, round % 10, round);
+            a_while(&rt).await;
+            assert!(wrote.get());
+            counts.push(other.messages.get());
+        }
+        assert_eq!(counts[10], counts[19], "{counts:?}");
+        fs.sync().await.expect("synced");
+        assert!(read_all(&seen(&rt, &disks).await, ino).await == read_all(&fs, ino).await);
+    });
+}
+
+#[test]
+fn attributes_and_names_are_durable_when_another_node_has_their_tokens() {
+    run(|rt| async move {
+        let (disks, fs) = on_test_disks(&rt).await;
+        let ino = make(&fs, "file").await;
+        fs.sync().await.expect("synced");
+        let other = Contender::new(&rt, &fs, 1);
+        let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+        fs.set_attr(ino, mode(0o600)).await.expect("set");
+        write(&fs, ino, 0, &pattern(10_000, 1)).await;
+        let attributes = other.acquire(Kind::Attributes, ino, 0..1, Mode::Exclusive).await;
+        let there = seen(&rt, &disks).await.attr(ino).await.expect("there");
+        assert_eq!((there.mode & 0o777, there.size), (0o600, 10_000));
+        let (ours, theirs) = (fs.clone(), fs.clone());
+        let looked = begin(&rt, async move { drop(ours.attr(ino).await.expect("there")) });
+        let found = begin(&rt, async move { drop(theirs.lookup(ROOT, b"file").await) });
+        a_while(&rt).await;
+        assert!(!looked.get() && !found.get());
+        other.done(attributes);
+        a_while(&rt).await;
+        assert!(looked.get() && found.get());
+
+        let new = make(&fs, "new").await;
+        let names = other.acquire(Kind::Names, ROOT, ALL, Mode::Shared).await;
+        assert_eq!(find(&seen(&rt, &disks).await, "new").await, new);
+        assert_eq!(find(&fs, "new").await, new, "looking up does not wait");
+        let ours = fs.clone();
+        let gone = begin(&rt, async move { ours.unlink(ROOT, b"new").await.expect("removed") });
+        a_while(&rt).await;
+        assert!(!gone.get());
+        other.done(names);
+        a_while(&rt).await;
+        assert!(gone.get());
+        let _names = other.acquire(Kind::Names, ROOT, ALL, Mode::Shared).await;
+        seen(&rt, &disks).await.lookup(ROOT, b"new").await.expect_err("it is gone");
+    });
+}
+
+#[test]
+fn who_has_everything_stops_all_others() {
+    run(|rt| async move {
+        let (disks, fs) = on_test_disks(&rt).await;
+        let ino = make_as(&fs, "file", "raid1").await;
+        write(&fs, ino, 0, &pattern(5000, 1)).await;
+        let other = Contender::new(&rt, &fs, 1);
+        let everything = other.acquire(Kind::Everything, 0, 0..1, Mode::Exclusive).await;
+        let there = seen(&rt, &disks).await;
+        assert_eq!(read_all(&there, ino).await, pattern(5000, 1));
+        let (ours, theirs) = (fs.clone(), fs.clone());
+        let looked = begin(&rt, async move { drop(ours.attr(ino).await.expect("there")) });
+        let checked = begin(&rt, async move { drop(theirs.check(false).await.expect("checked")) });
+        a_while(&rt).await;
+        assert!(!looked.get() && !checked.get());
+        other.done(everything);
+        a_while(&rt).await;
+        assert!(looked.get() && checked.get());
+        // The other way round: a look at all metadata waits for the other node's operations.
+        let shared = other.acquire(Kind::Everything, 0, 0..1, Mode::Shared).await;
+        fs.attr(ino).await.expect("does not wait");
+        let ours = fs.clone();
+        let checked = begin(&rt, async move { drop(ours.check(false).await.expect("checked")) });
+        a_while(&rt).await;
+        assert!(!checked.get());
+        other.done(shared);
+        a_while(&rt).await;
+        assert!(checked.get());
+    });
+}
+
+#[test]
+fn what_a_dead_node_held_is_free_when_it_is_recovered() {
+    run(|rt| async move {
+        let (_, fs) = on_test_disks(&rt).await;
+        let ino = make(&fs, "file").await;
+        write(&fs, ino, 0, &pattern(5000, 1)).await;
+        let other = Contender::new(&rt, &fs, 1);
+        let _data = other.acquire(Kind::Data, ino, ALL, Mode::Exclusive).await;
+        let wrote = begin_write(&rt, &fs, ino, 0, 2);
+        a_while(&rt).await;
+        other.die();
+        rt.sleep(10 * SECOND).await;
+        assert!(!wrote.get(), "its log may have lines that are being written");
+        other.recovered();
+        a_while(&rt).await;
+        assert!(wrote.get());
+        // One that dies while it waits does not hold others up.
+        let other = Contender::new(&rt, &fs, 2);
+        let third = Contender::new(&rt, &fs, 3);
+        let data = third.acquire(Kind::Data, ino, ALL, Mode::Shared).await;
+        let waits = other.clone();
+        let got = begin(&rt, async move {
+            waits.acquire(Kind::Data, ino, ALL, Mode::Exclusive).await;
+        });
+        a_while(&rt).await;
+        assert!(!got.get());
+        other.die();
+        other.recovered();
+        fs.read(ino, 0, 10).await.expect("read");
+        third.done(data);
+    });
+}
+
+#[test]
+fn old_contents_are_not_at_hand_when_another_node_may_write() {
+    run(|rt| async move {
+        let (_, fs) = on_test_disks(&rt).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        let other_file = make_as(&fs, "other", "raid5").await;
+        for ino in [ino, other_file] {
+            write(&fs, ino, 0, &pattern(30 * BLOCK as usize, 1)).await;
+        }
+        fs.sync().await.expect("synced");
+        let at_hand = async || fs.status().await.expect("known").at_hand_bytes;
+        let before = at_hand().await;
+        let other = Contender::new(&rt, &fs, 1);
+        let data = other.acquire(Kind::Data, ino, ALL, Mode::Shared).await;
+        assert_eq!(at_hand().await, before);
+        other.done(data);
+        let data = other.acquire(Kind::Data, ino, ALL, Mode::Exclusive).await;
+        assert_eq!(at_hand().await, before / 2);
+        other.done(data);
+    });
+}
+
+/// After each random operation, what another node finds with its tokens is what the reference has.
+#[test]
+fn another_node_always_finds_what_was_done() {
+    for seed in 0..6 {
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt).await;
+            let mut pair = Pair::new(fs, seed, &["auto", "raid1", "raid5"]);
+            let others = [Contender::new(&rt, &pair.fs, 1), Contender::new(&rt, &pair.fs, 2)];
+            for step in 0..120 {
+                pair.step().await;
+                let files: Vec<u64> = pair.model.files.keys().copied().collect();
+                if files.is_empty() || pair.rng.below(4) > 0 {
+                    continue;
+                }
+                let id = *pair.rng.pick(&files);
+                let ino = pair.inos[&id];
+                let other = &others[pair.rng.below(2) as usize];
+                let mode = if pair.rng.chance(50) { Mode::Shared } else { Mode::Exclusive };
+                // It finds the file by its name.
+                let named = |(_, named): &(_, &Named)| **named == Named::File(id);
+                let name = pair.model.names.iter().find(named).expect("it has a name").0;
+                let folder = pair.inos[&name.0];
+                let names = other.acquire(Kind::Names, folder, ALL, Mode::Shared).await;
+                let attributes = other.acquire(Kind::Attributes, ino, 0..1, mode).await;
+                let data = other.acquire(Kind::Data, ino, ALL, mode).await;
+                let there = seen(&rt, &disks).await;
+                let found = read_all(&there, ino).await;
+                assert!(found == pair.model.files[&id].bytes, "seed {seed}, step {step}");
+                other.done(data);
+                other.done(attributes);
+                other.done(names);
+            }
+            pair.compare().await;
+            assert_sound(&pair.fs).await;
+        });
+    }
+}
+
+/// Operations and other nodes that want their tokens at any time, for random times, and die.
+#[test]
+fn operations_agree_with_the_reference_while_others_contend() {
+    for seed in 0..6 {
+        run(move |rt| async move {
+            let (_, fs) = on_test_disks(&rt).await;
+            let mut pair = Pair::new(fs, seed, &["auto", "raid1", "raid5"]);
+            for n in 0..2 {
+                let contend =
+                    Contender::contend(rt.clone(), pair.fs.clone(), 1 + 1000 * n, seed + 100);
+                drop(rt.spawn(contend));
+            }
+            for _ in 0..200 {
+                pair.step().await;
+            }
+            pair.compare().await;
+            assert_sound(&pair.fs).await;
+        });
+    }
+}
