@@ -11,10 +11,10 @@ use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Kind};
+use crate::laid::part_of;
 use crate::meta::Tx;
 use crate::mounted::{BLOCKS_MAX, Fs, Inner, Node};
 use crate::plan::{Dirty, Target};
-use crate::pool::part_of;
 use crate::record::Record;
 use crate::redundancy::Redundancy;
 

@@ -23,9 +23,9 @@ use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::job::Job;
 use crate::label::Label;
+use crate::member::{Member, Present};
 use crate::mounted::{Fs, Inner};
 use crate::open::{DISKS_MAX, JOINING, check_unused, part, row};
-use crate::pool::Member;
 use crate::rebuild::RebuildReport;
 
 /// How often it is looked whether the metadata array has its copies again.
@@ -79,7 +79,8 @@ impl Inner {
             })
             .await?;
         self.commit().await?;
-        self.pool.add(Member::new(number, row, Some([disk.clone(), parted.data])));
+        let present = Present { label, whole: disk.clone(), data: parted.data };
+        self.pool.add(Member::new(number, row, Some(present)));
         Ok(number)
     }
 
@@ -135,13 +136,14 @@ impl Inner {
         self.meta
             .run(|tx| {
                 tx.set_state(NEXT, tx.state(NEXT)?.max(u64::from(number) + 1))?;
+                tx.remove_bad_of(number)?;
                 tx.remove_disk(number)
             })
             .await?;
         self.commit_anyway().await?;
         self.pool.remove(number);
-        if let Some(disk) = member.whole().filter(|_| !member.is_lost()) {
-            Label::erase(&**disk).await?;
+        if let Some(present) = member.present().filter(|_| !member.is_lost()) {
+            Label::erase(&*present.whole).await?;
         }
         Ok(())
     }

@@ -18,10 +18,10 @@ use weft_rt::{Buf, Frozen};
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind};
+use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner, Live, Node};
 use crate::plan::covering;
-use crate::pool::part_of;
 use crate::record::Record;
 
 /// The largest size of a file: that of the kernel, which so refuses a longer one at once.
@@ -90,6 +90,23 @@ pub(crate) fn active_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<
     Ok(active)
 }
 
+/// Reads these blocks of a record, which are active, one by one.
+async fn read_singly(
+    laid: &Laid,
+    (ino, first): (Ino, u64),
+    record: &Record,
+    needed: &[u64],
+) -> Result<BlocksRead> {
+    let mut all = BlocksRead::default();
+    for block in needed {
+        let (line, unit) = record.locate(block - first);
+        let read = laid.read(record, (ino, first), UnitSet::one(unit), line..line + 1).await?;
+        all.places.push((*block, all.columns.len(), part_of(line, line)));
+        all.columns.extend(read.into_iter().map(|(_, buf)| buf));
+    }
+    Ok(all)
+}
+
 pub(crate) fn index(n: u64) -> usize {
     usize::try_from(n).expect("a length in memory")
 }
@@ -150,7 +167,13 @@ impl Inner {
         let lines = record.locate(from - first).0..record.locate(to - first).0 + 1;
         let units: UnitSet = needed.iter().map(|block| record.locate(block - first).1).collect();
         let laid = self.pool.lay(record)?;
-        let read = laid.read(record, (ino, first), units, lines.clone()).await?;
+        let read = match laid.read(record, (ino, first), units, lines.clone()).await {
+            // It may be a block of these lines that is not needed.
+            Err(FsError::Unreadable { .. }) if needed.len() > 1 => {
+                return read_singly(&laid, (ino, first), record, &needed).await;
+            }
+            read => read?,
+        };
         if is_short {
             let at_hand = &self.pool.at_hand;
             read.iter().for_each(|(unit, buf)| at_hand.put_read(record, *unit, &lines, buf));
@@ -387,7 +410,9 @@ impl Fs {
     /// # Errors
     /// If it is no file, or blocks can be neither read nor reconstructed.
     pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Buf> {
-        self.0.read(ino, offset, len).await
+        let read = self.0.read(ino, offset, len).await;
+        self.0.relocate_soon();
+        read
     }
 
     /// Writes to a file, which grows if needed. The bytes are durable after [`Fs::fsync`].

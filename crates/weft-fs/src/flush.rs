@@ -15,10 +15,11 @@
 //! do few blocks of lines that exist, as their contents are in the log. A flush takes as many blocks
 //! as its log record may name, and goes on with the next ones. Small files are written together.
 //!
-//! If a disk is lost while new lines are written, they are laid out anew on others. Active lines do
+//! Blocks that cannot be written on disks that work go elsewhere ([`crate::relocate`]). If a disk is lost while new lines are written, they are laid out anew on others. Active lines do
 //! without it. If it is lost when it is flushed, the new lines that were in its cache do without it as
 //! well; fsync fails if they cannot ([`Inner::note_lost`]).
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -33,12 +34,14 @@ use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::Ino;
 use crate::knowing::Knowing;
+use crate::laid::{Laid, part_of};
 use crate::log::{LogRecord, LoggedBand, LoggedFile};
 use crate::meta::Tx;
 use crate::mounted::{BLOCKS_MAX, Inner, Live, Node};
 use crate::plan::{Dirty, Target};
-use crate::pool::{Laid, part_of, runs_of};
+use crate::pool::runs_of;
 use crate::record::Record;
+use crate::relocate::replace_block;
 
 /// The most blocks of which the contents go to the log, so that the disks need no flush.
 const CONTENTS_BLOCKS_MAX: usize = 64;
@@ -191,11 +194,8 @@ impl Inner {
             self.pool.at_hand.forget_before(&targets[*target].record, writes);
         }
         let mut no_space = false;
-        for (laid, stored) in join_all(stores).await {
-            for failed in stored.failed {
-                no_space |= failed.error.is_no_space();
-                laid.fail_write(failed.slot, &failed.error);
-            }
+        for (Ready { writes, .. }, (laid, stored)) in ready.iter().zip(join_all(stores).await) {
+            no_space |= laid.write_failed(&stored.failed, writes).await;
         }
         for Ready { target, writes } in &ready {
             self.pool.at_hand.put_written(&targets[*target].record, writes);
@@ -209,13 +209,20 @@ impl Inner {
             }
             return Err(FsError::NoSpace);
         }
+        let mut on_bad = BTreeSet::new();
+        for Ready { target, writes } in &ready {
+            if self.avoid_bad(&mut targets[*target], &laid[*target], writes).await {
+                on_bad.insert(*target);
+            }
+        }
         if is_logged && !with_contents {
             self.pool.flush().await;
         }
-        let mut laid = laid.iter();
+        let mut laid = laid.iter().enumerate();
         targets.retain(|target| {
-            let laid = laid.next().expect("one for each");
-            let whole = target.old.is_some() || laid.stripe().lost.is_empty();
+            let (n, laid) = laid.next().expect("one for each");
+            let is_new_whole = laid.stripe().lost.is_empty() && !on_bad.contains(&n);
+            let whole = target.old.is_some() || is_new_whole;
             if !whole {
                 self.pool.release(runs_of(&target.record));
             }
@@ -395,8 +402,14 @@ fn put_targets(tx: &Tx<'_>, targets: &[Target], size: u64) -> Result<()> {
     let mut end = 0;
     for target in targets {
         let Target { ino, first, record, .. } = target;
+        let replace = || {
+            target.moved.iter().try_for_each(|(line, unit, column)| {
+                replace_block(tx, *ino, first + line * target.k(), *unit, column)
+            })
+        };
         if target.overwrites() {
             tx.logged(|| put_joined(tx, *ino, *first, record))?;
+            replace()?;
             continue;
         }
         if let Some(old) = &target.old {
@@ -406,6 +419,7 @@ fn put_targets(tx: &Tx<'_>, targets: &[Target], size: u64) -> Result<()> {
         blocks += record.data_blocks().cast_signed();
         end = target.written().map(|block| (block + 1) * BLOCK_BYTES).fold(end, u64::max);
         put_joined(tx, *ino, *first, record)?;
+        replace()?;
     }
     let ino = targets[0].ino;
     let mut inode = tx.inode(ino)?;

@@ -3,9 +3,11 @@
 //! The metadata is compared with itself: names, positions, inodes, links, records and places. With
 //! `data`, every block of every file is read, data and parity, and compared with its checksum; lines
 //! are compared with their code. Nothing is changed, except that blocks which do not match their
-//! checksum are rewritten from redundancy, as every read does.
+//! checksum are rewritten from redundancy, and blocks that cannot be read get another place, as with
+//! every read.
 //!
-//! A *scrub* is the same for the data, in the background, and compares the copies of the metadata.
+//! A *scrub* is the same for the data, in the background. It also looks at the diagnostic blocks of
+//! the disks, and compares the copies of the metadata.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +21,7 @@ use crate::inode::{Ino, Inode, Kind, ROOT};
 use crate::job::Job;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
-use crate::pool::runs_of;
+use crate::pool::{Counts, runs_of};
 use crate::record::Record;
 
 /// Something that is wrong.
@@ -80,6 +82,7 @@ impl Inner {
         let mut owners: BTreeMap<(u16, u64), Ino> = BTreeMap::new();
         let mut blocks: BTreeMap<Ino, u64> = BTreeMap::new();
         let mut named: BTreeMap<u16, u64> = BTreeMap::new();
+        let mut mapped: BTreeMap<(u64, Ino), u64> = BTreeMap::new();
         tx.each_record(|ino, first, record| {
             *blocks.entry(ino).or_default() += record.data_blocks();
             if inodes.get(&ino).is_none_or(|inode| inode.kind() != Kind::File) {
@@ -91,13 +94,18 @@ impl Inner {
                     report.find(ino, format!("two columns of block {first} are on the same disk"));
                 }
                 *named.entry(run.disk).or_default() += run.blocks;
+                *mapped.entry((run.disk.into(), ino)).or_default() += 1;
                 let member = self.pool.member(run.disk);
                 let end = run.start.saturating_add(run.blocks);
-                if member.is_none_or(|member| end > member.row.blocks) {
+                if member.as_ref().is_none_or(|member| end > member.row.blocks) {
                     report.find(ino, format!("block {first} is beyond disk {}", run.disk));
                     continue;
                 }
                 for block in run.start..end {
+                    if member.as_ref().is_some_and(|member| member.is_bad(block)) {
+                        let spot = format!("block {block} of disk {}", run.disk);
+                        report.find(ino, format!("it uses {spot}, which is bad (from {first} on)"));
+                    }
                     if let Some(other) = owners.insert((run.disk, block), ino) {
                         let what = format!("block {block} of disk {} is also {other}'s", run.disk);
                         report.find(ino, what);
@@ -106,6 +114,8 @@ impl Inner {
             }
             Ok(())
         })?;
+        check_maps(tx, mapped, report)?;
+        self.check_bad_blocks(tx, report)?;
         for (ino, inode) in inodes {
             let stored = blocks.get(ino).copied().unwrap_or(0);
             if inode.blocks != stored {
@@ -124,6 +134,26 @@ impl Inner {
         Ok(())
     }
 
+    /// Compares the table of bad blocks with what is kept from being used.
+    fn check_bad_blocks(&self, tx: &Tx<'_>, report: &mut FsckReport) -> Result<()> {
+        let mut kept = BTreeSet::new();
+        for member in self.pool.members() {
+            let space = member.space.borrow();
+            kept.extend(space.bad_blocks().iter().map(|block| (member.number, *block)));
+        }
+        for (disk, block) in tx.bad_blocks()? {
+            if !kept.remove(&(disk, block)) {
+                report
+                    .find(0, format!("block {block} of disk {disk} is bad, and not kept from use"));
+            }
+        }
+        for (disk, block) in kept {
+            report
+                .find(0, format!("block {block} of disk {disk} is not in the table of bad blocks"));
+        }
+        Ok(())
+    }
+
     /// Reads every block of a file.
     async fn check_data(&self, ino: Ino, report: &mut FsckReport) -> Result<()> {
         let records = self.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await?;
@@ -136,12 +166,18 @@ impl Inner {
     /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
     async fn check_record(&self, ino: Ino, first: u64) -> Result<Checked> {
         let _held = self.hold_to_check(ino).await;
+        let before = self.pool.counts.get();
         let node = self.node(ino);
         let alone = node.alone().await;
         let checked = self.check_locked(ino, first).await;
         drop(alone);
         self.forget_clean(&node);
-        checked
+        self.relocate().await?;
+        let counts = self.pool.counts.get();
+        let found = |counts: Counts| counts.wrong_blocks + counts.unreadable_blocks;
+        let bad = found(counts) - found(before);
+        let repaired = counts.repaired_blocks - before.repaired_blocks;
+        Ok(Checked { bad, repaired, ..checked? })
     }
 
     async fn check_locked(&self, ino: Ino, first: u64) -> Result<Checked> {
@@ -154,7 +190,6 @@ impl Inner {
         let units: UnitSet = record.active().map(|(unit, _)| unit).collect();
         let units = units.difference(&laid.stripe().lost);
         checked.blocks = record.lines * units.len() as u64;
-        let before = self.pool.counts.get();
         match laid.read(&record, (ino, first), units, 0..record.lines).await {
             Ok(_) => {}
             Err(FsError::Unreadable { block, .. }) => {
@@ -163,10 +198,6 @@ impl Inner {
             }
             Err(error) => return Err(error),
         }
-        let counts = self.pool.counts.get();
-        checked.bad = counts.wrong_blocks - before.wrong_blocks + counts.unreadable_blocks
-            - before.unreadable_blocks;
-        checked.repaired = counts.repaired_blocks - before.repaired_blocks;
         let stripe = laid.stripe();
         if stripe.lost.is_empty() && record.coded.p() > 0 {
             for line in 0..record.lines {
@@ -203,6 +234,9 @@ impl Inner {
             }
             self.job_done(blocks);
         }
+        for member in self.pool.members() {
+            report.diagnostic_blocks += self.pool.mend_diagnostics(&member).await;
+        }
         let metadata = self.meta.array.scrub(ScrubMode::Repair).await?;
         report.metadata_mismatches = metadata.mismatches;
         Ok(report)
@@ -220,6 +254,8 @@ pub struct ScrubReport {
     pub repaired_blocks: u64,
     /// Files with blocks that could not be repaired.
     pub damaged: BTreeSet<Ino>,
+    /// Diagnostic blocks that were wrong, or could not be read or written; they were written anew.
+    pub diagnostic_blocks: u64,
     /// Places at which the copies of the metadata differed; they were made alike.
     pub metadata_mismatches: u64,
 }
@@ -244,8 +280,7 @@ impl Checked {
         let Self { ino, first, bad, repaired, .. } = self;
         if let Some(block) = self.unreadable {
             report.find(*ino, format!("block {block} cannot be read or reconstructed"));
-        }
-        if *bad > 0 {
+        } else if *bad > 0 {
             let what =
                 format!("{bad} of the blocks from {first} on were wrong; {repaired} repaired");
             report.find(*ino, what);
@@ -254,6 +289,25 @@ impl Checked {
             report.find(*ino, format!("parity of the line of block {block} is wrong"));
         }
     }
+}
+
+/// Compares the inode maps with the records that files have on each disk.
+fn check_maps(
+    tx: &Tx<'_>,
+    mut expected: BTreeMap<(u64, Ino), u64>,
+    report: &mut FsckReport,
+) -> Result<()> {
+    for (disk, ino, records) in tx.all_mapped()? {
+        let there = expected.remove(&(disk, ino)).unwrap_or(0);
+        if there != records {
+            let what = format!("the map of disk {disk} has {records} of its records, not {there}");
+            report.find(ino, what);
+        }
+    }
+    for ((disk, ino), there) in expected {
+        report.find(ino, format!("the map of disk {disk} lacks it: {there} records are there"));
+    }
+    Ok(())
 }
 
 fn check_names(tx: &Tx<'_>, inodes: &BTreeMap<Ino, Inode>, report: &mut FsckReport) -> Result<()> {
@@ -358,5 +412,62 @@ impl Fs {
             }
         }
         Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use weft_disk::{Disk, RamDisk};
+    use weft_rt::{Frozen, Schedule, virtual_rt};
+
+    use super::*;
+    use crate::{CreateOptions, MountOptions, NewFile, Redundancy, Time};
+
+    /// What a plant of damage does to the metadata of file `ino`, which lies on `disk`.
+    type Plant = fn(&Tx<'_>, u16, Ino) -> Result<()>;
+
+    fn findings(plant: Plant) -> Vec<String> {
+        let rt = virtual_rt(Schedule::Fifo);
+        let inner = rt.clone();
+        let found = rt.block_on(async move {
+            let disk = |n| Rc::new(RamDisk::new(&format!("d{n}"), 20 << 20, 512)) as Rc<dyn Disk>;
+            let disks: Vec<Rc<dyn Disk>> = (0..4).map(disk).collect();
+            let now = Time { s: 0, ns: 0 };
+            let options = CreateOptions {
+                name: "test".into(),
+                redundancy: Redundancy::Auto,
+                slice_bytes: Some(8 << 20),
+                force: false,
+                id: [7; 16],
+                now,
+            };
+            crate::create(&inner, &disks, &options).await.expect("created");
+            let options = MountOptions { degraded: false, cache_bytes: 1 << 20, nonce: 1, now };
+            let fs = Fs::mount(&inner, &disks, options).await.expect("mounted");
+            let mode = Kind::File.mode() | 0o644;
+            let file = NewFile { mode, uid: 0, gid: 0, device: 0, target: b"" };
+            let (ino, _) = fs.make(ROOT, b"file", file).await.expect("made");
+            fs.write(ino, 0, Frozen::copy_from(&[1; 50_000])).await.expect("written");
+            fs.sync().await.expect("synced");
+            assert_eq!(fs.check(true).await.expect("checked").findings, []);
+            let places = fs.places(ino).await.expect("known");
+            let (_, column) = places[0].1.active().next().expect("active");
+            fs.0.meta.run(|tx| plant(tx, column.disk, ino)).await.expect("planted");
+            fs.check(false).await.expect("checked").findings
+        });
+        rt.kill_all();
+        found.into_iter().map(|finding| finding.what).collect()
+    }
+
+    #[test]
+    fn damage_in_the_maps_is_found() {
+        let lacking = findings(|tx, disk, ino| tx.put_mapped(disk, ino, 0));
+        assert!(lacking.len() == 1 && lacking[0].contains("lacks it"), "{lacking:?}");
+        let wrong = findings(|tx, disk, ino| tx.put_mapped(disk, ino, 99));
+        assert!(wrong.len() == 1 && wrong[0].contains("99 of its records"), "{wrong:?}");
+        let stranger = findings(|tx, disk, _| tx.put_mapped(disk, 4711, 1));
+        assert!(stranger.len() == 1 && stranger[0].contains("1 of its records"), "{stranger:?}");
     }
 }

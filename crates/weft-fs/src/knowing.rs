@@ -11,7 +11,8 @@ use weft_rt::Frozen;
 use weft_stripe::{Met, Owner, Place, Stripe, StripeId};
 
 use crate::block::BLOCK;
-use crate::pool::{Laid, Memory};
+use crate::laid::Laid;
+use crate::memory::Memory;
 
 /// Lines of which some contents are known: these are not read.
 pub(crate) struct Knowing<'a> {

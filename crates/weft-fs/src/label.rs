@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! byte 0        label              4 KiB
-//!      4 KiB    diagnostic block   4 KiB, a known pattern
+//!      4 KiB    diagnostic blocks  2 · 4 KiB: one that is known, one that is numbered
 //!      64 KiB   metadata slice
 //!      …        data               blocks of 4 KiB
-//!      end      label, second copy 4 KiB
+//!      end      diagnostic blocks  2 · 4 KiB, second site
+//!               label, second copy 4 KiB
 //! ```
 //!
 //! A label is written once, when the disk joins, and never changes: what changes is metadata. So
@@ -26,9 +27,11 @@ use crate::error::{FsError, Result};
 
 const MAGIC: [u8; 8] = *b"weftfs.1";
 /// The version of the format of everything below a label.
-const VERSION: u32 = 1;
-/// Where the diagnostic block is.
-pub(crate) const DIAGNOSTIC_AT: u64 = 4096;
+const VERSION: u32 = 2;
+/// Where the first site of diagnostic blocks is.
+const DIAGNOSTIC_AT: u64 = 4096;
+/// Bytes behind the data: the second site, and the second copy of the label.
+const END_BYTES: u64 = 3 * BLOCK_BYTES;
 /// Where the metadata slice begins.
 const SLICE_AT: u64 = 64 << 10;
 
@@ -53,6 +56,15 @@ struct Raw {
 
 /// Longest name of a file system, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
+
+/// Where diagnostic blocks are, in bytes of the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Site {
+    /// The one that is written when the disk joins.
+    pub(crate) known: u64,
+    /// The one that each diagnosis writes.
+    pub(crate) numbered: u64,
+}
 
 /// What a label says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,9 +98,9 @@ impl Label {
         slice_bytes: u64,
     ) -> Result<Self> {
         let size_bytes = size_bytes - size_bytes % BLOCK_BYTES;
-        let blocks = size_bytes.saturating_sub(SLICE_AT + slice_bytes + BLOCK_BYTES) / BLOCK_BYTES;
+        let blocks = size_bytes.saturating_sub(SLICE_AT + slice_bytes + END_BYTES) / BLOCK_BYTES;
         if blocks < 16 {
-            let needed = (SLICE_AT + slice_bytes + 17 * BLOCK_BYTES) >> 10;
+            let needed = (SLICE_AT + slice_bytes + END_BYTES + 16 * BLOCK_BYTES) >> 10;
             let have = size_bytes >> 10;
             let why = format!("a disk of {have} KiB is too small: at least {needed} are needed");
             return Err(FsError::Invalid(why));
@@ -109,6 +121,21 @@ impl Label {
     pub fn data(&self) -> Range<u64> {
         let start = SLICE_AT + self.slice_bytes;
         start..start + self.blocks * BLOCK_BYTES
+    }
+
+    /// The sites of its diagnostic blocks.
+    pub(crate) fn sites(&self) -> [Site; 2] {
+        let site = |known| Site { known, numbered: known + BLOCK_BYTES };
+        [site(DIAGNOSTIC_AT), site(self.size_bytes - END_BYTES)]
+    }
+
+    /// The contents of the diagnostic blocks that are known: 8 bytes of zeros, where others have a
+    /// number, the disk's identity, and a text, all again and again.
+    pub(crate) fn diagnostic(&self) -> Frozen {
+        let text = b"weftfs diagnostic block: a disk on which this can be read works\n";
+        let all = [&[0; 8], &self.disk_id.0[..], text].concat();
+        let bytes: Vec<u8> = all.into_iter().cycle().take(BLOCK).collect();
+        Frozen::copy_from(&bytes)
     }
 
     fn encode(&self) -> Frozen {
@@ -167,16 +194,20 @@ impl Label {
             && label.blocks < 1 << 48
             && raw.slice_at.get() == SLICE_AT
             && raw.data_at.get() == SLICE_AT + label.slice_bytes
-            && label.data().end + BLOCK_BYTES <= label.size_bytes;
+            && label.data().end + END_BYTES <= label.size_bytes;
         Ok(fits.then_some(label))
     }
 
-    /// Writes both copies and the diagnostic block, durably.
+    /// Writes the diagnostic blocks, and both copies, durably.
     ///
     /// # Errors
     /// If the disk fails.
     pub async fn write(&self, disk: &dyn Disk) -> Result<()> {
-        disk.write(DIAGNOSTIC_AT, diagnostic(), WriteOpts::MAINTENANCE).await?;
+        for Site { known, numbered } in self.sites() {
+            for at in [known, numbered] {
+                disk.write(at, self.diagnostic(), WriteOpts::MAINTENANCE).await?;
+            }
+        }
         for at in [0, self.size_bytes - BLOCK_BYTES] {
             disk.write(at, self.encode(), WriteOpts::MAINTENANCE).await?;
         }
@@ -226,13 +257,6 @@ impl Label {
         }
         Ok(disk.flush().await?)
     }
-}
-
-/// The contents of the diagnostic block.
-pub(crate) fn diagnostic() -> Frozen {
-    let text = b"weftfs diagnostic block: a disk on which this can be read works\n";
-    let bytes: Vec<u8> = text.iter().copied().cycle().take(BLOCK).collect();
-    Frozen::copy_from(&bytes)
 }
 
 #[cfg(test)]

@@ -11,8 +11,10 @@
 //!          …       database
 //! ```
 
+mod bad;
 mod changes;
 mod image;
+mod maps;
 mod tables;
 
 use std::cell::{Cell, RefCell};

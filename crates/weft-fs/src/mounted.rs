@@ -112,6 +112,8 @@ pub(crate) struct Inner {
     /// caches only.
     pub(crate) unflushed: RefCell<Vec<(Ino, u64, Record)>>,
     pub(crate) stopped: Cell<bool>,
+    /// Held while blocks that have failed are moved.
+    pub(crate) relocating: Semaphore,
     /// The job that runs.
     pub(crate) job: Cell<Option<JobStatus>>,
     mounted: Nanos,
@@ -155,6 +157,7 @@ impl Inner {
             freed: RefCell::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
+            relocating: Semaphore::new(1),
             job: Cell::new(None),
         }
     }
@@ -298,7 +301,11 @@ impl Inner {
 
     /// Makes the open transaction durable.
     pub(crate) async fn commit(&self) -> Result<()> {
-        if self.meta.is_settled().await? && self.pool.unrecorded_losses().is_none() {
+        let pool = &self.pool;
+        if self.meta.is_settled().await?
+            && pool.unrecorded_losses().is_none()
+            && !pool.bad.any_found()
+        {
             return Ok(());
         }
         self.commit_anyway().await
@@ -333,6 +340,9 @@ impl Inner {
                     row.lost = true;
                     tx.put_disk(member.number, &row)?;
                 }
+            }
+            for (disk, block) in self.pool.bad.take_found() {
+                tx.put_bad(disk, block)?;
             }
             drop(flushes);
             Ok((mark, losses, std::mem::take(&mut *self.freed.borrow_mut())))
@@ -437,8 +447,9 @@ impl Inner {
         }
     }
 
-    /// Writes all dirty blocks and makes everything durable.
+    /// Moves blocks that have failed, writes all dirty blocks, and makes everything durable.
     pub(crate) async fn sync(&self) -> Result<()> {
+        self.relocate().await?;
         let flushed = self.flush_all().await;
         flushed.and(self.commit().await)
     }

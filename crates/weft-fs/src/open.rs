@@ -23,9 +23,10 @@ use crate::error::{FsError, Result};
 use crate::inode::Time;
 use crate::label::{Label, NAME_BYTES_MAX};
 use crate::log::{Log, Mark, scan};
+use crate::member::{Member, Present};
 use crate::meta::{DiskRow, Meta, Tx};
 use crate::mounted::{Fs, Inner, MountOptions};
-use crate::pool::{Member, Pool, runs_of};
+use crate::pool::{Pool, runs_of};
 use crate::recover::recover;
 use crate::redundancy::Redundancy;
 
@@ -42,7 +43,7 @@ const SLICE_BYTES_MAX: u64 = 4 << 30;
 /// How long a write may stay in memory alone.
 const FLUSH_EVERY_S: u64 = 5;
 /// Format of the metadata.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 
 /// Parameters of a new file system.
 #[derive(Debug, Clone)]
@@ -248,8 +249,11 @@ impl Fs {
         let meta = Meta::open(array, label.fs_id).await?;
         let (rows, epoch, mark) = meta
             .run(|tx| {
-                if tx.state("format")? != FORMAT {
-                    return Err(FsError::Unmountable("metadata of an unknown format".into()));
+                let format = tx.state("format")?;
+                if format != FORMAT {
+                    return Err(FsError::Unmountable(format!(
+                        "its metadata has format {format}, and this program knows format {FORMAT}"
+                    )));
                 }
                 complete_join(tx, &found)?;
                 let mark = Mark { completed: tx.state("completed")?, position: tx.state("log")? };
@@ -268,12 +272,16 @@ impl Fs {
             if let Some((_, disk)) = here {
                 row.name.clone_from(&disk.info().name);
             }
-            let whole = here.map(|(_, disk)| disk.clone());
-            let data = parts.get(&number).map(|part| part.data.clone());
-            members.push(Member::new(number, row, whole.zip(data).map(<[_; 2]>::from)));
+            let present = here.zip(parts.get(&number)).map(|((label, whole), part)| Present {
+                label: label.clone(),
+                whole: whole.clone(),
+                data: part.data.clone(),
+            });
+            members.push(Member::new(number, row, present));
         }
         let pool = Pool::new(members, AtHand::new(options.cache_bytes)?);
         claim_space(&meta, &pool).await?;
+        avoid_bad(&meta, &pool).await?;
         let area = meta.log_area();
         let (records, last_id) = scan(&meta.array, &area, epoch, mark).await?;
         recover(&meta, &pool, &records).await?;
@@ -334,4 +342,14 @@ async fn claim_space(meta: &Meta, pool: &Pool) -> Result<()> {
         })
     })
     .await
+}
+
+/// Takes the blocks that are known to be bad.
+async fn avoid_bad(meta: &Meta, pool: &Pool) -> Result<()> {
+    for (disk, block) in meta.run(|tx| tx.bad_blocks()).await? {
+        if let Some(member) = pool.member(disk) {
+            member.space.borrow_mut().mark_bad(block);
+        }
+    }
+    Ok(())
 }

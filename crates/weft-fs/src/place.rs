@@ -11,7 +11,8 @@ use std::rc::Rc;
 use weft_code::UnitSet;
 
 use crate::error::{FsError, Result};
-use crate::pool::{Member, Pool, runs_of};
+use crate::member::Member;
+use crate::pool::{Pool, runs_of};
 use crate::record::{Column, LINES_MAX, Record};
 use crate::redundancy::{Coded, Redundancy};
 
@@ -128,6 +129,17 @@ impl Pool {
             }
         }
         Err(FsError::NoSpace)
+    }
+
+    /// Allocates another place for a block of a line, on its own disk if that has room.
+    pub(crate) fn allocate_instead(&self, line: &Record, unit: usize) -> Option<Column> {
+        let own = line.columns[unit].as_ref().and_then(|column| self.member(column.disk));
+        if let Some(member) = own.filter(|member| member.free_blocks() > 0)
+            && let Some(start) = member.space.borrow_mut().allocate(1)
+        {
+            return Some(column(&member, start, 1));
+        }
+        self.allocate_column(line, None).ok()
     }
 }
 

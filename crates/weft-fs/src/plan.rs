@@ -12,7 +12,7 @@ use crate::inode::Ino;
 use crate::log::{LoggedBand, LoggedFile};
 use crate::meta::Tx;
 use crate::mounted::{Inner, Node};
-use crate::record::{LINES_MAX, Record};
+use crate::record::{Column, LINES_MAX, Record};
 use crate::redundancy::Redundancy;
 
 /// Blocks of a file that are to be written, in their order.
@@ -30,6 +30,8 @@ pub(crate) struct Target {
     pub(crate) record: Record,
     /// New contents: line, unit, block.
     pub(crate) blocks: Vec<(u64, usize, Frozen)>,
+    /// Blocks of lines that exist which were written elsewhere: line, unit, place.
+    pub(crate) moved: Vec<(u64, usize, Column)>,
 }
 
 impl Target {
@@ -192,7 +194,8 @@ impl Inner {
     ) -> Result<()> {
         if targets.last().is_none_or(|target| (target.ino, target.first) != (ino, first)) {
             let old = Some(record.clone());
-            targets.push(Target { ino, first, old, record, blocks: Vec::new() });
+            let (blocks, moved) = (Vec::new(), Vec::new());
+            targets.push(Target { ino, first, old, record, blocks, moved });
         }
         let record = &mut targets.last_mut().expect("just added").record;
         if record.columns[unit].is_none() {
@@ -269,7 +272,7 @@ impl Inner {
         let turn = ino.wrapping_add(first / k);
         let record = self.pool.allocate(coded, units, lines, before, turn)?;
         blocks.retain(|(line, _, _)| *line < record.lines);
-        Ok(Target { ino, first, old: None, record, blocks })
+        Ok(Target { ino, first, old: None, record, blocks, moved: Vec::new() })
     }
 }
 

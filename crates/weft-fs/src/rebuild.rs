@@ -11,13 +11,13 @@
 //! side by side, in long requests, and are flushed once. These files are locked meanwhile.
 
 use std::cmp::Reverse;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::WriteOpts;
+use weft_rt::Buf;
 use weft_stripe::{UnitWrite, store};
 
 use crate::anew::at_a_time;
@@ -25,8 +25,9 @@ use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::Ino;
 use crate::job::Job;
+use crate::laid::{Laid, part_of};
+use crate::meta::Tx;
 use crate::mounted::{Fs, Inner, Node};
-use crate::pool::{Laid, part_of};
 use crate::record::{Column, Record};
 
 /// What a rebuild did.
@@ -110,16 +111,10 @@ impl Inner {
         }
         self.commit().await?;
         // A record may have come to a disk meanwhile, before it was lost.
-        let still: BTreeSet<u16> = {
-            let mut still = BTreeSet::new();
-            let each = |_, _, record: Record| {
-                still.extend(record.active().map(|(_, column)| column.disk));
-                Ok(())
-            };
-            self.meta.run(|tx| tx.each_record(each)).await?;
-            still
-        };
-        for number in disks.difference(&still) {
+        for number in disks {
+            if self.meta.run(|tx| tx.is_disk_used(*number)).await? {
+                continue;
+            }
             self.let_go(*number).await?;
             report.removed_disks.push(*number);
         }
@@ -130,26 +125,26 @@ impl Inner {
     /// files that were changed last.
     async fn records_on(&self, disks: &BTreeSet<u16>) -> Result<Vec<RecordOn>> {
         let mut found = Vec::new();
-        let each = |ino, first, record: Record| {
-            let columns = record.active().filter(|(_, column)| disks.contains(&column.disk));
-            let blocks = columns.count() as u64 * record.lines;
-            if blocks > 0 {
-                found.push(RecordOn { ino, first, blocks, all_blocks: record.active_blocks() });
+        let mut changed = BTreeMap::new();
+        let find = |tx: &Tx<'_>| {
+            for disk in disks {
+                for ino in tx.inodes_on(*disk)? {
+                    changed.insert(ino, tx.inode(ino)?.modified);
+                }
+            }
+            for ino in changed.keys() {
+                for (first, record) in tx.records(*ino, 0, u64::MAX)? {
+                    let columns = record.active().map(|(_, column)| column.disk);
+                    let columns = columns.filter(|disk| disks.contains(disk)).count() as u64;
+                    let (blocks, all_blocks) = (columns * record.lines, record.active_blocks());
+                    if blocks > 0 {
+                        found.push(RecordOn { ino: *ino, first, blocks, all_blocks });
+                    }
+                }
             }
             Ok(())
         };
-        self.meta.run(|tx| tx.each_record(each)).await?;
-        let mut changed = BTreeMap::new();
-        self.meta
-            .run(|tx| {
-                for RecordOn { ino, .. } in &found {
-                    if let Entry::Vacant(entry) = changed.entry(*ino) {
-                        entry.insert(tx.inode(*ino)?.modified);
-                    }
-                }
-                Ok(())
-            })
-            .await?;
+        self.meta.run(find).await?;
         let heat =
             |record: &RecordOn| (self.is_used(record.ino), changed.get(&record.ino).copied());
         found.sort_by_cached_key(|record| Reverse(heat(record)));
@@ -257,22 +252,48 @@ impl Inner {
         let Moving { ino, first, record, fresh, units } = moving;
         let laid = self.pool.lay(record)?;
         let read = laid.read(record, (*ino, *first), *units, 0..record.lines).await?;
-        let mut writes = Vec::with_capacity(read.len());
-        for (unit, buf) in read {
-            let data = buf.freeze();
-            if let Some(column) = &mut fresh.columns[unit] {
-                let sums = (0..record.lines).map(|line| crc32c(&data[part_of(0, line)]));
-                column.sums = sums.collect();
+        let write = |(unit, buf): (usize, Buf)| UnitWrite { unit, from: 0, data: buf.freeze() };
+        let writes: Vec<UnitWrite> = read.into_iter().map(write).collect();
+        // Each time that this is repeated, bad blocks were found that are not given out again.
+        loop {
+            for UnitWrite { unit, data, .. } in &writes {
+                if let Some(column) = &mut fresh.columns[*unit] {
+                    let sums = (0..record.lines).map(|line| crc32c(&data[part_of(0, line)]));
+                    column.sums = sums.collect();
+                }
             }
-            writes.push(UnitWrite { unit, from: 0, data });
+            let laid = self.pool.lay(fresh)?;
+            let stored = store(&laid, laid.stripe(), &writes, WriteOpts::MAINTENANCE).await;
+            let no_space = laid.write_failed(&stored.failed, &writes).await;
+            laid.written();
+            if no_space || laid.stripe().lost.intersects(units) {
+                return Err(FsError::NoSpace);
+            }
+            let is_on_bad = |write: &&UnitWrite| !laid.on_bad_blocks(write).is_empty();
+            let failed: Vec<usize> =
+                writes.iter().filter(is_on_bad).map(|write| write.unit).collect();
+            if failed.is_empty() {
+                return Ok(laid);
+            }
+            for unit in failed {
+                self.allocate_again(fresh, unit)?;
+            }
         }
-        let laid = self.pool.lay(fresh)?;
-        let stored = store(&laid, laid.stripe(), &writes, WriteOpts::MAINTENANCE).await;
-        for failed in &stored.failed {
-            laid.fail_write(failed.slot, &failed.error);
+    }
+
+    /// Gives a column that is not in the metadata yet another place.
+    fn allocate_again(&self, fresh: &mut Record, unit: usize) -> Result<()> {
+        let left = fresh.columns[unit].take();
+        let column = self.pool.allocate_column(fresh, None);
+        match column {
+            Ok(column) => fresh.columns[unit] = Some(column),
+            Err(error) => {
+                fresh.columns[unit] = left;
+                return Err(error);
+            }
         }
-        laid.written();
-        if stored.failed.is_empty() { Ok(laid) } else { Err(FsError::NoSpace) }
+        self.pool.release(left.map(|left| left.run()));
+        Ok(())
     }
 }
 

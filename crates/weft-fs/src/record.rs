@@ -175,6 +175,34 @@ impl Record {
         Self::parse(bytes).ok_or_else(|| FsError::Damaged("a record cannot be read".into()))
     }
 
+    /// The disks of the record with these bytes.
+    ///
+    /// # Errors
+    /// If they are none.
+    pub(crate) fn disks_of(bytes: &[u8]) -> Result<Vec<u16>> {
+        let disks = Self::parse_disks(bytes);
+        disks.ok_or_else(|| FsError::Damaged("a record cannot be read".into()))
+    }
+
+    fn parse_disks(bytes: &[u8]) -> Option<Vec<u16>> {
+        let (name_bytes, rest) = bytes.split_first()?;
+        let rest = rest.get(usize::from(*name_bytes)..)?;
+        let (columns, rest) = rest.split_first()?;
+        let (_pattern, rest) = rest.split_first_chunk::<8>()?;
+        let (lines, mut rest) = rest.split_first()?;
+        let mut disks = Vec::with_capacity((*columns).into());
+        for _ in 0..*columns {
+            let (disk, after) = rest.split_first_chunk()?;
+            rest = after;
+            let disk = u16::from_le_bytes(*disk);
+            if disk != NOT_ACTIVE {
+                rest = rest.get(8 + 4 * usize::from(*lines)..)?;
+                disks.push(disk);
+            }
+        }
+        rest.is_empty().then_some(disks)
+    }
+
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (name_bytes, rest) = bytes.split_first()?;
         let (name, rest) = rest.split_at_checked(usize::from(*name_bytes))?;
@@ -227,9 +255,12 @@ mod tests {
     fn it_reads_back_and_nothing_shorter_or_longer_does() {
         let (record, bytes) = (record(5), record(5).encode());
         assert_eq!(Record::decode(&bytes).expect("readable"), record);
+        assert_eq!(Record::disks_of(&bytes).expect("readable"), [2, 0, 1]);
         for cut in 0..bytes.len() {
             Record::decode(&bytes[..cut]).expect_err("shorter");
+            Record::disks_of(&bytes[..cut]).expect_err("shorter");
         }
+        Record::disks_of(&[&bytes[..], &[0]].concat()).expect_err("longer");
         Record::decode(&[&bytes[..], &[0]].concat()).expect_err("longer");
     }
 

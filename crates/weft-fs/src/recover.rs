@@ -12,6 +12,8 @@
 //!   or the torn unit as found. A unit on a disk that had been lost before is in the partial parity.
 //! * Every other checksum is that of the newest log record.
 //!
+//! A block that cannot be written on a disk that works goes elsewhere ([`crate::relocate`]).
+//!
 //! Lines that the committed metadata does not name at these places are left alone: they were new,
 //! and their blocks are free. Then the files get the sizes and times that the log has. Recovery can
 //! be repeated: the log stays until a commit ends it.
@@ -32,11 +34,13 @@ use crate::error::{FsError, Result};
 use crate::flush::put_live;
 use crate::inode::Ino;
 use crate::knowing::Knowing;
+use crate::laid::{Laid, part_of};
 use crate::log::{LogRecord, LoggedBand};
 use crate::meta::{Meta, Tx};
 use crate::plan::covering;
-use crate::pool::{Laid, Pool, part_of};
-use crate::record::Record;
+use crate::pool::Pool;
+use crate::record::{Column, Record};
+use crate::relocate::replace_block;
 
 /// Where a log record speaks of a line.
 #[derive(Clone, Copy)]
@@ -68,8 +72,13 @@ pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord])
         let (line, unit) = record.locate(block - first);
         history.retain(|at| is_at_same_places(&record, line, *at));
         if unit == 0 && !history.is_empty() {
-            recover_line(pool, &mut record, line, &history).await?;
-            meta.run(|tx| tx.put_record(ino, first, &record)).await?;
+            let moved = recover_line(pool, &mut record, line, &history).await?;
+            let put = |tx: &Tx<'_>| {
+                tx.put_record(ino, first, &record)?;
+                let mut moved = moved.iter();
+                moved.try_for_each(|(unit, column)| replace_block(tx, ino, block, *unit, column))
+            };
+            meta.run(put).await?;
             repaired += 1;
         }
     }
@@ -152,12 +161,13 @@ impl Said {
     }
 }
 
+/// Repairs a line. Returns units that had to be written elsewhere, with their places.
 async fn recover_line(
     pool: &Rc<Pool>,
     record: &mut Record,
     line: u64,
     history: &[At<'_>],
-) -> Result<()> {
+) -> Result<Vec<(usize, Column)>> {
     let laid = pool.lay(record)?;
     let stripe = laid.stripe();
     let from = line * BLOCK_BYTES;
@@ -182,10 +192,18 @@ async fn recover_line(
         .collect();
     if !writes.is_empty() {
         let stored = store(&laid, laid.stripe(), &writes, WriteOpts::USER).await;
-        for failed in &stored.failed {
-            laid.fail_write(failed.slot, &failed.error);
-        }
+        laid.write_failed(&stored.failed, &writes).await;
         laid.written();
+    }
+    let mut moved = Vec::new();
+    let mut alone = record.part(line..line + 1);
+    for write in &writes {
+        for (_, data) in laid.on_bad_blocks(write) {
+            if let Some(column) = pool.write_elsewhere(&alone, write.unit, &data).await {
+                alone.columns[write.unit] = Some(column.clone());
+                moved.push((write.unit, column));
+            }
+        }
     }
     let newest = history.last().expect("a line that the log names");
     let units: Vec<usize> = record.active().map(|(unit, _)| unit).collect();
@@ -203,7 +221,7 @@ async fn recover_line(
         let column = record.columns[unit].as_mut().expect("it is active");
         column.sums[usize::try_from(line).expect("few lines")] = sum;
     }
-    Ok(())
+    Ok(moved)
 }
 
 /// The checksum of what a disk holds of a unit; 0 if that cannot be read.

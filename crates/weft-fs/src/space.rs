@@ -3,7 +3,9 @@
 //! A bitmap in memory, worked out at mount from the records that name blocks. It is cut into
 //! allocation groups with a count each, so that full parts are skipped. The search for a run goes
 //! on where the last one ended: files that are flushed one after the other lie one behind the
-//! other.
+//! other. Bad blocks are never free.
+
+use std::collections::BTreeSet;
 
 /// Blocks in an allocation group: 128 MiB.
 const GROUP: u64 = 32 << 10;
@@ -17,6 +19,7 @@ pub(crate) struct Space {
     /// Free blocks of each group.
     groups: Vec<u64>,
     next: u64,
+    bad: BTreeSet<u64>,
 }
 
 fn index(n: u64) -> usize {
@@ -32,7 +35,7 @@ impl Space {
         }
         let groups = blocks.div_ceil(GROUP);
         let groups = (0..groups).map(|group| (blocks - group * GROUP).min(GROUP)).collect();
-        Self { blocks, free, groups, next: 0 }
+        Self { blocks, free, groups, next: 0, bad: BTreeSet::new() }
     }
 
     /// Blocks that are free.
@@ -62,9 +65,32 @@ impl Space {
         true
     }
 
+    /// A block is not to be used any more. If it is taken, it does not become free when it comes
+    /// back. Returns whether that is new.
+    pub(crate) fn mark_bad(&mut self, block: u64) -> bool {
+        let is_new = block < self.blocks && !self.bad.contains(&block);
+        if is_new {
+            self.take(block, 1);
+            self.bad.insert(block);
+        }
+        is_new
+    }
+
+    pub(crate) fn is_bad(&self, block: u64) -> bool {
+        self.bad.contains(&block)
+    }
+
+    /// All bad blocks, in their order.
+    pub(crate) fn bad_blocks(&self) -> &BTreeSet<u64> {
+        &self.bad
+    }
+
     /// Gives a run back.
     pub(crate) fn release(&mut self, start: u64, len: u64) {
         for block in start..start + len {
+            if self.bad.contains(&block) {
+                continue;
+            }
             debug_assert!(!self.is_free(block), "block {block} is given back twice");
             self.free[index(block / 64)] |= 1 << (block % 64);
             self.groups[index(block / GROUP)] += 1;
@@ -121,5 +147,19 @@ mod tests {
         assert_eq!(space.allocate(11), None);
         assert_eq!(space.allocate(10), Some(0));
         assert_eq!(space.free_blocks(), 0);
+    }
+
+    #[test]
+    fn bad_blocks_are_not_given_out_whether_they_were_free_or_taken() {
+        let mut space = Space::new(10);
+        assert!(space.take(0, 4));
+        assert!(space.mark_bad(2) && space.mark_bad(6) && !space.mark_bad(6));
+        assert!(!space.mark_bad(10), "beyond the end");
+        assert_eq!(space.free_blocks(), 5);
+        space.release(0, 4);
+        assert_eq!(space.free_blocks(), 8);
+        assert!(!space.take(1, 2) && !space.take(6, 1));
+        assert_eq!((space.allocate(3), space.allocate(3)), (Some(3), Some(7)));
+        assert_eq!(space.bad_blocks().iter().copied().collect::<Vec<_>>(), [2, 6]);
     }
 }

@@ -27,6 +27,8 @@ pub struct DiskStatus {
     pub data_bytes: u64,
     /// Of these, free.
     pub free_bytes: u64,
+    /// Blocks that have failed, and are not used any more.
+    pub bad_blocks: u64,
 }
 
 /// What is left for files of a redundancy.
@@ -63,7 +65,7 @@ pub struct FsStatus {
     pub at_hand: AtHandCounts,
     /// The job that runs.
     pub job: Option<JobStatus>,
-    /// Blocks that were wrong, unreadable or repaired since the mount.
+    /// Blocks that were wrong, unreadable, repaired or moved since the mount.
     pub counts: Counts,
 }
 
@@ -100,7 +102,7 @@ impl Fs {
     pub async fn status(&self) -> Result<FsStatus> {
         self.0.check()?;
         let inodes = self.0.meta.run(|tx| tx.inode_count()).await?;
-        let disk = |member: &std::rc::Rc<crate::pool::Member>| DiskStatus {
+        let disk = |member: &std::rc::Rc<crate::member::Member>| DiskStatus {
             number: member.number,
             name: member.row.name.clone(),
             present: member.is_present(),
@@ -108,6 +110,7 @@ impl Fs {
             leaving: member.leaving.get(),
             data_bytes: member.row.blocks * BLOCK_BYTES,
             free_bytes: member.free_blocks() * BLOCK_BYTES,
+            bad_blocks: member.space.borrow().bad_blocks().len() as u64,
         };
         let names = ["auto", "none", "raid1", "raid6"];
         let redundancies = names.iter().filter_map(|name| name.parse().ok());

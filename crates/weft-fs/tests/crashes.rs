@@ -225,14 +225,35 @@ struct Moment {
     allowed: Allowed,
 }
 
+/// Sectors of data blocks of a disk that cannot be written: some that the story gets to, early and
+/// late, and others on each disk.
+fn dead(disk: usize) -> BTreeSet<u64> {
+    let data_at = (64 << 10) + (8 << 20);
+    let blocks = [1, 4, 9, 10, 30, 33].map(|block| block + disk as u64);
+    let sector = |block: u64| (data_at + block * BLOCK) / 512 + block % 8;
+    blocks.into_iter().map(sector).collect()
+}
+
+fn kill_blocks(disks: &[Rc<TestDisk>]) {
+    for (n, disk) in disks.iter().enumerate() {
+        *disk.faults.dead_writes.borrow_mut() = dead(n);
+    }
+}
+
 /// The disks and what may be found, before every step that changes a disk.
 fn moments() -> Vec<Moment> {
+    moments_on(|_| {})
+}
+
+/// The same, on disks that something is done to first.
+fn moments_on(prepare: fn(&[Rc<TestDisk>])) -> Vec<Moment> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let result = seen.clone();
     run(move |rt| async move {
         let power = Power::new();
         let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); DISKS]);
         let client = Client::new(made(&rt, &all(&disks)).await);
+        prepare(&disks);
         let (watched, allowed) = (disks.clone(), client.allowed.clone());
         power.watch(move || {
             let media = watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
@@ -317,10 +338,21 @@ async fn check(
 }
 
 fn crash(moment: &Moment, left: Leave, lost: Option<usize>, what: String) {
+    crash_on(moment, left, lost, what, |_| {});
+}
+
+fn crash_on(
+    moment: &Moment,
+    left: Leave,
+    lost: Option<usize>,
+    what: String,
+    prepare: fn(&[Rc<TestDisk>]),
+) {
     let media: Vec<Medium> = moment.media.iter().map(|medium| left.of(medium)).collect();
     let allowed = moment.allowed.clone();
     run(move |rt| async move {
         let disks = holding(&rt, &Power::new(), SIZE, &media);
+        prepare(&disks);
         check(&rt, &disks, &allowed, lost, &what).await;
     });
 }
@@ -331,6 +363,18 @@ fn every_crash_leaves_what_was_synced_and_whole_operations() {
     assert!(moments.len() > 200, "{} steps", moments.len());
     for (n, moment) in moments.iter().enumerate() {
         crash(moment, leave(n), None, format!("step {n}, {:?}", leave(n)));
+    }
+}
+
+/// Blocks that cannot be written are found on the way, by writes of all kinds and by recovery. They
+/// are in no file at the end.
+#[test]
+fn every_crash_is_survived_on_disks_with_bad_blocks() {
+    let moments = moments_on(kill_blocks);
+    for (n, moment) in moments.iter().enumerate() {
+        let lost = n.is_multiple_of(3).then_some(n / 3 % DISKS);
+        let what = format!("step {n}, {:?}, without {lost:?}, bad blocks", leave(n / 2));
+        crash_on(moment, leave(n / 2), lost, what, kill_blocks);
     }
 }
 

@@ -1,6 +1,11 @@
 //! Random operations, and a crash at a random step of a disk, again and again on the same disks; often
+<<<<<<< HEAD
 //! a disk is lost with the crash, or some time before it. In half of the lives another node contends for
 //! tokens, and dies now and then.
+=======
+//! a disk is lost with the crash, or some time before it. Meanwhile blocks of the disks fail, for good:
+//! some cannot be written any more, one at a time cannot be read.
+>>>>>>> a21296b (Tell failures of blocks and disks apart in weftfs)
 //!
 //! What may be found is a matter of history. Names, links and attributes are as they were after some
 //! operation, and after it also as far as they were synced. Each file has a size that it had, and each
@@ -13,7 +18,7 @@
 mod common;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use common::contender::Contender;
@@ -31,6 +36,8 @@ const DISKS: usize = 6;
 const DISKS_MIN: usize = 4;
 const LIVES: usize = 4;
 const SECTOR: usize = 512;
+/// Where the data blocks of a disk begin.
+const DATA_AT: u64 = (64 << 10) + (8 << 20);
 const REDUNDANCIES: [&str; 4] = ["auto", "raid1", "raid6", "raid5"];
 
 /// The reference after an operation, with the inodes of its files.
@@ -178,13 +185,74 @@ impl History {
     }
 }
 
+/// A disk as it is after a crash: its contents, sectors that cannot be read until they are written,
+/// and some that cannot be read or written any more.
+#[derive(Clone)]
+struct Left {
+    medium: Medium,
+    unreadable: BTreeSet<u64>,
+    dead_reads: BTreeSet<u64>,
+    dead_writes: BTreeSet<u64>,
+}
+
+impl Left {
+    fn of(disk: &TestDisk) -> Self {
+        Self {
+            medium: disk.medium.borrow().clone(),
+            unreadable: disk.faults.unreadable.borrow().clone(),
+            dead_reads: disk.faults.dead_reads.borrow().clone(),
+            dead_writes: disk.faults.dead_writes.borrow().clone(),
+        }
+    }
+}
+
 /// Disks by number, as they are after a crash.
-type Media = BTreeMap<usize, Medium>;
+type Media = BTreeMap<usize, Left>;
+
+/// Lets a block fail: mostly one that a file uses, otherwise one that may be used next. With
+/// `may_lose` it cannot be read either. Returns whether a block with contents cannot be read.
+async fn fail_block(
+    pair: &mut Pair,
+    disks: &BTreeMap<usize, Rc<TestDisk>>,
+    may_lose: bool,
+) -> bool {
+    let mut used = Vec::new();
+    for id in pair.model.files.keys() {
+        for (_, record) in pair.fs.places(pair.inos[id]).await.expect("known") {
+            used.extend(record.columns.into_iter().flatten());
+        }
+    }
+    if used.is_empty() {
+        return false;
+    }
+    let column = pair.rng.pick(&used).clone();
+    let (lines, is_used) = (column.sums.len() as u64, pair.rng.chance(60));
+    let block = column.start + pair.rng.below(lines) + if is_used { 0 } else { lines };
+    let Some(disk) = disks.get(&usize::from(column.disk)) else { return false };
+    // All of the block, or a sector of it.
+    let first = (DATA_AT + block * BLOCK) / 512;
+    let one = pair.rng.below(8);
+    let sectors = if pair.rng.chance(50) { first..first + 8 } else { first + one..first + one + 1 };
+    let faults = &disk.faults;
+    let lose = may_lose && is_used && pair.rng.chance(60);
+    match lose && pair.rng.chance(50) {
+        true => faults.unreadable.borrow_mut().extend(sectors),
+        false => {
+            faults.dead_writes.borrow_mut().extend(sectors.clone());
+            if lose {
+                faults.dead_reads.borrow_mut().extend(sectors);
+            }
+        }
+    }
+    lose
+}
 
 /// What is there when the power fails.
 struct Moment {
     media: Media,
     history: History,
+    /// Whether a block with contents may be unreadable: no disk may be lost as well.
+    may_lack: bool,
 }
 
 /// Uses the file system until a random step.
@@ -198,7 +266,7 @@ async fn live(
     let left = Cell::new(pair.rng.below(600));
     let media = {
         let disks = disks.clone();
-        move || disks.iter().map(|(n, disk)| (*n, disk.medium.borrow().clone())).collect::<Media>()
+        move || disks.iter().map(|(n, disk)| (*n, Left::of(disk))).collect::<Media>()
     };
     let (cut, at_cut) = (seen.clone(), media.clone());
     power.watch(move || {
@@ -212,7 +280,11 @@ async fn live(
         drop(rt.spawn(Contender::contend(rt.clone(), fs, 1, seed)));
     }
     let mut history = History::new(pair);
+    let mut may_lack = false;
     for _ in 0..60 {
+        if pair.rng.chance(7) {
+            may_lack |= fail_block(pair, disks, !may_lack).await;
+        }
         match pair.rng.below(10) {
             0 => {
                 let ms = pair.rng.below(4000);
@@ -233,12 +305,16 @@ async fn live(
     }
     power.watch(|| {});
     let media = seen.take().unwrap_or_else(media);
-    Moment { media, history }
+    Moment { media, history, may_lack }
 }
 
 fn open(rt: &Rt, power: &Rc<Power>, media: &Media) -> BTreeMap<usize, Rc<TestDisk>> {
-    let open = |(n, medium): (&usize, &Medium)| {
-        (*n, TestDisk::new(rt, power, *n, SIZE, 512, medium.clone()))
+    let open = |(n, left): (&usize, &Left)| {
+        let disk = TestDisk::new(rt, power, *n, SIZE, 512, left.medium.clone());
+        *disk.faults.unreadable.borrow_mut() = left.unreadable.clone();
+        *disk.faults.dead_reads.borrow_mut() = left.dead_reads.clone();
+        *disk.faults.dead_writes.borrow_mut() = left.dead_writes.clone();
+        (*n, disk)
     };
     media.iter().map(open).collect()
 }
@@ -250,7 +326,7 @@ fn given(disks: &BTreeMap<usize, Rc<TestDisk>>) -> Vec<Rc<dyn Disk>> {
 /// A life: from a mount to a crash. `before` is what the crash before it left, and what may be found.
 fn lives(seed: u64) {
     let mut rng = Rng::new(seed);
-    let mut before: Option<(Media, History)> = None;
+    let mut before: Option<Moment> = None;
     for n in 0..LIVES {
         let life = rng.next_u64();
         let result = Rc::new(RefCell::new(None));
@@ -258,7 +334,7 @@ fn lives(seed: u64) {
         run(move |rt| async move {
             *given_back.borrow_mut() = Some(one_life(&rt, life, n, given).await);
         });
-        let Moment { mut media, history } = result.take().expect("it ended");
+        let mut moment: Moment = result.take().expect("it ended");
         let left = match rng.below(6) {
             0 => Leave::Nothing,
             1 => Leave::All,
@@ -266,18 +342,25 @@ fn lives(seed: u64) {
             3 => Leave::Cached,
             _ => Leave::Some(rng.next_u64()),
         };
-        media.values_mut().for_each(|medium| *medium = left.of(medium));
-        before = Some((media, history));
+        for disk in moment.media.values_mut() {
+            disk.medium = left.of(&disk.medium);
+        }
+        before = Some(moment);
     }
 }
 
-async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<(Media, History)>) -> Moment {
+async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Moment {
     let power = Power::new();
     let mut rng = Rng::new(seed);
-    let blank = || (0..DISKS).map(|n| (n, Medium::new(512))).collect();
-    let (media, history) = match before {
-        Some((media, history)) => (media, Some(history)),
-        None => (blank(), None),
+    let blank = || Left {
+        medium: Medium::new(512),
+        unreadable: BTreeSet::new(),
+        dead_reads: BTreeSet::new(),
+        dead_writes: BTreeSet::new(),
+    };
+    let (media, history, may_lack) = match before {
+        Some(Moment { media, history, may_lack }) => (media, Some(history), may_lack),
+        None => ((0..DISKS).map(|n| (n, blank())).collect(), None, false),
     };
     let mut disks = open(rt, &power, &media);
     let Some(history) = history else {
@@ -286,7 +369,7 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<(Media, History)>
         return live(rt, &mut pair, &disks, &power).await;
     };
     let mut options = MountOptions { degraded: true, nonce: seed, ..mounting() };
-    if disks.len() > DISKS_MIN && rng.chance(40) {
+    if disks.len() > DISKS_MIN && rng.chance(40) && !may_lack {
         let numbers: Vec<usize> = disks.keys().copied().collect();
         disks.remove(rng.pick(&numbers));
     } else {
@@ -298,8 +381,14 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<(Media, History)>
     }
     let fs = Fs::mount(rt, &given(&disks), options).await;
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
-    let report = fs.check(true).await.expect("checked");
+    let mut report = fs.check(true).await.expect("checked");
+    if may_lack {
+        // Reading has moved what could not be read.
+        report = fs.check(true).await.expect("checked");
+    }
     assert_eq!(report.findings, [], "{what}");
+    let lost = fs.status().await.expect("known").disks.iter().filter(|disk| disk.lost).count();
+    assert_eq!(lost, usize::from(options.degraded), "{what}: blocks failed, and no disk");
     let Snapshot { model, inos } = history.found(&fs, &what).await;
     let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
     (pair.model, pair.inos) = (model, inos);

@@ -98,6 +98,10 @@ pub struct Faults {
     pub gone_after_writes: Cell<Option<u64>>,
     /// Sectors that cannot be read until they are written, by number.
     pub unreadable: RefCell<BTreeSet<u64>>,
+    /// Sectors that cannot be read, whatever is written there, by number.
+    pub dead_reads: RefCell<BTreeSet<u64>>,
+    /// Sectors that cannot be written, by number. Of a write that meets one, those before it are.
+    pub dead_writes: RefCell<BTreeSet<u64>>,
     /// Writes that begin in this range (bytes) fail.
     pub unwritable: RefCell<Range<u64>>,
     /// Writes to sectors never written before get "no space".
@@ -117,6 +121,11 @@ struct Held {
     range: Range<u64>,
     /// This many of them pass first.
     passes: u64,
+}
+
+/// Whether one of these sectors is in a range of bytes: the first one.
+fn first_in(sectors: &RefCell<BTreeSet<u64>>, offset: u64, len: u64) -> Option<u64> {
+    sectors.borrow().range(offset / SECTOR..(offset + len).div_ceil(SECTOR)).next().copied()
 }
 
 impl Faults {
@@ -258,6 +267,11 @@ impl TestDisk {
             medium.abandon(number, |_| stored / SECTOR);
             return Err(self.error(op, offset, len, ENOSPC));
         }
+        let dead = first_in(&self.faults.dead_writes, offset, len);
+        if let Some(dead) = dead.filter(|_| !self.faults.gone.get()) {
+            medium.abandon(number, |_| dead - offset / SECTOR);
+            return Err(self.error(op, offset, len, EIO));
+        }
         let errno = match (self.faults.gone.get(), full) {
             (true, _) => Some(ENODEV),
             (_, true) => Some(ENOSPC),
@@ -290,13 +304,8 @@ impl Disk for TestDisk {
             self.end(self.delay()).await;
             let errno = if self.faults.gone.get() {
                 ENODEV
-            } else if self
-                .faults
-                .unreadable
-                .borrow()
-                .range(offset / SECTOR..(offset + len) / SECTOR)
-                .next()
-                .is_some()
+            } else if first_in(&self.faults.unreadable, offset, len).is_some()
+                || first_in(&self.faults.dead_reads, offset, len).is_some()
             {
                 EIO
             } else {

@@ -3,8 +3,8 @@
 use std::cell::{RefCell, RefMut};
 
 use redb::{
-    Key, ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition, Value,
-    WriteTransaction,
+    AccessGuard, Key, ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition,
+    Value, WriteTransaction,
 };
 
 use super::changes::Changes;
@@ -23,6 +23,8 @@ const XATTRS: TableDefinition<'_, (u64, Bytes), Bytes> = TableDefinition::new("x
 const SYMLINKS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("symlinks");
 const EXTENTS: TableDefinition<'_, (u64, u64), Bytes> = TableDefinition::new("extents");
 const ORPHANS: TableDefinition<'_, u64, ()> = TableDefinition::new("orphans");
+const BAD: TableDefinition<'_, (u64, u64), ()> = TableDefinition::new("bad");
+const MAPS: TableDefinition<'_, (u64, u64), u64> = TableDefinition::new("maps");
 
 /// What is stored of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +49,7 @@ pub(crate) struct Entry {
 }
 
 /// A table, opened when an operation first needs it: to open one costs more than to read a row.
-struct Opened<'a, K: Key + 'static, V: Value + 'static> {
+pub(super) struct Opened<'a, K: Key + 'static, V: Value + 'static> {
     definition: TableDefinition<'static, K, V>,
     table: RefCell<Option<Table<'a, K, V>>>,
 }
@@ -79,6 +81,8 @@ pub(crate) struct Tx<'a> {
     symlinks: Opened<'a, u64, Bytes>,
     extents: Opened<'a, (u64, u64), Bytes>,
     orphans: Opened<'a, u64, ()>,
+    pub(super) maps: Opened<'a, (u64, u64), u64>,
+    pub(super) bad: Opened<'a, (u64, u64), ()>,
 }
 
 impl<'a> Tx<'a> {
@@ -96,11 +100,13 @@ impl<'a> Tx<'a> {
             symlinks: Opened::new(SYMLINKS),
             extents: Opened::new(EXTENTS),
             orphans: Opened::new(ORPHANS),
+            maps: Opened::new(MAPS),
+            bad: Opened::new(BAD),
         }
     }
 
     /// A table, to read it.
-    fn read<'t, K: Key, V: Value>(
+    pub(super) fn read<'t, K: Key, V: Value>(
         &self,
         table: &'t Opened<'a, K, V>,
     ) -> Result<RefMut<'t, Table<'a, K, V>>> {
@@ -108,7 +114,7 @@ impl<'a> Tx<'a> {
     }
 
     /// A table, to change what belongs to a file or folder, or to none.
-    fn change<'t, K: Key, V: Value>(
+    pub(super) fn change<'t, K: Key, V: Value>(
         &self,
         table: &'t Opened<'a, K, V>,
         ino: impl Into<Option<Ino>>,
@@ -140,6 +146,8 @@ impl<'a> Tx<'a> {
         self.change(&self.symlinks, None)?;
         self.change(&self.extents, None)?;
         self.change(&self.orphans, None)?;
+        self.change(&self.maps, None)?;
+        self.change(&self.bad, None)?;
         Ok(())
     }
 
@@ -224,7 +232,8 @@ impl<'a> Tx<'a> {
         let names = self.read(&self.names)?.len().db()?;
         let extents = self.read(&self.extents)?.len().db()?;
         let xattrs = self.read(&self.xattrs)?.len().db()?;
-        Ok(inodes * 300 + names * 200 + xattrs * 500 + extents * 800)
+        let maps = self.read(&self.maps)?.len().db()?;
+        Ok(inodes * 300 + names * 200 + xattrs * 500 + extents * 800 + maps * 50)
     }
 
     /// An entry of a folder.
@@ -372,14 +381,16 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Record) -> Result<()> {
+        let bytes = record.encode();
         let mut table = self.change(&self.extents, ino)?;
-        table.insert((ino, first), &record.encode()[..]).db()?;
-        Ok(())
+        let old = table.insert((ino, first), &bytes[..]).db()?;
+        self.map_record(ino, old.as_ref().map(AccessGuard::value), Some(&bytes))
     }
 
     pub(crate) fn remove_record(&self, ino: Ino, first: u64) -> Result<()> {
-        self.change(&self.extents, ino)?.remove((ino, first)).db()?;
-        Ok(())
+        let mut table = self.change(&self.extents, ino)?;
+        let old = table.remove((ino, first)).db()?;
+        self.map_record(ino, old.as_ref().map(AccessGuard::value), None)
     }
 
     /// Calls `each` for every record of every file, in order.

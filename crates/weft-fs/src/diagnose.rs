@@ -1,0 +1,94 @@
+//! Telling failures apart: has a block failed, the way to the disk, or the disk?
+//!
+//! An error of one request says little. So the file system asks the disk something that it must be
+//! able to do, if it works at all (Shinkai et al., *Recovery from disk failures*): it reads and
+//! writes *diagnostic blocks*, which lie at fixed places beside the labels.
+//!
+//! ```text
+//!   a read or write fails ── diagnostic blocks ──┬─ work ───▶ block failure: the block is moved,
+//!                                                │            and not used again (`relocate`)
+//!                                                └─ do not ─▶ device failure: the disk is lost,
+//!                                                             and rebuilt onto others (`rebuild`)
+//! ```
+//!
+//! There are two *sites*, at the start and at the end of a disk, and one that works is enough: a bad
+//! spot that meets a site does not condemn the disk. A site has two blocks. One is written when the
+//! disk joins, and only read: it holds the disk's identity, so that another disk that has come to the
+//! same place does not pass. The other is written with a new number each time, durably, and read
+//! back. A scrub looks at all sites, and mends them.
+//!
+//! *What cannot be told apart.* A flush that fails loses the disk: which blocks went with its cache is
+//! not known. So does a request that gets no answer in time: it may still be carried out, after a
+//! later one to the same block.
+
+use weft_disk::{Class, Disk, WriteOpts};
+use weft_rt::{Buf, Frozen};
+
+use crate::block::BLOCK;
+use crate::label::{Label, Site};
+use crate::member::{Member, Present};
+use crate::pool::Pool;
+
+/// What a diagnosis writes: what the disk is known by, and a number.
+fn numbered(label: &Label, number: u64) -> Frozen {
+    let mut block = Buf::copy_from(&label.diagnostic());
+    block[..8].copy_from_slice(&number.to_le_bytes());
+    block.freeze()
+}
+
+/// Whether a block can be read, and holds this.
+async fn holds(disk: &dyn Disk, at: u64, expected: &[u8]) -> bool {
+    let (result, found) = disk.read(at, Buf::new(BLOCK), Class::User).await;
+    result.is_ok() && *found == *expected
+}
+
+/// Whether a site's block can be written, and read back.
+async fn takes(disk: &dyn Disk, at: u64, data: Frozen) -> bool {
+    let written = disk.write(at, data.clone(), WriteOpts::USER_FUA).await;
+    written.is_ok() && holds(disk, at, &data).await
+}
+
+impl Present {
+    async fn works_at(&self, site: Site, number: u64) -> bool {
+        let Self { label, whole, .. } = self;
+        holds(&**whole, site.known, &label.diagnostic()).await
+            && takes(&**whole, site.numbered, numbered(label, number)).await
+    }
+}
+
+impl Pool {
+    /// Finds out, after a request failed, whether the disk works. If it does not, it is lost.
+    pub(crate) async fn diagnose(&self, member: &Member) -> bool {
+        let _one = member.diagnosing.acquire(1).await;
+        let Some(present) = member.present().filter(|_| !member.is_lost()) else { return false };
+        let number = self.next_diagnosis();
+        for site in present.label.sites() {
+            if present.works_at(site, number).await {
+                return !member.is_lost();
+            }
+        }
+        self.lose(member);
+        false
+    }
+
+    /// Looks at all diagnostic blocks of a disk, and writes those anew that are wrong. Returns how many
+    /// were.
+    pub(crate) async fn mend_diagnostics(&self, member: &Member) -> u64 {
+        let _one = member.diagnosing.acquire(1).await;
+        let Some(present) = member.present().filter(|_| !member.is_lost()) else { return 0 };
+        let Present { label, whole, .. } = present;
+        let number = self.next_diagnosis();
+        let mut wrong = 0;
+        for site in label.sites() {
+            if !holds(&**whole, site.known, &label.diagnostic()).await {
+                wrong += 1;
+                // Whether that helped is found by the next one.
+                let _ = whole.write(site.known, label.diagnostic(), WriteOpts::USER_FUA).await;
+            }
+            if !takes(&**whole, site.numbered, numbered(label, number)).await {
+                wrong += 1;
+            }
+        }
+        wrong
+    }
+}

@@ -1,0 +1,280 @@
+//! A record's lines as a stripe of weft-stripe.
+//!
+//! All lines of a record are one stripe: a column is a unit, and a line is a range of 4 KiB at the
+//! same offset in all units ([`Laid`]). Columns that are not active lie on a disk of their own, the
+//! *void*, which reads as zeros and is never written. So nothing below knows of them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use weft_code::{SlotNo, UnitSet};
+use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_rt::Buf;
+use weft_stripe::{
+    Access, Coding, Generation, Met, Owner, Place, Stripe, StripeId, gather, gather_exactly,
+};
+
+use crate::bad::Suspect;
+use crate::block::{BLOCK, BLOCK_BYTES};
+use crate::checksum::crc32c;
+use crate::error::{FsError, Result};
+use crate::inode::Ino;
+use crate::member::Member;
+use crate::pool::Pool;
+use crate::record::{Record, Run};
+
+/// Where columns lie that are not active.
+const VOID: SlotNo = SlotNo(usize::MAX);
+
+impl Pool {
+    /// A record's lines as a stripe.
+    pub(crate) fn lay(self: &Rc<Self>, record: &Record) -> Result<Laid> {
+        let place = |column: &Option<crate::record::Column>| {
+            let Some(column) = column else { return Ok(None) };
+            let member = self.member(column.disk);
+            let unknown = || FsError::Damaged(format!("there is no disk {}", column.disk));
+            Ok(Some((member.ok_or_else(unknown)?, column.start)))
+        };
+        let columns = record.columns.iter().map(place).collect::<Result<_>>()?;
+        Ok(Laid {
+            pool: self.clone(),
+            coding: self.coding(record.coded)?,
+            pattern: record.pattern,
+            columns,
+            idle: Cell::new(0),
+            failed_blocks: Cell::new(false),
+        })
+    }
+}
+
+/// A record's lines as a stripe, with the disks of its columns.
+pub(crate) struct Laid {
+    pool: Rc<Pool>,
+    coding: Rc<Coding>,
+    pattern: u64,
+    columns: Vec<Option<(Rc<Member>, u64)>>,
+    /// Requests to the void.
+    idle: Cell<u32>,
+    /// Whether blocks could not be read of disks that work.
+    failed_blocks: Cell<bool>,
+}
+
+impl Laid {
+    /// The stripe, as it is now.
+    pub(crate) fn stripe(&self) -> Stripe<'_> {
+        self.resolve(StripeId { generation: Generation::default(), number: self.pattern })
+    }
+
+    /// Writes to its disks have completed.
+    pub(crate) fn written(&self) {
+        self.columns.iter().flatten().for_each(|(member, _)| member.written.set(true));
+    }
+
+    /// Whether all of it can be read.
+    pub(crate) fn is_readable(&self) -> bool {
+        let stripe = self.stripe();
+        stripe.lost.is_empty() || stripe.code().decodable(self.pattern, stripe.lost)
+    }
+
+    /// The disk and first block of a column.
+    pub(crate) fn column(&self, unit: usize) -> Option<(&Rc<Member>, u64)> {
+        self.columns[unit].as_ref().map(|(member, start)| (member, *start))
+    }
+
+    /// The unit whose column lies on a disk.
+    pub(crate) fn unit_on(&self, slot: SlotNo) -> Option<usize> {
+        let is_it = |column: &Option<(Rc<Member>, u64)>| {
+            column.as_ref().is_some_and(|(member, _)| usize::from(member.number) == slot.0)
+        };
+        self.columns.iter().position(is_it)
+    }
+
+    pub(crate) fn pool(&self) -> &Rc<Pool> {
+        &self.pool
+    }
+
+    fn member(&self, slot: SlotNo) -> Option<&Rc<Member>> {
+        let is_it = |(member, _): &&(Rc<Member>, u64)| usize::from(member.number) == slot.0;
+        self.columns.iter().flatten().find(is_it).map(|(member, _)| member)
+    }
+
+    /// Units of some lines, read and checked. `at` is where the record stands in a file.
+    ///
+    /// # Errors
+    /// [`FsError::Unreadable`] if they cannot be had.
+    pub(crate) async fn read(
+        &self,
+        record: &Record,
+        at: (Ino, u64),
+        units: UnitSet,
+        lines: std::ops::Range<u64>,
+    ) -> Result<Vec<(usize, Buf)>> {
+        let len = usize::try_from(lines.end - lines.start).expect("few lines") * BLOCK;
+        let wanted: Vec<_> = units.iter().map(|unit| (unit, Buf::new(len))).collect();
+        let access = Access::user(lines.start * BLOCK_BYTES);
+        self.failed_blocks.set(false);
+        let read = gather(self, self.stripe(), access, &[], wanted).await;
+        let failed = read.result.is_err() || self.failed_blocks.get();
+        let mut units = read.units;
+        for line in lines.clone() {
+            let part = part_of(lines.start, line);
+            let wrong = |(unit, buf): &(usize, Buf)| {
+                failed || !is_right(record, *unit, line, &buf[part.clone()])
+            };
+            if units.iter().any(wrong) {
+                self.read_line(record, at, line, &mut units, part).await?;
+            }
+        }
+        Ok(units)
+    }
+
+    /// Reads one line block by block: only blocks that match their checksums serve as sources. Those
+    /// that do not are rewritten; those that cannot be read are suspects.
+    async fn read_line(
+        &self,
+        record: &Record,
+        (ino, first): (Ino, u64),
+        line: u64,
+        wanted: &mut [(usize, Buf)],
+        part: std::ops::Range<usize>,
+    ) -> Result<()> {
+        let access = Access::user(line * BLOCK_BYTES);
+        let stripe = self.stripe();
+        let (mut good, mut wrong) = (UnitSet::new(), UnitSet::new());
+        for (unit, column) in self.columns.iter().enumerate() {
+            if stripe.lost.contains(unit) {
+                continue;
+            }
+            let one = UnitSet::one(unit);
+            match gather_exactly(self, stripe, access, BLOCK, one).await {
+                Ok(read) if is_right(record, unit, line, &read[0].1) => good.insert(unit),
+                Ok(_) => {
+                    wrong.insert(unit);
+                    self.pool.count(|counts| counts.wrong_blocks += 1);
+                }
+                Err(_) => {
+                    let Some((member, start)) = column else { continue };
+                    if self.pool.diagnose(member).await {
+                        let suspect = Suspect { ino, block: first + line * record.k(), unit };
+                        if self.pool.bad.suspect(member, start + line, suspect) {
+                            self.pool.count(|counts| counts.unreadable_blocks += 1);
+                        }
+                    }
+                }
+            }
+        }
+        let trusted = self.stripe().with_lost(self.coding.units().difference(&good));
+        let unreadable = || FsError::Unreadable { inode: ino, block: first + line * record.k() };
+        for (unit, buf) in wanted.iter_mut() {
+            let one = vec![(*unit, Buf::new(BLOCK))];
+            let computed = gather(self, trusted, access, &[], one).await;
+            let value = &computed.units[0].1;
+            if computed.result.is_err() || !is_right(record, *unit, line, value) {
+                return Err(unreadable());
+            }
+            buf[part.clone()].copy_from_slice(value);
+        }
+        for unit in wrong.iter() {
+            let one = vec![(unit, Buf::new(BLOCK))];
+            let mut computed = gather(self, trusted, access, &[], one).await;
+            let (_, value) = computed.units.remove(0);
+            let Some((member, start)) = &self.columns[unit] else { continue };
+            if computed.result.is_err() || !is_right(record, unit, line, &value) {
+                continue;
+            }
+            let Some(disk) = member.data() else { continue };
+            self.pool.at_hand.forget(Run { disk: member.number, start: start + line, blocks: 1 });
+            match disk.write((start + line) * BLOCK_BYTES, value.freeze(), WriteOpts::USER).await {
+                Ok(()) => {
+                    member.written.set(true);
+                    self.pool.count(|counts| counts.repaired_blocks += 1);
+                }
+                Err(error) if error.is_no_space() => {}
+                Err(_) => {
+                    if self.pool.diagnose(member).await {
+                        let suspect = Suspect { ino, block: first + line * record.k(), unit };
+                        self.pool.bad.suspect(member, start + line, suspect);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a line is in a buffer that begins with line `first`.
+pub(crate) fn part_of(first: u64, line: u64) -> std::ops::Range<usize> {
+    let at = usize::try_from(line - first).expect("few lines") * BLOCK;
+    at..at + BLOCK
+}
+
+/// Whether a block matches its checksum.
+fn is_right(record: &Record, unit: usize, line: u64, block: &[u8]) -> bool {
+    let Some(column) = &record.columns[unit] else { return true };
+    let sum = column.sums[usize::try_from(line).expect("few lines")];
+    sum == 0 || sum == crc32c(block)
+}
+
+impl Owner for Laid {
+    // It repairs nothing: only blocks that match their checksums may be written back, as `read_line`
+    // does.
+
+    fn resolve(&self, id: StripeId) -> Stripe<'_> {
+        let lost = self
+            .columns
+            .iter()
+            .enumerate()
+            .filter(|(_, column)| column.as_ref().is_some_and(|(member, _)| member.is_lost()));
+        let lost = lost.map(|(unit, _)| unit).collect();
+        Stripe { id, coding: &self.coding, lost, pinned: false, unsure: false }
+    }
+
+    fn place(&self, _: StripeId, unit: usize, from: u64) -> Place {
+        match &self.columns[unit] {
+            None => Place { slot: VOID, offset: from },
+            Some((member, start)) => {
+                Place { slot: SlotNo(member.number.into()), offset: start * BLOCK_BYTES + from }
+            }
+        }
+    }
+
+    fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
+        if slot == VOID {
+            return Some(self.pool.void.clone());
+        }
+        self.member(slot)?.data().cloned()
+    }
+
+    fn holds(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
+        self.disk(slot).is_some_and(|held| Rc::ptr_eq(&held, disk))
+    }
+
+    fn in_flight(&self, slot: SlotNo) -> &Cell<u32> {
+        self.member(slot).map_or(&self.idle, |member| &member.busy)
+    }
+
+    fn sector_bytes(&self) -> usize {
+        BLOCK
+    }
+
+    fn met(&self, _: SlotNo, what: Met) {
+        if what == Met::ReadError {
+            self.failed_blocks.set(true);
+        }
+    }
+
+    fn failed<'a>(
+        &'a self,
+        slot: SlotNo,
+        _: &'a Rc<dyn Disk>,
+        _: &'a DiskError,
+    ) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Some(member) = self.member(slot) else { return };
+            if self.pool.diagnose(member).await {
+                self.failed_blocks.set(true);
+            }
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! A disk of the file system.
+//!
+//! ```text
+//!   in use ── its diagnosis fails, a flush fails, it is missing ──▶ lost ── rebuild ──▶ out
+//!   in use ── remove ──▶ leaving (nothing new goes to it) ──▶ out
+//! ```
+//!
+//! A lost disk is never trusted again: what it misses is not tracked.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use weft_disk::Disk;
+use weft_rt::sync::Semaphore;
+
+use crate::label::Label;
+use crate::meta::DiskRow;
+use crate::space::Space;
+
+/// A disk that is there.
+pub(crate) struct Present {
+    pub(crate) label: Label,
+    /// All of it, with label and metadata.
+    pub(crate) whole: Rc<dyn Disk>,
+    /// Its data blocks.
+    pub(crate) data: Rc<dyn Disk>,
+}
+
+/// A disk of the file system.
+pub(crate) struct Member {
+    pub(crate) number: u16,
+    pub(crate) row: DiskRow,
+    present: Option<Present>,
+    lost: Cell<bool>,
+    /// Whether it is being emptied: nothing new goes to it.
+    pub(crate) leaving: Cell<bool>,
+    pub(crate) busy: Cell<u32>,
+    /// Whether writes to it have completed since its last flush began.
+    pub(crate) written: Cell<bool>,
+    pub(crate) space: RefCell<Space>,
+    /// Held while it is diagnosed.
+    pub(crate) diagnosing: Semaphore,
+}
+
+impl Member {
+    /// A disk, unless it is missing.
+    pub(crate) fn new(number: u16, row: DiskRow, present: Option<Present>) -> Self {
+        let lost = Cell::new(row.lost || present.is_none());
+        let space = RefCell::new(Space::new(row.blocks));
+        let (leaving, busy, written) = (Cell::new(false), Cell::new(0), Cell::new(false));
+        let diagnosing = Semaphore::new(1);
+        Self { number, row, present, lost, leaving, busy, written, space, diagnosing }
+    }
+
+    /// Whether it may not be used.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get()
+    }
+
+    /// It may not be used any more. Returns whether that is new.
+    pub(crate) fn lose(&self) -> bool {
+        !self.lost.replace(true)
+    }
+
+    /// What is known of it, if it was given at all.
+    pub(crate) fn present(&self) -> Option<&Present> {
+        self.present.as_ref()
+    }
+
+    /// Its data blocks, if it may be used.
+    pub(crate) fn data(&self) -> Option<&Rc<dyn Disk>> {
+        self.present.as_ref().filter(|_| !self.is_lost()).map(|present| &present.data)
+    }
+
+    /// Whether it was given at all.
+    pub(crate) fn is_present(&self) -> bool {
+        self.present.is_some()
+    }
+
+    /// Blocks that are free, if it takes any.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        match self.is_lost() || self.leaving.get() {
+            true => 0,
+            false => self.space.borrow().free_blocks(),
+        }
+    }
+
+    /// Whether a block is not to be used.
+    pub(crate) fn is_bad(&self, block: u64) -> bool {
+        self.space.borrow().is_bad(block)
+    }
+}

@@ -1,0 +1,80 @@
+//! Inode maps: for each disk, the files that have blocks on it.
+//!
+//! A disk that is lost or leaves concerns the files with extents on it, and no others. They are found
+//! here, without a look at all inodes (the paper's §4.3 has such a map for each volume). A row says
+//! how many records of a file have a column on a disk; it changes in the same transaction as these
+//! records, so it needs neither a log nor a scan after a crash.
+
+use redb::ReadableTable as _;
+
+use super::tables::Tx;
+use crate::error::{FsError, InDatabase as _, Result};
+use crate::inode::Ino;
+use crate::record::Record;
+
+impl Tx<'_> {
+    /// A record of a file, as stored, is replaced by another one. None: there is none.
+    pub(super) fn map_record(
+        &self,
+        ino: Ino,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<()> {
+        let disks = |bytes: Option<&[u8]>| bytes.map_or(Ok(Vec::new()), Record::disks_of);
+        let (old, new) = (disks(old)?, disks(new)?);
+        for disk in new.iter().filter(|disk| !old.contains(disk)) {
+            self.put_mapped(*disk, ino, self.mapped(*disk, ino)? + 1)?;
+        }
+        for disk in old.iter().filter(|disk| !new.contains(disk)) {
+            let wrong = || FsError::Damaged(format!("the map of disk {disk} lacks inode {ino}"));
+            let left = self.mapped(*disk, ino)?.checked_sub(1).ok_or_else(wrong)?;
+            self.put_mapped(*disk, ino, left)?;
+        }
+        Ok(())
+    }
+
+    /// How many records of a file have a column on a disk.
+    fn mapped(&self, disk: u16, ino: Ino) -> Result<u64> {
+        let table = self.read(&self.maps)?;
+        Ok(table.get((u64::from(disk), ino)).db()?.map_or(0, |count| count.value()))
+    }
+
+    pub(crate) fn put_mapped(&self, disk: u16, ino: Ino, records: u64) -> Result<()> {
+        let mut table = self.change(&self.maps, ino)?;
+        let key = (u64::from(disk), ino);
+        match records {
+            0 => drop(table.remove(key).db()?),
+            _ => drop(table.insert(key, records).db()?),
+        }
+        Ok(())
+    }
+
+    /// The files that have blocks on a disk.
+    pub(crate) fn inodes_on(&self, disk: u16) -> Result<Vec<Ino>> {
+        let table = self.read(&self.maps)?;
+        let disk = u64::from(disk);
+        let rows = table.range((disk, 0)..=(disk, Ino::MAX)).db()?;
+        rows.map(|row| Ok(row.db()?.0.value().1)).collect()
+    }
+
+    /// Whether a file has blocks on a disk.
+    pub(crate) fn is_disk_used(&self, disk: u16) -> Result<bool> {
+        let table = self.read(&self.maps)?;
+        let disk = u64::from(disk);
+        let first = table.range((disk, 0)..=(disk, Ino::MAX)).db()?.next().transpose().db()?;
+        Ok(first.is_some())
+    }
+
+    /// All rows: disk, file and records.
+    pub(crate) fn all_mapped(&self) -> Result<Vec<(u64, Ino, u64)>> {
+        let table = self.read(&self.maps)?;
+        let rows = table.iter().db()?;
+        let row = |row: std::result::Result<_, redb::StorageError>| {
+            let (key, records): (redb::AccessGuard<'_, (u64, u64)>, redb::AccessGuard<'_, u64>) =
+                row.db()?;
+            let (disk, ino) = key.value();
+            Ok((disk, ino, records.value()))
+        };
+        rows.map(row).collect()
+    }
+}

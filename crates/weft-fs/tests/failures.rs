@@ -1,0 +1,371 @@
+//! Failures told apart: a block that fails is moved and never used again, and its disk stays; a disk
+//! whose diagnostic blocks fail is lost.
+#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use common::disk::{Leave, Medium, Power, TestDisk, holding};
+use common::*;
+use weft_fs::{Fs, FsError, FsStatus, Ino, ROOT};
+use weft_rt::{Frozen, Rt, SECOND};
+
+const SIZE: u64 = 24 << 20;
+/// Where the data blocks of a disk begin.
+const DATA_AT: u64 = (64 << 10) + (8 << 20);
+const REDUNDANT: [&str; 4] = ["auto", "raid1", "raid6", "rs:2+2"];
+
+async fn on_test_disks(rt: &Rt, count: usize) -> (Vec<Rc<TestDisk>>, Fs) {
+    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
+    let fs = made(rt, &all(&disks)).await;
+    (disks, fs)
+}
+
+/// Disk and block of a line of a column, in the record that covers a block of the file.
+async fn spot(fs: &Fs, ino: Ino, block: u64) -> (usize, u64) {
+    let places = fs.places(ino).await.expect("known");
+    let (first, record) = places.iter().rfind(|(first, _)| *first <= block).expect("covered");
+    let shape = record.coded.spec.shape(record.coded.columns).expect("it fits");
+    let (line, unit) = ((block - first) / shape.k as u64, (block - first) as usize % shape.k);
+    let column = record.columns[unit].clone().expect("active");
+    (column.disk.into(), column.start + line)
+}
+
+/// The sectors of some data blocks of a disk.
+fn sectors(blocks: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+    let of_block = |block| (0..8).map(move |sector| (DATA_AT + block * BLOCK) / 512 + sector);
+    blocks.into_iter().flat_map(of_block).collect()
+}
+
+/// All blocks that files use: disk and block.
+async fn used(fs: &Fs) -> BTreeSet<(usize, u64)> {
+    let mut used = BTreeSet::new();
+    for entry in fs.read_folder(ROOT, 2, 1000).await.expect("listed") {
+        for (_, record) in fs.places(entry.ino).await.expect("known") {
+            for column in record.columns.iter().flatten() {
+                let blocks = column.start..column.start + record.lines;
+                used.extend(blocks.map(|block| (usize::from(column.disk), block)));
+            }
+        }
+    }
+    used
+}
+
+async fn status(fs: &Fs) -> FsStatus {
+    fs.status().await.expect("known")
+}
+
+async fn bad_blocks(fs: &Fs) -> Vec<u64> {
+    status(fs).await.disks.iter().map(|disk| disk.bad_blocks).collect()
+}
+
+async fn assert_no_disk_is_lost(fs: &Fs) {
+    assert!(status(fs).await.disks.iter().all(|disk| !disk.lost));
+}
+
+/// What is on the disks goes to new ones, with the same faults.
+fn reopened(rt: &Rt, disks: &[Rc<TestDisk>], left: Leave) -> Vec<Rc<TestDisk>> {
+    let media: Vec<Medium> = disks.iter().map(|disk| left.of(&disk.medium.borrow())).collect();
+    let again = holding(rt, &Power::new(), SIZE, &media);
+    for (disk, before) in again.iter().zip(disks) {
+        *disk.faults.dead_reads.borrow_mut() = before.faults.dead_reads.borrow().clone();
+        *disk.faults.dead_writes.borrow_mut() = before.faults.dead_writes.borrow().clone();
+    }
+    again
+}
+
+#[test]
+fn a_block_that_cannot_be_read_moves_and_is_never_used_again() {
+    for redundancy in REDUNDANT {
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt, 5).await;
+            let bytes = pattern(100_000, 1);
+            let ino = make_as(&fs, "file", redundancy).await;
+            write(&fs, ino, 0, &bytes).await;
+            fs.fsync(ino).await.expect("synced");
+            let (disk, block) = spot(&fs, ino, 9).await;
+            disks[disk].faults.dead_reads.borrow_mut().extend(sectors([block]));
+            assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
+            // The block moves behind the reader.
+            rt.sleep(SECOND / 10).await;
+            assert!(!used(&fs).await.contains(&(disk, block)), "{redundancy}: it has moved");
+            assert_eq!(spot(&fs, ino, 9).await.0, disk, "on the same disk");
+            fs.sync().await.expect("synced");
+            let counts = status(&fs).await.counts;
+            assert_eq!((counts.moved_blocks, counts.repaired_blocks), (1, 1), "{redundancy}");
+            assert_no_disk_is_lost(&fs).await;
+            assert_sound(&fs).await;
+            drop(fs);
+            // The metadata knows, after a crash too.
+            let disks = reopened(&rt, &disks, Leave::Nothing);
+            let fs = mount(&rt, &all(&disks)).await;
+            let bad = bad_blocks(&fs).await;
+            assert_eq!((bad[disk], bad.iter().sum::<u64>()), (1, 1), "{redundancy}");
+            assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
+            fs.unlink(ROOT, b"file").await.expect("removed");
+            fs.sync().await.expect("synced");
+            fill(&fs).await;
+            assert!(!used(&fs).await.contains(&(disk, block)), "{redundancy}: it is not given out");
+            assert_eq!(status(&fs).await.counts.unreadable_blocks, 0);
+            assert_sound(&fs).await;
+        });
+    }
+}
+
+/// Fills the disks.
+async fn fill(fs: &Fs) {
+    for (len, name) in [(512 << 10, "f"), (64 << 10, "g"), (4 << 10, "h")] {
+        let part = pattern(len, 3);
+        for n in 0.. {
+            let ino = make_as(fs, &format!("{name}{n}"), "none").await;
+            if let Err(error) = fs.write(ino, 0, Frozen::copy_from(&part)).await {
+                assert!(matches!(error, FsError::NoSpace), "{error}");
+                break;
+            }
+        }
+        fs.sync().await.expect("synced");
+    }
+}
+
+#[test]
+fn new_lines_go_around_blocks_that_cannot_be_written() {
+    for redundancy in ["none", "raid0", "auto", "raid1", "raid6"] {
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt, 4).await;
+            for (n, disk) in disks.iter().enumerate() {
+                let dead = [1, 2, 7, 20].map(|block| block + n as u64);
+                *disk.faults.dead_writes.borrow_mut() = sectors(dead);
+            }
+            let ino = make_as(&fs, "file", redundancy).await;
+            let bytes = pattern(600_000, 1);
+            write(&fs, ino, 0, &bytes).await;
+            fs.fsync(ino).await.expect("synced");
+            assert_no_disk_is_lost(&fs).await;
+            assert!(bad_blocks(&fs).await.iter().sum::<u64>() > 2, "{redundancy}");
+            let used = used(&fs).await;
+            for (n, disk) in disks.iter().enumerate() {
+                let dead = disk.faults.dead_writes.borrow();
+                let meets = |block: &u64| !dead.is_disjoint(&sectors([*block]));
+                let of_disk = used.iter().filter(|(disk, _)| *disk == n);
+                assert!(of_disk.map(|(_, block)| block).all(|block| !meets(block)));
+            }
+            assert_sound(&fs).await;
+            drop(fs);
+            let disks = reopened(&rt, &disks, Leave::Nothing);
+            let fs = mount(&rt, &all(&disks)).await;
+            assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
+            assert_sound(&fs).await;
+        });
+    }
+}
+
+/// Overwrites of all kinds: few blocks, of which the log has the contents; many; a block of a line
+/// that becomes active. What fsync has acknowledged is there after a crash.
+#[test]
+fn blocks_that_cannot_be_overwritten_move_with_their_new_contents() {
+    for (n, redundancy) in ["none", "raid0", "auto", "raid1", "raid6"].into_iter().enumerate() {
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt, 4).await;
+            let ino = make_as(&fs, "file", redundancy).await;
+            let mut bytes = pattern(120 * 4096, 1);
+            write(&fs, ino, 0, &bytes).await;
+            fs.sync().await.expect("synced");
+            let mut killed = BTreeSet::new();
+            for block in [3, 4, 50] {
+                let (disk, at) = spot(&fs, ino, block).await;
+                disks[disk].faults.dead_writes.borrow_mut().extend(sectors([at]));
+                killed.insert((disk, at));
+            }
+            for (from, len, version) in [(3, 3, 2), (40, 80, 3), (3, 1, 4)] {
+                let (from, len) = (from * 4096, len * 4096);
+                bytes[from..from + len].copy_from_slice(&pattern(len, version));
+                write(&fs, ino, from as u64, &bytes[from..from + len]).await;
+                fs.fsync(ino).await.expect("synced");
+            }
+            assert!(used(&fs).await.is_disjoint(&killed), "{redundancy}");
+            assert_eq!(bad_blocks(&fs).await.iter().sum::<u64>(), 3, "{redundancy}");
+            assert_no_disk_is_lost(&fs).await;
+            assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
+            drop(fs);
+            let left = if n % 2 == 0 { Leave::Nothing } else { Leave::Completed };
+            let disks = reopened(&rt, &disks, left);
+            let fs = mount(&rt, &all(&disks)).await;
+            assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
+            assert_sound(&fs).await;
+        });
+    }
+}
+
+#[test]
+fn without_redundancy_one_block_is_an_error_until_it_is_written() {
+    for redundancy in ["none", "raid0"] {
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt, 3).await;
+            let ino = make_as(&fs, "file", redundancy).await;
+            let bytes = pattern(20 * 4096, 1);
+            write(&fs, ino, 0, &bytes).await;
+            fs.sync().await.expect("synced");
+            let (disk, at) = spot(&fs, ino, 7).await;
+            disks[disk].faults.dead_reads.borrow_mut().extend(sectors([at]));
+            for block in 0..20 {
+                let read = fs.read(ino, block * BLOCK, 4096).await;
+                match block {
+                    7 => assert!(matches!(read, Err(FsError::Unreadable { .. })), "{read:?}"),
+                    _ => assert!(*read.expect("read") == bytes[block as usize * 4096..][..4096]),
+                }
+            }
+            // A range beside it, which is on the same lines.
+            let beside = fs.read(ino, 8 * BLOCK, 8 * 4096).await.expect("read");
+            assert!(*beside == bytes[8 * 4096..16 * 4096]);
+            fs.sync().await.expect("synced");
+            assert_no_disk_is_lost(&fs).await;
+            assert_eq!(bad_blocks(&fs).await[disk], 1);
+            let report = fs.check(false).await.expect("checked");
+            assert!(report.findings.len() == 1 && report.findings[0].ino == ino, "{report:?}");
+            write(&fs, ino, 7 * BLOCK, &bytes[7 * 4096..8 * 4096]).await;
+            fs.fsync(ino).await.expect("synced");
+            assert!(!used(&fs).await.contains(&(disk, at)), "it has moved");
+            assert!(read_all(&fs, ino).await == bytes);
+            assert_sound(&fs).await;
+            assert_eq!(bad_blocks(&fs).await[disk], 1);
+        });
+    }
+}
+
+#[test]
+fn bad_blocks_do_not_become_free_with_their_file() {
+    run(|rt| async move {
+        let (disks, fs) = on_test_disks(&rt, 3).await;
+        let ino = make_as(&fs, "file", "none").await;
+        write(&fs, ino, 0, &pattern(20_000, 1)).await;
+        fs.sync().await.expect("synced");
+        let (disk, at) = spot(&fs, ino, 1).await;
+        disks[disk].faults.dead_reads.borrow_mut().extend(sectors([at]));
+        fs.read(ino, BLOCK, 4096).await.expect_err("it cannot be read");
+        let free = status(&fs).await.disks[disk].free_bytes;
+        fs.unlink(ROOT, b"file").await.expect("removed");
+        fs.sync().await.expect("synced");
+        let blocks = (status(&fs).await.disks[disk].free_bytes - free) / BLOCK;
+        assert_eq!(blocks, 4, "of five");
+        assert_sound(&fs).await;
+    });
+}
+
+/// The sectors of the diagnostic blocks at the start and at the end of a disk.
+fn sites() -> [BTreeSet<u64>; 2] {
+    let of = |from: u64| (from / 512..(from + 2 * BLOCK) / 512).collect();
+    [of(BLOCK), of(SIZE - 3 * BLOCK)]
+}
+
+#[test]
+fn a_disk_is_lost_if_no_site_of_diagnostic_blocks_works() {
+    for (dead, writes) in [(1, false), (1, true), (2, false), (2, true)] {
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt, 4).await;
+            let ino = make_as(&fs, "file", "auto").await;
+            let bytes = pattern(100_000, 1);
+            write(&fs, ino, 0, &bytes).await;
+            fs.sync().await.expect("synced");
+            let (disk, at) = spot(&fs, ino, 2).await;
+            let faults = &disks[disk].faults;
+            let all: BTreeSet<u64> = sites().into_iter().take(dead).flatten().collect();
+            match writes {
+                true => *faults.dead_writes.borrow_mut() = all,
+                false => *faults.dead_reads.borrow_mut() = all,
+            }
+            faults.dead_reads.borrow_mut().extend(sectors([at]));
+            assert!(read_all(&fs, ino).await == bytes);
+            fs.sync().await.expect("synced");
+            let lost = status(&fs).await.disks[disk].lost;
+            assert_eq!(lost, dead == 2, "{dead} sites dead, writes: {writes}");
+            if lost {
+                let report = fs.rebuild().await.expect("rebuilt");
+                assert_eq!(report.removed_disks, [disk as u16], "{report:?}");
+            }
+            assert!(read_all(&fs, ino).await == bytes);
+            assert_sound(&fs).await;
+        });
+    }
+}
+
+#[test]
+fn a_scrub_finds_bad_blocks_and_mends_diagnostic_blocks() {
+    run(|rt| async move {
+        let (disks, fs) = on_test_disks(&rt, 4).await;
+        let ino = make_as(&fs, "file", "raid6").await;
+        let bytes = pattern(400_000, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        for block in [5, 30, 31] {
+            let (disk, at) = spot(&fs, ino, block).await;
+            disks[disk].faults.dead_reads.borrow_mut().extend(sectors([at]));
+        }
+        disks[1].medium.borrow_mut().poke(BLOCK + 100, &[9; 20]);
+        disks[2].faults.unreadable.borrow_mut().extend(&sites()[1]);
+        let report = fs.scrub().await.expect("scrubbed");
+        assert_eq!((report.bad_blocks, report.repaired_blocks), (3, 3), "{report:?}");
+        assert_eq!(report.diagnostic_blocks, 2, "{report:?}");
+        assert!(report.damaged.is_empty(), "{report:?}");
+        assert_eq!(bad_blocks(&fs).await.iter().sum::<u64>(), 3);
+        let again = fs.scrub().await.expect("scrubbed");
+        assert_eq!((again.bad_blocks, again.diagnostic_blocks), (0, 0), "{again:?}");
+        assert!(read_all(&fs, ino).await == bytes);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn a_rebuild_and_a_removal_go_around_bad_blocks() {
+    run(|rt| async move {
+        let (disks, fs) = on_test_disks(&rt, 6).await;
+        let bytes = pattern(300_000, 1);
+        for redundancy in REDUNDANT {
+            let ino = make_as(&fs, redundancy, redundancy).await;
+            write(&fs, ino, 0, &bytes).await;
+        }
+        fs.sync().await.expect("synced");
+        let used = used(&fs).await;
+        for (n, disk) in disks.iter().enumerate() {
+            let next = used.iter().filter(|(on, _)| *on == n).map(|(_, at)| at + 1).max();
+            let next = next.unwrap_or(0);
+            *disk.faults.dead_writes.borrow_mut() = sectors([next, next + 3, next + 9]);
+        }
+        fs.fail_disk(1).await.expect("out of service");
+        let report = fs.rebuild().await.expect("rebuilt");
+        assert_eq!(report.removed_disks, [1], "{report:?}");
+        assert!(report.damaged.is_empty() && report.waiting.is_empty(), "{report:?}");
+        let found: u64 = bad_blocks(&fs).await.iter().sum();
+        assert!(found > 0, "the rebuild met some");
+        fs.remove_disk(2).await.expect("removed");
+        assert_eq!(status(&fs).await.disks.len(), 4);
+        assert_no_disk_is_lost(&fs).await;
+        for redundancy in REDUNDANT {
+            assert!(read_all(&fs, find(&fs, redundancy).await).await == bytes, "{redundancy}");
+        }
+        assert_sound(&fs).await;
+    });
+}
+
+/// No disk has room for another copy: the block is rewritten in its place, which may help.
+#[test]
+fn a_block_that_has_nowhere_to_go_is_rewritten_in_its_place() {
+    run(|rt| async move {
+        let (disks, fs) = on_test_disks(&rt, 3).await;
+        let ino = make_as(&fs, "file", "raid1").await;
+        let bytes = pattern(100_000, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fill(&fs).await;
+        let (disk, at) = spot(&fs, ino, 5).await;
+        // As long as it is not written.
+        disks[disk].faults.unreadable.borrow_mut().extend(sectors([at]));
+        assert!(read_all(&fs, ino).await == bytes);
+        fs.sync().await.expect("synced");
+        let counts = status(&fs).await.counts;
+        assert_eq!((counts.moved_blocks, counts.repaired_blocks), (0, 1));
+        assert_eq!(bad_blocks(&fs).await.iter().sum::<u64>(), 0);
+        assert!(disks[disk].faults.unreadable.borrow().is_empty());
+        assert_sound(&fs).await;
+    });
+}
