@@ -165,13 +165,14 @@ impl Inner {
 
     /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
     async fn check_record(&self, ino: Ino, first: u64) -> Result<Checked> {
-        let _held = self.hold_to_check(ino).await;
         let before = self.pool.counts.get();
+        let held = self.hold_to_check(ino).await;
         let node = self.node(ino);
         let alone = node.alone().await;
         let checked = self.check_locked(ino, first).await;
         drop(alone);
         self.forget_clean(&node);
+        drop(held);
         self.relocate().await?;
         let counts = self.pool.counts.get();
         let found = |counts: Counts| counts.wrong_blocks + counts.unreadable_blocks;
@@ -401,8 +402,9 @@ impl Fs {
     /// # Errors
     /// If the metadata cannot be read at all.
     pub async fn check(&self, data: bool) -> Result<FsckReport> {
-        let alone = self.0.hold_alone().await;
         self.sync().await?;
+        let alone = self.0.hold_alone().await;
+        self.0.write_all().await?;
         let mut report = self.0.meta.run(|tx| self.0.check_metadata(tx)).await?;
         drop(alone);
         if data {

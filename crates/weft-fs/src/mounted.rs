@@ -447,9 +447,15 @@ impl Inner {
         }
     }
 
-    /// Moves blocks that have failed, writes all dirty blocks, and makes everything durable.
+    /// Moves blocks that have failed, writes all dirty blocks, and makes everything durable. The
+    /// caller holds no token.
     pub(crate) async fn sync(&self) -> Result<()> {
         self.relocate().await?;
+        self.write_all().await
+    }
+
+    /// Writes all dirty blocks, and makes everything durable.
+    pub(crate) async fn write_all(&self) -> Result<()> {
         let flushed = self.flush_all().await;
         flushed.and(self.commit().await)
     }

@@ -117,7 +117,10 @@ impl Pool {
                     Some(disk) => {
                         let at = column.start * BLOCK_BYTES;
                         match disk.write(at, data.clone(), WriteOpts::USER).await {
-                            Ok(()) => Ok(member.written.set(true)),
+                            Ok(()) => {
+                                member.written.set(true);
+                                Ok(())
+                            }
                             Err(error) if error.is_no_space() => {
                                 self.release([column.run()]);
                                 return None;
@@ -221,13 +224,14 @@ impl Inner {
         }));
     }
 
-    /// Moves blocks that could not be read. The caller holds no lock.
+    /// Moves blocks that could not be read. The caller holds no lock, and no token.
     pub(crate) async fn relocate(&self) -> Result<()> {
         if !self.pool.bad.any_suspects() {
             return Ok(());
         }
         let _one = self.relocating.acquire(1).await;
         while let Some((spot, suspect)) = self.pool.bad.next_suspect() {
+            let held = self.hold_files([suspect.ino]).await;
             let node = self.node(suspect.ino);
             let alone = node.alone().await;
             let one = self.flushing.acquire(1).await;
@@ -235,6 +239,7 @@ impl Inner {
             self.pool.bad.clear(spot);
             drop((one, alone));
             self.forget_clean(&node);
+            drop(held);
             moved?;
         }
         Ok(())

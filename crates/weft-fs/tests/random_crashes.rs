@@ -1,11 +1,7 @@
 //! Random operations, and a crash at a random step of a disk, again and again on the same disks; often
-<<<<<<< HEAD
-//! a disk is lost with the crash, or some time before it. In half of the lives another node contends for
-//! tokens, and dies now and then.
-=======
 //! a disk is lost with the crash, or some time before it. Meanwhile blocks of the disks fail, for good:
-//! some cannot be written any more, one at a time cannot be read.
->>>>>>> a21296b (Tell failures of blocks and disks apart in weftfs)
+//! some cannot be written any more, one at a time cannot be read. In half of the lives another node
+//! contends for tokens, and dies now and then.
 //!
 //! What may be found is a matter of history. Names, links and attributes are as they were after some
 //! operation, and after it also as far as they were synced. Each file has a size that it had, and each
