@@ -29,7 +29,7 @@ use std::rc::Rc;
 
 use weft_rt::sync::{Sender, oneshot};
 use weft_token::{
-    Acquired, Authority, Event, Holder, Mode, NodeId, Space, ToAuthority, ToNode, UseId,
+    Acquired, Authority, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, ToNode, UseId,
 };
 
 use crate::tokens::{Need, all_of, in_order};
@@ -39,12 +39,21 @@ const SPACES_MAX: usize = 1 << 16;
 
 /// A token of which this node holds all, and which nobody else wants.
 struct Free {
-    mode: Mode,
-    running: u32,
-    /// What was used of it.
-    hull: Option<Range<u64>>,
-    /// The use of the holder that stands for those that are running: it is being revoked.
-    settled: Option<UseId>,
+    space: Space,
+    mode: Cell<Mode>,
+    running: Cell<u32>,
+    /// First and end of what was used of it; empty if nothing was.
+    used: Cell<(u64, u64)>,
+    /// Whether it is being revoked: no use begins any more.
+    revoked: Cell<bool>,
+    /// The use of the holder that stands for those that are running then.
+    settled: Cell<Option<UseId>>,
+}
+
+impl Free {
+    fn allows(&self, mode: Mode) -> bool {
+        !self.revoked.get() && self.mode.get() >= mode
+    }
 }
 
 /// A message on its way.
@@ -69,7 +78,9 @@ pub(crate) struct Tokens {
     id: NodeId,
     authority: RefCell<Authority>,
     holder: RefCell<Holder>,
-    free: RefCell<BTreeMap<Space, Free>>,
+    /// The tokens that are free. That of everything, which each operation uses, stands apart.
+    free: RefCell<BTreeMap<Space, Rc<Free>>>,
+    everything: RefCell<Option<Rc<Free>>>,
     /// Spaces in the order in which something of them was granted.
     granted: RefCell<VecDeque<Space>>,
     spaces_max: usize,
@@ -82,7 +93,7 @@ pub(crate) struct Tokens {
 
 /// A token in use.
 enum Grip {
-    Free(Space),
+    Free(Rc<Free>),
     Held(Space, UseId),
 }
 
@@ -96,7 +107,8 @@ impl Held {
     /// Whether there is a token of this among them.
     pub(crate) fn has(&self, space: Space) -> bool {
         self.grips.iter().any(|grip| match grip {
-            Grip::Free(of) | Grip::Held(of, _) => *of == space,
+            Grip::Free(free) => free.space == space,
+            Grip::Held(of, _) => *of == space,
         })
     }
 }
@@ -105,7 +117,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         for grip in self.grips.drain(..).rev() {
             match grip {
-                Grip::Free(space) => self.tokens.end_free(space),
+                Grip::Free(free) => self.tokens.end_free(&free),
                 Grip::Held(space, of) => self.tokens.end(space, of),
             }
         }
@@ -127,6 +139,7 @@ impl Tokens {
             authority: RefCell::new(authority),
             holder: RefCell::default(),
             free: RefCell::default(),
+            everything: RefCell::default(),
             granted: RefCell::default(),
             spaces_max,
             waiting: RefCell::default(),
@@ -159,8 +172,8 @@ impl Tokens {
     }
 
     async fn hold_one(self: &Rc<Self>, held: &mut Held, need: &Need) {
-        if self.begin_free(need) {
-            held.grips.push(Grip::Free(need.space));
+        if let Some(free) = self.begin_free(need) {
+            held.grips.push(Grip::Free(free));
             return;
         }
         let acquired = self.holder.borrow_mut().acquire(need.ask());
@@ -181,70 +194,78 @@ impl Tokens {
         self.make_free(need.space);
     }
 
+    fn free(&self, space: Space) -> Option<Rc<Free>> {
+        match space.kind {
+            Kind::Everything => self.everything.borrow().clone(),
+            _ => self.free.borrow().get(&space).cloned(),
+        }
+    }
+
     /// Uses a token that is free.
-    fn begin_free(&self, need: &Need) -> bool {
-        let mut free = self.free.borrow_mut();
-        let fits = |free: &&mut Free| free.settled.is_none() && free.mode >= need.mode;
-        let Some(free) = free.get_mut(&need.space).filter(fits) else { return false };
-        free.running += 1;
-        free.hull = Some(match &free.hull {
-            None => need.range.clone(),
-            Some(hull) => hull.start.min(need.range.start)..hull.end.max(need.range.end),
-        });
-        true
+    fn begin_free(&self, need: &Need) -> Option<Rc<Free>> {
+        let free = self.free(need.space).filter(|free| free.allows(need.mode))?;
+        free.running.set(free.running.get() + 1);
+        let (first, end) = free.used.get();
+        free.used.set((first.min(need.range.start), end.max(need.range.end)));
+        Some(free)
     }
 
     /// Whether a use in this mode is free now.
     pub(crate) fn is_free(&self, space: Space, mode: Mode) -> bool {
-        let free = self.free.borrow();
-        free.get(&space).is_some_and(|free| free.settled.is_none() && free.mode >= mode)
+        self.free(space).is_some_and(|free| free.allows(mode))
     }
 
     /// A token of which all is held is free.
     fn make_free(&self, space: Space) {
         let Some(mode) = self.holder.borrow().whole(space, &all_of(space.kind)) else { return };
-        let mut free = self.free.borrow_mut();
-        match free.get_mut(&space) {
-            Some(free) if free.settled.is_none() => free.mode = mode,
+        match self.free(space) {
+            Some(free) if !free.revoked.get() => free.mode.set(mode),
             Some(_) => {}
-            None => drop(free.insert(space, Free { mode, running: 0, hull: None, settled: None })),
+            None => {
+                let (running, used) = (Cell::new(0), Cell::new((u64::MAX, 0)));
+                let (mode, revoked, settled) = (Cell::new(mode), Cell::new(false), Cell::new(None));
+                let free = Rc::new(Free { space, mode, running, used, revoked, settled });
+                match space.kind {
+                    Kind::Everything => *self.everything.borrow_mut() = Some(free),
+                    _ => drop(self.free.borrow_mut().insert(space, free)),
+                }
+            }
         }
     }
 
-    fn end_free(&self, space: Space) {
-        let ended = {
-            let mut free = self.free.borrow_mut();
-            let entry = free.get_mut(&space).expect("a use keeps it");
-            entry.running -= 1;
-            if entry.running > 0 || entry.settled.is_none() {
-                return;
-            }
-            free.remove(&space).and_then(|free| free.settled)
-        };
-        if let Some(of) = ended {
-            self.end(space, of);
+    fn is_free_no_more(&self, space: Space) {
+        match space.kind {
+            Kind::Everything => drop(self.everything.take()),
+            _ => drop(self.free.borrow_mut().remove(&space)),
+        }
+    }
+
+    fn end_free(&self, free: &Free) {
+        free.running.set(free.running.get() - 1);
+        if free.running.get() == 0 && free.revoked.get() {
+            self.is_free_no_more(free.space);
+            let of = free.settled.take().expect("the uses were settled");
+            self.end(free.space, of);
         }
     }
 
     /// A token is not free any more: the holder knows what was used of it, and what is in use.
     fn settle(&self, space: Space) {
-        let mut free = self.free.borrow_mut();
-        let Some(entry) = free.get_mut(&space).filter(|free| free.settled.is_none()) else {
-            return;
-        };
-        let used = entry.hull.take().map(|hull| {
-            let need = Need { space, range: hull, mode: entry.mode };
+        let Some(free) = self.free(space).filter(|free| !free.revoked.get()) else { return };
+        let (first, end) = free.used.get();
+        let used = (first < end).then(|| {
+            let need = Need { space, range: first..end, mode: free.mode.get() };
             match self.holder.borrow_mut().acquire(need.ask()) {
                 Acquired::Now(of) => of,
                 Acquired::Later(..) => unreachable!("all of it is held"),
             }
         });
-        if entry.running > 0 {
-            entry.settled = used;
+        if free.running.get() > 0 {
+            free.revoked.set(true);
+            free.settled.set(used);
             return;
         }
-        free.remove(&space);
-        drop(free);
+        self.is_free_no_more(space);
         if let Some(of) = used {
             self.end(space, of);
         }
@@ -334,7 +355,7 @@ impl Tokens {
         while more > 0 {
             more -= 1;
             let Some(space) = self.granted.borrow_mut().pop_front() else { return };
-            let is_used = self.free.borrow().get(&space).is_some_and(|free| free.running > 0);
+            let is_used = self.free(space).is_some_and(|free| free.running.get() > 0);
             if is_used {
                 self.granted.borrow_mut().push_back(space);
                 continue;
@@ -371,5 +392,51 @@ impl Tokens {
         self.authority.borrow_mut().recovered(node, &mut out);
         self.deliver(out);
         self.send_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::Ino;
+
+    fn at_once<T>(future: impl Future<Output = T>) -> T {
+        futures_util::FutureExt::now_or_never(future).expect("nobody else is there")
+    }
+
+    #[test]
+    fn tokens_of_so_many_files_are_held_and_those_in_use_stay() {
+        let tokens = Tokens::with(1, 8);
+        let hold = |ino: Ino| at_once(tokens.hold(vec![Need::attributes(ino, Mode::Exclusive)]));
+        let first = hold(1);
+        (2..100).for_each(|ino| drop(hold(ino)));
+        assert!(tokens.authority.borrow().spaces() <= 9);
+        assert!(tokens.free.borrow().len() <= 9);
+        let attributes = |ino| Space { kind: Kind::Attributes, ino };
+        assert!(!tokens.authority.borrow().held(attributes(1)).is_empty(), "it is in use");
+        assert!(tokens.authority.borrow().held(attributes(2)).is_empty());
+        assert!(tokens.is_free(attributes(99), Mode::Exclusive));
+        drop(first);
+    }
+
+    #[test]
+    fn a_token_that_is_revoked_is_free_no_more_and_goes_when_it_is_not_used() {
+        let tokens = Tokens::new(1);
+        let got = Rc::new(RefCell::new(Vec::new()));
+        let other = NodeId { number: 1, epoch: 1 };
+        let inbox = got.clone();
+        tokens.join(other, Rc::new(move |message| inbox.borrow_mut().push(message)));
+        let need = Need::data(5, 100..101, Mode::Exclusive);
+        let held = at_once(tokens.hold(vec![need.clone()]));
+        let more = at_once(tokens.hold(vec![need.clone()]));
+        let ask = Need::data(5, 100..101, Mode::Shared).ask();
+        tokens.take(other, ToAuthority::Ask { ask, seen: 0 });
+        assert!(!tokens.is_free(need.space, Mode::Shared));
+        assert!(futures_util::FutureExt::now_or_never(tokens.hold(vec![need.clone()])).is_none());
+        drop(held);
+        assert!(got.borrow().is_empty());
+        drop(more);
+        // Behind it comes the wish of the operation that did not wait for long.
+        assert!(matches!(got.borrow()[..], [ToNode::Grant { .. }, ..]), "{got:?}");
     }
 }
