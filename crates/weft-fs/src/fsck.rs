@@ -15,6 +15,7 @@ use weft_array::ScrubMode;
 use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
+use crate::acl;
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind, ROOT};
@@ -67,6 +68,10 @@ impl Inner {
             }
             if inode.kind() == Kind::Symlink && tx.symlink(*ino).is_err() {
                 report.find(*ino, "the symbolic link has no target");
+            }
+            let [access, default] = [acl::ACCESS, acl::DEFAULT].map(|name| tx.xattr(*ino, name));
+            if let Some(what) = acl::fault(inode, access?.as_deref(), default?.as_deref()) {
+                report.find(*ino, what);
             }
         }
         self.check_records(tx, &inodes, &mut report)?;
@@ -449,7 +454,7 @@ mod tests {
             let options = MountOptions { degraded: false, cache_bytes: 1 << 20, nonce: 1, now };
             let fs = Fs::mount(&inner, &disks, options).await.expect("mounted");
             let mode = Kind::File.mode() | 0o644;
-            let file = NewFile { mode, uid: 0, gid: 0, device: 0, target: b"" };
+            let file = NewFile { mode, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
             let (ino, _) = fs.make(ROOT, b"file", file).await.expect("made");
             fs.write(ino, 0, Frozen::copy_from(&[1; 50_000])).await.expect("written");
             fs.sync().await.expect("synced");

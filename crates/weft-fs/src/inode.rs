@@ -14,6 +14,10 @@ pub const ROOT: Ino = 1;
 
 /// Bits of a mode that tell the type.
 const TYPE: u32 = 0o170_000;
+/// The set-user-ID bit of a mode.
+pub(crate) const SET_UID: u32 = 0o4000;
+/// The set-group-ID bit; of a folder: files in it get its group.
+pub(crate) const SET_GID: u32 = 0o2000;
 
 /// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

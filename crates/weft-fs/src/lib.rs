@@ -2,14 +2,17 @@
 //!
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
 //! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
-//! `meta`, `log`) ← the disks, their space and what is at hand of them (`at_hand`, `pool`, `place`) ← tokens (`tokens`,
-//! `nodes`) ← the mounted file system (`mounted`) ← what it does (`plan`, `flush`, `file`, `cut`, `allocate`, `names`, `recover`, `anew`,
+//! `meta`, `log`) ← the disks, their space and what is at hand of them (`at_hand`, `pool`, `place`)
+//! ← tokens (`tokens`, `nodes`) ← the mounted file system (`mounted`) ← what it does (`plan`, `flush`,
+//! `file`, `cut`, `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `relocate`, `anew`,
 //! `rebuild`, `fsck`) ← creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
 #![forbid(unsafe_code)]
 
+mod acl;
 mod allocate;
 mod anew;
 mod at_hand;
+mod attributes;
 mod bad;
 mod block;
 mod checksum;
@@ -48,8 +51,10 @@ mod running;
 mod space;
 mod status;
 mod tokens;
+mod xattrs;
 
 pub use at_hand::AtHandCounts;
+pub use attributes::SetAttr;
 pub use block::BLOCK_BYTES;
 pub use error::{FsError, Result};
 pub use file::FILE_BYTES_MAX;
@@ -59,10 +64,11 @@ pub use job::{Job, JobStatus};
 pub use jobs::JobReport;
 pub use label::{Label, NAME_BYTES_MAX};
 pub use mounted::{Fs, MountOptions};
-pub use names::{DirEntry, NewFile, Rename, SetAttr};
+pub use names::{DirEntry, NewFile, Rename};
 pub use open::{CreateOptions, create};
 pub use pool::Counts;
 pub use rebuild::RebuildReport;
 pub use record::{Column, Record};
 pub use redundancy::{Coded, Redundancy};
 pub use status::{DiskStatus, FsStatus, SpaceFor};
+pub use xattrs::SetXattr;

@@ -1,4 +1,4 @@
-//! Names: folders, links, attributes.
+//! Names: folders, files in them, links.
 //!
 //! Every operation is one closure in the open transaction: it checks everything, then changes
 //! everything. So a crash leaves an operation whole or not at all.
@@ -9,38 +9,29 @@
 
 use weft_token::Mode;
 
+use crate::acl;
 use crate::error::{FsError, Result};
-use crate::inode::{Ino, Inode, Kind, ROOT, Time};
+use crate::inode::{Ino, Inode, Kind, ROOT, SET_GID, Time};
 use crate::meta::{Entry, Tx};
-use crate::mounted::{Fs, Inner, Live};
+use crate::mounted::{Fs, Inner};
 use crate::redundancy::Redundancy;
 
 /// Longest name, in bytes.
-const NAME_MAX: usize = 255;
+pub(crate) const NAME_MAX: usize = 255;
 /// Longest target of a symbolic link, in bytes.
 const TARGET_MAX: usize = 4095;
-/// Longest value of an extended attribute, in bytes.
-const VALUE_MAX: usize = 64 << 10;
 /// Most names of a file.
 const LINKS_MAX: u32 = 1 << 31;
-/// The attribute that shows and sets the redundancy of a file.
-const REDUNDANCY: &[u8] = b"user.weft.redundancy";
-/// The set-group-ID bit; of a folder: files in it get its group.
-const SET_GID: u32 = 0o2000;
-/// The set-user-ID bit.
-const SET_UID: u32 = 0o4000;
-/// The permission of the group to execute.
-const GROUP_EXEC: u32 = 0o010;
-/// The attribute with the capabilities of a program.
-const CAPABILITY: &[u8] = b"security.capability";
 /// Position of a folder's first entry: 1 and 2 are `.` and `..`.
 const FIRST_POSITION: u64 = 3;
 
 /// A file to be made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct NewFile<'a> {
     /// Type and permissions.
     pub mode: u32,
+    /// Permissions that it does not get, unless its folder has a default access control list.
+    pub umask: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
@@ -49,27 +40,6 @@ pub struct NewFile<'a> {
     pub device: u32,
     /// Target of a symbolic link.
     pub target: &'a [u8],
-}
-
-/// Attributes to be set; those that are none stay.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SetAttr {
-    /// Permissions.
-    pub mode: Option<u32>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// Size in bytes.
-    pub size: Option<u64>,
-    /// Last access.
-    pub accessed: Option<Time>,
-    /// Last change of contents.
-    pub modified: Option<Time>,
-    /// Last change of anything.
-    pub changed: Option<Time>,
-    /// Whether the set-user-ID and set-group-ID bits of a file end. They do with every new owner.
-    pub drop_suid: bool,
 }
 
 /// What a rename does if the new name is taken.
@@ -295,10 +265,11 @@ impl Inner {
                 let kind = Kind::of_mode(new.mode);
                 let is_folder = kind == Kind::Folder;
                 let inherits = above.mode & SET_GID != 0;
+                let (mode, lists) = acl::of_new(tx, parent, new.mode, new.umask)?;
                 let ino = tx.state("next inode")?;
                 tx.set_state("next inode", ino + 1)?;
                 let inode = Inode {
-                    mode: new.mode | if inherits && is_folder { SET_GID } else { 0 },
+                    mode: mode | if inherits && is_folder { SET_GID } else { 0 },
                     uid: new.uid,
                     gid: if inherits { above.gid } else { new.gid },
                     links: if is_folder { 2 } else { 1 },
@@ -314,6 +285,7 @@ impl Inner {
                     redundancy: above.redundancy,
                 };
                 tx.put_inode(ino, &inode)?;
+                lists.put(tx, ino)?;
                 if kind == Kind::Symlink {
                     tx.put_symlink(ino, new.target)?;
                 }
@@ -324,82 +296,11 @@ impl Inner {
     }
 
     /// Fails if the metadata may have no room for another file.
-    async fn check_room(&self) -> Result<()> {
+    pub(crate) async fn check_room(&self) -> Result<()> {
         let rows = self.meta.run(|tx| tx.bytes_estimated()).await?;
         let (_, most) = self.meta.usage();
         if rows > most / 4 { Err(FsError::NoSpace) } else { Ok(()) }
     }
-
-    /// The kernel gathers writes, and sends the time of the last one before each fsync. It goes with
-    /// the blocks that wait to be written: as a change of its own it would make fsync commit.
-    fn times_go_with_blocks(&self, ino: Ino, set: &SetAttr) -> bool {
-        let modified = set.modified.filter(|modified| set.changed == Some(*modified));
-        let node = self.node_in_use(ino);
-        let live = node.as_ref().and_then(|node| node.live.get());
-        let (Some(modified), Some(node), Some(live)) = (modified, node, live) else { return false };
-        let times = SetAttr { modified: set.modified, changed: set.changed, ..SetAttr::default() };
-        if *set != times {
-            return false;
-        }
-        node.live.set(Some(Live { modified, ..live }));
-        true
-    }
-
-    async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
-        self.check()?;
-        let _held = match set.size {
-            Some(_) => self.hold_files([ino]).await,
-            None => self.hold_attributes(ino, Mode::Exclusive).await,
-        };
-        if self.times_go_with_blocks(ino, &set) {
-            let inode = self.meta.run(|tx| tx.inode(ino)).await?;
-            return Ok(self.live(ino, inode));
-        }
-        if let Some(size) = set.size {
-            self.truncate(ino, size).await?;
-        }
-        let now = self.now();
-        let inode = self
-            .meta
-            .run(|tx| {
-                let mut inode = tx.inode(ino)?;
-                let kind = inode.kind().mode();
-                let new_owner = set.uid.is_some() || set.gid.is_some();
-                if new_owner || set.size.is_some() {
-                    drop_privileges(tx, ino, &mut inode, new_owner || set.drop_suid)?;
-                }
-                inode.mode = set.mode.map_or(inode.mode, |mode| kind | mode & 0o7777);
-                inode.uid = set.uid.unwrap_or(inode.uid);
-                inode.gid = set.gid.unwrap_or(inode.gid);
-                inode.accessed = set.accessed.unwrap_or(inode.accessed);
-                inode.modified = set.modified.unwrap_or(inode.modified);
-                inode.changed = set.changed.unwrap_or(now);
-                tx.put_inode(ino, &inode)?;
-                Ok(inode)
-            })
-            .await?;
-        if let Some(modified) = set.modified
-            && let Some(node) = self.node_in_use(ino)
-            && let Some(live) = node.live.get()
-        {
-            node.live.set(Some(Live { modified, ..live }));
-        }
-        Ok(self.live(ino, inode))
-    }
-}
-
-/// Ends the privileges that a file gives to who executes it: its capabilities and, with `suid`, its
-/// set-user-ID and set-group-ID bits. Returns whether it had any.
-fn drop_privileges(tx: &Tx<'_>, ino: Ino, inode: &mut Inode, suid: bool) -> Result<bool> {
-    let before = inode.mode;
-    if suid && inode.kind() == Kind::File {
-        inode.mode &= !SET_UID;
-        if inode.mode & GROUP_EXEC != 0 {
-            inode.mode &= !SET_GID;
-        }
-    }
-    let had = tx.xattr(ino, CAPABILITY)?.is_some();
-    Ok((had && tx.remove_xattr(ino, CAPABILITY)?) || inode.mode != before)
 }
 
 /// A file has another name now.
@@ -435,63 +336,6 @@ impl Fs {
             (ino, inode) = self.0.meta.run(find).await?;
         }
         Ok((ino, self.0.live(ino, inode)))
-    }
-
-    /// The attributes of a file.
-    ///
-    /// # Errors
-    /// [`FsError::NotFound`] if there is none of this number.
-    pub async fn attr(&self, ino: Ino) -> Result<Inode> {
-        self.0.check()?;
-        let _held = self.0.hold_attributes(ino, Mode::Shared).await;
-        let inode = self.0.meta.run(|tx| tx.inode(ino)).await?;
-        Ok(self.0.live(ino, inode))
-    }
-
-    /// The attributes of several files, in their order; none for those that are not there.
-    ///
-    /// # Errors
-    /// If the metadata has failed.
-    pub async fn attrs(&self, inos: &[Ino]) -> Result<Vec<Option<Inode>>> {
-        self.0.check()?;
-        let _held = self.0.hold_attributes_of(inos, Mode::Shared).await;
-        let found = self.0.meta.run(|tx| {
-            let inode = |ino: &Ino| match tx.inode(*ino) {
-                Ok(inode) => Ok(Some(inode)),
-                Err(FsError::NotFound) => Ok(None),
-                Err(error) => Err(error),
-            };
-            inos.iter().map(inode).collect::<Result<Vec<_>>>()
-        });
-        let live = |(ino, inode): (&Ino, Option<Inode>)| Some(self.0.live(*ino, inode?));
-        Ok(inos.iter().zip(found.await?).map(live).collect())
-    }
-
-    /// Sets attributes.
-    ///
-    /// # Errors
-    /// If the file cannot have this size, or there is no such file.
-    pub async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
-        let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.set_attr(ino, set).await }).await
-    }
-
-    /// Ends the privileges of a file that is written: its capabilities and, with `suid`, its
-    /// set-user-ID and set-group-ID bits.
-    ///
-    /// # Errors
-    /// If there is no such file.
-    pub async fn drop_privileges(&self, ino: Ino, suid: bool) -> Result<()> {
-        self.0.check()?;
-        let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
-        let dropped = self.0.meta.run(|tx| {
-            let mut inode = tx.inode(ino)?;
-            if drop_privileges(tx, ino, &mut inode, suid)? {
-                tx.put_inode(ino, &inode)?;
-            }
-            Ok(())
-        });
-        dropped.await
     }
 
     /// Makes a file, folder, symbolic link or special file.
@@ -605,86 +449,5 @@ impl Fs {
         self.0.check()?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
         self.0.meta.run(|tx| tx.symlink(ino)).await
-    }
-
-    /// An extended attribute.
-    ///
-    /// # Errors
-    /// [`FsError::NoAttribute`] if there is none of this name.
-    pub async fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.0.check()?;
-        let _held = self.0.hold_attributes(ino, Mode::Shared).await;
-        let value = self.0.meta.run(|tx| match name {
-            REDUNDANCY => Ok(Some(tx.inode(ino)?.redundancy.to_string().into_bytes())),
-            _ => tx.xattr(ino, name),
-        });
-        value.await?.ok_or(FsError::NoAttribute)
-    }
-
-    /// The names of all extended attributes. The redundancy, which every file has, is left out:
-    /// programs that copy attributes are not to copy it.
-    ///
-    /// # Errors
-    /// If the metadata has failed.
-    pub async fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.0.check()?;
-        let _held = self.0.hold_attributes(ino, Mode::Shared).await;
-        self.0.meta.run(|tx| tx.xattr_names(ino)).await
-    }
-
-    /// Sets an extended attribute. `exists`: whether it must exist already, or must not.
-    ///
-    /// # Errors
-    /// If name or value are too long, or it does not exist (or does) as demanded.
-    pub async fn set_xattr(
-        &self,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        exists: Option<bool>,
-    ) -> Result<()> {
-        self.0.check()?;
-        if name.len() > NAME_MAX || value.len() > VALUE_MAX {
-            return Err(FsError::TooLong);
-        }
-        if name == REDUNDANCY {
-            let text =
-                std::str::from_utf8(value).unwrap_or_default().trim_end_matches(['\0', '\n']);
-            return self.set_redundancy(ino, text.parse()?).await;
-        }
-        self.0.check_room().await?;
-        let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
-        let now = self.0.now();
-        let set = self.0.meta.run(|tx| {
-            let mut inode = tx.inode(ino)?;
-            match (exists, tx.xattr(ino, name)?.is_some()) {
-                (Some(true), false) => return Err(FsError::NoAttribute),
-                (Some(false), true) => return Err(FsError::Exists),
-                _ => {}
-            }
-            inode.changed = now;
-            tx.put_inode(ino, &inode)?;
-            tx.put_xattr(ino, name, value)
-        });
-        set.await
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// [`FsError::NoAttribute`] if there is none of this name.
-    pub async fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.0.check()?;
-        let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
-        let now = self.0.now();
-        let removed = self.0.meta.run(|tx| {
-            let mut inode = tx.inode(ino)?;
-            if !tx.remove_xattr(ino, name)? {
-                return Err(FsError::NoAttribute);
-            }
-            inode.changed = now;
-            tx.put_inode(ino, &inode)
-        });
-        removed.await
     }
 }

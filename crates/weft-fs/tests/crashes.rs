@@ -204,7 +204,7 @@ async fn overwritten_and_not_committed(client: &Client, a: u64) {
     let tail = client.make("tail", "auto").await;
     client.write(tail, 0, 2222, 20).await;
     client.sync().await;
-    client.fs.set_xattr(tail, b"user.note", b"1", None).await.expect("set");
+    client.fs.set_xattr(tail, b"user.note", b"1", weft_fs::SetXattr::default()).await.expect("set");
     client.write(tail, 2000, 1500, 21).await;
     client.cut(tail, 3600).await;
     client.write(tail, 9000, 50, 22).await;

@@ -22,7 +22,7 @@ use common::disk::{Leave, Medium, Power, TestDisk};
 use common::model::{Durable, Model, Named, Pair};
 use common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, Ino, MountOptions, ROOT};
+use weft_fs::{Fs, Ino, MountOptions, ROOT};
 use weft_random::Rng;
 use weft_rt::{Rt, SECOND};
 use weft_testkit::for_seeds;
@@ -74,6 +74,7 @@ impl History {
             };
             let same = before.files.get(id).is_some_and(|old| {
                 (old.links, &old.attributes) == (file.links, &file.attributes)
+                    && before.rights[id] == pair.model.rights[id]
                     && names(before) == names(&pair.model)
             });
             if !same {
@@ -141,19 +142,24 @@ impl History {
     async fn has_attributes(&self, fs: &Fs, snapshot: &Snapshot) -> bool {
         for (id, file) in &snapshot.model.files {
             let ino = snapshot.inos[id];
-            let found = fs.xattr_names(ino).await.expect("listed");
-            if found.len() != file.attributes.len()
+            let rights = &snapshot.model.rights[id];
+            if !rights.are_of(fs, ino, &file.attributes).await
                 || fs.attr(ino).await.expect("there").links != file.links
             {
                 return false;
             }
-            for (name, value) in &file.attributes {
-                match fs.xattr(ino, name.as_bytes()).await {
-                    Ok(found) if found == *value => {}
-                    Ok(_) | Err(FsError::NoAttribute) => return false,
-                    Err(error) => panic!("{error}"),
-                }
+        }
+        for named in snapshot.model.names.values() {
+            if let Named::Folder(id) = named
+                && let rights = &snapshot.model.rights[id]
+                && !rights.are_of(fs, snapshot.inos[id], &BTreeMap::new()).await
+            {
+                return false;
             }
+        }
+        let root = &snapshot.model.rights[&0];
+        if !root.are_of(fs, ROOT, &BTreeMap::new()).await {
+            return false;
         }
         true
     }

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod channel;
 pub mod control;
 mod lookout;

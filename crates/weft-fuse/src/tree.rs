@@ -2,8 +2,8 @@
 //!
 //! One node serves the file system, and everything passes through its kernel: so what the kernel has
 //! cached stays valid, files keep their pages when they are opened again, and names and attributes
-//! are believed for some seconds. Permissions are the kernel's business (`default_permissions`), and
-//! so are locks.
+//! are believed for some seconds. Permissions are the kernel's business (`default_permissions`, with the
+//! access control lists that it reads), and so are locks.
 //!
 //! A file is in use while the kernel knows its number or has it open; a file without names goes when
 //! the kernel forgets it.
@@ -11,25 +11,27 @@
 //! *Control.* The root folder has attributes that only root may use ([`crate::control`]). So commands
 //! reach the mounted file system by its mount point, and need no other connection.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use weft_fs::{Fs, FsError, Ino, Inode, Kind, NewFile, ROOT, Rename, SetAttr, Time};
+use weft_fs::{Fs, Ino, Inode, Kind, NewFile, ROOT, Rename, SetAttr, SetXattr, Time};
 use weft_rt::Rt;
 use weft_rt::ring::{Fd, Ring};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes as _;
 
+use crate::answer::{
+    Answer, VALID_S, attr_of, bytes, empty, entry_out, errno_of, name, number, opened, parse, sized,
+};
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
 use crate::control::{Control, OpenDisk};
 use crate::lookout::Lookout;
 use crate::wire::{
-    self, Attr, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, OpenOut,
-    SetattrIn, StatfsOut, WriteOut, fallocate, init_flag, op, set,
+    self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, SetattrIn, StatfsOut,
+    WriteOut, fallocate, init_flag, op, set,
 };
 
-/// How long the kernel believes names and attributes, in seconds.
-const VALID_S: u64 = 10;
 /// Entries of a folder read at a time.
 const ENTRIES: usize = 256;
 /// The most bytes copied for one request.
@@ -37,8 +39,6 @@ const COPY_BYTES_MAX: usize = 16 << 20;
 /// Where LSEEK looks for data, or for a hole.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-
-type Answer = Result<Vec<u8>, Errno>;
 
 /// Serves `channel` until the file system is unmounted from the kernel. `open` opens disks that are
 /// to be added.
@@ -53,7 +53,7 @@ pub async fn serve(
     open: OpenDisk,
 ) -> Result<(), Errno> {
     let control = Control::new(rt.clone(), fs.clone(), open);
-    let tree = Rc::new(Tree { fd: Fd::from(channel), fs, control });
+    let tree = Rc::new(Tree { fd: Fd::from(channel), fs, control, setxattr_ext: Cell::new(false) });
     let fd = tree.fd.clone();
     channel::receive(&rt, &ring, &fd, Lookout::new(), move |request| {
         let tree = tree.clone();
@@ -66,21 +66,8 @@ struct Tree {
     fd: Fd,
     fs: Fs,
     control: Control,
-}
-
-/// The structure at the start of a body, and what follows it.
-fn parse<T: FromBytes>(body: &[u8]) -> Result<(T, &[u8]), Errno> {
-    T::read_from_prefix(body).map_err(|_| Errno::INVAL)
-}
-
-/// The first name in a body, and what follows it.
-fn name(body: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
-    let end = body.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
-    Ok((&body[..end], &body[end + 1..]))
-}
-
-fn bytes(value: &(impl IntoBytes + zerocopy::Immutable)) -> Answer {
-    Ok(value.as_bytes().to_vec())
+    /// SETXATTR has flags of its own.
+    setxattr_ext: Cell<bool>,
 }
 
 impl Tree {
@@ -121,8 +108,12 @@ impl Tree {
                     | init_flag::PARALLEL_DIROPS
                     | init_flag::CACHE_SYMLINKS
                     | init_flag::WRITEBACK_CACHE
-                    | init_flag::HANDLE_KILLPRIV_V2;
+                    | init_flag::HANDLE_KILLPRIV_V2
+                    | init_flag::POSIX_ACL
+                    | init_flag::DONT_MASK
+                    | init_flag::SETXATTR_EXT;
                 let agreed = channel::negotiate(body, also)?;
+                self.setxattr_ext.set(agreed.flags & init_flag::SETXATTR_EXT != 0);
                 bytes(&wire::InitOut { max_readahead: channel::READ_AHEAD_BYTES, ..agreed })
             }
             op::LOOKUP => {
@@ -134,22 +125,24 @@ impl Tree {
             op::READLINK => self.fs.read_link(ino).await.map_err(errno_of),
             op::SYMLINK => {
                 let (name_of, rest) = name(body)?;
-                let target = name(rest)?.0;
-                self.make(head, name_of, Kind::Symlink.mode() | 0o777, 0, target).await
+                let (mode, target) = (Kind::Symlink.mode() | 0o777, name(rest)?.0);
+                self.make(head, name_of, NewFile { mode, target, ..NewFile::default() }).await
             }
             op::MKNOD => {
-                let ([mode, device, _, _], rest) = parse::<[u32; 4]>(body)?;
-                self.make(head, name(rest)?.0, mode, device, b"").await
+                let ([mode, device, umask, _], rest) = parse::<[u32; 4]>(body)?;
+                let new = NewFile { mode, umask, device, ..NewFile::default() };
+                self.make(head, name(rest)?.0, new).await
             }
             op::MKDIR => {
-                let ([mode, _], rest) = parse::<[u32; 2]>(body)?;
+                let ([mode, umask], rest) = parse::<[u32; 2]>(body)?;
                 let mode = Kind::Folder.mode() | mode & 0o7777;
-                self.make(head, name(rest)?.0, mode, 0, b"").await
+                self.make(head, name(rest)?.0, NewFile { mode, umask, ..NewFile::default() }).await
             }
             op::CREATE => {
-                let ([_, mode, _, _], rest) = parse::<[u32; 4]>(body)?;
+                let ([_, mode, umask, _], rest) = parse::<[u32; 4]>(body)?;
                 let mode = Kind::File.mode() | mode & 0o7777;
-                let mut out = self.make(head, name(rest)?.0, mode, 0, b"").await?;
+                let new = NewFile { mode, umask, ..NewFile::default() };
+                let mut out = self.make(head, name(rest)?.0, new).await?;
                 self.fs.begin_use(number(&out));
                 out.extend_from_slice(opened(wire::FOPEN_KEEP_CACHE).as_bytes());
                 Ok(out)
@@ -192,9 +185,20 @@ impl Tree {
             op::STATFS => self.statfs().await,
             op::SETXATTR => {
                 let ([size, flags], rest) = parse::<[u32; 2]>(body)?;
+                let ([more, _], rest) = match self.setxattr_ext.get() {
+                    true => parse::<[u32; 2]>(rest)?,
+                    // The kernel is too old to say who is in the group; only root surely may.
+                    false => ([u32::from(head.uid != 0) * wire::SETXATTR_ACL_KILL_SGID, 0], rest),
+                };
                 let (key, rest) = name(rest)?;
                 let value = rest.get(..size as usize).ok_or(Errno::INVAL)?;
-                self.set_xattr(ino, key, value, flags).await
+                let exists = match flags {
+                    1 => Some(false),
+                    2 => Some(true),
+                    _ => None,
+                };
+                let drop_set_gid = more & wire::SETXATTR_ACL_KILL_SGID != 0;
+                self.set_xattr(ino, key, value, SetXattr { exists, drop_set_gid }).await
             }
             op::GETXATTR => {
                 let ([size, _], rest) = parse::<[u32; 2]>(body)?;
@@ -280,15 +284,9 @@ impl Tree {
         self.attr(ino, &inode)
     }
 
-    async fn make(
-        &self,
-        head: &InHeader,
-        name: &[u8],
-        mode: u32,
-        device: u32,
-        target: &[u8],
-    ) -> Answer {
-        let new = NewFile { mode, uid: head.uid, gid: head.gid, device, target };
+    /// Makes a file that belongs to who asks.
+    async fn make(&self, head: &InHeader, name: &[u8], new: NewFile<'_>) -> Answer {
+        let new = NewFile { uid: head.uid, gid: head.gid, ..new };
         let made = self.fs.make(head.nodeid, name, new).await.map_err(errno_of)?;
         self.entry(&made)
     }
@@ -368,18 +366,13 @@ impl Tree {
         self.fs.xattr(ino, name).await.map_err(errno_of)
     }
 
-    async fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> Answer {
+    async fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Answer {
         if ino == ROOT
             && let Some(done) = self.control.set(name, value).await
         {
             return empty(done);
         }
-        let exists = match flags {
-            1 => Some(false),
-            2 => Some(true),
-            _ => None,
-        };
-        empty(self.fs.set_xattr(ino, name, value, exists).await)
+        empty(self.fs.set_xattr(ino, name, value, how).await)
     }
 
     /// Copies bytes from one file to another; as many as one request should take. The kernel asks for
@@ -426,81 +419,5 @@ impl Tree {
             }
             _ => Err(Errno::OPNOTSUPP),
         }
-    }
-}
-
-/// The number at the start of some bytes.
-fn number(bytes: &[u8]) -> u64 {
-    u64::read_from_prefix(bytes).map_or(0, |(number, _)| number)
-}
-
-fn empty(result: weft_fs::Result<()>) -> Answer {
-    result.map(|()| Vec::new()).map_err(errno_of)
-}
-
-/// A value, or its size if that is what was asked for.
-fn sized(value: Vec<u8>, size: u32) -> Answer {
-    let len = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
-    match size {
-        0 => bytes(&[len, 0]),
-        size if size < len => Err(Errno::RANGE),
-        _ => Ok(value),
-    }
-}
-
-fn opened(open_flags: u32) -> OpenOut {
-    OpenOut { open_flags, ..OpenOut::default() }
-}
-
-fn entry_out(ino: Ino, inode: &Inode) -> EntryOut {
-    EntryOut {
-        nodeid: ino,
-        generation: inode.generation,
-        entry_valid: VALID_S,
-        attr_valid: VALID_S,
-        entry_valid_nsec: 0,
-        attr_valid_nsec: 0,
-        attr: attr_of(ino, inode),
-    }
-}
-
-fn attr_of(ino: Ino, inode: &Inode) -> Attr {
-    let s = |time: Time| time.s.cast_unsigned();
-    Attr {
-        ino,
-        size: if inode.is_folder() { 4096 } else { inode.size },
-        blocks: inode.blocks * (weft_fs::BLOCK_BYTES / 512),
-        atime: s(inode.accessed),
-        mtime: s(inode.modified),
-        ctime: s(inode.changed),
-        atimensec: inode.accessed.ns,
-        mtimensec: inode.modified.ns,
-        ctimensec: inode.changed.ns,
-        mode: inode.mode,
-        nlink: inode.links,
-        uid: inode.uid,
-        gid: inode.gid,
-        rdev: inode.device,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-fn errno_of(error: FsError) -> Errno {
-    match error {
-        FsError::NotFound => Errno::NOENT,
-        FsError::Exists => Errno::EXIST,
-        FsError::NotFolder => Errno::NOTDIR,
-        FsError::IsFolder => Errno::ISDIR,
-        FsError::NotEmpty => Errno::NOTEMPTY,
-        FsError::NoAttribute => Errno::NODATA,
-        FsError::TooLong => Errno::NAMETOOLONG,
-        FsError::TooLarge => Errno::FBIG,
-        FsError::TooManyLinks => Errno::MLINK,
-        FsError::NoSpace => Errno::NOSPC,
-        FsError::Invalid(_) => Errno::INVAL,
-        FsError::Busy(_) => Errno::BUSY,
-        FsError::Unsupported => Errno::OPNOTSUPP,
-        _ => Errno::IO,
     }
 }

@@ -59,16 +59,22 @@ pub mod op {
 pub mod init_flag {
     pub const ASYNC_READ: u32 = 1 << 0;
     pub const BIG_WRITES: u32 = 1 << 5;
+    /// The umask is sent along, and does not count yet.
+    pub const DONT_MASK: u32 = 1 << 6;
     pub const DO_READDIRPLUS: u32 = 1 << 13;
     pub const READDIRPLUS_AUTO: u32 = 1 << 14;
     pub const ASYNC_DIO: u32 = 1 << 15;
     /// The kernel gathers writes in its page cache, and keeps sizes and times.
     pub const WRITEBACK_CACHE: u32 = 1 << 16;
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
+    /// The kernel reads access control lists and decides by them.
+    pub const POSIX_ACL: u32 = 1 << 20;
     pub const MAX_PAGES: u32 = 1 << 22;
     pub const CACHE_SYMLINKS: u32 = 1 << 23;
     /// Writes, cuts and changes of the owner end privileges here, and not in the kernel.
     pub const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
+    /// SETXATTR has flags of its own ([`super::SETXATTR_ACL_KILL_SGID`]).
+    pub const SETXATTR_EXT: u32 = 1 << 29;
 }
 
 /// What the page cache holds of the file stays.
@@ -78,6 +84,9 @@ pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 
 /// In a WRITE: the set-user-ID and set-group-ID bits end.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+/// In a SETXATTR of an access control list: the set-group-ID bit ends.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 /// Which attributes SETATTR sets.
 pub mod set {

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use common::Bench;
 use common::weftfs::{Mounted, NEEDS};
-use weft_testkit::{Need, command, have, run};
+use weft_testkit::have;
 
 const FILES: [(&str, &str); 4] =
     [("auto", "auto"), ("mirror", "raid1"), ("five", "raid5"), ("six", "raid6")];
@@ -277,40 +277,5 @@ fn space_is_reserved_and_files_are_copied_without_passing_through_programs() {
     assert_eq!(fs::read(mounted.at.join("reserved")).expect("read"), vec![0; 100_000]);
     fallocate(&reserved, FallocateFlags::empty(), 0, 1 << 40).expect_err("there is no room");
     drop((from, to, reserved));
-    mounted.unmount();
-}
-
-#[test]
-fn a_write_ends_privileges_that_a_file_gives() {
-    use std::os::unix::fs::PermissionsExt as _;
-    if !have(&NEEDS) || !have(&[Need::Tool("setpriv")]) {
-        return;
-    }
-    let mut mounted = Mounted::new("weftfs-privileges");
-    for n in 0..3 {
-        let _ = mounted.bench.scratch.file(&format!("d{n}"), 24 << 20);
-    }
-    mounted.bench.weft(&["fs", "create", "home", "d0", "d1", "d2"]);
-    mounted.mount(&["d0", "d1", "d2"]);
-    let file = mounted.at.join("program");
-    fs::write(&file, "1").expect("written");
-    let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("set");
-    let found = || fs::metadata(&file).expect("there").permissions().mode() & 0o7777;
-    mode(0o6777);
-    assert_eq!(found(), 0o6777);
-    let write = format!("echo 2 >> {}", file.display());
-    let anyone = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c"];
-    // Others may not pass through the scratch folder.
-    for folder in [mounted.bench.scratch.path(), &mounted.at] {
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
-    }
-    run(command("setpriv").args(anyone).arg(&write));
-    assert_eq!(found(), 0o777, "a write");
-    mode(0o6777);
-    std::os::unix::fs::chown(&file, Some(65534), None).expect("a new owner");
-    assert_eq!(found(), 0o777, "a new owner");
-    mounted.unmount();
-    mounted.mount(&["d0", "d1", "d2"]);
-    assert_eq!((found(), fs::read(&file).expect("read")), (0o777, b"12\n".to_vec()));
     mounted.unmount();
 }

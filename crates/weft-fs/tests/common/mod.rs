@@ -13,7 +13,8 @@ use std::rc::Rc;
 
 use weft_disk::{Disk, RamDisk};
 use weft_fs::{
-    CreateOptions, Fs, Ino, Kind, MountOptions, NewFile, ROOT, Redundancy, Result, Time, create,
+    CreateOptions, Fs, Ino, Kind, MountOptions, NewFile, ROOT, Redundancy, Result, SetXattr, Time,
+    create,
 };
 use weft_rt::{Frozen, Rt, Schedule, virtual_rt};
 
@@ -70,7 +71,7 @@ pub async fn made(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Fs {
 }
 
 pub fn new_file(kind: Kind) -> NewFile<'static> {
-    NewFile { mode: kind.mode() | 0o644, uid: 1, gid: 2, device: 0, target: b"" }
+    NewFile { mode: kind.mode() | 0o644, umask: 0, uid: 1, gid: 2, device: 0, target: b"" }
 }
 
 pub async fn make(fs: &Fs, name: &str) -> Ino {
@@ -85,7 +86,7 @@ pub async fn make_as(fs: &Fs, name: &str, redundancy: &str) -> Ino {
 }
 
 pub async fn set(fs: &Fs, ino: Ino, redundancy: &str) -> Result<()> {
-    fs.set_xattr(ino, b"user.weft.redundancy", redundancy.as_bytes(), None).await
+    fs.set_xattr(ino, b"user.weft.redundancy", redundancy.as_bytes(), SetXattr::default()).await
 }
 
 pub async fn find(fs: &Fs, name: &str) -> Ino {

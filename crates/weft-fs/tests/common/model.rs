@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_fs::{Fs, FsError, Ino, Kind, ROOT, Rename, SetAttr, Time};
+use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT, Rename, SetAttr, SetXattr, Time};
 use weft_random::Rng;
 use weft_rt::Frozen;
 
@@ -15,6 +15,73 @@ pub struct File {
     pub bytes: Vec<u8>,
     pub links: u32,
     pub attributes: BTreeMap<String, Vec<u8>>,
+}
+
+/// Folders inherit it.
+const SET_GID: u32 = 0o2000;
+
+/// An access control list: the owner, user 7, the group, the mask, others.
+pub type List = [u16; 5];
+
+/// Permissions of a file or folder.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Rights {
+    pub mode: u32,
+    pub access: Option<List>,
+    pub default: Option<List>,
+}
+
+impl Rights {
+    /// Of something made with a mode, in a folder with this default list.
+    fn new(mode: u32, is_folder: bool, default: Option<List>) -> Self {
+        let Some(list) = default else { return Self { mode, ..Self::default() } };
+        let asked = Self::classes(mode);
+        let access = [list[0] & asked[0], list[1], list[2], list[3] & asked[1], list[4] & asked[2]];
+        let default = default.filter(|_| is_folder);
+        Self { mode: Self::bits(access), access: Some(access), default }
+    }
+
+    fn classes(mode: u32) -> [u16; 3] {
+        [6, 3, 0].map(|shift| (mode >> shift & 7) as u16)
+    }
+
+    /// The mode that a list shows as.
+    fn bits(list: List) -> u32 {
+        [list[0], list[3], list[4]].iter().fold(0, |mode, class| mode << 3 | u32::from(*class))
+    }
+
+    fn chmod(&mut self, mode: u32) {
+        self.mode = mode;
+        let [owner, mask, other] = Self::classes(mode);
+        self.access = self.access.map(|list| [owner, list[1], list[2], mask, other]);
+    }
+
+    /// The attributes that it shows as.
+    pub fn attributes(&self) -> BTreeMap<String, Vec<u8>> {
+        let bytes = |list: List| {
+            let entry = |(rights, (tag, id)): (u16, (u16, u32))| {
+                [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+            };
+            let tags = [(1, u32::MAX), (2, 7), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)];
+            let entries = list.into_iter().zip(tags).flat_map(entry);
+            [2, 0, 0, 0].into_iter().chain(entries).collect::<Vec<u8>>()
+        };
+        let both = [("access", self.access), ("default", self.default)];
+        let both = both.into_iter().filter_map(|(name, list)| Some((name, bytes(list?))));
+        both.map(|(name, bytes)| (format!("system.posix_acl_{name}"), bytes)).collect()
+    }
+
+    /// The permissions and attributes of a file are these.
+    pub async fn are_of(&self, fs: &Fs, ino: Ino, others: &BTreeMap<String, Vec<u8>>) -> bool {
+        let mut wanted = self.attributes();
+        wanted.extend(others.clone());
+        let mut found = BTreeMap::new();
+        for name in fs.xattr_names(ino).await.expect("listed") {
+            let value = fs.xattr(ino, &name).await.expect("there");
+            found.insert(String::from_utf8(name).expect("text"), value);
+        }
+        found == wanted && fs.attr(ino).await.expect("there").mode & 0o7777 == self.mode
+    }
 }
 
 /// What a name stands for.
@@ -30,6 +97,8 @@ pub struct Model {
     pub files: BTreeMap<u64, File>,
     /// Folder (0: root) and name.
     pub names: BTreeMap<(u64, String), Named>,
+    /// Of files and folders.
+    pub rights: BTreeMap<u64, Rights>,
     next: u64,
 }
 
@@ -56,7 +125,11 @@ impl Pair {
     pub fn new(fs: Fs, seed: u64, redundancies: &[&'static str]) -> Self {
         Self {
             fs,
-            model: Model { next: 1, ..Model::default() },
+            model: Model {
+                next: 1,
+                rights: BTreeMap::from([(0, Rights { mode: 0o755, ..Rights::default() })]),
+                ..Model::default()
+            },
             inos: BTreeMap::from([(0, ROOT)]),
             rng: Rng::new(seed),
             redundancies: redundancies.to_vec(),
@@ -85,7 +158,7 @@ impl Pair {
     /// One random operation.
     pub async fn step(&mut self) {
         self.durable = None;
-        match self.rng.below(20) {
+        match self.rng.below(21) {
             0 | 1 => self.make(Kind::File).await,
             2 => self.make(Kind::Folder).await,
             3 => self.remove().await,
@@ -101,6 +174,7 @@ impl Pair {
             }
             11 | 12 => self.read().await,
             13 => self.fsync().await,
+            14 => self.permissions().await,
             _ => self.write().await,
         }
     }
@@ -130,7 +204,9 @@ impl Pair {
 
     async fn make(&mut self, kind: Kind) {
         let (folder, name) = self.name();
-        let made = self.fs.make(self.inos[&folder], name.as_bytes(), new_file(kind)).await;
+        let (asked, umask) = (self.rng.below(0o1000) as u32, self.rng.below(0o1000) as u32);
+        let new = NewFile { mode: kind.mode() | asked, umask, ..new_file(kind) };
+        let made = self.fs.make(self.inos[&folder], name.as_bytes(), new).await;
         if self.model.names.contains_key(&(folder, name.clone())) {
             assert!(matches!(made, Err(FsError::Exists)), "{made:?}");
             return;
@@ -139,6 +215,13 @@ impl Pair {
         let id = self.model.next;
         self.model.next += 1;
         self.inos.insert(id, ino);
+        let above = &self.model.rights[&folder];
+        let mode = if above.default.is_some() { asked } else { asked & !umask };
+        let mut rights = Rights::new(mode, kind == Kind::Folder, above.default);
+        if kind == Kind::Folder {
+            rights.mode |= above.mode & SET_GID;
+        }
+        self.model.rights.insert(id, rights);
         let named = match kind {
             Kind::Folder => Named::Folder(id),
             _ => {
@@ -158,6 +241,7 @@ impl Pair {
         file.links -= 1;
         if file.links == 0 {
             self.model.files.remove(&id);
+            self.model.rights.remove(&id);
             self.inos.remove(&id);
         }
     }
@@ -317,6 +401,46 @@ impl Pair {
         set(&self.fs, self.inos[&id], redundancy).await.expect("set");
     }
 
+    /// A new mode or access control list, of a file or folder.
+    async fn permissions(&mut self) {
+        let named = self.model.names.values().map(|named| match named {
+            Named::File(id) | Named::Folder(id) => *id,
+        });
+        let all: Vec<u64> = named.chain([0]).collect();
+        let id = *self.rng.pick(&all);
+        let ino = self.inos[&id];
+        let list = [(); 5].map(|()| self.rng.below(8) as u16);
+        let mode = self.rng.below(0o10000) as u32;
+        let is_folder = !self.model.files.contains_key(&id);
+        let kept = self.model.rights.get_mut(&id).expect("known");
+        let mut set = None;
+        match self.rng.below(4) {
+            0 => {
+                let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+                self.fs.set_attr(ino, set).await.expect("set");
+                kept.chmod(mode);
+            }
+            1 => {
+                kept.mode = kept.mode & !0o777 | Rights::bits(list);
+                kept.access = Some(list);
+                set = Some("system.posix_acl_access");
+            }
+            2 if is_folder => {
+                kept.default = Some(list);
+                set = Some("system.posix_acl_default");
+            }
+            _ => {
+                self.fs.remove_xattr(ino, b"system.posix_acl_access").await.expect("removed");
+                kept.access = None;
+            }
+        }
+        if let Some(name) = set {
+            let value = &kept.attributes()[name];
+            let how = SetXattr::default();
+            self.fs.set_xattr(ino, name.as_bytes(), value, how).await.expect("set");
+        }
+    }
+
     async fn attribute(&mut self) {
         let Some(id) = self.file() else { return };
         let name = format!("user.{}", self.rng.below(3));
@@ -324,7 +448,10 @@ impl Pair {
         let attributes = &mut self.model.files.get_mut(&id).expect("a file").attributes;
         if self.rng.chance(50) {
             let value = pattern(self.rng.below(50) as usize, 1);
-            self.fs.set_xattr(ino, name.as_bytes(), &value, None).await.expect("set");
+            self.fs
+                .set_xattr(ino, name.as_bytes(), &value, SetXattr::default())
+                .await
+                .expect("set");
             attributes.insert(name, value);
         } else {
             let removed = self.fs.remove_xattr(ino, name.as_bytes()).await;
@@ -361,6 +488,15 @@ impl Pair {
             }
         }
         assert_eq!(found.len(), self.model.names.len(), "{found:?}");
+        let none = BTreeMap::new();
+        let named = self.model.names.values().map(|named| match named {
+            Named::File(id) => (*id, &self.model.files[id].attributes),
+            Named::Folder(id) => (*id, &none),
+        });
+        for (id, others) in named.chain([(0, &none)]) {
+            let rights = &self.model.rights[&id];
+            assert!(rights.are_of(&self.fs, self.inos[&id], others).await, "{id}: {rights:?}");
+        }
         for (id, file) in &self.model.files {
             let ino = self.inos[id];
             let inode = self.fs.attr(ino).await.expect("there");
@@ -368,12 +504,6 @@ impl Pair {
             let found = read_all(&self.fs, ino).await;
             let differs = found.iter().zip(&file.bytes).position(|(found, byte)| found != byte);
             assert_eq!(differs, None, "file {id}, inode {ino}");
-            let names = self.fs.xattr_names(ino).await.expect("listed");
-            assert_eq!(names.len(), file.attributes.len(), "attributes of file {id}");
-            for (name, value) in &file.attributes {
-                let found = self.fs.xattr(ino, name.as_bytes()).await.expect("there");
-                assert_eq!(&found, value);
-            }
         }
     }
 }

@@ -114,7 +114,7 @@ async fn file(
         MountOptions { degraded: false, cache_bytes: setup.cache_bytes, nonce: setup.seed, now };
     let fs = Fs::mount(rt, disks, mounting).await.map_err(text)?;
     let mode = Kind::File.mode() | 0o644;
-    let new = NewFile { mode, uid: 0, gid: 0, device: 0, target: b"" };
+    let new = NewFile { mode, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
     let (ino, _) = fs.make(ROOT, b"file", new).await.map_err(text)?;
     fs.begin_use(ino);
     fs.sync().await.map_err(text)?;

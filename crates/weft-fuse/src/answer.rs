@@ -1,0 +1,104 @@
+//! Bodies of requests and of answers: parsed, and put together.
+
+use rustix::io::Errno;
+use weft_fs::{FsError, Ino, Inode, Time};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::wire::{Attr, EntryOut, OpenOut};
+
+/// How long the kernel believes names and attributes, in seconds.
+pub(crate) const VALID_S: u64 = 10;
+
+/// The body of an answer, or why there is none.
+pub(crate) type Answer = Result<Vec<u8>, Errno>;
+
+/// The structure at the start of a body, and what follows it.
+pub(crate) fn parse<T: FromBytes>(body: &[u8]) -> Result<(T, &[u8]), Errno> {
+    T::read_from_prefix(body).map_err(|_| Errno::INVAL)
+}
+
+/// The first name in a body, and what follows it.
+pub(crate) fn name(body: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
+    let end = body.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+    Ok((&body[..end], &body[end + 1..]))
+}
+
+pub(crate) fn bytes(value: &(impl IntoBytes + zerocopy::Immutable)) -> Answer {
+    Ok(value.as_bytes().to_vec())
+}
+
+/// The number at the start of some bytes.
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    u64::read_from_prefix(bytes).map_or(0, |(number, _)| number)
+}
+
+pub(crate) fn empty(result: weft_fs::Result<()>) -> Answer {
+    result.map(|()| Vec::new()).map_err(errno_of)
+}
+
+/// A value, or its size if that is what was asked for.
+pub(crate) fn sized(value: Vec<u8>, size: u32) -> Answer {
+    let len = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
+    match size {
+        0 => bytes(&[len, 0]),
+        size if size < len => Err(Errno::RANGE),
+        _ => Ok(value),
+    }
+}
+
+pub(crate) fn opened(open_flags: u32) -> OpenOut {
+    OpenOut { open_flags, ..OpenOut::default() }
+}
+
+pub(crate) fn entry_out(ino: Ino, inode: &Inode) -> EntryOut {
+    EntryOut {
+        nodeid: ino,
+        generation: inode.generation,
+        entry_valid: VALID_S,
+        attr_valid: VALID_S,
+        entry_valid_nsec: 0,
+        attr_valid_nsec: 0,
+        attr: attr_of(ino, inode),
+    }
+}
+
+pub(crate) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
+    let s = |time: Time| time.s.cast_unsigned();
+    Attr {
+        ino,
+        size: if inode.is_folder() { 4096 } else { inode.size },
+        blocks: inode.blocks * (weft_fs::BLOCK_BYTES / 512),
+        atime: s(inode.accessed),
+        mtime: s(inode.modified),
+        ctime: s(inode.changed),
+        atimensec: inode.accessed.ns,
+        mtimensec: inode.modified.ns,
+        ctimensec: inode.changed.ns,
+        mode: inode.mode,
+        nlink: inode.links,
+        uid: inode.uid,
+        gid: inode.gid,
+        rdev: inode.device,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+pub(crate) fn errno_of(error: FsError) -> Errno {
+    match error {
+        FsError::NotFound => Errno::NOENT,
+        FsError::Exists => Errno::EXIST,
+        FsError::NotFolder => Errno::NOTDIR,
+        FsError::IsFolder => Errno::ISDIR,
+        FsError::NotEmpty => Errno::NOTEMPTY,
+        FsError::NoAttribute => Errno::NODATA,
+        FsError::TooLong => Errno::NAMETOOLONG,
+        FsError::TooLarge => Errno::FBIG,
+        FsError::TooManyLinks => Errno::MLINK,
+        FsError::NoSpace => Errno::NOSPC,
+        FsError::Invalid(_) => Errno::INVAL,
+        FsError::Busy(_) => Errno::BUSY,
+        FsError::Unsupported => Errno::OPNOTSUPP,
+        _ => Errno::IO,
+    }
+}
