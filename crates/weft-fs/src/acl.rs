@@ -421,7 +421,8 @@ mod tests {
         assert_eq!(fault(&folder, Some(&list), Some(&list)), None);
         let minimal = bytes(&[(1, 7, NO_ID), (4, 6, NO_ID), (0x20, 1, NO_ID)]);
         assert_eq!(fault(&folder, None, Some(&minimal)), None);
-        let wrong: [(&Inode, Option<&[u8]>, Option<&[u8]>); 5] = [
+        type Stored<'a> = Option<&'a [u8]>;
+        let wrong: [(&Inode, Stored<'_>, Stored<'_>); 5] = [
             (&inode(0o100_760), Some(&list), None),
             (&file, Some(&minimal), None),
             (&file, Some(&list[..20]), None),

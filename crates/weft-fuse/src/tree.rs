@@ -121,7 +121,7 @@ impl Tree {
                 self.entry(&found)
             }
             op::GETATTR => self.attr(ino, &self.fs.attr(ino).await.map_err(errno_of)?),
-            op::SETATTR => self.set_attr(ino, &parse::<SetattrIn>(body)?.0).await,
+            op::SETATTR => self.set_attr(head, &parse::<SetattrIn>(body)?.0).await,
             op::READLINK => self.fs.read_link(ino).await.map_err(errno_of),
             op::SYMLINK => {
                 let (name_of, rest) = name(body)?;
@@ -211,8 +211,8 @@ impl Tree {
                 sized(names.into_iter().flat_map(|name| [&name[..], &[0]].concat()).collect(), size)
             }
             op::REMOVEXATTR => empty(self.fs.remove_xattr(ino, name(body)?.0).await),
-            op::FALLOCATE => self.fallocate(ino, &parse::<FallocateIn>(body)?.0).await,
-            op::COPY_FILE_RANGE => self.copy(ino, &parse::<CopyIn>(body)?.0).await,
+            op::FALLOCATE => self.fallocate(head, &parse::<FallocateIn>(body)?.0).await,
+            op::COPY_FILE_RANGE => self.copy(head, &parse::<CopyIn>(body)?.0).await,
             op::LSEEK => {
                 let (seek, _) = parse::<LseekIn>(body)?;
                 let data = match seek.whence {
@@ -261,7 +261,8 @@ impl Tree {
         bytes(&AttrOut { attr_valid: VALID_S, attr_valid_nsec: 0, dummy: 0, attr })
     }
 
-    async fn set_attr(&self, ino: Ino, wanted: &SetattrIn) -> Answer {
+    async fn set_attr(&self, head: &InHeader, wanted: &SetattrIn) -> Answer {
+        let ino = head.nodeid;
         let has = |bit: u32| wanted.valid & bit != 0;
         let now = || {
             let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -270,7 +271,7 @@ impl Tree {
         let time = |bit: u32, bit_now: u32, s: i64, ns: u32| {
             has(bit).then(|| if has(bit_now) { now() } else { Time { s, ns } })
         };
-        let set = SetAttr {
+        let mut set = SetAttr {
             mode: has(set::MODE).then_some(wanted.mode),
             uid: has(set::UID).then_some(wanted.uid),
             gid: has(set::GID).then_some(wanted.gid),
@@ -280,6 +281,12 @@ impl Tree {
             changed: time(set::CTIME, 0, wanted.ctime, wanted.ctimensec),
             drop_suid: has(set::KILL_SUIDGID),
         };
+        // A chown that keeps both owners ends privileges, too, and arrives as this and no more. The
+        // kernel lets anyone ask for it.
+        if set == (SetAttr { changed: set.changed, ..SetAttr::default() }) {
+            let owner = self.fs.attr(ino).await.map_err(errno_of)?.uid;
+            set.drop_suid = head.uid == 0 || head.uid == owner;
+        }
         let inode = self.fs.set_attr(ino, set).await.map_err(errno_of)?;
         self.attr(ino, &inode)
     }
@@ -375,9 +382,17 @@ impl Tree {
         empty(self.fs.set_xattr(ino, name, value, how).await)
     }
 
+    /// New contents end privileges. Unlike with a write, the kernel does not say whether the program
+    /// may keep the bits of the mode: root may.
+    async fn end_privileges(&self, head: &InHeader, ino: Ino) -> Result<(), Errno> {
+        self.fs.drop_privileges(ino, head.uid != 0).await.map_err(errno_of)
+    }
+
     /// Copies bytes from one file to another; as many as one request should take. The kernel asks for
     /// the rest.
-    async fn copy(&self, from: Ino, wanted: &CopyIn) -> Answer {
+    async fn copy(&self, head: &InHeader, wanted: &CopyIn) -> Answer {
+        let from = head.nodeid;
+        self.end_privileges(head, wanted.node_to).await?;
         let most = usize::try_from(wanted.length).unwrap_or(usize::MAX).min(COPY_BYTES_MAX);
         let mut copied = 0;
         while copied < most {
@@ -400,7 +415,9 @@ impl Tree {
         bytes(&WriteOut { size, padding: 0 })
     }
 
-    async fn fallocate(&self, ino: Ino, wanted: &FallocateIn) -> Answer {
+    async fn fallocate(&self, head: &InHeader, wanted: &FallocateIn) -> Answer {
+        let ino = head.nodeid;
+        self.end_privileges(head, ino).await?;
         let end = wanted.offset.checked_add(wanted.length).ok_or(Errno::FBIG)?;
         match wanted.mode & !fallocate::KEEP_SIZE {
             fallocate::PUNCH_HOLE | fallocate::ZERO_RANGE => {

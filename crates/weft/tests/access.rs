@@ -200,6 +200,11 @@ fn privileges_end_with_a_new_owner_or_contents() {
         assert_eq!(owned(&at(name), 0o6745), 0o2745, "{name}");
     }
     assert_eq!(owned(&folder, 0o7755), 0o7755, "a folder gives none");
+    for path in [&file, &at("fifo"), &folder] {
+        chmod(path, 0o6755);
+        chown(path, None, None).expect("nothing to change");
+    }
+    assert_eq!([&file, &at("fifo"), &folder].map(|path| mode(path)), [0o755, 0o755, 0o6755]);
     chmod(&file, 0o6755);
     lchown(at("link"), Some(5), Some(5)).expect("changed");
     assert_eq!(mode(&file), 0o6755);
@@ -209,7 +214,9 @@ fn privileges_end_with_a_new_owner_or_contents() {
     assert!(may(1001, "chgrp", &["1001"], &file));
     assert_eq!(mode(&file), 0o755);
     // A write by another user ends them, root's does not; nor does reading.
-    for script in ["truncate -s 2 \"$0\"", "echo 2 >> \"$0\"", "echo 2 1<> \"$0\""] {
+    for script in
+        ["fallocate -l 9 \"$0\"", "truncate -s 2 \"$0\"", "echo 2 >> \"$0\"", "echo 2 1<> \"$0\""]
+    {
         chmod(&file, 0o6777);
         assert!(may(1002, "cat", &[], &file));
         fs::write(&file, "root's").expect("written");
