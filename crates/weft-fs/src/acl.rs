@@ -422,16 +422,12 @@ mod tests {
         let minimal = bytes(&[(1, 7, NO_ID), (4, 6, NO_ID), (0x20, 1, NO_ID)]);
         assert_eq!(fault(&folder, None, Some(&minimal)), None);
         type Stored<'a> = Option<&'a [u8]>;
-        let wrong: [(&Inode, Stored<'_>, Stored<'_>); 5] = [
-            (&inode(0o100_760), Some(&list), None),
-            (&file, Some(&minimal), None),
-            (&file, Some(&list[..20]), None),
-            (&folder, None, Some(b"")),
-            (&file, None, Some(&list)),
-        ];
-        for (inode, access, default) in wrong {
-            assert!(fault(inode, access, default).is_some(), "{access:?} {default:?}");
-        }
+        let is_wrong = |inode: &Inode, access, default| fault(inode, access, default).is_some();
+        assert!(is_wrong(&inode(0o100_760), Some(&list), None), "another mode");
+        assert!(is_wrong(&file, Some(&minimal), None), "no more than the mode says");
+        assert!(is_wrong(&file, Some(&list[..20]), None), "cut short");
+        assert!(is_wrong(&folder, None, Some(b"")), "empty");
+        assert!(is_wrong(&file, None, Some(&list)), "not of a folder");
     }
 
     /// Any bytes: refused, or a list that reads back as it is and agrees with itself.
