@@ -421,7 +421,6 @@ mod tests {
         assert_eq!(fault(&folder, Some(&list), Some(&list)), None);
         let minimal = bytes(&[(1, 7, NO_ID), (4, 6, NO_ID), (0x20, 1, NO_ID)]);
         assert_eq!(fault(&folder, None, Some(&minimal)), None);
-        type Stored<'a> = Option<&'a [u8]>;
         let is_wrong = |inode: &Inode, access, default| fault(inode, access, default).is_some();
         assert!(is_wrong(&inode(0o100_760), Some(&list), None), "another mode");
         assert!(is_wrong(&file, Some(&minimal), None), "no more than the mode says");

@@ -7,8 +7,9 @@
 //! ```text
 //!   a read or write fails ── diagnostic blocks ──┬─ work ───▶ block failure: the block is moved,
 //!                                                │            and not used again (`relocate`)
-//!                                                └─ do not ─▶ device failure: the disk is lost,
-//!                                                             and rebuilt onto others (`rebuild`)
+//!                                                └─ do not ── opened again, they ──┐
+//!            path failure: the request is repeated (`path`) ◀── work ──────────────┤
+//!            device failure: the disk is lost, and rebuilt onto others ◀── do not ─┘
 //! ```
 //!
 //! There are two *sites*, at the start and at the end of a disk, and one that works is enough: a bad
@@ -49,6 +50,16 @@ async fn takes(disk: &dyn Disk, at: u64, data: Frozen) -> bool {
 }
 
 impl Present {
+    /// Whether one of its sites works.
+    async fn works(&self, number: u64) -> bool {
+        for site in self.label.sites() {
+            if self.works_at(site, number).await {
+                return true;
+            }
+        }
+        false
+    }
+
     async fn works_at(&self, site: Site, number: u64) -> bool {
         let Self { label, whole, .. } = self;
         holds(&**whole, site.known, &label.diagnostic()).await
@@ -62,13 +73,14 @@ impl Pool {
         let _one = member.diagnosing.acquire(1).await;
         let Some(present) = member.present().filter(|_| !member.is_lost()) else { return false };
         let number = self.next_diagnosis();
-        for site in present.label.sites() {
-            if present.works_at(site, number).await {
-                return !member.is_lost();
-            }
+        let mut works = present.works(number).await;
+        if let Some(path) = present.path.as_ref().filter(|_| !works) {
+            works = path.try_again().await && present.works(number).await;
         }
-        self.lose(member);
-        false
+        if !works {
+            self.lose(member);
+        }
+        !member.is_lost()
     }
 
     /// Looks at all diagnostic blocks of a disk, and writes those anew that are wrong. Returns how many

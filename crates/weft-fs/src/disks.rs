@@ -23,9 +23,9 @@ use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::job::Job;
 use crate::label::Label;
-use crate::member::{Member, Present};
+use crate::member::Member;
 use crate::mounted::{Fs, Inner};
-use crate::open::{DISKS_MAX, JOINING, check_unused, part, row};
+use crate::open::{DISKS_MAX, JOINING, check_unused, present, row};
 use crate::rebuild::RebuildReport;
 
 /// How often it is looked whether the metadata array has its copies again.
@@ -60,7 +60,7 @@ impl Inner {
         let (fs_id, slice) = (self.label.fs_id, self.label.slice_bytes);
         let size = disk.info().size_bytes;
         let label = Label::plan(fs_id, &self.label.name, number, size, slice)?;
-        let parted = part(disk, &label)?;
+        let (present, slice) = present(disk, &label, self.reopen.as_ref())?;
         self.meta
             .run(|tx| {
                 tx.set_state(NEXT, next)?;
@@ -69,7 +69,7 @@ impl Inner {
             .await?;
         self.commit().await?;
         Label::erase(&**disk).await?;
-        self.meta.array.add_spare(parted.slice).await?;
+        self.meta.array.add_spare(slice).await?;
         label.write(&**disk).await?;
         let row = row(&label, disk);
         self.meta
@@ -79,7 +79,6 @@ impl Inner {
             })
             .await?;
         self.commit().await?;
-        let present = Present { label, whole: disk.clone(), data: parted.data };
         self.pool.add(Member::new(number, row, Some(present)));
         Ok(number)
     }

@@ -2,9 +2,10 @@
 //!
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
 //! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
-//! `meta`, `log`) ← the disks, their space and what is at hand of them (`at_hand`, `pool`, `place`)
-//! ← tokens (`tokens`, `nodes`) ← the mounted file system (`mounted`) ← what it does (`plan`, `flush`,
-//! `file`, `cut`, `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `relocate`, `anew`,
+//! `meta`, `log`) ← the disks, their failures, their space and what is at hand of them (`path`,
+//! `member`, `at_hand`, `pool`, `diagnose`, `laid`, `place`) ← tokens (`tokens`, `nodes`) ← the
+//! mounted file system (`mounted`) ← what it does (`plan`, `relocate`, `flush`, `file`, `cut`,
+//! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`,
 //! `rebuild`, `fsck`) ← creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
 #![forbid(unsafe_code)]
 
@@ -38,6 +39,7 @@ mod mounted;
 mod names;
 mod nodes;
 mod open;
+mod path;
 mod place;
 mod plan;
 mod pool;
@@ -66,6 +68,7 @@ pub use label::{Label, NAME_BYTES_MAX};
 pub use mounted::{Fs, MountOptions};
 pub use names::{DirEntry, NewFile, Rename};
 pub use open::{CreateOptions, create};
+pub use path::Reopen;
 pub use pool::Counts;
 pub use rebuild::RebuildReport;
 pub use record::{Column, Record};

@@ -15,6 +15,7 @@ use weft_rt::sync::Semaphore;
 
 use crate::label::Label;
 use crate::meta::DiskRow;
+use crate::path::PathDisk;
 use crate::space::Space;
 
 /// A disk that is there.
@@ -22,6 +23,8 @@ pub(crate) struct Present {
     pub(crate) label: Label,
     /// All of it, with label and metadata.
     pub(crate) whole: Rc<dyn Disk>,
+    /// The same, if it can be opened again.
+    pub(crate) path: Option<Rc<PathDisk>>,
     /// Its data blocks.
     pub(crate) data: Rc<dyn Disk>,
 }

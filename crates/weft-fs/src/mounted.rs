@@ -21,6 +21,7 @@ use crate::label::Label;
 use crate::log::Log;
 use crate::meta::{Meta, Tx};
 use crate::nodes::Tokens;
+use crate::path::Reopen;
 use crate::pool::{Pool, runs_of};
 use crate::record::{Record, Run};
 
@@ -97,6 +98,8 @@ pub(crate) struct Inner {
     pub(crate) pool: Rc<Pool>,
     pub(crate) log: Log,
     pub(crate) tokens: Rc<Tokens>,
+    /// Opens disks again.
+    pub(crate) reopen: Option<Reopen>,
     nodes: RefCell<BTreeMap<Ino, Rc<Node>>>,
     /// Held while blocks are written.
     pub(crate) flushing: Semaphore,
@@ -136,10 +139,12 @@ impl Inner {
         label: Label,
         (meta, pool, log): (Meta, Rc<Pool>, Log),
         options: &MountOptions,
+        reopen: Option<Reopen>,
     ) -> Self {
         let dirty_blocks_max = pool.at_hand.waiting_max();
         let tokens = Tokens::new(log.epoch());
         Self {
+            reopen,
             mounted: rt.now(),
             mounted_at: options.now,
             rt,

@@ -26,6 +26,7 @@ use crate::log::{Log, Mark, scan};
 use crate::member::{Member, Present};
 use crate::meta::{DiskRow, Meta, Tx};
 use crate::mounted::{Fs, Inner, MountOptions};
+use crate::path::{PathDisk, Reopen};
 use crate::pool::{Pool, runs_of};
 use crate::recover::recover;
 use crate::redundancy::Redundancy;
@@ -66,6 +67,23 @@ pub struct CreateOptions {
 pub(crate) struct Parted {
     pub(crate) slice: Rc<dyn Disk>,
     pub(crate) data: Rc<dyn Disk>,
+}
+
+/// A disk that belongs to a mounted file system, and its metadata slice. With `reopen` it is opened
+/// again if the way to it fails.
+pub(crate) fn present(
+    disk: &Rc<dyn Disk>,
+    label: &Label,
+    reopen: Option<&Reopen>,
+) -> Result<(Present, Rc<dyn Disk>)> {
+    let path = reopen.map(|reopen| PathDisk::new(disk.clone(), label.clone(), reopen.clone()));
+    let path = path.map(Rc::new);
+    let whole: Rc<dyn Disk> = match &path {
+        Some(path) => path.clone(),
+        None => disk.clone(),
+    };
+    let Parted { slice, data } = part(&whole, label)?;
+    Ok((Present { label: label.clone(), whole, path, data }, slice))
 }
 
 pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<Parted> {
@@ -223,20 +241,31 @@ impl Fs {
     /// # Errors
     /// If the disks are not of one file system, or not enough of it.
     pub async fn mount(rt: &Rt, disks: &[Rc<dyn Disk>], options: MountOptions) -> Result<Self> {
+        Self::mount_reopening(rt, disks, options, None).await
+    }
+
+    /// The same. With `reopen`, disks are opened again if the way to them fails.
+    ///
+    /// # Errors
+    /// As [`Fs::mount`].
+    pub async fn mount_reopening(
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        options: MountOptions,
+        reopen: Option<Reopen>,
+    ) -> Result<Self> {
         let found = labels_of(disks).await?;
         let Some((label, _)) = found.values().next() else {
             return Err(FsError::Unmountable("no disk could be read".into()));
         };
         let label = label.clone();
-        let mut parts = BTreeMap::new();
+        let (mut parts, mut slices) = (BTreeMap::new(), Vec::new());
         for (number, (label, disk)) in &found {
-            parts.insert(*number, part(disk, label)?);
-        }
-        let mut slices = Vec::new();
-        for part in parts.values() {
+            let (part, slice) = present(disk, label, reopen.as_ref())?;
+            parts.insert(*number, part);
             // A disk that was taken out of service gave up its slice.
-            if !matches!(read_superblock(&*part.slice).await, Ok(None)) {
-                slices.push(part.slice.clone());
+            if !matches!(read_superblock(&*slice).await, Ok(None)) {
+                slices.push(slice);
             }
         }
         let assemble = AssembleOptions {
@@ -272,11 +301,7 @@ impl Fs {
             if let Some((_, disk)) = here {
                 row.name.clone_from(&disk.info().name);
             }
-            let present = here.zip(parts.get(&number)).map(|((label, whole), part)| Present {
-                label: label.clone(),
-                whole: whole.clone(),
-                data: part.data.clone(),
-            });
+            let present = here.and_then(|_| parts.remove(&number));
             members.push(Member::new(number, row, present));
         }
         let pool = Pool::new(members, AtHand::new(options.cache_bytes)?);
@@ -288,7 +313,7 @@ impl Fs {
         let epoch = epoch + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
         let log = Log::new(area, epoch, 0, last_id);
-        let inner = Inner::new(rt.clone(), label, (meta, pool, log), &options);
+        let inner = Inner::new(rt.clone(), label, (meta, pool, log), &options, reopen);
         let fs = Self(Rc::new(inner));
         let orphans = fs.0.meta.run(|tx| tx.orphans()).await?;
         for ino in orphans {

@@ -110,38 +110,24 @@ impl Pool {
         // Each time that this is repeated, a block or a disk less is left.
         loop {
             let mut column = self.allocate_instead(record, unit)?;
-            let written = match self.member(column.disk) {
-                None => return None,
-                Some(member) => match member.data() {
-                    None => Err(member),
-                    Some(disk) => {
-                        let at = column.start * BLOCK_BYTES;
-                        match disk.write(at, data.clone(), WriteOpts::USER).await {
-                            Ok(()) => {
-                                member.written.set(true);
-                                Ok(())
-                            }
-                            Err(error) if error.is_no_space() => {
-                                self.release([column.run()]);
-                                return None;
-                            }
-                            Err(_) => Err(member),
-                        }
-                    }
-                },
+            let member = self.member(column.disk)?;
+            let Some(disk) = member.data() else {
+                self.release([column.run()]);
+                continue;
             };
-            match written {
-                Ok(()) => {
-                    column.sums = vec![crc32c(data)];
-                    self.count(|counts| counts.moved_blocks += 1);
-                    return Some(column);
-                }
-                Err(member) => {
-                    if self.diagnose(&member).await {
-                        self.mark_bad(&member, column.start);
-                    }
-                    self.release([column.run()]);
-                }
+            let at = column.start * BLOCK_BYTES;
+            let Err(error) = disk.write(at, data.clone(), WriteOpts::USER).await else {
+                member.written.set(true);
+                column.sums = vec![crc32c(data)];
+                self.count(|counts| counts.moved_blocks += 1);
+                return Some(column);
+            };
+            if !error.is_no_space() && self.diagnose(&member).await {
+                self.mark_bad(&member, column.start);
+            }
+            self.release([column.run()]);
+            if error.is_no_space() {
+                return None;
             }
         }
     }

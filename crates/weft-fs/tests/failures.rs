@@ -4,12 +4,15 @@
 
 mod common;
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use common::disk::{Leave, Medium, Power, TestDisk, holding};
+use common::model::Pair;
 use common::*;
-use weft_fs::{Fs, FsError, FsStatus, Ino, ROOT};
+use weft_disk::{Disk, Fault, FaultDisk, Faults};
+use weft_fs::{Fs, FsError, FsStatus, Ino, ROOT, Reopen};
 use weft_rt::{Frozen, Rt, SECOND};
 
 const SIZE: u64 = 24 << 20;
@@ -367,5 +370,144 @@ fn a_block_that_has_nowhere_to_go_is_rewritten_in_its_place() {
         assert_eq!(bad_blocks(&fs).await.iter().sum::<u64>(), 0);
         assert!(disks[disk].faults.unreadable.borrow().is_empty());
         assert_sound(&fs).await;
+    });
+}
+
+/// Disks behind ways that can be cut, and opened again.
+struct Ways {
+    disks: Vec<Rc<TestDisk>>,
+    /// The present way to each.
+    faults: Rc<RefCell<Vec<Faults>>>,
+    opened_again: Rc<Cell<usize>>,
+}
+
+/// What is found when a way is opened again.
+#[derive(Clone, Copy)]
+enum Found {
+    Same,
+    /// It was without power.
+    PowerCycled,
+    /// Another disk has come there.
+    Another,
+    Nothing,
+}
+
+impl Ways {
+    fn new(rt: &Rt, count: usize) -> (Self, Vec<Rc<dyn Disk>>) {
+        let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
+        let way = |disk: &Rc<TestDisk>| FaultDisk::new(rt, disk.clone());
+        let (ways, faults): (Vec<FaultDisk>, Vec<Faults>) = disks.iter().map(way).unzip();
+        let (faults, opened_again) = (Rc::new(RefCell::new(faults)), Rc::default());
+        let ways = ways.into_iter().map(|way| Rc::new(way) as Rc<dyn Disk>).collect();
+        (Self { disks, faults, opened_again }, ways)
+    }
+
+    fn cut(&self, disk: usize) {
+        self.faults.borrow()[disk].inject(Fault::Gone);
+    }
+
+    fn reopen(&self, rt: &Rt, found: Found) -> Reopen {
+        let (rt, disks, faults) = (rt.clone(), self.disks.clone(), self.faults.clone());
+        let opened_again = self.opened_again.clone();
+        Rc::new(move |name| {
+            let number: usize = name.strip_prefix("test").expect("its name").parse().expect("one");
+            opened_again.set(opened_again.get() + 1);
+            let disk = match found {
+                Found::Same => disks[number].clone(),
+                Found::PowerCycled => {
+                    let left = Leave::Nothing.of(&disks[number].medium.borrow());
+                    TestDisk::new(&rt, &Power::new(), number, SIZE, 512, left)
+                }
+                Found::Another => disks[(number + 1) % disks.len()].clone(),
+                Found::Nothing => {
+                    return Box::pin(async { Err("it is not there".to_owned()) });
+                }
+            };
+            let (way, fault) = FaultDisk::new(&rt, disk);
+            faults.borrow_mut()[number] = fault;
+            Box::pin(async move { Ok(Rc::new(way) as Rc<dyn Disk>) })
+        })
+    }
+}
+
+async fn mount_by(rt: &Rt, ways: &[Rc<dyn Disk>], reopen: Reopen) -> Fs {
+    Fs::mount_reopening(rt, ways, mounting(), Some(reopen)).await.expect("mounted")
+}
+
+#[test]
+fn a_disk_stays_if_it_can_be_opened_again() {
+    for seed in 0..6 {
+        run(move |rt| async move {
+            let (ways, given) = Ways::new(&rt, 4);
+            weft_fs::create(&rt, &given, &options()).await.expect("created");
+            let fs = mount_by(&rt, &given, ways.reopen(&rt, Found::Same)).await;
+            // The old ways are not used any more.
+            drop(given);
+            let mut pair = Pair::new(fs, seed, &["auto", "none", "raid1", "raid6"]);
+            for n in 0..12 {
+                // In the middle of something as well.
+                let at = pair.rng.below(30);
+                let disk = pair.rng.below(4) as usize;
+                let faults = ways.faults.borrow()[disk].clone();
+                faults.inject_at(faults.counts().total() + at, Fault::Gone);
+                for _ in 0..10 {
+                    pair.step().await;
+                }
+                ways.cut(n % 4);
+                pair.compare().await;
+            }
+            assert_no_disk_is_lost(&pair.fs).await;
+            assert_sound(&pair.fs).await;
+            assert!(ways.opened_again.get() > 12, "{} times", ways.opened_again.get());
+            assert_eq!(bad_blocks(&pair.fs).await, [0; 4]);
+            pair.fs.unmount().await.expect("unmounted");
+            pair.fs = mount(&rt, &all(&ways.disks)).await;
+            pair.compare().await;
+            assert_sound(&pair.fs).await;
+        });
+    }
+}
+
+#[test]
+fn a_disk_is_lost_if_something_else_is_found_there() {
+    for found in [Found::PowerCycled, Found::Another, Found::Nothing] {
+        run(move |rt| async move {
+            let (ways, given) = Ways::new(&rt, 4);
+            weft_fs::create(&rt, &given, &options()).await.expect("created");
+            let fs = mount_by(&rt, &given, ways.reopen(&rt, found)).await;
+            let ino = make_as(&fs, "file", "raid1").await;
+            let bytes = pattern(900_000, 1);
+            // More than half of the cache: it is written, and not flushed.
+            write(&fs, ino, 0, &bytes).await;
+            rt.sleep(SECOND / 2).await;
+            let (disk, _) = spot(&fs, ino, 0).await;
+            ways.cut(disk);
+            assert!(read_all(&fs, ino).await == bytes);
+            fs.sync().await.expect("synced");
+            assert_eq!(ways.opened_again.get(), 1, "once");
+            assert!(status(&fs).await.disks[disk].lost);
+            fs.rebuild().await.expect("rebuilt");
+            assert!(read_all(&fs, ino).await == bytes);
+            assert_sound(&fs).await;
+        });
+    }
+}
+
+/// Nothing was in its cache, so nothing is missing.
+#[test]
+fn a_disk_that_was_without_power_stays_if_all_of_it_was_flushed() {
+    run(|rt| async move {
+        let (ways, given) = Ways::new(&rt, 3);
+        weft_fs::create(&rt, &given, &options()).await.expect("created");
+        let fs = mount_by(&rt, &given, ways.reopen(&rt, Found::PowerCycled)).await;
+        let ino = make_as(&fs, "file", "none").await;
+        let bytes = pattern(100_000, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        let (disk, _) = spot(&fs, ino, 0).await;
+        ways.cut(disk);
+        assert!(read_all(&fs, ino).await == bytes);
+        assert_eq!(ways.opened_again.get(), 1);
+        assert_no_disk_is_lost(&fs).await;
     });
 }

@@ -116,7 +116,7 @@ impl Control {
             json!({
                 "number": disk.number, "name": disk.name, "present": disk.present,
                 "lost": disk.lost, "leaving": disk.leaving, "data_bytes": disk.data_bytes,
-                "free_bytes": disk.free_bytes,
+                "free_bytes": disk.free_bytes, "bad_blocks": disk.bad_blocks,
             })
         };
         let space = |space: &weft_fs::SpaceFor| json!({ "redundancy": space.redundancy.to_string(), "free_bytes": space.free_bytes });
@@ -141,6 +141,7 @@ impl Control {
             "wrong_blocks": status.counts.wrong_blocks,
             "unreadable_blocks": status.counts.unreadable_blocks,
             "repaired_blocks": status.counts.repaired_blocks,
+            "moved_blocks": status.counts.moved_blocks,
             "job": job, "last_job": *self.last_job.borrow(),
         }))
     }
@@ -167,6 +168,7 @@ fn scrub_json(report: &ScrubReport) -> Value {
     json!({
         "blocks": report.blocks, "bad_blocks": report.bad_blocks,
         "repaired_blocks": report.repaired_blocks, "damaged_files": report.damaged.len(),
+        "diagnostic_blocks": report.diagnostic_blocks,
         "metadata_mismatches": report.metadata_mismatches,
     })
 }

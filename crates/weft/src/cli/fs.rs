@@ -32,7 +32,7 @@ pub enum FsAction {
     Create(FsCreateArgs),
     /// Mount a file system on a folder (runs until unmounted)
     Mount(FsMountArgs),
-    /// Show a mounted file system: its disks, and what is left for which redundancy
+    /// Show a mounted file system: its disks with their bad blocks, and what is left for which redundancy
     Status(FsPlaceArgs),
     /// Set the redundancy of files, or of files that will be made in folders
     Set(FsSetArgs),
@@ -44,7 +44,7 @@ pub enum FsAction {
     Remove(FsDiskArgs),
     /// Move what lost disks held to the others; only what files hold is rebuilt
     Rebuild(FsPlaceArgs),
-    /// Read every block, and repair those that do not match their checksum
+    /// Read every block, repair those that are wrong, and move those that cannot be read
     Scrub(FsPlaceArgs),
     /// Check that the metadata, and with --data every block, is sound
     Fsck(FsckArgs),

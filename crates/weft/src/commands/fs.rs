@@ -144,7 +144,16 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
                 return Err(Failure::new(format!("{disk} is a disk of the file system '{other}'")));
             }
         }
-        let fs = Fs::mount(&opener.rt, &disks, options).await.map_err(failed)?;
+        let (rt, ring) = (opener.rt.clone(), opener.ring.clone());
+        let open: control::OpenDisk = Rc::new(move |place| {
+            let opener = opener.clone();
+            let open = async move { opener.open(&place, false).await };
+            Box::pin(async move { open.await.map_err(|error| error.failure.to_string()) })
+        });
+        let fs = Fs::mount_reopening(&rt, &disks, options, Some(open.clone())).await;
+        let fs = fs.map_err(failed)?;
+        // A disk can be opened again only when nothing else holds it open.
+        drop(disks);
         let channel = mount::mount_on(&folder, &fs.label().name)?;
         let on = folder.clone();
         thread::on_signals(move |_, _| mount::unmount_from(&on))?;
@@ -153,12 +162,6 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
             true => announce_answer(&json!({ "mounted": name, "folder": folder })),
             false => announce(&format!("file system '{name}' is mounted on {}", folder.display())),
         }
-        let (rt, ring) = (opener.rt.clone(), opener.ring.clone());
-        let open: control::OpenDisk = Rc::new(move |place| {
-            let opener = opener.clone();
-            let open = async move { opener.open(&place, false).await };
-            Box::pin(async move { open.await.map_err(|error| error.failure.to_string()) })
-        });
         let served = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open).await;
         let unmounted = fs.unmount().await.map_err(failed);
         served.map_err(|e| Failure::new(format!("/dev/fuse: {e}")))?;
@@ -201,8 +204,12 @@ fn status(args: &FsPlaceArgs, json: bool) -> Outcome {
             _ => "in use",
         };
         let (free, all) = (bytes(&disk["free_bytes"]), bytes(&disk["data_bytes"]));
+        let bad = match disk["bad_blocks"].as_u64().unwrap_or(0) {
+            0 => String::new(),
+            bad => format!(", {bad} bad blocks"),
+        };
         outln!(
-            "  disk {:<3} {free} of {all} free, {state}  {}",
+            "  disk {:<3} {free} of {all} free, {state}{bad}  {}",
             disk["number"],
             text(&disk["name"])
         );
@@ -214,9 +221,11 @@ fn status(args: &FsPlaceArgs, json: bool) -> Outcome {
     outln!("  metadata {meta} of {most}");
     let count = |name: &str| status[name].as_u64().unwrap_or(0);
     let (wrong, unreadable) = (count("wrong_blocks"), count("unreadable_blocks"));
-    if wrong + unreadable > 0 {
-        let repaired = count("repaired_blocks");
-        outln!("  blocks: {wrong} wrong, {unreadable} unreadable, {repaired} repaired");
+    if wrong + unreadable + count("moved_blocks") > 0 {
+        let (repaired, moved) = (count("repaired_blocks"), count("moved_blocks"));
+        outln!(
+            "  blocks: {wrong} wrong, {unreadable} unreadable, {repaired} repaired, {moved} moved"
+        );
     }
     Ok(())
 }
@@ -340,15 +349,18 @@ fn scrub(args: &FsPlaceArgs, json: bool) -> Outcome {
     let report = follow(&args.folder, control::SCRUB, "", json)?;
     let count = |name: &str| report[name].as_u64().unwrap_or(0);
     let (bad, damaged) = (count("bad_blocks"), count("damaged_files"));
-    let metadata = count("metadata_mismatches");
+    let (metadata, diagnostic) = (count("metadata_mismatches"), count("diagnostic_blocks"));
     if json {
         answer(&report)?;
     } else {
         let (read, repaired) = (count("blocks"), count("repaired_blocks"));
         outln!("{read} blocks read: {bad} bad, {repaired} repaired; {damaged} files damaged");
         outln!("copies of the metadata differed in {metadata} places");
+        if diagnostic > 0 {
+            outln!("{diagnostic} diagnostic blocks were wrong, and were written anew");
+        }
     }
-    if bad + damaged + metadata == 0 { Ok(()) } else { Err(Failure::said(ATTENTION)) }
+    if bad + damaged + metadata + diagnostic == 0 { Ok(()) } else { Err(Failure::said(ATTENTION)) }
 }
 
 fn fsck(args: &FsckArgs, json: bool) -> Outcome {

@@ -1,0 +1,325 @@
+//! The way to a disk, which can fail while the disk works.
+//!
+//! A cable, a connection to a server, a driver that was reset: requests fail with "gone", and the disk
+//! can be had again by opening it anew. On one machine this takes the place of asking other nodes
+//! whether they reach the disk (Shinkai et al., *path failure*). So a disk is opened once more, by its
+//! name, before it is lost:
+//!
+//! ```text
+//!   gone, or the diagnosis fails ── all requests to the old one have ended
+//!        ── open it again ── its label is that of the disk
+//!        ── writes since the last flush read back ──▶ requests are repeated; otherwise it is lost
+//! ```
+//!
+//! *What must not be taken for granted.* A disk that was without power for a moment has lost what was
+//! in its cache. Writes that completed since the last flush began are kept as offset, length and
+//! CRC32C, and read back; the next flush makes them durable if they are there. A request that timed out
+//! may still be carried out, after a later one to the same block: a disk with such a request is not
+//! opened again.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use weft_disk::{
+    Class, Counters, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, DoneFuture, ReadFuture,
+    WriteOpts,
+};
+use weft_rt::sync::{Notify, Semaphore};
+use weft_rt::{Buf, Frozen};
+
+use crate::checksum::crc32c;
+use crate::label::Label;
+
+/// Opens a disk by its name; or says why it cannot be opened.
+pub type Reopen = Rc<dyn Fn(String) -> LocalBoxFuture<'static, Result<Rc<dyn Disk>, String>>>;
+
+/// Writes that are kept to be read back. With more, the disk cannot be opened again before a flush.
+const WRITES_MAX: usize = 1 << 16;
+
+/// A write that may be in the cache of the disk only.
+#[derive(Clone, Copy)]
+struct Write {
+    number: u64,
+    offset: u64,
+    len: usize,
+    /// None: it wrote zeros.
+    crc32c: Option<u32>,
+}
+
+/// Writes that completed since the last flush began.
+#[derive(Default)]
+struct Unflushed {
+    writes: VecDeque<Write>,
+    /// Writes so far.
+    count: u64,
+    /// The last one that was not kept, as there were too many.
+    not_kept: Option<u64>,
+}
+
+impl Unflushed {
+    fn push(&mut self, offset: u64, len: usize, crc32c: Option<u32>) {
+        let number = self.count;
+        self.count += 1;
+        match self.writes.len() < WRITES_MAX {
+            true => self.writes.push_back(Write { number, offset, len, crc32c }),
+            false => self.not_kept = Some(number),
+        }
+    }
+
+    /// A flush has completed that began after `count` writes.
+    fn forget(&mut self, count: u64) {
+        while self.writes.front().is_some_and(|write| write.number < count) {
+            self.writes.pop_front();
+        }
+        self.not_kept = self.not_kept.filter(|number| *number >= count);
+    }
+}
+
+/// A request to the disk that has not ended. Dropped before its end, it may still be carried out.
+struct InFlight<'a> {
+    path: &'a PathDisk,
+    has_ended: bool,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let PathDisk { in_flight, abandoned, idle, .. } = self.path;
+        abandoned.set(abandoned.get() || !self.has_ended);
+        in_flight.set(in_flight.get() - 1);
+        if in_flight.get() == 0 {
+            idle.notify_all();
+        }
+    }
+}
+
+/// A disk that is opened again if the way to it fails.
+pub(crate) struct PathDisk {
+    label: Label,
+    info: DiskInfo,
+    reopen: Reopen,
+    /// None while it is being opened, and if that has failed.
+    disk: RefCell<Option<Rc<dyn Disk>>>,
+    /// Times it was opened again.
+    opened: Cell<u64>,
+    opening: Semaphore,
+    in_flight: Cell<u32>,
+    idle: Notify,
+    /// Whether a request may still be carried out although it has ended.
+    abandoned: Cell<bool>,
+    unflushed: RefCell<Unflushed>,
+}
+
+impl PathDisk {
+    pub(crate) fn new(disk: Rc<dyn Disk>, label: Label, reopen: Reopen) -> Self {
+        Self {
+            label,
+            info: disk.info().clone(),
+            reopen,
+            disk: RefCell::new(Some(disk)),
+            opened: Cell::new(0),
+            opening: Semaphore::new(1),
+            in_flight: Cell::new(0),
+            idle: Notify::default(),
+            abandoned: Cell::new(false),
+            unflushed: RefCell::default(),
+        }
+    }
+
+    /// The disk, if it is open.
+    fn now(&self) -> Option<Rc<dyn Disk>> {
+        self.disk.borrow().clone()
+    }
+
+    /// Opens the disk again, unless that was done since it had been opened `opened` times. Returns
+    /// whether it can be used.
+    async fn open_again(&self, opened: u64) -> bool {
+        let _one = self.opening.acquire(1).await;
+        if self.opened.get() != opened {
+            return self.now().is_some();
+        }
+        if self.disk.take().is_none() {
+            return false;
+        }
+        self.opened.set(opened + 1);
+        loop {
+            let idle = self.idle.wait();
+            if self.in_flight.get() == 0 {
+                break;
+            }
+            idle.await;
+        }
+        if self.abandoned.get() {
+            return false;
+        }
+        let Ok(disk) = (self.reopen)(self.info.name.clone()).await else { return false };
+        let is_it = matches!(Label::read(&*disk).await, Ok(Some(label)) if label == self.label);
+        let fits = disk.info().size_bytes >= self.info.size_bytes;
+        if !is_it || !fits || !self.reads_back(&*disk).await {
+            return false;
+        }
+        *self.disk.borrow_mut() = Some(disk);
+        true
+    }
+
+    /// The same, as a diagnosis has failed.
+    pub(crate) async fn try_again(&self) -> bool {
+        self.open_again(self.opened.get()).await
+    }
+
+    /// Whether writes that were not flushed are there.
+    async fn reads_back(&self, disk: &dyn Disk) -> bool {
+        let writes = {
+            let unflushed = self.unflushed.borrow();
+            if unflushed.not_kept.is_some() {
+                return false;
+            }
+            unflushed.writes.clone()
+        };
+        // From the newest one on: what a later write has replaced is not looked for.
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        for Write { offset, len, crc32c: sum, .. } in writes.into_iter().rev() {
+            let end = offset + len as u64;
+            let before = seen.range(..end).next_back().map(|(from, to)| (*from, *to));
+            match before.filter(|(_, to)| *to > offset) {
+                Some((from, to)) if from <= offset && end <= to => continue,
+                // A part of it was replaced: its sum says nothing of the rest.
+                Some(_) => return false,
+                None => {}
+            }
+            let (result, found) = disk.read(offset, Buf::new(len), Class::User).await;
+            let is_right = match sum {
+                Some(sum) => sum == crc32c(&found),
+                None => found.iter().all(|byte| *byte == 0),
+            };
+            if result.is_err() || !is_right {
+                return false;
+            }
+            seen.insert(offset, end);
+        }
+        true
+    }
+
+    /// Carries out a request; again, if the way to the disk has failed and it can be opened anew.
+    /// None: it could not be opened before.
+    async fn request<T>(
+        &self,
+        mut one: impl AsyncFnMut(Rc<dyn Disk>) -> (Result<(), DiskError>, T),
+    ) -> Option<(Result<(), DiskError>, T)> {
+        loop {
+            if self.now().is_none() {
+                // Perhaps it is being opened.
+                drop(self.opening.acquire(1).await);
+            }
+            let (opened, disk) = (self.opened.get(), self.now()?);
+            self.in_flight.set(self.in_flight.get() + 1);
+            let mut guard = InFlight { path: self, has_ended: false };
+            let (result, value) = one(disk).await;
+            let kind = result.as_ref().err().map(|error| error.kind);
+            guard.has_ended = kind != Some(DiskErrorKind::TimedOut);
+            drop(guard);
+            if kind != Some(DiskErrorKind::Gone) || !self.open_again(opened).await {
+                return Some((result, value));
+            }
+        }
+    }
+
+    fn gone(&self, op: DiskOp, offset: u64, len: u64) -> DiskError {
+        let why = io::Error::new(io::ErrorKind::NotConnected, "it could not be opened again");
+        DiskError::new(&self.info.name, op, offset, len, why)
+    }
+
+    /// The same for requests that give nothing back.
+    async fn done(
+        &self,
+        (op, offset, len): (DiskOp, u64, u64),
+        mut one: impl AsyncFnMut(Rc<dyn Disk>) -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
+        let done = self.request(async |disk| (one(disk).await, ())).await;
+        done.map_or_else(|| Err(self.gone(op, offset, len)), |(result, ())| result)
+    }
+
+    /// A write has completed.
+    fn wrote(&self, opts: WriteOpts, offset: u64, len: u64, crc32c: impl FnOnce() -> Option<u32>) {
+        if self.info.volatile_cache && !opts.fua {
+            let len = usize::try_from(len).expect("it was in memory, or is zeros");
+            self.unflushed.borrow_mut().push(offset, len, crc32c());
+        }
+    }
+}
+
+impl Disk for PathDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
+        Box::pin(async move {
+            let len = buf.len();
+            let mut buf = Some(buf);
+            let mut one = async |disk: Rc<dyn Disk>| {
+                let buf = buf.take().unwrap_or_else(|| Buf::new(len));
+                disk.read(offset, buf, class).await
+            };
+            let read = self.request(&mut one).await;
+            read.unwrap_or_else(|| {
+                (Err(self.gone(DiskOp::Read, offset, len as u64)), Buf::new(len))
+            })
+        })
+    }
+
+    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
+        Box::pin(async move {
+            let len = data.len() as u64;
+            let one = async |disk: Rc<dyn Disk>| disk.write(offset, data.clone(), opts).await;
+            self.done((DiskOp::Write, offset, len), one).await?;
+            self.wrote(opts, offset, len, || Some(crc32c(&data)));
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> DoneFuture<'_> {
+        Box::pin(async move {
+            let count = self.unflushed.borrow().count;
+            let one = async |disk: Rc<dyn Disk>| disk.flush().await;
+            self.done((DiskOp::Flush, 0, 0), one).await?;
+            self.unflushed.borrow_mut().forget(count);
+            Ok(())
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
+        Box::pin(async move {
+            let one = async |disk: Rc<dyn Disk>| disk.write_zeroes(offset, len, opts).await;
+            self.done((DiskOp::WriteZeroes, offset, len), one).await?;
+            self.wrote(opts, offset, len, || None);
+            Ok(())
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
+        Box::pin(async move {
+            let one = async |disk: Rc<dyn Disk>| disk.discard(offset, len).await;
+            self.done((DiskOp::Discard, offset, len), one).await
+        })
+    }
+
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        match self.now() {
+            Some(disk) => disk.next_data(offset),
+            None => (offset < self.info.size_bytes).then_some(offset),
+        }
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        self.now()?.counters()
+    }
+
+    fn sever(&self, why: &str) {
+        if let Some(disk) = self.disk.take() {
+            disk.sever(why);
+        }
+    }
+}
