@@ -42,6 +42,7 @@ pub(crate) struct FileSetup {
     /// None: the disks are used without a file system, one stream for each.
     pub(crate) redundancy: Option<Redundancy>,
     pub(crate) file_bytes: u64,
+    /// Memory for contents: half of it may wait to be written.
     pub(crate) cache_bytes: u64,
     pub(crate) seed: u64,
 }

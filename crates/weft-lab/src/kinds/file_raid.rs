@@ -19,8 +19,10 @@ pub struct Parameters {
     disk_mib: u64,
     /// MiB of a file.
     file_mib: u64,
-    /// MiB of blocks that may wait in memory to be written.
+    /// MiB of memory for contents: half of it may wait to be written.
     cache_mib: u64,
+    /// The same where blocks are overwritten at random, from each of which a panel's series is made.
+    overwrite_cache_mib: Vec<u64>,
     /// KiB of requests of an application.
     request_kib: Vec<u64>,
     /// KiB of a request of the kernel's read-ahead, and requests in flight.
@@ -51,6 +53,7 @@ struct Cell<'a> {
     case: &'a Case,
     load: FileLoad,
     requests: Requests,
+    cache_mib: u64,
     title: &'static str,
     seed: u64,
 }
@@ -87,13 +90,16 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         |cell| {
             let at = p.files.iter().position(|case| std::ptr::eq(case, cell.case));
             let setup = &setups[at.expect("a case of these")];
-            rate(&FileSetup { seed: cell.seed, ..setup.clone() }, cell.load, cell.requests)
+            let (seed, cache_bytes) = (cell.seed, cell.cache_mib << 20);
+            let setup = FileSetup { seed, cache_bytes, ..setup.clone() };
+            rate(&setup, cell.load, cell.requests)
         },
     )?;
     let runs: Vec<(&Cell<'_>, f64)> = cells.iter().zip(rates).collect();
     let notes = vec![
         format!(
-            "a file of {} MiB, of which {} MiB may wait in memory; the time until fsync has ended counts",
+            "a file of {} MiB; {} MiB of memory for contents, unless a series says otherwise, of which \
+             half may wait to be written; the time until fsync has ended counts",
             setups[0].file_bytes >> 20,
             p.cache_mib
         ),
@@ -110,19 +116,21 @@ impl Parameters {
         for case in &self.files {
             for repeat in 0..self.repeats {
                 let seed = seed + 1000 * repeat;
-                let mut add = |title, load, requests| {
-                    cells.push(Cell { case, load, requests, title, seed });
+                let mut add = |title, load, requests, cache_mib| {
+                    cells.push(Cell { case, load, requests, cache_mib, title, seed });
                 };
                 for kib in &self.request_kib {
                     let requests = Requests { bytes: kib << 10, depth: 1 };
-                    add(WRITE, FileLoad::Write, requests);
-                    add(READ, FileLoad::Read, requests);
+                    add(WRITE, FileLoad::Write, requests, self.cache_mib);
+                    add(READ, FileLoad::Read, requests, self.cache_mib);
                 }
                 if case.redundancy.is_some() {
                     let ahead =
                         Requests { bytes: self.read_ahead_kib << 10, depth: self.read_ahead_depth };
-                    add(AHEAD, FileLoad::Read, ahead);
-                    add(OVERWRITE, FileLoad::Overwrite, BLOCK);
+                    add(AHEAD, FileLoad::Read, ahead, self.cache_mib);
+                    for mib in &self.overwrite_cache_mib {
+                        add(OVERWRITE, FileLoad::Overwrite, BLOCK, *mib);
+                    }
                 }
             }
         }
@@ -159,11 +167,15 @@ impl Parameters {
             panels.push(panel);
         }
         let files = || self.files.iter().filter(|case| case.redundancy.is_some());
-        for (figure, title) in [("Fig. 4", AHEAD), ("Fig. 5", OVERWRITE)] {
-            let of = |case: &Case| Point::mean(&case.name, &self.rates(runs, case, title, None));
-            let panel = Panel::bars(format!("{figure}: {title}"), "file", "MB/s");
-            panels.push(panel.with("rate", files().map(of).collect()));
+        let of = |case: &Case| Point::mean(&case.name, &self.rates(runs, case, AHEAD, None));
+        let panel = Panel::bars(format!("Fig. 4: {AHEAD}"), "file", "MB/s");
+        panels.push(panel.with("rate", files().map(of).collect()));
+        let mut panel = Panel::bars(format!("Fig. 5: {OVERWRITE}"), "file", "MB/s");
+        for mib in &self.overwrite_cache_mib {
+            let of = |case: &Case| Point::mean(&case.name, &overwrites(runs, case, *mib));
+            panel = panel.with(memory(*mib), files().map(of).collect());
         }
+        panels.push(panel);
         panels.push(self.shares(runs));
         panels.push(self.overwrites(runs));
         panels
@@ -198,14 +210,31 @@ impl Parameters {
 
     /// Random overwrites by those of a file as wide without redundancy.
     fn overwrites(&self, runs: &[(&Cell<'_>, f64)]) -> Panel {
-        let ratio = |case: &Case| {
+        let ratio = |case: &Case, mib: u64| {
             let plain = self.files.iter().find(|of| Some(&of.name) == case.plain.as_ref())?;
-            let rates = self.rates(runs, case, OVERWRITE, None);
-            let plain = self.rates(runs, plain, OVERWRITE, None);
+            let (rates, plain) = (overwrites(runs, case, mib), overwrites(runs, plain, mib));
             let ratios = rates.iter().zip(&plain).map(|(rate, plain)| rate / plain);
             Some(Point::mean(&case.name, &ratios.collect::<Vec<f64>>()))
         };
-        Panel::bars("random overwrites by those of RAID-0", "file", "RAID-0 as wide = 1")
-            .with("ratio", self.files.iter().filter_map(ratio).collect())
+        let name = "random overwrites by those of RAID-0";
+        let panel = Panel::bars(name, "file", "RAID-0 as wide = 1");
+        let with = |panel: Panel, mib: &u64| {
+            let of = |case| ratio(case, *mib);
+            panel.with(memory(*mib), self.files.iter().filter_map(of).collect())
+        };
+        self.overwrite_cache_mib.iter().fold(panel, with)
     }
+}
+
+/// What a series with this memory is called.
+fn memory(mib: u64) -> String {
+    format!("{mib} MiB")
+}
+
+/// Rates of random overwrites of a case, one for each seed.
+fn overwrites(runs: &[(&Cell<'_>, f64)], case: &Case, cache_mib: u64) -> Vec<f64> {
+    let is_it = |cell: &Cell<'_>| {
+        cell.case.name == case.name && cell.title == OVERWRITE && cell.cache_mib == cache_mib
+    };
+    runs.iter().filter(|(cell, _)| is_it(cell)).map(|(_, rate)| *rate).collect()
 }
