@@ -107,6 +107,10 @@ impl Inner {
         }
         self.write_targets(&mut targets, &logged).await?;
         self.take_over(files, &targets, until, live, &logged).await?;
+        if targets.iter().any(|target| !target.moved.is_empty()) {
+            // Another log record would tell recovery that all blocks are where this one names them.
+            self.commit_within_flush().await?;
+        }
         live.retain(|file| !logged.contains(file));
         Ok(())
     }

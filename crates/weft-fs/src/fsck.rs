@@ -205,7 +205,9 @@ impl Inner {
             Err(error) => return Err(error),
         }
         let stripe = laid.stripe();
-        if stripe.lost.is_empty() && record.coded.p() > 0 {
+        // A block that is about to move still has its old contents.
+        let is_settled = stripe.lost.is_empty() && !self.pool.bad.any_suspects();
+        if is_settled && record.coded.p() > 0 {
             for line in 0..record.lines {
                 let access = Access::maintenance(line * BLOCK_BYTES);
                 let compared = check(&laid, stripe, access, crate::block::BLOCK).await;

@@ -9,10 +9,9 @@
 //! *A block cannot be written.* A write of many blocks that fails is repeated block by block: those
 //! that fail again are bad ([`Laid::write_failed`]). New lines are laid out anew, as if a disk had been
 //! lost. A line that exists has been logged at its present place, and its other blocks are written: the
-//! block's contents, which are in memory, are written elsewhere, and the record with the new place goes
-//! into the open transaction. fsync then commits, as the log does not have that. After a crash before
-//! the commit the log has the line at its old place: recovery writes it there, finds again that this
-//! fails, and does the same.
+//! block's contents, which are in memory, are written elsewhere, and the record with the new place is
+//! committed before anything else is logged. After a crash before that the last log record has the line
+//! at its old place: recovery writes it there, finds again that this fails, and does the same.
 //!
 //! If there is no redundancy, what cannot be read is an I/O error for this block and no other. If no
 //! disk has room for a moved block, it is rewritten in its place: many disks then put another sector
