@@ -134,7 +134,8 @@ impl Client {
 }
 
 /// The files of the story: redundancies on four disks that survive one lost disk.
-async fn story(client: &Client) {
+/// `middle` happens when the first files are there.
+async fn story(client: &Client, middle: impl FnOnce()) {
     let a = client.make("a", "auto").await;
     let b = client.make("b", "raid1").await;
     let c = client.make("c", "raid6").await;
@@ -142,6 +143,7 @@ async fn story(client: &Client) {
         client.write(ino, 0, 30_000, 1).await;
     }
     client.sync().await;
+    middle();
     // Overwritten in place: one block of a line, parts of blocks, whole lines.
     client.write(a, 4096, 4096, 2).await;
     client.write(b, 100, 5000, 2).await;
@@ -225,8 +227,8 @@ struct Moment {
     allowed: Allowed,
 }
 
-/// Sectors of data blocks of a disk that cannot be written: some that the story gets to, early and
-/// late, and others on each disk.
+/// Sectors of data blocks of a disk that cannot be written any more: some that files have, and some
+/// that they come to.
 fn dead(disk: usize) -> BTreeSet<u64> {
     let data_at = (64 << 10) + (8 << 20);
     let blocks = [1, 4, 9, 10, 30, 33].map(|block| block + disk as u64);
@@ -245,7 +247,7 @@ fn moments() -> Vec<Moment> {
     moments_on(|_| {})
 }
 
-/// The same, on disks that something is done to first.
+/// The same, with disks that something is done to when the first files are there.
 fn moments_on(prepare: fn(&[Rc<TestDisk>])) -> Vec<Moment> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let result = seen.clone();
@@ -253,13 +255,12 @@ fn moments_on(prepare: fn(&[Rc<TestDisk>])) -> Vec<Moment> {
         let power = Power::new();
         let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); DISKS]);
         let client = Client::new(made(&rt, &all(&disks)).await);
-        prepare(&disks);
         let (watched, allowed) = (disks.clone(), client.allowed.clone());
         power.watch(move || {
             let media = watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
             seen.borrow_mut().push(Moment { media, allowed: allowed.borrow().clone() });
         });
-        story(&client).await;
+        story(&client, || prepare(&disks)).await;
         power.watch(|| {});
     });
     result.take()
