@@ -155,7 +155,7 @@ impl AtHand {
             return Some(page);
         }
         pages.remove(key);
-        self.count(|counts| counts.wrong += 1);
+        self.count(|counts| counts.wrong += u64::from(sum != UNKNOWN));
         None
     }
 
@@ -210,7 +210,7 @@ impl AtHand {
         };
         for (line, data) in lines.clone().zip(data.chunks_exact(BLOCK)) {
             let block = column.start + line;
-            if !self.has(column.disk, block) {
+            if sum_of(column, line) != UNKNOWN && !self.has(column.disk, block) {
                 self.put(column.disk, block, data);
             }
         }
