@@ -9,7 +9,7 @@
 //! A record may still name a bad block, if no redundancy gives its contents, or no disk has room. It
 //! is given another place when it is written, and does not become free when the file goes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::inode::Ino;
@@ -31,6 +31,9 @@ pub(crate) type Spot = (u16, u64);
 pub(crate) struct BadBlocks {
     suspects: RefCell<BTreeMap<Spot, Suspect>>,
     found: RefCell<BTreeSet<Spot>>,
+    /// Times that a block moved that the log has at its old place, and how many of these are durable.
+    logged_elsewhere: Cell<u64>,
+    durable: Cell<u64>,
 }
 
 impl BadBlocks {
@@ -69,5 +72,25 @@ impl BadBlocks {
     /// Bad blocks that are not in the metadata yet.
     pub(crate) fn take_found(&self) -> BTreeSet<Spot> {
         self.found.take()
+    }
+
+    /// A block moved that the log has at its old place.
+    pub(crate) fn note_logged_elsewhere(&self) {
+        self.logged_elsewhere.set(self.logged_elsewhere.get() + 1);
+    }
+
+    /// How often that happened.
+    pub(crate) fn logged_elsewhere(&self) -> u64 {
+        self.logged_elsewhere.get()
+    }
+
+    /// The first `moved` of these are in the metadata, durably.
+    pub(crate) fn durable(&self, moved: u64) {
+        self.durable.set(self.durable.get().max(moved));
+    }
+
+    /// Whether there is such a block whose new place is not durable.
+    pub(crate) fn any_logged_elsewhere(&self) -> bool {
+        self.logged_elsewhere.get() != self.durable.get()
     }
 }

@@ -108,8 +108,7 @@ impl Inner {
         self.write_targets(&mut targets, &logged).await?;
         self.take_over(files, &targets, until, live, &logged).await?;
         if targets.iter().any(|target| !target.moved.is_empty()) {
-            // Another log record would tell recovery that all blocks are where this one names them.
-            self.commit_within_flush().await?;
+            self.pool.bad.note_logged_elsewhere();
         }
         live.retain(|file| !logged.contains(file));
         Ok(())
@@ -174,7 +173,10 @@ impl Inner {
         }
         let is_logged = !log.is_empty();
         if is_logged {
-            if targets.iter().any(|target| self.is_reshaped(target)) {
+            // Another log record tells recovery that all blocks are where those before it name them.
+            if self.pool.bad.any_logged_elsewhere()
+                || targets.iter().any(|target| self.is_reshaped(target))
+            {
                 self.commit_within_flush().await?;
             }
             if !with_contents {

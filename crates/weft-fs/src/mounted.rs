@@ -349,10 +349,12 @@ impl Inner {
             for (disk, block) in self.pool.bad.take_found() {
                 tx.put_bad(disk, block)?;
             }
+            let moved = self.pool.bad.logged_elsewhere();
             drop(flushes);
-            Ok((mark, losses, std::mem::take(&mut *self.freed.borrow_mut())))
+            Ok((mark, losses, moved, std::mem::take(&mut *self.freed.borrow_mut())))
         };
-        let (mark, losses, freed) = self.meta.commit(last).await?;
+        let (mark, losses, moved, freed) = self.meta.commit(last).await?;
+        self.pool.bad.durable(moved);
         self.log.retire(mark);
         self.pool.release(freed);
         if let Some(losses) = losses {
