@@ -4,9 +4,9 @@
 //! contends for tokens, and dies now and then.
 //!
 //! What may be found is a matter of history. Names, links and attributes are as they were after some
-//! operation, and after it also as far as they were synced. Each file has a size that it had (or ends
-//! behind a whole block of a write that made it longer), and each of its sectors is as it was at some
-//! time since the file was synced. Then the reference goes on from what was found.
+//! operation, and after it also as far as they were synced. Each file has a size that it had, and each
+//! of its sectors is as it was at some time since the file was synced. Then the reference goes on from
+//! what was found.
 //!
 //! `WEFT_SEEDS=5000` and the like let it run for long; the clock of the disks is virtual.
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
@@ -175,7 +175,7 @@ impl History {
             versions.push(&nothing);
         }
         let sizes: Vec<usize> = versions.iter().map(|bytes| bytes.len()).collect();
-        assert!(is_size(found.len(), &sizes), "{what}: file {id}: {} of {sizes:?}", found.len());
+        assert!(sizes.contains(&found.len()), "{what}: file {id}: {} of {sizes:?}", found.len());
         for (n, sector) in found.chunks(SECTOR).enumerate() {
             let fits = |bytes: &&Vec<u8>| {
                 let there = bytes.get(n * SECTOR..).unwrap_or_default();
@@ -185,13 +185,6 @@ impl History {
             assert!(versions.iter().any(fits), "{what}: sector {n} of file {id}");
         }
     }
-}
-
-/// Whether a file that had these sizes may have this one. Of a write that made it longer, some blocks may
-/// have come to the disks before others: a disk was lost meanwhile, or a block failed.
-fn is_size(found: usize, sizes: &[usize]) -> bool {
-    let within = sizes.iter().min() <= Some(&found) && Some(&found) <= sizes.iter().max();
-    sizes.contains(&found) || (within && found.is_multiple_of(BLOCK as usize))
 }
 
 /// A disk as it is after a crash: its contents, sectors that cannot be read until they are written,
