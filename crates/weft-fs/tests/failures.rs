@@ -248,6 +248,35 @@ fn blocks_of_a_bare_log_record_that_moved_are_found_after_a_crash() {
     }
 }
 
+/// Recovery goes by the committed places. So a line of which a block moved is committed before it is
+/// logged again.
+#[test]
+fn a_line_of_which_a_block_moved_is_recovered_when_it_was_overwritten() {
+    run(move |rt| async move {
+        let (disks, fs) = on_test_disks(&rt, 4).await;
+        let ino = make_as(&fs, "file", "auto").await;
+        let (old, new) = (pattern(6 * 4096, 1), pattern(4096, 2));
+        write(&fs, ino, 0, &old).await;
+        fs.sync().await.expect("synced");
+        let (disk, at) = spot(&fs, ino, 1).await;
+        disks[disk].faults.dead_reads.borrow_mut().extend(sectors([at]));
+        assert!(read_all(&fs, ino).await == old);
+        rt.sleep(SECOND / 10).await;
+        assert_eq!(status(&fs).await.counts.moved_blocks, 1);
+        write(&fs, ino, 0, &new).await;
+        // Growing flushes, and commits nothing by itself.
+        let longer = SetAttr { size: Some(40_000), ..SetAttr::default() };
+        fs.set_attr(ino, longer).await.expect("room");
+        drop(fs);
+        let disks = reopened(&rt, &disks, Leave::Completed);
+        let fs = mount(&rt, &all(&disks)).await;
+        let found = read_all(&fs, ino).await;
+        assert!(found[..4096] == new && found[4096..old.len()] == old[4096..]);
+        fs.sync().await.expect("synced");
+        assert_sound(&fs).await;
+    });
+}
+
 #[test]
 fn without_redundancy_one_block_is_an_error_until_it_is_written() {
     for redundancy in ["none", "raid0"] {
