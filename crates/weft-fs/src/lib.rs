@@ -5,8 +5,8 @@
 //! `meta`, `log`) ← the disks, their failures, their space and what is at hand of them (`path`,
 //! `member`, `at_hand`, `pool`, `diagnose`, `laid`, `place`) ← tokens (`tokens`, `nodes`) ← the
 //! mounted file system (`mounted`) ← what it does (`plan`, `relocate`, `flush`, `file`, `cut`,
-//! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`,
-//! `rebuild`, `fsck`) ← creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
+//! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`, `rebuild`, `fsck`) ←
+//! creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
 #![forbid(unsafe_code)]
 
 mod acl;
