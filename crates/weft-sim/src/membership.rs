@@ -204,7 +204,9 @@ fn is_settled(disks: &[Member]) -> Option<bool> {
     if newest.clean && SlotNo::all(newest.slots.len()).all(is_as_stopped) {
         return Some(true);
     }
-    known.iter().all(|(own, _)| !own.clean).then_some(false)
+    // A replacement knows what is in effect, too.
+    let all = known_superblocks(disks, superblock_of);
+    all.iter().all(|(own, _)| !own.clean || !lists(own, own)).then_some(false)
 }
 
 /// Whether the engine refused another consistency policy, or the members have no room for a log.
