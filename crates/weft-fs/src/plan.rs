@@ -81,21 +81,13 @@ impl Inner {
         let cut = |tx: &Tx<'_>| {
             tx.logged(|| {
                 for (block, _) in dirty {
-                    let Some((first, mut record)) = covering(tx, ino, *block)? else { continue };
+                    let Some((first, record)) = covering(tx, ino, *block)? else { continue };
                     let (line, unit) = record.locate(block - first);
                     if record.columns[unit].is_some() || record.lines == 1 {
                         continue;
                     }
-                    let k = record.k();
-                    if line + 1 < record.lines {
-                        let rest = record.split_off(line + 1);
-                        tx.put_record(ino, first + (line + 1) * k, &rest)?;
-                    }
-                    if line > 0 {
-                        let alone = record.split_off(line);
-                        tx.put_record(ino, first + line * k, &alone)?;
-                    }
-                    tx.put_record(ino, first, &record)?;
+                    let (first, alone) = cut_out(tx, ino, (first, record), line)?;
+                    tx.put_record(ino, first, &alone)?;
                 }
                 Ok(())
             })
@@ -274,6 +266,27 @@ impl Inner {
         blocks.retain(|(line, _, _)| *line < record.lines);
         Ok(Target { ino, first, old: None, record, blocks, moved: Vec::new() })
     }
+}
+
+/// Cuts a line out of a record, with its first block. What is before and behind it is stored; the line's
+/// own record is the caller's to store.
+pub(crate) fn cut_out(
+    tx: &Tx<'_>,
+    ino: Ino,
+    (first, mut record): (u64, Record),
+    line: u64,
+) -> Result<(u64, Record)> {
+    let k = record.k();
+    if line + 1 < record.lines {
+        let rest = record.split_off(line + 1);
+        tx.put_record(ino, first + (line + 1) * k, &rest)?;
+    }
+    if line == 0 {
+        return Ok((first, record));
+    }
+    let alone = record.split_off(line);
+    tx.put_record(ino, first, &record)?;
+    Ok((first + line * k, alone))
 }
 
 /// The record that covers a block.

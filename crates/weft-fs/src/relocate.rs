@@ -33,7 +33,7 @@ use crate::inode::Ino;
 use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
 use crate::mounted::Inner;
-use crate::plan::{Target, covering};
+use crate::plan::{Target, covering, cut_out};
 use crate::pool::Pool;
 use crate::record::{Column, Record};
 
@@ -141,18 +141,9 @@ pub(crate) fn replace_block(
     unit: usize,
     column: &Column,
 ) -> Result<()> {
-    let Some((mut first, mut record)) = covering(tx, ino, block)? else { return Ok(()) };
+    let Some((first, record)) = covering(tx, ino, block)? else { return Ok(()) };
     let (line, _) = record.locate(block - first);
-    let k = record.k();
-    if line + 1 < record.lines {
-        let rest = record.split_off(line + 1);
-        tx.put_record(ino, first + (line + 1) * k, &rest)?;
-    }
-    if line > 0 {
-        let alone = record.split_off(line);
-        tx.put_record(ino, first, &record)?;
-        (first, record) = (first + line * k, alone);
-    }
+    let (first, mut record) = cut_out(tx, ino, (first, record), line)?;
     record.columns[unit] = Some(column.clone());
     tx.put_record(ino, first, &record)?;
     tx.note_reshaped(ino, first, &record);
