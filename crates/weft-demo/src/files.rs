@@ -25,8 +25,11 @@ const FOLDERS: [(&str, &str); 3] = [("letters", "raid1"), ("films", "auto"), ("p
 const LOST: &str = "2";
 /// Disks; the last ones are larger.
 const DISKS: usize = 6;
-/// What a disk has for labels and metadata, and for what does not fill a line.
-const OVERHEAD_BYTES: u64 = 48 << 20;
+/// What a disk has for labels, and for what does not fill a line.
+const OVERHEAD_BYTES: u64 = 24 << 20;
+/// What a disk has for metadata: this, and more for each file.
+const METADATA_BYTES: u64 = 24 << 20;
+const METADATA_BYTES_A_FILE: u64 = 4 << 10;
 
 /// A file that was copied.
 struct Copied {
@@ -51,8 +54,10 @@ pub fn demo(args: &FsDemoArgs, json: bool) -> Outcome {
     let start = Instant::now();
     let (root, files) = tree::sources(args.tree.as_deref(), args.limit)?;
     // Copies of everything, on fewer disks than there are.
-    let disk_bytes = (args.limit / 2 + OVERHEAD_BYTES).next_multiple_of(1 << 20);
-    let mut scene = Scene::open(args.dir.as_deref(), 2 * args.limit + OVERHEAD_BYTES, json)?;
+    let metadata_bytes = METADATA_BYTES + files.len() as u64 * METADATA_BYTES_A_FILE;
+    let overhead_bytes = OVERHEAD_BYTES + metadata_bytes;
+    let disk_bytes = (args.limit / 2 + overhead_bytes).next_multiple_of(1 << 20);
+    let mut scene = Scene::open(args.dir.as_deref(), 2 * args.limit + overhead_bytes, json)?;
 
     scene.say("Six disks of different sizes form one file system. Each folder has a redundancy.");
     let disks: Vec<String> = (0..DISKS).map(|n| format!("d{n}")).collect();
@@ -61,7 +66,8 @@ pub fn demo(args: &FsDemoArgs, json: bool) -> Outcome {
         let file = File::create_new(&path).map_err(failed(&path))?;
         file.set_len(disk_bytes + (n as u64 / 3) * (32 << 20)).map_err(failed(&path))?;
     }
-    let mut create = vec!["fs", "create", "demo", "--metadata", "24M"];
+    let metadata = format!("{}M", metadata_bytes >> 20);
+    let mut create = vec!["fs", "create", "demo", "--metadata", &metadata];
     create.extend(disks.iter().map(String::as_str));
     scene.weft(&create)?;
     let mount_point = scene.path(MOUNT_POINT);

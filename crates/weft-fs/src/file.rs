@@ -329,6 +329,9 @@ impl Inner {
 
     /// Whether there is room for so many more blocks of a file, even if all that is dirty is new.
     fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
+        if !self.meta.has_room() {
+            return false;
+        }
         let Ok(coded) = self.pool.coded_now(inode.redundancy) else { return false };
         let free: u64 = self.pool.members().iter().map(|member| member.free_blocks()).sum();
         (self.dirty_blocks.get() + blocks) * (1 + coded.p() as u64) <= free

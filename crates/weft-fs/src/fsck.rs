@@ -75,6 +75,9 @@ impl Inner {
             }
         }
         self.check_records(tx, &inodes, &mut report)?;
+        if !self.meta.is_counted(tx)? {
+            report.find(0, "the bytes of all rows are not what was counted");
+        }
         Ok(report)
     }
 

@@ -15,12 +15,13 @@ mod bad;
 mod changes;
 mod image;
 mod maps;
+mod room;
 mod tables;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use redb::{Builder, Database, StorageBackend as _, WriteTransaction};
+use redb::{Builder, Database, WriteTransaction};
 use weft_array::{Array, Id};
 use weft_rt::sync::Semaphore;
 use weft_rt::{Buf, Frozen};
@@ -33,6 +34,7 @@ use crate::error::{FsError, InDatabase as _, Result};
 use crate::inode::Ino;
 use changes::Changes;
 use image::Image;
+pub(crate) use room::step_below;
 pub(crate) use tables::{DiskRow, Entry, Tx};
 
 const MAGIC: [u8; 8] = *b"weftmeta";
@@ -45,6 +47,8 @@ const LOG_AT: u64 = 64 << 10;
 const LOG_BYTES: Range<u64> = 256 << 10..64 << 20;
 /// Bytes that redb itself may keep of the image.
 const CACHE_BYTES: usize = 16 << 20;
+/// Bytes of all rows, in the state.
+const ROW_BYTES: &str = "row bytes";
 /// Bytes of one write to the array at most.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
@@ -65,6 +69,12 @@ pub(crate) struct Areas {
     pub(crate) log: Range<u64>,
     /// The database.
     pub(crate) db: Range<u64>,
+}
+
+/// Bytes of a metadata array whose database may have so many bytes of pages.
+pub(crate) fn array_bytes(pages: u64) -> u64 {
+    let db = room::capacity_for(pages) + LOG_AT;
+    (db / 7 * 8 + BLOCK_BYTES).min(db + LOG_BYTES.end)
 }
 
 impl Areas {
@@ -136,6 +146,13 @@ impl Meta {
         }
         let meta = Self::with(array, fs_id, bytes)?;
         meta.write_epochs().await?;
+        // Older versions did not store it.
+        let stored = meta.run(|tx| tx.state(ROW_BYTES)).await?;
+        let rows = match stored {
+            0 => meta.run(|tx| tx.count_row_bytes()).await?,
+            _ => stored,
+        };
+        meta.changes.set_row_bytes(rows);
         Ok(meta)
     }
 
@@ -157,9 +174,21 @@ impl Meta {
         self.areas.log.clone()
     }
 
-    /// Bytes of the database, and the most that it may have.
+    /// Bytes of all rows, and the most that there may be.
     pub(crate) fn usage(&self) -> (u64, u64) {
-        (self.image.len().unwrap_or(0), self.areas.db.end - self.areas.db.start)
+        let most = room::row_bytes_max(self.areas.db.end - self.areas.db.start);
+        (self.changes.row_bytes(), most)
+    }
+
+    /// Whether there may be more files, names, attributes and places.
+    pub(crate) fn has_room(&self) -> bool {
+        let (rows, most) = self.usage();
+        rows < most
+    }
+
+    /// Whether the rows have as many bytes as was counted.
+    pub(crate) fn is_counted(&self, tx: &Tx<'_>) -> Result<bool> {
+        Ok(tx.count_row_bytes()? == self.changes.row_bytes())
     }
 
     fn check(&self) -> Result<()> {
@@ -206,6 +235,11 @@ impl Meta {
     /// so is every one before it.
     pub(crate) async fn commit<T>(&self, last: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         let _alone = self.committing.acquire(1).await;
+        let last = |tx: &Tx<'_>| {
+            let given = last(tx)?;
+            tx.set_state(ROW_BYTES, self.changes.row_bytes())?;
+            Ok(given)
+        };
         let given = self.run(last).await?;
         self.changes.begin_commit();
         let open = self.open.borrow_mut().take();

@@ -477,6 +477,11 @@ impl Inner {
         inode
     }
 
+    /// Fails if the metadata has no room for more.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.meta.has_room() { Ok(()) } else { Err(FsError::NoSpace) }
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.stopped.get() {
             return Err(FsError::Stopped("it is unmounted".into()));

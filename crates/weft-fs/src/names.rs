@@ -250,7 +250,7 @@ impl Inner {
         if new.target.len() > TARGET_MAX {
             return Err(FsError::TooLong);
         }
-        self.check_room().await?;
+        self.check_room()?;
         let _held = self.hold_names(&[(parent, name)], &[]).await?;
         let now = self.now();
         self.meta
@@ -293,13 +293,6 @@ impl Inner {
                 Ok((ino, inode))
             })
             .await
-    }
-
-    /// Fails if the metadata may have no room for another file.
-    pub(crate) async fn check_room(&self) -> Result<()> {
-        let rows = self.meta.run(|tx| tx.bytes_estimated()).await?;
-        let (_, most) = self.meta.usage();
-        if rows > most / 4 { Err(FsError::NoSpace) } else { Ok(()) }
     }
 }
 
@@ -353,7 +346,7 @@ impl Fs {
     pub async fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Inode> {
         self.0.check()?;
         check_name(name)?;
-        self.0.check_room().await?;
+        self.0.check_room()?;
         let _held = self.0.hold_names(&[(parent, name)], &[ino]).await?;
         let now = self.0.now();
         let linked = self.0.meta.run(|tx| {

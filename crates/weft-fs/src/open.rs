@@ -24,7 +24,7 @@ use crate::inode::Time;
 use crate::label::{Label, NAME_BYTES_MAX};
 use crate::log::{Log, Mark, scan};
 use crate::member::{Member, Present};
-use crate::meta::{DiskRow, Meta, Tx};
+use crate::meta::{DiskRow, Meta, Tx, array_bytes, step_below};
 use crate::mounted::{Fs, Inner, MountOptions};
 use crate::path::{PathDisk, Reopen};
 use crate::pool::{Pool, runs_of};
@@ -37,10 +37,8 @@ const META_COPIES: usize = 3;
 pub(crate) const JOINING: &str = "joining disk";
 /// The most disks.
 pub(crate) const DISKS_MAX: usize = 64;
-/// Default bytes of a metadata slice: this part of the smallest disk, within limits.
-const SLICE_SHARE: u64 = 32;
+/// Bytes of the smallest metadata slice that is chosen.
 const SLICE_BYTES_MIN: u64 = 8 << 20;
-const SLICE_BYTES_MAX: u64 = 4 << 30;
 /// How long a write may stay in memory alone.
 const FLUSH_EVERY_S: u64 = 5;
 /// Format of the metadata.
@@ -172,15 +170,29 @@ fn plan(disks: &[Rc<dyn Disk>], options: &CreateOptions) -> Result<Vec<Label>> {
             disks.len()
         )));
     }
-    let smallest = disks.iter().map(|disk| disk.info().size_bytes).min().unwrap_or(0);
-    let scaled = (smallest / SLICE_SHARE).clamp(SLICE_BYTES_MIN, SLICE_BYTES_MAX);
-    let slice = options.slice_bytes.unwrap_or(scaled).next_multiple_of(1 << 20);
+    let sizes: Vec<u64> = disks.iter().map(|disk| disk.info().size_bytes).collect();
+    let slice = options.slice_bytes.unwrap_or_else(|| slice_bytes(&sizes));
+    let slice = slice.next_multiple_of(1 << 20);
     let label = |(number, disk): (usize, &Rc<dyn Disk>)| {
         let number = u16::try_from(number).expect("few disks");
         Label::plan(Id(options.id), &options.name, number, disk.info().size_bytes, slice)
             .map_err(|error| FsError::Invalid(format!("{}: {error}", disk.info().name)))
     };
     disks.iter().enumerate().map(label).collect()
+}
+
+/// The size of metadata slices for disks of these sizes. A slice has the metadata of all disks. Large
+/// files need a thousandth of all space for checksums, and more for the B-tree around them. Small
+/// files need more; there are seldom so many that they fill large disks. Slices are made to fit the
+/// steps in which the database grows.
+fn slice_bytes(disks: &[u64]) -> u64 {
+    let smallest = disks.iter().copied().min().unwrap_or(0);
+    let for_files = (smallest / 16).min(1 << 30);
+    let for_checksums = disks.iter().sum::<u64>() / 300;
+    let pages = step_below(for_files.max(for_checksums).min(smallest / 8));
+    // The array's own share comes on top.
+    let slice = array_bytes(pages) + pages / 1024 + (1 << 20);
+    slice.max(SLICE_BYTES_MIN)
 }
 
 /// Fails if a disk holds something that would be lost.

@@ -73,7 +73,7 @@ impl Fs {
                 std::str::from_utf8(value).unwrap_or_default().trim_end_matches(['\0', '\n']);
             return self.set_redundancy(ino, text.parse()?).await;
         }
-        self.0.check_room().await?;
+        self.0.check_room()?;
         let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let now = self.0.now();
         let set = self.0.meta.run(|tx| {

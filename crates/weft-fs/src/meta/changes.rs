@@ -23,6 +23,8 @@ struct Of {
 #[derive(Default)]
 pub(crate) struct Changes {
     any: Cell<bool>,
+    /// Bytes of all rows, as of now.
+    row_bytes: Cell<u64>,
     /// Whether what is changed now is in the RAID log.
     logged: Cell<bool>,
     open: RefCell<Of>,
@@ -36,6 +38,21 @@ impl Changes {
         if !self.logged.get() {
             self.open.borrow_mut().files.extend(ino);
         }
+    }
+
+    /// A row of so many bytes is replaced by one of so many. None: there is none.
+    pub(super) fn note_row(&self, old: Option<u64>, new: Option<u64>) {
+        let left = self.row_bytes.get().saturating_sub(old.unwrap_or(0));
+        self.row_bytes.set(left + new.unwrap_or(0));
+    }
+
+    /// Bytes of all rows.
+    pub(super) fn row_bytes(&self) -> u64 {
+        self.row_bytes.get()
+    }
+
+    pub(super) fn set_row_bytes(&self, bytes: u64) {
+        self.row_bytes.set(bytes);
     }
 
     /// Runs a part of an operation that changes nothing but what the RAID log has, or what recovery

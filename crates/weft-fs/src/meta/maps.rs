@@ -40,13 +40,11 @@ impl Tx<'_> {
     }
 
     pub(crate) fn put_mapped(&self, disk: u16, ino: Ino, records: u64) -> Result<()> {
-        let mut table = self.change(&self.maps, ino)?;
         let key = (u64::from(disk), ino);
         match records {
-            0 => drop(table.remove(key).db()?),
-            _ => drop(table.insert(key, records).db()?),
+            0 => self.take(&self.maps, ino, &key).map(drop),
+            _ => self.put(&self.maps, ino, &key, &records),
         }
-        Ok(())
     }
 
     /// The files that have blocks on a disk.

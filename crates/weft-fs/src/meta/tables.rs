@@ -8,6 +8,7 @@ use redb::{
 };
 
 use super::changes::Changes;
+use super::room::row_bytes;
 use crate::error::{FsError, InDatabase as _, Result};
 use crate::inode::{Ino, Inode};
 use crate::record::Record;
@@ -123,6 +124,54 @@ impl<'a> Tx<'a> {
         table.get(self.open)
     }
 
+    /// Stores a row of a table whose rows count as taking room.
+    pub(super) fn put<'k, 'v, K: Key, V: Value>(
+        &self,
+        table: &Opened<'a, K, V>,
+        ino: Ino,
+        key: &K::SelfType<'k>,
+        value: &V::SelfType<'v>,
+    ) -> Result<()> {
+        let mut table = self.change(table, ino)?;
+        let old = table.insert(key, value).db()?;
+        let old = old.map(|old| row_bytes::<K, V>(key, &old.value()));
+        self.changes.note_row(old, Some(row_bytes::<K, V>(key, value)));
+        Ok(())
+    }
+
+    /// Removes such a row; says whether there was one.
+    pub(super) fn take<'k, K: Key, V: Value>(
+        &self,
+        table: &Opened<'a, K, V>,
+        ino: Ino,
+        key: &K::SelfType<'k>,
+    ) -> Result<bool> {
+        let mut table = self.change(table, ino)?;
+        let old = table.remove(key).db()?;
+        let old = old.map(|old| row_bytes::<K, V>(key, &old.value()));
+        self.changes.note_row(old, None);
+        Ok(old.is_some())
+    }
+
+    /// The bytes of all rows that [`Tx::put`] stores, by a look at each of them.
+    pub(crate) fn count_row_bytes(&self) -> Result<u64> {
+        fn sum<K: Key, V: Value>(table: &Table<'_, K, V>) -> Result<u64> {
+            let mut bytes = 0;
+            for row in table.iter().db()? {
+                let (key, value) = row.db()?;
+                bytes += row_bytes::<K, V>(&key.value(), &value.value());
+            }
+            Ok(bytes)
+        }
+        Ok(sum(&*self.read(&self.inodes)?)?
+            + sum(&*self.read(&self.names)?)?
+            + sum(&*self.read(&self.positions)?)?
+            + sum(&*self.read(&self.xattrs)?)?
+            + sum(&*self.read(&self.symlinks)?)?
+            + sum(&*self.read(&self.extents)?)?
+            + sum(&*self.read(&self.maps)?)?)
+    }
+
     /// Runs a part of an operation that changes nothing but what the RAID log has, or what recovery
     /// does not depend on: fsync needs no commit for it.
     pub(crate) fn logged<T>(&self, part: impl FnOnce() -> T) -> T {
@@ -196,18 +245,14 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_inode(&self, ino: Ino, inode: &Inode) -> Result<()> {
-        let mut table = self.change(&self.inodes, ino)?;
-        table.insert(ino, &inode.encode()[..]).db()?;
-        Ok(())
+        self.put(&self.inodes, ino, &ino, &&inode.encode()[..])
     }
 
     pub(crate) fn remove_inode(&self, ino: Ino) -> Result<()> {
-        self.change(&self.inodes, ino)?.remove(ino).db()?;
-        self.change(&self.symlinks, ino)?.remove(ino).db()?;
+        self.take(&self.inodes, ino, &ino)?;
+        self.take(&self.symlinks, ino, &ino)?;
         self.change(&self.orphans, ino)?.remove(ino).db()?;
-        let mut xattrs = self.change(&self.xattrs, ino)?;
-        xattrs.retain_in((ino, &[][..])..(ino + 1, &[][..]), |_, _| false).db()?;
-        Ok(())
+        self.xattr_names(ino)?.iter().try_for_each(|name| self.remove_xattr(ino, name).map(drop))
     }
 
     /// All inodes.
@@ -226,16 +271,6 @@ impl<'a> Tx<'a> {
         self.read(&self.inodes)?.len().db()
     }
 
-    /// About how many bytes all rows need, with the space that a B-tree leaves free.
-    pub(crate) fn bytes_estimated(&self) -> Result<u64> {
-        let inodes = self.read(&self.inodes)?.len().db()?;
-        let names = self.read(&self.names)?.len().db()?;
-        let extents = self.read(&self.extents)?.len().db()?;
-        let xattrs = self.read(&self.xattrs)?.len().db()?;
-        let maps = self.read(&self.maps)?.len().db()?;
-        Ok(inodes * 300 + names * 200 + xattrs * 500 + extents * 800 + maps * 50)
-    }
-
     /// An entry of a folder.
     pub(crate) fn entry(&self, folder: Ino, name: &[u8]) -> Result<Option<Entry>> {
         let table = self.read(&self.names)?;
@@ -250,15 +285,14 @@ impl<'a> Tx<'a> {
     pub(crate) fn put_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
         let Entry { ino, mode, position } = *entry;
         self.changes.note(Some(ino));
-        self.change(&self.names, folder)?.insert((folder, name), (ino, mode, position)).db()?;
-        self.change(&self.positions, folder)?.insert((folder, position), name).db()?;
-        Ok(())
+        self.put(&self.names, folder, &(folder, name), &(ino, mode, position))?;
+        self.put(&self.positions, folder, &(folder, position), &name)
     }
 
     pub(crate) fn remove_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
         self.changes.note(Some(entry.ino));
-        self.change(&self.names, folder)?.remove((folder, name)).db()?;
-        self.change(&self.positions, folder)?.remove((folder, entry.position)).db()?;
+        self.take(&self.names, folder, &(folder, name))?;
+        self.take(&self.positions, folder, &(folder, entry.position))?;
         Ok(())
     }
 
@@ -314,15 +348,12 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
-        self.change(&self.xattrs, ino)?.insert((ino, name), value).db()?;
-        Ok(())
+        self.put(&self.xattrs, ino, &(ino, name), &value)
     }
 
     /// Whether there was one.
     pub(crate) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
-        let mut table = self.change(&self.xattrs, ino)?;
-        let had = table.remove((ino, name)).db()?.is_some();
-        Ok(had)
+        self.take(&self.xattrs, ino, &(ino, name))
     }
 
     pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -341,8 +372,7 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_symlink(&self, ino: Ino, target: &[u8]) -> Result<()> {
-        self.change(&self.symlinks, ino)?.insert(ino, target).db()?;
-        Ok(())
+        self.put(&self.symlinks, ino, &ino, &target)
     }
 
     /// The records that cover blocks from `from` to before `to`, by their first block.
@@ -384,13 +414,21 @@ impl<'a> Tx<'a> {
         let bytes = record.encode();
         let mut table = self.change(&self.extents, ino)?;
         let old = table.insert((ino, first), &bytes[..]).db()?;
-        self.map_record(ino, old.as_ref().map(AccessGuard::value), Some(&bytes))
+        self.note_record(ino, old.as_ref().map(AccessGuard::value), Some(&bytes))
     }
 
     pub(crate) fn remove_record(&self, ino: Ino, first: u64) -> Result<()> {
         let mut table = self.change(&self.extents, ino)?;
         let old = table.remove((ino, first)).db()?;
-        self.map_record(ino, old.as_ref().map(AccessGuard::value), None)
+        self.note_record(ino, old.as_ref().map(AccessGuard::value), None)
+    }
+
+    /// A record of a file, as stored, is replaced by another one. None: there is none.
+    fn note_record(&self, ino: Ino, old: Option<&[u8]>, new: Option<&[u8]>) -> Result<()> {
+        let bytes =
+            |row: Option<&[u8]>| row.map(|row| row_bytes::<(u64, u64), Bytes>(&(0, 0), &row));
+        self.changes.note_row(bytes(old), bytes(new));
+        self.map_record(ino, old, new)
     }
 
     /// Calls `each` for every record of every file, in order.

@@ -1,0 +1,154 @@
+//! How much the metadata may hold.
+//!
+//! redb needs more room than its rows have bytes. Pages of a B-tree are between a third and all full;
+//! most are half full or more. And nothing is overwritten: pages that a transaction changes get other
+//! places, and the old ones are free when the next transaction is durable. So up to two generations
+//! of what changes lie beside the tree. A transaction that finds no room cannot be undone alone and
+//! ends the file system, so new files and new blocks are refused before that: as long as
+//!
+//! ```text
+//!   rows × 5/2  +  2 × (what a transaction changes, at most)  >  15/16 of the room
+//! ```
+//!
+//! no longer holds nothing is refused. The bytes of all rows are counted as they change, and stored
+//! with each commit.
+//!
+//! The file of redb doubles until it has 4 GiB; then it grows by 4 GiB at a time. Room that is less
+//! than the next step is never used, so slices are made to fit.
+
+use redb::{Key, Value};
+
+/// What redb keeps with a row: where its key and value end, and its share of the pages above.
+const ROW_BYTES: u64 = 16;
+/// The most that a transaction changes, about.
+const CHANGED_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of pages of the smallest database.
+const PAGES_BYTES_MIN: u64 = 64 << 10;
+/// From this size on the database grows by it.
+const REGION_BYTES: u64 = 4 << 30;
+/// More than what redb's headers take for each region.
+const HEADER_BYTES: u64 = 1 << 20;
+
+/// Bytes that a row counts for.
+pub(super) fn row_bytes<K: Key, V: Value>(key: &K::SelfType<'_>, value: &V::SelfType<'_>) -> u64 {
+    let len = K::as_bytes(key).as_ref().len() + V::as_bytes(value).as_ref().len();
+    len as u64 + ROW_BYTES
+}
+
+/// Bytes of pages that a database in so many bytes can have.
+fn pages_bytes(capacity: u64) -> u64 {
+    let regions = capacity / (REGION_BYTES + HEADER_BYTES);
+    if regions > 0 {
+        return regions * REGION_BYTES;
+    }
+    let mut pages = PAGES_BYTES_MIN;
+    while 2 * pages + HEADER_BYTES <= capacity {
+        pages *= 2;
+    }
+    pages
+}
+
+/// The most bytes of pages, up to so many, that a database grows to.
+pub(crate) fn step_below(pages: u64) -> u64 {
+    match pages / REGION_BYTES {
+        0 => 1 << pages.max(PAGES_BYTES_MIN).ilog2(),
+        regions => regions * REGION_BYTES,
+    }
+}
+
+/// Bytes for a database that grows to so many bytes of pages.
+pub(super) fn capacity_for(pages: u64) -> u64 {
+    pages + pages.div_ceil(REGION_BYTES) * HEADER_BYTES
+}
+
+/// Bytes of rows that a database in so many bytes may have.
+pub(super) fn row_bytes_max(capacity: u64) -> u64 {
+    let pages = pages_bytes(capacity) / 16 * 15;
+    let needed = (pages / 3).max(pages.saturating_sub(2 * CHANGED_BYTES_MAX));
+    needed / 5 * 2
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use redb::backends::InMemoryBackend;
+    use redb::{Builder, StorageBackend, TableDefinition};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Notes the lengths that redb asks for.
+    #[derive(Debug)]
+    struct Noting(InMemoryBackend, Arc<Mutex<Vec<u64>>>);
+
+    impl StorageBackend for Noting {
+        fn len(&self) -> io::Result<u64> {
+            self.0.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.0.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.1.lock().expect("one thread").push(len);
+            self.0.set_len(len)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.0.sync_data()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.0.write(offset, data)
+        }
+    }
+
+    #[test]
+    fn redb_grows_in_these_steps() {
+        let lens = Arc::default();
+        let backend = Noting(InMemoryBackend::new(), Arc::clone(&lens));
+        let db = Builder::new().create_with_backend(backend).expect("made");
+        for round in 0..8_u64 {
+            let open = db.begin_write().expect("begun");
+            let definition: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("table");
+            let mut table = open.open_table(definition).expect("opened");
+            for n in 0..1000 {
+                table.insert(round * 1000 + n, &[7; 1000][..]).expect("inserted");
+            }
+            drop(table);
+            open.commit().expect("committed");
+        }
+        let lens = lens.lock().expect("one thread");
+        assert!(lens.len() > 6, "{lens:?}");
+        for len in &*lens {
+            let pages = step_below(*len);
+            assert!(*len - pages <= HEADER_BYTES, "{lens:?}");
+            assert!(capacity_for(pages) >= *len, "{lens:?}");
+        }
+    }
+
+    #[test]
+    fn slices_fit_the_steps_in_which_the_database_grows() {
+        assert_eq!(pages_bytes(21 * MIB), 16 * MIB);
+        assert_eq!(pages_bytes(17 * MIB), 16 * MIB);
+        assert_eq!(pages_bytes(4200 * MIB), 4096 * MIB);
+        assert_eq!(pages_bytes(10_000 * MIB), 8192 * MIB);
+        for pages in [MIB, 4 * MIB, 5 * MIB, 64 * MIB, 2048 * MIB, 5000 * MIB, 30_000 * MIB] {
+            let pages = step_below(pages);
+            let capacity = capacity_for(pages);
+            assert_eq!(pages_bytes(capacity), pages);
+            assert!(pages_bytes(capacity - 1) < pages);
+        }
+    }
+
+    #[test]
+    fn rows_have_less_than_half_of_the_room_and_a_third_of_that_if_it_is_small() {
+        assert_eq!(row_bytes_max(17 * MIB) / MIB, 2);
+        assert_eq!(row_bytes_max(65 * MIB) / MIB, 11);
+        assert_eq!(row_bytes_max(4097 * MIB) / MIB, 1523);
+    }
+}
