@@ -244,14 +244,23 @@ impl Inner {
         }
     }
 
-    async fn make(&self, parent: Ino, name: &[u8], new: NewFile<'_>) -> Result<(Ino, Inode)> {
+    /// Makes a file, with a name or to be deleted.
+    async fn make(
+        &self,
+        parent: Ino,
+        name: Option<&[u8]>,
+        new: NewFile<'_>,
+    ) -> Result<(Ino, Inode)> {
         self.check()?;
-        check_name(name)?;
+        name.map_or(Ok(()), check_name)?;
         if new.target.len() > TARGET_MAX {
             return Err(FsError::TooLong);
         }
         self.check_room()?;
-        let _held = self.hold_names(&[(parent, name)], &[]).await?;
+        let _held = match name {
+            Some(name) => self.hold_names(&[(parent, name)], &[]).await?,
+            None => self.hold_attributes(parent, Mode::Shared).await,
+        };
         let now = self.now();
         self.meta
             .run(|tx| {
@@ -259,7 +268,9 @@ impl Inner {
                 if above.links == 0 {
                     return Err(FsError::NotFound);
                 }
-                if tx.entry(parent, name)?.is_some() {
+                if let Some(name) = name
+                    && tx.entry(parent, name)?.is_some()
+                {
                     return Err(FsError::Exists);
                 }
                 let kind = Kind::of_mode(new.mode);
@@ -272,7 +283,7 @@ impl Inner {
                     mode: mode | if inherits && is_folder { SET_GID } else { 0 },
                     uid: new.uid,
                     gid: if inherits { above.gid } else { new.gid },
-                    links: if is_folder { 2 } else { 1 },
+                    links: u32::from(name.is_some()) + u32::from(is_folder),
                     device: new.device,
                     size: if kind == Kind::Symlink { new.target.len() as u64 } else { 0 },
                     accessed: now,
@@ -289,7 +300,10 @@ impl Inner {
                 if kind == Kind::Symlink {
                     tx.put_symlink(ino, new.target)?;
                 }
-                add(tx, parent, name, (ino, &inode), now)?;
+                match name {
+                    Some(name) => add(tx, parent, name, (ino, &inode), now)?,
+                    None => tx.put_orphan(ino)?,
+                }
                 Ok((ino, inode))
             })
             .await
@@ -336,10 +350,20 @@ impl Fs {
     /// # Errors
     /// If the name is taken or not possible, or there is no room.
     pub async fn make(&self, parent: Ino, name: &[u8], new: NewFile<'_>) -> Result<(Ino, Inode)> {
-        self.0.make(parent, name, new).await
+        self.0.make(parent, Some(name), new).await
     }
 
-    /// Gives a file another name.
+    /// Makes a file without a name, as if it were in a folder. It goes with its last use, or in
+    /// a crash, unless it is given a name.
+    ///
+    /// # Errors
+    /// If the folder is gone, or there is no room.
+    pub async fn make_unnamed(&self, parent: Ino, new: NewFile<'_>) -> Result<(Ino, Inode)> {
+        self.0.make(parent, None, new).await
+    }
+
+    /// Gives a file another name, or a name to one in use that has none: whether it may have one
+    /// again is for the kernel to say.
     ///
     /// # Errors
     /// If the name is taken or not possible, or it is a folder.
@@ -358,11 +382,15 @@ impl Fs {
             if tx.entry(parent, name)?.is_some() {
                 return Err(FsError::Exists);
             }
-            if inode.links == 0 {
-                return Err(FsError::NotFound);
-            }
             if inode.links >= LINKS_MAX {
                 return Err(FsError::TooManyLinks);
+            }
+            // One that is not in use is being deleted.
+            if inode.links == 0 && !self.0.is_used(ino) {
+                return Err(FsError::NotFound);
+            }
+            if inode.links == 0 {
+                tx.remove_orphan(ino)?;
             }
             inode.links += 1;
             inode.changed = now;

@@ -12,6 +12,7 @@
 //! | look a name up | shared | the name, shared | folder and file, shared | |
 //! | read a folder | shared | all of it, shared | folder, shared | |
 //! | make, link | shared | the name | folder and file | |
+//! | make without a name | shared | | folder, shared | |
 //! | unlink, rename | shared | the names | folders and files that have them | all, if the file goes |
 //! | attributes read | shared | | file, shared | |
 //! | attributes changed | shared | | file | all, for a new size or redundancy |

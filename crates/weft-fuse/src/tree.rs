@@ -138,11 +138,17 @@ impl Tree {
                 let mode = Kind::Folder.mode() | mode & 0o7777;
                 self.make(head, name(rest)?.0, NewFile { mode, umask, ..NewFile::default() }).await
             }
-            op::CREATE => {
+            op::CREATE | op::TMPFILE => {
                 let ([_, mode, umask, _], rest) = parse::<[u32; 4]>(body)?;
                 let mode = Kind::File.mode() | mode & 0o7777;
                 let new = NewFile { mode, umask, ..NewFile::default() };
-                let mut out = self.make(head, name(rest)?.0, new).await?;
+                let mut out = match head.opcode {
+                    op::CREATE => self.make(head, name(rest)?.0, new).await?,
+                    _ => {
+                        let new = NewFile { uid: head.uid, gid: head.gid, ..new };
+                        self.entry(&self.fs.make_unnamed(ino, new).await.map_err(errno_of)?)?
+                    }
+                };
                 self.fs.begin_use(number(&out));
                 out.extend_from_slice(opened(wire::FOPEN_KEEP_CACHE).as_bytes());
                 Ok(out)

@@ -53,6 +53,7 @@ pub mod op {
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
     pub const SYNCFS: u32 = 50;
+    pub const TMPFILE: u32 = 51;
 }
 
 /// Flags of INIT.

@@ -251,7 +251,7 @@ impl<'a> Tx<'a> {
     pub(crate) fn remove_inode(&self, ino: Ino) -> Result<()> {
         self.take(&self.inodes, ino, &ino)?;
         self.take(&self.symlinks, ino, &ino)?;
-        self.change(&self.orphans, ino)?.remove(ino).db()?;
+        self.remove_orphan(ino)?;
         self.xattr_names(ino)?.iter().try_for_each(|name| self.remove_xattr(ino, name).map(drop))
     }
 
@@ -447,6 +447,11 @@ impl<'a> Tx<'a> {
 
     pub(crate) fn put_orphan(&self, ino: Ino) -> Result<()> {
         self.change(&self.orphans, ino)?.insert(ino, ()).db()?;
+        Ok(())
+    }
+
+    pub(crate) fn remove_orphan(&self, ino: Ino) -> Result<()> {
+        self.change(&self.orphans, ino)?.remove(ino).db()?;
         Ok(())
     }
 

@@ -206,12 +206,23 @@ impl Pair {
         let (folder, name) = self.name();
         let (asked, umask) = (self.rng.below(0o1000) as u32, self.rng.below(0o1000) as u32);
         let new = NewFile { mode: kind.mode() | asked, umask, ..new_file(kind) };
-        let made = self.fs.make(self.inos[&folder], name.as_bytes(), new).await;
+        let (at, text) = (self.inos[&folder], name.as_bytes());
+        let made = match kind == Kind::File && self.rng.chance(25) {
+            false => self.fs.make(at, text, new).await.map(|(ino, _)| ino),
+            // Its name follows. Without one it is to be deleted.
+            true => {
+                let (ino, _) = self.fs.make_unnamed(at, new).await.expect("made");
+                self.fs.begin_use(ino);
+                let linked = self.fs.link(ino, at, text).await.map(|_| ino);
+                self.fs.end_uses(ino, 1).await.expect("used no more");
+                linked
+            }
+        };
         if self.model.names.contains_key(&(folder, name.clone())) {
             assert!(matches!(made, Err(FsError::Exists)), "{made:?}");
             return;
         }
-        let (ino, _) = made.expect("made");
+        let ino = made.expect("made");
         let id = self.model.next;
         self.model.next += 1;
         self.inos.insert(id, ino);
