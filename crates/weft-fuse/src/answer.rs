@@ -1,7 +1,7 @@
 //! Bodies of requests and of answers: parsed, and put together.
 
 use rustix::io::Errno;
-use weft_fs::{FsError, Ino, Inode, Time};
+use weft_fs::{FsError, Ino, Inode, Kind, Time};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::wire::{Attr, EntryOut, OpenOut};
@@ -64,10 +64,14 @@ pub(crate) fn entry_out(ino: Ino, inode: &Inode) -> EntryOut {
 
 pub(crate) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
     let s = |time: Time| time.s.cast_unsigned();
+    // Blocks that were written lately are not counted yet. Programs take a file with bytes and
+    // without blocks for one hole, and a backup of it (`tar --sparse`) would have zeros for what
+    // was written.
+    let blocks_min = u64::from(inode.kind() == Kind::File);
     Attr {
         ino,
         size: if inode.is_folder() { 4096 } else { inode.size },
-        blocks: inode.blocks * (weft_fs::BLOCK_BYTES / 512),
+        blocks: (inode.blocks * (weft_fs::BLOCK_BYTES / 512)).max(blocks_min),
         atime: s(inode.accessed),
         mtime: s(inode.modified),
         ctime: s(inode.changed),

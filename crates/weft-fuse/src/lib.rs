@@ -21,4 +21,5 @@ mod lookout;
 pub mod mount;
 pub mod session;
 pub mod tree;
+mod unwritten;
 mod wire;

@@ -27,6 +27,7 @@ use crate::answer::{
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
 use crate::control::{Control, OpenDisk};
 use crate::lookout::Lookout;
+use crate::unwritten::{self, Writers};
 use crate::wire::{
     self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, SetattrIn, StatfsOut,
     WriteOut, fallocate, init_flag, op, set,
@@ -53,8 +54,10 @@ pub async fn serve(
     open: OpenDisk,
 ) -> Result<(), Errno> {
     let control = Control::new(rt.clone(), fs.clone(), open);
-    let tree = Rc::new(Tree { fd: Fd::from(channel), fs, control, setxattr_ext: Cell::new(false) });
-    let fd = tree.fd.clone();
+    let fd = Fd::from(channel);
+    let (setxattr_ext, writers) = (Cell::new(false), Writers::default());
+    let tree = Tree { rt: rt.clone(), fd: fd.clone(), fs, control, setxattr_ext, writers };
+    let tree = Rc::new(tree);
     channel::receive(&rt, &ring, &fd, Lookout::new(), move |request| {
         let tree = tree.clone();
         async move { tree.carry_out(request).await }
@@ -63,15 +66,17 @@ pub async fn serve(
 }
 
 struct Tree {
+    rt: Rt,
     fd: Fd,
     fs: Fs,
     control: Control,
     /// SETXATTR has flags of its own.
     setxattr_ext: Cell<bool>,
+    writers: Writers,
 }
 
 impl Tree {
-    async fn carry_out(&self, Request { head, body }: Request) {
+    async fn carry_out(self: Rc<Self>, Request { head, body }: Request) {
         let answer = match body {
             Body::Read(io) => return self.read(&head, &io).await,
             Body::Write(io, data) => self.write(&head, &io, data).await,
@@ -83,12 +88,22 @@ impl Tree {
                     return self.forget(&each).await;
                 }
                 op::INTERRUPT => return,
+                op::LSEEK if self.writers.has(head.nodeid) => {
+                    // It waits for requests that come behind it, and must not hold them up.
+                    let tree = self.clone();
+                    let seek = async move { tree.answer(&head, tree.seek(&head, &body).await) };
+                    return self.rt.launch(Box::pin(seek));
+                }
                 _ => self.plain(&head, &body).await,
             },
         };
+        self.answer(&head, answer);
+    }
+
+    fn answer(&self, head: &InHeader, answer: Answer) {
         match answer {
-            Ok(data) => channel::answer(&self.fd, &head, Ok(&data)),
-            Err(errno) => channel::answer(&self.fd, &head, Err(errno)),
+            Ok(data) => channel::answer(&self.fd, head, Ok(&data)),
+            Err(errno) => channel::answer(&self.fd, head, Err(errno)),
         }
     }
 
@@ -139,7 +154,7 @@ impl Tree {
                 self.make(head, name(rest)?.0, NewFile { mode, umask, ..NewFile::default() }).await
             }
             op::CREATE | op::TMPFILE => {
-                let ([_, mode, umask, _], rest) = parse::<[u32; 4]>(body)?;
+                let ([flags, mode, umask, _], rest) = parse::<[u32; 4]>(body)?;
                 let mode = Kind::File.mode() | mode & 0o7777;
                 let new = NewFile { mode, umask, ..NewFile::default() };
                 let mut out = match head.opcode {
@@ -150,6 +165,7 @@ impl Tree {
                     }
                 };
                 self.fs.begin_use(number(&out));
+                self.writers.opened(number(&out), flags);
                 out.extend_from_slice(opened(wire::FOPEN_KEEP_CACHE).as_bytes());
                 Ok(out)
             }
@@ -178,11 +194,16 @@ impl Tree {
                 self.entry(&(old, inode))
             }
             op::OPEN => {
+                self.writers.opened(ino, parse::<u32>(body)?.0);
                 self.fs.begin_use(ino);
                 bytes(&opened(wire::FOPEN_KEEP_CACHE))
             }
             op::OPENDIR => bytes(&opened(wire::FOPEN_KEEP_CACHE | wire::FOPEN_CACHE_DIR)),
-            op::RELEASE => empty(self.fs.end_uses(ino, 1).await),
+            op::RELEASE => {
+                let ([_, _, flags], _) = parse::<[u32; 3]>(body)?;
+                self.writers.closed(ino, flags);
+                empty(self.fs.end_uses(ino, 1).await)
+            }
             op::RELEASEDIR | op::DESTROY => Ok(Vec::new()),
             op::FSYNC | op::FSYNCDIR => empty(self.fs.fsync(ino).await),
             op::SYNCFS => empty(self.fs.sync().await),
@@ -219,16 +240,7 @@ impl Tree {
             op::REMOVEXATTR => empty(self.fs.remove_xattr(ino, name(body)?.0).await),
             op::FALLOCATE => self.fallocate(head, &parse::<FallocateIn>(body)?.0).await,
             op::COPY_FILE_RANGE => self.copy(head, &parse::<CopyIn>(body)?.0).await,
-            op::LSEEK => {
-                let (seek, _) = parse::<LseekIn>(body)?;
-                let data = match seek.whence {
-                    SEEK_DATA => true,
-                    SEEK_HOLE => false,
-                    _ => return Err(Errno::INVAL),
-                };
-                let found = self.fs.seek(ino, seek.offset, data).await.map_err(errno_of)?;
-                bytes(&found.ok_or(Errno::NXIO)?)
-            }
+            op::LSEEK => self.seek(head, body).await,
             _ => Err(Errno::NOSYS),
         }
     }
@@ -254,6 +266,24 @@ impl Tree {
             self.fs.fsync(head.nodeid).await.map_err(errno_of)?;
         }
         bytes(&WriteOut { size: io.size, padding: 0 })
+    }
+
+    async fn seek(&self, head: &InHeader, body: &[u8]) -> Answer {
+        let ino = head.nodeid;
+        let (LseekIn { offset, whence, .. }, _) = parse::<LseekIn>(body)?;
+        let data = match whence {
+            SEEK_DATA => true,
+            SEEK_HOLE => false,
+            _ => return Err(Errno::INVAL),
+        };
+        let found = match self.writers.has(ino) {
+            true => unwritten::seek(&self.fs, &self.fd, ino, offset, data).await?,
+            false => {
+                let found = self.fs.seek(ino, offset, data).await.map_err(errno_of)?;
+                found.ok_or(Errno::NXIO)?
+            }
+        };
+        bytes(&found)
     }
 
     /// An entry that the kernel will know.

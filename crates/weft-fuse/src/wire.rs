@@ -136,6 +136,18 @@ pub struct LseekIn {
     pub padding: u32,
 }
 
+/// Says in [`OutHeader::error`], with no request to answer, that pages of a file are to be given up.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
+
+/// Body of [`NOTIFY_INVAL_INODE`]; a length of 0 means the rest.
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct InvalInodeOut {
+    pub ino: u64,
+    pub offset: i64,
+    pub length: i64,
+}
+
 /// Body of COPY_FILE_RANGE.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

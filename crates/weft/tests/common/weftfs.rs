@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::process::Signal;
 use weft_testkit::{Need, Process, command, run, wait_until};
 
 use super::Bench;
@@ -14,6 +15,8 @@ pub struct Mounted {
     pub bench: Bench,
     /// Where it is, or will be.
     pub at: PathBuf,
+    /// The disks that [`Mounted::on_disks`] made it on.
+    pub disks: Vec<String>,
     process: Option<Process>,
 }
 
@@ -23,7 +26,57 @@ impl Mounted {
         let bench = Bench::new(name);
         let at = bench.path("mnt");
         fs::create_dir(&at).expect("a mount point");
-        Self { bench, at, process: None }
+        Self { bench, at, disks: Vec::new(), process: None }
+    }
+
+    /// Created on disks `d0` … of this size, and mounted.
+    pub fn on_disks(name: &str, count: usize, bytes: u64) -> Self {
+        let mut mounted = Self::new(name);
+        let disks = mounted.bench.scratch.files("d", count, bytes);
+        mounted.disks = disks.iter().map(|disk| super::text(disk)).collect();
+        let create = ["fs", "create", "home"].map(String::from);
+        let create: Vec<String> = create.into_iter().chain(mounted.disks.clone()).collect();
+        mounted.bench.weft(&create.iter().map(String::as_str).collect::<Vec<_>>());
+        mounted.mount_again();
+        mounted
+    }
+
+    /// Mounts what [`Mounted::on_disks`] made.
+    #[track_caller]
+    pub fn mount_again(&mut self) {
+        let disks = self.disks.clone();
+        self.mount(&disks.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// A folder in it whose files have a redundancy.
+    pub fn folder(&self, name: &str, redundancy: &str) -> PathBuf {
+        let folder = self.at.join(name);
+        fs::create_dir(&folder).expect("made");
+        self.bench.weft(&["fs", "set", redundancy, &super::text(&folder)]);
+        folder
+    }
+
+    /// Its status.
+    #[track_caller]
+    pub fn status(&self) -> serde_json::Value {
+        let status = self.bench.weft(&["fs", "status", "mnt", "--json"]);
+        serde_json::from_str(&status).expect("JSON")
+    }
+
+    /// Nothing is wrong with it, also when it has been mounted again; it ends unmounted.
+    #[track_caller]
+    pub fn ends_sound(mut self) {
+        for round in 0..2 {
+            self.bench.weft(&["fs", "fsck", "mnt", "--data"]);
+            let status = self.status();
+            let disks = status["disks"].as_array().expect("disks").iter();
+            assert!(disks.clone().all(|disk| disk["lost"] == false), "{status}");
+            assert_eq!(status["wrong_blocks"], 0, "{status}");
+            self.unmount();
+            if round == 0 {
+                self.mount_again();
+            }
+        }
     }
 
     /// `weft fs mount home mnt ARGS`.
@@ -43,8 +96,10 @@ impl Mounted {
 
     /// `kill -9`; the kernel's dead mount goes, too.
     pub fn kill9(&mut self) {
-        self.process.take().expect("mounted").kill9();
-        run(command("umount").arg("-l").arg(&self.at));
+        let process = self.process.take().expect("mounted");
+        process.signal(Signal::KILL);
+        run(command("umount").args(["-f", "-l"]).arg(&self.at));
+        process.kill9();
     }
 
     /// Unmounts it, and waits until everything is on the disks.
@@ -59,7 +114,8 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if is_mounted(&self.at) {
-            let _ = command("umount").arg("-l").arg(&self.at).status();
+            // Ends requests that wait, too: whatever waits for them would not end.
+            let _ = command("umount").args(["-f", "-l"]).arg(&self.at).status();
         }
     }
 }

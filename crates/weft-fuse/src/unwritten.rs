@@ -1,0 +1,111 @@
+//! Pages that the kernel has not written yet.
+//!
+//! The kernel gathers writes in its page cache. A file that a program has open for writing may have
+//! bytes there that nobody told the server about – and where they are, the server knows a hole.
+//! LSEEK passes these pages by. A program that copies a file by its holes (`tar --sparse`) would
+//! then get zeros for what another one has written.
+//!
+//! So a hole of such a file is believed only after the kernel was told to give up its pages there,
+//! which it writes first if they are dirty. That blocks until the server has carried the writes
+//! out: it is done on a thread of its own, and while it lasts the request that waits for it takes
+//! no place of another. Where the file has data, pages stay. Closing a file writes its pages, so
+//! files that nobody has open for writing need none of this.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::os::fd::AsFd as _;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use weft_cli::thread::elsewhere;
+use weft_fs::{Fs, Ino};
+use weft_rt::ring::Fd;
+use zerocopy::IntoBytes as _;
+
+use crate::answer::errno_of;
+use crate::wire::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
+
+/// How often each file is open for writing.
+#[derive(Default)]
+pub(crate) struct Writers(RefCell<BTreeMap<Ino, u64>>);
+
+fn writes(flags: u32) -> bool {
+    flags & (OFlags::WRONLY | OFlags::RDWR).bits() != 0
+}
+
+impl Writers {
+    /// A file is opened with these flags.
+    pub(crate) fn opened(&self, ino: Ino, flags: u32) {
+        if writes(flags) {
+            *self.0.borrow_mut().entry(ino).or_default() += 1;
+        }
+    }
+
+    /// A file that was opened with these flags is closed.
+    pub(crate) fn closed(&self, ino: Ino, flags: u32) {
+        let mut writers = self.0.borrow_mut();
+        if writes(flags)
+            && let Some(count) = writers.get_mut(&ino)
+        {
+            *count -= 1;
+            if *count == 0 {
+                writers.remove(&ino);
+            }
+        }
+    }
+
+    /// Whether the kernel may have pages of a file that it has not written.
+    pub(crate) fn has(&self, ino: Ino) -> bool {
+        self.0.borrow().contains_key(&ino)
+    }
+}
+
+/// Where data, or a hole, begins in a file that is open for writing.
+///
+/// # Errors
+/// [`Errno::NXIO`] if there is none.
+pub(crate) async fn seek(
+    fs: &Fs,
+    channel: &Fd,
+    ino: Ino,
+    offset: u64,
+    data: bool,
+) -> Result<u64, Errno> {
+    let look = async |offset, data| fs.seek(ino, offset, data).await.map_err(errno_of);
+    loop {
+        let found = look(offset, data).await?;
+        let from = if data { offset } else { found.unwrap_or(offset) };
+        let to = if data { found } else { look(from, true).await? };
+        if to != Some(from) {
+            write_back(channel, ino, from..to.unwrap_or(u64::MAX)).await?;
+        }
+        let again = look(offset, data).await?;
+        // A hole may have turned out to be data. Then the next one is to be believed no more.
+        if data || again == found {
+            return again.ok_or(Errno::NXIO);
+        }
+    }
+}
+
+/// Returns when the kernel has written, and given up, its pages of these bytes of a file.
+async fn write_back(channel: &Fd, ino: Ino, bytes: Range<u64>) -> Result<(), Errno> {
+    let channel = channel.as_fd().try_clone_to_owned().map_err(|_| Errno::NFILE)?;
+    let offset = i64::try_from(bytes.start).map_err(|_| Errno::INVAL)?;
+    // 0: to the end.
+    let length = i64::try_from(bytes.end).map_or(0, |end| end - offset);
+    let body = InvalInodeOut { ino, offset, length };
+    let len = u32::try_from(size_of::<OutHeader>() + size_of::<InvalInodeOut>()).unwrap_or(0);
+    let head = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
+    let told = elsewhere(move || {
+        rustix::io::writev(channel, &[IoSlice::new(head.as_bytes()), IoSlice::new(body.as_bytes())])
+    });
+    match told.await {
+        Ok(Ok(_)) => Ok(()),
+        // The kernel knows the file no more: it has no pages.
+        Ok(Err(Errno::NOENT)) => Ok(()),
+        Ok(Err(errno)) => Err(errno),
+        Err(_) => Err(Errno::AGAIN),
+    }
+}
