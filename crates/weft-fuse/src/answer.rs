@@ -67,7 +67,7 @@ pub(crate) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
     // Blocks that were written lately are not counted yet. Programs take a file with bytes and
     // without blocks for one hole, and a backup of it (`tar --sparse`) would have zeros for what
     // was written.
-    let blocks_min = u64::from(inode.kind() == Kind::File);
+    let blocks_min = u64::from(inode.kind() == Kind::File && inode.size > 0);
     Attr {
         ino,
         size: if inode.is_folder() { 4096 } else { inode.size },
