@@ -370,6 +370,17 @@ impl Frozen {
         Self(self.0.part(from, len))
     }
 
+    /// Becomes one with `next`, without a copy, if that follows directly in the same memory. Returns
+    /// whether it does.
+    pub fn join(&mut self, next: &Self) -> bool {
+        let block = |frozen: &Self| frozen.0.block.as_ref().map(Arc::as_ptr);
+        let follows = block(self) == block(next) && self.as_ptr_range().end == next.as_ptr();
+        if follows {
+            self.0.len += next.len();
+        }
+        follows
+    }
+
     /// The buffer again, writable, if nothing else holds any part of its memory.
     ///
     /// # Errors
@@ -432,5 +443,16 @@ mod tests {
         let frozen = frozen.try_thaw().expect_err("a part is still held");
         drop(part);
         assert_eq!(frozen.try_thaw().expect("alone now").len(), 8192);
+    }
+
+    #[test]
+    fn frozen_parts_join_where_they_lie_one_behind_the_other() {
+        let mut bytes = Buf::zeroed(3 * 4096);
+        bytes[4096..].fill(1);
+        let whole = bytes.freeze();
+        let (mut first, second) = (whole.slice(0, 4096), whole.slice(4096, 8192));
+        assert!(!first.join(&whole.slice(8192, 4096)) && !first.join(&Frozen::zeros(512)));
+        assert!(first.join(&second));
+        assert_eq!(first[..], whole[..]);
     }
 }

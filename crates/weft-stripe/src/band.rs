@@ -52,6 +52,10 @@ fn join_run(run: &[Segment]) -> Segment {
     if rest.is_empty() {
         return first.clone();
     }
+    let mut whole = first.data.clone();
+    if rest.iter().all(|next| whole.join(&next.data)) {
+        return Segment { unit: first.unit, from: first.from, data: whole };
+    }
     let mut buf = Buf::new(run.iter().map(|segment| segment.data.len()).sum());
     let mut done = 0;
     for segment in run {

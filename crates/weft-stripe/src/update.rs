@@ -106,6 +106,15 @@ pub async fn update<O: Owner>(
         updated.records.extend(crash.map(|crash| bare_record(band, crash)));
         return Ok(());
     }
+    if k == 1
+        && crash.is_none()
+        && parity.iter().all(|unit| code.row(stripe.id.number, unit - k) == [1])
+    {
+        // Copies.
+        let (_, data) = band.data().next().expect("the only data unit is written");
+        updated.writes.extend(parity.iter().map(|unit| write((unit, data.clone()))));
+        return Ok(());
+    }
     let known: UnitSet = at_hand.iter().map(|(unit, _)| *unit).collect();
     let (method, mut wanted) = choose(owner, stripe, band, parity, support, known);
     if let Some(Crash { lost: later, unflushed, .. }) = crash {
