@@ -152,7 +152,7 @@ impl Inner {
         let mut rest = blocks;
         while !rest.is_empty() {
             let before = lines.last().map(|target| (target.first, &target.record));
-            match self.new_lines_between(before, (first, end), ino, redundancy, rest) {
+            match self.new_lines_between(before, (first, end), ino, redundancy, rest, BLOCKS_MAX) {
                 Ok(target) => {
                     rest = &rest[target.blocks.len()..];
                     lines.push(target);
@@ -237,7 +237,7 @@ impl Inner {
                 tx.put_inode(ino, &inode)
             })
             .await?;
-        let _one = self.flushing.acquire(1).await;
+        let _one = self.flush_alone().await;
         let mut records = Vec::new();
         for (first, record) in self.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await? {
             if self.pool.coded_now(redundancy)? != record.coded {

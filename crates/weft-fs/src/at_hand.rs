@@ -44,10 +44,12 @@ use crate::record::{Column, Record, Run};
 const POLICY: Choice = Choice { base: Base::S3Fifo, victim_first: false };
 /// Blocks that may wait to be written, at least.
 const WAITING_MIN: u64 = 4;
+/// The longest run of written blocks that is at hand then.
+const RUN_BLOCKS: u64 = 16;
 /// Bits of the number of a block on a disk.
 const BLOCK_BITS: u32 = 48;
 /// The checksum of a block of which it is not known.
-const UNKNOWN: u32 = 0;
+pub(crate) const UNKNOWN: u32 = 0;
 
 /// What old contents at hand were good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -221,9 +223,11 @@ impl AtHand {
         runs_of(record, writes).for_each(|(run, _)| self.forget(run));
     }
 
-    /// Units of a record were written, and forgotten before.
+    /// Units of a record were written, and forgotten before. Long runs leave nothing: they follow the
+    /// order of a file, and are seldom overwritten block by block.
     pub(crate) fn put_written(&self, record: &Record, writes: &[UnitWrite]) {
-        for (run, data) in runs_of(record, writes).filter(|_| is_of_use(record)) {
+        let is_of_use = |(run, _): &(Run, &Frozen)| is_of_use(record) && run.blocks <= RUN_BLOCKS;
+        for (run, data) in runs_of(record, writes).filter(is_of_use) {
             for (block, data) in (run.start..).zip(data.chunks_exact(BLOCK)) {
                 self.put(run.disk, block, data);
             }
@@ -248,7 +252,7 @@ fn is_of_use(record: &Record) -> bool {
     record.coded.p() > 0 && record.k() > 1
 }
 
-fn sum_of(column: &Column, line: u64) -> u32 {
+pub(crate) fn sum_of(column: &Column, line: u64) -> u32 {
     column.sums[usize::try_from(line).expect("few lines")]
 }
 

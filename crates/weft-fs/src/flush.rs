@@ -13,7 +13,8 @@
 //! durable before a durable record names them, and a lost disk is on record before others get what it
 //! misses. A commit begins by flushing the disks. So new lines need no flush of their own, and neither
 //! do few blocks of lines that exist, as their contents are in the log. A flush takes as many blocks
-//! as its log record may name, and goes on with the next ones. Small files are written together.
+//! as its log record may name, and goes on with the next ones. Small files are written together. Many
+//! new lines are written in batches that overlap ([`crate::stream`]).
 //!
 //! Blocks that cannot be written on disks that work go elsewhere ([`crate::relocate`]). If a disk is lost while new lines are written, they are laid out anew on others. Active lines do
 //! without it. If it is lost when it is flushed, the new lines that were in its cache do without it as
@@ -29,6 +30,7 @@ use weft_disk::WriteOpts;
 use weft_rt::Frozen;
 use weft_stripe::{Band, Crash, Owner as _, Segment, UnitWrite, Updated, store, update};
 
+use crate::at_hand::sum_of;
 use crate::block::BLOCK_BYTES;
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
@@ -42,6 +44,7 @@ use crate::plan::{Dirty, Target};
 use crate::pool::runs_of;
 use crate::record::Record;
 use crate::relocate::replace_block;
+use crate::stream::{Ended, Extent};
 
 /// The most blocks of which the contents go to the log, so that the disks need no flush.
 const CONTENTS_BLOCKS_MAX: usize = 64;
@@ -55,12 +58,12 @@ struct Ready {
 impl Inner {
     /// Writes all dirty blocks of a file, and its size. The caller holds its lock alone.
     pub(crate) async fn flush_node(&self, node: &Rc<Node>) -> Result<()> {
-        self.flush_nodes(std::slice::from_ref(node)).await
+        self.flush_nodes(std::slice::from_ref(node), Extent::All).await
     }
 
-    /// The same for several files: their blocks are written and made durable together. If blocks of
-    /// one cannot be written, those of others may stay dirty as well.
-    pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>]) -> Result<()> {
+    /// The same for several files, or what `extent` says. If blocks of one cannot be written, those of
+    /// others may stay dirty as well.
+    pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>], extent: Extent) -> Result<()> {
         // What is written meanwhile is left to the next flush.
         let until = self.writes.get();
         let file = |node: &Rc<Node>| {
@@ -68,13 +71,24 @@ impl Inner {
             Some(LoggedFile { ino: node.ino, size, modified })
         };
         let mut live: Vec<LoggedFile> = nodes.iter().filter_map(file).collect();
-        loop {
-            let _one = self.flushing.acquire(1).await;
-            let files = dirty_of(nodes, until);
-            if files.is_empty() {
-                break;
+        while nodes.iter().any(|node| node.has_dirty(until)) {
+            match self.flush_new(nodes, until, extent, &live).await? {
+                Ended::Complete if extent == Extent::Whole => break,
+                Ended::Complete | Ended::Interrupted => {}
+                Ended::Blocked => {
+                    let _alone = self.flush_alone().await;
+                    let files = dirty_of(nodes, until);
+                    self.flush_some(&files, until, &mut live).await?;
+                }
             }
-            self.flush_some(&files, until, &mut live).await?;
+        }
+        // A file does not end before its blocks.
+        let is_written = |file: &LoggedFile| {
+            let node = nodes.iter().find(|node| node.ino == file.ino);
+            node.is_some_and(|node| !node.has_dirty(until))
+        };
+        if extent == Extent::Whole {
+            live.retain(is_written);
         }
         if live.is_empty() {
             return Ok(());
@@ -106,7 +120,8 @@ impl Inner {
             }
         }
         self.write_targets(&mut targets, &logged).await?;
-        self.take_over(files, &targets, until, live, &logged).await?;
+        let nodes: Vec<Rc<Node>> = files.iter().map(|(node, _)| node.clone()).collect();
+        self.take_over(&nodes, &targets, until, live, &logged).await?;
         if targets.iter().any(|target| !target.moved.is_empty()) {
             self.pool.bad.note_logged_elsewhere();
         }
@@ -153,24 +168,9 @@ impl Inner {
         targets: &mut Vec<Target>,
         files: &[LoggedFile],
     ) -> Result<()> {
-        let (mut ready, mut log) = (Vec::new(), Vec::new());
         let blocks: usize = targets.iter().map(|target| target.blocks.len()).sum();
         let with_contents = blocks <= CONTENTS_BLOCKS_MAX && targets.iter().all(Target::overwrites);
-        let segments: Vec<Vec<Segment>> = targets.iter().map(Target::segments).collect();
-        let bands: Vec<(usize, Band<'_>)> = segments
-            .iter()
-            .enumerate()
-            .flat_map(|(target, segments)| Band::of(segments).map(move |band| (target, band)))
-            .collect();
-        let known = bands.iter().map(|(target, band)| self.old_contents(&targets[*target], band));
-        let known = join_all(known).await;
-        for ((index, band), known) in bands.iter().zip(known) {
-            let target = &mut targets[*index];
-            ready.push(Ready {
-                target: *index,
-                writes: self.prepare(target, band, &known?, with_contents, &mut log).await?,
-            });
-        }
+        let (ready, log) = self.prepare_all(targets, with_contents).await?;
         let is_logged = !log.is_empty();
         if is_logged {
             // Another log record tells recovery that all blocks are where those before it name them.
@@ -190,38 +190,81 @@ impl Inner {
         if self.pool.unrecorded_losses().is_some() {
             self.commit_within_flush().await?;
         }
+        let stored = self.store_all(targets, &ready, is_logged && !with_contents).await;
+        if is_logged && matches!(stored, Err(FsError::NoSpace)) {
+            // Lines may be half written. Their log record stays live, and the next mount replays it.
+            self.meta.fail("there is no room left below a disk");
+        }
+        stored
+    }
+
+    /// Writes targets that are new lines.
+    pub(crate) async fn write_new(&self, targets: &mut Vec<Target>) -> Result<()> {
+        let (ready, log) = self.prepare_all(targets, false).await?;
+        debug_assert!(log.is_empty(), "new lines are not logged");
+        self.store_all(targets, &ready, false).await
+    }
+
+    /// Computes what the disks must get for targets, and what must be in the log first.
+    async fn prepare_all(
+        &self,
+        targets: &mut [Target],
+        with_contents: bool,
+    ) -> Result<(Vec<Ready>, Vec<LoggedBand>)> {
+        let (mut ready, mut log) = (Vec::new(), Vec::new());
+        let segments: Vec<Vec<Segment>> = targets.iter().map(Target::segments).collect();
+        let bands: Vec<(usize, Band<'_>)> = segments
+            .iter()
+            .enumerate()
+            .flat_map(|(target, segments)| Band::of(segments).map(move |band| (target, band)))
+            .collect();
+        let known = bands.iter().map(|(target, band)| self.old_contents(&targets[*target], band));
+        let known = join_all(known).await;
+        for ((index, band), known) in bands.iter().zip(known) {
+            let target = &mut targets[*index];
+            ready.push(Ready {
+                target: *index,
+                writes: self.prepare(target, band, &known?, with_contents, &mut log).await?,
+            });
+        }
+        Ok((ready, log))
+    }
+
+    /// Writes what was prepared, durably if `flushes` is set. New lines of which a disk was lost, or
+    /// that lie on bad blocks, are taken out.
+    async fn store_all(
+        &self,
+        targets: &mut Vec<Target>,
+        ready: &[Ready],
+        flushes: bool,
+    ) -> Result<()> {
         let laid = targets.iter().map(|target| self.pool.lay(&target.record));
         let laid = laid.collect::<Result<Vec<_>>>()?;
         let stores = ready.iter().map(|Ready { target, writes }| {
             let laid = &laid[*target];
             async move { (laid, store(laid, laid.stripe(), writes, WriteOpts::USER).await) }
         });
-        for Ready { target, writes } in &ready {
+        for Ready { target, writes } in ready {
             self.pool.at_hand.forget_before(&targets[*target].record, writes);
         }
         let mut no_space = false;
         for (Ready { writes, .. }, (laid, stored)) in ready.iter().zip(join_all(stores).await) {
             no_space |= laid.write_failed(&stored.failed, writes).await;
         }
-        for Ready { target, writes } in &ready {
+        for Ready { target, writes } in ready {
             self.pool.at_hand.put_written(&targets[*target].record, writes);
         }
         laid.iter().for_each(Laid::written);
         if no_space {
-            if is_logged {
-                // Lines may be half written. Their log record stays live, and the next mount
-                // replays it.
-                self.meta.fail("there is no room left below a disk");
-            }
             return Err(FsError::NoSpace);
         }
         let mut on_bad = BTreeSet::new();
-        for Ready { target, writes } in &ready {
+        for Ready { target, writes } in ready {
             if self.avoid_bad(&mut targets[*target], &laid[*target], writes).await {
                 on_bad.insert(*target);
             }
         }
-        if is_logged && !with_contents {
+        if flushes {
             self.pool.flush().await;
         }
         let mut laid = laid.iter().enumerate();
@@ -298,8 +341,15 @@ impl Inner {
         for unit in stripe.lost.iter().filter(|unit| *unit >= k) {
             set_sums(&mut target.record, unit, lines.clone(), |_| 0);
         }
-        for UnitWrite { unit, data, .. } in &writes {
-            let sum = |line| crc32c(&data[part_of(lines.start, line)]);
+        for (n, UnitWrite { unit, data, .. }) in writes.iter().enumerate() {
+            // A copy has the checksums of what was computed before.
+            let is_same = |of: &&UnitWrite| of.data.as_ptr() == data.as_ptr();
+            let of = writes[..n].iter().find(is_same).map(|of| of.unit);
+            let of = of.and_then(|of| target.record.columns[of].clone());
+            let sum = |line| match &of {
+                Some(column) => sum_of(column, line),
+                None => crc32c(&data[part_of(lines.start, line)]),
+            };
             set_sums(&mut target.record, *unit, lines.clone(), sum);
         }
         for record in records {
@@ -366,9 +416,9 @@ impl Inner {
 
     /// Puts written targets into the open transaction, and files that were logged with them. Their
     /// blocks are not dirty any more, unless they were written again after `until`.
-    async fn take_over(
+    pub(crate) async fn take_over(
         &self,
-        files: &[(Rc<Node>, Dirty)],
+        nodes: &[Rc<Node>],
         targets: &[Target],
         until: u64,
         live: &[LoggedFile],
@@ -390,13 +440,13 @@ impl Inner {
         let new = new.map(|target| (target.ino, target.first, target.record.clone()));
         self.unflushed.borrow_mut().extend(new);
         for targets in of_files() {
-            let node = files.iter().find(|(node, _)| node.ino == targets[0].ino);
-            let (node, _) = node.expect("its blocks are written");
+            let node = nodes.iter().find(|node| node.ino == targets[0].ino);
+            let node = node.expect("its blocks are written");
             for block in targets.iter().flat_map(Target::written) {
                 self.drop_written(node, block, until);
             }
         }
-        files.iter().for_each(|(node, _)| forget_live(std::slice::from_ref(node), logged));
+        forget_live(nodes, logged);
         Ok(())
     }
 }
@@ -461,11 +511,7 @@ fn dirty_of(nodes: &[Rc<Node>], until: u64) -> Vec<(Rc<Node>, Dirty)> {
     let mut left = BLOCKS_MAX;
     let mut files = Vec::new();
     for node in nodes {
-        let dirty: Dirty = {
-            let dirty = node.dirty.borrow();
-            let before = dirty.iter().filter(|(_, (write, _))| *write <= until);
-            before.take(left).map(|(block, (_, data))| (*block, data.clone())).collect()
-        };
+        let dirty = node.dirty_from(0, until, left);
         left -= dirty.len();
         if !dirty.is_empty() {
             files.push((node.clone(), dirty));

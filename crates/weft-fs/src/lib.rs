@@ -52,6 +52,7 @@ mod revoke;
 mod running;
 mod space;
 mod status;
+mod stream;
 mod tokens;
 mod xattrs;
 

@@ -3,7 +3,7 @@
 //! *Locks.* A file's lock is taken shared to read it and alone to write or flush it: it is the data
 //! token of this node. While it is held only to flush the file, blocks may be written to the cache
 //! that need nothing from the disks. Several files are locked in the order of their numbers. Then
-//! comes the lock of flushes, of which one runs at a time; then that of commits. An operation on names
+//! comes the lock of flushes, which only streams of new lines share; then that of commits. An operation on names
 //! takes none: it is one closure in the transaction.
 
 use std::cell::{Cell, RefCell};
@@ -22,8 +22,10 @@ use crate::log::Log;
 use crate::meta::{Meta, Tx};
 use crate::nodes::Tokens;
 use crate::path::Reopen;
+use crate::plan::Dirty;
 use crate::pool::{Pool, runs_of};
 use crate::record::{Record, Run};
+use crate::stream::Extent;
 
 /// The most blocks that are written at a time.
 pub(crate) const BLOCKS_MAX: usize = 4096;
@@ -44,6 +46,10 @@ pub struct MountOptions {
 
 /// Readers of a file at the same time.
 const READERS: usize = 1 << 16;
+/// From this part of the blocks that may wait to be written, they are.
+const DRAINED_PART: u64 = 4;
+/// Streams of new lines at the same time.
+const STREAMS: usize = 1 << 16;
 /// Files that are flushed together.
 const FILES_MAX: usize = 256;
 
@@ -86,6 +92,18 @@ impl Node {
         self.flushed.get()
     }
 
+    /// Whether blocks wait to be written that came up to the write `until`.
+    pub(crate) fn has_dirty(&self, until: u64) -> bool {
+        self.dirty.borrow().values().any(|(write, _)| *write <= until)
+    }
+
+    /// These blocks from `first` on, at most so many.
+    pub(crate) fn dirty_from(&self, first: u64, until: u64, most: usize) -> Dirty {
+        let dirty = self.dirty.borrow();
+        let before = dirty.range(first..).filter(|(_, (write, _))| *write <= until);
+        before.take(most).map(|(block, (_, data))| (*block, data.clone())).collect()
+    }
+
     fn is_clean(&self) -> bool {
         self.dirty.borrow().is_empty() && self.live.get().is_none()
     }
@@ -101,8 +119,11 @@ pub(crate) struct Inner {
     /// Opens disks again.
     pub(crate) reopen: Option<Reopen>,
     nodes: RefCell<BTreeMap<Ino, Rc<Node>>>,
-    /// Held while blocks are written.
+    /// Held while blocks are written: shared by streams of new lines ([`crate::stream`]), alone by
+    /// all else.
     pub(crate) flushing: Semaphore,
+    /// Batches of new lines that were begun while others were written.
+    pub(crate) overlapped_batches: Cell<u64>,
     pub(crate) dirty_blocks: Cell<u64>,
     pub(crate) dirty_blocks_max: u64,
     /// Writes to the cache so far.
@@ -154,7 +175,8 @@ impl Inner {
             log,
             tokens,
             nodes: RefCell::default(),
-            flushing: Semaphore::new(1),
+            flushing: Semaphore::new(STREAMS),
+            overlapped_batches: Cell::new(0),
             dirty_blocks: Cell::new(0),
             writes: Cell::new(0),
             draining: Semaphore::new(1),
@@ -250,6 +272,11 @@ impl Inner {
         Ok(())
     }
 
+    /// Waits until nothing writes blocks.
+    pub(crate) async fn flush_alone(&self) -> Permit {
+        self.flushing.acquire(STREAMS).await
+    }
+
     /// Puts a block into the cache.
     pub(crate) fn dirty(&self, node: &Node, block: u64, data: Frozen) {
         let write = self.writes.get() + 1;
@@ -318,8 +345,8 @@ impl Inner {
 
     /// Makes the open transaction durable, and with it the end of what is dead in the log.
     pub(crate) async fn commit_anyway(&self) -> Result<()> {
-        let one = self.flushing.acquire(1).await;
-        self.commit_holding(Some(one)).await
+        let alone = self.flush_alone().await;
+        self.commit_holding(Some(alone)).await
     }
 
     /// The same for a caller that holds the lock of flushes.
@@ -387,22 +414,22 @@ impl Inner {
 
     /// Writes a file's dirty blocks and size.
     pub(crate) async fn flush_file(&self, node: &Rc<Node>) -> Result<()> {
-        self.flush_files(std::slice::from_ref(node)).await
+        self.flush_files(std::slice::from_ref(node), Extent::All).await
     }
 
     /// The same for several files, in the order of their numbers. Each of them is flushed, even if
     /// others cannot be.
-    async fn flush_files(&self, nodes: &[Rc<Node>]) -> Result<()> {
+    async fn flush_files(&self, nodes: &[Rc<Node>], extent: Extent) -> Result<()> {
         let mut locks = Vec::with_capacity(nodes.len());
         for node in nodes {
             locks.push(node.alone().await);
             node.flushed.set(true);
         }
-        let mut result = self.flush_nodes(nodes).await;
+        let mut result = self.flush_nodes(nodes, extent).await;
         if result.is_err() && nodes.len() > 1 {
             result = Ok(());
             for node in nodes {
-                result = result.and(self.flush_nodes(std::slice::from_ref(node)).await);
+                result = result.and(self.flush_nodes(std::slice::from_ref(node), extent).await);
             }
         }
         nodes.iter().for_each(|node| node.flushed.set(false));
@@ -411,8 +438,8 @@ impl Inner {
         result
     }
 
-    /// Writes all dirty blocks and sizes.
-    pub(crate) async fn flush_all(&self) -> Result<()> {
+    /// Writes dirty blocks and sizes of all files.
+    pub(crate) async fn flush_all(&self, extent: Extent) -> Result<()> {
         let unclean = self.unclean();
         let mut result = Ok(());
         let mut rest = &unclean[..];
@@ -424,7 +451,7 @@ impl Inner {
             };
             let count = rest.iter().take(FILES_MAX).take_while(fits).count().max(1);
             let (nodes, behind) = rest.split_at(count);
-            result = result.and(self.flush_files(nodes).await);
+            result = result.and(self.flush_files(nodes, extent).await);
             rest = behind;
         }
         result
@@ -433,14 +460,14 @@ impl Inner {
     /// Writes dirty blocks if there are many; waits only if there are too many. The caller holds no
     /// lock.
     pub(crate) async fn drain(self: &Rc<Self>) -> Result<()> {
-        if self.dirty_blocks.get() < self.dirty_blocks_max / 2 {
+        if self.dirty_blocks.get() < self.dirty_blocks_max / DRAINED_PART {
             return Ok(());
         }
         if let Some(draining) = self.draining.try_acquire(1) {
             let fs = self.clone();
             self.rt.launch(Box::pin(async move {
                 // The blocks stay dirty if this fails, and fsync reports it.
-                let _ = fs.flush_all().await;
+                let _ = fs.flush_all(Extent::Whole).await;
                 drop(draining);
             }));
         }
@@ -450,7 +477,7 @@ impl Inner {
         drop(self.draining.acquire(1).await);
         match self.dirty_blocks.get() < self.dirty_blocks_max {
             true => Ok(()),
-            false => self.flush_all().await,
+            false => self.flush_all(Extent::All).await,
         }
     }
 
@@ -463,7 +490,7 @@ impl Inner {
 
     /// Writes all dirty blocks, and makes everything durable.
     pub(crate) async fn write_all(&self) -> Result<()> {
-        let flushed = self.flush_all().await;
+        let flushed = self.flush_all(Extent::All).await;
         flushed.and(self.commit().await)
     }
 

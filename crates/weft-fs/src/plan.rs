@@ -49,6 +49,12 @@ impl Target {
         self.record.k()
     }
 
+    /// Whether all its lines are whole, and as many as can be of so many blocks.
+    pub(crate) fn is_full(&self, blocks_max: usize) -> bool {
+        let lines = (blocks_max as u64 / self.k()).clamp(1, LINES_MAX);
+        self.record.lines == lines && self.blocks.len() as u64 == self.record.blocks()
+    }
+
     /// The blocks of the file that it writes.
     pub(crate) fn written(&self) -> impl Iterator<Item = u64> {
         let k = self.k();
@@ -167,7 +173,16 @@ impl Inner {
                 target.blocks.push((line, unit, data.clone()));
                 at += 1;
             } else {
-                let target = self.new_lines(tx, ino, redundancy, &dirty[at..], targets)?;
+                let planned =
+                    targets.iter().rfind(|target| target.ino == ino && target.old.is_none());
+                let planned = planned.map(|target| (target.first, &target.record));
+                let rest = &dirty[at..];
+                let target = self.new_lines(tx, ino, redundancy, rest, planned)?;
+                if target.is_full(self.batch_blocks()) {
+                    // Many blocks that need no log follow: they are written as such.
+                    self.release_new(&[target]);
+                    return Ok(true);
+                }
                 at += target.blocks.len();
                 targets.push(target);
             }
@@ -205,27 +220,28 @@ impl Inner {
         Ok(())
     }
 
-    /// New lines for the first of these blocks, and those behind it that fill lines alike.
-    fn new_lines(
+    /// New lines for the first of these blocks, and those behind it that fill lines alike. `planned`
+    /// are the lines of the file that are not stored, and come last.
+    pub(crate) fn new_lines(
         &self,
         tx: &Tx<'_>,
         ino: Ino,
         redundancy: Redundancy,
         dirty: &[(u64, Frozen)],
-        targets: &[Target],
+        planned: Option<(u64, &Record)>,
     ) -> Result<Target> {
         let block = dirty[0].0;
         // Lines begin behind the record before them, stored or planned.
         let stored = tx.record_before(ino, block)?;
         let stored = stored.as_ref().map(|(first, record)| (*first, record));
-        let planned = targets.iter().rfind(|target| target.ino == ino && target.old.is_none());
-        let planned = planned.map(|target| (target.first, &target.record));
         let before = stored.into_iter().chain(planned).max_by_key(|(first, _)| *first);
         let end = tx.next_record(ino, block)?.unwrap_or(u64::MAX);
-        self.new_lines_between(before, (0, end), ino, redundancy, dirty)
+        let blocks_max = self.batch_blocks();
+        self.new_lines_between(before, (0, end), ino, redundancy, dirty, blocks_max)
     }
 
-    /// The same, for lines behind `before` (or a block) and before another block.
+    /// The same, for lines behind `before` (or a block) and before another block, of so many blocks at
+    /// most, or one line.
     pub(crate) fn new_lines_between(
         &self,
         before: Option<(u64, &Record)>,
@@ -233,6 +249,7 @@ impl Inner {
         ino: Ino,
         redundancy: Redundancy,
         dirty: &[(u64, Frozen)],
+        blocks_max: usize,
     ) -> Result<Target> {
         let block = dirty[0].0;
         let coded = self.pool.coded_now(redundancy)?;
@@ -243,7 +260,8 @@ impl Inner {
         let mut units = UnitSet::new();
         let mut lines = 0;
         let mut rest = dirty;
-        while lines < LINES_MAX {
+        let lines_max = (blocks_max as u64 / k).clamp(1, LINES_MAX);
+        while lines < lines_max {
             let from = first + lines * k;
             let to = from.saturating_add(k).min(end);
             let unit = |block: u64| usize::try_from(block - from).expect("a unit");

@@ -165,7 +165,7 @@ impl Inner {
         for node in &nodes {
             locks.push(node.alone().await);
         }
-        let one = self.flushing.acquire(1).await;
+        let one = self.flush_alone().await;
         let moved = self.move_locked(some, disks, report).await;
         drop((one, locks, held));
         nodes.iter().for_each(|node| self.forget_clean(node));

@@ -210,7 +210,7 @@ impl Inner {
             let held = self.hold_files([suspect.ino]).await;
             let node = self.node(suspect.ino);
             let alone = node.alone().await;
-            let one = self.flushing.acquire(1).await;
+            let one = self.flush_alone().await;
             let moved = self.relocate_block(spot, suspect).await;
             self.pool.bad.clear(spot);
             drop((one, alone));

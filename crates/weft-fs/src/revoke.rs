@@ -18,6 +18,7 @@ use crate::inode::Ino;
 use crate::mounted::{Fs, Inner};
 use crate::nodes::GivenUp;
 use crate::pool::runs_of;
+use crate::stream::Extent;
 
 /// After this it is tried again to write what is given up.
 const AGAIN_S: u64 = 1;
@@ -27,7 +28,7 @@ impl Inner {
     async fn give_up(&self, given: &GivenUp) -> Result<()> {
         let GivenUp { space, range, leaves } = given;
         match space.kind {
-            Kind::Everything => self.flush_all().await?,
+            Kind::Everything => self.flush_all(Extent::All).await?,
             Kind::Names => {}
             Kind::Attributes | Kind::Data => {
                 if let Some(node) = self.node_in_use(space.ino) {

@@ -59,6 +59,8 @@ pub struct FsStatus {
     pub meta_bytes: (u64, u64),
     /// Bytes that wait to be written.
     pub dirty_bytes: u64,
+    /// Batches of new lines that were computed while others were written, since the mount.
+    pub overlapped_batches: u64,
     /// Bytes of blocks at hand that were read or written lately.
     pub at_hand_bytes: u64,
     /// What they were good for, since the mount.
@@ -125,6 +127,7 @@ impl Fs {
             inodes,
             meta_bytes: self.0.meta.usage(),
             dirty_bytes: self.0.dirty_blocks.get() * BLOCK_BYTES,
+            overlapped_batches: self.0.overlapped_batches.get(),
             at_hand_bytes: self.0.pool.at_hand.bytes(),
             at_hand: self.0.pool.at_hand.counts.get(),
             job: self.0.job.get(),

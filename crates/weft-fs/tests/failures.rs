@@ -587,3 +587,28 @@ fn a_disk_that_was_without_power_stays_if_all_of_it_was_flushed() {
         assert_no_disk_is_lost(&fs).await;
     });
 }
+
+/// It goes at each write of a long file in turn. What it missed is written again with the others.
+#[test]
+fn a_disk_may_go_while_batches_of_new_lines_overlap() {
+    for writes in (0..45).step_by(3) {
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt, 5).await;
+            let ino = make_as(&fs, "file", "raid5").await;
+            fs.sync().await.expect("synced");
+            let data = pattern(200 * BLOCK as usize, writes);
+            disks[1].faults.gone_after_writes.set(Some(writes));
+            for (n, part) in data.chunks(10 * BLOCK as usize).enumerate() {
+                write(&fs, ino, n as u64 * 10 * BLOCK, part).await;
+            }
+            fs.fsync(ino).await.expect("synced");
+            assert!(status(&fs).await.overlapped_batches > 0);
+            assert!(status(&fs).await.disks[1].lost, "after {writes} writes");
+            assert_eq!(read_all(&fs, ino).await, data);
+            let report = fs.rebuild().await.expect("rebuilt");
+            assert!(report.damaged.is_empty() && report.waiting.is_empty(), "{report:?}");
+            assert_sound(&fs).await;
+            assert_eq!(read_all(&fs, ino).await, data);
+        });
+    }
+}

@@ -16,6 +16,7 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::contender::Contender;
 use common::disk::{Leave, Medium, Power, TestDisk};
@@ -35,6 +36,9 @@ const SECTOR: usize = 512;
 /// Where the data blocks of a disk begin.
 const DATA_AT: u64 = (64 << 10) + (8 << 20);
 const REDUNDANCIES: [&str; 4] = ["auto", "raid1", "raid6", "raid5"];
+
+/// Batches of new lines that were computed while others were written, in all lives.
+static OVERLAPPED: AtomicU64 = AtomicU64::new(0);
 
 /// The reference after an operation, with the inodes of its files.
 #[derive(Clone)]
@@ -306,6 +310,7 @@ async fn live(
             }
             1..=3 => pair.overwrite().await,
             4 => pair.fsync().await,
+            5 if pair.rng.chance(40) => pair.append().await,
             _ => pair.step().await,
         }
         history.note(pair);
@@ -317,6 +322,8 @@ async fn live(
         }
     }
     power.watch(|| {});
+    let overlapped = pair.fs.status().await.expect("known").overlapped_batches;
+    OVERLAPPED.fetch_add(overlapped, Ordering::Relaxed);
     let media = seen.take().unwrap_or_else(media);
     Moment { media, history, may_lack }
 }
@@ -422,4 +429,6 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
 #[test]
 fn crashes_leave_what_was_synced_and_nothing_that_never_was() {
     for_seeds(0..12, |rng| lives(rng.next_u64()));
+    let overlapped = OVERLAPPED.load(Ordering::Relaxed);
+    assert!(overlapped > 12 || std::env::var_os("WEFT_SEED").is_some(), "{overlapped} batches");
 }

@@ -7,7 +7,7 @@ use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT, Rename, SetAttr, SetXattr, 
 use weft_random::Rng;
 use weft_rt::Frozen;
 
-use super::{NOW, new_file, pattern, read_all, set};
+use super::{BLOCK, NOW, new_file, pattern, read_all, set};
 
 /// A file of the reference.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -365,6 +365,17 @@ impl Pair {
         let Some(id) = self.file() else { return };
         let (offset, len) = self.range(id);
         self.write_at(id, offset, len).await;
+    }
+
+    /// Writes so much to a file's end that it is written in several batches.
+    pub async fn append(&mut self) {
+        self.durable = None;
+        let Some(id) = self.file() else { return };
+        let end = self.model.files[&id].bytes.len() as u64;
+        let len = (20 + self.rng.below(40)) * BLOCK + self.rng.below(BLOCK);
+        if end < 100 * BLOCK {
+            self.write_at(id, end, len).await;
+        }
     }
 
     async fn write_at(&mut self, id: u64, offset: u64, len: u64) {

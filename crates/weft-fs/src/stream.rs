@@ -1,0 +1,193 @@
+//! Writing new lines: the disks write one batch while the next one is computed.
+//!
+//! ```text
+//!   batch 1   plan, parity, checksums ── written ──────────▶ records
+//!   batch 2                           plan, parity, … ── written ──────▶ records
+//!   batch 3                                            plan, … ── written ──▶ records
+//! ```
+//!
+//! New lines need neither log nor disk flush, and no order among each other: no record names their
+//! blocks before they are written. A batch enters the open transaction when it is written and those
+//! before it are in there, so that a file grows from its front to its end. All batches share the lock
+//! of flushes: what takes it alone, a commit or a flush with a log record, comes between batches and
+//! never into one. A batch that is to begin while something waits for that ends the stream, and so
+//! does a lost disk that is not on record yet.
+//!
+//! *Lines that another batch began.* The records of batches under way are not in the metadata. A batch
+//! ends with a whole line wherever the file has more blocks to write, and the lines of the next one begin
+//! behind it. Blocks that would belong to a line under way wait until its record is there.
+
+use std::rc::Rc;
+
+use futures_util::stream::FuturesOrdered;
+use futures_util::{FutureExt as _, StreamExt as _};
+
+use crate::error::Result;
+use crate::inode::Ino;
+use crate::log::LoggedFile;
+use crate::meta::Tx;
+use crate::mounted::{Inner, Node};
+use crate::plan::{Target, covering};
+use crate::record::Record;
+
+/// Batches under way at the same time, at most.
+const BATCHES_MAX: usize = 3;
+/// A batch has this part of the blocks that may wait to be written.
+const BATCHES_WAITING: usize = 16;
+/// Blocks that are looked at beyond those of a batch: lines of usual width that complete a record.
+const MORE_BLOCKS: usize = 512;
+
+/// Which dirty blocks are to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of them.
+    All,
+    /// Those at the end of a long file may wait for others that complete their lines.
+    Whole,
+}
+
+/// Why a stream has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It has come to the end of all files.
+    Complete,
+    /// The next blocks need more than new lines, or a lost disk is to be put on record.
+    Blocked,
+    /// Something else waits for the lock of flushes.
+    Interrupted,
+}
+
+/// Files whose new lines are written, and where the next batch begins.
+struct Stream<'a> {
+    nodes: &'a [Rc<Node>],
+    until: u64,
+    extent: Extent,
+    /// The next file's place among them, and block.
+    at: (usize, u64),
+    /// The lines planned last: file, first block, record.
+    last: Option<(Ino, u64, Record)>,
+    /// The next block belongs to a line that is there, or under way.
+    blocked: bool,
+}
+
+impl Stream<'_> {
+    /// Adds the lines of the next batch; none at the end.
+    fn plan(&mut self, fs: &Inner, tx: &Tx<'_>, targets: &mut Vec<Target>) -> Result<()> {
+        let batch_blocks = fs.batch_blocks();
+        let mut left = batch_blocks;
+        while left > 0
+            && !self.blocked
+            && let Some(node) = self.nodes.get(self.at.0)
+        {
+            let most = left + MORE_BLOCKS;
+            let dirty = node.dirty_from(self.at.1, self.until, most);
+            let is_rest = dirty.len() < most;
+            let mut rest = &dirty[..];
+            while let Some((block, _)) = rest.first().filter(|_| left > 0) {
+                let last = self.last.as_ref().filter(|(ino, _, _)| *ino == node.ino);
+                let last = last.map(|(_, first, record)| (*first, record));
+                let is_under_way = last.is_some_and(|(at, record)| *block < at + record.blocks());
+                if is_under_way || covering(tx, node.ino, *block)?.is_some() {
+                    self.blocked = true;
+                    return Ok(());
+                }
+                let redundancy = tx.inode(node.ino)?.redundancy;
+                let target = fs.new_lines(tx, node.ino, redundancy, rest, last)?;
+                rest = &rest[target.blocks.len()..];
+                let may_wait = self.extent == Extent::Whole && is_rest && last.is_some();
+                if may_wait && rest.is_empty() && !target.is_full(batch_blocks) {
+                    fs.release_new(&[target]);
+                    break;
+                }
+                left = left.saturating_sub(target.blocks.len());
+                self.last = Some((node.ino, target.first, target.record.clone()));
+                targets.push(target);
+            }
+            self.at = match (rest.first(), dirty.last()) {
+                (Some((block, _)), _) => (self.at.0, *block),
+                (None, Some((block, _))) if !is_rest => (self.at.0, block + 1),
+                _ => (self.at.0 + 1, 0),
+            };
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Writes dirty blocks that become new lines. `live` are the sizes that the files will have.
+    pub(crate) async fn flush_new(
+        &self,
+        nodes: &[Rc<Node>],
+        until: u64,
+        extent: Extent,
+        live: &[LoggedFile],
+    ) -> Result<Ended> {
+        let _shared = self.flushing.acquire(1).await;
+        let mut stream = Stream { nodes, until, extent, at: (0, 0), last: None, blocked: false };
+        let mut under_way = FuturesOrdered::new();
+        let (mut result, mut ended) = (Ok(()), None);
+        while ended.is_none() || !under_way.is_empty() {
+            if ended.is_none() {
+                match self.next_batch(&mut stream).await {
+                    Ok(targets) if !targets.is_empty() => {
+                        let others = u64::from(!under_way.is_empty());
+                        self.overlapped_batches.set(self.overlapped_batches.get() + others);
+                        under_way.push_back(self.write_batch(targets));
+                    }
+                    Ok(_) if stream.at.0 == nodes.len() => ended = Some(Ended::Complete),
+                    Ok(_) => ended = Some(Ended::Blocked),
+                    Err(error) => result = Err(error),
+                }
+            }
+            if ended.is_none() && self.flushing.try_acquire(1).is_none() {
+                ended = Some(Ended::Interrupted);
+            }
+            let may_go_on = ended.is_none() && result.is_ok() && under_way.len() < BATCHES_MAX;
+            let written = match may_go_on {
+                // This computes what the new batch writes, and begins to write it.
+                true => under_way.next().now_or_never().flatten(),
+                false => under_way.next().await,
+            };
+            if let Some((targets, written)) = written {
+                let taken = self.take_over(nodes, &targets, until, live, &[]).await;
+                result = result.and(written).and(taken);
+            }
+            if result.is_err() {
+                ended = Some(Ended::Blocked);
+            }
+            if may_go_on {
+                self.rt.yield_now().await;
+            }
+        }
+        result.map(|()| ended.unwrap_or(Ended::Complete))
+    }
+
+    /// Blocks with which a batch is full. Long runs of new blocks are cut into lines of so many.
+    pub(crate) fn batch_blocks(&self) -> usize {
+        let blocks = usize::try_from(self.dirty_blocks_max).unwrap_or(usize::MAX);
+        (blocks / BATCHES_WAITING).max(1)
+    }
+
+    /// The lines of the next batch; none if the stream must end.
+    async fn next_batch(&self, stream: &mut Stream<'_>) -> Result<Vec<Target>> {
+        let mut targets = Vec::new();
+        if self.pool.unrecorded_losses().is_some() {
+            return Ok(targets);
+        }
+        let planned = self.meta.run(|tx| stream.plan(self, tx, &mut targets)).await;
+        if planned.is_err() {
+            self.release_new(&targets);
+        }
+        planned.map(|()| targets)
+    }
+
+    /// Writes a batch. Returns the lines that are written.
+    async fn write_batch(&self, mut targets: Vec<Target>) -> (Vec<Target>, Result<()>) {
+        let written = self.write_new(&mut targets).await;
+        if written.is_err() {
+            self.release_new(&targets);
+            targets.clear();
+        }
+        (targets, written)
+    }
+}
