@@ -27,12 +27,12 @@ pub(crate) struct Old {
     pub(crate) record: Record,
 }
 
-/// How many of these records are moved at a time: about as many as have [`BLOCKS_MAX`] blocks.
-pub(crate) fn at_a_time<T>(records: &[T], blocks: impl Fn(&T) -> u64) -> usize {
+/// How many of these records are moved at a time: about as many as have so many blocks.
+pub(crate) fn at_a_time<T>(records: &[T], most: u64, blocks: impl Fn(&T) -> u64) -> usize {
     let mut sum = 0;
     let fits = |record: &&T| {
         sum += blocks(record);
-        sum <= BLOCKS_MAX as u64
+        sum <= most
     };
     records.iter().take_while(fits).count().max(1)
 }
@@ -77,7 +77,8 @@ impl Inner {
     pub(crate) async fn lay_all_anew(&self, records: &[Old]) -> Result<()> {
         let mut rest = records;
         while !rest.is_empty() {
-            let (some, behind) = rest.split_at(at_a_time(rest, |old| old.record.active_blocks()));
+            let (some, behind) =
+                rest.split_at(at_a_time(rest, BLOCKS_MAX as u64, |old| old.record.active_blocks()));
             self.lay_anew(some).await?.into_iter().try_for_each(|laid| laid.map(drop))?;
             rest = behind;
         }

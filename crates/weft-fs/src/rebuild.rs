@@ -14,21 +14,27 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
 use weft_code::UnitSet;
 use weft_disk::WriteOpts;
 use weft_rt::Buf;
 use weft_stripe::{UnitWrite, store};
 
 use crate::anew::at_a_time;
+use crate::at_hand::{UNKNOWN, sum_of};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::inode::Ino;
 use crate::job::Job;
 use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner, Node};
+use crate::mounted::{BLOCKS_MAX, Fs, Inner, Node};
 use crate::record::{Column, Record};
+
+/// Records that are read and written side by side: 16 MiB, if they are of usual length.
+const RECORDS_MAX: usize = 16;
+/// Blocks of records between two flushes of the disks.
+const BATCH_BLOCKS: u64 = 16384;
 
 /// What a rebuild did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -104,7 +110,8 @@ impl Inner {
         self.job_total(records.iter().map(|found| found.blocks).sum());
         let mut rest = &records[..];
         while !rest.is_empty() {
-            let (some, behind) = rest.split_at(at_a_time(rest, |found| found.all_blocks));
+            let (some, behind) =
+                rest.split_at(at_a_time(rest, BATCH_BLOCKS, |found| found.all_blocks));
             self.move_some(some, disks, &mut report).await?;
             self.job_done(some.iter().map(|found| found.blocks).sum());
             rest = behind;
@@ -195,8 +202,16 @@ impl Inner {
             }
         }
         self.move_columns(moving, report).await?;
-        let laid = self.lay_anew(&anew).await?;
-        anew.iter().zip(laid).try_for_each(|(old, laid)| report.note(old.ino, laid))
+        let mut rest = &anew[..];
+        while !rest.is_empty() {
+            let most = BLOCKS_MAX as u64;
+            let (some, behind) =
+                rest.split_at(at_a_time(rest, most, |old| old.record.active_blocks()));
+            let laid = self.lay_anew(some).await?;
+            some.iter().zip(laid).try_for_each(|(old, laid)| report.note(old.ino, laid))?;
+            rest = behind;
+        }
+        Ok(())
     }
 
     /// A record with other places for some of its columns; none if there are too few disks.
@@ -220,7 +235,8 @@ impl Inner {
         mut moving: Vec<Moving>,
         report: &mut RebuildReport,
     ) -> Result<()> {
-        let written = join_all(moving.iter_mut().map(|moving| self.write_columns(moving))).await;
+        let written = moving.iter_mut().map(|moving| self.write_columns(moving));
+        let written: Vec<_> = stream::iter(written).buffered(RECORDS_MAX).collect().await;
         self.pool.flush().await;
         let mut done = Vec::new();
         for (moving, written) in moving.iter().zip(written) {
@@ -258,8 +274,13 @@ impl Inner {
         loop {
             for UnitWrite { unit, data, .. } in &writes {
                 if let Some(column) = &mut fresh.columns[*unit] {
-                    let sums = (0..record.lines).map(|line| crc32c(&data[part_of(0, line)]));
-                    column.sums = sums.collect();
+                    // What was read has the checksum that the record has, if it has one.
+                    let known = record.columns[*unit].as_ref();
+                    let sum = |line| match known.map(|known| sum_of(known, line)) {
+                        None | Some(UNKNOWN) => crc32c(&data[part_of(0, line)]),
+                        Some(sum) => sum,
+                    };
+                    column.sums = (0..record.lines).map(sum).collect();
                 }
             }
             let laid = self.pool.lay(fresh)?;

@@ -26,7 +26,7 @@ use crate::cli::{
 use crate::daemon::scan::members_of;
 
 /// Time between two looks at a job.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest value of an attribute, in bytes.
 const VALUE_MAX: usize = 64 << 10;
 
