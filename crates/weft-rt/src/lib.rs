@@ -9,12 +9,16 @@
 //! A task never moves between threads, so tasks may hold `Rc` and need no locks. A
 //! [`std::task::Waker`] may be used from any thread: a wake from outside rings the driver's
 //! doorbell.
+//!
+//! Synchronous code that must wait for asynchronous work runs on a stack of its own ([`fiber`]).
 
 mod arena;
 mod buf;
 mod cpu;
 mod domain;
 mod executor;
+pub mod fiber;
+mod local;
 pub mod pool;
 pub mod ring;
 mod schedule;
@@ -28,6 +32,7 @@ pub use arena::BUF_ALIGN;
 pub use buf::{Buf, BufMemory, Frozen, ZEROS_BYTES_MAX};
 pub use cpu::{pin_to_cpu, usable_cpus};
 pub use executor::{Attached, Driver, Rt, Task, boxed};
+pub use local::Local;
 pub use schedule::Schedule;
 pub use sleep::Sleep;
 pub use virtual_time::{VirtualTime, virtual_rt};
