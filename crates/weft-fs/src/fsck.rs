@@ -456,7 +456,13 @@ mod tests {
                 now,
             };
             crate::create(&inner, &disks, &options).await.expect("created");
-            let options = MountOptions { degraded: false, cache_bytes: 1 << 20, nonce: 1, now };
+            let options = MountOptions {
+                degraded: false,
+                cache_bytes: 1 << 20,
+                meta_cache_bytes: 0,
+                nonce: 1,
+                now,
+            };
             let fs = Fs::mount(&inner, &disks, options).await.expect("mounted");
             let mode = Kind::File.mode() | 0o644;
             let file = NewFile { mode, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };

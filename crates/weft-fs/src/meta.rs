@@ -1,9 +1,16 @@
-//! The metadata: a redb database on a mirrored array, behind an [`Image`] in memory.
+//! The metadata: a redb database on a mirrored array, behind an [`Image`] that has a part of it in
+//! memory.
 //!
-//! One write transaction is always open. Every operation is a closure that runs in it without
-//! interruption ([`Meta::run`]), and sees what those before it did. A commit ends the transaction
-//! and writes its epochs; meanwhile operations go on in the next one. An operation checks
-//! everything before it changes anything: what it has changed cannot be undone alone.
+//! One write transaction is always open. Every operation is a closure that runs in it ([`Meta::run`]),
+//! and sees what those before it did. One runs at a time, to its end: where it needs a page that is not
+//! in memory, it waits, and the next ones wait behind it. What is *not* metadata may change meanwhile.
+//! So a closure holds no borrow while it uses its transaction, and what it looked at before counts only
+//! if a lock or token keeps it as it was. A commit ends the transaction, and then writes its epochs;
+//! meanwhile operations go on in the next one. An operation checks everything before it changes
+//! anything: what it has changed cannot be undone alone.
+//!
+//! *Locks.* That of commits comes first, then that of operations, then that of writing epochs, which an
+//! operation takes only to make room. Nothing else is waited for under any of them but the array.
 //!
 //! ```text
 //! array    0       header: magic, version, identity, length of the database, CRC32C
@@ -13,139 +20,63 @@
 
 mod bad;
 mod changes;
+mod header;
 mod image;
 mod maps;
+mod pages;
 mod room;
 mod tables;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ops::Range;
 
 use redb::{Builder, Database, WriteTransaction};
 use weft_array::{Array, Id};
+use weft_rt::fiber;
 use weft_rt::sync::Semaphore;
-use weft_rt::{Buf, Frozen};
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::block::{BLOCK, BLOCK_BYTES};
-use crate::checksum::crc32c;
 use crate::error::{FsError, InDatabase as _, Result};
 use crate::inode::Ino;
 use changes::Changes;
+use header::Areas;
+pub(crate) use header::array_bytes;
 use image::Image;
+pub use pages::MetaCacheCounts;
 pub(crate) use room::step_below;
 pub(crate) use tables::{DiskRow, Entry, Tx};
 
-const MAGIC: [u8; 8] = *b"weftmeta";
-const VERSION: u32 = 1;
-/// Bytes of the header: it is written as one sector.
-const HEADER_BYTES: usize = 512;
-/// Where the log begins.
-const LOG_AT: u64 = 64 << 10;
-/// Bytes of the log.
-const LOG_BYTES: Range<u64> = 256 << 10..64 << 20;
-/// Bytes that redb itself may keep of the image.
-const CACHE_BYTES: usize = 16 << 20;
+/// The part of the memory for metadata that redb itself has, in which pages are found fastest.
+const REDB_SHARE: u64 = 4;
 /// Bytes of all rows, in the state.
 const ROW_BYTES: &str = "row bytes";
-/// Bytes of one write to the array at most.
-const WRITE_BYTES_MAX: usize = 1 << 20;
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Header {
-    magic: [u8; 8],
-    crc32c: U32,
-    version: U32,
-    fs_id: [u8; 16],
-    db_bytes: U64,
-}
-
-/// The parts of the metadata array.
-#[derive(Debug, Clone)]
-pub(crate) struct Areas {
-    /// The RAID log.
-    pub(crate) log: Range<u64>,
-    /// The database.
-    pub(crate) db: Range<u64>,
-}
-
-/// Bytes of a metadata array whose database may have so many bytes of pages.
-pub(crate) fn array_bytes(pages: u64) -> u64 {
-    let db = room::capacity_for(pages) + LOG_AT;
-    (db / 7 * 8 + BLOCK_BYTES).min(db + LOG_BYTES.end)
-}
-
-impl Areas {
-    fn of(size: u64) -> Result<Self> {
-        let log_bytes = (size / 8).clamp(LOG_BYTES.start, LOG_BYTES.end);
-        let log = LOG_AT..LOG_AT + log_bytes / BLOCK_BYTES * BLOCK_BYTES;
-        let db = log.end..size / BLOCK_BYTES * BLOCK_BYTES;
-        if db.end < db.start + (2 << 20) {
-            return Err(FsError::Invalid("the metadata slices are too small".into()));
-        }
-        Ok(Self { log, db })
-    }
-}
 
 /// The metadata of a mounted file system.
 pub(crate) struct Meta {
     pub(crate) array: Array,
-    fs_id: Id,
     areas: Areas,
     image: Image,
     db: Database,
     open: RefCell<Option<WriteTransaction>>,
+    /// Held while an operation runs, or the transaction ends. Locks of redb are so never met by
+    /// another operation while one waits.
+    operating: Semaphore,
     /// Held while a commit is under way.
     committing: Semaphore,
     /// Why no more requests are taken.
     failed: RefCell<Option<String>>,
-    db_bytes: Cell<u64>,
     changes: Changes,
 }
 
 impl Meta {
-    /// Makes an empty database.
-    pub(crate) async fn create(array: Array, fs_id: Id) -> Result<Self> {
-        let meta = Self::with(array, fs_id, Vec::new())?;
-        meta.write_epochs().await?;
-        Ok(meta)
+    /// Makes an empty database. About `cache_bytes` of it may be in memory.
+    pub(crate) async fn create(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
+        Self::with(array, fs_id, 0, cache_bytes).await
     }
 
-    /// Opens the database that is on the array.
-    pub(crate) async fn open(array: Array, fs_id: Id) -> Result<Self> {
-        let (result, header) = array.read(0, Buf::new(BLOCK)).await;
-        result?;
-        let damaged = |why: &str| FsError::Damaged(why.to_owned());
-        let (mut raw, _) =
-            Header::read_from_prefix(&header[..]).map_err(|_| damaged("its header is short"))?;
-        let stored = std::mem::replace(&mut raw.crc32c, U32::ZERO);
-        if raw.magic != MAGIC || stored.get() != crc32c(raw.as_bytes()) {
-            return Err(damaged("its header cannot be read"));
-        }
-        if raw.version.get() != VERSION {
-            let why = format!("metadata of version {}, and not {VERSION}", raw.version);
-            return Err(FsError::Unmountable(why));
-        }
-        if raw.fs_id != fs_id.0 {
-            return Err(damaged("it belongs to another file system"));
-        }
-        let Range { start, end } = Areas::of(array.size_bytes())?.db;
-        if raw.db_bytes.get() > end - start {
-            return Err(damaged("the database is longer than its place"));
-        }
-        let len = usize::try_from(raw.db_bytes.get()).map_err(|_| FsError::TooLarge)?;
-        let mut bytes = Vec::with_capacity(len);
-        while bytes.len() < len {
-            let step = (len - bytes.len()).min(WRITE_BYTES_MAX);
-            let buf = Buf::new(step.next_multiple_of(BLOCK));
-            let (result, buf) = array.read(start + bytes.len() as u64, buf).await;
-            result?;
-            bytes.extend_from_slice(&buf[..step]);
-        }
-        let meta = Self::with(array, fs_id, bytes)?;
-        meta.write_epochs().await?;
+    /// Opens the database that is on the array. About `cache_bytes` of it may be in memory.
+    pub(crate) async fn open(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
+        let len = header::read(&array, fs_id).await?;
+        let meta = Self::with(array, fs_id, len, cache_bytes).await?;
         // Older versions did not store it.
         let stored = meta.run(|tx| tx.state(ROW_BYTES)).await?;
         let rows = match stored {
@@ -156,17 +87,25 @@ impl Meta {
         Ok(meta)
     }
 
-    fn with(array: Array, fs_id: Id, bytes: Vec<u8>) -> Result<Self> {
+    async fn with(array: Array, fs_id: Id, len: u64, cache_bytes: u64) -> Result<Self> {
         let areas = Areas::of(array.size_bytes())?;
-        let capacity = usize::try_from(areas.db.end - areas.db.start).unwrap_or(usize::MAX);
-        let db_bytes = Cell::new(bytes.len() as u64);
-        let image = Image::new(bytes, capacity);
-        let db =
-            Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(image.clone()).db()?;
-        let open = RefCell::new(Some(begin(&db)?));
-        let (committing, failed) = (Semaphore::new(1), RefCell::default());
-        let changes = Changes::default();
-        Ok(Self { array, fs_id, areas, image, db, open, committing, failed, db_bytes, changes })
+        let of_redb = cache_bytes / REDB_SHARE;
+        let place = areas.db.clone();
+        let image = Image::new(array.clone(), fs_id, place, len, cache_bytes - of_redb)?;
+        let file = image.clone();
+        let opened = fiber::run(move || {
+            let mut builder = Builder::new();
+            builder.set_cache_size(usize::try_from(of_redb).unwrap_or(usize::MAX));
+            let db = builder.create_with_backend(file).db()?;
+            let open = begin(&db)?;
+            Ok::<_, FsError>((db, open))
+        });
+        let (db, open) = opened.await?;
+        image.write_epochs().await?;
+        let open = RefCell::new(Some(open));
+        let (operating, committing) = (Semaphore::new(1), Semaphore::new(1));
+        let (failed, changes) = (RefCell::default(), Changes::default());
+        Ok(Self { array, areas, image, db, open, operating, committing, failed, changes })
     }
 
     /// The log's place on the array.
@@ -191,6 +130,11 @@ impl Meta {
         Ok(tx.count_row_bytes()? == self.changes.row_bytes())
     }
 
+    /// What pages in memory were good for.
+    pub(crate) fn cache_counts(&self) -> MetaCacheCounts {
+        self.image.counts()
+    }
+
     fn check(&self) -> Result<()> {
         match &*self.failed.borrow() {
             Some(why) => Err(FsError::Stopped(why.clone())),
@@ -208,16 +152,27 @@ impl Meta {
         self.failed.borrow_mut().get_or_insert_with(|| why.to_owned());
     }
 
-    /// Runs an operation. An error of the database itself ends everything: the transaction may hold
-    /// a part of the operation.
-    ///
-    /// It does not wait today. It may once the image holds only a part of the database.
-    #[allow(clippy::unused_async, reason = "callers must expect other operations meanwhile")]
+    /// Runs an operation, on a fiber: it waits where a page must be read, and others run behind it. If
+    /// it is dropped then, or the database itself fails, everything ends: the transaction may hold a
+    /// part of the operation.
     pub(crate) async fn run<T>(&self, operation: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
+        let _alone = self.operating.acquire(1).await;
+        self.run_alone(operation).await
+    }
+
+    /// The same for a caller that holds `operating`.
+    async fn run_alone<T>(&self, operation: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         self.check()?;
-        let open = self.open.borrow();
-        let tx = open.as_ref().ok_or_else(|| FsError::Stopped("no transaction".into()))?;
-        let result = operation(&Tx::new(tx, &self.changes));
+        let run = || {
+            let open = self.open.borrow();
+            let tx = open.as_ref().ok_or_else(|| FsError::Stopped("no transaction".into()))?;
+            operation(&Tx::new(tx, &self.changes))
+        };
+        fiber::run(|| self.failing(run())).await
+    }
+
+    /// Takes no more requests if the database has failed.
+    fn failing<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(FsError::Database(error)) = &result {
             self.fail(&error.to_string());
         }
@@ -234,24 +189,25 @@ impl Meta {
     /// Ends the transaction, with `last` as its last operation. When this returns it is durable, and
     /// so is every one before it.
     pub(crate) async fn commit<T>(&self, last: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
-        let _alone = self.committing.acquire(1).await;
+        let _one = self.committing.acquire(1).await;
+        let alone = self.operating.acquire(1).await;
         let last = |tx: &Tx<'_>| {
             let given = last(tx)?;
             tx.set_state(ROW_BYTES, self.changes.row_bytes())?;
             Ok(given)
         };
-        let given = self.run(last).await?;
+        let given = self.run_alone(last).await?;
         self.changes.begin_commit();
-        let open = self.open.borrow_mut().take();
-        let next = open.map(|open| open.commit().db()).transpose().and_then(|_| begin(&self.db));
-        match next {
-            Ok(next) => *self.open.borrow_mut() = Some(next),
-            Err(error) => {
-                self.fail(&error.to_string());
-                return Err(error);
+        let next = || {
+            if let Some(open) = self.open.take() {
+                open.commit().db()?;
             }
-        }
-        if let Err(error) = self.write_epochs().await {
+            self.open.replace(Some(begin(&self.db)?));
+            Ok(())
+        };
+        fiber::run(|| self.failing(next())).await?;
+        drop(alone);
+        if let Err(error) = self.image.write_epochs().await {
             self.fail(&error.to_string());
             return Err(error);
         }
@@ -270,53 +226,13 @@ impl Meta {
     pub(crate) fn is_reshaped(&self, ino: Ino, block: u64) -> bool {
         self.changes.is_reshaped(ino, block)
     }
+}
 
-    /// Writes the image's epochs to the array.
-    async fn write_epochs(&self) -> Result<()> {
-        while let Some(epoch) = self.image.next_epoch() {
-            let mut run: Vec<u8> = Vec::new();
-            let mut from = 0;
-            for (number, page) in &epoch.pages {
-                let follows = from + run.len() / BLOCK == *number;
-                if !follows || run.len() >= WRITE_BYTES_MAX {
-                    self.write_pages(from, &run).await?;
-                    run.clear();
-                }
-                if run.is_empty() {
-                    from = *number;
-                }
-                run.extend_from_slice(page);
-            }
-            self.write_pages(from, &run).await?;
-            if epoch.len != self.db_bytes.get() {
-                self.write_header(epoch.len).await?;
-                self.db_bytes.set(epoch.len);
-            }
-            self.array.flush().await?;
-        }
-        Ok(())
-    }
-
-    async fn write_pages(&self, first: usize, bytes: &[u8]) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let at = self.areas.db.start + (first * BLOCK) as u64;
-        Ok(self.array.write(at, Frozen::copy_from(bytes), false).await?)
-    }
-
-    async fn write_header(&self, db_bytes: u64) -> Result<()> {
-        let mut raw = Header {
-            magic: MAGIC,
-            crc32c: U32::ZERO,
-            version: U32::new(VERSION),
-            fs_id: self.fs_id.0,
-            db_bytes: U64::new(db_bytes),
-        };
-        raw.crc32c = U32::new(crc32c(raw.as_bytes()));
-        let mut sector = Buf::zeroed(HEADER_BYTES);
-        sector[..size_of::<Header>()].copy_from_slice(raw.as_bytes());
-        Ok(self.array.write(0, sector.freeze(), false).await?)
+impl Drop for Meta {
+    /// redb would bring its file into order, which only a fiber could do. What is not committed is not
+    /// to be there.
+    fn drop(&mut self) {
+        self.image.close();
     }
 }
 

@@ -38,6 +38,8 @@ pub struct MountOptions {
     /// Bytes of memory for contents: at most half of them wait to be written, and the rest were read
     /// or written lately.
     pub cache_bytes: u64,
+    /// Bytes of memory for metadata. There are always some pages.
+    pub meta_cache_bytes: u64,
     /// A random number, new for each mount.
     pub nonce: u64,
     /// The time now.

@@ -4,7 +4,7 @@
 //! an empty tree into it; write the labels, last. A disk belongs to the file system only once it has
 //! its label.
 //!
-//! *Mount*: read the labels; assemble the metadata array; read the database; find the free blocks in
+//! *Mount*: read the labels; assemble the metadata array; open the database; find the free blocks in
 //! one pass over the records; replay the RAID log; delete files without names; commit with a new
 //! epoch.
 
@@ -39,6 +39,8 @@ pub(crate) const JOINING: &str = "joining disk";
 pub(crate) const DISKS_MAX: usize = 64;
 /// Bytes of the smallest metadata slice that is chosen.
 const SLICE_BYTES_MIN: u64 = 8 << 20;
+/// Default bytes of memory for metadata.
+pub const META_CACHE_BYTES: u64 = 64 << 20;
 /// How long a write may stay in memory alone.
 const FLUSH_EVERY_S: u64 = 5;
 /// Format of the metadata.
@@ -129,7 +131,7 @@ pub async fn create(rt: &Rt, disks: &[Rc<dyn Disk>], options: &CreateOptions) ->
     let nonce = u64::from_le_bytes(options.id[..8].try_into().expect("eight bytes"));
     let array = Array::assemble(rt, slices, AssembleOptions { nonce, ..Default::default() });
     let array = array.await?;
-    let meta = Meta::create(array.clone(), Id(options.id)).await?;
+    let meta = Meta::create(array.clone(), Id(options.id), META_CACHE_BYTES).await?;
     let rows = disks.iter().zip(&labels).map(|(disk, label)| (label.number, row(label, disk)));
     let rows: Vec<_> = rows.collect();
     meta.commit(|tx| {
@@ -287,7 +289,7 @@ impl Fs {
             ..AssembleOptions::default()
         };
         let array = Array::assemble(rt, slices, assemble).await?;
-        let meta = Meta::open(array, label.fs_id).await?;
+        let meta = Meta::open(array, label.fs_id, options.meta_cache_bytes).await?;
         let (rows, epoch, mark) = meta
             .run(|tx| {
                 let format = tx.state("format")?;

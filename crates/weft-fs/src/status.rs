@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::inode::Ino;
 use crate::job::JobStatus;
 use crate::label::Label;
+use crate::meta::MetaCacheCounts;
 use crate::mounted::{Fs, Inner};
 use crate::pool::Counts;
 use crate::redundancy::Redundancy;
@@ -65,6 +66,8 @@ pub struct FsStatus {
     pub at_hand_bytes: u64,
     /// What they were good for, since the mount.
     pub at_hand: AtHandCounts,
+    /// The pages of the metadata in memory, and what they were good for.
+    pub meta_cache: MetaCacheCounts,
     /// The job that runs.
     pub job: Option<JobStatus>,
     /// Blocks that were wrong, unreadable, repaired or moved since the mount.
@@ -130,6 +133,7 @@ impl Fs {
             overlapped_batches: self.0.overlapped_batches.get(),
             at_hand_bytes: self.0.pool.at_hand.bytes(),
             at_hand: self.0.pool.at_hand.counts.get(),
+            meta_cache: self.0.meta.cache_counts(),
             job: self.0.job.get(),
             counts: self.0.pool.counts.get(),
         })

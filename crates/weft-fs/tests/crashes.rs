@@ -265,17 +265,18 @@ fn kill_blocks(disks: &[Rc<TestDisk>]) {
 }
 
 /// The disks and what may be found, before every step that changes a disk.
-fn moments() -> Vec<Moment> {
-    moments_on(|_| {})
+fn moments(seed: u64) -> Vec<Moment> {
+    moments_on(seed, |_| {})
 }
 
 /// The same, with disks that something is done to when the first files are there.
-fn moments_on(prepare: fn(&[Rc<TestDisk>])) -> Vec<Moment> {
-    moments_of(prepare, async |client, middle| story(client, middle).await)
+fn moments_on(seed: u64, prepare: fn(&[Rc<TestDisk>])) -> Vec<Moment> {
+    moments_of(seed, prepare, async |client, middle| story(client, middle).await)
 }
 
 /// The same for any story.
 fn moments_of(
+    seed: u64,
     prepare: fn(&[Rc<TestDisk>]),
     story: impl AsyncFnOnce(&Client, &dyn Fn()) + 'static,
 ) -> Vec<Moment> {
@@ -284,7 +285,7 @@ fn moments_of(
     run(move |rt| async move {
         let power = Power::new();
         let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); DISKS]);
-        let client = Client::new(made(&rt, &all(&disks)).await);
+        let client = Client::new(made_by(&rt, &all(&disks), seed).await);
         let (watched, allowed) = (disks.clone(), client.allowed.clone());
         power.watch(move || {
             let media = watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
@@ -314,13 +315,15 @@ async fn check(
     lost: Option<usize>,
     what: &str,
 ) {
+    // It is the step, mostly.
+    let seed = what.bytes().map(u64::from).sum();
     let there: Vec<Rc<dyn Disk>> = all(disks)
         .into_iter()
         .enumerate()
         .filter(|(n, _)| lost != Some(*n))
         .map(|(_, disk)| disk)
         .collect();
-    let options = MountOptions { degraded: lost.is_some(), nonce: 77, ..mounting() };
+    let options = MountOptions { degraded: lost.is_some(), nonce: 77, ..mounting_by(seed) };
     let fs = Fs::mount(rt, &there, options).await;
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
     let report = fs.check(true).await.expect("checked");
@@ -399,7 +402,7 @@ fn crash_on(
 
 #[test]
 fn every_crash_leaves_what_was_synced_and_whole_operations() {
-    let moments = moments();
+    let moments = moments(2);
     assert!(moments.len() > 200, "{} steps", moments.len());
     for (n, moment) in moments.iter().enumerate() {
         crash(moment, leave(n), None, format!("step {n}, {:?}", leave(n)));
@@ -412,7 +415,7 @@ fn every_crash_leaves_what_was_synced_and_whole_operations() {
 fn every_crash_is_survived_while_batches_of_new_lines_overlap() {
     let bad_blocks: [fn(&[Rc<TestDisk>]); 2] = [|_| {}, kill_blocks];
     for (of, prepare) in bad_blocks.into_iter().enumerate() {
-        let moments = moments_of(prepare, async |client, middle| long_files(client, middle).await);
+        let moments = moments_of(2, prepare, async |client, middle| long_files(client, middle).await);
         assert!(moments.len() > 200, "{} steps", moments.len());
         for (n, moment) in moments.iter().enumerate().skip(of).step_by(3) {
             let lost = n.is_multiple_of(2).then_some(n / 2 % DISKS);
@@ -426,7 +429,7 @@ fn every_crash_is_survived_while_batches_of_new_lines_overlap() {
 /// Blocks that cannot be written are found on the way, by writes of all kinds and by recovery.
 #[test]
 fn every_crash_is_survived_on_disks_with_bad_blocks() {
-    let moments = moments_on(kill_blocks);
+    let moments = moments_on(1, kill_blocks);
     for (n, moment) in moments.iter().enumerate().step_by(2) {
         let lost = n.is_multiple_of(3).then_some(n / 3 % DISKS);
         let what = format!("step {n}, {:?}, without {lost:?}, bad blocks", leave(n / 2));
@@ -436,7 +439,7 @@ fn every_crash_is_survived_on_disks_with_bad_blocks() {
 
 #[test]
 fn every_crash_with_a_lost_disk_leaves_all_that_was_not_being_written() {
-    for (n, moment) in moments().iter().enumerate() {
+    for (n, moment) in moments(0).iter().enumerate() {
         let (lost, left) = (n % DISKS, leave(n / DISKS));
         crash(moment, left, Some(lost), format!("step {n}, {left:?}, without {lost}"));
     }
@@ -444,7 +447,7 @@ fn every_crash_with_a_lost_disk_leaves_all_that_was_not_being_written() {
 
 #[test]
 fn a_crash_in_recovery_changes_nothing() {
-    let moments = moments();
+    let moments = moments(0);
     for (n, moment) in moments.iter().enumerate().skip(3).step_by(23) {
         let media: Vec<Medium> = moment.media.iter().map(|medium| leave(n).of(medium)).collect();
         let allowed = moment.allowed.clone();

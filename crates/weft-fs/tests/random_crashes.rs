@@ -384,11 +384,11 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     };
     let mut disks = open(rt, &power, &media);
     let Some(history) = history else {
-        let fs = made(rt, &given(&disks)).await;
+        let fs = made_by(rt, &given(&disks), seed).await;
         let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
         return live(rt, &mut pair, &disks, &power).await;
     };
-    let mut options = MountOptions { degraded: true, nonce: seed, ..mounting() };
+    let mut options = MountOptions { degraded: true, nonce: seed, ..mounting_by(seed) };
     if disks.len() > DISKS_MIN && rng.chance(40) && !may_lack {
         let numbers: Vec<usize> = disks.keys().copied().collect();
         disks.remove(rng.pick(&numbers));

@@ -17,7 +17,7 @@ fn random_operations_agree_with_the_reference() {
     for seed in 0..24 {
         run(move |rt| async move {
             let disks = ram(&[40, 40, 32, 24, 24]);
-            let mut pair = Pair::new(made(&rt, &disks).await, seed, &ALL);
+            let mut pair = Pair::new(made_by(&rt, &disks, seed).await, seed, &ALL);
             for round in 0..4 {
                 for _ in 0..80 {
                     pair.step().await;
@@ -26,7 +26,7 @@ fn random_operations_agree_with_the_reference() {
                 assert_sound(&pair.fs).await;
                 if round % 2 == 1 {
                     pair.fs.unmount().await.expect("unmounted");
-                    pair.fs = mount(&rt, &disks).await;
+                    pair.fs = mount_by(&rt, &disks, seed).await;
                     pair.compare().await;
                 }
             }
@@ -39,7 +39,7 @@ fn they_agree_while_disks_are_lost_and_rebuilt() {
     for seed in 100..116 {
         run(move |rt| async move {
             let disks = ram(&[40, 40, 32, 32, 32, 24]);
-            let mut pair = Pair::new(made(&rt, &disks).await, seed, &REDUNDANT);
+            let mut pair = Pair::new(made_by(&rt, &disks, seed).await, seed, &REDUNDANT);
             for lost in [1, 4] {
                 for _ in 0..100 {
                     pair.step().await;
@@ -51,7 +51,7 @@ fn they_agree_while_disks_are_lost_and_rebuilt() {
                 pair.compare().await;
                 if seed % 2 == 0 {
                     pair.fs.unmount().await.expect("unmounted");
-                    pair.fs = mount(&rt, &disks).await;
+                    pair.fs = mount_by(&rt, &disks, seed).await;
                     pair.compare().await;
                 }
                 let report = pair.fs.rebuild().await.expect("rebuilt");
@@ -69,7 +69,7 @@ fn blocks_written_while_their_file_is_flushed_are_not_lost() {
         run(move |rt| async move {
             let media = vec![Medium::new(512); 4];
             let disks = all(&holding(&rt, &Power::new(), 40 << 20, &media));
-            let fs = made(&rt, &disks).await;
+            let fs = made_by(&rt, &disks, seed).await;
             let ino = make_as(&fs, "file", if seed % 2 == 0 { "auto" } else { "raid1" }).await;
             let mut reference = vec![0; 600 * BLOCK as usize];
             write(&fs, ino, 0, &reference).await;
@@ -99,7 +99,7 @@ fn blocks_written_while_their_file_is_flushed_are_not_lost() {
             flushes.await;
             assert!(read_all(&fs, ino).await == reference);
             fs.unmount().await.expect("unmounted");
-            let fs = mount(&rt, &disks).await;
+            let fs = mount_by(&rt, &disks, seed).await;
             assert!(read_all(&fs, ino).await == reference, "mounted again");
             assert_sound(&fs).await;
         });

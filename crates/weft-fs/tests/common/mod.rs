@@ -13,8 +13,8 @@ use std::rc::Rc;
 
 use weft_disk::{Disk, RamDisk};
 use weft_fs::{
-    CreateOptions, Fs, Ino, Kind, MountOptions, NewFile, ROOT, Redundancy, Result, SetXattr, Time,
-    create,
+    CreateOptions, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT, Redundancy,
+    Result, SetXattr, Time, create,
 };
 use weft_rt::{Frozen, Rt, Schedule, virtual_rt};
 
@@ -53,7 +53,29 @@ pub fn options() -> CreateOptions {
 }
 
 pub fn mounting() -> MountOptions {
-    MountOptions { degraded: false, cache_bytes: 1 << 20, nonce: 1, now: NOW }
+    MountOptions {
+        degraded: false,
+        cache_bytes: 1 << 20,
+        meta_cache_bytes: META_CACHE_BYTES,
+        nonce: 1,
+        now: NOW,
+    }
+}
+
+/// The same, with few pages of metadata in memory for two seeds of three: most operations wait for
+/// one.
+pub fn mounting_by(seed: u64) -> MountOptions {
+    let meta_cache_bytes = [0, 512 << 10, META_CACHE_BYTES][(seed % 3) as usize];
+    MountOptions { meta_cache_bytes, ..mounting() }
+}
+
+pub async fn mount_by(rt: &Rt, disks: &[Rc<dyn Disk>], seed: u64) -> Fs {
+    Fs::mount(rt, disks, mounting_by(seed)).await.expect("mounted")
+}
+
+pub async fn made_by(rt: &Rt, disks: &[Rc<dyn Disk>], seed: u64) -> Fs {
+    create(rt, disks, &options()).await.expect("created");
+    mount_by(rt, disks, seed).await
 }
 
 pub async fn mount(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Fs {

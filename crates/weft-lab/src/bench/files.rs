@@ -9,7 +9,10 @@ use std::rc::Rc;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use weft_disk::{Class, Disk, WriteOpts};
-use weft_fs::{BLOCK_BYTES, CreateOptions, Fs, Ino, Kind, MountOptions, NewFile, ROOT, Redundancy};
+use weft_fs::{
+    BLOCK_BYTES, CreateOptions, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT,
+    Redundancy,
+};
 use weft_model::{Contents as Kept, Model, ModelDisk, ModelOptions};
 use weft_rt::{Buf, MILLISECOND, Nanos, Rng, Rt, Schedule, virtual_rt};
 
@@ -111,8 +114,13 @@ async fn file(
         now,
     };
     weft_fs::create(rt, disks, &create).await.map_err(text)?;
-    let mounting =
-        MountOptions { degraded: false, cache_bytes: setup.cache_bytes, nonce: setup.seed, now };
+    let mounting = MountOptions {
+        degraded: false,
+        cache_bytes: setup.cache_bytes,
+        meta_cache_bytes: META_CACHE_BYTES,
+        nonce: setup.seed,
+        now,
+    };
     let fs = Fs::mount(rt, disks, mounting).await.map_err(text)?;
     let mode = Kind::File.mode() | 0o644;
     let new = NewFile { mode, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };

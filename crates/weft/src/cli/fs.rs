@@ -101,6 +101,9 @@ pub struct FsMountArgs {
     /// Memory for contents: at most half of it waits to be written, the rest was read or written lately
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub cache: u64,
+    /// Memory for metadata: names, attributes, places and checksums. What is not in it is read again
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
+    pub metadata_cache: u64,
 }
 
 /// Commands for a mounted file system.

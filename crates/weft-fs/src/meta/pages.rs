@@ -1,0 +1,377 @@
+//! The pages of the database that are in memory, and what is known of the others.
+//!
+//! ```text
+//!   read ──▶ clean ──▶ evicted (S3-FIFO)
+//!              ▲ │ changed
+//!    on the    │ ▼
+//!    array   ┌─┴────── dirty ── sync ──▶ epoch ──┐
+//!            │   written early                   │ written, and flushed
+//!            └───────────────────────────────────┘
+//! ```
+//!
+//! A page is *dirty* from when it is changed until the next sync; then it belongs to an *epoch* until
+//! that is on the array; then it is *clean*. What is read is the newest of these. Clean pages are there
+//! to save a read, and go when room is needed. Pages behind `valid` are zeros, whatever the array has
+//! there, unless they are in memory: the database grew, and nothing was written there yet.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+use weft_cache::{Base, Block, Cache, Choice, Penalty};
+
+use crate::block::{BLOCK, BLOCK_BYTES};
+use crate::error::{FsError, Result};
+
+/// Which pages stay.
+const POLICY: Choice = Choice { base: Base::S3Fifo, victim_first: false };
+/// The fewest pages in memory.
+const PAGES_MIN: usize = 16;
+
+/// The contents of a page.
+pub(super) type Page = Rc<[u8; BLOCK]>;
+
+/// Every miss reads one page.
+struct One;
+
+impl Penalty for One {
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn of(&self, _: Block) -> u32 {
+        1
+    }
+}
+
+/// Pages that must be durable before any page of the next epoch is written.
+pub(super) struct Epoch {
+    /// The length of the database.
+    pub(super) len: u64,
+    /// Pages that changed.
+    pub(super) pages: BTreeMap<u64, Page>,
+    /// From this page on, the database was cut since: what the epoch has there is not to be read.
+    cut: Cell<u64>,
+}
+
+/// A page that is wanted.
+pub(super) enum Found {
+    /// It is in memory.
+    Here(Page),
+    /// It was never written.
+    Zeros,
+    /// The array has it.
+    Absent,
+}
+
+/// What the pages in memory were good for, since the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MetaCacheCounts {
+    /// Bytes of the pages in memory.
+    pub bytes: u64,
+    /// The most that they may be.
+    pub bytes_max: u64,
+    /// The most that they were.
+    pub bytes_most: u64,
+    /// Pages that were wanted and in memory.
+    pub hits: u64,
+    /// Pages that were read.
+    pub misses: u64,
+}
+
+/// The pages of the database.
+pub(super) struct Pages {
+    /// Bytes of the database.
+    pub(super) len: u64,
+    clean: Cache<Option<Page>>,
+    dirty: BTreeMap<u64, Page>,
+    epochs: VecDeque<Rc<Epoch>>,
+    /// Pages from here on are zeros.
+    valid: u64,
+    /// Whether an epoch is due although no page is dirty: the length changed, or pages were written
+    /// early.
+    is_due: bool,
+    max: usize,
+    most: usize,
+}
+
+/// The number of pages of so many bytes.
+pub(super) fn pages_of(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES)
+}
+
+fn key(number: u64) -> Block {
+    Block { key: number, class: 0 }
+}
+
+impl Pages {
+    /// A database of `len` bytes on the array, of which about `bytes` may be in memory.
+    pub(super) fn new(len: u64, bytes: u64) -> Result<Self> {
+        let none = |error: weft_cache::CacheError| FsError::Invalid(error.to_string());
+        let pages = |bytes: u64| usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX);
+        let clean = Cache::new(POLICY, pages(bytes).max(PAGES_MIN), 1).map_err(none)?;
+        let index = clean.memory_bytes() as u64;
+        let max = pages(bytes.saturating_sub(index)).max(PAGES_MIN);
+        let (dirty, epochs) = (BTreeMap::new(), VecDeque::new());
+        Ok(Self { len, clean, dirty, epochs, valid: pages_of(len), is_due: false, max, most: 0 })
+    }
+
+    /// The most pages.
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Pages that cannot be evicted.
+    fn pinned(&self) -> usize {
+        self.dirty.len() + self.epochs.iter().map(|epoch| epoch.pages.len()).sum::<usize>()
+    }
+
+    /// Whether a page more may be changed before others are written.
+    pub(super) fn may_change(&self) -> bool {
+        self.pinned() < self.max * 3 / 4
+    }
+
+    /// Evicts pages until there is room for one more, if that is possible.
+    fn make_room(&mut self) -> bool {
+        let pinned = self.pinned();
+        while pinned + self.clean.len() >= self.max {
+            if self.clean.evict(&One).is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn note_most(&mut self) {
+        self.most = self.most.max(self.pinned() + self.clean.len());
+    }
+
+    /// A page as it was changed last, if that is not on the array yet.
+    fn changed(&self, number: u64) -> Option<&Page> {
+        let in_epoch = |epoch: &'_ Rc<Epoch>| number < epoch.cut.get();
+        let epochs = self.epochs.iter().rev().filter(|epoch| in_epoch(epoch));
+        self.dirty.get(&number).or_else(|| epochs.flat_map(|epoch| epoch.pages.get(&number)).next())
+    }
+
+    /// A page that is wanted.
+    pub(super) fn get(&mut self, number: u64) -> Found {
+        if let Some(page) = self.changed(number) {
+            return Found::Here(page.clone());
+        }
+        if number >= self.valid {
+            return Found::Zeros;
+        }
+        match self.clean.get(key(number), &One) {
+            Some(page) => Found::Here(page.clone().expect("a page that is cached")),
+            None => Found::Absent,
+        }
+    }
+
+    /// Whether only the array has a page.
+    fn is_absent(&self, number: u64) -> bool {
+        number < self.valid && self.changed(number).is_none() && self.clean.peek(number).is_none()
+    }
+
+    /// The pages to read, if `number` is absent: it, and those beside it that are absent as well, out
+    /// of an aligned group of `group`.
+    pub(super) fn to_read(&self, number: u64, group: u64) -> Range<u64> {
+        let start = number / group * group;
+        let from = (start..number).rev().take_while(|n| self.is_absent(*n)).last();
+        let to = (number + 1..start + group).take_while(|n| self.is_absent(*n)).last();
+        from.unwrap_or(number)..to.unwrap_or(number) + 1
+    }
+
+    /// A page was read, which was absent.
+    pub(super) fn put_read(&mut self, number: u64, page: Page) {
+        debug_assert!(self.is_absent(number), "page {number} changed while it was read");
+        if self.make_room() {
+            self.clean.insert(key(number), Some(page), &One);
+            self.note_most();
+        }
+    }
+
+    /// A page changes.
+    pub(super) fn put_changed(&mut self, number: u64, page: Page) {
+        self.clean.remove(number);
+        self.make_room();
+        self.dirty.insert(number, page);
+        self.note_most();
+    }
+
+    pub(super) fn set_len(&mut self, len: u64) {
+        self.is_due |= self.len != len;
+        if len < self.len {
+            let (end, before) = (pages_of(len), pages_of(self.len));
+            self.dirty.split_off(&end);
+            (end..before.min(self.valid)).for_each(|number| drop(self.clean.remove(number)));
+            self.epochs.iter().for_each(|epoch| epoch.cut.set(epoch.cut.get().min(end)));
+            self.valid = self.valid.min(end);
+        }
+        self.len = len;
+    }
+
+    /// What is dirty becomes an epoch.
+    pub(super) fn sync(&mut self) {
+        if self.dirty.is_empty() && !self.is_due {
+            return;
+        }
+        self.is_due = false;
+        let (pages, cut) = (std::mem::take(&mut self.dirty), Cell::new(u64::MAX));
+        self.epochs.push_back(Rc::new(Epoch { len: self.len, pages, cut }));
+    }
+
+    /// The epoch to write next.
+    pub(super) fn next_epoch(&self) -> Option<Rc<Epoch>> {
+        self.epochs.front().cloned()
+    }
+
+    /// The pages that the array does not have yet, although the database has them, if it has `len`
+    /// bytes.
+    pub(super) fn zeros(&self, len: u64) -> Range<u64> {
+        self.valid..pages_of(len).max(self.valid)
+    }
+
+    /// The first epoch is on the array.
+    pub(super) fn epoch_written(&mut self) {
+        let Some(epoch) = self.epochs.pop_front() else { return };
+        let cut = epoch.cut.get();
+        self.valid = self.valid.max(pages_of(epoch.len).min(cut));
+        self.written(epoch.pages.iter().take_while(|(number, _)| **number < cut));
+    }
+
+    /// Pages to write early: all that are dirty.
+    pub(super) fn early(&self) -> BTreeMap<u64, Page> {
+        debug_assert!(self.epochs.is_empty(), "epochs are written first");
+        self.dirty.clone()
+    }
+
+    /// These, all that are dirty, are on the array.
+    pub(super) fn early_written(&mut self, pages: &BTreeMap<u64, Page>) {
+        self.dirty.clear();
+        self.is_due = true;
+        self.valid = self.valid.max(pages_of(self.len));
+        self.written(pages.iter());
+    }
+
+    fn written<'a>(&mut self, pages: impl Iterator<Item = (&'a u64, &'a Page)>) {
+        for (number, page) in pages {
+            if self.changed(*number).is_none() && self.make_room() {
+                self.clean.insert(key(*number), Some(page.clone()), &One);
+            }
+        }
+    }
+
+    pub(super) fn counts(&self) -> MetaCacheCounts {
+        let bytes = |pages: usize| pages as u64 * BLOCK_BYTES;
+        let stats = self.clean.stats();
+        MetaCacheCounts {
+            bytes: bytes(self.pinned() + self.clean.len()),
+            bytes_max: bytes(self.max),
+            bytes_most: bytes(self.most),
+            hits: stats.hits,
+            misses: stats.misses,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u64 = 40 * BLOCK_BYTES;
+
+    fn page(of: u8) -> Page {
+        Rc::new([of; BLOCK])
+    }
+
+    /// What is found of a page: its contents, or 0 for zeros; none if only the array has it.
+    fn found(pages: &mut Pages, number: u64) -> Option<u8> {
+        match pages.get(number) {
+            Found::Here(page) => Some(page[0]),
+            Found::Zeros => Some(0),
+            Found::Absent => None,
+        }
+    }
+
+    #[test]
+    fn an_epoch_has_what_changed_before_its_sync() {
+        let mut pages = Pages::new(LEN, 0).expect("room");
+        pages.put_changed(0, page(1));
+        pages.put_changed(1, page(1));
+        pages.sync();
+        pages.put_changed(0, page(2));
+        pages.sync();
+        pages.sync();
+        assert_eq!((found(&mut pages, 0), found(&mut pages, 1)), (Some(2), Some(1)));
+        let first = pages.next_epoch().expect("an epoch");
+        assert_eq!(first.pages.keys().copied().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(first.pages[&0][0], 1);
+        pages.epoch_written();
+        assert_eq!((found(&mut pages, 0), found(&mut pages, 1)), (Some(2), Some(1)));
+        let second = pages.next_epoch().expect("an epoch");
+        assert_eq!(second.pages.keys().copied().collect::<Vec<_>>(), [0]);
+        pages.epoch_written();
+        assert!(pages.next_epoch().is_none());
+        assert_eq!((found(&mut pages, 0), found(&mut pages, 1)), (Some(2), Some(1)));
+    }
+
+    #[test]
+    fn what_is_clean_gives_way_and_what_is_not_stays() {
+        let mut pages = Pages::new(100 * BLOCK_BYTES, 0).expect("room");
+        assert_eq!(pages.max(), PAGES_MIN);
+        (0..8).for_each(|number| pages.put_changed(number, page(1)));
+        pages.sync();
+        (8..12).for_each(|number| pages.put_changed(number, page(1)));
+        assert!(!pages.may_change());
+        (20..100).for_each(|number| pages.put_read(number, page(2)));
+        assert!((0..12).all(|number| found(&mut pages, number) == Some(1)));
+        assert_eq!((20..100).filter(|number| found(&mut pages, *number).is_some()).count(), 4);
+        pages.epoch_written();
+        let early = pages.early();
+        assert_eq!(early.len(), 4);
+        pages.early_written(&early);
+        (20..100).filter(|n| *n >= 60).for_each(|number| {
+            if found(&mut pages, number).is_none() {
+                pages.put_read(number, page(2));
+            }
+        });
+        assert!((0..12).any(|number| found(&mut pages, number).is_none()));
+        assert_eq!(pages.counts().bytes_most, PAGES_MIN as u64 * BLOCK_BYTES);
+        pages.sync();
+        assert!(pages.next_epoch().is_some_and(|epoch| epoch.pages.is_empty()), "it flushes them");
+    }
+
+    #[test]
+    fn pages_behind_the_end_are_zeros_when_it_moves_over_them() {
+        let mut pages = Pages::new(LEN, 0).expect("room");
+        pages.put_read(39, page(9));
+        pages.put_changed(38, page(8));
+        pages.sync();
+        pages.put_changed(37, page(7));
+        pages.set_len(30 * BLOCK_BYTES);
+        pages.set_len(LEN);
+        assert!((30..40).all(|number| found(&mut pages, number) == Some(0)));
+        assert_eq!(found(&mut pages, 29), None);
+        // The epoch that had page 38 says nothing of it any more.
+        pages.epoch_written();
+        assert!((30..40).all(|number| found(&mut pages, number) == Some(0)));
+        pages.put_changed(35, page(5));
+        pages.sync();
+        assert_eq!(pages.zeros(LEN), 30..40);
+        pages.epoch_written();
+        assert_eq!((found(&mut pages, 35), found(&mut pages, 34)), (Some(5), None));
+        assert!(pages.zeros(LEN).is_empty());
+    }
+
+    #[test]
+    fn neighbours_are_read_as_far_as_they_are_absent() {
+        let mut pages = Pages::new(LEN, 0).expect("room");
+        pages.put_changed(18, page(1));
+        pages.put_read(25, page(1));
+        assert_eq!(pages.to_read(20, 16), 19..25);
+        assert_eq!(pages.to_read(39, 16), 32..40);
+        assert_eq!(pages.to_read(20, 1), 20..21);
+        assert_eq!(pages.to_read(17, 16), 16..18);
+    }
+}

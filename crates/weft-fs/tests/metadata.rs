@@ -1,0 +1,143 @@
+//! Metadata of which only a part is in memory.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::disk::{Medium, Power, holding};
+use common::*;
+use weft_fs::{Fs, FsError, Kind, MetaCacheCounts, MountOptions, ROOT};
+
+/// The fewest pages.
+fn few_pages() -> MountOptions {
+    MountOptions { meta_cache_bytes: 0, ..mounting() }
+}
+
+async fn counts(fs: &Fs) -> MetaCacheCounts {
+    fs.status().await.expect("known").meta_cache
+}
+
+#[test]
+fn a_database_many_times_larger_than_its_memory_works_within_its_bound() {
+    run(|rt| async move {
+        let disks = ram(&[40; 3]);
+        drop(made(&rt, &disks).await.unmount().await);
+        let fs = Fs::mount(&rt, &disks, few_pages()).await.expect("mounted");
+        let mut folders = Vec::new();
+        for n in 0..8 {
+            let name = format!("folder {n}");
+            let folder = fs.make(ROOT, name.as_bytes(), new_file(Kind::Folder)).await;
+            folders.push(folder.expect("made").0);
+        }
+        for n in 0..1600_u64 {
+            let folder = folders[usize::try_from(n % 8).expect("few")];
+            let name = format!("a file with a name that takes some room {n}");
+            let (ino, _) =
+                fs.make(folder, name.as_bytes(), new_file(Kind::File)).await.expect("made");
+            if n.is_multiple_of(4) {
+                write(&fs, ino, 0, &pattern(5000, n)).await;
+            }
+            if n.is_multiple_of(7) {
+                fs.unlink(folder, name.as_bytes()).await.expect("removed");
+            }
+        }
+        let counted = counts(&fs).await;
+        let (bytes, _) = fs.status().await.expect("known").meta_bytes;
+        assert!(bytes > 5 * counted.bytes_max, "{bytes} bytes, {counted:?}");
+        assert!(counted.bytes_most <= counted.bytes_max, "{counted:?}");
+        assert!(counted.misses > 1000, "{counted:?}");
+        fs.unmount().await.expect("unmounted");
+
+        let fs = Fs::mount(&rt, &disks, few_pages()).await.expect("mounted again");
+        assert_sound(&fs).await;
+        let mut found = BTreeSet::new();
+        for folder in folders {
+            let mut after = 2;
+            loop {
+                let entries = fs.read_folder(folder, after, 100).await.expect("listed");
+                let Some(last) = entries.last() else { break };
+                after = last.position;
+                for entry in entries {
+                    let name = String::from_utf8(entry.name).expect("a name");
+                    let n: u64 = name.rsplit(' ').next().expect("a number").parse().expect("one");
+                    let expected = if n.is_multiple_of(4) { pattern(5000, n) } else { Vec::new() };
+                    assert!(read_all(&fs, entry.ino).await == expected, "{name}");
+                    found.insert(n);
+                }
+            }
+        }
+        assert!(found.into_iter().eq((0..1600_u64).filter(|n| !n.is_multiple_of(7))));
+        let counted = counts(&fs).await;
+        assert!(counted.bytes_most <= counted.bytes_max, "{counted:?}");
+        fs.unmount().await.expect("unmounted");
+    });
+}
+
+/// Operations that meet each other while they wait for pages do not mix.
+#[test]
+fn operations_wait_for_each_other() {
+    run(|rt| async move {
+        let disks = all(&holding(&rt, &Power::new(), 40 << 20, &vec![Medium::new(512); 3]));
+        drop(made(&rt, &disks).await.unmount().await);
+        let fs = Fs::mount(&rt, &disks, few_pages()).await.expect("mounted");
+        let tasks = (0..8_u64).map(|task| {
+            let fs = fs.clone();
+            rt.spawn(async move {
+                for n in 0..40 {
+                    let name = format!("file {n} of {task}");
+                    let ino = make(&fs, &name).await;
+                    write(&fs, ino, n * 3000, &pattern(2000, task)).await;
+                    match n % 8 {
+                        3 => fs.fsync(ino).await.expect("synced"),
+                        5 => fs.unlink(ROOT, name.as_bytes()).await.expect("removed"),
+                        7 => fs.sync().await.expect("synced"),
+                        _ => {}
+                    }
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await;
+        }
+        assert_sound(&fs).await;
+        for task in 0..8 {
+            for n in (0..40).filter(|n| n % 8 != 5) {
+                let bytes = read_all(&fs, find(&fs, &format!("file {n} of {task}")).await).await;
+                let (hole, part) = bytes.split_at(3000 * n);
+                assert!(hole.iter().all(|byte| *byte == 0) && *part == pattern(2000, task));
+            }
+        }
+        assert!(counts(&fs).await.misses > 100);
+        fs.unmount().await.expect("unmounted");
+    });
+}
+
+/// No copy gives a page.
+#[test]
+fn a_page_that_cannot_be_read_stops_the_file_system_with_an_error() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), 40 << 20, &vec![Medium::new(512); 3]);
+        drop(made(&rt, &all(&disks)).await.unmount().await);
+        let fs = Fs::mount(&rt, &all(&disks), few_pages()).await.expect("mounted");
+        for n in 0..200 {
+            make(&fs, &format!("file {n}")).await;
+        }
+        fs.sync().await.expect("synced");
+        for disk in &disks {
+            // Most of the slice, and so of the database.
+            let sectors = ((64 << 10) + (1 << 20)) / 512..(8 << 20) / 512;
+            disk.faults.dead_reads.borrow_mut().extend(sectors);
+        }
+        let mut failed = None;
+        for n in 0..200 {
+            match fs.lookup(ROOT, format!("file {n}").as_bytes()).await {
+                Ok((ino, _)) => assert_eq!(ino, n + 2, "what is found is right"),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        assert!(matches!(failed, Some(FsError::Database(_))), "{failed:?}");
+        let stopped = fs.attr(ROOT).await.expect_err("it has stopped");
+        assert!(matches!(stopped, FsError::Stopped(_)), "{stopped}");
+        fs.unmount().await.expect_err("nothing can be written any more");
+    });
+}
