@@ -238,14 +238,23 @@ impl Inner {
                 tx.put_inode(ino, &inode)
             })
             .await?;
-        let _one = self.flush_alone().await;
-        let mut records = Vec::new();
-        for (first, record) in self.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await? {
-            if self.pool.coded_now(redundancy)? != record.coded {
-                records.push(self.old(ino, first, record).await?);
+        let mut from = 0;
+        loop {
+            let alone = self.flush_alone().await;
+            let mut some =
+                self.meta.run(|tx| tx.records_from((ino, from), self.meta.at_a_time())).await?;
+            some.retain(|(of, ..)| *of == ino);
+            let Some((_, last, _)) = some.last() else { return Ok(()) };
+            from = last + 1;
+            let mut records = Vec::new();
+            for (_, first, record) in some {
+                if self.pool.coded_now(redundancy)? != record.coded {
+                    records.push(self.old(ino, first, record).await?);
+                }
             }
+            self.lay_all_anew(&records).await?;
+            drop(alone);
         }
-        self.lay_all_anew(&records).await
     }
 }
 

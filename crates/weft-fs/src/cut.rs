@@ -3,7 +3,12 @@
 //! Lines that lie wholly behind the new end are removed from the metadata, and their
 //! blocks become free. In the line that holds the new end, blocks behind it are overwritten with
 //! zeros and stay: removing one would change the parity of the others. Holes are punched alike.
+//!
+//! A file may have very many lines. They are removed in steps, each of which sets the file's size. A
+//! crash between them leaves lines behind the end, like those of a file that reserved them: they are
+//! cleared before the end moves over them, and go with the file.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -15,6 +20,7 @@ use crate::file::{FILE_BYTES_MAX, index};
 use crate::inode::Ino;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner, Live, Node};
+use crate::plan::covering;
 use crate::record::Record;
 
 impl Inner {
@@ -60,21 +66,29 @@ impl Inner {
             dropped.iter().for_each(|block| drop(dirty.remove(block)));
             self.note_dirty(self.dirty_blocks.get() - dropped.len() as u64);
         }
-        let lines = self.meta.run(|tx| lines_within(tx, ino, whole.clone())).await?;
-        for block in lines.staying {
+        let staying = self.meta.run(|tx| staying_within(tx, ino, whole.clone())).await?;
+        for block in staying {
             self.dirty(node, block, Frozen::zeros(BLOCK));
         }
         self.flush_node(node).await?;
         let now = self.now();
-        self.meta
-            .run(|tx| {
+        let (mut from, mut steps) = (Some(whole.start), 0);
+        while let Some(start) = from {
+            let remove = |tx: &Tx<'_>| {
                 let mut inode = tx.inode(ino)?;
-                inode.blocks -= self.remove_lines(tx, ino, whole)?;
+                let (blocks, next) = self.remove_lines(tx, ino, &whole, start)?;
+                inode.blocks -= blocks;
                 inode.size = size.unwrap_or(inode.size);
                 (inode.modified, inode.changed) = (now, now);
-                tx.put_inode(ino, &inode)
-            })
-            .await
+                tx.put_inode(ino, &inode)?;
+                Ok(next)
+            };
+            from = self.meta.run(remove).await?;
+            if from.is_some() {
+                self.commit_now_and_then(&mut steps).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes a part of one block read as zeros.
@@ -93,10 +107,27 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes the lines of which all blocks are in the range. Returns the data blocks they had.
-    fn remove_lines(&self, tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<u64> {
+    /// Removes the lines of which all blocks are in the range, out of some records from `start` on.
+    /// Returns the data blocks they had, and where to go on, if anywhere.
+    fn remove_lines(
+        &self,
+        tx: &Tx<'_>,
+        ino: Ino,
+        range: &Range<u64>,
+        start: u64,
+    ) -> Result<(u64, Option<u64>)> {
         let mut blocks = 0;
-        for (first, record, lines) in lines_within(tx, ino, range)?.gone {
+        if range.is_empty() {
+            return Ok((blocks, None));
+        }
+        let records = tx.first_records(ino, start..range.end, self.meta.at_a_time())?;
+        let is_all = records.len() < self.meta.at_a_time();
+        let next = records.last().filter(|_| !is_all).map(|(first, _)| first + 1);
+        for (first, record) in records {
+            let lines = lines_inside(tx, ino, (first, &record), range)?;
+            if lines.is_empty() {
+                continue;
+            }
             let k = record.k();
             tx.remove_record(ino, first)?;
             let mut head = record;
@@ -111,7 +142,7 @@ impl Inner {
             blocks += cut.data_blocks();
             self.free_later(&cut);
         }
-        Ok(blocks)
+        Ok((blocks, next))
     }
 
     async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
@@ -128,43 +159,52 @@ impl Inner {
     }
 }
 
-/// What removing a range of blocks does.
-struct Lines {
-    /// Records of which lines go: first block, record, lines.
-    gone: Vec<(u64, Record, Range<u64>)>,
-    /// Active blocks in the range whose lines stay.
-    staying: Vec<u64>,
+/// The end of a record's blocks: the next record may cut its last line short.
+fn end_of(tx: &Tx<'_>, ino: Ino, (first, record): (u64, &Record)) -> Result<u64> {
+    let next = tx.next_record(ino, first + 1)?.unwrap_or(u64::MAX);
+    Ok((first + record.blocks()).min(next))
 }
 
-/// The lines of which all blocks are in a range, and active blocks of the range in other lines.
-fn lines_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Lines> {
-    let mut lines = Lines { gone: Vec::new(), staying: Vec::new() };
+/// The lines of a record of which all blocks are in a range.
+fn lines_inside(
+    tx: &Tx<'_>,
+    ino: Ino,
+    (first, record): (u64, &Record),
+    range: &Range<u64>,
+) -> Result<Range<u64>> {
+    let k = record.k();
+    let end = end_of(tx, ino, (first, record))?;
+    let line_end = |line: u64| (first + (line + 1) * k).min(end);
+    let is_inside = |line: &u64| first + line * k >= range.start && line_end(*line) <= range.end;
+    let inside: Vec<u64> = (0..record.lines).filter(is_inside).collect();
+    Ok(match (inside.first(), inside.last()) {
+        (Some(from), Some(to)) => *from..to + 1,
+        _ => 0..0,
+    })
+}
+
+/// Active blocks of a range in lines that are not wholly in it. There is one at each of its ends, at
+/// most.
+fn staying_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Vec<u64>> {
+    let mut staying = Vec::new();
     if range.is_empty() {
-        return Ok(lines);
+        return Ok(staying);
     }
-    for (first, record) in tx.records(ino, range.start, range.end)? {
-        let k = record.k();
-        let next = tx.next_record(ino, first + 1)?.unwrap_or(u64::MAX);
-        let end = (first + record.blocks()).min(next);
-        // The next record may cut a line short.
-        let line_end = |line: u64| (first + (line + 1) * k).min(end);
-        let is_inside =
-            |line: &u64| first + line * k >= range.start && line_end(*line) <= range.end;
-        let inside: Vec<u64> = (0..record.lines).filter(is_inside).collect();
-        let gone = match (inside.first(), inside.last()) {
-            (Some(from), Some(to)) => *from..to + 1,
-            _ => 0..0,
-        };
-        let active = |block: &u64| {
-            let (line, unit) = record.locate(block - first);
-            !gone.contains(&line) && record.columns[unit].is_some()
-        };
-        lines.staying.extend((range.start.max(first)..range.end.min(end)).filter(active));
-        if !gone.is_empty() {
-            lines.gone.push((first, record, gone));
+    for at in BTreeSet::from([range.start, range.end - 1]) {
+        let Some((first, record)) = covering(tx, ino, at)? else { continue };
+        let inside = lines_inside(tx, ino, (first, &record), &range)?;
+        let end = end_of(tx, ino, (first, &record))?;
+        let line = record.locate(at - first).0;
+        let from = first + line * record.k();
+        let blocks = range.start.max(from)..range.end.min(end).min(from + record.k());
+        let is_active = |block: &u64| record.columns[record.locate(block - first).1].is_some();
+        if !inside.contains(&line) {
+            staying.extend(blocks.filter(is_active));
         }
     }
-    Ok(lines)
+    staying.sort_unstable();
+    staying.dedup();
+    Ok(staying)
 }
 
 impl Fs {

@@ -21,6 +21,7 @@ use weft_rt::MILLISECOND;
 
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
+use crate::inode::Inode;
 use crate::job::Job;
 use crate::label::Label;
 use crate::member::Member;
@@ -106,14 +107,19 @@ impl Inner {
             return Err(FsError::Invalid("a file system needs two disks".into()));
         }
         let count = others.len();
-        let inodes = self.meta.run(|tx| tx.inodes()).await?;
-        let too_wide = inodes.iter().find(|(_, inode)| inode.redundancy.coded(count).is_none());
-        if let Some((ino, inode)) = too_wide {
-            return Err(FsError::Invalid(format!(
-                "inode {ino} has redundancy {}, which needs more than the {count} disks that would \
-                 be left",
-                inode.redundancy
-            )));
+        let mut from = 0;
+        loop {
+            let inodes = self.meta.run(|tx| tx.inodes(from, self.meta.at_a_time())).await?;
+            let Some((last, _)) = inodes.last() else { break };
+            from = last + 1;
+            let too_wide = |(_, inode): &&(_, Inode)| inode.redundancy.coded(count).is_none();
+            if let Some((ino, inode)) = inodes.iter().find(too_wide) {
+                return Err(FsError::Invalid(format!(
+                    "inode {ino} has redundancy {}, which needs more than the {count} disks that \
+                     would be left",
+                    inode.redundancy
+                )));
+            }
         }
         let free: u64 = others.iter().map(|member| member.free_blocks()).sum();
         let used = leaving.row.blocks - leaving.free_blocks();

@@ -23,7 +23,6 @@ use crate::job::Job;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::pool::{Counts, runs_of};
-use crate::record::Record;
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +53,7 @@ impl FsckReport {
 impl Inner {
     fn check_metadata(&self, tx: &Tx<'_>) -> Result<FsckReport> {
         let mut report = FsckReport::default();
-        let inodes: BTreeMap<Ino, Inode> = tx.inodes()?.into_iter().collect();
+        let inodes: BTreeMap<Ino, Inode> = tx.inodes(0, usize::MAX)?.into_iter().collect();
         report.inodes = inodes.len() as u64;
         check_names(tx, &inodes, &mut report)?;
         let next = tx.state("next inode")?;
@@ -164,9 +163,10 @@ impl Inner {
 
     /// Reads every block of a file.
     async fn check_data(&self, ino: Ino, report: &mut FsckReport) -> Result<()> {
-        let records = self.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await?;
-        for (first, _) in records {
+        let mut from = 0;
+        while let Some(first) = self.meta.run(|tx| tx.next_record(ino, from)).await? {
             self.check_record(ino, first).await?.tell(report);
+            from = first + 1;
         }
         Ok(())
     }
@@ -225,25 +225,23 @@ impl Inner {
     /// Reads every block of every file and of the metadata, and repairs those that are wrong.
     pub(crate) async fn scrub(&self) -> Result<ScrubReport> {
         self.sync().await?;
-        let (mut records, mut total) = (Vec::new(), 0);
-        let each = |ino, first, record: Record| {
-            let blocks = record.lines * record.active().count() as u64;
-            total += blocks;
-            records.push((ino, first, blocks));
-            Ok(())
-        };
-        self.meta.run(|tx| tx.each_record(each)).await?;
-        self.job_total(total);
+        self.job_total(self.pool.members().iter().map(|member| member.used_blocks()).sum());
         let mut report = ScrubReport::default();
-        for (ino, first, blocks) in records {
-            let checked = self.check_record(ino, first).await?;
-            report.blocks += checked.blocks;
-            report.bad_blocks += checked.bad;
-            report.repaired_blocks += checked.repaired;
-            if checked.unreadable.is_some() || !checked.wrong_parity.is_empty() {
-                report.damaged.insert(ino);
+        let mut from = (0, 0);
+        loop {
+            let records = self.meta.run(|tx| tx.records_from(from, self.meta.at_a_time())).await?;
+            let Some((ino, first, _)) = records.last() else { break };
+            from = (*ino, first + 1);
+            for (ino, first, record) in records {
+                let checked = self.check_record(ino, first).await?;
+                report.blocks += checked.blocks;
+                report.bad_blocks += checked.bad;
+                report.repaired_blocks += checked.repaired;
+                if checked.unreadable.is_some() || !checked.wrong_parity.is_empty() {
+                    report.damaged.insert(ino);
+                }
+                self.job_done(record.lines * record.active().count() as u64);
             }
-            self.job_done(blocks);
         }
         for member in self.pool.members() {
             report.diagnostic_blocks += self.pool.mend_diagnostics(&member).await;
@@ -418,9 +416,14 @@ impl Fs {
         let mut report = self.0.meta.run(|tx| self.0.check_metadata(tx)).await?;
         drop(alone);
         if data {
-            let inodes = self.0.meta.run(|tx| tx.inodes()).await?;
-            for (ino, _) in inodes.iter().filter(|(_, inode)| inode.kind() == Kind::File) {
-                self.0.check_data(*ino, &mut report).await?;
+            let mut from = 0;
+            loop {
+                let inodes = self.0.meta.run(|tx| tx.inodes(from, self.0.meta.at_a_time())).await?;
+                let Some((last, _)) = inodes.last() else { break };
+                from = last + 1;
+                for (ino, _) in inodes.iter().filter(|(_, inode)| inode.kind() == Kind::File) {
+                    self.0.check_data(*ino, &mut report).await?;
+                }
             }
         }
         Ok(report)

@@ -88,6 +88,11 @@ impl Member {
         }
     }
 
+    /// Blocks that are not free, those that are bad included.
+    pub(crate) fn used_blocks(&self) -> u64 {
+        self.row.blocks - self.space.borrow().free_blocks()
+    }
+
     /// Whether a block is not to be used.
     pub(crate) fn is_bad(&self, block: u64) -> bool {
         self.space.borrow().is_bad(block)

@@ -50,6 +50,9 @@ const REDB_SHARE: u64 = 4;
 /// Bytes of all rows, in the state.
 const ROW_BYTES: &str = "row bytes";
 
+/// The most rows that an operation on very many handles at a time.
+const ROWS_MAX: usize = 256;
+
 /// The metadata of a mounted file system.
 pub(crate) struct Meta {
     pub(crate) array: Array,
@@ -133,6 +136,12 @@ impl Meta {
     /// What pages in memory were good for.
     pub(crate) fn cache_counts(&self) -> MetaCacheCounts {
         self.image.counts()
+    }
+
+    /// How many rows an operation on very many is to handle at a time: they and what they change fit
+    /// into memory, and others run in between.
+    pub(crate) fn at_a_time(&self) -> usize {
+        (self.image.pages_max() / 64).clamp(2, ROWS_MAX)
     }
 
     fn check(&self) -> Result<()> {

@@ -3,8 +3,9 @@
 //! *Locks.* A file's lock is taken shared to read it and alone to write or flush it: it is the data
 //! token of this node. While it is held only to flush the file, blocks may be written to the cache
 //! that need nothing from the disks. Several files are locked in the order of their numbers. Then
-//! comes the lock of flushes, which only streams of new lines share; then that of commits. An operation on names
-//! takes none: it is one closure in the transaction.
+//! comes the lock of flushes, which only streams of new lines share; then that of commits. An
+//! operation on names takes none: it is one closure in the transaction. The metadata's own locks come
+//! last.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -52,6 +53,8 @@ const READERS: usize = 1 << 16;
 const DRAINED_PART: u64 = 4;
 /// Streams of new lines at the same time.
 const STREAMS: usize = 1 << 16;
+/// After so many steps an operation on very many rows commits.
+const STEPS_TO_COMMIT: u64 = 16;
 /// Files that are flushed together.
 const FILES_MAX: usize = 256;
 
@@ -263,12 +266,10 @@ impl Inner {
         let alone = node.alone().await;
         self.drop_dirty(&node, 0);
         node.live.set(None);
-        self.meta
-            .run(|tx| {
-                self.remove_records(tx, ino, 0)?;
-                tx.remove_inode(ino)
-            })
-            .await?;
+        let mut steps = 0;
+        while self.meta.run(|tx| self.purge_some(tx, ino)).await? {
+            self.commit_now_and_then(&mut steps).await?;
+        }
         drop(alone);
         self.forget_clean(&node);
         Ok(())
@@ -277,6 +278,35 @@ impl Inner {
     /// Waits until nothing writes blocks.
     pub(crate) async fn flush_alone(&self) -> Permit {
         self.flushing.acquire(STREAMS).await
+    }
+
+    /// Removes some records of a file that has no name, or what is left of it. Returns whether there
+    /// is more to remove: a mount goes on with it after a crash.
+    fn purge_some(&self, tx: &Tx<'_>, ino: Ino) -> Result<bool> {
+        let mut inode = match tx.inode(ino) {
+            // Its last use ended at the same time as its last name.
+            Err(FsError::NotFound) => return Ok(false),
+            inode => inode?,
+        };
+        let records = tx.first_records(ino, 0..u64::MAX, self.meta.at_a_time())?;
+        for (first, record) in &records {
+            tx.remove_record(ino, *first)?;
+            inode.blocks -= record.data_blocks();
+            self.free_later(record);
+        }
+        if records.len() < self.meta.at_a_time() {
+            tx.remove_inode(ino)?;
+            return Ok(false);
+        }
+        tx.put_inode(ino, &inode)?;
+        Ok(true)
+    }
+
+    /// Between steps of an operation on very many rows: commits after some, so that neither the
+    /// transaction nor the list of freed blocks grows with the operation.
+    pub(crate) async fn commit_now_and_then(&self, steps: &mut u64) -> Result<()> {
+        *steps += 1;
+        if steps.is_multiple_of(STEPS_TO_COMMIT) { self.commit().await } else { Ok(()) }
     }
 
     /// Puts a block into the cache.
@@ -307,20 +337,6 @@ impl Inner {
     pub(crate) fn drop_dirty(&self, node: &Node, first: u64) {
         let dropped = node.dirty.borrow_mut().split_off(&first);
         self.note_dirty(self.dirty_blocks.get() - dropped.len() as u64);
-    }
-
-    /// Removes all records from block `first` on, which begins a record or is behind all of them.
-    /// Returns the data blocks that they had.
-    pub(crate) fn remove_records(&self, tx: &Tx<'_>, ino: Ino, first: u64) -> Result<u64> {
-        let mut blocks = 0;
-        for (at, record) in tx.records(ino, first, u64::MAX)? {
-            if at >= first {
-                blocks += record.data_blocks();
-                tx.remove_record(ino, at)?;
-                self.free_later(&record);
-            }
-        }
-        Ok(blocks)
     }
 
     /// The blocks of a record that was removed in the open transaction.

@@ -24,7 +24,7 @@ use crate::anew::at_a_time;
 use crate::at_hand::{UNKNOWN, sum_of};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
-use crate::inode::Ino;
+use crate::inode::{Ino, Time};
 use crate::job::Job;
 use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
@@ -106,15 +106,29 @@ impl Inner {
     /// file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
         let mut report = RebuildReport::default();
-        let records = self.records_on(disks).await?;
-        self.job_total(records.iter().map(|found| found.blocks).sum());
-        let mut rest = &records[..];
-        while !rest.is_empty() {
-            let (some, behind) =
-                rest.split_at(at_a_time(rest, BATCH_BLOCKS, |found| found.all_blocks));
-            self.move_some(some, disks, &mut report).await?;
+        let used =
+            |number: &u16| self.pool.member(*number).map_or(0, |member| member.used_blocks());
+        self.job_total(disks.iter().map(used).sum());
+        let mut files = self.files_on(disks).await?.into_iter();
+        // The file of which records come next, and from which block on.
+        let mut next = files.next().map(|ino| (ino, 0));
+        let mut found: Vec<RecordOn> = Vec::new();
+        loop {
+            while let Some((ino, from)) = next
+                && found.iter().map(|found| found.all_blocks).sum::<u64>() < BATCH_BLOCKS
+            {
+                let max = self.meta.at_a_time();
+                let on = |tx: &Tx<'_>| records_on(tx, (ino, from), max, disks, &mut found);
+                let rest = self.meta.run(on).await?;
+                next = rest.map(|from| (ino, from)).or_else(|| files.next().map(|ino| (ino, 0)));
+            }
+            if found.is_empty() {
+                break;
+            }
+            let behind = found.split_off(at_a_time(&found, BATCH_BLOCKS, |found| found.all_blocks));
+            let some = std::mem::replace(&mut found, behind);
+            self.move_some(&some, disks, &mut report).await?;
             self.job_done(some.iter().map(|found| found.blocks).sum());
-            rest = behind;
         }
         self.commit().await?;
         // A record may have come to a disk meanwhile, before it was lost.
@@ -128,34 +142,26 @@ impl Inner {
         Ok(report)
     }
 
-    /// The records with a column on one of these disks: those of files in use first, then those of
-    /// files that were changed last.
-    async fn records_on(&self, disks: &BTreeSet<u16>) -> Result<Vec<RecordOn>> {
-        let mut found = Vec::new();
-        let mut changed = BTreeMap::new();
-        let find = |tx: &Tx<'_>| {
-            for disk in disks {
-                for ino in tx.inodes_on(*disk)? {
-                    changed.insert(ino, tx.inode(ino)?.modified);
-                }
+    /// The files with a column on one of these disks: those in use first, then those that were changed
+    /// last.
+    async fn files_on(&self, disks: &BTreeSet<u16>) -> Result<Vec<Ino>> {
+        let mut changed: BTreeMap<Ino, Time> = BTreeMap::new();
+        for disk in disks {
+            let mut from = 0;
+            loop {
+                let some = self.meta.run(|tx| {
+                    let inos = tx.inodes_on(*disk, from, self.meta.at_a_time())?;
+                    inos.into_iter().map(|ino| Ok((ino, tx.inode(ino)?.modified))).collect()
+                });
+                let some: Vec<(Ino, Time)> = some.await?;
+                let Some((last, _)) = some.last() else { break };
+                from = last + 1;
+                changed.extend(some);
             }
-            for ino in changed.keys() {
-                for (first, record) in tx.records(*ino, 0, u64::MAX)? {
-                    let columns = record.active().map(|(_, column)| column.disk);
-                    let columns = columns.filter(|disk| disks.contains(disk)).count() as u64;
-                    let (blocks, all_blocks) = (columns * record.lines, record.active_blocks());
-                    if blocks > 0 {
-                        found.push(RecordOn { ino: *ino, first, blocks, all_blocks });
-                    }
-                }
-            }
-            Ok(())
-        };
-        self.meta.run(find).await?;
-        let heat =
-            |record: &RecordOn| (self.is_used(record.ino), changed.get(&record.ino).copied());
-        found.sort_by_cached_key(|record| Reverse(heat(record)));
-        Ok(found)
+        }
+        let mut files: Vec<(Ino, Time)> = changed.into_iter().collect();
+        files.sort_by_cached_key(|(ino, changed)| Reverse((self.is_used(*ino), *changed)));
+        Ok(files.into_iter().map(|(ino, _)| ino).collect())
     }
 
     /// Moves columns of some records, as far as these are still there.
@@ -316,6 +322,30 @@ impl Inner {
         self.pool.release(left.map(|left| left.run()));
         Ok(())
     }
+}
+
+/// Adds those of the next `max` records of a file, from a block on, that have a column on one of these
+/// disks. Returns from which block on there may be more.
+fn records_on(
+    tx: &Tx<'_>,
+    (ino, from): (Ino, u64),
+    max: usize,
+    disks: &BTreeSet<u16>,
+    found: &mut Vec<RecordOn>,
+) -> Result<Option<u64>> {
+    let mut records = tx.records_from((ino, from), max)?;
+    let is_all = records.len() < max;
+    records.retain(|(of, ..)| *of == ino);
+    let rest = records.last().filter(|_| !is_all).map(|(_, first, _)| first + 1);
+    for (_, first, record) in records {
+        let columns = record.active().map(|(_, column)| column.disk);
+        let columns = columns.filter(|disk| disks.contains(disk)).count() as u64;
+        let (blocks, all_blocks) = (columns * record.lines, record.active_blocks());
+        if blocks > 0 {
+            found.push(RecordOn { ino, first, blocks, all_blocks });
+        }
+    }
+    Ok(rest)
 }
 
 impl Fs {

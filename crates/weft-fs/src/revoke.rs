@@ -44,10 +44,18 @@ impl Inner {
     }
 
     async fn forget_at_hand(&self, ino: Ino, blocks: Range<u64>) -> Result<()> {
-        let records = self.meta.run(|tx| tx.records(ino, blocks.start, blocks.end)).await?;
-        let runs = records.iter().flat_map(|(_, record)| runs_of(record));
-        runs.for_each(|run| self.pool.at_hand.forget(run));
-        Ok(())
+        let mut rest = blocks;
+        loop {
+            let next = rest.clone();
+            let some =
+                self.meta.run(|tx| tx.first_records(ino, next, self.meta.at_a_time())).await?;
+            let runs = some.iter().flat_map(|(_, record)| runs_of(record));
+            runs.for_each(|run| self.pool.at_hand.forget(run));
+            match some.last() {
+                Some((last, _)) if some.len() >= self.meta.at_a_time() => rest.start = last + 1,
+                _ => return Ok(()),
+            }
+        }
     }
 }
 

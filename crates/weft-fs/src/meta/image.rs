@@ -89,6 +89,11 @@ impl Image {
         self.0.get().pages.borrow().len
     }
 
+    /// The most pages in memory.
+    pub(super) fn pages_max(&self) -> usize {
+        self.0.get().pages.borrow().max()
+    }
+
     pub(super) fn counts(&self) -> MetaCacheCounts {
         self.0.get().pages.borrow().counts()
     }

@@ -47,11 +47,11 @@ impl Tx<'_> {
         }
     }
 
-    /// The files that have blocks on a disk.
-    pub(crate) fn inodes_on(&self, disk: u16) -> Result<Vec<Ino>> {
+    /// Up to `max` files that have blocks on a disk, from number `from` on.
+    pub(crate) fn inodes_on(&self, disk: u16, from: Ino, max: usize) -> Result<Vec<Ino>> {
         let table = self.read(&self.maps)?;
         let disk = u64::from(disk);
-        let rows = table.range((disk, 0)..=(disk, Ino::MAX)).db()?;
+        let rows = table.range((disk, from)..=(disk, Ino::MAX)).db()?.take(max);
         rows.map(|row| Ok(row.db()?.0.value().1)).collect()
     }
 

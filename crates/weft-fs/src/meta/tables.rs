@@ -1,6 +1,7 @@
 //! The tables of the database, and what operations do with their rows.
 
 use std::cell::{RefCell, RefMut};
+use std::ops::Range;
 
 use redb::{
     AccessGuard, Key, ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition,
@@ -255,11 +256,11 @@ impl<'a> Tx<'a> {
         self.xattr_names(ino)?.iter().try_for_each(|name| self.remove_xattr(ino, name).map(drop))
     }
 
-    /// All inodes.
-    pub(crate) fn inodes(&self) -> Result<Vec<(Ino, Inode)>> {
+    /// Up to `max` inodes, from number `from` on.
+    pub(crate) fn inodes(&self, from: Ino, max: usize) -> Result<Vec<(Ino, Inode)>> {
         let table = self.read(&self.inodes)?;
         let mut inodes = Vec::new();
-        for row in table.iter().db()? {
+        for row in table.range(from..).db()?.take(max) {
             let (ino, row) = row.db()?;
             inodes.push((ino.value(), Inode::decode(row.value())?));
         }
@@ -377,6 +378,17 @@ impl<'a> Tx<'a> {
 
     /// The records that cover blocks from `from` to before `to`, by their first block.
     pub(crate) fn records(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, Record)>> {
+        self.first_records(ino, from..to, usize::MAX)
+    }
+
+    /// The first of these, up to `max` and the one that begins before `blocks`.
+    pub(crate) fn first_records(
+        &self,
+        ino: Ino,
+        blocks: Range<u64>,
+        max: usize,
+    ) -> Result<Vec<(u64, Record)>> {
+        let Range { start: from, end: to } = blocks;
         let table = self.read(&self.extents)?;
         let mut records = Vec::new();
         if let Some(row) = table.range((ino, 0)..(ino, from)).db()?.next_back() {
@@ -386,7 +398,7 @@ impl<'a> Tx<'a> {
                 records.push((first, record));
             }
         }
-        for row in table.range((ino, from)..(ino, to)).db()? {
+        for row in table.range((ino, from)..(ino, to)).db()?.take(max) {
             let (key, row) = row.db()?;
             records.push((key.value().1, Record::decode(row.value())?));
         }
@@ -443,6 +455,22 @@ impl<'a> Tx<'a> {
             each(ino, first, Record::decode(row.value())?)?;
         }
         Ok(())
+    }
+
+    /// Up to `max` records of any files, from one of a file on.
+    pub(crate) fn records_from(
+        &self,
+        from: (Ino, u64),
+        max: usize,
+    ) -> Result<Vec<(Ino, u64, Record)>> {
+        let table = self.read(&self.extents)?;
+        let mut records = Vec::new();
+        for row in table.range(from..).db()?.take(max) {
+            let (key, row) = row.db()?;
+            let (ino, first) = key.value();
+            records.push((ino, first, Record::decode(row.value())?));
+        }
+        Ok(records)
     }
 
     pub(crate) fn put_orphan(&self, ino: Ino) -> Result<()> {
