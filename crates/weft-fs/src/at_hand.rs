@@ -183,6 +183,15 @@ impl AtHand {
         here.map(|(unit, _)| unit).collect()
     }
 
+    /// The lines of a unit that are at hand, as it seems, a bit for each.
+    pub(crate) fn lines(&self, record: &Record, unit: usize) -> u64 {
+        let Some(column) = &record.columns[unit] else { return 0 };
+        let is_here = |line: &u64| {
+            sum_of(column, *line) != UNKNOWN && self.has(column.disk, column.start + line)
+        };
+        (0..record.lines).filter(is_here).fold(0, |lines, line| lines | 1 << line)
+    }
+
     /// The contents of a unit over some lines, if all of them are at hand.
     pub(crate) fn unit(&self, record: &Record, unit: usize, lines: &Range<u64>) -> Option<Frozen> {
         let count = lines.end - lines.start;

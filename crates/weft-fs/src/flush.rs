@@ -14,11 +14,13 @@
 //! misses. A commit begins by flushing the disks. So new lines need no flush of their own, and neither
 //! do few blocks of lines that exist, as their contents are in the log. A flush takes as many blocks
 //! as its log record may name, and goes on with the next ones. Small files are written together. Many
-//! new lines are written in batches that overlap ([`crate::stream`]).
+//! new lines are written in batches that overlap ([`crate::stream`]), and records of which much is
+//! overwritten become new lines ([`crate::afresh`]).
 //!
-//! Blocks that cannot be written on disks that work go elsewhere ([`crate::relocate`]). If a disk is lost while new lines are written, they are laid out anew on others. Active lines do
-//! without it. If it is lost when it is flushed, the new lines that were in its cache do without it as
-//! well; fsync fails if they cannot ([`Inner::note_lost`]).
+//! Blocks that cannot be written on disks that work go elsewhere ([`crate::relocate`]). If a disk is
+//! lost while new lines are written, they are laid out anew on others. Active lines do without it. If
+//! it is lost when it is flushed, the new lines that were in its cache do without it as well; fsync
+//! fails if they cannot ([`Inner::note_lost`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -37,17 +39,14 @@ use crate::error::{FsError, Result};
 use crate::inode::Ino;
 use crate::knowing::Knowing;
 use crate::laid::{Laid, part_of};
-use crate::log::{LogRecord, LoggedBand, LoggedFile};
+use crate::log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
 use crate::meta::Tx;
 use crate::mounted::{BLOCKS_MAX, Inner, Live, Node};
-use crate::plan::{Dirty, Target};
+use crate::plan::{Dirty, Replaced, Target};
 use crate::pool::runs_of;
 use crate::record::Record;
 use crate::relocate::replace_block;
 use crate::stream::{Ended, Extent};
-
-/// The most blocks of which the contents go to the log, so that the disks need no flush.
-const CONTENTS_BLOCKS_MAX: usize = 64;
 
 /// A band of a target with its new parity.
 struct Ready {
@@ -78,7 +77,7 @@ impl Inner {
                 Ended::Blocked => {
                     let _alone = self.flush_alone().await;
                     let files = dirty_of(nodes, until);
-                    self.flush_some(&files, until, &mut live).await?;
+                    self.flush_some(files, until, &mut live).await?;
                 }
             }
         }
@@ -102,17 +101,19 @@ impl Inner {
     /// go from `live`.
     async fn flush_some(
         &self,
-        files: &[(Rc<Node>, Dirty)],
+        mut files: Vec<(Rc<Node>, Dirty)>,
         until: u64,
         live: &mut Vec<LoggedFile>,
     ) -> Result<()> {
+        let afresh = self.choose_afresh(&mut files, until).await?;
+        let files = &files[..];
         for (node, dirty) in files {
             self.cut_for_new_columns(node.ino, dirty).await?;
             if self.make_narrower(node.ino, dirty).await? {
                 self.cut_for_new_columns(node.ino, dirty).await?;
             }
         }
-        let mut targets = self.plan(files).await?;
+        let mut targets = self.plan(files, afresh).await?;
         let mut logged = Vec::new();
         for file in &*live {
             if self.may_log(file, files, &targets, until)? {
@@ -432,10 +433,15 @@ impl Inner {
         self.meta
             .run(|tx| {
                 of_files().try_for_each(|targets| put_targets(tx, targets, size_of(targets)))?;
+                let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
+                replaced.for_each(|replaced| self.free_later(&replaced.record));
                 tx.logged(|| logged.iter().try_for_each(|file| put_live(tx, file)))
             })
             .await?;
         self.log.complete();
+        let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
+        let afresh: u64 = replaced.map(|replaced| replaced.record.active_blocks()).sum();
+        self.pool.count(|counts| counts.afresh_blocks += afresh);
         let new = targets.iter().filter(|target| target.old.is_none());
         let new = new.map(|target| (target.ino, target.first, target.record.clone()));
         self.unflushed.borrow_mut().extend(new);
@@ -470,6 +476,9 @@ fn put_targets(tx: &Tx<'_>, targets: &[Target], size: u64) -> Result<()> {
         }
         if let Some(old) = &target.old {
             tx.note_reshaped(*ino, *first, record);
+            blocks -= old.data_blocks().cast_signed();
+        }
+        if let Some(Replaced { record: old, .. }) = &target.replaced {
             blocks -= old.data_blocks().cast_signed();
         }
         blocks += record.data_blocks().cast_signed();

@@ -4,12 +4,13 @@
 //! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
 //! `meta`, `log`) ← the disks, their failures, their space and what is at hand of them (`path`,
 //! `member`, `at_hand`, `pool`, `diagnose`, `laid`, `place`) ← tokens (`tokens`, `nodes`) ← the
-//! mounted file system (`mounted`) ← what it does (`plan`, `relocate`, `flush`, `file`, `cut`,
+//! mounted file system (`mounted`) ← what it does (`plan`, `afresh`, `relocate`, `flush`, `file`, `cut`,
 //! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`, `rebuild`, `fsck`) ←
 //! creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
 #![forbid(unsafe_code)]
 
 mod acl;
+mod afresh;
 mod allocate;
 mod anew;
 mod at_hand;

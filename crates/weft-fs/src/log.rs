@@ -46,6 +46,8 @@ use crate::inode::{Ino, Time};
 use crate::record::Record;
 
 const MAGIC: [u8; 8] = *b"weftrlog";
+/// The most blocks of which the contents go to the log, so that the disks need no flush.
+pub(crate) const CONTENTS_BLOCKS_MAX: usize = 64;
 /// A log record takes at most this part of the ring.
 const SHARE: u64 = 4;
 

@@ -45,6 +45,8 @@ pub use pages::MetaCacheCounts;
 pub(crate) use room::step_below;
 pub(crate) use tables::{DiskRow, Entry, Tx};
 
+/// Copies of the metadata, if there are so many disks.
+pub(crate) const META_COPIES: usize = 3;
 /// The part of the memory for metadata that redb itself has, in which pages are found fastest.
 const REDB_SHARE: u64 = 4;
 /// Bytes of all rows, in the state.

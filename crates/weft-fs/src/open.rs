@@ -24,15 +24,13 @@ use crate::inode::Time;
 use crate::label::{Label, NAME_BYTES_MAX};
 use crate::log::{Log, Mark, scan};
 use crate::member::{Member, Present};
-use crate::meta::{DiskRow, Meta, Tx, array_bytes, step_below};
+use crate::meta::{DiskRow, META_COPIES, Meta, Tx, array_bytes, step_below};
 use crate::mounted::{Fs, Inner, MountOptions};
 use crate::path::{PathDisk, Reopen};
 use crate::pool::{Pool, runs_of};
 use crate::recover::recover;
 use crate::redundancy::Redundancy;
 
-/// Copies of the metadata, if there are so many disks.
-const META_COPIES: usize = 3;
 /// The number of the disk that is joining, plus one; in the state.
 pub(crate) const JOINING: &str = "joining disk";
 /// The most disks.

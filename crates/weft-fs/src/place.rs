@@ -28,6 +28,11 @@ impl Pool {
         members
     }
 
+    /// Free blocks of the fullest disk of so many with the most room.
+    pub(crate) fn least_free(&self, disks: usize) -> u64 {
+        self.roomy().get(disks - 1).map_or(0, |member| member.free_blocks())
+    }
+
     /// The code that new lines of this redundancy get now.
     pub(crate) fn coded_now(&self, redundancy: Redundancy) -> Result<Coded> {
         redundancy.coded(self.roomy().len()).ok_or(FsError::NoSpace)

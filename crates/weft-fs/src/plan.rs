@@ -1,5 +1,6 @@
 //! Sorting dirty blocks into lines: those that exist, and new ones, which get places.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weft_code::UnitSet;
@@ -26,12 +27,34 @@ pub(crate) struct Target {
     pub(crate) first: u64,
     /// The record as the metadata has it; none for new lines.
     pub(crate) old: Option<Record>,
+    /// What new lines take the place of.
+    pub(crate) replaced: Option<Replaced>,
     /// The record as it will be.
     pub(crate) record: Record,
     /// New contents: line, unit, block.
     pub(crate) blocks: Vec<(u64, usize, Frozen)>,
     /// Blocks of lines that exist which were written elsewhere: line, unit, place.
     pub(crate) moved: Vec<(u64, usize, Column)>,
+}
+
+/// Records that are to be written to new places, by file and first block.
+pub(crate) type Afresh = BTreeMap<(Ino, u64), Fresh>;
+
+/// The contents of such a record, as they will be.
+pub(crate) struct Fresh {
+    /// The record as the metadata has it.
+    pub(crate) old: Record,
+    /// All active data blocks: line, unit, block.
+    pub(crate) blocks: Vec<(u64, usize, Frozen)>,
+    /// The blocks of the file that are dirty.
+    pub(crate) dirty: Vec<u64>,
+}
+
+/// A record whose lines are written to new places.
+pub(crate) struct Replaced {
+    pub(crate) record: Record,
+    /// The blocks of the file that were dirty.
+    pub(crate) dirty: Vec<u64>,
 }
 
 impl Target {
@@ -55,10 +78,16 @@ impl Target {
         self.record.lines == lines && self.blocks.len() as u64 == self.record.blocks()
     }
 
-    /// The blocks of the file that it writes.
+    /// The blocks of the file that it writes and that were dirty.
     pub(crate) fn written(&self) -> impl Iterator<Item = u64> {
         let k = self.k();
-        self.blocks.iter().map(move |(line, unit, _)| self.first + line * k + *unit as u64)
+        let block =
+            move |(line, unit, _): &(u64, usize, Frozen)| self.first + line * k + *unit as u64;
+        let (dirty, blocks) = match &self.replaced {
+            Some(Replaced { dirty, .. }) => (&dirty[..], &[][..]),
+            None => (&[][..], &self.blocks[..]),
+        };
+        dirty.iter().copied().chain(blocks.iter().map(block))
     }
 
     /// Whether it changes contents of blocks that have a place, and nothing else.
@@ -128,13 +157,17 @@ impl Inner {
 
     /// Sorts blocks of files into lines, and allocates places for those that have none. Takes as many
     /// as the log can name at a time.
-    pub(crate) async fn plan(&self, files: &[(Rc<Node>, Dirty)]) -> Result<Vec<Target>> {
+    pub(crate) async fn plan(
+        &self,
+        files: &[(Rc<Node>, Dirty)],
+        mut afresh: Afresh,
+    ) -> Result<Vec<Target>> {
         let mut targets: Vec<Target> = Vec::new();
         let planned = self.meta.run(|tx| {
             let mut room = self.log.record_bytes_max();
             room = room.saturating_sub(files.len() as u64 * LoggedFile::BYTES);
             for (node, dirty) in files {
-                if !self.plan_file(tx, node.ino, dirty, &mut room, &mut targets)? {
+                if !self.plan_file(tx, (node.ino, dirty), &mut afresh, &mut room, &mut targets)? {
                     break;
                 }
             }
@@ -153,8 +186,8 @@ impl Inner {
     fn plan_file(
         &self,
         tx: &Tx<'_>,
-        ino: Ino,
-        dirty: &[(u64, Frozen)],
+        (ino, dirty): (Ino, &[(u64, Frozen)]),
+        afresh: &mut Afresh,
         room: &mut u64,
         targets: &mut Vec<Target>,
     ) -> Result<bool> {
@@ -162,6 +195,14 @@ impl Inner {
         let mut at = 0;
         while let Some((block, data)) = dirty.get(at) {
             if let Some((first, record)) = covering(tx, ino, *block)? {
+                if let Some(fresh) =
+                    afresh.remove(&(ino, first)).filter(|fresh| fresh.old == record)
+                    && let Some(target) = self.afresh(tx, (ino, first), fresh, targets)?
+                {
+                    at += target.written().count();
+                    targets.push(target);
+                    continue;
+                }
                 let need = LoggedBand::bytes_max(&record, 1);
                 if need > *room && !targets.is_empty() {
                     return Ok(false);
@@ -202,7 +243,7 @@ impl Inner {
         if targets.last().is_none_or(|target| (target.ino, target.first) != (ino, first)) {
             let old = Some(record.clone());
             let (blocks, moved) = (Vec::new(), Vec::new());
-            targets.push(Target { ino, first, old, record, blocks, moved });
+            targets.push(Target { ino, first, old, replaced: None, record, blocks, moved });
         }
         let record = &mut targets.last_mut().expect("just added").record;
         if record.columns[unit].is_none() {
@@ -282,7 +323,8 @@ impl Inner {
         let turn = ino.wrapping_add(first / k);
         let record = self.pool.allocate(coded, units, lines, before, turn)?;
         blocks.retain(|(line, _, _)| *line < record.lines);
-        Ok(Target { ino, first, old: None, record, blocks, moved: Vec::new() })
+        let moved = Vec::new();
+        Ok(Target { ino, first, old: None, replaced: None, record, blocks, moved })
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Counts {
     pub repaired_blocks: u64,
     /// Blocks that got another place, as theirs had failed.
     pub moved_blocks: u64,
+    /// Blocks of lines that were overwritten at new places, as much of their record was overwritten.
+    pub afresh_blocks: u64,
 }
 
 /// The disks.

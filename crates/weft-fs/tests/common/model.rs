@@ -158,7 +158,7 @@ impl Pair {
     /// One random operation.
     pub async fn step(&mut self) {
         self.durable = None;
-        match self.rng.below(21) {
+        match self.rng.below(22) {
             0 | 1 => self.make(Kind::File).await,
             2 => self.make(Kind::Folder).await,
             3 => self.remove().await,
@@ -175,6 +175,7 @@ impl Pair {
             11 | 12 => self.read().await,
             13 => self.fsync().await,
             14 => self.permissions().await,
+            15 => self.burst().await,
             _ => self.write().await,
         }
     }
@@ -376,6 +377,15 @@ impl Pair {
         if end < 100 * BLOCK {
             self.write_at(id, end, len).await;
         }
+    }
+
+    /// Overwrites much of a file at once: more blocks than the log takes with their contents.
+    pub async fn burst(&mut self) {
+        self.durable = None;
+        let Some(id) = self.file() else { return };
+        let (first, blocks) = (self.rng.below(20), self.rng.below(50) + 64);
+        let shift = self.rng.below(2) * 100;
+        self.write_at(id, first * 4096 + shift, blocks * 4096).await;
     }
 
     async fn write_at(&mut self, id: u64, offset: u64, len: u64) {
