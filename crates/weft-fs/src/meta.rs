@@ -27,7 +27,7 @@ mod pages;
 mod room;
 mod tables;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use redb::{Builder, Database, WriteTransaction};
@@ -70,6 +70,8 @@ pub(crate) struct Meta {
     /// Why no more requests are taken.
     failed: RefCell<Option<String>>,
     changes: Changes,
+    /// Whether commits store which pages are free.
+    is_ending: Cell<bool>,
 }
 
 impl Meta {
@@ -109,8 +111,20 @@ impl Meta {
         image.write_epochs().await?;
         let open = RefCell::new(Some(open));
         let (operating, committing) = (Semaphore::new(1), Semaphore::new(1));
-        let (failed, changes) = (RefCell::default(), Changes::default());
-        Ok(Self { array, areas, image, db, open, operating, committing, failed, changes })
+        let (failed, changes, is_ending) =
+            (RefCell::default(), Changes::default(), Cell::new(false));
+        Ok(Self {
+            array,
+            areas,
+            image,
+            db,
+            open,
+            operating,
+            committing,
+            failed,
+            changes,
+            is_ending,
+        })
     }
 
     /// The log's place on the array.
@@ -197,6 +211,12 @@ impl Meta {
         Ok(!self.changes.any())
     }
 
+    /// The last commit is about to come: from now on commits store which pages of the database are free,
+    /// and the next mount need not look at all of them to find out. That takes two bits for each page.
+    pub(crate) fn end(&self) {
+        self.is_ending.set(true);
+    }
+
     /// Ends the transaction, with `last` as its last operation. When this returns it is durable, and
     /// so is every one before it.
     pub(crate) async fn commit<T>(&self, last: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
@@ -210,7 +230,8 @@ impl Meta {
         let given = self.run_alone(last).await?;
         self.changes.begin_commit();
         let next = || {
-            if let Some(open) = self.open.take() {
+            if let Some(mut open) = self.open.take() {
+                open.set_quick_repair(self.is_ending.get());
                 open.commit().db()?;
             }
             self.open.replace(Some(begin(&self.db)?));

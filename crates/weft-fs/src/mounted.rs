@@ -566,7 +566,11 @@ impl Fs {
         self.0.check()?;
         self.0.stopped.set(true);
         drop(self.0.draining.acquire(1).await);
-        let synced = self.0.sync().await;
-        synced.and(self.0.meta.array.stop().await.map_err(FsError::from))
+        let mut ended = self.0.sync().await;
+        if ended.is_ok() {
+            self.0.meta.end();
+            ended = self.0.commit_anyway().await;
+        }
+        ended.and(self.0.meta.array.stop().await.map_err(FsError::from))
     }
 }

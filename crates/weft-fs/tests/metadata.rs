@@ -73,6 +73,32 @@ fn a_database_many_times_larger_than_its_memory_works_within_its_bound() {
     });
 }
 
+/// After a crash redb must look for its free pages; an unmount stores which they are. (With debug
+/// assertions redb looks at some of them anyway.)
+#[test]
+fn a_mount_after_an_unmount_reads_less_than_one_after_a_crash() {
+    run(|rt| async move {
+        let disks = ram(&[40; 3]);
+        drop(made(&rt, &disks).await.unmount().await);
+        let fs = Fs::mount(&rt, &disks, few_pages()).await.expect("mounted");
+        for n in 0..1000 {
+            make(&fs, &format!("a file with a name that takes some room {n}")).await;
+        }
+        fs.sync().await.expect("synced");
+        drop(fs);
+        let crashed = Fs::mount(&rt, &disks, few_pages()).await.expect("mounted");
+        let after_crash = counts(&crashed).await;
+        crashed.unmount().await.expect("unmounted");
+        let fs = Fs::mount(&rt, &disks, few_pages()).await.expect("mounted");
+        let after_unmount = counts(&fs).await;
+        assert!(
+            after_crash.misses > after_unmount.misses * 3 / 2,
+            "{after_crash:?} {after_unmount:?}"
+        );
+        assert_sound(&fs).await;
+    });
+}
+
 /// Operations that meet each other while they wait for pages do not mix.
 #[test]
 fn operations_wait_for_each_other() {
