@@ -12,14 +12,15 @@
 //! ```
 //!
 //! *What must not be taken for granted.* A disk that was without power for a moment has lost what was
-//! in its cache. Writes that completed since the last flush began are kept as offset, length and
-//! CRC32C, and read back; the next flush makes them durable if they are there. A request that timed out
+//! in its cache. Writes that completed since the last flush began are kept as offset, length and the
+//! CRC32C of each part, and read back; the next flush makes them durable if they are there. A request that timed out
 //! may still be carried out, after a later one to the same block: a disk with such a request is not
 //! opened again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
@@ -30,6 +31,7 @@ use weft_disk::{
 use weft_rt::sync::{Notify, Semaphore};
 use weft_rt::{Buf, Frozen};
 
+use crate::block::BLOCK_BYTES;
 use crate::checksum::crc32c;
 use crate::label::Label;
 
@@ -38,15 +40,27 @@ pub type Reopen = Rc<dyn Fn(String) -> LocalBoxFuture<'static, Result<Rc<dyn Dis
 
 /// Writes that are kept to be read back. With more, the disk cannot be opened again before a flush.
 const WRITES_MAX: usize = 1 << 16;
+const SECTOR_BYTES: u64 = 512;
 
 /// A write that may be in the cache of the disk only.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Write {
     number: u64,
     offset: u64,
     len: usize,
-    /// None: it wrote zeros.
-    crc32c: Option<u32>,
+    /// CRC32C of each of its [`parts`]; none if it wrote zeros.
+    sums: Option<Rc<[u32]>>,
+}
+
+/// The parts of a write that later writes replace one by one: offsets on the disk, and in the write.
+fn parts(offset: u64, len: usize, grain: u64) -> impl Iterator<Item = (Range<u64>, Range<usize>)> {
+    let end = offset + len as u64;
+    (offset / grain..end.div_ceil(grain)).map(move |part| {
+        let from = (part * grain).max(offset);
+        let to = ((part + 1) * grain).min(end);
+        let within = |at: u64| usize::try_from(at - offset).expect("it is in memory");
+        (from..to, within(from)..within(to))
+    })
 }
 
 /// Writes that completed since the last flush began.
@@ -60,11 +74,11 @@ struct Unflushed {
 }
 
 impl Unflushed {
-    fn push(&mut self, offset: u64, len: usize, crc32c: Option<u32>) {
+    fn push(&mut self, offset: u64, len: usize, sums: Option<Rc<[u32]>>) {
         let number = self.count;
         self.count += 1;
         match self.writes.len() < WRITES_MAX {
-            true => self.writes.push_back(Write { number, offset, len, crc32c }),
+            true => self.writes.push_back(Write { number, offset, len, sums }),
             false => self.not_kept = Some(number),
         }
     }
@@ -180,24 +194,29 @@ impl PathDisk {
         };
         // From the newest one on: what a later write has replaced is not looked for.
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
-        for Write { offset, len, crc32c: sum, .. } in writes.into_iter().rev() {
-            let end = offset + len as u64;
-            let before = seen.range(..end).next_back().map(|(from, to)| (*from, *to));
-            match before.filter(|(_, to)| *to > offset) {
-                Some((from, to)) if from <= offset && end <= to => continue,
-                // A part of it was replaced: its sum says nothing of the rest.
-                Some(_) => return false,
-                None => {}
+        for Write { offset, len, sums, .. } in writes.into_iter().rev() {
+            let mut wanted = Vec::new();
+            for (n, (place, within)) in parts(offset, len, self.grain(offset)).enumerate() {
+                let before = seen.range(..place.end).next_back().map(|(from, to)| (*from, *to));
+                match before.filter(|(_, to)| *to > place.start) {
+                    Some((from, to)) if from <= place.start && place.end <= to => continue,
+                    // Something in a part was replaced: its sum says nothing of the rest.
+                    Some(_) => return false,
+                    None => wanted.push((n, place, within)),
+                }
+            }
+            if wanted.is_empty() {
+                continue;
             }
             let (result, found) = disk.read(offset, Buf::new(len), Class::User).await;
-            let is_right = match sum {
-                Some(sum) => sum == crc32c(&found),
-                None => found.iter().all(|byte| *byte == 0),
+            let is_right = |(n, _, within): &(usize, Range<u64>, Range<usize>)| match &sums {
+                Some(sums) => sums[*n] == crc32c(&found[within.clone()]),
+                None => found[within.clone()].iter().all(|byte| *byte == 0),
             };
-            if result.is_err() || !is_right {
+            if result.is_err() || !wanted.iter().all(is_right) {
                 return false;
             }
-            seen.insert(offset, end);
+            seen.extend(wanted.into_iter().map(|(_, place, _)| (place.start, place.end)));
         }
         true
     }
@@ -241,11 +260,19 @@ impl PathDisk {
         done.map_or_else(|| Err(self.gone(op, offset, len)), |(result, ())| result)
     }
 
-    /// A write has completed.
-    fn wrote(&self, opts: WriteOpts, offset: u64, len: u64, crc32c: impl FnOnce() -> Option<u32>) {
-        if self.info.volatile_cache && !opts.fua {
+    /// Data is written in blocks, metadata in sectors as well.
+    fn grain(&self, offset: u64) -> u64 {
+        if offset < self.label.data().start { SECTOR_BYTES } else { BLOCK_BYTES }
+    }
+
+    /// A write has completed; none: one of zeros. One that is durable is kept as well: it has replaced
+    /// others that may not be.
+    fn wrote(&self, offset: u64, len: u64, data: Option<&[u8]>) {
+        if self.info.volatile_cache {
             let len = usize::try_from(len).expect("it was in memory, or is zeros");
-            self.unflushed.borrow_mut().push(offset, len, crc32c());
+            let parts = parts(offset, len, self.grain(offset));
+            let sums = data.map(|data| parts.map(|(_, within)| crc32c(&data[within])).collect());
+            self.unflushed.borrow_mut().push(offset, len, sums);
         }
     }
 }
@@ -275,7 +302,7 @@ impl Disk for PathDisk {
             let len = data.len() as u64;
             let one = async |disk: Rc<dyn Disk>| disk.write(offset, data.clone(), opts).await;
             self.done((DiskOp::Write, offset, len), one).await?;
-            self.wrote(opts, offset, len, || Some(crc32c(&data)));
+            self.wrote(offset, len, Some(&data));
             Ok(())
         })
     }
@@ -294,7 +321,7 @@ impl Disk for PathDisk {
         Box::pin(async move {
             let one = async |disk: Rc<dyn Disk>| disk.write_zeroes(offset, len, opts).await;
             self.done((DiskOp::WriteZeroes, offset, len), one).await?;
-            self.wrote(opts, offset, len, || None);
+            self.wrote(offset, len, None);
             Ok(())
         })
     }
