@@ -42,7 +42,7 @@ use crate::laid::{Laid, part_of};
 use crate::log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
 use crate::meta::Tx;
 use crate::mounted::{BLOCKS_MAX, Inner, Live, Node};
-use crate::plan::{Dirty, Replaced, Target};
+use crate::plan::{Afresh, Dirty, Replaced, Target};
 use crate::pool::runs_of;
 use crate::record::Record;
 use crate::relocate::replace_block;
@@ -105,15 +105,16 @@ impl Inner {
         until: u64,
         live: &mut Vec<LoggedFile>,
     ) -> Result<()> {
-        let afresh = self.choose_afresh(&mut files, until).await?;
+        let mut afresh = self.choose_afresh(&mut files, until).await?;
         let files = &files[..];
-        for (node, dirty) in files {
-            self.cut_for_new_columns(node.ino, dirty).await?;
-            if self.make_narrower(node.ino, dirty).await? {
-                self.cut_for_new_columns(node.ino, dirty).await?;
+        let mut targets = loop {
+            let losses = self.pool.losses();
+            match self.lines_of_all(files, std::mem::take(&mut afresh)).await {
+                // Lines must be narrower than it seemed before another disk was lost.
+                Err(FsError::NoSpace) if self.pool.losses() > losses => {}
+                targets => break targets?,
             }
-        }
-        let mut targets = self.plan(files, afresh).await?;
+        };
         let mut logged = Vec::new();
         for file in &*live {
             if self.may_log(file, files, &targets, until)? {
@@ -128,6 +129,21 @@ impl Inner {
         }
         live.retain(|file| !logged.contains(file));
         Ok(())
+    }
+
+    /// Sorts blocks into lines, which are cut and made narrower as needed.
+    async fn lines_of_all(
+        &self,
+        files: &[(Rc<Node>, Dirty)],
+        afresh: Afresh,
+    ) -> Result<Vec<Target>> {
+        for (node, dirty) in files {
+            self.cut_for_new_columns(node.ino, dirty).await?;
+            if self.make_narrower(node.ino, dirty).await? {
+                self.cut_for_new_columns(node.ino, dirty).await?;
+            }
+        }
+        self.plan(files, afresh).await
     }
 
     /// Whether a file's size and time may be in the log record of these targets: they are all that is

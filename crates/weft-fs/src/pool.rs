@@ -96,6 +96,11 @@ impl Pool {
         }
     }
 
+    /// The number of losses so far.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.get()
+    }
+
     /// The number of losses so far, if not all of them are in the metadata.
     pub(crate) fn unrecorded_losses(&self) -> Option<u64> {
         let losses = self.losses.get();

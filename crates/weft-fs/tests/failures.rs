@@ -644,3 +644,30 @@ fn a_disk_may_go_while_batches_of_new_lines_overlap() {
         });
     }
 }
+
+/// Blocks of lines that were made with more disks become active, and on the way another disk is lost.
+#[test]
+fn a_disk_may_go_while_lines_are_made_narrower() {
+    for writes in 0..24 {
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt, 6).await;
+            let ino = make_as(&fs, "file", "raid5").await;
+            let (blocks, block) = (100, BLOCK as usize);
+            let data = pattern(blocks * block, writes);
+            for n in (0..blocks).step_by(2) {
+                write(&fs, ino, (n * block) as u64, &data[n * block..][..block]).await;
+            }
+            fs.sync().await.expect("synced");
+            fs.fail_disk(1).await.expect("out of service");
+            fs.rebuild().await.expect("rebuilt");
+            disks[4].faults.gone_after_writes.set(Some(writes));
+            for n in (1..blocks).step_by(2) {
+                write(&fs, ino, (n * block) as u64, &data[n * block..][..block]).await;
+            }
+            fs.fsync(ino).await.expect("synced");
+            assert!(read_all(&fs, ino).await == data, "{writes}");
+            fs.rebuild().await.expect("rebuilt");
+            assert_sound(&fs).await;
+        });
+    }
+}
