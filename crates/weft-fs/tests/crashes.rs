@@ -14,7 +14,7 @@ use std::rc::Rc;
 use common::disk::{Leave, Medium, Power, TestDisk, holding};
 use common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, Kind, MountOptions, ROOT, Rename, SetAttr, Time};
+use weft_fs::{Fs, Kind, MountOptions, ROOT, Rename, SetAttr, Time, create};
 use weft_rt::{Frozen, Rt};
 
 const SIZE: u64 = 20 << 20;
@@ -80,6 +80,23 @@ impl Client {
             bytes[offset..offset + len].copy_from_slice(&data);
         });
         write(&self.fs, ino, offset as u64, &data).await;
+    }
+
+    /// Writes blocks that lie apart from each other, as one version of the contents.
+    async fn write_apart(
+        &self,
+        ino: u64,
+        blocks: impl Iterator<Item = usize> + Clone,
+        version: u64,
+    ) {
+        let block = BLOCK as usize;
+        let data = pattern(block, version);
+        self.contents(ino, |bytes| {
+            blocks.clone().for_each(|n| bytes[n * block..(n + 1) * block].copy_from_slice(&data));
+        });
+        for n in blocks {
+            write(&self.fs, ino, (n * block) as u64, &data).await;
+        }
     }
 
     /// Sets the time of the last write, as the kernel does before it asks for an fsync.
@@ -234,6 +251,27 @@ async fn overwritten_and_not_committed(client: &Client, a: u64) {
     client.sync().await;
 }
 
+/// More blocks than go to the log with their contents, apart from each other: they are overwritten in
+/// place, behind a log record without contents. Before and after it come some that have them.
+async fn blocks_apart(client: &Client, middle: impl FnOnce()) {
+    let a = client.make("a", "auto").await;
+    let b = client.make("b", "raid1").await;
+    client.write(a, 0, 402 * 4096, 1).await;
+    client.write(b, 0, 70 * 4096, 1).await;
+    client.sync().await;
+    middle();
+    client.write(a, 8192, 4096, 2).await;
+    client.fsync(a).await;
+    client.write_apart(a, (2..402).step_by(6), 3).await;
+    assert!(client.fs.status().await.expect("known").dirty_bytes > 64 * BLOCK);
+    client.fsync(a).await;
+    client.write(b, 100, 66 * 4096, 4).await;
+    client.fsync(b).await;
+    client.write(a, 8192, 100, 5).await;
+    client.fsync(a).await;
+    assert_eq!(client.fs.status().await.expect("known").counts.afresh_blocks, 0);
+}
+
 /// Long files, of which batches of new lines are written at the same time: by a sync, because many
 /// blocks wait, and by fsync, with another file that is made durable meanwhile.
 async fn long_files(client: &Client, middle: impl FnOnce()) {
@@ -283,12 +321,14 @@ fn moments(seed: u64) -> Vec<Moment> {
 
 /// The same, with disks that something is done to when the first files are there.
 fn moments_on(seed: u64, prepare: fn(&[Rc<TestDisk>])) -> Vec<Moment> {
-    moments_of(seed, prepare, async |client, middle| story(client, middle).await)
+    let cache_bytes = mounting().cache_bytes;
+    moments_of(seed, cache_bytes, prepare, async |client, middle| story(client, middle).await)
 }
 
 /// The same for any story.
 fn moments_of(
     seed: u64,
+    cache_bytes: u64,
     prepare: fn(&[Rc<TestDisk>]),
     story: impl AsyncFnOnce(&Client, &dyn Fn()) + 'static,
 ) -> Vec<Moment> {
@@ -297,7 +337,10 @@ fn moments_of(
     run(move |rt| async move {
         let power = Power::new();
         let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); DISKS]);
-        let client = Client::new(made_by(&rt, &all(&disks), seed).await);
+        create(&rt, &all(&disks), &options()).await.expect("created");
+        let mounting = MountOptions { cache_bytes, ..mounting_by(seed) };
+        let fs = Fs::mount(&rt, &all(&disks), mounting).await.expect("mounted");
+        let client = Client::new(fs);
         let (watched, allowed) = (disks.clone(), client.allowed.clone());
         power.watch(move || {
             let media = watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
@@ -427,8 +470,8 @@ fn every_crash_leaves_what_was_synced_and_whole_operations() {
 fn every_crash_is_survived_while_batches_of_new_lines_overlap() {
     let bad_blocks: [fn(&[Rc<TestDisk>]); 2] = [|_| {}, kill_blocks];
     for (of, prepare) in bad_blocks.into_iter().enumerate() {
-        let moments =
-            moments_of(2, prepare, async |client, middle| long_files(client, middle).await);
+        let story = async |client: &Client, middle: &dyn Fn()| long_files(client, middle).await;
+        let moments = moments_of(2, mounting().cache_bytes, prepare, story);
         assert!(moments.len() > 200, "{} steps", moments.len());
         for (n, moment) in moments.iter().enumerate().skip(of).step_by(3) {
             let lost = n.is_multiple_of(2).then_some(n / 2 % DISKS);
@@ -436,6 +479,18 @@ fn every_crash_is_survived_while_batches_of_new_lines_overlap() {
             let what = format!("step {n}, {left:?}, without {lost:?}, disks {of}");
             crash_on(moment, left, lost, what, prepare);
         }
+    }
+}
+
+#[test]
+fn every_crash_is_survived_while_many_blocks_apart_are_overwritten() {
+    let story = async |client: &Client, middle: &dyn Fn()| blocks_apart(client, middle).await;
+    let moments = moments_of(2, 4 << 20, |_| {}, story);
+    assert!(moments.len() > 200, "{} steps", moments.len());
+    for (n, moment) in moments.iter().enumerate().step_by(3) {
+        let lost = n.is_multiple_of(2).then_some(n / 2 % DISKS);
+        let left = leave(n / 3);
+        crash(moment, left, lost, format!("step {n}, {left:?}, without {lost:?}"));
     }
 }
 
