@@ -179,17 +179,18 @@ impl History {
             versions.push(&nothing);
         }
         let sizes: Vec<usize> = versions.iter().map(|bytes| bytes.len()).collect();
-        // A write that made the file longer may take several flushes, with a commit between them. Then
-        // the file ends with a block of that write.
+        // Writes behind the end may take several flushes, in order, with a commit between them. Then
+        // the file ends with a block that one of them wrote.
         let end = found.len();
-        let is_part = |pair: &[&Vec<u8>]| {
-            let (before, after) = (pair[0], pair[1]);
-            before.len() < end
-                && end < after.len()
-                && end.is_multiple_of(BLOCK as usize)
-                && after[end - BLOCK as usize..end].iter().any(|byte| *byte != 0)
+        let was_written = |bytes: &&Vec<u8>| {
+            end >= BLOCK as usize
+                && bytes.len() > end
+                && bytes[end - BLOCK as usize..end].iter().any(|byte| *byte != 0)
         };
-        let fits = sizes.contains(&end) || versions.windows(2).any(is_part);
+        let is_part = sizes.windows(2).any(|pair| pair[0] < end && end < pair[1])
+            && end.is_multiple_of(BLOCK as usize)
+            && versions.iter().any(was_written);
+        let fits = sizes.contains(&end) || is_part;
         assert!(fits, "{what}: file {id}: {end} of {sizes:?}");
         for (n, sector) in found.chunks(SECTOR).enumerate() {
             let fits = |bytes: &&Vec<u8>| {
