@@ -41,8 +41,8 @@ use crate::inode::Ino;
 use crate::laid::part_of;
 use crate::log::{CONTENTS_BLOCKS_MAX, LoggedBand, LoggedFile};
 use crate::meta::{META_COPIES, Tx};
-use crate::mounted::{BLOCKS_MAX, Inner, Node};
-use crate::plan::{Afresh, Dirty, Fresh, Replaced, Target, covering};
+use crate::mounted::{BLOCKS_MAX, Dirty, Inner, Node};
+use crate::plan::{Afresh, Fresh, Replaced, Target, covering};
 use crate::pool::{Pool, runs_of};
 use crate::record::{LINES_MAX, Record};
 

@@ -13,8 +13,8 @@ use crate::error::{FsError, Result};
 use crate::inode::{Ino, Kind};
 use crate::laid::part_of;
 use crate::meta::Tx;
-use crate::mounted::{BLOCKS_MAX, Fs, Inner, Node};
-use crate::plan::{Dirty, Target};
+use crate::mounted::{BLOCKS_MAX, Dirty, Fs, Inner, Node};
+use crate::plan::Target;
 use crate::record::Record;
 use crate::redundancy::Redundancy;
 

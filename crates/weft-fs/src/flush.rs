@@ -41,12 +41,12 @@ use crate::knowing::Knowing;
 use crate::laid::{Laid, part_of};
 use crate::log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
 use crate::meta::Tx;
-use crate::mounted::{BLOCKS_MAX, Inner, Live, Node};
-use crate::plan::{Afresh, Dirty, Replaced, Target};
+use crate::mounted::{BLOCKS_MAX, Dirty, Extent, Inner, Live, Node};
+use crate::plan::{Afresh, Replaced, Target};
 use crate::pool::runs_of;
 use crate::record::Record;
 use crate::relocate::replace_block;
-use crate::stream::{Ended, Extent};
+use crate::stream::Ended;
 
 /// A band of a target with its new parity.
 struct Ready {

@@ -23,10 +23,20 @@ use crate::log::Log;
 use crate::meta::{Meta, Tx};
 use crate::nodes::Tokens;
 use crate::path::Reopen;
-use crate::plan::Dirty;
 use crate::pool::{Pool, runs_of};
 use crate::record::{Record, Run};
-use crate::stream::Extent;
+
+/// Blocks of a file that are to be written, in their order.
+pub(crate) type Dirty = Vec<(u64, Frozen)>;
+
+/// Which dirty blocks are to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of them.
+    All,
+    /// Those at the end of a long file may wait for others that complete their lines.
+    Whole,
+}
 
 /// The most blocks that are written at a time.
 pub(crate) const BLOCKS_MAX: usize = 4096;

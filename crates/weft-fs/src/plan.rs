@@ -12,12 +12,9 @@ use crate::error::Result;
 use crate::inode::Ino;
 use crate::log::{LoggedBand, LoggedFile};
 use crate::meta::Tx;
-use crate::mounted::{Inner, Node};
+use crate::mounted::{Dirty, Inner, Node};
 use crate::record::{Column, LINES_MAX, Record};
 use crate::redundancy::Redundancy;
-
-/// Blocks of a file that are to be written, in their order.
-pub(crate) type Dirty = Vec<(u64, Frozen)>;
 
 /// Lines that are written together.
 pub(crate) struct Target {

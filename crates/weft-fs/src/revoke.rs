@@ -15,10 +15,9 @@ use weft_token::{Kind, NodeId, ToAuthority, ToNode};
 
 use crate::error::Result;
 use crate::inode::Ino;
-use crate::mounted::{Fs, Inner};
+use crate::mounted::{Extent, Fs, Inner};
 use crate::nodes::GivenUp;
 use crate::pool::runs_of;
-use crate::stream::Extent;
 
 /// After this it is tried again to write what is given up.
 const AGAIN_S: u64 = 1;

@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::inode::Ino;
 use crate::log::LoggedFile;
 use crate::meta::Tx;
-use crate::mounted::{Inner, Node};
+use crate::mounted::{Extent, Inner, Node};
 use crate::plan::{Target, covering};
 use crate::record::Record;
 
@@ -36,15 +36,6 @@ const BATCHES_MAX: usize = 3;
 const BATCHES_WAITING: usize = 16;
 /// Blocks that are looked at beyond those of a batch: lines of usual width that complete a record.
 const MORE_BLOCKS: usize = 512;
-
-/// Which dirty blocks are to be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// All of them.
-    All,
-    /// Those at the end of a long file may wait for others that complete their lines.
-    Whole,
-}
 
 /// Why a stream has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
