@@ -4,6 +4,11 @@
 //! blocks become free. In the line that holds the new end, blocks behind it are overwritten with
 //! zeros and stay: removing one would change the parity of the others. Holes are punched alike.
 //!
+//! *Order.* Blocks behind the new end, and those in the hole, need not be written any more. But while
+//! the metadata has an older end, one of them may hold the zeros behind it. So a file that is cut has
+//! its new size before anything is written; and a hole's lines are removed before a size is stored that
+//! lies behind them.
+//!
 //! A file may have very many lines. They are removed in steps, each of which sets the file's size. A
 //! crash between them leaves lines behind the end, like those of a file that reserved them: they are
 //! cleared before the end moves over them, and go with the file.
@@ -32,12 +37,11 @@ impl Inner {
         let node = self.node(ino);
         let alone = node.alone().await;
         let inode = self.file(ino).await?;
-        let modified = self.now();
         let cut = if size < inode.size {
             self.clear(&node, size..inode.size, Some(size)).await
         } else {
             self.clear_behind_end(&node, inode.size, size).await?;
-            node.live.set(Some(Live { size, modified }));
+            node.live.set(Some(Live { size, modified: self.now() }));
             self.flush_node(&node).await
         };
         drop(alone);
@@ -45,8 +49,7 @@ impl Inner {
         cut
     }
 
-    /// Makes bytes of a file read as zeros, frees whole lines of them, and then sets its size. First
-    /// come the zeros in lines that stay: once the file ends before them, they must be there.
+    /// Makes bytes of a file read as zeros, frees whole lines of them, and sets its size.
     async fn clear(&self, node: &Rc<Node>, bytes: Range<u64>, size: Option<u64>) -> Result<()> {
         let ino = node.ino;
         let whole = match size {
@@ -70,8 +73,11 @@ impl Inner {
         for block in staying {
             self.dirty(node, block, Frozen::zeros(BLOCK));
         }
-        self.flush_node(node).await?;
-        let now = self.now();
+        let (now, end) = (self.now(), self.file(ino).await?.size);
+        node.live.set(Some(Live { size: size.unwrap_or(end), modified: now }));
+        if size.is_some() {
+            self.flush_node(node).await?;
+        }
         let (mut from, mut steps) = (Some(whole.start), 0);
         while let Some(start) = from {
             let remove = |tx: &Tx<'_>| {
@@ -88,7 +94,7 @@ impl Inner {
                 self.commit_now_and_then(&mut steps).await?;
             }
         }
-        Ok(())
+        self.flush_node(node).await
     }
 
     /// Makes a part of one block read as zeros.

@@ -432,7 +432,7 @@ impl Inner {
     }
 
     /// Puts written targets into the open transaction, and files that were logged with them. Their
-    /// blocks are not dirty any more, unless they were written again after `until`.
+    /// blocks are not dirty any more, unless they were written again meanwhile.
     pub(crate) async fn take_over(
         &self,
         nodes: &[Rc<Node>],
@@ -441,14 +441,24 @@ impl Inner {
         live: &[LoggedFile],
         logged: &[LoggedFile],
     ) -> Result<()> {
-        let of_files = || targets.chunk_by(|a, b| a.ino == b.ino);
+        let node_of = |targets: &[Target]| {
+            let node = nodes.iter().find(|node| node.ino == targets[0].ino);
+            node.expect("its blocks are written")
+        };
+        // Before them may be blocks that have to be written elsewhere.
         let size_of = |targets: &[Target]| {
             let file = live.iter().find(|file| file.ino == targets[0].ino);
-            file.map_or(0, |file| file.size)
+            let size = file.map_or(0, |file| file.size);
+            let waiting = first_waiting(node_of(targets), targets, until);
+            size.min(waiting.saturating_mul(BLOCK_BYTES))
         };
+        let files: Vec<(&[Target], u64)> = targets
+            .chunk_by(|a, b| a.ino == b.ino)
+            .map(|targets| (targets, size_of(targets)))
+            .collect();
         self.meta
             .run(|tx| {
-                of_files().try_for_each(|targets| put_targets(tx, targets, size_of(targets)))?;
+                files.iter().try_for_each(|(targets, size)| put_targets(tx, targets, *size))?;
                 let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
                 replaced.for_each(|replaced| self.free_later(&replaced.record));
                 tx.logged(|| logged.iter().try_for_each(|file| put_live(tx, file)))
@@ -461,11 +471,9 @@ impl Inner {
         let new = targets.iter().filter(|target| target.old.is_none());
         let new = new.map(|target| (target.ino, target.first, target.record.clone()));
         self.unflushed.borrow_mut().extend(new);
-        for targets in of_files() {
-            let node = nodes.iter().find(|node| node.ino == targets[0].ino);
-            let node = node.expect("its blocks are written");
-            for block in targets.iter().flat_map(Target::written) {
-                self.drop_written(node, block, until);
+        for (targets, _) in files {
+            for (block, data) in targets.iter().flat_map(Target::written) {
+                self.drop_written(node_of(targets), block, data);
             }
         }
         forget_live(nodes, logged);
@@ -473,8 +481,18 @@ impl Inner {
     }
 }
 
-/// Puts the records of a file's targets into the metadata. The file, which will have `size` bytes,
-/// ends behind all of its blocks at once.
+/// The first block of a file that has to be written, beside those of these targets.
+fn first_waiting(node: &Node, targets: &[Target], until: u64) -> u64 {
+    let written: BTreeSet<u64> =
+        targets.iter().flat_map(Target::written).map(|(block, _)| block).collect();
+    let dirty = node.dirty.borrow();
+    let mut waiting =
+        dirty.iter().filter(|(_, (write, _))| *write <= until).map(|(block, _)| *block);
+    waiting.find(|block| !written.contains(block)).unwrap_or(u64::MAX)
+}
+
+/// Puts the records of a file's targets into the metadata. The file, which has `size` bytes as far as
+/// it is written, ends behind all of its blocks at once.
 fn put_targets(tx: &Tx<'_>, targets: &[Target], size: u64) -> Result<()> {
     let mut blocks = 0;
     let mut end = 0;
@@ -498,7 +516,7 @@ fn put_targets(tx: &Tx<'_>, targets: &[Target], size: u64) -> Result<()> {
             blocks -= old.data_blocks().cast_signed();
         }
         blocks += record.data_blocks().cast_signed();
-        end = target.written().map(|block| (block + 1) * BLOCK_BYTES).fold(end, u64::max);
+        end = target.written().map(|(block, _)| (block + 1) * BLOCK_BYTES).fold(end, u64::max);
         put_joined(tx, *ino, *first, record)?;
         replace()?;
     }

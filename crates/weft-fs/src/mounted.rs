@@ -72,7 +72,7 @@ const FILES_MAX: usize = 256;
 pub(crate) struct Node {
     pub(crate) ino: Ino,
     lock: Semaphore,
-    /// Blocks that are not on the disks yet, each with the number of the write that brought it.
+    /// Blocks that are not on the disks yet, each with the number of the first write since it was.
     pub(crate) dirty: RefCell<BTreeMap<u64, (u64, Frozen)>>,
     /// Whether the lock is held only to flush the file.
     flushed: Cell<bool>,
@@ -107,7 +107,7 @@ impl Node {
         self.flushed.get()
     }
 
-    /// Whether blocks wait to be written that came up to the write `until`.
+    /// Whether blocks wait to be written that have waited since the write `until`.
     pub(crate) fn has_dirty(&self, until: u64) -> bool {
         self.dirty.borrow().values().any(|(write, _)| *write <= until)
     }
@@ -319,12 +319,18 @@ impl Inner {
         if steps.is_multiple_of(STEPS_TO_COMMIT) { self.commit().await } else { Ok(()) }
     }
 
-    /// Puts a block into the cache.
+    /// Puts a block into the cache. One that waits there already keeps its place: a flush that was to
+    /// write it writes what is newer.
     pub(crate) fn dirty(&self, node: &Node, block: u64, data: Frozen) {
         let write = self.writes.get() + 1;
         self.writes.set(write);
-        if node.dirty.borrow_mut().insert(block, (write, data)).is_none() {
-            self.note_dirty(self.dirty_blocks.get() + 1);
+        let mut dirty = node.dirty.borrow_mut();
+        match dirty.get_mut(&block) {
+            Some((_, waiting)) => *waiting = data,
+            None => {
+                dirty.insert(block, (write, data));
+                self.note_dirty(self.dirty_blocks.get() + 1);
+            }
         }
     }
 
@@ -334,12 +340,16 @@ impl Inner {
         self.pool.at_hand.wait(blocks);
     }
 
-    /// A block is on the disks as it was at the write `until`.
-    pub(crate) fn drop_written(&self, node: &Node, block: u64, until: u64) {
+    /// A block is on the disks like this. If it was written again meanwhile, the next flush has it.
+    pub(crate) fn drop_written(&self, node: &Node, block: u64, data: &Frozen) {
         let mut dirty = node.dirty.borrow_mut();
-        if dirty.get(&block).is_some_and(|(write, _)| *write <= until) {
-            dirty.remove(&block);
-            self.note_dirty(self.dirty_blocks.get() - 1);
+        match dirty.get_mut(&block) {
+            Some((_, waiting)) if waiting.as_ptr() == data.as_ptr() => {
+                dirty.remove(&block);
+                self.note_dirty(self.dirty_blocks.get() - 1);
+            }
+            Some((write, _)) => *write = self.writes.get(),
+            None => {}
         }
     }
 

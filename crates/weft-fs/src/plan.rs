@@ -50,7 +50,7 @@ pub(crate) struct Fresh {
 /// A record whose lines are written to new places.
 pub(crate) struct Replaced {
     pub(crate) record: Record,
-    /// The blocks of the file that were dirty.
+    /// The blocks of the file that were dirty, in their order.
     pub(crate) dirty: Vec<u64>,
 }
 
@@ -75,16 +75,20 @@ impl Target {
         self.record.lines == lines && self.blocks.len() as u64 == self.record.blocks()
     }
 
-    /// The blocks of the file that it writes and that were dirty.
-    pub(crate) fn written(&self) -> impl Iterator<Item = u64> {
-        let k = self.k();
-        let block =
-            move |(line, unit, _): &(u64, usize, Frozen)| self.first + line * k + *unit as u64;
-        let (dirty, blocks) = match &self.replaced {
-            Some(Replaced { dirty, .. }) => (&dirty[..], &[][..]),
-            None => (&[][..], &self.blocks[..]),
+    /// The blocks of the file that it writes and that were dirty, with their contents.
+    pub(crate) fn written(&self) -> impl Iterator<Item = (u64, &Frozen)> {
+        let replaced = self.replaced.as_ref();
+        let was_dirty = move |block: &u64| {
+            replaced.is_none_or(|replaced| replaced.dirty.binary_search(block).is_ok())
         };
-        dirty.iter().copied().chain(blocks.iter().map(block))
+        let blocks = self.blocks.iter();
+        let placed = blocks.map(|(line, unit, data)| (self.block(*line, *unit), data));
+        placed.filter(move |(block, _)| was_dirty(block))
+    }
+
+    /// The block of the file that a unit of a line is.
+    fn block(&self, line: u64, unit: usize) -> u64 {
+        self.first + line * self.k() + unit as u64
     }
 
     /// Whether it changes contents of blocks that have a place, and nothing else.

@@ -114,6 +114,11 @@ impl Client {
         self.fs.set_attr(ino, set).await.expect("cut");
     }
 
+    async fn punch(&self, ino: u64, offset: usize, len: usize) {
+        self.contents(ino, |bytes| bytes[offset..offset + len].fill(0));
+        self.fs.punch_hole(ino, offset as u64, len as u64).await.expect("punched");
+    }
+
     async fn rename(&self, from: &str, to: &str) {
         self.names(|names| {
             let ino = names.remove(from).expect("there");
@@ -136,6 +141,16 @@ impl Client {
         let contents = allowed.contents.get_mut(&ino).expect("a file");
         contents.drain(..contents.len() - 1);
         allowed.modified.insert(ino, modified);
+    }
+
+    /// The same, while the file is written again, once: what was there before that is durable.
+    async fn fsync_and_write(&self, ino: u64, offset: usize, len: usize, version: u64) {
+        let written = self.write(ino, offset, len, version);
+        let (synced, ()) = futures_util::future::join(self.fs.fsync(ino), written).await;
+        synced.expect("synced");
+        let mut allowed = self.allowed.borrow_mut();
+        let contents = allowed.contents.get_mut(&ino).expect("a file");
+        contents.drain(..contents.len() - 2);
     }
 
     async fn sync(&self) {
@@ -289,9 +304,68 @@ async fn long_files(client: &Client, middle: impl FnOnce()) {
     client.write(a, 100 * 4096, 9 * 4096, 5).await;
     client.write(a, 1000, 9000, 5).await;
     client.fsync(a).await;
+    // Blocks that an fsync is about to write are written again.
+    client.write(a, 109 * 4096, 24 * 4096, 6).await;
+    client.fsync_and_write(a, 124 * 4096, 9 * 4096, 7).await;
+    client.rename("c", "d").await;
     client.sync().await;
     let overlapped = client.fs.status().await.expect("known").overlapped_batches;
     assert!(overlapped > 5, "{overlapped} batches");
+}
+
+/// Files with [`SHORT`] bytes, whose last block holds more on the disks: a crash has left the block
+/// new and the size old.
+async fn short_files(rt: &Rt) -> Vec<Medium> {
+    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
+    let fs = made(rt, &all(&disks)).await;
+    for (name, redundancy) in SHORT_FILES {
+        let ino = make_as(&fs, name, redundancy).await;
+        write(&fs, ino, 0, &pattern(SHORT, 1)).await;
+    }
+    fs.sync().await.expect("synced");
+    for (name, _) in SHORT_FILES {
+        let ino = find(&fs, name).await;
+        write(&fs, ino, SHORT as u64, &[0xEE; 6000]).await;
+        // It is flushed, and not committed.
+        let longer = SetAttr { size: Some(20_000), ..SetAttr::default() };
+        fs.set_attr(ino, longer).await.expect("room");
+    }
+    disks.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect()
+}
+
+const SHORT: usize = 5672;
+const SHORT_FILES: [(&str, &str); 4] =
+    [("punched", "raid1"), ("cut", "raid1"), ("grown", "auto"), ("other", "auto")];
+
+/// Such files grow over their old end, and what was written behind it is removed again or finds bad
+/// blocks.
+async fn over_an_old_end(client: &Client, middle: impl FnOnce()) {
+    let mut inos = BTreeMap::new();
+    for (name, _) in SHORT_FILES {
+        let ino = find(&client.fs, name).await;
+        assert_eq!(read_all(&client.fs, ino).await, pattern(SHORT, 1));
+        client.contents(ino, |bytes| *bytes = pattern(SHORT, 1));
+        inos.insert(name.to_owned(), ino);
+    }
+    client.names(|names| names.clone_from(&inos));
+    client.sync().await;
+    middle();
+    let [punched, cut, grown, other] = SHORT_FILES.map(|(name, _)| inos[name]);
+    client.write(punched, 6000, 8192 - 6000, 2).await;
+    client.punch(punched, 100, 8192 - 100).await;
+    client.write(cut, 30_000, 80_000, 3).await;
+    client.cut(cut, 1000).await;
+    client.fsync(punched).await;
+    client.write(grown, 13 * 4096, 100 * 4096, 4).await;
+    // Between any two steps of one file, others may commit.
+    let commits = async {
+        for _ in 0..4 {
+            client.touch(other).await;
+            client.fsync(other).await;
+        }
+    };
+    futures_util::future::join(client.fsync(grown), commits).await;
+    client.sync().await;
 }
 
 struct Moment {
@@ -302,15 +376,26 @@ struct Moment {
 /// Sectors of data blocks of a disk that cannot be written any more: some that files have, and some
 /// that they come to.
 fn dead(disk: usize) -> BTreeSet<u64> {
-    let data_at = (64 << 10) + (8 << 20);
     let blocks = [1, 4, 9, 10, 30, 33].map(|block| block + disk as u64);
-    let sector = |block: u64| (data_at + block * BLOCK) / 512 + block % 8;
-    blocks.into_iter().map(sector).collect()
+    blocks.into_iter().map(sector_of).collect()
+}
+
+/// One of the sectors of a data block.
+fn sector_of(block: u64) -> u64 {
+    let data_at = (64 << 10) + (8 << 20);
+    (data_at + block * BLOCK) / 512 + block % 8
 }
 
 fn kill_blocks(disks: &[Rc<TestDisk>]) {
     for (n, disk) in disks.iter().enumerate() {
         *disk.faults.dead_writes.borrow_mut() = dead(n);
+    }
+}
+
+/// Blocks to which the last block of a short file would go.
+fn kill_first_blocks(disks: &[Rc<TestDisk>]) {
+    for disk in disks {
+        *disk.faults.dead_writes.borrow_mut() = [sector_of(1)].into();
     }
 }
 
@@ -332,12 +417,28 @@ fn moments_of(
     prepare: fn(&[Rc<TestDisk>]),
     story: impl AsyncFnOnce(&Client, &dyn Fn()) + 'static,
 ) -> Vec<Moment> {
+    let created = async |rt: &Rt| {
+        let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
+        create(rt, &all(&disks), &options()).await.expect("created");
+        disks.iter().map(|disk| disk.medium.borrow().clone()).collect()
+    };
+    moments_from(created, seed, cache_bytes, prepare, story)
+}
+
+/// The same for a story that begins with these disks.
+fn moments_from(
+    before: impl AsyncFnOnce(&Rt) -> Vec<Medium> + 'static,
+    seed: u64,
+    cache_bytes: u64,
+    prepare: fn(&[Rc<TestDisk>]),
+    story: impl AsyncFnOnce(&Client, &dyn Fn()) + 'static,
+) -> Vec<Moment> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let result = seen.clone();
     run(move |rt| async move {
         let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); DISKS]);
-        create(&rt, &all(&disks), &options()).await.expect("created");
+        let media = before(&rt).await;
+        let disks = holding(&rt, &power, SIZE, &media);
         let mounting = MountOptions { cache_bytes, ..mounting_by(seed) };
         let fs = Fs::mount(&rt, &all(&disks), mounting).await.expect("mounted");
         let client = Client::new(fs);
@@ -491,6 +592,24 @@ fn every_crash_is_survived_while_many_blocks_apart_are_overwritten() {
         let lost = n.is_multiple_of(2).then_some(n / 2 % DISKS);
         let left = leave(n / 3);
         crash(moment, left, lost, format!("step {n}, {left:?}, without {lost:?}"));
+    }
+}
+
+/// What a crash left behind a file's end does not come to light: not if what is written over it is
+/// removed again, nor if a part of that has to be written elsewhere.
+#[test]
+fn every_crash_is_survived_while_files_grow_over_an_old_end() {
+    let kill: [fn(&[Rc<TestDisk>]); 2] = [|_| {}, kill_first_blocks];
+    for (of, prepare) in kill.into_iter().enumerate() {
+        let story = async |c: &Client, middle: &dyn Fn()| over_an_old_end(c, middle).await;
+        let cache_bytes = mounting().cache_bytes;
+        let before = async |rt: &Rt| short_files(rt).await;
+        let moments = moments_from(before, 2, cache_bytes, prepare, story);
+        assert!(moments.len() > 100, "{} steps", moments.len());
+        for (n, moment) in moments.iter().enumerate() {
+            let what = format!("step {n}, {:?}, disks {of}", leave(n));
+            crash_on(moment, leave(n), None, what, prepare);
+        }
     }
 }
 

@@ -96,12 +96,15 @@ impl History {
                 let files = self.snapshots[now].model.files.keys();
                 self.contents_from.extend(files.map(|id| (*id, now)));
             }
-            Durable::File(id) => {
-                // A commit takes everything before it along.
-                self.names_from = self.names_from.max(self.touched.get(&id).copied().unwrap_or(0));
-                self.contents_from.insert(id, now);
-            }
+            Durable::File(id) => self.durable_file(id, now),
+            Durable::Before(id) => self.durable_file(id, now - 1),
         }
+    }
+
+    fn durable_file(&mut self, id: u64, at: usize) {
+        // A commit takes everything before it along.
+        self.names_from = self.names_from.max(self.touched.get(&id).copied().unwrap_or(0));
+        self.contents_from.insert(id, at);
     }
 
     /// The snapshot whose names are found. Their files get the contents that are found.
@@ -312,6 +315,7 @@ async fn live(
                 continue;
             }
             1..=3 => pair.overwrite().await,
+            4 if pair.rng.chance(50) => pair.fsync_and_write().await,
             4 => pair.fsync().await,
             5 if pair.rng.chance(40) => pair.append().await,
             5 => pair.burst().await,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::future::join;
 use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT, Rename, SetAttr, SetXattr, Time};
 use weft_random::Rng;
 use weft_rt::Frozen;
@@ -119,6 +120,8 @@ pub struct Pair {
 pub enum Durable {
     All,
     File(u64),
+    /// A file as it was before the step.
+    Before(u64),
 }
 
 impl Pair {
@@ -174,6 +177,7 @@ impl Pair {
             }
             11 | 12 => self.read().await,
             13 => self.fsync().await,
+            21 => self.fsync_and_write().await,
             14 => self.permissions().await,
             15 => self.burst().await,
             _ => self.write().await,
@@ -184,6 +188,17 @@ impl Pair {
         let Some(id) = self.file() else { return };
         self.fs.fsync(self.inos[&id]).await.expect("synced");
         self.durable = Some(Durable::File(id));
+    }
+
+    /// Writes to a file while it is made durable: often blocks that wait for that.
+    pub async fn fsync_and_write(&mut self) {
+        self.durable = None;
+        let Some(id) = self.file() else { return };
+        let (offset, len) = self.range(id);
+        let (fs, ino) = (self.fs.clone(), self.inos[&id]);
+        let written = self.write_at(id, offset, len);
+        join(async move { fs.fsync(ino).await.expect("synced") }, written).await;
+        self.durable = Some(Durable::Before(id));
     }
 
     /// Changes some bytes of a file that has them.
