@@ -445,20 +445,17 @@ impl Inner {
             let node = nodes.iter().find(|node| node.ino == targets[0].ino);
             node.expect("its blocks are written")
         };
-        // Before them may be blocks that have to be written elsewhere.
-        let size_of = |targets: &[Target]| {
+        let end_of = |targets: &[Target]| {
             let file = live.iter().find(|file| file.ino == targets[0].ino);
-            let size = file.map_or(0, |file| file.size);
-            let waiting = first_waiting(node_of(targets), targets, until);
-            size.min(waiting.saturating_mul(BLOCK_BYTES))
+            file.map_or(0, |file| file.size.min(written_end(node_of(targets), targets, until)))
         };
         let files: Vec<(&[Target], u64)> = targets
             .chunk_by(|a, b| a.ino == b.ino)
-            .map(|targets| (targets, size_of(targets)))
+            .map(|targets| (targets, end_of(targets)))
             .collect();
         self.meta
             .run(|tx| {
-                files.iter().try_for_each(|(targets, size)| put_targets(tx, targets, *size))?;
+                files.iter().try_for_each(|(targets, end)| put_targets(tx, targets, *end))?;
                 let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
                 replaced.for_each(|replaced| self.free_later(&replaced.record));
                 tx.logged(|| logged.iter().try_for_each(|file| put_live(tx, file)))
@@ -481,21 +478,25 @@ impl Inner {
     }
 }
 
-/// The first block of a file that has to be written, beside those of these targets.
-fn first_waiting(node: &Node, targets: &[Target], until: u64) -> u64 {
+/// How far a file is written with these targets, if they are not just lines that it has. Before the
+/// last of their blocks may be some that have to be written elsewhere.
+fn written_end(node: &Node, targets: &[Target], until: u64) -> u64 {
     let written: BTreeSet<u64> =
         targets.iter().flat_map(Target::written).map(|(block, _)| block).collect();
     let dirty = node.dirty.borrow();
-    let mut waiting =
-        dirty.iter().filter(|(_, (write, _))| *write <= until).map(|(block, _)| *block);
-    waiting.find(|block| !written.contains(block)).unwrap_or(u64::MAX)
+    let mut waiting = dirty.iter().filter(|(_, (write, _))| *write <= until);
+    let waiting = waiting.find(|(block, _)| !written.contains(block));
+    let waiting = waiting.map_or(u64::MAX, |(block, _)| *block);
+    let shaped = targets.iter().filter(|target| !target.overwrites());
+    let blocks = shaped.flat_map(Target::written).map(|(block, _)| block);
+    let last = blocks.filter(|block| *block < waiting).max();
+    last.map_or(0, |block| (block + 1) * BLOCK_BYTES)
 }
 
-/// Puts the records of a file's targets into the metadata. The file, which has `size` bytes as far as
-/// it is written, ends behind all of its blocks at once.
-fn put_targets(tx: &Tx<'_>, targets: &[Target], size: u64) -> Result<()> {
+/// Puts the records of a file's targets into the metadata. The file ends there, or behind what was
+/// written before.
+fn put_targets(tx: &Tx<'_>, targets: &[Target], end: u64) -> Result<()> {
     let mut blocks = 0;
-    let mut end = 0;
     for target in targets {
         let Target { ino, first, record, .. } = target;
         let replace = || {
@@ -516,16 +517,15 @@ fn put_targets(tx: &Tx<'_>, targets: &[Target], size: u64) -> Result<()> {
             blocks -= old.data_blocks().cast_signed();
         }
         blocks += record.data_blocks().cast_signed();
-        end = target.written().map(|(block, _)| (block + 1) * BLOCK_BYTES).fold(end, u64::max);
         put_joined(tx, *ino, *first, record)?;
         replace()?;
     }
     let ino = targets[0].ino;
     let mut inode = tx.inode(ino)?;
-    if blocks == 0 && end.min(size) <= inode.size {
+    if blocks == 0 && end <= inode.size {
         return Ok(());
     }
-    inode.size = inode.size.max(end.min(size));
+    inode.size = inode.size.max(end);
     inode.blocks = inode.blocks.saturating_add_signed(blocks);
     tx.put_inode(ino, &inode)
 }
