@@ -236,6 +236,11 @@ impl Inner {
         self.nodes.borrow().values().filter(|node| !node.is_clean()).cloned().collect()
     }
 
+    /// The node of a file that has blocks or a size to write.
+    pub(crate) fn unclean_node(&self, ino: Ino) -> Option<Rc<Node>> {
+        self.node_in_use(ino).filter(|node| !node.is_clean())
+    }
+
     pub(crate) fn begin_use(&self, ino: Ino) {
         let node = self.node(ino);
         node.uses.set(node.uses.get() + 1);
@@ -478,9 +483,13 @@ impl Inner {
 
     /// Writes dirty blocks and sizes of all files.
     pub(crate) async fn flush_all(&self, extent: Extent) -> Result<()> {
-        let unclean = self.unclean();
+        self.flush_many(&self.unclean(), extent).await
+    }
+
+    /// The same of these files, in the order of their numbers.
+    pub(crate) async fn flush_many(&self, nodes: &[Rc<Node>], extent: Extent) -> Result<()> {
         let mut result = Ok(());
-        let mut rest = &unclean[..];
+        let mut rest = nodes;
         while !rest.is_empty() {
             let mut blocks = 0;
             let fits = |node: &&Rc<Node>| {

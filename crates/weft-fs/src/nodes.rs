@@ -19,8 +19,9 @@
 //! fails, the token stays, and it is tried again. A node that cannot write any more keeps its tokens
 //! until it is fenced.
 //!
-//! *Memory.* A node holds tokens of so many files and folders at most; then it gives those up that it
-//! has had for longest and that are not in use.
+//! *Memory.* A node holds tokens of so many files and folders at most. Then it gives many of them up
+//! together, as each such turn takes a commit: those that it has had for longest, that are not in use,
+//! and were not used again since it was last their turn.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,6 +37,8 @@ use crate::tokens::{Need, all_of, in_order};
 
 /// The most files and folders of which this node holds tokens, about.
 const SPACES_MAX: usize = 1 << 16;
+/// Of these, this part is given up at a time.
+const GIVEN_UP_PART: usize = 8;
 
 /// A token of which this node holds all, and which nobody else wants.
 struct Free {
@@ -44,6 +47,8 @@ struct Free {
     running: Cell<u32>,
     /// First and end of what was used of it; empty if nothing was.
     used: Cell<(u64, u64)>,
+    /// Whether it was used again since it was its turn to be given up.
+    again: Cell<bool>,
     /// Whether it is being revoked: no use begins any more.
     revoked: Cell<bool>,
     /// The use of the holder that stands for those that are running then.
@@ -71,7 +76,7 @@ pub(crate) struct GivenUp {
 }
 
 type Deliver = Rc<dyn Fn(ToNode)>;
-type GiveUp = Rc<dyn Fn(GivenUp)>;
+type GiveUp = Rc<dyn Fn(Vec<GivenUp>)>;
 
 /// This node's tokens, and the authority.
 pub(crate) struct Tokens {
@@ -151,7 +156,7 @@ impl Tokens {
     }
 
     /// Who makes durable what is given up, and calls [`Tokens::written`] then.
-    pub(crate) fn on_give_up(&self, give_up: impl Fn(GivenUp) + 'static) {
+    pub(crate) fn on_give_up(&self, give_up: impl Fn(Vec<GivenUp>) + 'static) {
         *self.give_up.borrow_mut() = Some(Rc::new(give_up));
     }
 
@@ -207,6 +212,7 @@ impl Tokens {
         free.running.set(free.running.get() + 1);
         let (first, end) = free.used.get();
         free.used.set((first.min(need.range.start), end.max(need.range.end)));
+        free.again.set(true);
         Some(free)
     }
 
@@ -224,7 +230,9 @@ impl Tokens {
             None => {
                 let (running, used) = (Cell::new(0), Cell::new((u64::MAX, 0)));
                 let (mode, revoked, settled) = (Cell::new(mode), Cell::new(false), Cell::new(None));
-                let free = Rc::new(Free { space, mode, running, used, revoked, settled });
+                let again = Cell::new(false);
+                let free = Free { space, mode, running, used, again, revoked, settled };
+                let free = Rc::new(free);
                 match space.kind {
                     Kind::Everything => *self.everything.borrow_mut() = Some(free),
                     _ => drop(self.free.borrow_mut().insert(space, free)),
@@ -284,6 +292,7 @@ impl Tokens {
     }
 
     fn handle(&self, events: Vec<Event>) {
+        let mut given_up = Vec::new();
         for event in events {
             match event {
                 Event::Send(message) => self.send(Message::ToAuthority(self.id, message)),
@@ -293,15 +302,18 @@ impl Tokens {
                     }
                 }
                 Event::Write { space, range, leaves } => {
-                    let given = GivenUp { space, range, leaves };
-                    let give_up = self.give_up.borrow().clone();
-                    match give_up {
-                        Some(give_up) => give_up(given),
-                        // Nothing was changed before the mount was complete.
-                        None => self.written(&given),
-                    }
+                    given_up.push(GivenUp { space, range, leaves });
                 }
             }
+        }
+        if given_up.is_empty() {
+            return;
+        }
+        let give_up = self.give_up.borrow().clone();
+        match give_up {
+            Some(give_up) => give_up(given_up),
+            // Nothing was changed before the mount was complete.
+            None => given_up.iter().for_each(|given| self.written(given)),
         }
     }
 
@@ -351,19 +363,28 @@ impl Tokens {
 
     /// Gives up tokens that were not used for long, if there are many.
     fn give_up_some(&self) {
-        let mut more = self.granted.borrow().len().saturating_sub(self.spaces_max);
-        while more > 0 {
-            more -= 1;
-            let Some(space) = self.granted.borrow_mut().pop_front() else { return };
-            let is_used = self.free(space).is_some_and(|free| free.running.get() > 0);
-            if is_used {
+        let count = self.granted.borrow().len();
+        if count <= self.spaces_max {
+            return;
+        }
+        let mut more = (self.spaces_max / GIVEN_UP_PART).max(1);
+        let mut events = Vec::new();
+        // Each has two turns.
+        for _ in 0..2 * count {
+            let Some(space) = self.granted.borrow_mut().pop_front() else { break };
+            let free = self.free(space);
+            if free.is_some_and(|free| free.running.get() > 0 || free.again.replace(false)) {
                 self.granted.borrow_mut().push_back(space);
                 continue;
             }
             self.settle(space);
-            let events = self.holder.borrow_mut().give_up(space);
-            self.handle(events);
+            events.extend(self.holder.borrow_mut().give_up(space));
+            more -= 1;
+            if more == 0 {
+                break;
+            }
         }
+        self.handle(events);
     }
 
     /// Another node has mounted the file system; `deliver` takes what it is told.
@@ -417,6 +438,27 @@ mod tests {
         assert!(tokens.authority.borrow().held(attributes(2)).is_empty());
         assert!(tokens.is_free(attributes(99), Mode::Exclusive));
         drop(first);
+    }
+
+    #[test]
+    fn many_are_given_up_together_but_for_those_that_are_used_again_and_again() {
+        let tokens = Tokens::with(1, 64);
+        let turns = Rc::new(Cell::new(0));
+        let (count, of) = (turns.clone(), Rc::downgrade(&tokens));
+        tokens.on_give_up(move |given| {
+            count.set(count.get() + 1);
+            let tokens = of.upgrade().expect("there");
+            given.iter().for_each(|given| tokens.written(given));
+        });
+        let hold = |ino: Ino| at_once(tokens.hold(vec![Need::attributes(ino, Mode::Exclusive)]));
+        for ino in 2..200 {
+            drop(hold(1));
+            drop(hold(ino));
+        }
+        assert!(tokens.authority.borrow().spaces() <= 64);
+        assert!(turns.get() <= 200 / (64 / GIVEN_UP_PART), "{} turns", turns.get());
+        let folder = Space { kind: Kind::Attributes, ino: 1 };
+        assert!(tokens.is_free(folder, Mode::Exclusive), "it was used with each of the others");
     }
 
     #[test]

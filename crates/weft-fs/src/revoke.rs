@@ -7,6 +7,7 @@
 //! Until there is a network, only tests have other nodes. They are driven from outside: messages are
 //! plain data ([`weft_token`]).
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -15,7 +16,7 @@ use weft_token::{Kind, NodeId, ToAuthority, ToNode};
 
 use crate::error::Result;
 use crate::inode::Ino;
-use crate::mounted::{Extent, Fs, Inner};
+use crate::mounted::{Extent, Fs, Inner, Node};
 use crate::nodes::GivenUp;
 use crate::pool::runs_of;
 
@@ -23,21 +24,24 @@ use crate::pool::runs_of;
 const AGAIN_S: u64 = 1;
 
 impl Inner {
-    /// Makes durable what was changed under a token, and forgets what is kept of it.
-    async fn give_up(&self, given: &GivenUp) -> Result<()> {
-        let GivenUp { space, range, leaves } = given;
-        match space.kind {
-            Kind::Everything => self.flush_all(Extent::All).await?,
-            Kind::Names => {}
-            Kind::Attributes | Kind::Data => {
-                if let Some(node) = self.node_in_use(space.ino) {
-                    self.flush_file(&node).await?;
-                }
-            }
+    /// Makes durable what was changed under tokens, and forgets what is kept of it.
+    async fn give_up(&self, given: &[GivenUp]) -> Result<()> {
+        if given.iter().any(|given| given.space.kind == Kind::Everything) {
+            self.flush_all(Extent::All).await?;
         }
+        let of_file = given
+            .iter()
+            .filter(|given| matches!(given.space.kind, Kind::Attributes | Kind::Data))
+            .map(|given| given.space.ino);
+        let inos: BTreeSet<Ino> = of_file.collect();
+        let unclean: Vec<Rc<Node>> =
+            inos.into_iter().filter_map(|ino| self.unclean_node(ino)).collect();
+        self.flush_many(&unclean, Extent::All).await?;
         self.commit().await?;
-        if leaves.is_none() && space.kind == Kind::Data {
-            self.forget_at_hand(space.ino, range.clone()).await?;
+        for GivenUp { space, range, leaves } in given {
+            if leaves.is_none() && space.kind == Kind::Data {
+                self.forget_at_hand(space.ino, range.clone()).await?;
+            }
         }
         Ok(())
     }
@@ -67,7 +71,7 @@ impl Fs {
             rt.clone().launch(Box::pin(async move {
                 while let Some(fs) = weak.upgrade() {
                     if fs.give_up(&given).await.is_ok() {
-                        return fs.tokens.written(&given);
+                        return given.iter().for_each(|given| fs.tokens.written(given));
                     }
                     if fs.check().is_err() || fs.meta.is_failed() {
                         // It can write no more. It is dead for the others, who fence it.

@@ -68,6 +68,7 @@ struct Held {
 impl Held {
     fn grant(&mut self, number: u64, range: Range<u64>, mode: Mode) {
         grant(&mut self.ranges, range.clone(), mode);
+        self.sent.reserve_exact(1);
         self.sent.push((number, range, mode));
     }
 
@@ -88,13 +89,29 @@ impl Held {
 
 #[derive(Debug, Default)]
 struct State {
-    held: BTreeMap<NodeId, Held>,
+    /// By node. Mostly it is one, of very many spaces: a map would take ten times its room.
+    held: Vec<(NodeId, Held)>,
     queue: Vec<Waiting>,
 }
 
 impl State {
     fn is_unused(&self) -> bool {
-        self.queue.is_empty() && self.held.values().all(|held| held.ranges.is_empty())
+        self.queue.is_empty() && self.held.iter().all(|(_, held)| held.ranges.is_empty())
+    }
+
+    /// What a node holds, if it ever held something.
+    fn held_by(&mut self, node: NodeId) -> Option<&mut Held> {
+        self.held.iter_mut().find(|(of, _)| *of == node).map(|(_, held)| held)
+    }
+
+    fn hold(&mut self, node: NodeId) -> &mut Held {
+        let known = self.held.iter().position(|(of, _)| *of == node);
+        let at = known.unwrap_or_else(|| {
+            self.held.reserve_exact(1);
+            self.held.push((node, Held::default()));
+            self.held.len() - 1
+        });
+        &mut self.held[at].1
     }
 
     /// Ranges of other nodes that conflict with a request, over `within`.
@@ -104,7 +121,7 @@ impl State {
         mode: Mode,
         within: &'a Range<u64>,
     ) -> impl Iterator<Item = (NodeId, &'a Range<u64>, Mode)> {
-        let others = self.held.iter().filter(move |(other, _)| **other != node);
+        let others = self.held.iter().filter(move |(other, _)| *other != node);
         others.flat_map(move |(other, held)| {
             let ranges = held.ranges.overlapping(within).filter(move |(_, of)| of.conflicts(mode));
             ranges.map(|(range, of)| (*other, range, *of))
@@ -157,7 +174,7 @@ impl State {
             let granted = nodes.get_mut(&node).expect("dead nodes wait for nothing");
             *granted += 1;
             let (number, mode) = (*granted, ask.mode);
-            self.held.entry(node).or_default().grant(number, range.clone(), mode);
+            self.hold(node).grant(number, range.clone(), mode);
             out.push((node, ToNode::Grant { number, space, range, mode }));
         }
         for at in 0..self.queue.len() {
@@ -212,7 +229,7 @@ impl Authority {
         if let Some((with, _, _)) = state.obstacles(node, mode, &range).next() {
             return Err(Conflict { with });
         }
-        grant(&mut state.held.entry(node).or_default().ranges, range, mode);
+        grant(&mut state.hold(node).ranges, range, mode);
         Ok(())
     }
 
@@ -229,14 +246,14 @@ impl Authority {
         let state = self.spaces.entry(space).or_default();
         match message {
             ToAuthority::Ask { ask, seen } => {
-                if let Some(held) = state.held.get_mut(&node) {
+                if let Some(held) = state.held_by(node) {
                     held.has_seen(seen);
                 }
                 debug_assert!(!ask.needed.is_empty(), "it needs something");
                 state.queue.push(Waiting { node, ask, told: BTreeSet::new() });
             }
             ToAuthority::Release(release) => {
-                if let Some(held) = state.held.get_mut(&node) {
+                if let Some(held) = state.held_by(node) {
                     held.release(&release);
                 }
             }
@@ -257,7 +274,7 @@ impl Authority {
     /// The log of a dead node is recovered: its tokens are free.
     pub fn recovered(&mut self, node: NodeId, out: &mut Vec<(NodeId, ToNode)>) {
         for state in self.spaces.values_mut() {
-            state.held.remove(&node);
+            state.held.retain(|(of, _)| *of != node);
         }
         self.advance_all(out);
     }

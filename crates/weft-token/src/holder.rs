@@ -271,6 +271,10 @@ impl Holder {
         change(state, &mut out);
         state.drain(space, &mut out);
         state.begin_waiting(seen, &mut out);
+        if state.uses.is_empty() {
+            // An empty map keeps the room of its last entries, in very many spaces.
+            state.uses = BTreeMap::new();
+        }
         if state.is_unused() {
             self.spaces.remove(&space);
         }
