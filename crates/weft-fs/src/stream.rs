@@ -13,14 +13,21 @@
 //! never into one. A batch that is to begin while something waits for that ends the stream, and so
 //! does a lost disk that is not on record yet.
 //!
+//! *Nothing waits alone.* Batches are parts of one task. What this task waits for meanwhile, a page of
+//! the metadata above all, comes from the same disks, whose queues may be full of what a batch is to
+//! take back. So whatever it waits for, all batches go on ([`UnderWay::beside`]).
+//!
 //! *Lines that another batch began.* The records of batches under way are not in the metadata. A batch
 //! ends with a whole line wherever the file has more blocks to write, and the lines of the next one begin
 //! behind it. Blocks that would belong to a line under way wait until its record is there.
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
-use futures_util::stream::FuturesOrdered;
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::future::{MaybeDone, maybe_done};
 
 use crate::error::Result;
 use crate::inode::Ino;
@@ -104,6 +111,52 @@ impl Stream<'_> {
     }
 }
 
+/// Lines of a batch that are written, and whether something failed.
+type Written = (Vec<Target>, Result<()>);
+
+/// Batches that are being written, in their order.
+struct UnderWay<F: Future>(VecDeque<Pin<Box<MaybeDone<F>>>>);
+
+impl<F: Future<Output = Written>> UnderWay<F> {
+    fn add(&mut self, batch: F) {
+        self.0.push_back(Box::pin(maybe_done(batch)));
+    }
+
+    fn go_on(&mut self, cx: &mut Context<'_>) {
+        for batch in &mut self.0 {
+            // It keeps what it has come to.
+            let _ = batch.as_mut().poll(cx);
+        }
+    }
+
+    /// Waits for something, while all batches go on.
+    async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            self.go_on(cx);
+            work.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// The first batch, if it is written; waits for that if `waits` is set.
+    async fn next(&mut self, waits: bool) -> Option<Written> {
+        poll_fn(|cx| {
+            self.go_on(cx);
+            let Some(first) = self.0.front_mut() else { return Poll::Ready(None) };
+            match first.as_mut().take_output() {
+                None if waits => Poll::Pending,
+                None => Poll::Ready(None),
+                written => {
+                    self.0.pop_front();
+                    Poll::Ready(written)
+                }
+            }
+        })
+        .await
+    }
+}
+
 impl Inner {
     /// Writes dirty blocks that become new lines. `live` are the sizes that the files will have.
     pub(crate) async fn flush_new(
@@ -115,15 +168,15 @@ impl Inner {
     ) -> Result<Ended> {
         let _shared = self.flushing.acquire(1).await;
         let mut stream = Stream { nodes, until, extent, at: (0, 0), last: None, blocked: false };
-        let mut under_way = FuturesOrdered::new();
+        let mut under_way = UnderWay(VecDeque::new());
         let (mut result, mut ended) = (Ok(()), None);
-        while ended.is_none() || !under_way.is_empty() {
+        while ended.is_none() || !under_way.0.is_empty() {
             if ended.is_none() {
-                match self.next_batch(&mut stream).await {
+                match under_way.beside(self.next_batch(&mut stream)).await {
                     Ok(targets) if !targets.is_empty() => {
-                        let others = u64::from(!under_way.is_empty());
+                        let others = u64::from(!under_way.0.is_empty());
                         self.overlapped_batches.set(self.overlapped_batches.get() + others);
-                        under_way.push_back(self.write_batch(targets));
+                        under_way.add(self.write_batch(targets));
                     }
                     Ok(_) if stream.at.0 == nodes.len() => ended = Some(Ended::Complete),
                     Ok(_) => ended = Some(Ended::Blocked),
@@ -133,21 +186,17 @@ impl Inner {
             if ended.is_none() && self.flushing.try_acquire(1).is_none() {
                 ended = Some(Ended::Interrupted);
             }
-            let may_go_on = ended.is_none() && result.is_ok() && under_way.len() < BATCHES_MAX;
-            let written = match may_go_on {
-                // This computes what the new batch writes, and begins to write it.
-                true => under_way.next().now_or_never().flatten(),
-                false => under_way.next().await,
-            };
-            if let Some((targets, written)) = written {
-                let taken = self.take_over(nodes, &targets, until, live, &[]).await;
-                result = result.and(written).and(taken);
+            let may_go_on = ended.is_none() && result.is_ok() && under_way.0.len() < BATCHES_MAX;
+            // This computes what the new batch writes, and begins to write it.
+            if let Some((targets, written)) = under_way.next(!may_go_on).await {
+                let taking = self.take_over(nodes, &targets, until, live, &[]);
+                result = result.and(written).and(under_way.beside(taking).await);
             }
             if result.is_err() {
                 ended = Some(Ended::Blocked);
             }
             if may_go_on {
-                self.rt.yield_now().await;
+                under_way.beside(self.rt.yield_now()).await;
             }
         }
         result.map(|()| ended.unwrap_or(Ended::Complete))
@@ -173,7 +222,7 @@ impl Inner {
     }
 
     /// Writes a batch. Returns the lines that are written.
-    async fn write_batch(&self, mut targets: Vec<Target>) -> (Vec<Target>, Result<()>) {
+    async fn write_batch(&self, mut targets: Vec<Target>) -> Written {
         let written = self.write_new(&mut targets).await;
         if written.is_err() {
             self.release_new(&targets);

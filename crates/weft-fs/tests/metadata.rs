@@ -138,6 +138,26 @@ fn operations_wait_for_each_other() {
     });
 }
 
+/// The disks of a batch under way have as many requests as they take, and the next batch waits for a
+/// page from one of them.
+#[test]
+fn batches_and_pages_that_the_next_one_needs_share_the_disks() {
+    run(|rt| async move {
+        let disks = all(&holding(&rt, &Power::new(), 64 << 20, &vec![Medium::new(512); 3]));
+        drop(made(&rt, &disks).await.unmount().await);
+        let options = MountOptions { cache_bytes: 16 << 20, ..few_pages() };
+        let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");
+        for n in 0..300 {
+            let ino = make(&fs, &format!("file {n}")).await;
+            write(&fs, ino, 0, &pattern(4096, n)).await;
+        }
+        fs.sync().await.expect("synced");
+        let overlapped = fs.status().await.expect("known").overlapped_batches;
+        assert!(overlapped > 0, "{overlapped} batches");
+        assert_sound(&fs).await;
+    });
+}
+
 /// No copy gives a page.
 #[test]
 fn a_page_that_cannot_be_read_stops_the_file_system_with_an_error() {
