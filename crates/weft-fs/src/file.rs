@@ -46,11 +46,37 @@ struct BlocksRead {
     places: Vec<(u64, usize, Range<usize>)>,
 }
 
-impl BlocksRead {
-    fn for_each(self, take: &mut impl FnMut(u64, &[u8])) {
-        for (block, column, part) in self.places {
-            take(block, &self.columns[column][part]);
+/// Blocks of a range that are not zeros.
+struct Found {
+    cached: BTreeMap<u64, Frozen>,
+    read: Vec<BlocksRead>,
+}
+
+impl Found {
+    fn count(&self) -> u64 {
+        let read: usize = self.read.iter().map(|read| read.places.len()).sum();
+        (self.cached.len() + read) as u64
+    }
+
+    fn for_each(self, mut take: impl FnMut(u64, &[u8])) {
+        for BlocksRead { columns, places } in self.read {
+            for (block, column, part) in places {
+                take(block, &columns[column][part]);
+            }
         }
+        self.cached.iter().for_each(|(block, data)| take(*block, data));
+    }
+
+    /// All that was found, if that is so many blocks in their order in one piece of memory.
+    fn whole(&mut self, blocks: u64) -> Option<Buf> {
+        let [BlocksRead { columns, places }] = &mut self.read[..] else { return None };
+        let follow =
+            |(n, (_, _, part)): (usize, &(u64, usize, Range<usize>))| part.start == n * BLOCK;
+        let is_whole = self.cached.is_empty()
+            && columns.len() == 1
+            && places.len() as u64 == blocks
+            && places.iter().enumerate().all(follow);
+        if is_whole { columns.pop() } else { None }
     }
 }
 
@@ -107,6 +133,29 @@ async fn read_singly(
     Ok(all)
 }
 
+/// The bytes of a range of which the blocks are these, and otherwise zeros.
+fn bytes_of(mut found: Found, offset: u64, len: usize) -> Buf {
+    let end = offset + len as u64;
+    let blocks = blocks_of(offset, len as u64);
+    let count = blocks.end - blocks.start;
+    if offset.is_multiple_of(BLOCK_BYTES)
+        && let Some(mut whole) = found.whole(count)
+    {
+        whole.truncate(len);
+        return whole;
+    }
+    let mut out = if found.count() == count { Buf::new(len) } else { Buf::zeroed(len) };
+    found.for_each(|block, data| {
+        let at = block * BLOCK_BYTES;
+        let (from, to) = (at.max(offset), (at + BLOCK_BYTES).min(end));
+        if from < to {
+            out[index(from - offset)..index(to - offset)]
+                .copy_from_slice(&data[index(from - at)..index(to - at)]);
+        }
+    });
+    out
+}
+
 pub(crate) fn index(n: u64) -> usize {
     usize::try_from(n).expect("a length in memory")
 }
@@ -123,13 +172,8 @@ impl Inner {
         }
     }
 
-    /// Calls `take` for each block of a range that is not zeros. The caller holds the file's lock.
-    async fn read_blocks(
-        &self,
-        node: &Node,
-        range: Range<u64>,
-        mut take: impl FnMut(u64, &[u8]),
-    ) -> Result<()> {
+    /// Reads the blocks of a range that are not zeros. The caller holds the file's lock.
+    async fn read_blocks(&self, node: &Node, range: Range<u64>) -> Result<Found> {
         let cached: BTreeMap<u64, Frozen> = {
             let dirty = node.dirty.borrow();
             let cached = dirty.range(range.clone());
@@ -144,11 +188,8 @@ impl Inner {
             let needed: Vec<u64> = (from..to).filter(|block| !cached.contains_key(block)).collect();
             self.read_record(node.ino, *first, record, needed, is_short)
         });
-        for read in join_all(reads).await {
-            read?.for_each(&mut take);
-        }
-        cached.iter().for_each(|(block, data)| take(*block, data));
-        Ok(())
+        let read = join_all(reads).await.into_iter().collect::<Result<Vec<_>>>()?;
+        Ok(Found { cached, read })
     }
 
     /// Reads these blocks of a record, as far as they are active. Those of a short read are at hand then.
@@ -189,8 +230,12 @@ impl Inner {
 
     /// The contents of one block.
     pub(crate) async fn block(&self, node: &Node, block: u64) -> Result<Buf> {
+        let mut found = self.read_blocks(node, block..block + 1).await?;
+        if let Some(buf) = found.whole(1) {
+            return Ok(buf);
+        }
         let mut buf = Buf::zeroed(BLOCK);
-        self.read_blocks(node, block..block + 1, |_, data| buf.copy_from_slice(data)).await?;
+        found.for_each(|_, data| buf.copy_from_slice(data));
         Ok(buf)
     }
 
@@ -227,17 +272,8 @@ impl Inner {
         let shared = node.share().await;
         let inode = self.file(ino).await?;
         let len = index((len as u64).min(inode.size.saturating_sub(offset)));
-        let mut out = Buf::zeroed(len);
-        let end = offset + len as u64;
-        let copy = |block: u64, data: &[u8]| {
-            let at = block * BLOCK_BYTES;
-            let (from, to) = (at.max(offset), (at + BLOCK_BYTES).min(end));
-            if from < to {
-                out[index(from - offset)..index(to - offset)]
-                    .copy_from_slice(&data[index(from - at)..index(to - at)]);
-            }
-        };
-        self.read_blocks(&node, blocks_of(offset, len as u64), copy).await?;
+        let found = self.read_blocks(&node, blocks_of(offset, len as u64)).await?;
+        let out = bytes_of(found, offset, len);
         self.note_access(ino, &inode).await?;
         drop(shared);
         self.forget_clean(&node);
