@@ -3,17 +3,15 @@
 //! The blocks of records are read, laid out as new lines, and replace the records. Many records are
 //! taken at a time: all disks read and write side by side, in long requests, and are flushed once.
 
-use std::rc::Rc;
-
 use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::inode::{Ino, Kind};
+use crate::inode::Ino;
 use crate::laid::part_of;
 use crate::meta::Tx;
-use crate::mounted::{BLOCKS_MAX, Dirty, Fs, Inner, Node};
+use crate::mounted::{BLOCKS_MAX, Dirty, Fs, Inner};
 use crate::plan::Target;
 use crate::record::Record;
 use crate::redundancy::Redundancy;
@@ -202,69 +200,100 @@ impl Inner {
         Ok(blocks)
     }
 
-    async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
+    /// Fails if there are too few disks for this.
+    pub(crate) fn check_redundancy(&self, redundancy: Redundancy) -> Result<()> {
         self.check()?;
         let members = self.pool.members();
         let usable = members.iter().filter(|member| !member.is_lost()).count();
-        if redundancy.coded(usable).is_none() {
-            return Err(FsError::Invalid(format!(
+        match redundancy.coded(usable) {
+            Some(_) => Ok(()),
+            None => Err(FsError::Invalid(format!(
                 "{redundancy} needs more disks than the {usable} that are there"
-            )));
+            ))),
         }
+    }
+
+    /// Sets the redundancy of a file, and lays its lines out anew, some at a time: others use the file
+    /// in between. Returns how many blocks that were.
+    pub(crate) async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<u64> {
+        self.check_redundancy(redundancy)?;
+        let now = self.now();
+        let held = self.hold_files([ino]).await;
+        let set = |tx: &Tx<'_>| {
+            let mut inode = tx.inode(ino)?;
+            (inode.redundancy, inode.changed) = (redundancy, now);
+            tx.put_inode(ino, &inode)
+        };
+        self.meta.run(set).await?;
+        drop(held);
+        let (mut done, mut from) = (0, Some(0));
+        while let Some(block) = from {
+            let (blocks, next) = self.lay_some_anew(ino, redundancy, block).await?;
+            self.job_done(blocks);
+            done += blocks;
+            from = next;
+        }
+        Ok(done)
+    }
+
+    /// Lays some lines of a file out anew, from a block on, if it is to have this redundancy still.
+    /// Returns the blocks of the records that were looked at, and where there are more.
+    async fn lay_some_anew(
+        &self,
+        ino: Ino,
+        redundancy: Redundancy,
+        from: u64,
+    ) -> Result<(u64, Option<u64>)> {
         let _held = self.hold_files([ino]).await;
         let node = self.node(ino);
         let alone = node.alone().await;
-        let kind = self.meta.run(|tx| Ok(tx.inode(ino)?.kind())).await?;
-        let changed = self.change_redundancy(&node, kind, redundancy).await;
-        drop(alone);
-        self.forget_clean(&node);
-        changed
-    }
-
-    async fn change_redundancy(
-        &self,
-        node: &Rc<Node>,
-        kind: Kind,
-        redundancy: Redundancy,
-    ) -> Result<()> {
-        let (ino, now) = (node.ino, self.now());
-        if kind == Kind::File {
-            self.flush_node(node).await?;
+        let one = self.flush_alone().await;
+        let max = self.meta.at_a_time();
+        let found = self.meta.run(|tx| match tx.inode(ino) {
+            Ok(inode) if inode.redundancy == redundancy => tx.records_from((ino, from), max),
+            // It was set again, or deleted.
+            Ok(_) | Err(FsError::NotFound) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        });
+        let mut some = found.await?;
+        some.retain(|(of, ..)| *of == ino);
+        let blocks = |(_, _, record): &(Ino, u64, Record)| record.data_blocks();
+        some.truncate(at_a_time(&some, BLOCKS_MAX as u64, blocks));
+        let done = some.iter().map(blocks).sum();
+        let (mut records, mut next) = (Vec::new(), None);
+        for (_, first, record) in some {
+            let old = self.old(ino, first, record).await?;
+            next = Some(old.end);
+            if self.pool.coded_now(redundancy)? != old.record.coded {
+                records.push(old);
+            }
         }
-        self.meta
-            .run(|tx| {
-                let mut inode = tx.inode(ino)?;
-                (inode.redundancy, inode.changed) = (redundancy, now);
-                tx.put_inode(ino, &inode)
-            })
-            .await?;
-        let mut from = 0;
-        loop {
-            let alone = self.flush_alone().await;
-            let mut some =
-                self.meta.run(|tx| tx.records_from((ino, from), self.meta.at_a_time())).await?;
-            some.retain(|(of, ..)| *of == ino);
-            let Some((_, last, _)) = some.last() else { return Ok(()) };
-            from = last + 1;
-            let mut records = Vec::new();
-            for (_, first, record) in some {
-                if self.pool.coded_now(redundancy)? != record.coded {
-                    records.push(self.old(ino, first, record).await?);
+        let mut laid = self.lay_all_anew(&records).await;
+        if matches!(laid, Err(FsError::NoSpace)) {
+            // What has been replaced is free after a commit.
+            self.commit_within_flush().await?;
+            laid = Ok(());
+            for old in records {
+                let again = self.meta.run(|tx| tx.records(ino, old.first, old.first + 1)).await?;
+                if again.iter().any(|(first, record)| *first == old.first && *record == old.record)
+                {
+                    laid = laid.and(self.lay_all_anew(&[old]).await);
                 }
             }
-            self.lay_all_anew(&records).await?;
-            drop(alone);
         }
+        drop((one, alone));
+        self.forget_clean(&node);
+        laid.map(|()| (done, next))
     }
 }
 
 impl Fs {
-    /// Sets the redundancy of a file, and lays out what it holds anew; of a folder: of files that
-    /// will be made in it.
+    /// Sets the redundancy of a file, and lays out what it holds anew, while others may use it; of a
+    /// folder: of files that will be made in it. Returns the blocks that it had.
     ///
     /// # Errors
-    /// If there are too few disks, or too little room.
-    pub async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
+    /// If there are too few disks, or too little room: a part of the file may be as it was.
+    pub async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<u64> {
         let fs = self.0.clone();
         self.0.rt.attach(|| async move { fs.set_redundancy(ino, redundancy).await }).await
     }

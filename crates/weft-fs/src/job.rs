@@ -9,6 +9,8 @@ pub enum Job {
     Remove(u16),
     /// It reads every block, and repairs those that are wrong.
     Scrub,
+    /// It gives files another redundancy.
+    Set,
 }
 
 impl Job {
@@ -19,6 +21,7 @@ impl Job {
             Self::Rebuild => "rebuild",
             Self::Remove(_) => "remove",
             Self::Scrub => "scrub",
+            Self::Set => "set",
         }
     }
 }

@@ -71,7 +71,7 @@ impl Fs {
         if name == REDUNDANCY {
             let text =
                 std::str::from_utf8(value).unwrap_or_default().trim_end_matches(['\0', '\n']);
-            return self.set_redundancy(ino, text.parse()?).await;
+            return self.set_redundancy(ino, text.parse()?).await.map(drop);
         }
         self.0.check_room()?;
         let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;

@@ -1,7 +1,7 @@
 //! What commands ask of a mounted weftfs, by attributes of its root folder that only root may use.
 //!
-//! A value that is read or set is JSON, except for numbers of disks. Rebuilding, emptying a disk and
-//! scrubbing go on in the background: setting the attribute begins them, and the status says how far
+//! A value that is read or set is JSON, except for numbers of disks. Rebuilding, emptying a disk,
+//! scrubbing and giving files another redundancy go on in the background: setting the attribute begins them, and the status says how far
 //! they are and how the last one ended. An errno cannot say why something was refused, so the reason
 //! of the last refusal is an attribute as well.
 
@@ -11,7 +11,7 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, FsckReport, Job, JobReport, RebuildReport, Result, ScrubReport};
+use weft_fs::{Fs, FsError, FsckReport, Ino, Job, JobReport, RebuildReport, Result, ScrubReport};
 use weft_rt::Rt;
 
 /// Gives the state.
@@ -30,6 +30,8 @@ pub const ADD: &str = "trusted.weft.add";
 pub const REMOVE: &str = "trusted.weft.remove";
 /// Setting it begins to rebuild what is on lost disks.
 pub const REBUILD: &str = "trusted.weft.rebuild";
+/// Setting it to `{"inodes": [NUMBER, …], "redundancy": NAME}` begins to lay these files out anew.
+pub const SET: &str = "trusted.weft.set";
 /// Setting it begins a scrub.
 pub const SCRUB: &str = "trusted.weft.scrub";
 
@@ -79,6 +81,7 @@ impl Control {
             REMOVE => number().and_then(|number| self.begin(Job::Remove(number))),
             REBUILD => self.begin(Job::Rebuild),
             SCRUB => self.begin(Job::Scrub),
+            SET => self.begin_set(text),
             _ => return None,
         };
         if let Err(error) = &done {
@@ -97,17 +100,34 @@ impl Control {
     /// Begins a job. What it meets shows in the status.
     fn begin(&self, job: Job) -> Result<()> {
         let running = self.fs.begin_job(job)?;
+        self.launch(job, running);
+        Ok(())
+    }
+
+    fn begin_set(&self, text: &str) -> Result<()> {
+        let wanted: Value = serde_json::from_str(text).unwrap_or_default();
+        let inos = wanted["inodes"].as_array().into_iter().flatten().map(Value::as_u64);
+        let inos: Option<Vec<Ino>> = inos.collect();
+        let inos = inos.filter(|inos| !inos.is_empty());
+        let inos = inos.ok_or_else(|| FsError::Invalid("numbers of inodes are missing".into()))?;
+        let redundancy = wanted["redundancy"].as_str().unwrap_or_default().parse()?;
+        let running = self.fs.begin_set(inos, redundancy)?;
+        self.launch(Job::Set, running);
+        Ok(())
+    }
+
+    fn launch(&self, job: Job, running: impl Future<Output = Result<JobReport>> + 'static) {
         let last = self.last_job.clone();
         self.rt.launch(Box::pin(async move {
             let report = running.await.map(|report| match report {
                 JobReport::Moved(report) => rebuild_json(&report),
                 JobReport::Scrubbed(report) => scrub_json(&report),
+                JobReport::Set { blocks } => json!({ "blocks": blocks }),
             });
             let mut outcome = report.unwrap_or_else(|error| json!({ "error": error.to_string() }));
             outcome["job"] = job.name().into();
             *last.borrow_mut() = outcome;
         }));
-        Ok(())
     }
 
     async fn status(&self) -> Result<Value> {
@@ -123,7 +143,7 @@ impl Control {
         let job = status.job.map(|status| {
             let disk = match status.job {
                 Job::Remove(number) => Some(number),
-                Job::Rebuild | Job::Scrub => None,
+                Job::Rebuild | Job::Scrub | Job::Set => None,
             };
             json!({
                 "job": status.job.name(), "disk": disk, "done_blocks": status.done_blocks,

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use common::Bench;
 use common::weftfs::{Mounted, NEEDS};
-use weft_testkit::have;
+use weft_testkit::{have, wait_until};
 
 const FILES: [(&str, &str); 4] =
     [("auto", "auto"), ("mirror", "raid1"), ("five", "raid5"), ("six", "raid6")];
@@ -208,10 +208,22 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     assert!(status["last_job"].is_null(), "{status}");
     told(&mounted, &["fs", "set", "raid1", "mnt"], 0, "weft fs set");
     fs::write(mounted.at.join("file"), contents(1_000_000, 1)).expect("written");
+    let synced = fs::File::open(mounted.at.join("file")).and_then(|file| file.sync_all());
+    synced.expect("on the disks");
+    let set = told(&mounted, &["fs", "set", "raid5", "mnt/file"], 0, "weft fs set");
+    assert_eq!((&set["blocks"], &set["background"]), (&245.into(), &false.into()));
+    told(&mounted, &["fs", "set", "--background", "raid1", "mnt/file"], 0, "weft fs set");
+    wait_until("the file has its redundancy", || mounted.status()["job"].is_null());
+    assert_eq!(mounted.status()["last_job"]["job"], "set");
+    told(&mounted, &["fs", "status", "mnt", "--check"], 0, "weft fs status");
     told(&mounted, &["fs", "add", "mnt", "d3"], 0, "weft fs add");
     told(&mounted, &["fs", "remove", "mnt", "0"], 0, "Fs job");
     told(&mounted, &["fs", "fail", "mnt", "1"], 0, "weft fs fail");
+    let status = told(&mounted, &["fs", "status", "mnt", "--check"], 3, "weft fs status");
+    let attention = status["attention"][0].as_str().expect("something").to_owned();
+    assert!(attention.starts_with("disk 1 is lost: `weft fs rebuild mnt`"), "{attention}");
     told(&mounted, &["fs", "rebuild", "mnt"], 0, "Fs job");
+    told(&mounted, &["fs", "status", "mnt", "--check"], 0, "weft fs status");
     told(&mounted, &["fs", "remove", "mnt", "9"], 1, "Errors");
     let status = told(&mounted, &["fs", "status", "mnt"], 0, "weft fs status");
     assert!(status["last_job"]["error"].is_string(), "{status}");

@@ -445,7 +445,14 @@ impl Pair {
     async fn redundancy(&mut self) {
         let Some(id) = self.file() else { return };
         let redundancy = *self.rng.pick(&self.redundancies.clone());
-        set(&self.fs, self.inos[&id], redundancy).await.expect("set");
+        let (fs, ino) = (self.fs.clone(), self.inos[&id]);
+        let set = async move { set(&fs, ino, redundancy).await.expect("set") };
+        if self.rng.chance(50) {
+            return set.await;
+        }
+        // The file is written meanwhile.
+        let (offset, len) = self.range(id);
+        join(set, self.write_at(id, offset, len)).await;
     }
 
     /// A new mode or access control list, of a file or folder.

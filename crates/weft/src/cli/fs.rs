@@ -33,7 +33,7 @@ pub enum FsAction {
     /// Mount a file system on a folder (runs until unmounted)
     Mount(FsMountArgs),
     /// Show a mounted file system: its disks with their bad blocks, and what is left for which redundancy
-    Status(FsPlaceArgs),
+    Status(FsStatusArgs),
     /// Set the redundancy of files, or of files that will be made in folders
     Set(FsSetArgs),
     /// Take a disk out of service
@@ -106,6 +106,23 @@ pub struct FsMountArgs {
     pub metadata_cache: u64,
 }
 
+/// `weft fs status`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It begins with what needs attention, if anything does. With --check the exit code says so, for cron \
+and monitoring: 0 if all is well, 3 if not.
+
+Examples:
+  weft fs status /mnt
+  weft fs status --check /mnt || mail -s 'weftfs' root < /dev/null")]
+pub struct FsStatusArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
+    /// Exit with 3 if something needs attention
+    #[arg(long)]
+    pub check: bool,
+}
+
 /// Commands for a mounted file system.
 #[derive(Debug, Args)]
 pub struct FsPlaceArgs {
@@ -116,8 +133,14 @@ pub struct FsPlaceArgs {
 /// `weft fs set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What a file holds already is laid out anew. The same as:
-  setfattr -n user.weft.redundancy -v raid1 FILE")]
+What a file holds already is laid out anew, a part at a time: it can be used meanwhile. With \
+--background the command does not wait for that; `weft fs status` shows how far it is. If the file \
+system is unmounted before, set it again. The same, without progress, as:
+  setfattr -n user.weft.redundancy -v raid1 FILE
+
+Examples:
+  weft fs set raid6 /mnt/photos
+  weft fs set --background raid1 /mnt/disk.img")]
 pub struct FsSetArgs {
     /// auto, none, raid0, raid1, raid5, raid6, rs:K+R, lrc:K,L,R …
     #[arg(value_parser = parse_redundancy)]
@@ -125,6 +148,9 @@ pub struct FsSetArgs {
     /// Files and folders
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Return at once; needs root
+    #[arg(long)]
+    pub background: bool,
 }
 
 /// `weft fs add`.

@@ -1,6 +1,9 @@
 //! `weft fs`: creates and mounts file systems, and talks to mounted ones through attributes of their
 //! root folder ([`weft_fuse::control`]).
 
+mod set;
+mod status;
+
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -20,8 +23,7 @@ use weft_fs::{CreateOptions, Fs, FsError, Label, MountOptions, Time};
 use weft_fuse::{control, mount, tree};
 
 use crate::cli::{
-    FsAction, FsAddArgs, FsArgs, FsCreateArgs, FsDiskArgs, FsMountArgs, FsPlaceArgs, FsSetArgs,
-    FsckArgs,
+    FsAction, FsAddArgs, FsArgs, FsCreateArgs, FsDiskArgs, FsMountArgs, FsPlaceArgs, FsckArgs,
 };
 use crate::daemon::scan::members_of;
 
@@ -35,8 +37,8 @@ pub fn fs(args: &FsArgs, json: bool) -> Outcome {
     match &args.action {
         FsAction::Create(args) => create(args, json),
         FsAction::Mount(args) => mount(args, json),
-        FsAction::Status(args) => status(args, json),
-        FsAction::Set(args) => set(args, json),
+        FsAction::Status(args) => status::status(args, json),
+        FsAction::Set(args) => set::set(args, json),
         FsAction::Fail(args) => fail(args, json),
         FsAction::Add(args) => add(args, json),
         FsAction::Remove(args) => remove(args, json),
@@ -186,65 +188,6 @@ fn not_reached(folder: &Path, error: Errno) -> Failure {
             failure.hint("give the folder on which a weft file system is mounted, as root")
         }
         _ => failure,
-    }
-}
-
-fn status(args: &FsPlaceArgs, json: bool) -> Outcome {
-    let status = ask(&args.folder, control::STATUS)?;
-    if json {
-        return answer(&status);
-    }
-    let bytes = |value: &Value| size::show(value.as_u64().unwrap_or(0));
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    outln!("file system '{}', {} files", text(&status["name"]), status["inodes"]);
-    for disk in status["disks"].as_array().into_iter().flatten() {
-        let state = match (disk["lost"].as_bool(), disk["present"].as_bool()) {
-            (Some(true), Some(false)) => "missing: `weft fs rebuild` does without it",
-            (Some(true), _) => "lost: `weft fs rebuild` does without it",
-            _ if disk["leaving"] == true => "being emptied",
-            _ => "in use",
-        };
-        let (free, all) = (bytes(&disk["free_bytes"]), bytes(&disk["data_bytes"]));
-        let bad = match disk["bad_blocks"].as_u64().unwrap_or(0) {
-            0 => String::new(),
-            bad => format!(", {bad} bad blocks"),
-        };
-        outln!(
-            "  disk {:<3} {free} of {all} free, {state}{bad}  {}",
-            disk["number"],
-            text(&disk["name"])
-        );
-    }
-    for space in status["space"].as_array().into_iter().flatten() {
-        outln!("  left for {:<6} {}", text(&space["redundancy"]), bytes(&space["free_bytes"]));
-    }
-    let (meta, most) = (bytes(&status["metadata_bytes"]), bytes(&status["metadata_bytes_max"]));
-    outln!("  metadata {meta} of {most}");
-    let count = |name: &str| status[name].as_u64().unwrap_or(0);
-    let (wrong, unreadable) = (count("wrong_blocks"), count("unreadable_blocks"));
-    if wrong + unreadable + count("moved_blocks") > 0 {
-        let (repaired, moved) = (count("repaired_blocks"), count("moved_blocks"));
-        outln!(
-            "  blocks: {wrong} wrong, {unreadable} unreadable, {repaired} repaired, {moved} moved"
-        );
-    }
-    Ok(())
-}
-
-fn set(args: &FsSetArgs, json: bool) -> Outcome {
-    let value = args.redundancy.to_string();
-    for file in &args.files {
-        let set = rustix::fs::setxattr(
-            file,
-            "user.weft.redundancy",
-            value.as_bytes(),
-            XattrFlags::empty(),
-        );
-        set.map_err(|e| Failure::new(format!("{}: {e}", file.display())))?;
-    }
-    match json {
-        true => answer(&json!({ "files": args.files.len(), "redundancy": value })),
-        false => Ok(()),
     }
 }
 

@@ -1,0 +1,115 @@
+//! `weft fs status`: the state of a mounted file system, and what needs attention.
+
+use serde_json::Value;
+use weft_cli::failure::{ATTENTION, Failure, Outcome};
+use weft_cli::output::{answer, outln};
+use weft_cli::size;
+use weft_fuse::control;
+
+use super::ask;
+use crate::cli::FsStatusArgs;
+
+pub(super) fn status(args: &FsStatusArgs, json: bool) -> Outcome {
+    let mut status = ask(&args.folder, control::STATUS)?;
+    let attention = attention(&status, &args.folder.display().to_string());
+    match json {
+        true => {
+            status["attention"] = attention.clone().into();
+            answer(&status)?;
+        }
+        false => print(&status, &attention),
+    }
+    match args.check && !attention.is_empty() {
+        true => Err(Failure::said(ATTENTION)),
+        false => Ok(()),
+    }
+}
+
+/// What somebody should look at, and what to do.
+fn attention(status: &Value, folder: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for disk in status["disks"].as_array().into_iter().flatten() {
+        if disk["lost"] == true {
+            let number = &disk["number"];
+            found.push(format!(
+                "disk {number} is lost: `weft fs rebuild {folder}` moves what it held to the others"
+            ));
+        }
+    }
+    let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
+    let last = &status["last_job"];
+    let job = last["job"].as_str().unwrap_or_default();
+    if let Some(why) = last["error"].as_str() {
+        found.push(format!("the last {job} failed: {why}"));
+    }
+    let (damaged, waiting) = (count(last, "damaged_files"), count(last, "waiting_files"));
+    if damaged > 0 {
+        found.push(format!("{damaged} files have blocks that the last {job} could not read"));
+    }
+    if waiting > 0 {
+        found.push(format!(
+            "{waiting} files wait for room: `weft fs add {folder} DISK`, then again"
+        ));
+    }
+    let bad = count(status, "wrong_blocks") + count(status, "unreadable_blocks");
+    if bad > count(status, "repaired_blocks") {
+        found.push(format!(
+            "blocks were wrong or unreadable: `weft fs scrub {folder}` repairs them"
+        ));
+    }
+    let (rows, most) = (count(status, "metadata_bytes"), count(status, "metadata_bytes_max"));
+    if rows > most / 10 * 9 {
+        found.push("the metadata is nearly full: there can be few more files".into());
+    }
+    found
+}
+
+fn print(status: &Value, attention: &[String]) {
+    let bytes = |value: &Value| size::show(value.as_u64().unwrap_or(0));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let health = if attention.is_empty() { "healthy" } else { "needs attention" };
+    outln!("file system '{}': {health}, {} files", text(&status["name"]), status["inodes"]);
+    attention.iter().for_each(|what| outln!("  ! {what}"));
+    for disk in status["disks"].as_array().into_iter().flatten() {
+        let state = match (disk["lost"].as_bool(), disk["present"].as_bool()) {
+            (Some(true), Some(false)) => "missing",
+            (Some(true), _) => "lost",
+            _ if disk["leaving"] == true => "being emptied",
+            _ => "in use",
+        };
+        let (free, all) = (bytes(&disk["free_bytes"]), bytes(&disk["data_bytes"]));
+        let bad = match disk["bad_blocks"].as_u64().unwrap_or(0) {
+            0 => String::new(),
+            bad => format!(", {bad} bad blocks"),
+        };
+        outln!(
+            "  disk {:<3} {free} of {all} free, {state}{bad}  {}",
+            disk["number"],
+            text(&disk["name"])
+        );
+    }
+    print_job(status);
+    for space in status["space"].as_array().into_iter().flatten() {
+        outln!("  left for {:<6} {}", text(&space["redundancy"]), bytes(&space["free_bytes"]));
+    }
+    let (meta, most) = (bytes(&status["metadata_bytes"]), bytes(&status["metadata_bytes_max"]));
+    outln!("  metadata {meta} of {most}");
+    let count = |name: &str| status[name].as_u64().unwrap_or(0);
+    let (wrong, unreadable) = (count("wrong_blocks"), count("unreadable_blocks"));
+    if wrong + unreadable + count("moved_blocks") > 0 {
+        let (repaired, moved) = (count("repaired_blocks"), count("moved_blocks"));
+        outln!(
+            "  blocks: {wrong} wrong, {unreadable} unreadable, {repaired} repaired, {moved} moved"
+        );
+    }
+}
+
+/// What runs.
+fn print_job(status: &Value) {
+    let job = &status["job"];
+    if let (Some(name), Some(done)) = (job["job"].as_str(), job["done_blocks"].as_u64()) {
+        let total = job["total_blocks"].as_u64().unwrap_or(0);
+        let bytes = |blocks: u64| size::show(blocks.saturating_mul(weft_fs::BLOCK_BYTES));
+        outln!("  {name}: {} of {}", bytes(done), bytes(total));
+    }
+}
