@@ -323,7 +323,9 @@ impl Inner {
             drop(alone);
         }
         drop(held);
-        self.drain().await
+        let drained = self.drain().await;
+        self.forget_clean(&node);
+        drained
     }
 
     /// Writes to a file that is being flushed, if that needs nothing from the disks: `false` if it

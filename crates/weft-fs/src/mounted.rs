@@ -236,6 +236,11 @@ impl Inner {
         self.nodes.borrow().values().filter(|node| !node.is_clean()).cloned().collect()
     }
 
+    /// Files that have a node.
+    pub(crate) fn nodes_count(&self) -> u64 {
+        self.nodes.borrow().len() as u64
+    }
+
     /// The node of a file that has blocks or a size to write.
     pub(crate) fn unclean_node(&self, ino: Ino) -> Option<Rc<Node>> {
         self.node_in_use(ino).filter(|node| !node.is_clean())
@@ -483,13 +488,13 @@ impl Inner {
 
     /// Writes dirty blocks and sizes of all files.
     pub(crate) async fn flush_all(&self, extent: Extent) -> Result<()> {
-        self.flush_many(&self.unclean(), extent).await
+        self.flush_many(self.unclean(), extent).await
     }
 
     /// The same of these files, in the order of their numbers.
-    pub(crate) async fn flush_many(&self, nodes: &[Rc<Node>], extent: Extent) -> Result<()> {
+    pub(crate) async fn flush_many(&self, nodes: Vec<Rc<Node>>, extent: Extent) -> Result<()> {
         let mut result = Ok(());
-        let mut rest = nodes;
+        let mut rest = &nodes[..];
         while !rest.is_empty() {
             let mut blocks = 0;
             let fits = |node: &&Rc<Node>| {
@@ -500,6 +505,10 @@ impl Inner {
             let (nodes, behind) = rest.split_at(count);
             result = result.and(self.flush_files(nodes, extent).await);
             rest = behind;
+        }
+        // Others may have had them as well meanwhile: whoever lets go last removes them.
+        for node in nodes {
+            self.forget_clean(&node);
         }
         result
     }

@@ -36,7 +36,7 @@ impl Inner {
         let inos: BTreeSet<Ino> = of_file.collect();
         let unclean: Vec<Rc<Node>> =
             inos.into_iter().filter_map(|ino| self.unclean_node(ino)).collect();
-        self.flush_many(&unclean, Extent::All).await?;
+        self.flush_many(unclean, Extent::All).await?;
         self.commit().await?;
         for GivenUp { space, range, leaves } in given {
             if leaves.is_none() && space.kind == Kind::Data {

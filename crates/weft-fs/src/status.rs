@@ -58,6 +58,9 @@ pub struct FsStatus {
     pub inodes: u64,
     /// Bytes of the metadata, and the most that there may be.
     pub meta_bytes: (u64, u64),
+    /// Files of which more is in memory than their contents and metadata: they are open or are used,
+    /// or something of them waits to be written.
+    pub files_in_memory: u64,
     /// Bytes that wait to be written.
     pub dirty_bytes: u64,
     /// Batches of new lines that were computed while others were written, since the mount.
@@ -129,6 +132,7 @@ impl Fs {
             space: space.collect(),
             inodes,
             meta_bytes: self.0.meta.usage(),
+            files_in_memory: self.0.nodes_count(),
             dirty_bytes: self.0.dirty_blocks.get() * BLOCK_BYTES,
             overlapped_batches: self.0.overlapped_batches.get(),
             at_hand_bytes: self.0.pool.at_hand.bytes(),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use common::disk::{Medium, Power, holding};
 use common::*;
-use weft_fs::{Fs, FsError, Kind, MetaCacheCounts, MountOptions, ROOT};
+use weft_fs::{CreateOptions, Fs, FsError, Kind, MetaCacheCounts, MountOptions, ROOT, create};
 
 /// The fewest pages.
 fn few_pages() -> MountOptions {
@@ -46,6 +46,8 @@ fn a_database_many_times_larger_than_its_memory_works_within_its_bound() {
         assert!(bytes > 5 * counted.bytes_max, "{bytes} bytes, {counted:?}");
         assert!(counted.bytes_most <= counted.bytes_max, "{counted:?}");
         assert!(counted.misses > 1000, "{counted:?}");
+        fs.sync().await.expect("synced");
+        assert_eq!(fs.status().await.expect("known").files_in_memory, 0);
         fs.unmount().await.expect("unmounted");
 
         let fs = Fs::mount(&rt, &disks, few_pages()).await.expect("mounted again");
@@ -125,6 +127,8 @@ fn operations_wait_for_each_other() {
         for task in tasks.collect::<Vec<_>>() {
             task.await;
         }
+        fs.sync().await.expect("synced");
+        assert_eq!(fs.status().await.expect("known").files_in_memory, 0);
         assert_sound(&fs).await;
         for task in 0..8 {
             for n in (0..40).filter(|n| n % 8 != 5) {
@@ -155,6 +159,27 @@ fn batches_and_pages_that_the_next_one_needs_share_the_disks() {
         let overlapped = fs.status().await.expect("known").overlapped_batches;
         assert!(overlapped > 0, "{overlapped} batches");
         assert_sound(&fs).await;
+    });
+}
+
+/// Nothing of a file stays in memory when it is written, also if several flushes had it at once: some
+/// write what waits, and others what tokens are given up for.
+#[test]
+fn files_that_are_written_leave_memory() {
+    run(|rt| async move {
+        let disks = ram(&[260; 3]);
+        let redundancy = "none".parse().expect("known");
+        let options = CreateOptions { slice_bytes: Some(180 << 20), redundancy, ..options() };
+        create(&rt, &disks, &options).await.expect("created");
+        let mounting = MountOptions { cache_bytes: 16 << 20, ..mounting() };
+        let fs = Fs::mount(&rt, &disks, mounting).await.expect("mounted");
+        for n in 0..50_000 {
+            let ino = make(&fs, &format!("{n}")).await;
+            write(&fs, ino, 0, &[1]).await;
+        }
+        fs.sync().await.expect("synced");
+        assert_eq!(fs.status().await.expect("known").files_in_memory, 0);
+        fs.unmount().await.expect("unmounted");
     });
 }
 

@@ -186,11 +186,15 @@ impl History {
         }
         let sizes: Vec<usize> = versions.iter().map(|bytes| bytes.len()).collect();
         // Writes behind the end may take several flushes, in order, with a commit between them. Then
-        // the file ends with a block that has been written, and not in a hole.
+        // the file ends with a block that has been written, or in a hole that was punched there.
         let end = found.len();
+        let may_be_hole = |bytes: &&Vec<u8>| {
+            let last = bytes.get(end.saturating_sub(BLOCK as usize)..end);
+            last.is_some_and(|last| last.iter().all(|byte| *byte == 0))
+        };
         let is_part = sizes.windows(2).any(|pair| pair[0] < end && end < pair[1])
             && end.is_multiple_of(BLOCK as usize)
-            && ends_with_block;
+            && (ends_with_block || versions.iter().any(may_be_hole));
         let fits = sizes.contains(&end) || is_part;
         assert!(fits, "{what}: file {id}: {end} of {sizes:?}");
         for (n, sector) in found.chunks(SECTOR).enumerate() {

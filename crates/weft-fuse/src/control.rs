@@ -156,6 +156,7 @@ impl Control {
             "space": status.space.iter().map(space).collect::<Vec<_>>(),
             "inodes": status.inodes, "metadata_bytes": status.meta_bytes.0,
             "metadata_bytes_max": status.meta_bytes.1, "dirty_bytes": status.dirty_bytes,
+            "files_in_memory": status.files_in_memory,
             "at_hand_bytes": status.at_hand_bytes, "at_hand_hits": status.at_hand.hits,
             "at_hand_misses": status.at_hand.misses, "at_hand_wrong": status.at_hand.wrong,
             "metadata_cache_bytes": status.meta_cache.bytes,
