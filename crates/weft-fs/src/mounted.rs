@@ -462,7 +462,9 @@ impl Inner {
 
     /// Writes a file's dirty blocks and size.
     pub(crate) async fn flush_file(&self, node: &Rc<Node>) -> Result<()> {
-        self.flush_files(std::slice::from_ref(node), Extent::All).await
+        let flushed = self.flush_files(std::slice::from_ref(node), Extent::All).await;
+        self.forget_clean(node);
+        flushed
     }
 
     /// The same for several files, in the order of their numbers. Each of them is flushed, even if
@@ -481,8 +483,6 @@ impl Inner {
             }
         }
         nodes.iter().for_each(|node| node.flushed.set(false));
-        drop(locks);
-        nodes.iter().for_each(|node| self.forget_clean(node));
         result
     }
 

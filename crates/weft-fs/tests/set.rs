@@ -7,7 +7,7 @@ use std::rc::Rc;
 use common::disk::{Medium, Power, holding};
 use common::*;
 use futures_util::future::join;
-use weft_fs::{FsError, Job, JobReport, MountOptions, Redundancy};
+use weft_fs::{Fs, FsError, Ino, Job, JobReport, MountOptions, Redundancy};
 use weft_random::Rng;
 
 const BLOCKS: usize = 2000;
@@ -21,13 +21,20 @@ fn redundancy(name: &str) -> Redundancy {
     name.parse().expect("known")
 }
 
+/// All lines of a file have this redundancy, on so many disks.
+async fn assert_has(fs: &Fs, ino: Ino, name: &str, disks: usize) {
+    for (_, record) in fs.places(ino).await.expect("known") {
+        assert_eq!(Some(record.coded), redundancy(name).coded(disks));
+    }
+}
+
 #[test]
 fn a_file_is_read_and_written_while_it_gets_another_redundancy() {
     run(|rt| async move {
         let power = Power::new();
         let disks = all(&holding(&rt, &power, 40 << 20, &vec![Medium::new(512); 4]));
         drop(made(&rt, &disks).await.unmount().await);
-        let fs = weft_fs::Fs::mount(&rt, &disks, in_small_steps()).await.expect("mounted");
+        let fs = Fs::mount(&rt, &disks, in_small_steps()).await.expect("mounted");
         let ino = make_as(&fs, "file", "raid5").await;
         let mut bytes = pattern(BLOCKS * 4096, 1);
         write(&fs, ino, 0, &bytes).await;
@@ -64,9 +71,7 @@ fn a_file_is_read_and_written_while_it_gets_another_redundancy() {
         assert!(meanwhile > 1, "{meanwhile} uses");
         assert!(read_all(&fs, ino).await == bytes);
         fs.sync().await.expect("synced");
-        for (_, record) in fs.places(ino).await.expect("known") {
-            assert_eq!(Some(record.coded), redundancy("raid1").coded(4));
-        }
+        assert_has(&fs, ino, "raid1", 4).await;
         assert_sound(&fs).await;
     });
 }
@@ -76,7 +81,7 @@ fn a_file_that_is_deleted_or_set_again_meanwhile_is_left_alone() {
     run(|rt| async move {
         let disks = ram(&[40; 4]);
         drop(made(&rt, &disks).await.unmount().await);
-        let fs = weft_fs::Fs::mount(&rt, &disks, in_small_steps()).await.expect("mounted");
+        let fs = Fs::mount(&rt, &disks, in_small_steps()).await.expect("mounted");
         let (gone, again) =
             (make_as(&fs, "gone", "raid5").await, make_as(&fs, "again", "raid5").await);
         for ino in [gone, again] {
@@ -92,9 +97,7 @@ fn a_file_that_is_deleted_or_set_again_meanwhile_is_left_alone() {
         };
         let (ended, ()) = join(first, meanwhile).await;
         assert!(matches!(ended, Ok(JobReport::Set { .. }) | Err(FsError::NotFound)), "{ended:?}");
-        for (_, record) in fs.places(again).await.expect("known") {
-            assert_eq!(Some(record.coded), redundancy("raid6").coded(4));
-        }
+        assert_has(&fs, again, "raid6", 4).await;
         assert!(read_all(&fs, again).await == pattern(BLOCKS * 4096, again));
         assert_sound(&fs).await;
     });
@@ -115,9 +118,7 @@ fn a_file_that_has_most_of_the_room_gets_another_redundancy() {
         fs.sync().await.expect("synced");
         set(&fs, ino, "raid1").await.expect("there is room for it");
         fs.sync().await.expect("synced");
-        for (_, record) in fs.places(ino).await.expect("known") {
-            assert_eq!(Some(record.coded), redundancy("raid1").coded(3));
-        }
+        assert_has(&fs, ino, "raid1", 3).await;
         assert_sound(&fs).await;
     });
 }

@@ -1,9 +1,9 @@
 //! What commands ask of a mounted weftfs, by attributes of its root folder that only root may use.
 //!
 //! A value that is read or set is JSON, except for numbers of disks. Rebuilding, emptying a disk,
-//! scrubbing and giving files another redundancy go on in the background: setting the attribute begins them, and the status says how far
-//! they are and how the last one ended. An errno cannot say why something was refused, so the reason
-//! of the last refusal is an attribute as well.
+//! scrubbing and giving files another redundancy go on in the background: setting the attribute begins
+//! them, and the status says how far they are and how the last one ended. An errno cannot say why
+//! something was refused, so the reason of the last refusal is an attribute as well.
 
 use std::cell::RefCell;
 use std::rc::Rc;

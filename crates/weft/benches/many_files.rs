@@ -38,12 +38,17 @@ fn new(kind: Kind) -> NewFile<'static> {
     NewFile { mode: kind.mode() | 0o755, umask: 0, uid: 1, gid: 1, device: 0, target: b"" }
 }
 
-async fn mount(opener: &Opener, folder: &Path) -> (Fs, f64) {
-    let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
+async fn disks_in(opener: &Opener, folder: &Path) -> Vec<Rc<dyn Disk>> {
+    let mut disks = Vec::new();
     for n in 0..DISKS {
         let place = folder.join(format!("d{n}")).display().to_string();
         disks.push(opener.open(&place, false).await.expect("opens"));
     }
+    disks
+}
+
+async fn mount(opener: &Opener, folder: &Path) -> (Fs, f64) {
+    let disks = disks_in(opener, folder).await;
     let options = MountOptions {
         degraded: false,
         cache_bytes: CACHE_BYTES,
@@ -143,11 +148,7 @@ fn create(folder: &Path, files: u64) {
     }
     let folder = folder.to_owned();
     let made = thread::run(move |opener: Opener| async move {
-        let mut disks = Vec::new();
-        for n in 0..DISKS {
-            let place = folder.join(format!("d{n}")).display().to_string();
-            disks.push(opener.open(&place, false).await.expect("opens"));
-        }
+        let disks = disks_in(&opener, &folder).await;
         let options = CreateOptions {
             name: "many".into(),
             redundancy: Redundancy::Single,
