@@ -44,7 +44,7 @@ use crate::record::{Column, Record, Run};
 const POLICY: Choice = Choice { base: Base::S3Fifo, victim_first: false };
 /// Blocks that may wait to be written, at least.
 const WAITING_MIN: u64 = 4;
-/// The longest run of written blocks that is at hand then.
+/// The longest run of written blocks that drives others out.
 const RUN_BLOCKS: u64 = 16;
 /// Bits of the number of a block on a disk.
 const BLOCK_BITS: u32 = 48;
@@ -229,30 +229,42 @@ impl AtHand {
 
     /// Units of a record are about to be written.
     pub(crate) fn forget_before(&self, record: &Record, writes: &[UnitWrite]) {
-        runs_of(record, writes).for_each(|(run, _)| self.forget(run));
+        runs_of(record, writes).for_each(|(_, run, _)| self.forget(run));
     }
 
-    /// Units of a record were written, and forgotten before. Long runs leave nothing: they follow the
-    /// order of a file, and are seldom overwritten block by block.
+    /// Units of a record were written, and forgotten before. Long runs follow the order of a file, and
+    /// are seldom overwritten block by block: they drive nothing out, and leave only data, from which
+    /// parity can be computed.
     pub(crate) fn put_written(&self, record: &Record, writes: &[UnitWrite]) {
-        let is_of_use = |(run, _): &(Run, &Frozen)| is_of_use(record) && run.blocks <= RUN_BLOCKS;
-        for (run, data) in runs_of(record, writes).filter(is_of_use) {
+        if !is_of_use(record) {
+            return;
+        }
+        for (unit, run, data) in runs_of(record, writes) {
+            let is_long = run.blocks > RUN_BLOCKS;
             for (block, data) in (run.start..).zip(data.chunks_exact(BLOCK)) {
+                if is_long && (unit >= record.coded.k() || !self.has_spare_room()) {
+                    break;
+                }
                 self.put(run.disk, block, data);
             }
         }
     }
+
+    /// Whether pages take less than what is theirs however many blocks wait.
+    fn has_spare_room(&self) -> bool {
+        (self.pages.borrow().len() as u64) < self.blocks_max - self.waiting_max()
+    }
 }
 
-/// The blocks that are written.
+/// The blocks that are written, by unit.
 fn runs_of<'a>(
     record: &'a Record,
     writes: &'a [UnitWrite],
-) -> impl Iterator<Item = (Run, &'a Frozen)> {
+) -> impl Iterator<Item = (usize, Run, &'a Frozen)> {
     writes.iter().filter_map(|UnitWrite { unit, from, data }| {
         let column = record.columns[*unit].as_ref()?;
         let (start, blocks) = (column.start + from / BLOCK_BYTES, (data.len() / BLOCK) as u64);
-        Some((Run { disk: column.disk, start, blocks }, data))
+        Some((*unit, Run { disk: column.disk, start, blocks }, data))
     })
 }
 

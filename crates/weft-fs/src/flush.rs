@@ -72,7 +72,7 @@ impl Inner {
         let mut live: Vec<LoggedFile> = nodes.iter().filter_map(file).collect();
         while nodes.iter().any(|node| node.has_dirty(until)) {
             match self.flush_new(nodes, until, extent, &live).await? {
-                Ended::Complete if extent == Extent::Whole => break,
+                Ended::Complete if extent != Extent::All => break,
                 Ended::Complete | Ended::Interrupted => {}
                 Ended::Blocked => {
                     let _alone = self.flush_alone().await;
@@ -86,7 +86,7 @@ impl Inner {
             let node = nodes.iter().find(|node| node.ino == file.ino);
             node.is_some_and(|node| !node.has_dirty(until))
         };
-        if extent == Extent::Whole {
+        if extent != Extent::All {
             live.retain(is_written);
         }
         if live.is_empty() {
@@ -269,6 +269,10 @@ impl Inner {
             no_space |= laid.write_failed(&stored.failed, writes).await;
         }
         for Ready { target, writes } in ready {
+            if let Some(Replaced { record, .. }) = &targets[*target].replaced {
+                // Its blocks will be free, and others take their place.
+                runs_of(record).for_each(|run| self.pool.at_hand.forget(run));
+            }
             self.pool.at_hand.put_written(&targets[*target].record, writes);
         }
         laid.iter().for_each(Laid::written);

@@ -36,6 +36,8 @@ pub(crate) enum Extent {
     All,
     /// Those at the end of a long file may wait for others that complete their lines.
     Whole,
+    /// The same, and of each file only new lines, up to a block that has a place.
+    New,
 }
 
 /// The most blocks that are written at a time.
@@ -59,7 +61,9 @@ pub struct MountOptions {
 
 /// Readers of a file at the same time.
 const READERS: usize = 1 << 16;
-/// From this part of the blocks that may wait to be written, they are.
+/// New lines are written from this part of the blocks that may wait. Blocks that have a place wait until
+/// only this part is left: the more of them are sorted and written together, the less disks have to seek,
+/// and the more of them are overwritten while they wait.
 const DRAINED_PART: u64 = 4;
 /// Streams of new lines at the same time.
 const STREAMS: usize = 1 << 16;
@@ -112,6 +116,11 @@ impl Node {
         self.dirty.borrow().values().any(|(write, _)| *write <= until)
     }
 
+    /// How many of these blocks there are.
+    fn dirty_since(&self, until: u64) -> u64 {
+        self.dirty.borrow().values().filter(|(write, _)| *write <= until).count() as u64
+    }
+
     /// These blocks from `first` on, at most so many.
     pub(crate) fn dirty_from(&self, first: u64, until: u64, most: usize) -> Dirty {
         let dirty = self.dirty.borrow();
@@ -145,6 +154,8 @@ pub(crate) struct Inner {
     pub(crate) writes: Cell<u64>,
     /// Held while dirty blocks are written because there are many.
     draining: Semaphore,
+    /// Blocks that this left, as they have a place.
+    left_blocks: Cell<u64>,
     /// Blocks freed in the open transaction: others may have them when it is durable.
     freed: RefCell<Vec<Run>>,
     /// New lines in the open transaction: file, first block, record. The disks may have them in their
@@ -195,6 +206,7 @@ impl Inner {
             dirty_blocks: Cell::new(0),
             writes: Cell::new(0),
             draining: Semaphore::new(1),
+            left_blocks: Cell::new(0),
             dirty_blocks_max,
             freed: RefCell::default(),
             unflushed: RefCell::default(),
@@ -516,14 +528,20 @@ impl Inner {
     /// Writes dirty blocks if there are many; waits only if there are too many. The caller holds no
     /// lock.
     pub(crate) async fn drain(self: &Rc<Self>) -> Result<()> {
-        if self.dirty_blocks.get() < self.dirty_blocks_max / DRAINED_PART {
-            return Ok(());
-        }
+        let (dirty, part) = (self.dirty_blocks.get(), self.dirty_blocks_max / DRAINED_PART);
+        let extent = match dirty + part >= self.dirty_blocks_max {
+            true => Extent::Whole,
+            false if dirty >= self.left_blocks.get() + part => Extent::New,
+            false => return Ok(()),
+        };
         if let Some(draining) = self.draining.try_acquire(1) {
             let fs = self.clone();
             self.rt.launch(Box::pin(async move {
+                let until = fs.writes.get();
                 // The blocks stay dirty if this fails, and fsync reports it.
-                let _ = fs.flush_all(Extent::Whole).await;
+                let _ = fs.flush_all(extent).await;
+                let left = fs.nodes.borrow().values().map(|node| node.dirty_since(until)).sum();
+                fs.left_blocks.set(left);
                 drop(draining);
             }));
         }

@@ -80,19 +80,23 @@ impl Stream<'_> {
             let most = left + MORE_BLOCKS;
             let dirty = node.dirty_from(self.at.1, self.until, most);
             let is_rest = dirty.len() < most;
-            let mut rest = &dirty[..];
+            let (mut rest, mut is_left) = (&dirty[..], false);
             while let Some((block, _)) = rest.first().filter(|_| left > 0) {
                 let last = self.last.as_ref().filter(|(ino, _, _)| *ino == node.ino);
                 let last = last.map(|(_, first, record)| (*first, record));
                 let is_under_way = last.is_some_and(|(at, record)| *block < at + record.blocks());
                 if is_under_way || covering(tx, node.ino, *block)?.is_some() {
+                    if self.extent == Extent::New {
+                        is_left = true;
+                        break;
+                    }
                     self.blocked = true;
                     return Ok(());
                 }
                 let redundancy = tx.inode(node.ino)?.redundancy;
                 let target = fs.new_lines(tx, node.ino, redundancy, rest, last)?;
                 rest = &rest[target.blocks.len()..];
-                let may_wait = self.extent == Extent::Whole && is_rest && last.is_some();
+                let may_wait = self.extent != Extent::All && is_rest && last.is_some();
                 if may_wait && rest.is_empty() && !target.is_full(batch_blocks) {
                     fs.release_new(&[target]);
                     break;
@@ -102,6 +106,7 @@ impl Stream<'_> {
                 targets.push(target);
             }
             self.at = match (rest.first(), dirty.last()) {
+                _ if is_left => (self.at.0 + 1, 0),
                 (Some((block, _)), _) => (self.at.0, *block),
                 (None, Some((block, _))) if !is_rest => (self.at.0, block + 1),
                 _ => (self.at.0 + 1, 0),

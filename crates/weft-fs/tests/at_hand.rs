@@ -77,6 +77,48 @@ fn overwriting_hot_blocks_reads_nothing() {
     }
 }
 
+/// Files that were written in order, and then are overwritten here and there: as far as memory is spare,
+/// their data is at hand.
+#[test]
+fn data_of_long_runs_is_at_hand_while_memory_is_spare() {
+    const BYTES: u64 = 8 << 20;
+    const BLOCKS: u64 = 600;
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), 64 << 20, &vec![Medium::new(512); 4]);
+        weft_fs::create(&rt, &all(&disks), &options()).await.expect("created");
+        let mounting = MountOptions { cache_bytes: BYTES, ..mounting() };
+        let fs = Fs::mount(&rt, &all(&disks), mounting).await.expect("mounted");
+        let at_hand = async || fs.status().await.expect("known").at_hand_bytes / BLOCK;
+        let ino = make_as(&fs, "file", "raid5").await;
+        let mut bytes = pattern((BLOCKS * BLOCK) as usize, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.fsync(ino).await.expect("synced");
+        assert_eq!(at_hand().await, BLOCKS, "data, and no parity");
+        let before = reads(&disks);
+        // Of each record more than half: new places, of which the data is at hand as well.
+        for version in 2..5 {
+            for block in (0..BLOCKS).filter(|block| (block + version) % 5 < 3) {
+                let (at, new) = ((block * BLOCK) as usize, pattern(BLOCK as usize, version));
+                bytes[at..at + new.len()].copy_from_slice(&new);
+                write(&fs, ino, block * BLOCK, &new).await;
+            }
+            fs.fsync(ino).await.expect("synced");
+            assert_eq!(at_hand().await, BLOCKS, "what is at the old places is of no use");
+        }
+        let afresh = fs.status().await.expect("known").counts.afresh_blocks;
+        assert!(afresh >= 3 * BLOCKS, "{afresh}");
+        assert_eq!(reads(&disks), before);
+        let other = make_as(&fs, "other", "raid5").await;
+        for at in 0..8 {
+            write(&fs, other, at << 20, &pattern(1 << 20, 9)).await;
+        }
+        fs.fsync(other).await.expect("synced");
+        let pages = at_hand().await * BLOCK;
+        assert!(pages > BYTES / 3 && pages < BYTES * 2 / 3, "{pages}");
+        assert_sound(&fs).await;
+    });
+}
+
 #[test]
 fn what_a_user_has_read_is_at_hand_and_a_long_read_goes_past() {
     run(|rt| async move {

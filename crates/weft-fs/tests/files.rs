@@ -3,9 +3,11 @@
 
 mod common;
 
+use std::ops::Range;
+
 use common::*;
 use weft_fs::{Fs, FsError, Ino, MountOptions, SetAttr};
-use weft_rt::{Frozen, SECOND};
+use weft_rt::{Frozen, MILLISECOND, SECOND};
 
 const REDUNDANCIES: [(&str, usize); 8] = [
     ("auto", 1),
@@ -236,5 +238,47 @@ fn the_time_of_an_access_tells_whether_a_file_was_read_since_it_changed() {
         rt.sleep(25 * 3600 * SECOND).await;
         fs.read(ino, 0, 1).await.expect("read");
         assert!(accessed().await > first, "on the next one");
+    });
+}
+
+/// Before memory is short, only new lines are written: blocks that have a place wait for more of them.
+#[test]
+fn new_lines_are_written_before_overwrites() {
+    const PART: u64 = 260;
+    run(|rt| async move {
+        let disks = ram(&[64; 4]);
+        weft_fs::create(&rt, &disks, &options()).await.expect("created");
+        // Of 8 MiB half may wait: four parts, and some for the index.
+        let mounting = MountOptions { cache_bytes: 8 << 20, ..mounting() };
+        let fs = Fs::mount(&rt, &disks, mounting).await.expect("mounted");
+        let waiting = async || {
+            rt.sleep(MILLISECOND).await;
+            fs.status().await.expect("known").dirty_bytes / BLOCK
+        };
+        let (old, new) = (make_as(&fs, "old", "raid5").await, make_as(&fs, "new", "raid5").await);
+        write(&fs, old, 0, &pattern((4 * PART * BLOCK) as usize, 1)).await;
+        fs.sync().await.expect("written");
+        let overwrite = async |blocks: Range<u64>| {
+            for block in blocks {
+                write(&fs, old, block * BLOCK, &pattern(BLOCK as usize, 2)).await;
+            }
+        };
+        overwrite(0..PART * 3 / 2).await;
+        assert_eq!(waiting().await, PART * 3 / 2);
+        for at in 0..2 {
+            write(&fs, new, at * PART * BLOCK, &pattern((PART * BLOCK) as usize, 3)).await;
+            let waiting = waiting().await;
+            assert!((PART * 3 / 2..PART * 7 / 4).contains(&waiting), "{waiting} blocks wait");
+        }
+        // Behind blocks that have a place, a file's new lines wait as well.
+        write(&fs, old, 4 * PART * BLOCK, &pattern((PART * BLOCK) as usize, 4)).await;
+        assert!(waiting().await >= PART * 5 / 2);
+        overwrite(PART * 3 / 2..PART * 5 / 2).await;
+        assert!(waiting().await < PART);
+        let bytes = pattern(BLOCK as usize, 2).repeat((PART * 5 / 2) as usize);
+        let all = read_all(&fs, old).await;
+        assert!(all[..bytes.len()] == bytes);
+        assert!(all[(4 * PART * BLOCK) as usize..] == pattern((PART * BLOCK) as usize, 4));
+        assert_sound(&fs).await;
     });
 }
