@@ -198,6 +198,7 @@ kind = "file-raid"
 model = "atlas-v"
 disk_mib = 2048
 file_mib = 16
+long_file_mib = 32
 cache_mib = 8
 overwrite_cache_mib = [8]
 request_kib = [4, 256]

@@ -19,6 +19,8 @@ pub struct Parameters {
     disk_mib: u64,
     /// MiB of a file.
     file_mib: u64,
+    /// MiB of one that is only written: what comes once, at its end, counts less.
+    long_file_mib: u64,
     /// MiB of memory for contents: half of it may wait to be written.
     cache_mib: u64,
     /// The same where blocks are overwritten at random, from each of which a panel's series is made.
@@ -53,12 +55,14 @@ struct Cell<'a> {
     case: &'a Case,
     load: FileLoad,
     requests: Requests,
+    file_mib: u64,
     cache_mib: u64,
     title: &'static str,
     seed: u64,
 }
 
 const WRITE: &str = "sequential write";
+const WRITE_LONG: &str = "sequential write of a long file";
 const READ: &str = "sequential read, one request at a time";
 const AHEAD: &str = "sequential read with the kernel's read-ahead";
 const OVERWRITE: &str = "random overwrites";
@@ -77,12 +81,13 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
             disks: case.disks,
             disk_bytes: p.disk_mib << 20,
             redundancy: redundancy.map_err(|e| lab.wrong(e))?,
-            file_bytes: (p.file_mib << 20) / lab.options.divide.max(1),
-            cache_bytes: p.cache_mib << 20,
+            file_bytes: 0,
+            cache_bytes: 0,
             seed: 0,
         };
-        setups.push(FileSetup { file_bytes: setup.file_bytes.next_multiple_of(4 << 20), ..setup });
+        setups.push(setup);
     }
+    let file_bytes = |mib: u64| ((mib << 20) / lab.options.divide.max(1)).next_multiple_of(4 << 20);
     let cells = p.cells(lab.options.seed);
     let rates = lab.all(
         &cells,
@@ -91,7 +96,8 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
             let at = p.files.iter().position(|case| std::ptr::eq(case, cell.case));
             let setup = &setups[at.expect("a case of these")];
             let (seed, cache_bytes) = (cell.seed, cell.cache_mib << 20);
-            let setup = FileSetup { seed, cache_bytes, ..setup.clone() };
+            let file_bytes = file_bytes(cell.file_mib);
+            let setup = FileSetup { seed, cache_bytes, file_bytes, ..setup.clone() };
             rate(&setup, cell.load, cell.requests)
         },
     )?;
@@ -100,7 +106,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         format!(
             "a file of {} MiB; {} MiB of memory for contents, unless a series says otherwise, of which \
              half may wait to be written; the time until fsync has ended counts",
-            setups[0].file_bytes >> 20,
+            file_bytes(p.file_mib) >> 20,
             p.cache_mib
         ),
         format!("means of {} seeds, which set the disks' angles and the random places", p.repeats),
@@ -117,7 +123,11 @@ impl Parameters {
             for repeat in 0..self.repeats {
                 let seed = seed + 1000 * repeat;
                 let mut add = |title, load, requests, cache_mib| {
-                    cells.push(Cell { case, load, requests, cache_mib, title, seed });
+                    let file_mib = match title {
+                        WRITE_LONG => self.long_file_mib,
+                        _ => self.file_mib,
+                    };
+                    cells.push(Cell { case, load, requests, file_mib, cache_mib, title, seed });
                 };
                 for kib in &self.request_kib {
                     let requests = Requests { bytes: kib << 10, depth: 1 };
@@ -128,6 +138,9 @@ impl Parameters {
                     let ahead =
                         Requests { bytes: self.read_ahead_kib << 10, depth: self.read_ahead_depth };
                     add(AHEAD, FileLoad::Read, ahead, self.cache_mib);
+                    let longest = self.request_kib.iter().max().map_or(0, |kib| kib << 10);
+                    let requests = Requests { bytes: longest, depth: 1 };
+                    add(WRITE_LONG, FileLoad::Write, requests, self.cache_mib);
                     for mib in &self.overwrite_cache_mib {
                         add(OVERWRITE, FileLoad::Overwrite, BLOCK, *mib);
                     }
@@ -193,7 +206,7 @@ impl Parameters {
         };
         let most = self.request_kib.iter().max().map(|kib| kib << 10);
         let bandwidth = self.rates(runs, raw, READ, most);
-        for (title, bytes) in [(WRITE, most), (AHEAD, None)] {
+        for (title, bytes) in [(WRITE, most), (WRITE_LONG, None), (AHEAD, None)] {
             let share = |case: &Case| {
                 let rates = self.rates(runs, case, title, bytes);
                 #[expect(clippy::cast_precision_loss, reason = "few disks")]
