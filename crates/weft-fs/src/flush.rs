@@ -117,7 +117,7 @@ impl Inner {
         };
         let mut logged = Vec::new();
         for file in &*live {
-            if self.may_log(file, files, &targets, until)? {
+            if self.may_log(file, files, &targets, until).await? {
                 logged.push(*file);
             }
         }
@@ -147,8 +147,10 @@ impl Inner {
     }
 
     /// Whether a file's size and time may be in the log record of these targets: they are all that is
-    /// left to write of it, and recovery will find the file as the metadata has it now.
-    fn may_log(
+    /// left to write of it, and recovery will find the file as the metadata has it now. Behind its end
+    /// there may be lines with what was cut off: it does not grow over them by a log record that lacks
+    /// the contents.
+    async fn may_log(
         &self,
         file: &LoggedFile,
         files: &[(Rc<Node>, Dirty)],
@@ -162,7 +164,11 @@ impl Inner {
         let planned: usize = of_file().map(|target| target.blocks.len()).sum();
         let dirty = node.dirty.borrow().values().filter(|(write, _)| *write <= until).count();
         let is_logged = planned == dirty && of_file().all(Target::overwrites);
-        Ok(is_logged && !self.meta.has_changed(file.ino)?)
+        if !is_logged || self.meta.has_changed(file.ino)? {
+            return Ok(false);
+        }
+        let size = self.meta.run(|tx| Ok(tx.inode(file.ino)?.size)).await?;
+        Ok(file.size <= size || are_logged_with_contents(targets))
     }
 
     /// Writes targets to the disks; the next commit makes new lines durable. Those of which a disk was
@@ -185,8 +191,7 @@ impl Inner {
         targets: &mut Vec<Target>,
         files: &[LoggedFile],
     ) -> Result<()> {
-        let blocks: usize = targets.iter().map(|target| target.blocks.len()).sum();
-        let with_contents = blocks <= CONTENTS_BLOCKS_MAX && targets.iter().all(Target::overwrites);
+        let with_contents = are_logged_with_contents(targets);
         let (ready, log) = self.prepare_all(targets, with_contents).await?;
         let is_logged = !log.is_empty();
         if is_logged {
@@ -480,6 +485,12 @@ impl Inner {
         forget_live(nodes, logged);
         Ok(())
     }
+}
+
+/// Whether the log record of these targets has all contents.
+fn are_logged_with_contents(targets: &[Target]) -> bool {
+    let blocks: usize = targets.iter().map(|target| target.blocks.len()).sum();
+    blocks <= CONTENTS_BLOCKS_MAX && targets.iter().all(Target::overwrites)
 }
 
 /// How far a file is written with these targets, if they are not just lines that it has. Before the

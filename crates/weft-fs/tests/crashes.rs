@@ -368,6 +368,53 @@ async fn over_an_old_end(client: &Client, middle: impl FnOnce()) {
     client.sync().await;
 }
 
+/// Files with 10 blocks, and lines with old contents behind them: a crash has left the size that the log
+/// had, and not the commit.
+async fn cut_files(rt: &Rt) -> Vec<Medium> {
+    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
+    let fs = made(rt, &all(&disks)).await;
+    for (name, blocks) in CUT_FILES {
+        let ino = make_as(&fs, name, "auto").await;
+        write(&fs, ino, 0, &pattern(blocks * 4096, 1)).await;
+    }
+    fs.sync().await.expect("synced");
+    for (name, _) in CUT_FILES {
+        let ino = find(&fs, name).await;
+        write(&fs, ino, 0, &pattern(4096, 1)).await;
+        let shorter = SetAttr { size: Some(CUT as u64), ..SetAttr::default() };
+        fs.set_attr(ino, shorter).await.expect("cut");
+    }
+    disks.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect()
+}
+
+const CUT: usize = 10 * 4096;
+/// Those that are to grow by few blocks, and by more than the log takes with their contents.
+const CUT_FILES: [(&str, usize); 2] = [("few", 30), ("many", 100)];
+
+/// Such files grow over these lines.
+async fn over_old_lines(client: &Client, _: impl FnOnce()) {
+    let mut inos = BTreeMap::new();
+    for (name, blocks) in CUT_FILES {
+        let ino = find(&client.fs, name).await;
+        assert!(read_all(&client.fs, ino).await == pattern(blocks * 4096, 1)[..CUT]);
+        let places = client.fs.places(ino).await.expect("known");
+        let (first, last) = places.last().expect("lines");
+        assert!(first + last.lines * 3 >= blocks as u64, "lines behind the end are there");
+        client.contents(ino, |bytes| *bytes = pattern(CUT, 1));
+        inos.insert(name.to_owned(), ino);
+    }
+    client.names(|names| names.clone_from(&inos));
+    client.sync().await;
+    let [few, many] = CUT_FILES.map(|(name, _)| inos[name]);
+    client.write(few, CUT, 3 * 4096, 2).await;
+    // New lines are written with it, so the log has no contents.
+    let new = client.make("new", "auto").await;
+    client.write(new, 0, 8000, 3).await;
+    client.sync().await;
+    client.write(many, CUT, 70 * 4096, 4).await;
+    client.fsync(many).await;
+}
+
 struct Moment {
     media: Vec<Medium>,
     allowed: Allowed,
@@ -609,6 +656,21 @@ fn every_crash_is_survived_while_files_grow_over_an_old_end() {
         for (n, moment) in moments.iter().enumerate() {
             let what = format!("step {n}, {:?}, disks {of}", leave(n));
             crash_on(moment, leave(n), None, what, prepare);
+        }
+    }
+}
+
+/// A file does not grow over lines that hold what was cut off before what is written there is on the
+/// disks, or in the log.
+#[test]
+fn every_crash_is_survived_while_files_grow_over_old_lines() {
+    let story = async |c: &Client, middle: &dyn Fn()| over_old_lines(c, middle).await;
+    let before = async |rt: &Rt| cut_files(rt).await;
+    let moments = moments_from(before, 3, mounting().cache_bytes, |_| {}, story);
+    assert!(moments.len() > 60, "{} steps", moments.len());
+    for (n, moment) in moments.iter().enumerate() {
+        for left in [Leave::Nothing, Leave::Cached, Leave::Some(n as u64)] {
+            crash_on(moment, left, None, format!("step {n}, {left:?}"), |_| {});
         }
     }
 }
