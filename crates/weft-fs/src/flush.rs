@@ -162,13 +162,15 @@ impl Inner {
         };
         let of_file = || targets.iter().filter(|target| target.ino == file.ino);
         let planned: usize = of_file().map(|target| target.blocks.len()).sum();
-        let dirty = node.dirty.borrow().values().filter(|(write, _)| *write <= until).count();
-        let is_logged = planned == dirty && of_file().all(Target::overwrites);
+        let is_logged = planned == node.count_dirty(until) && of_file().all(Target::overwrites);
         if !is_logged || self.meta.has_changed(file.ino)? {
             return Ok(false);
         }
+        if are_logged_with_contents(targets) {
+            return Ok(true);
+        }
         let size = self.meta.run(|tx| Ok(tx.inode(file.ino)?.size)).await?;
-        Ok(file.size <= size || are_logged_with_contents(targets))
+        Ok(file.size <= size)
     }
 
     /// Writes targets to the disks; the next commit makes new lines durable. Those of which a disk was

@@ -117,8 +117,8 @@ impl Node {
     }
 
     /// How many of these blocks there are.
-    fn dirty_since(&self, until: u64) -> u64 {
-        self.dirty.borrow().values().filter(|(write, _)| *write <= until).count() as u64
+    pub(crate) fn count_dirty(&self, until: u64) -> usize {
+        self.dirty.borrow().values().filter(|(write, _)| *write <= until).count()
     }
 
     /// These blocks from `first` on, at most so many.
@@ -540,8 +540,9 @@ impl Inner {
                 let until = fs.writes.get();
                 // The blocks stay dirty if this fails, and fsync reports it.
                 let _ = fs.flush_all(extent).await;
-                let left = fs.nodes.borrow().values().map(|node| node.dirty_since(until)).sum();
-                fs.left_blocks.set(left);
+                let left: usize =
+                    fs.nodes.borrow().values().map(|node| node.count_dirty(until)).sum();
+                fs.left_blocks.set(left as u64);
                 drop(draining);
             }));
         }
