@@ -7,7 +7,7 @@
 //!   need not have reached the disks.
 //! * Units that a bare log record overwrote are on the disks, unless it is the last log record of
 //!   all. Those of the last one are *torn*: old, new, or sectors of both. Their checksum becomes
-//!   that of what is found; on a lost disk they have none until they are rebuilt.
+//!   that of what is found, which is flushed; on a lost disk they have none until they are rebuilt.
 //! * Parity becomes the newest partial parity + the units that it leaves out: contents from the log,
 //!   or the torn unit as found. A unit on a disk that had been lost before is in the partial parity.
 //! * Every other checksum is that of the newest log record.
@@ -193,8 +193,9 @@ async fn recover_line(
     if !writes.is_empty() {
         let stored = store(&laid, laid.stripe(), &writes, WriteOpts::USER).await;
         laid.write_failed(&stored.failed, &writes).await;
-        laid.written();
     }
+    // What is found may be in its disk's cache only, if the program was killed and the power is on.
+    laid.written();
     let mut moved = Vec::new();
     let mut alone = record.part(line..line + 1);
     for write in &writes {

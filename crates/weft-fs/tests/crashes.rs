@@ -720,6 +720,44 @@ fn a_crash_in_recovery_changes_nothing() {
     }
 }
 
+/// Recovery takes blocks as it finds them whose contents the log does not have. If only the program
+/// was killed, they may be in the caches of the disks, and the power fails behind recovery.
+#[test]
+fn what_recovery_has_found_is_durable() {
+    let story = async |client: &Client, middle: &dyn Fn()| {
+        let a = client.make("a", "auto").await;
+        client.write(a, 0, 3 * 4096, 1).await;
+        client.sync().await;
+        middle();
+        // New lines are written with it, so the log has no contents.
+        client.write(a, 4096, 4096, 2).await;
+        let b = client.make("b", "auto").await;
+        client.write(b, 0, 4096, 2).await;
+        client.sync().await;
+    };
+    let moments = moments_of(2, mounting().cache_bytes, |_| {}, story);
+    for (n, moment) in moments.iter().enumerate() {
+        for lost in [None, Some(0), Some(1), Some(2), Some(3)] {
+            let media: Vec<Medium> =
+                moment.media.iter().map(|medium| Leave::Cached.of(medium)).collect();
+            let (after, allowed) = (Rc::new(RefCell::new(None)), moment.allowed.clone());
+            let seen = after.clone();
+            run(move |rt| async move {
+                let disks = holding(&rt, &Power::new(), SIZE, &media);
+                let there = all(&disks).into_iter().enumerate();
+                let there: Vec<_> =
+                    there.filter(|(n, _)| lost != Some(*n)).map(|(_, disk)| disk).collect();
+                let options = MountOptions { degraded: lost.is_some(), ..mounting() };
+                Fs::mount(&rt, &there, options).await.expect("mounted");
+                let media = disks.iter().map(|disk| disk.medium.borrow().clone()).collect();
+                *seen.borrow_mut() = Some(Moment { media, allowed });
+            });
+            let after = after.take().expect("mounted");
+            crash(&after, Leave::Nothing, lost, format!("step {n}, mounted, without {lost:?}"));
+        }
+    }
+}
+
 /// The log has the time with the blocks: a commit would take several writes and flushes more.
 #[test]
 fn the_time_of_the_last_write_does_not_make_fsync_dearer() {
