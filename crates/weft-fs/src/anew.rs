@@ -8,7 +8,7 @@ use weft_code::UnitSet;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::inode::Ino;
+use crate::inode::{Ino, Kind};
 use crate::laid::part_of;
 use crate::meta::Tx;
 use crate::mounted::{BLOCKS_MAX, Dirty, Fs, Inner};
@@ -213,27 +213,92 @@ impl Inner {
         }
     }
 
-    /// Sets the redundancy of a file, and lays its lines out anew, some at a time: others use the file
-    /// in between. Returns how many blocks that were.
-    pub(crate) async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<u64> {
-        self.check_redundancy(redundancy)?;
+    /// Sets the redundancy of a file. What it holds waits to be laid out anew.
+    pub(crate) async fn want_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
         let now = self.now();
-        let held = self.hold_files([ino]).await;
+        let _held = self.hold_files([ino]).await;
         let set = |tx: &Tx<'_>| {
             let mut inode = tx.inode(ino)?;
             (inode.redundancy, inode.changed) = (redundancy, now);
-            tx.put_inode(ino, &inode)
+            tx.put_inode(ino, &inode)?;
+            if inode.kind() == Kind::File { tx.put_anew(ino) } else { Ok(()) }
         };
-        self.meta.run(set).await?;
-        drop(held);
-        let (mut done, mut from) = (0, Some(0));
-        while let Some(block) = from {
-            let (blocks, next) = self.lay_some_anew(ino, redundancy, block).await?;
-            self.job_done(blocks);
-            done += blocks;
-            from = next;
+        self.wanted.set(self.wanted.get() + 1);
+        self.meta.run(set).await
+    }
+
+    /// Lays the lines of a file that waits for it out anew, some at a time: others use the file in
+    /// between. `step` is told of each, and may end it; then the file goes on waiting, as it does for
+    /// want of room. Returns how many blocks that were.
+    pub(crate) async fn lay_file_anew(
+        &self,
+        ino: Ino,
+        mut step: impl FnMut(u64) -> Result<()>,
+    ) -> Result<u64> {
+        let mut done = 0;
+        loop {
+            let redundancy = match self.meta.run(|tx| tx.inode(ino)).await {
+                Ok(inode) => inode.redundancy,
+                Err(FsError::NotFound) => break,
+                Err(error) => return Err(error),
+            };
+            let (mut from, mut laid) = (Some(0), Ok(()));
+            while let (Some(block), Ok(())) = (from, &laid) {
+                match self.lay_some_anew(ino, redundancy, block).await {
+                    Ok((blocks, next)) => {
+                        done += blocks;
+                        from = next;
+                        step(blocks)?;
+                    }
+                    Err(error) => laid = Err(error),
+                }
+            }
+            self.check()?;
+            let lacks_room = matches!(laid, Err(FsError::NoSpace));
+            let is_set_again = |tx: &Tx<'_>| match tx.inode(ino) {
+                Ok(inode) if inode.redundancy != redundancy => Ok(true),
+                _ if lacks_room => Ok(false),
+                _ => tx.remove_anew(ino).map(|()| false),
+            };
+            if !self.meta.run(is_set_again).await? {
+                return laid.map(|()| done);
+            }
         }
+        self.meta.run(|tx| tx.remove_anew(ino)).await?;
         Ok(done)
+    }
+
+    /// Sets the redundancy of a file, and lays out what it holds. Returns how many blocks that were.
+    pub(crate) async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<u64> {
+        self.check_redundancy(redundancy)?;
+        self.want_redundancy(ino, redundancy).await?;
+        self.lay_file_anew(ino, |_| Ok(())).await
+    }
+
+    /// Lays all files that wait for it out anew, as a job. Goes on with others if one cannot be: for
+    /// want of room it stays as it is, in part.
+    pub(crate) async fn lay_waiting_anew(&self) -> Result<u64> {
+        let (mut total, mut from) = (0, 0);
+        while let Some(ino) = self.meta.run(|tx| tx.next_anew(from)).await? {
+            total += self.meta.run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
+            from = ino + 1;
+        }
+        self.job_total(total);
+        let (mut done, mut from, mut result) = (0, 0, Ok(()));
+        while let Some(ino) = self.meta.run(|tx| tx.next_anew(from)).await? {
+            let step = |blocks| {
+                self.job_done(blocks);
+                self.job_may_go_on()
+            };
+            match self.lay_file_anew(ino, step).await {
+                Ok(blocks) => done += blocks,
+                Err(FsError::GivenWay) => return Err(FsError::GivenWay),
+                Err(error) => result = result.and(Err(error)),
+            }
+            self.job_may_go_on()?;
+            from = ino + 1;
+        }
+        result.map(|()| done)
     }
 
     /// Lays some lines of a file out anew, from a block on, if it is to have this redundancy still.

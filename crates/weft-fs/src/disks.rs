@@ -7,9 +7,10 @@
 //!
 //! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read as
 //! long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk that is
-//! emptier than before and belongs to the file system as before. Then its slice leaves the metadata
-//! array, whose copies go to a spare. Then it leaves the metadata; last its label is erased. A
-//! disk with a label that the metadata does not know is left alone by a mount.
+//! emptier than before and belongs to the file system as before; that it is to leave is in the
+//! metadata, so that a mount goes on ([`crate::keeper`]). Then its slice leaves the metadata array,
+//! whose copies go to a spare. Then it leaves the metadata; last its label is erased. A disk with a
+//! label that the metadata does not know is left alone by a mount.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -26,7 +27,7 @@ use crate::job::Job;
 use crate::label::Label;
 use crate::member::Member;
 use crate::mounted::{Fs, Inner};
-use crate::open::{DISKS_MAX, JOINING, check_unused, present, row};
+use crate::open::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
 use crate::rebuild::RebuildReport;
 
 /// How often it is looked whether the metadata array has its copies again.
@@ -92,11 +93,21 @@ impl Inner {
             )));
         }
         self.sync().await?;
-        self.check_others_suffice(&member).await?;
-        member.leaving.set(true);
-        let left = self.move_off(&BTreeSet::from([number])).await;
-        member.leaving.set(false);
+        let left = self.empty_disk(&member).await;
+        let is_interrupted = self.stopped.get() || matches!(left, Err(FsError::GivenWay));
+        if !is_interrupted && member.leaving.replace(false) {
+            // If this fails, the next mount tries it again.
+            let _ = self.meta.run(|tx| tx.set_state(LEAVING, 0)).await;
+        }
         left
+    }
+
+    async fn empty_disk(&self, member: &Member) -> Result<RebuildReport> {
+        self.check_others_suffice(member).await?;
+        let number = member.number;
+        self.meta.run(|tx| tx.set_state(LEAVING, u64::from(number) + 1)).await?;
+        member.leaving.set(true);
+        self.move_off(&BTreeSet::from([number])).await
     }
 
     /// Fails if the other disks cannot hold what is on this one.

@@ -39,6 +39,9 @@ pub enum FsError {
     /// A job runs that must end first.
     #[error("a {0} is running")]
     Busy(&'static str),
+    /// A job has ended early, as a disk was lost: a rebuild goes first.
+    #[error("a disk was lost: a rebuild goes first")]
+    GivenWay,
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),

@@ -241,6 +241,7 @@ impl Inner {
                     report.damaged.insert(ino);
                 }
                 self.job_done(record.lines * record.active().count() as u64);
+                self.job_may_go_on()?;
             }
         }
         for member in self.pool.members() {

@@ -9,7 +9,7 @@ pub enum Job {
     Remove(u16),
     /// It reads every block, and repairs those that are wrong.
     Scrub,
-    /// It gives files another redundancy.
+    /// It lays out files that have got another redundancy.
     Set,
 }
 

@@ -1,6 +1,6 @@
 //! Long work: rebuilding, emptying a disk, scrubbing, giving files another redundancy.
 
-use crate::error::{FsError, Result};
+use crate::error::Result;
 use crate::fsck::ScrubReport;
 use crate::inode::Ino;
 use crate::job::Job;
@@ -26,8 +26,8 @@ impl Fs {
     /// Begins a job. It is carried out by the future that is returned.
     ///
     /// # Errors
-    /// If another one runs; the future fails as [`Fs::rebuild`], [`Fs::remove_disk`] and
-    /// [`Fs::scrub`] do.
+    /// If another one runs; the future fails as [`Fs::rebuild`], [`Fs::remove_disk`], [`Fs::scrub`] and
+    /// [`Fs::set_redundancy`] do, or with [`crate::FsError::GivenWay`].
     pub fn begin_job(&self, job: Job) -> Result<impl Future<Output = Result<JobReport>> + use<>> {
         let running = self.0.begin_job(job)?;
         Ok(async move {
@@ -36,34 +36,23 @@ impl Fs {
                 Job::Rebuild => fs.rebuild().await.map(JobReport::Moved),
                 Job::Remove(number) => fs.remove_disk(number).await.map(JobReport::Moved),
                 Job::Scrub => fs.scrub().await.map(JobReport::Scrubbed),
-                Job::Set => Err(FsError::Invalid("it needs files".into())),
+                Job::Set => fs.lay_waiting_anew().await.map(|blocks| JobReport::Set { blocks }),
             }
         })
     }
 
-    /// Begins to set the redundancy of files and folders. It is done by the future that is returned.
+    /// Sets the redundancy of files and folders, durably. What they hold is laid out by the next
+    /// [`Job::Set`], which begins by itself if jobs do ([`Fs::keep`]).
     ///
     /// # Errors
-    /// If there are too few disks, or another job runs; the future fails as [`Fs::set_redundancy`].
-    pub fn begin_set(
-        &self,
-        inos: Vec<Ino>,
-        redundancy: Redundancy,
-    ) -> Result<impl Future<Output = Result<JobReport>> + use<>> {
+    /// If there are too few disks, and if one of these files is gone, when the others are done.
+    pub async fn want_redundancy(&self, inos: &[Ino], redundancy: Redundancy) -> Result<()> {
         self.0.check_redundancy(redundancy)?;
-        let running = self.0.begin_job(Job::Set)?;
-        Ok(async move {
-            let fs = &running.0;
-            let mut total = 0;
-            for ino in &inos {
-                total += fs.meta.run(|tx| Ok(tx.inode(*ino)?.blocks)).await?;
-            }
-            fs.job_total(total);
-            let mut blocks = 0;
-            for ino in inos {
-                blocks += fs.set_redundancy(ino, redundancy).await?;
-            }
-            Ok(JobReport::Set { blocks })
-        })
+        let mut wanted = Ok(());
+        for ino in inos {
+            wanted = wanted.and(self.0.want_redundancy(*ino, redundancy).await);
+        }
+        self.0.commit().await?;
+        wanted
     }
 }

@@ -29,6 +29,7 @@ mod hold;
 mod inode;
 mod job;
 mod jobs;
+mod keeper;
 mod knowing;
 mod label;
 mod laid;

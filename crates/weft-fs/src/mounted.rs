@@ -166,6 +166,12 @@ pub(crate) struct Inner {
     pub(crate) relocating: Semaphore,
     /// The job that runs.
     pub(crate) job: Cell<Option<JobStatus>>,
+    /// How many disks had been lost when it began.
+    pub(crate) job_losses: Cell<u64>,
+    /// Whether jobs begin by themselves.
+    pub(crate) keeps: Cell<bool>,
+    /// How often a file was given a redundancy.
+    pub(crate) wanted: Cell<u64>,
     mounted: Nanos,
     mounted_at: Time,
 }
@@ -213,6 +219,9 @@ impl Inner {
             stopped: Cell::new(false),
             relocating: Semaphore::new(1),
             job: Cell::new(None),
+            job_losses: Cell::new(0),
+            keeps: Cell::new(false),
+            wanted: Cell::new(0),
         }
     }
 

@@ -33,6 +33,8 @@ use crate::redundancy::Redundancy;
 
 /// The number of the disk that is joining, plus one; in the state.
 pub(crate) const JOINING: &str = "joining disk";
+/// The number of the disk that is being emptied, or was before it was lost, plus one; in the state.
+pub(crate) const LEAVING: &str = "leaving disk";
 /// The most disks.
 pub(crate) const DISKS_MAX: usize = 64;
 /// Bytes of the smallest metadata slice that is chosen.
@@ -288,7 +290,7 @@ impl Fs {
         };
         let array = Array::assemble(rt, slices, assemble).await?;
         let meta = Meta::open(array, label.fs_id, options.meta_cache_bytes).await?;
-        let (rows, epoch, mark) = meta
+        let (rows, leaving, epoch, mark) = meta
             .run(|tx| {
                 let format = tx.state("format")?;
                 if format != FORMAT {
@@ -298,7 +300,7 @@ impl Fs {
                 }
                 complete_join(tx, &found)?;
                 let mark = Mark { completed: tx.state("completed")?, position: tx.state("log")? };
-                Ok((tx.disks()?, tx.state("epoch")?, mark))
+                Ok((tx.disks()?, tx.state(LEAVING)?, tx.state("epoch")?, mark))
             })
             .await?;
         let mut members = Vec::new();
@@ -314,7 +316,9 @@ impl Fs {
                 row.name.clone_from(&disk.info().name);
             }
             let present = here.and_then(|_| parts.remove(&number));
-            members.push(Member::new(number, row, present));
+            let member = Member::new(number, row, present);
+            member.leaving.set(u64::from(number) + 1 == leaving);
+            members.push(member);
         }
         let pool = Pool::new(members, AtHand::new(options.cache_bytes)?);
         claim_space(&meta, &pool).await?;

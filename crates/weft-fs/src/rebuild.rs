@@ -129,6 +129,7 @@ impl Inner {
             let some = std::mem::replace(&mut found, behind);
             self.move_some(&some, disks, &mut report).await?;
             self.job_done(some.iter().map(|found| found.blocks).sum());
+            self.job_may_go_on()?;
         }
         self.commit().await?;
         // A record may have come to a disk meanwhile, before it was lost.

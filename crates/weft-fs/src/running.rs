@@ -23,6 +23,7 @@ impl Inner {
             return Err(FsError::Busy(running.job.name()));
         }
         self.job.set(Some(JobStatus { job, done_blocks: 0, total_blocks: 0 }));
+        self.job_losses.set(self.pool.losses());
         Ok(Running(self.clone()))
     }
 
@@ -30,6 +31,16 @@ impl Inner {
         if let Some(mut status) = self.job.get() {
             change(&mut status);
             self.job.set(Some(status));
+        }
+    }
+
+    /// Between steps of the running job: fails if the file system is being unmounted, or a disk was
+    /// lost since the job began and a rebuild will begin by itself.
+    pub(crate) fn job_may_go_on(&self) -> Result<()> {
+        self.check()?;
+        match self.keeps.get() && self.pool.losses() > self.job_losses.get() {
+            true => Err(FsError::GivenWay),
+            false => Ok(()),
         }
     }
 

@@ -7,35 +7,12 @@ mod common;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::disk::{Leave, Medium, Power, TestDisk, holding};
+use common::disk::{Medium, Power, holding};
+use common::moments::*;
 use common::*;
-use weft_disk::{Disk, WriteOpts};
+use weft_disk::WriteOpts;
 use weft_fs::{CreateOptions, Fs, FsError, Job, Label, ROOT, SetAttr, create};
-use weft_rt::{Frozen, Rt};
-
-const SIZE: u64 = 24 << 20;
-const FILES: [&str; 4] = ["auto", "none", "raid1", "raid6"];
-
-async fn fill(fs: &Fs) {
-    for (n, name) in FILES.iter().enumerate() {
-        let ino = make_as(fs, name, name).await;
-        write(fs, ino, 0, &pattern(300_000, n as u64)).await;
-    }
-    fs.sync().await.expect("synced");
-}
-
-async fn assert_filled(fs: &Fs, what: &str) {
-    for (n, name) in FILES.iter().enumerate() {
-        let ino = find(fs, name).await;
-        assert!(read_all(fs, ino).await == pattern(300_000, n as u64), "{what}: {name}");
-    }
-    let report = fs.check(true).await.expect("checked");
-    assert_eq!(report.findings, [], "{what}");
-}
-
-async fn numbers(fs: &Fs) -> Vec<u16> {
-    fs.status().await.expect("known").disks.iter().map(|disk| disk.number).collect()
-}
+use weft_rt::Frozen;
 
 #[test]
 fn a_disk_joins_and_another_leaves() {
@@ -169,46 +146,6 @@ async fn fill_two(fs: &Fs) {
     let ino = make_as(fs, "file", "raid1").await;
     write(fs, ino, 0, &pattern(100_000, 1)).await;
     fs.sync().await.expect("synced");
-}
-
-/// The disks before every step that changes one of them while `act` runs.
-fn moments<F: Future<Output = ()> + 'static>(
-    count: usize,
-    act: impl FnOnce(Fs, Vec<Rc<TestDisk>>) -> F + 'static,
-) -> Vec<Vec<Medium>> {
-    let seen = Rc::new(RefCell::new(Vec::new()));
-    let result = seen.clone();
-    run(move |rt| async move {
-        let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); 6]);
-        let fs = made(&rt, &all(&disks[..count])).await;
-        fill(&fs).await;
-        let watched = disks.clone();
-        power.watch(move || {
-            let media: Vec<Medium> =
-                watched.iter().map(|disk| disk.medium.borrow().clone()).collect();
-            seen.borrow_mut().push(media);
-        });
-        act(fs, disks).await;
-        power.watch(|| {});
-    });
-    result.take()
-}
-
-fn leave(n: usize) -> Leave {
-    [Leave::Nothing, Leave::All, Leave::Completed, Leave::Cached, Leave::Some(n as u64)][n % 5]
-}
-
-/// Mounts what a crash left, with every disk that has a label of the file system.
-async fn mounted(rt: &Rt, disks: &[Rc<TestDisk>], what: &str) -> Fs {
-    let mut there: Vec<Rc<dyn Disk>> = Vec::new();
-    for disk in all(disks) {
-        if Label::read(&*disk).await.expect("readable").is_some() {
-            there.push(disk);
-        }
-    }
-    let fs = Fs::mount(rt, &there, mounting()).await;
-    fs.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
 #[test]

@@ -276,16 +276,19 @@ struct Moment {
     history: History,
     /// Whether a block with contents may be unreadable: no disk may be lost as well.
     may_lack: bool,
+    /// Whether a disk is lost that may not be rebuilt yet: no block may be unreadable as well.
+    may_be_degraded: bool,
     /// Blocks that were overwritten at new places.
     afresh: u64,
 }
 
-/// Uses the file system until a random step.
+/// Uses the file system until a random step. If a disk is lost, it is rebuilt meanwhile.
 async fn live(
     rt: &Rt,
     pair: &mut Pair,
     disks: &BTreeMap<usize, Rc<TestDisk>>,
     power: &Power,
+    may_be_degraded: bool,
 ) -> Moment {
     let seen = Rc::new(RefCell::new(None));
     let left = Cell::new(pair.rng.below(600));
@@ -300,6 +303,9 @@ async fn live(
             *cut.borrow_mut() = Some(at_cut());
         }
     });
+    if may_be_degraded || pair.rng.chance(30) {
+        pair.fs.keep(|job, ended| assert!(ended.is_ok(), "{job:?}: {ended:?}"));
+    }
     if pair.rng.chance(50) {
         let (fs, seed) = (pair.fs.clone(), pair.rng.next_u64());
         drop(rt.spawn(Contender::contend(rt.clone(), fs, 1, seed)));
@@ -308,7 +314,7 @@ async fn live(
     let mut may_lack = false;
     for _ in 0..60 {
         if pair.rng.chance(7) {
-            may_lack |= fail_block(pair, disks, !may_lack).await;
+            may_lack |= fail_block(pair, disks, !may_lack && !may_be_degraded).await;
         }
         match pair.rng.below(11) {
             0 => {
@@ -336,7 +342,7 @@ async fn live(
     OVERLAPPED.fetch_add(overlapped, Ordering::Relaxed);
     let media = seen.take().unwrap_or_else(media);
     let afresh = pair.fs.status().await.map_or(0, |status| status.counts.afresh_blocks);
-    Moment { media, history, may_lack, afresh }
+    Moment { media, history, may_lack, may_be_degraded, afresh }
 }
 
 fn open(rt: &Rt, power: &Rc<Power>, media: &Media) -> BTreeMap<usize, Rc<TestDisk>> {
@@ -393,20 +399,23 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
         dead_reads: BTreeSet::new(),
         dead_writes: BTreeSet::new(),
     };
-    let (media, history, may_lack) = match before {
-        Some(Moment { media, history, may_lack, .. }) => (media, Some(history), may_lack),
-        None => ((0..DISKS).map(|n| (n, blank())).collect(), None, false),
+    let blank = || (0..DISKS).map(|n| (n, blank())).collect();
+    let (media, history, may_lack, may_be_degraded) = match before {
+        Some(Moment { media, history, may_lack, may_be_degraded, .. }) => {
+            (media, Some(history), may_lack, may_be_degraded)
+        }
+        None => (blank(), None, false, false),
     };
     let mut disks = open(rt, &power, &media);
     let Some(history) = history else {
         let fs = made_by(rt, &given(&disks), seed).await;
         let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
-        return live(rt, &mut pair, &disks, &power).await;
+        return live(rt, &mut pair, &disks, &power, false).await;
     };
     let cache_bytes = (1 << 20) + (1 << 20) * rng.below(2);
     let mut options =
         MountOptions { degraded: true, cache_bytes, nonce: seed, ..mounting_by(seed) };
-    if disks.len() > DISKS_MIN && rng.chance(40) && !may_lack {
+    if disks.len() > DISKS_MIN && rng.chance(40) && !may_lack && !may_be_degraded {
         let numbers: Vec<usize> = disks.keys().copied().collect();
         disks.remove(rng.pick(&numbers));
     } else {
@@ -425,12 +434,15 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     }
     assert_eq!(report.findings, [], "{what}");
     let lost = fs.status().await.expect("known").disks.iter().filter(|disk| disk.lost).count();
-    assert_eq!(lost, usize::from(options.degraded), "{what}: blocks failed, and no disk");
+    let may_be_lost = usize::from(options.degraded || may_be_degraded);
+    let is_expected = (usize::from(options.degraded)..=may_be_lost).contains(&lost);
+    assert!(is_expected, "{what}: blocks failed, and no disk");
     let Snapshot { model, inos } = history.found(&fs, &what).await;
     let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
     (pair.model, pair.inos) = (model, inos);
     pair.compare().await;
-    if options.degraded {
+    let is_left_to_keeper = lost > 0 && rng.chance(50);
+    if lost > 0 && !is_left_to_keeper {
         for _ in 0..rng.below(30) {
             pair.step().await;
         }
@@ -440,7 +452,7 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
         assert_sound(&pair.fs).await;
     }
     pair.compare().await;
-    live(rt, &mut pair, &disks, &power).await
+    live(rt, &mut pair, &disks, &power, is_left_to_keeper).await
 }
 
 #[test]

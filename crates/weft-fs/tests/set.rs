@@ -39,8 +39,8 @@ fn a_file_is_read_and_written_while_it_gets_another_redundancy() {
         let mut bytes = pattern(BLOCKS * 4096, 1);
         write(&fs, ino, 0, &bytes).await;
         fs.sync().await.expect("synced");
-        let job = fs.begin_set(vec![ino], redundancy("raid1")).expect("nothing else runs");
-        let other = fs.begin_set(vec![ino], redundancy("raid6")).map(drop);
+        let job = begin_set(&fs, &[ino], redundancy("raid1")).await;
+        let other = fs.begin_job(Job::Set).map(drop);
         assert!(matches!(other, Err(FsError::Busy("set"))), "{other:?}");
         let ended = Rc::new(std::cell::Cell::new(false));
         let end = ended.clone();
@@ -88,8 +88,7 @@ fn a_file_that_is_deleted_or_set_again_meanwhile_is_left_alone() {
             write(&fs, ino, 0, &pattern(BLOCKS * 4096, ino)).await;
         }
         fs.sync().await.expect("synced");
-        let first =
-            fs.begin_set(vec![again, gone], redundancy("raid1")).expect("nothing else runs");
+        let first = begin_set(&fs, &[again, gone], redundancy("raid1")).await;
         let meanwhile = async {
             rt.yield_now().await;
             set(&fs, again, "raid6").await.expect("set");

@@ -2,8 +2,9 @@
 //!
 //! A value that is read or set is JSON, except for numbers of disks. Rebuilding, emptying a disk,
 //! scrubbing and giving files another redundancy go on in the background: setting the attribute begins
-//! them, and the status says how far they are and how the last one ended. An errno cannot say why
-//! something was refused, so the reason of the last refusal is an attribute as well.
+//! them, and the status says how far they are and how the last one ended. A rebuild begins by itself,
+//! and jobs that an unmount interrupted go on ([`Fs::keep`]). An errno cannot say why something was
+//! refused, so the reason of the last refusal is an attribute as well.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
 use weft_disk::Disk;
 use weft_fs::{Fs, FsError, FsckReport, Ino, Job, JobReport, RebuildReport, Result, ScrubReport};
-use weft_rt::Rt;
+use weft_rt::{MILLISECOND, Nanos, Rt};
 
 /// Gives the state.
 pub const STATUS: &str = "trusted.weft.status";
@@ -28,12 +29,17 @@ pub const FAIL: &str = "trusted.weft.fail";
 pub const ADD: &str = "trusted.weft.add";
 /// Setting it to a number begins to empty this disk, which then leaves.
 pub const REMOVE: &str = "trusted.weft.remove";
-/// Setting it begins to rebuild what is on lost disks.
+/// Setting it begins to rebuild what is on lost disks, unless that is under way or done already: the
+/// status says how it ended.
 pub const REBUILD: &str = "trusted.weft.rebuild";
-/// Setting it to `{"inodes": [NUMBER, …], "redundancy": NAME}` begins to lay these files out anew.
+/// Setting it to `{"inodes": [NUMBER, …], "redundancy": NAME}` sets the redundancy of these files, and
+/// begins to lay out anew what they hold, or does so when the job that runs has ended.
 pub const SET: &str = "trusted.weft.set";
 /// Setting it begins a scrub.
 pub const SCRUB: &str = "trusted.weft.scrub";
+
+/// How often it is looked whether a job has given way.
+const LOOK_EVERY: Nanos = 100 * MILLISECOND;
 
 /// Opens a disk by its place.
 pub type OpenDisk =
@@ -51,7 +57,10 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn new(rt: Rt, fs: Fs, open: OpenDisk) -> Self {
-        Self { rt, fs, open, refused: RefCell::default(), last_job: Rc::default() }
+        let last_job: Rc<RefCell<Value>> = Rc::default();
+        let last = last_job.clone();
+        fs.keep(move |job, ended| *last.borrow_mut() = outcome_json(job, ended));
+        Self { rt, fs, open, refused: RefCell::default(), last_job }
     }
 
     /// The value of an attribute; none if it is not one of these.
@@ -79,9 +88,9 @@ impl Control {
             },
             ADD => self.add(text).await,
             REMOVE => number().and_then(|number| self.begin(Job::Remove(number))),
-            REBUILD => self.begin(Job::Rebuild),
+            REBUILD => self.rebuild().await,
             SCRUB => self.begin(Job::Scrub),
-            SET => self.begin_set(text),
+            SET => self.begin_set(text).await,
             _ => return None,
         };
         if let Err(error) = &done {
@@ -104,29 +113,42 @@ impl Control {
         Ok(())
     }
 
-    fn begin_set(&self, text: &str) -> Result<()> {
+    /// Begins a rebuild. One that began by itself will do, and another job gives way to it.
+    async fn rebuild(&self) -> Result<()> {
+        loop {
+            let status = self.fs.status().await?;
+            let is_lost = status.disks.iter().any(|disk| disk.lost);
+            let runs = status.job.is_some_and(|status| status.job == Job::Rebuild);
+            if runs || !is_lost && self.last_job.borrow()["job"] == Job::Rebuild.name() {
+                return Ok(());
+            }
+            match self.begin(Job::Rebuild) {
+                Err(FsError::Busy(_)) if is_lost => self.rt.sleep(LOOK_EVERY).await,
+                begun => return begun,
+            }
+        }
+    }
+
+    async fn begin_set(&self, text: &str) -> Result<()> {
         let wanted: Value = serde_json::from_str(text).unwrap_or_default();
         let inos = wanted["inodes"].as_array().into_iter().flatten().map(Value::as_u64);
         let inos: Option<Vec<Ino>> = inos.collect();
         let inos = inos.filter(|inos| !inos.is_empty());
         let inos = inos.ok_or_else(|| FsError::Invalid("numbers of inodes are missing".into()))?;
         let redundancy = wanted["redundancy"].as_str().unwrap_or_default().parse()?;
-        let running = self.fs.begin_set(inos, redundancy)?;
-        self.launch(Job::Set, running);
-        Ok(())
+        self.fs.want_redundancy(&inos, redundancy).await?;
+        match self.begin(Job::Set) {
+            // It begins by itself behind that one.
+            Err(FsError::Busy(_)) => Ok(()),
+            begun => begun,
+        }
     }
 
     fn launch(&self, job: Job, running: impl Future<Output = Result<JobReport>> + 'static) {
         let last = self.last_job.clone();
         self.rt.launch(Box::pin(async move {
-            let report = running.await.map(|report| match report {
-                JobReport::Moved(report) => rebuild_json(&report),
-                JobReport::Scrubbed(report) => scrub_json(&report),
-                JobReport::Set { blocks } => json!({ "blocks": blocks }),
-            });
-            let mut outcome = report.unwrap_or_else(|error| json!({ "error": error.to_string() }));
-            outcome["job"] = job.name().into();
-            *last.borrow_mut() = outcome;
+            let ended = running.await;
+            *last.borrow_mut() = outcome_json(job, ended);
         }));
     }
 
@@ -170,6 +192,17 @@ impl Control {
             "job": job, "last_job": *self.last_job.borrow(),
         }))
     }
+}
+
+fn outcome_json(job: Job, ended: Result<JobReport>) -> Value {
+    let mut outcome = match ended {
+        Ok(JobReport::Moved(report)) => rebuild_json(&report),
+        Ok(JobReport::Scrubbed(report)) => scrub_json(&report),
+        Ok(JobReport::Set { blocks }) => json!({ "blocks": blocks }),
+        Err(error) => json!({ "error": error.to_string() }),
+    };
+    outcome["job"] = job.name().into();
+    outcome
 }
 
 fn check_json(report: &FsckReport) -> Value {

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use common::Bench;
 use common::weftfs::{Mounted, NEEDS};
+use serde_json::Value;
 use weft_testkit::{have, wait_until};
 
 const FILES: [(&str, &str); 4] =
@@ -19,6 +20,11 @@ const FILES: [(&str, &str); 4] =
 
 fn contents(len: usize, version: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 4096 * 7 + version).to_le_bytes()[0]).collect()
+}
+
+fn write_synced(path: &Path, contents: &[u8]) {
+    fs::write(path, contents).expect("written");
+    fs::File::open(path).and_then(|file| file.sync_all()).expect("on the disks");
 }
 
 fn set(at: &Path, redundancy: &str, bench: &Bench) {
@@ -178,6 +184,48 @@ const NOT_BROUGHT_ABOUT: [&str; 4] = [
     "weft fs status: job.total_blocks",
 ];
 
+/// A rebuild begins by itself, and what a kill has interrupted goes on.
+#[test]
+fn jobs_begin_by_themselves() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::new("weftfs-jobs");
+    for n in 0..5 {
+        let _ = mounted.bench.scratch.file(&format!("d{n}"), 120 << 20);
+    }
+    mounted.bench.weft(&["fs", "create", "home", "d0", "d1", "d2", "d3", "d4"]);
+    mounted.mount(&["."]);
+    let wanted = contents(60 << 20, 1);
+    write_synced(&mounted.at.join("file"), &wanted);
+    let numbers = |status: &Value| -> Vec<u64> {
+        let disks = status["disks"].as_array().into_iter().flatten();
+        disks.filter_map(|disk| disk["number"].as_u64()).collect()
+    };
+    let free_bytes = |status: &Value| -> u64 {
+        let disks = status["disks"].as_array().into_iter().flatten();
+        disks.filter_map(|disk| disk["free_bytes"].as_u64()).sum()
+    };
+    mounted.bench.weft(&["fs", "fail", "mnt", "1"]);
+    wait_until("it is rebuilt", || numbers(&mounted.status()) == [0, 2, 3, 4]);
+    wait_until("the job has ended", || mounted.status()["last_job"]["job"] == "rebuild");
+    // Whoever comes late learns how it ended.
+    let report = mounted.bench.weft(&["fs", "rebuild", "mnt"]);
+    assert!(report.contains("[1]"), "{report}");
+    let free = free_bytes(&mounted.status());
+    mounted.bench.weft(&["fs", "set", "--background", "raid1", "mnt/file"]);
+    mounted.kill9();
+    mounted.mount(&["."]);
+    wait_until("the file is laid out", || mounted.status()["last_job"]["job"] == "set");
+    assert!(fs::read(mounted.at.join("file")).expect("read") == wanted);
+    mounted.bench.weft(&["fs", "fsck", "mnt", "--data"]);
+    // A copy instead of a third of it for parity.
+    let more = (20 << 20) * 2;
+    let taken = free - free_bytes(&mounted.status());
+    assert!(taken.abs_diff(more) < 1 << 20, "{taken} of {more} bytes");
+    mounted.unmount();
+}
+
 #[test]
 fn what_commands_for_file_systems_print_is_what_the_document_says() {
     if !have(&NEEDS) {
@@ -207,9 +255,7 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     let status = told(&mounted, &["fs", "status", "mnt"], 0, "weft fs status");
     assert!(status["last_job"].is_null(), "{status}");
     told(&mounted, &["fs", "set", "raid1", "mnt"], 0, "weft fs set");
-    fs::write(mounted.at.join("file"), contents(1_000_000, 1)).expect("written");
-    let synced = fs::File::open(mounted.at.join("file")).and_then(|file| file.sync_all());
-    synced.expect("on the disks");
+    write_synced(&mounted.at.join("file"), &contents(1_000_000, 1));
     let set = told(&mounted, &["fs", "set", "raid5", "mnt/file"], 0, "weft fs set");
     assert_eq!((&set["blocks"], &set["background"]), (&245.into(), &false.into()));
     told(&mounted, &["fs", "set", "--background", "raid1", "mnt/file"], 0, "weft fs set");
@@ -218,10 +264,17 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     told(&mounted, &["fs", "status", "mnt", "--check"], 0, "weft fs status");
     told(&mounted, &["fs", "add", "mnt", "d3"], 0, "weft fs add");
     told(&mounted, &["fs", "remove", "mnt", "0"], 0, "Fs job");
+    // As long as a file needs it, the disk stays.
+    let needy = mounted.folder("needy", "raid0").join("file");
+    write_synced(&needy, &contents(1_000_000, 1));
     told(&mounted, &["fs", "fail", "mnt", "1"], 0, "weft fs fail");
+    wait_until("a rebuild ended", || mounted.status()["last_job"]["job"] == "rebuild");
     let status = told(&mounted, &["fs", "status", "mnt", "--check"], 3, "weft fs status");
-    let attention = status["attention"][0].as_str().expect("something").to_owned();
-    assert!(attention.starts_with("disk 1 is lost: `weft fs rebuild mnt`"), "{attention}");
+    let attention = status["attention"].as_array().expect("a list");
+    let starts =
+        |n: usize, with: &str| attention[n].as_str().is_some_and(|it| it.starts_with(with));
+    assert!(starts(0, "disk 1 is lost") && starts(1, "1 files have blocks"), "{attention:?}");
+    fs::remove_file(&needy).expect("removed");
     told(&mounted, &["fs", "rebuild", "mnt"], 0, "Fs job");
     told(&mounted, &["fs", "status", "mnt", "--check"], 0, "weft fs status");
     told(&mounted, &["fs", "remove", "mnt", "9"], 1, "Errors");

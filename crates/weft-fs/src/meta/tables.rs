@@ -25,6 +25,7 @@ const XATTRS: TableDefinition<'_, (u64, Bytes), Bytes> = TableDefinition::new("x
 const SYMLINKS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("symlinks");
 const EXTENTS: TableDefinition<'_, (u64, u64), Bytes> = TableDefinition::new("extents");
 const ORPHANS: TableDefinition<'_, u64, ()> = TableDefinition::new("orphans");
+const ANEW: TableDefinition<'_, u64, ()> = TableDefinition::new("anew");
 const BAD: TableDefinition<'_, (u64, u64), ()> = TableDefinition::new("bad");
 const MAPS: TableDefinition<'_, (u64, u64), u64> = TableDefinition::new("maps");
 
@@ -83,6 +84,7 @@ pub(crate) struct Tx<'a> {
     symlinks: Opened<'a, u64, Bytes>,
     extents: Opened<'a, (u64, u64), Bytes>,
     orphans: Opened<'a, u64, ()>,
+    anew: Opened<'a, u64, ()>,
     pub(super) maps: Opened<'a, (u64, u64), u64>,
     pub(super) bad: Opened<'a, (u64, u64), ()>,
 }
@@ -102,6 +104,7 @@ impl<'a> Tx<'a> {
             symlinks: Opened::new(SYMLINKS),
             extents: Opened::new(EXTENTS),
             orphans: Opened::new(ORPHANS),
+            anew: Opened::new(ANEW),
             maps: Opened::new(MAPS),
             bad: Opened::new(BAD),
         }
@@ -196,6 +199,7 @@ impl<'a> Tx<'a> {
         self.change(&self.symlinks, None)?;
         self.change(&self.extents, None)?;
         self.change(&self.orphans, None)?;
+        self.change(&self.anew, None)?;
         self.change(&self.maps, None)?;
         self.change(&self.bad, None)?;
         Ok(())
@@ -490,6 +494,24 @@ impl<'a> Tx<'a> {
             orphans.push(row.db()?.0.value());
         }
         Ok(orphans)
+    }
+
+    /// A file waits to be laid out anew.
+    pub(crate) fn put_anew(&self, ino: Ino) -> Result<()> {
+        self.change(&self.anew, ino)?.insert(ino, ()).db()?;
+        Ok(())
+    }
+
+    pub(crate) fn remove_anew(&self, ino: Ino) -> Result<()> {
+        self.change(&self.anew, ino)?.remove(ino).db()?;
+        Ok(())
+    }
+
+    /// The first file, from a number on, that waits to be laid out anew.
+    pub(crate) fn next_anew(&self, from: Ino) -> Result<Option<Ino>> {
+        let table = self.read(&self.anew)?;
+        let first = table.range(from..).db()?.next().transpose().db()?;
+        Ok(first.map(|(ino, _)| ino.value()))
     }
 }
 

@@ -8,13 +8,14 @@ pub mod contender;
 #[path = "../../../weft-array/tests/common/disk.rs"]
 pub mod disk;
 pub mod model;
+pub mod moments;
 
 use std::rc::Rc;
 
 use weft_disk::{Disk, RamDisk};
 use weft_fs::{
-    CreateOptions, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT, Redundancy,
-    Result, SetXattr, Time, create,
+    CreateOptions, Fs, Ino, Job, JobReport, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT,
+    Redundancy, Result, SetXattr, Time, create,
 };
 use weft_rt::{Frozen, Rt, Schedule, virtual_rt};
 
@@ -143,4 +144,14 @@ pub async fn assert_sound(fs: &Fs) {
     assert_eq!(report.findings, [], "of {} inodes", report.inodes);
     // Blocks at hand that are not as on the disks would be wrong.
     assert_eq!(fs.status().await.expect("known").at_hand.wrong, 0);
+}
+
+/// Gives files a redundancy, and begins to lay out what they hold.
+pub async fn begin_set(
+    fs: &Fs,
+    inos: &[Ino],
+    redundancy: Redundancy,
+) -> impl Future<Output = Result<JobReport>> + use<> {
+    fs.want_redundancy(inos, redundancy).await.expect("set");
+    fs.begin_job(Job::Set).expect("nothing else runs")
 }

@@ -42,7 +42,7 @@ pub enum FsAction {
     Add(FsAddArgs),
     /// Move what a working disk holds to the others, and let it go
     Remove(FsDiskArgs),
-    /// Move what lost disks held to the others; only what files hold is rebuilt
+    /// Follow the rebuild of lost disks on the others, which begins by itself; of what files hold only
     Rebuild(FsPlaceArgs),
     /// Read every block, repair those that are wrong, and move those that cannot be read
     Scrub(FsPlaceArgs),
@@ -80,8 +80,8 @@ pub struct FsCreateArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Runs in the foreground until the folder is unmounted (umount), or it gets SIGTERM or SIGINT. Needs \
-root. A disk that is missing with --degraded counts as lost from then on: `weft fs rebuild` moves \
-what it held to the others.
+root. A disk that is missing with --degraded counts as lost from then on, and what it held is \
+rebuilt on the others. Jobs that were interrupted go on: rebuilds, removals and new redundancies.
 
 Examples:
   weft fs mount home /mnt
@@ -134,8 +134,8 @@ pub struct FsPlaceArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 What a file holds already is laid out anew, a part at a time: it can be used meanwhile. With \
---background the command does not wait for that; `weft fs status` shows how far it is. If the file \
-system is unmounted before, set it again. The same, without progress, as:
+--background the command does not wait for that; `weft fs status` shows how far it is. After an \
+unmount or a crash it goes on with the next mount. The same, without progress, as:
   setfattr -n user.weft.redundancy -v raid1 FILE
 
 Examples:

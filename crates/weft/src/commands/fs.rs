@@ -19,7 +19,7 @@ use weft_cli::output::{announce, announce_answer, answer, outln};
 use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
 use weft_disk::Disk;
-use weft_fs::{CreateOptions, Fs, FsError, Label, MountOptions, Time};
+use weft_fs::{CreateOptions, Fs, FsError, Job, Label, MountOptions, Time};
 use weft_fuse::{control, mount, tree};
 
 use crate::cli::{
@@ -215,7 +215,11 @@ fn fail(args: &FsDiskArgs, json: bool) -> Outcome {
     if json {
         return answer(&json!({ "disk": args.disk }));
     }
-    outln!("disk {number} is out of service: `weft fs rebuild` moves what it held to the others");
+    outln!(
+        "disk {number} is out of service, and what it held is rebuilt on the others: `weft fs rebuild \
+         {}` follows that",
+        args.folder.display()
+    );
     Ok(())
 }
 
@@ -231,19 +235,30 @@ fn add(args: &FsAddArgs, json: bool) -> Outcome {
 }
 
 /// Begins a job, follows it to its end, and returns how it ended.
-fn follow(folder: &Path, attribute: &str, value: &str, silent: bool) -> Result<Value, Failure> {
+fn follow(
+    folder: &Path,
+    begun: Job,
+    (attribute, value): (&str, &str),
+    silent: bool,
+) -> Result<Value, Failure> {
     tell(folder, attribute, value)?;
     let mut progress: Option<Progress> = None;
     loop {
         let status = ask(folder, control::STATUS)?;
         let job = &status["job"];
-        let Some(name) = job["job"].as_str() else {
+        let name = begun.name();
+        if job["job"] != name {
+            // Another one may have begun behind it by itself.
             let last = &status["last_job"];
             return match last["error"].as_str() {
+                _ if last["job"] != name => Err(Failure::new(format!(
+                    "the {name} has ended, and others since: `weft fs status {}` tells how things are",
+                    folder.display()
+                ))),
                 Some(why) => Err(Failure::new(why.to_owned())),
                 None => Ok(last.clone()),
             };
-        };
+        }
         let bytes =
             |count: &str| job[count].as_u64().unwrap_or(0).saturating_mul(weft_fs::BLOCK_BYTES);
         let (done, total) = (bytes("done_blocks"), bytes("total_blocks"));
@@ -255,7 +270,7 @@ fn follow(folder: &Path, attribute: &str, value: &str, silent: bool) -> Result<V
 
 fn remove(args: &FsDiskArgs, json: bool) -> Outcome {
     let number = args.disk.to_string();
-    let report = follow(&args.folder, control::REMOVE, &number, json)?;
+    let report = follow(&args.folder, Job::Remove(args.disk), (control::REMOVE, &number), json)?;
     if json {
         answer(&report)?;
     }
@@ -267,7 +282,7 @@ fn remove(args: &FsDiskArgs, json: bool) -> Outcome {
 }
 
 fn rebuild(args: &FsPlaceArgs, json: bool) -> Outcome {
-    let report = follow(&args.folder, control::REBUILD, "", json)?;
+    let report = follow(&args.folder, Job::Rebuild, (control::REBUILD, ""), json)?;
     if json {
         answer(&report)?;
     } else {
@@ -290,7 +305,7 @@ fn left_files(report: &Value) -> Outcome {
 }
 
 fn scrub(args: &FsPlaceArgs, json: bool) -> Outcome {
-    let report = follow(&args.folder, control::SCRUB, "", json)?;
+    let report = follow(&args.folder, Job::Scrub, (control::SCRUB, ""), json)?;
     let count = |name: &str| report[name].as_u64().unwrap_or(0);
     let (bad, damaged) = (count("bad_blocks"), count("damaged_files"));
     let (metadata, diagnostic) = (count("metadata_mismatches"), count("diagnostic_blocks"));

@@ -11,6 +11,7 @@ use rustix::fs::XattrFlags;
 use serde_json::json;
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::answer;
+use weft_fs::Job;
 use weft_fuse::control;
 
 use super::{ask, follow, tell};
@@ -45,7 +46,7 @@ pub(super) fn set(args: &FsSetArgs, json: bool) -> Outcome {
         for (folder, inos) in &jobs {
             for some in inos.chunks(FILES_MAX) {
                 let wanted = json!({ "inodes": some, "redundancy": redundancy });
-                let report = follow(folder, control::SET, &wanted.to_string(), json)?;
+                let report = follow(folder, Job::Set, (control::SET, &wanted.to_string()), json)?;
                 blocks += report["blocks"].as_u64().unwrap_or(0);
             }
         }

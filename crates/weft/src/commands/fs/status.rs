@@ -32,7 +32,8 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
         if disk["lost"] == true {
             let number = &disk["number"];
             found.push(format!(
-                "disk {number} is lost: `weft fs rebuild {folder}` moves what it held to the others"
+                "disk {number} is lost, and what it held is rebuilt on the others: `weft fs rebuild \
+                 {folder}` follows that"
             ));
         }
     }
@@ -48,7 +49,7 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
     }
     if waiting > 0 {
         found.push(format!(
-            "{waiting} files wait for room: `weft fs add {folder} DISK`, then again"
+            "{waiting} files wait for room or disks: `weft fs add {folder} DISK`, and the {job} goes on"
         ));
     }
     let bad = count(status, "wrong_blocks") + count(status, "unreadable_blocks");

@@ -1,0 +1,101 @@
+//! Jobs that begin by themselves: rebuilds, and what an unmount or a crash has interrupted.
+//!
+//! ```text
+//!   a disk is lost ─────────────────▶ rebuild
+//!   a disk is leaving ──────────────▶ remove     goes on, from what is left to do
+//!   files wait to be laid out anew ─▶ set        goes on, with the files that still wait
+//! ```
+//!
+//! All three are in the metadata: lost disks in their rows, the disk that is leaving in the state, files
+//! that wait in a table of their own. So nothing has to be noted of how far a job is: what is left to do
+//! follows from where the blocks are.
+//!
+//! One job runs at a time, and a rebuild goes first: another one that is running when a disk is lost
+//! ends after its step ([`Inner::job_may_go_on`]), and goes on behind the rebuild. A scrub, which is not
+//! in the metadata, must be begun again.
+//!
+//! A job that could not do all of its work, for want of room or disks, is tried again when a disk
+//! has joined or was lost, or a file is to have another redundancy, and otherwise now and then, as
+//! files may have been deleted.
+
+use std::rc::Rc;
+
+use weft_rt::{Nanos, SECOND};
+
+use crate::error::Result;
+use crate::job::Job;
+use crate::jobs::JobReport;
+use crate::mounted::{Fs, Inner};
+
+/// Time between two looks.
+const LOOK_EVERY: Nanos = SECOND;
+/// After this time a job is tried again that could not do all of its work.
+const AGAIN_AFTER: Nanos = 600 * SECOND;
+
+/// On what it depends whether a job can do its work: losses so far, disks, and redundancies that were
+/// wanted so far.
+type Standing = (u64, usize, u64);
+
+/// A job that was tried, how things stood, and when.
+struct Tried {
+    job: Job,
+    standing: Standing,
+    ended: Nanos,
+}
+
+impl Inner {
+    fn standing(&self) -> Standing {
+        (self.pool.losses(), self.pool.members().len(), self.wanted.get())
+    }
+
+    /// What there is to do, the most urgent first.
+    async fn due(&self) -> Result<Vec<Job>> {
+        let members = self.pool.members();
+        let mut due = Vec::new();
+        if members.iter().any(|member| member.is_lost()) {
+            due.push(Job::Rebuild);
+        }
+        let leaving = members.iter().filter(|member| member.leaving.get() && !member.is_lost());
+        due.extend(leaving.map(|member| Job::Remove(member.number)));
+        if self.meta.run(|tx| tx.next_anew(0)).await?.is_some() {
+            due.push(Job::Set);
+        }
+        Ok(due)
+    }
+
+    /// The next job to begin.
+    async fn next_job(&self, tried: &[Tried]) -> Option<Job> {
+        let was_tried = |job: &Job| {
+            tried.iter().any(|tried| {
+                tried.job == *job
+                    && tried.standing == self.standing()
+                    && self.rt.now() - tried.ended < AGAIN_AFTER
+            })
+        };
+        // Metadata that has failed has nothing to keep.
+        let due = self.due().await.unwrap_or_default();
+        due.into_iter().find(|job| !was_tried(job))
+    }
+}
+
+impl Fs {
+    /// From now on jobs begin by themselves. `note` hears how each of them has ended.
+    pub fn keep(&self, note: impl Fn(Job, Result<JobReport>) + 'static) {
+        self.0.keeps.set(true);
+        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
+        self.0.rt.spawn(async move {
+            let mut tried: Vec<Tried> = Vec::new();
+            loop {
+                rt.sleep(LOOK_EVERY).await;
+                let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
+                let fs = Self(fs);
+                let Some(job) = fs.0.next_job(&tried).await else { continue };
+                let Ok(running) = fs.begin_job(job) else { continue };
+                let standing = fs.0.standing();
+                note(job, running.await);
+                tried.retain(|tried| tried.job != job);
+                tried.push(Tried { job, standing, ended: rt.now() });
+            }
+        });
+    }
+}

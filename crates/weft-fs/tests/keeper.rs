@@ -1,0 +1,287 @@
+//! Jobs that begin by themselves: after a loss, and after what interrupted them.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::disk::{Leave, Medium, Power, holding};
+use common::moments::*;
+use common::*;
+use weft_code::CodeSpec;
+use weft_fs::{Fs, FsError, Ino, Job, JobReport, MountOptions, RebuildReport, Redundancy};
+use weft_rt::{Rt, SECOND};
+
+const REDUNDANCY: Redundancy = Redundancy::Code(CodeSpec::Raid1);
+
+/// Bytes of a file that is laid out in several steps.
+const BYTES: usize = 8 << 20;
+
+type Ended = Rc<RefCell<Vec<(Job, weft_fs::Result<JobReport>)>>>;
+
+/// Lets jobs begin by themselves, and notes how they end.
+fn kept(fs: &Fs) -> Ended {
+    let ended = Ended::default();
+    let note = ended.clone();
+    fs.keep(move |job, outcome| note.borrow_mut().push((job, outcome)));
+    ended
+}
+
+/// A file system with so few pages of metadata that each step of a job has two records.
+async fn in_small_steps(rt: &Rt) -> Fs {
+    let disks = all(&holding(rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 5]));
+    drop(made(rt, &disks).await.unmount().await);
+    let options = MountOptions { meta_cache_bytes: 0, ..mounting() };
+    Fs::mount(rt, &disks, options).await.expect("mounted")
+}
+
+/// Waits until nothing is done any more.
+async fn settle(rt: &Rt, fs: &Fs) {
+    rt.sleep(3 * SECOND).await;
+    while fs.status().await.expect("known").job.is_some() {
+        rt.sleep(3 * SECOND).await;
+    }
+}
+
+/// All of a file is mirrored.
+async fn has_two_copies(fs: &Fs, ino: Ino) -> bool {
+    let places = fs.places(ino).await.expect("known");
+    places.iter().all(|(_, record)| record.coded.columns == 2)
+}
+
+fn jobs(ended: &Ended) -> Vec<Job> {
+    ended.borrow().iter().map(|(job, _)| *job).collect()
+}
+
+#[test]
+fn a_rebuild_begins_when_a_disk_is_lost() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[24; 5])).await;
+        fill(&fs).await;
+        // What it held has no redundancy.
+        fs.unlink(weft_fs::ROOT, b"none").await.expect("removed");
+        let ended = kept(&fs);
+        settle(&rt, &fs).await;
+        assert!(ended.borrow().is_empty(), "nothing is to be done");
+        fs.fail_disk(2).await.expect("out of service");
+        settle(&rt, &fs).await;
+        assert_eq!(numbers(&fs).await, [0, 1, 3, 4]);
+        let ended = ended.take();
+        let [(Job::Rebuild, Ok(JobReport::Moved(report)))] = &ended[..] else {
+            panic!("{ended:?}")
+        };
+        assert_eq!((&report.removed_disks[..], report.blocks > 0), (&[2][..], true));
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn what_lacks_disks_is_tried_again_when_one_joins() {
+    run(|rt| async move {
+        let disks = ram(&[24; 4]);
+        let fs = made(&rt, &disks[..3]).await;
+        let ino = make_as(&fs, "file", "rs:2+1").await;
+        write(&fs, ino, 0, &pattern(300_000, 1)).await;
+        fs.sync().await.expect("synced");
+        fs.fail_disk(2).await.expect("out of service");
+        let ended = kept(&fs);
+        rt.sleep(60 * SECOND).await;
+        let count = ended.borrow().len();
+        assert_eq!(count, 1, "not again and again: {ended:?}");
+        assert!(
+            matches!(&ended.borrow()[0].1, Ok(JobReport::Moved(RebuildReport { waiting, .. })) if waiting.len() == 1)
+        );
+        rt.sleep(1000 * SECOND).await;
+        assert_eq!(ended.borrow().len(), 2, "room may have come");
+        fs.add_disk(disks[3].clone(), false).await.expect("added");
+        settle(&rt, &fs).await;
+        assert_eq!(jobs(&ended), [Job::Rebuild; 3]);
+        assert_eq!(numbers(&fs).await, [0, 1, 3]);
+        assert_sound(&fs).await;
+    });
+}
+
+/// Files that are laid out anew wait while what a lost disk held is rebuilt.
+#[test]
+fn a_rebuild_goes_first() {
+    run(|rt| async move {
+        let fs = in_small_steps(&rt).await;
+        let ended = kept(&fs);
+        let ino = make_as(&fs, "file", "raid5").await;
+        write(&fs, ino, 0, &pattern(BYTES, 1)).await;
+        let job = rt.spawn(begin_set(&fs, &[ino], REDUNDANCY).await);
+        rt.yield_now().await;
+        fs.fail_disk(1).await.expect("out of service");
+        let outcome = job.await;
+        assert!(matches!(outcome, Err(FsError::GivenWay)), "{outcome:?}");
+        assert!(!has_two_copies(&fs, ino).await);
+        settle(&rt, &fs).await;
+        assert_eq!(jobs(&ended), [Job::Rebuild, Job::Set], "{ended:?}");
+        assert!(has_two_copies(&fs, ino).await && read_all(&fs, ino).await == pattern(BYTES, 1));
+        assert_eq!(numbers(&fs).await, [0, 2, 3, 4]);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn a_disk_that_was_leaving_leaves_after_a_crash() {
+    let moments = moments(5, |fs, _| async move {
+        fs.remove_disk(1).await.expect("removed");
+    });
+    let mut interrupted = 0;
+    for (n, media) in moments.iter().enumerate().step_by(5) {
+        let media: Vec<Medium> = media.iter().map(|medium| leave(n / 5).of(medium)).collect();
+        let had_begun = Rc::new(RefCell::new(false));
+        let result = had_begun.clone();
+        run(move |rt| async move {
+            let what = format!("step {n}, {:?}", leave(n / 5));
+            let disks = holding(&rt, &Power::new(), SIZE, &media);
+            let fs = mounted(&rt, &disks, &what).await;
+            let before = fs.status().await.expect("known").disks;
+            let is_leaving = before.iter().any(|disk| disk.number == 1 && disk.leaving);
+            *result.borrow_mut() = is_leaving;
+            let ended = kept(&fs);
+            settle(&rt, &fs).await;
+            assert_eq!(jobs(&ended), vec![Job::Remove(1); usize::from(is_leaving)], "{what}");
+            assert!(!is_leaving || numbers(&fs).await == [0, 2, 3, 4], "{what}");
+            assert_filled(&fs, &what).await;
+        });
+        interrupted += usize::from(*had_begun.borrow());
+    }
+    // Before it had begun it has not; and the last steps are of a disk that has left.
+    assert!(interrupted * 5 > moments.len() * 2 / 3, "{interrupted} of {} / 5", moments.len());
+}
+
+/// A disk that cannot leave any more stays.
+#[test]
+fn a_disk_that_was_leaving_stays_if_others_cannot_take_its_place() {
+    let moments = moments(5, |fs, _| async move {
+        fs.remove_disk(1).await.expect("removed");
+    });
+    let media = moments[moments.len() / 2].clone();
+    run(move |rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &media);
+        let fs = mounted(&rt, &disks, "half way").await;
+        assert!(fs.status().await.expect("known").disks[1].leaving);
+        set(&fs, weft_fs::ROOT, "rs:4+1").await.expect("set");
+        let ended = kept(&fs);
+        settle(&rt, &fs).await;
+        assert_eq!(jobs(&ended), [Job::Remove(1)]);
+        assert!(matches!(ended.borrow()[0].1, Err(FsError::Invalid(_))), "{ended:?}");
+        assert!(!fs.status().await.expect("known").disks[1].leaving);
+        fs.unmount().await.expect("unmounted");
+        let fs = mount(&rt, &all(&disks[..5])).await;
+        assert!(!fs.status().await.expect("known").disks[1].leaving);
+        assert_filled(&fs, "stayed").await;
+    });
+}
+
+/// Some get their redundancy with the others, or after them; none is laid out in part for good.
+#[test]
+fn files_that_wait_are_laid_out_after_a_crash() {
+    let moments = moments(5, |fs, _| async move {
+        let inos = [find(&fs, "none").await, find(&fs, "auto").await];
+        begin_set(&fs, &inos, REDUNDANCY).await.await.expect("room");
+        fs.sync().await.expect("synced");
+    });
+    let mut waited = 0;
+    for (n, media) in moments.iter().enumerate() {
+        let media: Vec<Medium> = media.iter().map(|medium| leave(n).of(medium)).collect();
+        let has_waited = Rc::new(RefCell::new(false));
+        let result = has_waited.clone();
+        run(move |rt| async move {
+            let what = format!("step {n}, {:?}", leave(n));
+            let disks = holding(&rt, &Power::new(), SIZE, &media);
+            let fs = mounted(&rt, &disks[..5], &what).await;
+            let ended = kept(&fs);
+            settle(&rt, &fs).await;
+            *result.borrow_mut() = jobs(&ended) == [Job::Set];
+            for (n, name) in FILES.iter().enumerate().take(2) {
+                let ino = find(&fs, name).await;
+                let wants = fs.attr(ino).await.expect("known").redundancy == REDUNDANCY;
+                assert!(wants == has_two_copies(&fs, ino).await, "{what}: {name}");
+                assert!(read_all(&fs, ino).await == pattern(300_000, n as u64), "{what}: {name}");
+            }
+            assert_sound(&fs).await;
+        });
+        waited += usize::from(*has_waited.borrow());
+    }
+    assert!(waited > 10, "{waited} of {}", moments.len());
+}
+
+/// From when it is acknowledged on, a crash does not forget it.
+#[test]
+fn what_files_are_to_have_is_durable_when_the_job_has_begun() {
+    let media = Rc::new(RefCell::new(Vec::new()));
+    let result = media.clone();
+    run(move |rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+        let fs = made(&rt, &all(&disks)).await;
+        fill(&fs).await;
+        let inos = [find(&fs, "none").await, find(&fs, "auto").await];
+        fs.want_redundancy(&inos, REDUNDANCY).await.expect("set");
+        let left = disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow()));
+        result.borrow_mut().extend(left);
+    });
+    run(move |rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &media.take());
+        let fs = mount(&rt, &all(&disks)).await;
+        kept(&fs);
+        settle(&rt, &fs).await;
+        for name in ["none", "auto"] {
+            assert!(has_two_copies(&fs, find(&fs, name).await).await, "{name}");
+        }
+        assert_filled(&fs, "laid out").await;
+    });
+}
+
+#[test]
+fn files_wait_for_room() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[24; 3])).await;
+        let (ino, other) =
+            (make_as(&fs, "file", "none").await, make_as(&fs, "other", "none").await);
+        let blocks = fs.free_bytes("none".parse().expect("known")) / BLOCK * 9 / 20;
+        for block in 0..blocks {
+            write(&fs, ino, block * BLOCK, &pattern(BLOCK as usize, 1)).await;
+            write(&fs, other, block * BLOCK, &pattern(BLOCK as usize, 1)).await;
+        }
+        fs.sync().await.expect("synced");
+        let job = begin_set(&fs, &[ino], REDUNDANCY).await.await;
+        assert!(matches!(job, Err(FsError::NoSpace)), "{job:?}");
+        let ended = kept(&fs);
+        settle(&rt, &fs).await;
+        assert!(!has_two_copies(&fs, ino).await);
+        fs.unlink(weft_fs::ROOT, b"other").await.expect("removed");
+        rt.sleep(1000 * SECOND).await;
+        assert_eq!(jobs(&ended), [Job::Set; 2]);
+        assert!(has_two_copies(&fs, ino).await);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn what_is_set_while_files_are_laid_out_does_not_wait_long() {
+    run(|rt| async move {
+        let fs = in_small_steps(&rt).await;
+        let inos = [make_as(&fs, "first", "raid5").await, make_as(&fs, "second", "raid5").await];
+        for ino in inos {
+            write(&fs, ino, 0, &pattern(BYTES, ino)).await;
+        }
+        fs.sync().await.expect("synced");
+        let ended = kept(&fs);
+        fs.want_redundancy(&inos[1..], REDUNDANCY).await.expect("set");
+        while fs.status().await.expect("known").job.is_none() {
+            rt.sleep(SECOND / 1000).await;
+        }
+        // The job is behind this one already.
+        fs.want_redundancy(&inos[..1], REDUNDANCY).await.expect("set");
+        settle(&rt, &fs).await;
+        for ino in inos {
+            assert!(has_two_copies(&fs, ino).await, "{ended:?}");
+            assert!(read_all(&fs, ino).await == pattern(BYTES, ino));
+        }
+        assert_sound(&fs).await;
+    });
+}
