@@ -3,8 +3,8 @@
 //! In each turn a file system is made and used as programs do, through the page cache. Before
 //! everything that reads it is unmounted and mounted again; what changes it is measured until it
 //! has been unmounted, so that nothing is left in memory. At the end a disk is lost when the disks
-//! are 30 % full, and what it held is rebuilt: by weftfs on the three that are left, by btrfs, which
-//! finds no room there, on another disk.
+//! are 30 % full, and what it held is rebuilt on a fifth disk. Then weftfs loses another one, and has
+//! the three that are left; btrfs finds no room there.
 //!
 //! `WEFT_BENCH_FILES` is the number of files in the source tree (default 20,000; the figures of the
 //! documentation say which). The disks take about 4 GB, or 6 GB with 100,000 files.
@@ -33,10 +33,10 @@ const FILES_DEFAULT: u64 = 20_000;
 const FILES_IN_FOLDER: u64 = 40;
 
 /// What one turn measured, in the order of [`ROWS`]; more is better in all of them.
-type Turn = [f64; 8];
+type Turn = [f64; 9];
 
 /// What is measured, its unit, and what a unit is.
-const ROWS: [(&str, &str, f64); 8] = [
+const ROWS: [(&str, &str, f64); 9] = [
     ("sequential write, 1 MiB", "MB/s", 1e6),
     ("sequential read, 1 MiB", "MB/s", 1e6),
     ("random 4 KiB writes, fsync after each", "/s", 1.0),
@@ -44,7 +44,8 @@ const ROWS: [(&str, &str, f64); 8] = [
     ("untar, files", "k/s", 1e3),
     ("find + stat, files", "k/s", 1e3),
     ("rm -r, files", "k/s", 1e3),
-    ("rebuild of live data", "MB/s", 1e6),
+    ("rebuild of live data on another disk", "MB/s", 1e6),
+    ("rebuild of live data on the disks left", "MB/s", 1e6),
 ];
 
 /// A file system under test.
@@ -54,23 +55,33 @@ trait Contestant {
     /// Unmounts it; then everything is on the disks.
     fn unmount(&mut self);
     fn at(&self) -> &Path;
-    /// Loses a disk and rebuilds what it held; seconds.
+    /// Loses a disk, and rebuilds what it held on another one; seconds.
     fn rebuild(&mut self) -> f64;
+    /// Loses one more, and rebuilds what it held on those that are left, if it can do that; seconds.
+    fn rebuild_again(&mut self) -> Option<f64>;
 }
 
 struct Weft<'a> {
     mounted: Mounted,
     disks: &'a [&'a str],
+    spare: &'a str,
 }
 
 impl<'a> Weft<'a> {
-    fn new(redundancy: &str, disks: &'a [&'a str], files: u64) -> Self {
+    fn new(redundancy: &str, disks: &'a [&'a str], spare: &'a str, files: u64) -> Self {
         let mounted = Mounted::new("bench-fs");
         // Room in the metadata for all files.
         let metadata = format!("{}M", 32 + files / 150);
         let create = ["fs", "create", "home", "--redundancy", redundancy, "--metadata", &metadata];
         mounted.bench.weft(&[&create[..], &["--force"], disks].concat());
-        Self { mounted, disks }
+        Self { mounted, disks, spare }
+    }
+
+    /// Mounts it with some of its disks; seconds that it takes to rebuild what is missing.
+    fn rebuild_with(&mut self, disks: &[&str]) -> f64 {
+        self.unmount();
+        self.mounted.mount(&[&["--degraded", self.spare], disks].concat());
+        seconds(|| drop(self.mounted.bench.weft(&["fs", "rebuild", "mnt"])))
     }
 }
 
@@ -92,9 +103,13 @@ impl Contestant for Weft<'_> {
     }
 
     fn rebuild(&mut self) -> f64 {
-        self.unmount();
-        self.mounted.mount(&[&["--degraded"], &self.disks[1..]].concat());
-        seconds(|| drop(self.mounted.bench.weft(&["fs", "rebuild", "mnt"])))
+        // What is stored stays where it is.
+        self.mounted.bench.weft(&["fs", "add", "mnt", "--force", self.spare]);
+        self.rebuild_with(&self.disks[1..])
+    }
+
+    fn rebuild_again(&mut self) -> Option<f64> {
+        Some(self.rebuild_with(&self.disks[2..]))
     }
 }
 
@@ -147,6 +162,10 @@ impl Contestant for Btrfs<'_> {
         // Devices count from 1. `-B`: in the foreground.
         let replace = ["replace", "start", "-f", "-B", "1", self.spare];
         seconds(|| drop(run(command("btrfs").args(replace).arg(&self.at))))
+    }
+
+    fn rebuild_again(&mut self) -> Option<f64> {
+        None
     }
 }
 
@@ -201,6 +220,7 @@ fn turn(fs: &mut dyn Contestant, tree: &Path, files: u64, disk_mib: u64) -> Turn
     let size = format!("--size={live}m");
     fio(&file, &["--rw=write", "--bs=1m", "--end_fsync=1", &size]);
     let rebuild = fs.rebuild();
+    let rebuild_again = fs.rebuild_again().unwrap_or(f64::NAN);
     fs.unmount();
     let files = files as f64;
     let live = (live << 20) as f64;
@@ -213,6 +233,7 @@ fn turn(fs: &mut dyn Contestant, tree: &Path, files: u64, disk_mib: u64) -> Turn
         files / find,
         files / remove,
         live / rebuild,
+        live / rebuild_again,
     ];
     // The table comes at the end, which is some minutes away.
     let figures = ROWS.iter().zip(turn).map(|((_, _, scale), value)| value / scale);
@@ -250,11 +271,13 @@ fn report(table: &Table, redundancy: &str, ours: &[Turn], theirs: &[Turn]) {
             let all = turns.iter().map(|turn| format!("{:.1}", turn[row] / scale));
             all.collect::<Vec<_>>().join(", ")
         };
+        let has_peer = theirs.iter().all(|turn| turn[row].is_finite());
+        let peer = || format!("btrfs {} {unit}", spread(theirs));
         table.row(&Row {
             what: format!("{redundancy}: {what}"),
             weft: format!("{} {unit}", spread(ours)),
-            peer: format!("btrfs {} {unit}", spread(theirs)),
-            ratio: Some(figure(ours) / figure(theirs)),
+            peer: if has_peer { peer() } else { "btrfs: no room".into() },
+            ratio: has_peer.then(|| figure(ours) / figure(theirs)),
             target: None,
         });
     }
@@ -291,7 +314,7 @@ fn main() {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             wipe(&devices);
-            let mut weft = Weft::new(redundancy, disks, files);
+            let mut weft = Weft::new(redundancy, disks, spare, files);
             ours.push(turn(&mut weft, &tree, files, disk_mib));
             drop(weft);
             wipe(&devices);
