@@ -28,6 +28,8 @@ pub type DoneFuture<'a, E = DiskError> = IoFuture<'a, Result<(), E>>;
 /// Who waits for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
+    /// A user's request that others wait for as well: metadata.
+    Urgent,
     /// A user's request.
     User,
     /// Rebuild, resync, scrub.

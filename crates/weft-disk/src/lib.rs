@@ -1,5 +1,5 @@
 //! Disks as the engine sees them: one trait, [`Disk`], and its implementations – files and block
-//! devices, memory, a queue with two classes, slices, a time limit, injected faults. NBD disks and modelled
+//! devices, memory, a queue with classes, slices, a time limit, injected faults. NBD disks and modelled
 //! disks implement the same trait in the crates above. What is built from disks is a [`Volume`].
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A disk's queue: a limit of depth, and two classes.
+//! A disk's queue: a limit of depth, and classes.
 //!
 //! An overloaded disk serves everything late, and a user's request waits behind a hundred of a
 //! rebuild. So at most `depth` requests are with the disk, of which at most `maintenance_depth`
@@ -10,6 +10,14 @@
 //!   one maintenance request for every `maintenance_every - 1` of them;
 //! * maintenance is never starved: it gets at least one of `maintenance_every` places, and all
 //!   of its `maintenance_depth` when no user waits.
+//!
+//! *Urgent requests* go before users. That alone would not help them with a disk that rotates: it serves
+//! next what lies nearest to its heads, so one that lies elsewhere waits for all that is with the disk,
+//! and for what joins that in the meantime, in the midst of a long stream above all. So *long* requests of
+//! others get no place while an urgent one is with such a disk; of every `maintenance_every` places that
+//! pass one in this way, the next is its own. And as urgent requests often follow each other, long writes
+//! among the next [`WARY_REQUESTS`] have at most `long_bytes` with the disk together. A stream alone may
+//! fill the queue: some disks that say that they rotate need that.
 //!
 //! Flushes are not counted: they order nothing behind them and wait for no place. The queue does
 //! not use time, so it behaves the same under both clocks.
@@ -32,17 +40,27 @@ pub struct QueueConfig {
     pub depth: usize,
     /// Of these, maintenance's at most.
     pub maintenance_depth: usize,
-    /// While both classes wait, one of so many places goes to maintenance.
+    /// While others wait as well, one of so many places goes to maintenance.
     pub maintenance_every: usize,
+    /// Bytes of long requests that are with a rotating disk at most behind an urgent one when a long
+    /// write joins them. If this is `u64::MAX`, none is ever held back.
+    pub long_bytes: u64,
 }
+
+/// A request of more bytes is long: to transfer them takes a rotating disk about as long as a
+/// revolution.
+const SHORT_BYTES: usize = 64 << 10;
+/// Long requests behind an urgent one that may delay the next.
+const WARY_REQUESTS: usize = 64;
 
 /// Default maximum of requests with a disk.
 pub const QUEUE_DEPTH: u16 = 64;
 
 impl QueueConfig {
-    /// At most `depth` requests with the disk, half of them maintenance's at most.
+    /// At most `depth` requests with the disk, half of them maintenance's at most, however long.
     pub fn of_depth(depth: usize) -> Self {
-        Self { depth, maintenance_depth: depth / 2, maintenance_every: 16 }
+        let long_bytes = u64::MAX;
+        Self { depth, maintenance_depth: depth / 2, maintenance_every: 16, long_bytes }
     }
 }
 
@@ -59,13 +77,23 @@ pub struct QueueLoad {
     pub active: usize,
     /// Of these, maintenance's.
     pub active_maintenance: usize,
-    /// Users in line.
+    /// Users in line, urgent ones as well.
     pub waiting_users: usize,
     /// Maintenance in line.
     pub waiting_maintenance: usize,
 }
 
+/// What a request needs.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    class: Class,
+    /// Its bytes, if it is long and may be held back.
+    long_bytes: u64,
+    is_read: bool,
+}
+
 struct Waiter {
+    need: Need,
     waker: RefCell<Option<Waker>>,
     admitted: Cell<bool>,
 }
@@ -74,10 +102,18 @@ struct Waiter {
 struct Lines {
     active: usize,
     active_maintenance: usize,
+    active_urgent: usize,
+    /// Bytes of long requests with the disk.
+    active_long_bytes: u64,
+    urgent: VecDeque<Rc<Waiter>>,
     users: VecDeque<Rc<Waiter>>,
     maintenance: VecDeque<Rc<Waiter>>,
     /// Places given to users since maintenance got one, while it waited.
     users_in_a_row: usize,
+    /// Places given to urgent requests since a long one got one, while one waited.
+    urgent_in_a_row: usize,
+    /// Long requests to come that may delay the next urgent one.
+    wary: usize,
 }
 
 /// A disk behind a queue.
@@ -101,10 +137,12 @@ impl QueuedDisk {
     /// Puts a queue before `disk`.
     pub fn new(disk: Rc<dyn Disk>, config: QueueConfig) -> Self {
         let depth = config.depth.max(1);
+        let long_bytes = if disk.info().rotational { config.long_bytes } else { u64::MAX };
         let config = QueueConfig {
             depth,
             maintenance_depth: config.maintenance_depth.clamp(1, depth),
             maintenance_every: config.maintenance_every.max(1),
+            long_bytes,
         };
         Self { disk, config, lines: RefCell::default() }
     }
@@ -115,20 +153,29 @@ impl QueuedDisk {
         QueueLoad {
             active: lines.active,
             active_maintenance: lines.active_maintenance,
-            waiting_users: lines.users.len(),
+            waiting_users: lines.users.len() + lines.urgent.len(),
             waiting_maintenance: lines.maintenance.len(),
         }
     }
 
-    /// Waits for a place.
-    fn place(&self, class: Class) -> Admission<'_> {
-        Admission { queue: self, class, waiter: None, done: false }
+    /// Waits for a place to write so many bytes.
+    fn place(&self, class: Class, bytes: usize) -> Admission<'_> {
+        self.place_for(class, bytes, false)
     }
 
-    fn leave(&self, class: Class) {
+    fn place_for(&self, class: Class, bytes: usize, is_read: bool) -> Admission<'_> {
+        let may_wait = class != Class::Urgent && self.config.long_bytes < u64::MAX;
+        let long_bytes = if may_wait && bytes > SHORT_BYTES { bytes as u64 } else { 0 };
+        let need = Need { class, long_bytes, is_read };
+        Admission { queue: self, need, waiter: None, done: false }
+    }
+
+    fn leave(&self, Need { class, long_bytes, .. }: Need) {
         let mut lines = self.lines.borrow_mut();
         lines.active -= 1;
         lines.active_maintenance -= usize::from(class == Class::Maintenance);
+        lines.active_urgent -= usize::from(class == Class::Urgent);
+        lines.active_long_bytes -= long_bytes;
         lines.admit(&self.config);
     }
 }
@@ -136,6 +183,7 @@ impl QueuedDisk {
 impl Lines {
     fn line(&mut self, class: Class) -> &mut VecDeque<Rc<Waiter>> {
         match class {
+            Class::Urgent => &mut self.urgent,
             Class::User => &mut self.users,
             Class::Maintenance => &mut self.maintenance,
         }
@@ -143,40 +191,74 @@ impl Lines {
 
     fn has_place(&self, class: Class, config: &QueueConfig) -> bool {
         self.active < config.depth
-            && (class == Class::User || self.active_maintenance < config.maintenance_depth)
+            && (class != Class::Maintenance || self.active_maintenance < config.maintenance_depth)
     }
 
-    /// Whose turn it is, among those in line that may go.
-    fn next_class(&self, config: &QueueConfig) -> Option<Class> {
-        let user = !self.users.is_empty() && self.has_place(Class::User, config);
-        let maintenance =
-            !self.maintenance.is_empty() && self.has_place(Class::Maintenance, config);
+    /// Whether a request may go to the disk that is held back if it is long.
+    fn may_go(&self, need: Need, config: &QueueConfig) -> bool {
+        if need.long_bytes == 0 {
+            return true;
+        }
+        let is_due = self.urgent_in_a_row + 1 >= config.maintenance_every;
+        let fits = self.active_long_bytes.saturating_add(need.long_bytes) <= config.long_bytes;
+        (is_due || self.active_urgent == 0 && self.urgent.is_empty())
+            && (fits || need.is_read || self.wary == 0 || self.active_long_bytes == 0)
+    }
+
+    /// The first of a class in line that may go.
+    fn first(&self, class: Class, config: &QueueConfig) -> Option<(Class, usize)> {
+        let line = match class {
+            Class::Urgent => &self.urgent,
+            Class::User => &self.users,
+            Class::Maintenance => &self.maintenance,
+        };
+        if !self.has_place(class, config) {
+            return None;
+        }
+        let first = line.iter().position(|waiter| self.may_go(waiter.need, config));
+        first.map(|at| (class, at))
+    }
+
+    /// Whose turn it is, among those in line that may go: a class, and which of its line.
+    fn next(&self, config: &QueueConfig) -> Option<(Class, usize)> {
+        let first = |class| self.first(class, config);
+        let user = first(Class::Urgent).or_else(|| first(Class::User));
         let due = self.users_in_a_row + 1 >= config.maintenance_every;
-        match (user, maintenance) {
-            (true, true) if due => Some(Class::Maintenance),
-            (true, _) => Some(Class::User),
-            (false, true) => Some(Class::Maintenance),
-            (false, false) => None,
+        match due {
+            true => first(Class::Maintenance).or(user),
+            false => user.or_else(|| first(Class::Maintenance)),
         }
     }
 
-    fn enter(&mut self, class: Class) {
+    fn enter(&mut self, Need { class, long_bytes, .. }: Need) {
         self.active += 1;
+        self.active_long_bytes += long_bytes;
+        let mut others = self.users.iter().chain(&self.maintenance);
+        let passes_long = class == Class::Urgent && others.any(|other| other.need.long_bytes > 0);
+        self.active_urgent += usize::from(class == Class::Urgent);
+        if long_bytes > 0 || class == Class::Urgent && !passes_long {
+            self.urgent_in_a_row = 0;
+        }
+        self.urgent_in_a_row += usize::from(passes_long);
+        self.wary = match class {
+            Class::Urgent => WARY_REQUESTS,
+            _ => self.wary.saturating_sub(usize::from(long_bytes > 0)),
+        };
         match class {
             Class::Maintenance => {
                 self.active_maintenance += 1;
                 self.users_in_a_row = 0;
             }
-            Class::User if self.maintenance.is_empty() => self.users_in_a_row = 0,
-            Class::User => self.users_in_a_row += 1,
+            _ if self.maintenance.is_empty() => self.users_in_a_row = 0,
+            _ => self.users_in_a_row += 1,
         }
     }
 
     /// Gives free places to those in line.
     fn admit(&mut self, config: &QueueConfig) {
-        while let Some(class) = self.next_class(config) {
-            let Some(waiter) = self.line(class).pop_front() else { return };
-            self.enter(class);
+        while let Some((class, at)) = self.next(config) {
+            let Some(waiter) = self.line(class).remove(at) else { return };
+            self.enter(waiter.need);
             waiter.admitted.set(true);
             if let Some(waker) = waiter.waker.take() {
                 waker.wake();
@@ -188,13 +270,13 @@ impl Lines {
 /// Future of a place in the queue.
 struct Admission<'a> {
     queue: &'a QueuedDisk,
-    class: Class,
+    need: Need,
     waiter: Option<Rc<Waiter>>,
     done: bool,
 }
 
 /// A place; dropping it lets the next in line go.
-struct Place<'a>(&'a QueuedDisk, Class);
+struct Place<'a>(&'a QueuedDisk, Need);
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
@@ -206,7 +288,7 @@ impl<'a> Future for Admission<'a> {
     type Output = Place<'a>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Place<'a>> {
-        let (queue, class) = (self.queue, self.class);
+        let (queue, need) = (self.queue, self.need);
         if let Some(waiter) = &self.waiter {
             if !waiter.admitted.get() {
                 *waiter.waker.borrow_mut() = Some(cx.waker().clone());
@@ -214,18 +296,22 @@ impl<'a> Future for Admission<'a> {
             }
         } else {
             let mut lines = queue.lines.borrow_mut();
-            if !lines.line(class).is_empty() || !lines.has_place(class, &queue.config) {
+            // Who is in line and may go does not stay there: a short request passes long ones only.
+            let in_turn = need.long_bytes == 0 || lines.line(need.class).is_empty();
+            let may_go =
+                lines.has_place(need.class, &queue.config) && lines.may_go(need, &queue.config);
+            if !in_turn || !may_go {
                 let waker = RefCell::new(Some(cx.waker().clone()));
-                let waiter = Rc::new(Waiter { waker, admitted: Cell::new(false) });
-                lines.line(class).push_back(waiter.clone());
+                let waiter = Rc::new(Waiter { need, waker, admitted: Cell::new(false) });
+                lines.line(need.class).push_back(waiter.clone());
                 drop(lines);
                 self.waiter = Some(waiter);
                 return Poll::Pending;
             }
-            lines.enter(class);
+            lines.enter(need);
         }
         self.done = true;
-        Poll::Ready(Place(queue, class))
+        Poll::Ready(Place(queue, need))
     }
 }
 
@@ -233,11 +319,11 @@ impl Drop for Admission<'_> {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter.take().filter(|_| !self.done) else { return };
         if waiter.admitted.get() {
-            self.queue.leave(self.class);
+            self.queue.leave(self.need);
             return;
         }
         let mut lines = self.queue.lines.borrow_mut();
-        lines.line(self.class).retain(|other| !Rc::ptr_eq(other, &waiter));
+        lines.line(self.need.class).retain(|other| !Rc::ptr_eq(other, &waiter));
     }
 }
 
@@ -248,28 +334,28 @@ impl Layer for QueuedDisk {
 
     fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         Box::pin(async move {
-            let _place = self.place(class).await;
+            let _place = self.place_for(class, buf.len(), true).await;
             self.disk.read(offset, buf, class).await
         })
     }
 
     fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
-            let _place = self.place(opts.class).await;
+            let _place = self.place(opts.class, data.len()).await;
             self.disk.write(offset, data, opts).await
         })
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
-            let _place = self.place(opts.class).await;
+            let _place = self.place(opts.class, 0).await;
             self.disk.write_zeroes(offset, len, opts).await
         })
     }
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
-            let _place = self.place(Class::User).await;
+            let _place = self.place(Class::User, 0).await;
             self.disk.discard(offset, len).await
         })
     }

@@ -2,7 +2,7 @@
 //!
 //! Several owners may share a device: arrays, file systems, a cache. Each gets a slice, and reaches
 //! nothing else. All slices are made from the device's one queue, so they share its depth and its
-//! two classes: however many owners there are, a user's request waits for no more than the queue's
+//! classes: however many owners there are, a user's request waits for no more than the queue's
 //! rules say ([`QueuedDisk`]), and the device never has more requests than its depth. A time limit
 //! belongs below the queue, where it measures the device alone.
 //!
@@ -31,6 +31,8 @@ pub struct SliceDisk {
     start: u64,
     info: DiskInfo,
     given_up: GivenUp,
+    /// Users' requests are urgent.
+    is_urgent: bool,
 }
 
 impl std::fmt::Debug for SliceDisk {
@@ -50,7 +52,17 @@ impl SliceDisk {
         below.check(DiskOp::Open, range.start, size_bytes)?;
         let info = DiskInfo { name: name.to_owned(), size_bytes, ..below.clone() };
         let (device, given_up) = (device.clone(), GivenUp::default());
-        Ok(Self { device, start: range.start, info, given_up })
+        Ok(Self { device, start: range.start, info, given_up, is_urgent: false })
+    }
+
+    /// The same slice, of which the requests of users go before those of other slices.
+    #[must_use]
+    pub fn urgent(self) -> Self {
+        Self { is_urgent: true, ..self }
+    }
+
+    fn class(&self, class: Class) -> Class {
+        if self.is_urgent && class == Class::User { Class::Urgent } else { class }
     }
 
     /// The disk below, with its own methods.
@@ -91,7 +103,7 @@ impl Disk for SliceDisk {
             if let Err(error) = self.check(DiskOp::Read, offset, len as u64) {
                 return (Err(error), buf);
             }
-            let request = self.device().read(self.start + offset, buf, class);
+            let request = self.device().read(self.start + offset, buf, self.class(class));
             match self.given_up.unless(request).await {
                 Some(done) => done,
                 None => (self.check(DiskOp::Read, offset, len as u64), Buf::new(len)),
@@ -101,6 +113,7 @@ impl Disk for SliceDisk {
 
     fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         let len = data.len() as u64;
+        let opts = WriteOpts { class: self.class(opts.class), ..opts };
         Box::pin(
             self.done(DiskOp::Write, offset, len, move |device, at| device.write(at, data, opts)),
         )
@@ -111,6 +124,7 @@ impl Disk for SliceDisk {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
+        let opts = WriteOpts { class: self.class(opts.class), ..opts };
         Box::pin(self.done(DiskOp::WriteZeroes, offset, len, move |device, at| {
             device.write_zeroes(at, len, opts)
         }))

@@ -13,7 +13,8 @@ use weft_disk::{
 use weft_rt::{Buf, Frozen, MICROSECOND, Rt, Task};
 
 const KIB: u64 = 1 << 10;
-const CONFIG: QueueConfig = QueueConfig { depth: 4, maintenance_depth: 2, maintenance_every: 4 };
+const CONFIG: QueueConfig =
+    QueueConfig { depth: 4, maintenance_depth: 2, maintenance_every: 4, long_bytes: u64::MAX };
 
 struct Device {
     ram: Rc<RamDisk>,
@@ -117,9 +118,33 @@ fn slices_share_the_depth_of_one_queue() {
 }
 
 #[test]
+fn users_of_an_urgent_slice_go_before_those_of_another() {
+    run(async |rt| {
+        let one = QueueConfig { depth: 1, ..CONFIG };
+        let Device { queue, a, .. } = device(&rt, one);
+        let urgent = SliceDisk::new(&queue, 24 * KIB..56 * KIB, "b").expect("a slice").urgent();
+        let (b, log) = (Rc::new(urgent), Log::default());
+        let mut tasks: Vec<_> = (0..4).map(|_| read(&rt, &a, Class::User, &log)).collect();
+        rt.sleep(MICROSECOND).await;
+        tasks.extend((0..4).map(|_| read(&rt, &b, Class::Maintenance, &log)));
+        tasks.extend((0..2).map(|_| read(&rt, &b, Class::User, &log)));
+        for task in tasks {
+            task.await;
+        }
+        let turns: String = log.borrow().iter().map(|(name, _)| *name).collect();
+        assert_eq!(turns, "abbabaabbb", "two urgent ones, a user, maintenance in its turn");
+    });
+}
+
+#[test]
 fn users_of_one_slice_go_before_maintenance_of_another() {
     run(async |rt| {
-        let one = QueueConfig { depth: 1, maintenance_depth: 1, maintenance_every: 4 };
+        let one = QueueConfig {
+            depth: 1,
+            maintenance_depth: 1,
+            maintenance_every: 4,
+            long_bytes: u64::MAX,
+        };
         let Device { a, b, .. } = device(&rt, one);
         let log = Log::default();
         let mut tasks: Vec<_> = (0..4).map(|_| read(&rt, &a, Class::Maintenance, &log)).collect();

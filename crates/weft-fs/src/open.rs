@@ -35,6 +35,8 @@ use crate::redundancy::Redundancy;
 pub(crate) const JOINING: &str = "joining disk";
 /// The number of the disk that is being emptied, or was before it was lost, plus one; in the state.
 pub(crate) const LEAVING: &str = "leaving disk";
+/// Bytes of long requests with a rotating disk at most, so that metadata waits for little.
+const LONG_BYTES: u64 = 2 << 20;
 /// The most disks.
 pub(crate) const DISKS_MAX: usize = 64;
 /// Bytes of the smallest metadata slice that is chosen.
@@ -87,10 +89,11 @@ pub(crate) fn present(
 }
 
 pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<Parted> {
-    let queue = Rc::new(QueuedDisk::new(disk.clone(), QueueConfig::default()));
+    let config = QueueConfig { long_bytes: LONG_BYTES, ..QueueConfig::default() };
+    let queue = Rc::new(QueuedDisk::new(disk.clone(), config));
     let name = &disk.info().name;
     Ok(Parted {
-        slice: Rc::new(SliceDisk::new(&queue, label.slice(), name)?),
+        slice: Rc::new(SliceDisk::new(&queue, label.slice(), name)?.urgent()),
         data: Rc::new(SliceDisk::new(&queue, label.data(), name)?),
     })
 }

@@ -188,7 +188,7 @@ impl TestDisk {
                 sector_bytes: sector,
                 fast_zeroes: true,
                 volatile_cache: true,
-                rotational: false,
+                rotational: true,
             },
             rt: rt.clone(),
             power: power.clone(),

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use serde::Deserialize;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_fs::{
@@ -21,6 +21,8 @@ use super::text;
 
 /// Bytes of a read by which the result is compared.
 const STEP: u64 = 1 << 20;
+/// Between a small file and the next.
+const PAUSE: Nanos = 300 * MILLISECOND;
 /// The disks rest before a measurement, until their buffers have drained.
 const REST: Nanos = 2000 * MILLISECOND;
 
@@ -34,6 +36,8 @@ pub(crate) enum FileLoad {
     Read,
     /// Blocks of it are written at random places, as many as it has, and made durable.
     Overwrite,
+    /// While it is written, small files are made and made durable, one after the other.
+    Beside,
 }
 
 /// Disks, and what a file on them has.
@@ -58,7 +62,7 @@ pub(crate) struct Requests {
     pub(crate) depth: u64,
 }
 
-/// Millions of bytes a second of a load.
+/// Millions of bytes a second of a load; of [`FileLoad::Beside`], seconds until a small file is durable.
 pub(crate) fn rate(setup: &FileSetup, load: FileLoad, requests: Requests) -> Result<f64, String> {
     let (rt, setup) = (virtual_rt(Schedule::Fifo), setup.clone());
     let result = rt.clone().block_on({
@@ -122,14 +126,17 @@ async fn file(
         now,
     };
     let fs = Fs::mount(rt, disks, mounting).await.map_err(text)?;
-    let mode = Kind::File.mode() | 0o644;
-    let new = NewFile { mode, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
-    let (ino, _) = fs.make(ROOT, b"file", new).await.map_err(text)?;
+    let (ino, _) = fs.make(ROOT, b"file", new_file()).await.map_err(text)?;
     fs.begin_use(ino);
     fs.sync().await.map_err(text)?;
     rt.sleep(REST).await;
     let file = Rc::new(File { fs, ino, contents: Contents::new(setup.file_bytes, setup.seed) });
     let begun = rt.now();
+    if load == FileLoad::Beside {
+        let (written, small) = join(file.write(STEP), file.make_beside(rt)).await;
+        written?;
+        return small;
+    }
     file.write(if load == FileLoad::Write { requests.bytes } else { STEP }).await?;
     let mut ns = rt.now() - begun;
     rt.sleep(REST).await;
@@ -142,6 +149,11 @@ async fn file(
     let read = file.read(rt, measured).await?;
     file.fs.unmount().await.map_err(text)?;
     Ok(mb_s(setup.file_bytes, if load == FileLoad::Read { read } else { ns }))
+}
+
+fn new_file() -> NewFile<'static> {
+    let mode = Kind::File.mode() | 0o644;
+    NewFile { mode, umask: 0, uid: 0, gid: 0, device: 0, target: b"" }
 }
 
 /// A file with known contents.
@@ -164,6 +176,26 @@ impl File {
             at += step;
         }
         self.fs.fsync(self.ino).await.map_err(text)
+    }
+
+    /// Makes small files durable until this one is; the mean of the seconds that each takes.
+    async fn make_beside(&self, rt: &Rt) -> Result<f64, String> {
+        let (mut count, mut ns) = (0_u32, 0);
+        loop {
+            rt.sleep(PAUSE).await;
+            if self.fs.attr(self.ino).await.map_err(text)?.size == self.size() {
+                #[expect(clippy::cast_precision_loss, reason = "a time for people")]
+                return Ok(ns as f64 / 1e9 / f64::from(count.max(1)));
+            }
+            let begun = rt.now();
+            let name = format!("small{count}");
+            let (ino, _) = self.fs.make(ROOT, name.as_bytes(), new_file()).await.map_err(text)?;
+            let block = Buf::zeroed(len(BLOCK_BYTES)).freeze();
+            self.fs.write(ino, 0, block).await.map_err(text)?;
+            self.fs.fsync(ino).await.map_err(text)?;
+            ns += rt.now() - begun;
+            count += 1;
+        }
     }
 
     async fn overwrite(&self, rt: &Rt, seed: u64) -> Result<Nanos, String> {

@@ -66,6 +66,7 @@ const WRITE_LONG: &str = "sequential write of a long file";
 const READ: &str = "sequential read, one request at a time";
 const AHEAD: &str = "sequential read with the kernel's read-ahead";
 const OVERWRITE: &str = "random overwrites";
+const BESIDE: &str = "fsync of a small new file while a long one is written";
 
 /// A block, which a random write changes.
 const BLOCK: Requests = Requests { bytes: weft_fs::BLOCK_BYTES, depth: 1 };
@@ -124,7 +125,7 @@ impl Parameters {
                 let seed = seed + 1000 * repeat;
                 let mut add = |title, load, requests, cache_mib| {
                     let file_mib = match title {
-                        WRITE_LONG => self.long_file_mib,
+                        WRITE_LONG | BESIDE => self.long_file_mib,
                         _ => self.file_mib,
                     };
                     cells.push(Cell { case, load, requests, file_mib, cache_mib, title, seed });
@@ -141,6 +142,7 @@ impl Parameters {
                     let longest = self.request_kib.iter().max().map_or(0, |kib| kib << 10);
                     let requests = Requests { bytes: longest, depth: 1 };
                     add(WRITE_LONG, FileLoad::Write, requests, self.cache_mib);
+                    add(BESIDE, FileLoad::Beside, requests, self.cache_mib);
                     for mib in &self.overwrite_cache_mib {
                         add(OVERWRITE, FileLoad::Overwrite, BLOCK, *mib);
                     }
@@ -191,6 +193,8 @@ impl Parameters {
         panels.push(panel);
         panels.push(self.shares(runs));
         panels.push(self.overwrites(runs));
+        let of = |case: &Case| Point::mean(&case.name, &self.rates(runs, case, BESIDE, None));
+        panels.push(Panel::bars(BESIDE, "file", "s").with("mean", files().map(of).collect()));
         panels
     }
 
