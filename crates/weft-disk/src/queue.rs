@@ -47,10 +47,9 @@ pub struct QueueConfig {
     pub long_bytes: u64,
 }
 
-/// A request of more bytes is long: to transfer them takes a rotating disk about as long as a
-/// revolution.
+/// A request of more bytes is long; what programs read and write at random is mostly shorter.
 const SHORT_BYTES: usize = 64 << 10;
-/// Long requests behind an urgent one that may delay the next.
+/// So many long requests behind an urgent one may delay the next.
 const WARY_REQUESTS: usize = 64;
 
 /// Default maximum of requests with a disk.

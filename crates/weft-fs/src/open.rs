@@ -35,7 +35,8 @@ use crate::redundancy::Redundancy;
 pub(crate) const JOINING: &str = "joining disk";
 /// The number of the disk that is being emptied, or was before it was lost, plus one; in the state.
 pub(crate) const LEAVING: &str = "leaving disk";
-/// Bytes of long requests with a rotating disk at most, so that metadata waits for little.
+/// Bytes of long requests that are with a rotating disk at most when metadata may come: a few
+/// hundredths of a second of its work.
 const LONG_BYTES: u64 = 2 << 20;
 /// The most disks.
 pub(crate) const DISKS_MAX: usize = 64;

@@ -42,7 +42,7 @@ pub enum FsAction {
     Add(FsAddArgs),
     /// Move what a working disk holds to the others, and let it go
     Remove(FsDiskArgs),
-    /// Follow the rebuild of lost disks on the others, which begins by itself; of what files hold only
+    /// Follow the rebuild of what lost disks held of files, on the others; it begins by itself
     Rebuild(FsPlaceArgs),
     /// Read every block, repair those that are wrong, and move those that cannot be read
     Scrub(FsPlaceArgs),
