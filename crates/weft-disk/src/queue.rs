@@ -104,9 +104,8 @@ struct Lines {
     active_urgent: usize,
     /// Bytes of long requests with the disk.
     active_long_bytes: u64,
-    urgent: VecDeque<Rc<Waiter>>,
-    users: VecDeque<Rc<Waiter>>,
-    maintenance: VecDeque<Rc<Waiter>>,
+    /// Those in line, by class.
+    waiting: [VecDeque<Rc<Waiter>>; 3],
     /// Places given to users since maintenance got one, while it waited.
     users_in_a_row: usize,
     /// Places given to urgent requests since a long one got one, while one waited.
@@ -152,17 +151,13 @@ impl QueuedDisk {
         QueueLoad {
             active: lines.active,
             active_maintenance: lines.active_maintenance,
-            waiting_users: lines.users.len() + lines.urgent.len(),
-            waiting_maintenance: lines.maintenance.len(),
+            waiting_users: lines.line(Class::Urgent).len() + lines.line(Class::User).len(),
+            waiting_maintenance: lines.line(Class::Maintenance).len(),
         }
     }
 
-    /// Waits for a place to write so many bytes.
-    fn place(&self, class: Class, bytes: usize) -> Admission<'_> {
-        self.place_for(class, bytes, false)
-    }
-
-    fn place_for(&self, class: Class, bytes: usize, is_read: bool) -> Admission<'_> {
+    /// Waits for a place to read or write so many bytes.
+    fn place(&self, class: Class, bytes: usize, is_read: bool) -> Admission<'_> {
         let may_wait = class != Class::Urgent && self.config.long_bytes < u64::MAX;
         let long_bytes = if may_wait && bytes > SHORT_BYTES { bytes as u64 } else { 0 };
         let need = Need { class, long_bytes, is_read };
@@ -180,12 +175,12 @@ impl QueuedDisk {
 }
 
 impl Lines {
-    fn line(&mut self, class: Class) -> &mut VecDeque<Rc<Waiter>> {
-        match class {
-            Class::Urgent => &mut self.urgent,
-            Class::User => &mut self.users,
-            Class::Maintenance => &mut self.maintenance,
-        }
+    fn line(&self, class: Class) -> &VecDeque<Rc<Waiter>> {
+        &self.waiting[class as usize]
+    }
+
+    fn line_mut(&mut self, class: Class) -> &mut VecDeque<Rc<Waiter>> {
+        &mut self.waiting[class as usize]
     }
 
     fn has_place(&self, class: Class, config: &QueueConfig) -> bool {
@@ -200,21 +195,16 @@ impl Lines {
         }
         let is_due = self.urgent_in_a_row + 1 >= config.maintenance_every;
         let fits = self.active_long_bytes.saturating_add(need.long_bytes) <= config.long_bytes;
-        (is_due || self.active_urgent == 0 && self.urgent.is_empty())
+        (is_due || self.active_urgent == 0 && self.line(Class::Urgent).is_empty())
             && (fits || need.is_read || self.wary == 0 || self.active_long_bytes == 0)
     }
 
     /// The first of a class in line that may go.
     fn first(&self, class: Class, config: &QueueConfig) -> Option<(Class, usize)> {
-        let line = match class {
-            Class::Urgent => &self.urgent,
-            Class::User => &self.users,
-            Class::Maintenance => &self.maintenance,
-        };
         if !self.has_place(class, config) {
             return None;
         }
-        let first = line.iter().position(|waiter| self.may_go(waiter.need, config));
+        let first = self.line(class).iter().position(|waiter| self.may_go(waiter.need, config));
         first.map(|at| (class, at))
     }
 
@@ -232,23 +222,21 @@ impl Lines {
     fn enter(&mut self, Need { class, long_bytes, .. }: Need) {
         self.active += 1;
         self.active_long_bytes += long_bytes;
-        let mut others = self.users.iter().chain(&self.maintenance);
-        let passes_long = class == Class::Urgent && others.any(|other| other.need.long_bytes > 0);
-        self.active_urgent += usize::from(class == Class::Urgent);
-        if long_bytes > 0 || class == Class::Urgent && !passes_long {
+        if class == Class::Urgent {
+            let passes_long = self.waiting.iter().flatten().any(|other| other.need.long_bytes > 0);
+            self.urgent_in_a_row = if passes_long { self.urgent_in_a_row + 1 } else { 0 };
+            self.active_urgent += 1;
+            self.wary = WARY_REQUESTS;
+        } else if long_bytes > 0 {
             self.urgent_in_a_row = 0;
+            self.wary = self.wary.saturating_sub(1);
         }
-        self.urgent_in_a_row += usize::from(passes_long);
-        self.wary = match class {
-            Class::Urgent => WARY_REQUESTS,
-            _ => self.wary.saturating_sub(usize::from(long_bytes > 0)),
-        };
         match class {
             Class::Maintenance => {
                 self.active_maintenance += 1;
                 self.users_in_a_row = 0;
             }
-            _ if self.maintenance.is_empty() => self.users_in_a_row = 0,
+            _ if self.line(Class::Maintenance).is_empty() => self.users_in_a_row = 0,
             _ => self.users_in_a_row += 1,
         }
     }
@@ -256,7 +244,7 @@ impl Lines {
     /// Gives free places to those in line.
     fn admit(&mut self, config: &QueueConfig) {
         while let Some((class, at)) = self.next(config) {
-            let Some(waiter) = self.line(class).remove(at) else { return };
+            let Some(waiter) = self.line_mut(class).remove(at) else { return };
             self.enter(waiter.need);
             waiter.admitted.set(true);
             if let Some(waker) = waiter.waker.take() {
@@ -302,7 +290,7 @@ impl<'a> Future for Admission<'a> {
             if !in_turn || !may_go {
                 let waker = RefCell::new(Some(cx.waker().clone()));
                 let waiter = Rc::new(Waiter { need, waker, admitted: Cell::new(false) });
-                lines.line(need.class).push_back(waiter.clone());
+                lines.line_mut(need.class).push_back(waiter.clone());
                 drop(lines);
                 self.waiter = Some(waiter);
                 return Poll::Pending;
@@ -322,7 +310,7 @@ impl Drop for Admission<'_> {
             return;
         }
         let mut lines = self.queue.lines.borrow_mut();
-        lines.line(self.need.class).retain(|other| !Rc::ptr_eq(other, &waiter));
+        lines.line_mut(self.need.class).retain(|other| !Rc::ptr_eq(other, &waiter));
     }
 }
 
@@ -333,28 +321,28 @@ impl Layer for QueuedDisk {
 
     fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
         Box::pin(async move {
-            let _place = self.place_for(class, buf.len(), true).await;
+            let _place = self.place(class, buf.len(), true).await;
             self.disk.read(offset, buf, class).await
         })
     }
 
     fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
-            let _place = self.place(opts.class, data.len()).await;
+            let _place = self.place(opts.class, data.len(), false).await;
             self.disk.write(offset, data, opts).await
         })
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
-            let _place = self.place(opts.class, 0).await;
+            let _place = self.place(opts.class, 0, false).await;
             self.disk.write_zeroes(offset, len, opts).await
         })
     }
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
-            let _place = self.place(Class::User, 0).await;
+            let _place = self.place(Class::User, 0, false).await;
             self.disk.discard(offset, len).await
         })
     }

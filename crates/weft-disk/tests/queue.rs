@@ -12,7 +12,7 @@ use common::run;
 use weft_disk::{
     Class, Disk, DiskInfo, Fault, FaultDisk, QueueConfig, QueueLoad, QueuedDisk, RamDisk, WriteOpts,
 };
-use weft_rt::{Buf, Frozen, MICROSECOND, Rt, Task};
+use weft_rt::{Buf, Frozen, MICROSECOND, Nanos, Rt, Task};
 
 /// A disk on which every operation takes 100 µs, behind a queue.
 fn slow_disk(rt: &Rt, config: QueueConfig) -> Rc<QueuedDisk> {
@@ -64,12 +64,7 @@ fn never_more_than_the_depth_and_a_place_for_users_is_always_kept() {
 #[test]
 fn users_go_first_and_maintenance_gets_its_share() {
     run(async |rt| {
-        let one = QueueConfig {
-            depth: 1,
-            maintenance_depth: 1,
-            maintenance_every: 4,
-            long_bytes: u64::MAX,
-        };
+        let one = QueueConfig { depth: 1, maintenance_depth: 1, ..CONFIG };
         let disk = slow_disk(&rt, one);
         let log = Log::default();
         let mut tasks = vec![read(&rt, &disk, Class::User, &log)];
@@ -85,6 +80,26 @@ fn users_go_first_and_maintenance_gets_its_share() {
     });
 }
 
+/// So many tasks with 100 reads each, which begin one after the other.
+fn flood(
+    rt: &Rt,
+    disk: &Rc<QueuedDisk>,
+    class: Class,
+    (count, apart): (u64, Nanos),
+    log: &Log,
+) -> Vec<Task<()>> {
+    let task = |n| {
+        let (inner, disk, log) = (rt.clone(), disk.clone(), log.clone());
+        rt.spawn(async move {
+            inner.sleep(n * apart).await;
+            for _ in 0..100 {
+                read(&inner, &disk, class, &log).await;
+            }
+        })
+    };
+    (0..count).map(task).collect()
+}
+
 /// Maintenance under a flood of users: it gets exactly its share, and no user waits longer
 /// for it than the share says.
 #[test]
@@ -92,16 +107,7 @@ fn a_flood_of_users_does_not_starve_maintenance() {
     run(async |rt| {
         let disk = slow_disk(&rt, CONFIG);
         let log = Log::default();
-        let flood: Vec<_> = (0..8)
-            .map(|_| {
-                let (rt2, disk, log) = (rt.clone(), disk.clone(), log.clone());
-                rt.spawn(async move {
-                    for _ in 0..100 {
-                        read(&rt2, &disk, Class::User, &log).await;
-                    }
-                })
-            })
-            .collect();
+        let flood = flood(&rt, &disk, Class::User, (8, 0), &log);
         let maintenance: Vec<_> =
             (0..200).map(|_| read(&rt, &disk, Class::Maintenance, &log)).collect();
         for task in flood {
@@ -217,17 +223,7 @@ fn a_flood_of_urgent_requests_does_not_starve_long_ones() {
     run(async |rt| {
         let (disk, log) = (with_long(&rt, true), Log::default());
         // At any time one of them is with the disk.
-        let flood: Vec<_> = (0..4)
-            .map(|n| {
-                let (rt2, disk, log) = (rt.clone(), disk.clone(), log.clone());
-                rt.spawn(async move {
-                    rt2.sleep(n * 25 * MICROSECOND).await;
-                    for _ in 0..100 {
-                        write(&rt2, &disk, Class::Urgent, 512, &log).await;
-                    }
-                })
-            })
-            .collect();
+        let flood = flood(&rt, &disk, Class::Urgent, (4, 25 * MICROSECOND), &log);
         rt.sleep(MICROSECOND).await;
         let long: Vec<_> = (0..200).map(|_| write(&rt, &disk, Class::User, LONG, &log)).collect();
         for task in flood {

@@ -139,12 +139,7 @@ fn users_of_an_urgent_slice_go_before_those_of_another() {
 #[test]
 fn users_of_one_slice_go_before_maintenance_of_another() {
     run(async |rt| {
-        let one = QueueConfig {
-            depth: 1,
-            maintenance_depth: 1,
-            maintenance_every: 4,
-            long_bytes: u64::MAX,
-        };
+        let one = QueueConfig { depth: 1, maintenance_depth: 1, ..CONFIG };
         let Device { a, b, .. } = device(&rt, one);
         let log = Log::default();
         let mut tasks: Vec<_> = (0..4).map(|_| read(&rt, &a, Class::Maintenance, &log)).collect();

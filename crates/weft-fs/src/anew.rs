@@ -279,8 +279,12 @@ impl Inner {
     /// want of room it stays as it is, in part.
     pub(crate) async fn lay_waiting_anew(&self) -> Result<u64> {
         let (mut total, mut from) = (0, 0);
-        while let Some(ino) = self.meta.run(|tx| tx.next_anew(from)).await? {
-            total += self.meta.run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
+        let next = |tx: &Tx<'_>, from| -> Result<Option<(Ino, u64)>> {
+            let next = tx.next_anew(from)?;
+            Ok(next.map(|ino| (ino, tx.inode(ino).map_or(0, |inode| inode.blocks))))
+        };
+        while let Some((ino, blocks)) = self.meta.run(|tx| next(tx, from)).await? {
+            total += blocks;
             from = ino + 1;
         }
         self.job_total(total);
@@ -292,7 +296,6 @@ impl Inner {
             };
             match self.lay_file_anew(ino, step).await {
                 Ok(blocks) => done += blocks,
-                Err(FsError::GivenWay) => return Err(FsError::GivenWay),
                 Err(error) => result = result.and(Err(error)),
             }
             self.job_may_go_on()?;

@@ -17,10 +17,11 @@ use std::rc::Rc;
 
 use client::Client;
 use common::disk::{Leave, Medium, Power, TestDisk, holding};
+use common::moments::leave;
 use common::*;
 use found::{crash, crash_on};
 use moments::{
-    DISKS, Moment, SIZE, kill_blocks, kill_first_blocks, leave, moments, moments_from, moments_of,
+    DISKS, Moment, SIZE, kill_blocks, kill_first_blocks, moments, moments_from, moments_of,
     moments_on,
 };
 use stories::{blocks_apart, cut_files, long_files, over_an_old_end, over_old_lines, short_files};

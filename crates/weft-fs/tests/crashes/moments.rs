@@ -8,7 +8,7 @@ use weft_fs::{Fs, MountOptions, create};
 use weft_rt::Rt;
 
 use crate::client::{Allowed, Client};
-use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::disk::{Medium, Power, TestDisk, holding};
 use crate::common::*;
 use crate::stories::story;
 
@@ -98,14 +98,4 @@ pub(crate) fn moments_from(
         power.watch(|| {});
     });
     result.take()
-}
-
-pub(crate) fn leave(n: usize) -> Leave {
-    match n % 5 {
-        0 => Leave::Nothing,
-        1 => Leave::All,
-        2 => Leave::Completed,
-        3 => Leave::Cached,
-        _ => Leave::Some(n as u64),
-    }
 }

@@ -132,12 +132,14 @@ async fn file(
     rt.sleep(REST).await;
     let file = Rc::new(File { fs, ino, contents: Contents::new(setup.file_bytes, setup.seed) });
     let begun = rt.now();
+    let mut small_s = None;
     if load == FileLoad::Beside {
         let (written, small) = join(file.write(STEP), file.make_beside(rt)).await;
         written?;
-        return small;
+        small_s = Some(small?);
+    } else {
+        file.write(if load == FileLoad::Write { requests.bytes } else { STEP }).await?;
     }
-    file.write(if load == FileLoad::Write { requests.bytes } else { STEP }).await?;
     let mut ns = rt.now() - begun;
     rt.sleep(REST).await;
     if load == FileLoad::Overwrite {
@@ -148,7 +150,8 @@ async fn file(
         if load == FileLoad::Read { requests } else { Requests { bytes: STEP, depth: 4 } };
     let read = file.read(rt, measured).await?;
     file.fs.unmount().await.map_err(text)?;
-    Ok(mb_s(setup.file_bytes, if load == FileLoad::Read { read } else { ns }))
+    let rate = mb_s(setup.file_bytes, if load == FileLoad::Read { read } else { ns });
+    Ok(small_s.unwrap_or(rate))
 }
 
 fn new_file() -> NewFile<'static> {
