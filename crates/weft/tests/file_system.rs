@@ -22,6 +22,12 @@ fn contents(len: usize, version: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 4096 * 7 + version).to_le_bytes()[0]).collect()
 }
 
+/// A number of each disk in a status.
+fn of_disks(status: &Value, name: &str) -> Vec<u64> {
+    let disks = status["disks"].as_array().expect("disks").iter();
+    disks.filter_map(|disk| disk[name].as_u64()).collect()
+}
+
 fn write_synced(path: &Path, contents: &[u8]) {
     fs::write(path, contents).expect("written");
     fs::File::open(path).and_then(|file| file.sync_all()).expect("on the disks");
@@ -155,11 +161,9 @@ fn disks_come_and_go_while_files_are_used_and_a_scrub_repairs() {
         assert!(fs::read(at.join(name)).expect("read") == contents(1_000_003, 1), "{name}");
     }
     mounted.bench.weft(&["fs", "scrub", "mnt"]);
-    let status = mounted.bench.weft(&["fs", "status", "mnt", "--json"]);
-    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-    let numbers: Vec<_> = status["disks"].as_array().expect("disks").iter().collect();
-    let numbers: Vec<u64> = numbers.iter().filter_map(|disk| disk["number"].as_u64()).collect();
-    assert_eq!((numbers, &status["last_job"]["job"]), (vec![1, 2, 3, 4], &"scrub".into()));
+    let status = mounted.status();
+    let last_job = &status["last_job"]["job"];
+    assert_eq!((of_disks(&status, "number"), last_job), (vec![1, 2, 3, 4], &"scrub".into()));
     mounted.unmount();
     // A rotten piece of a disk, behind its metadata.
     let rotten = fs::File::options().write(true).open(mounted.bench.path("d2")).expect("there");
@@ -176,38 +180,18 @@ fn disks_come_and_go_while_files_are_used_and_a_scrub_repairs() {
     mounted.unmount();
 }
 
-/// What is described and not brought about: a job shows for as long as it runs.
-const NOT_BROUGHT_ABOUT: [&str; 4] = [
-    "weft fs status: job.disk",
-    "weft fs status: job.done_blocks",
-    "weft fs status: job.job",
-    "weft fs status: job.total_blocks",
-];
-
 /// A rebuild begins by itself, and what a kill has interrupted goes on.
 #[test]
 fn jobs_begin_by_themselves() {
     if !have(&NEEDS) {
         return;
     }
-    let mut mounted = Mounted::new("weftfs-jobs");
-    for n in 0..5 {
-        let _ = mounted.bench.scratch.file(&format!("d{n}"), 120 << 20);
-    }
-    mounted.bench.weft(&["fs", "create", "home", "d0", "d1", "d2", "d3", "d4"]);
-    mounted.mount(&["."]);
+    let mut mounted = Mounted::on_disks("weftfs-jobs", 5, 120 << 20);
     let wanted = contents(60 << 20, 1);
     write_synced(&mounted.at.join("file"), &wanted);
-    let numbers = |status: &Value| -> Vec<u64> {
-        let disks = status["disks"].as_array().into_iter().flatten();
-        disks.filter_map(|disk| disk["number"].as_u64()).collect()
-    };
-    let free_bytes = |status: &Value| -> u64 {
-        let disks = status["disks"].as_array().into_iter().flatten();
-        disks.filter_map(|disk| disk["free_bytes"].as_u64()).sum()
-    };
+    let free_bytes = |status: &Value| of_disks(status, "free_bytes").iter().sum::<u64>();
     mounted.bench.weft(&["fs", "fail", "mnt", "1"]);
-    wait_until("it is rebuilt", || numbers(&mounted.status()) == [0, 2, 3, 4]);
+    wait_until("it is rebuilt", || of_disks(&mounted.status(), "number") == [0, 2, 3, 4]);
     wait_until("the job has ended", || mounted.status()["last_job"]["job"] == "rebuild");
     // Whoever comes late learns how it ended.
     let report = mounted.bench.weft(&["fs", "rebuild", "mnt"]);
@@ -225,6 +209,14 @@ fn jobs_begin_by_themselves() {
     assert!(taken.abs_diff(more) < 1 << 20, "{taken} of {more} bytes");
     mounted.unmount();
 }
+
+/// What is described and not brought about: a job shows for as long as it runs.
+const NOT_BROUGHT_ABOUT: [&str; 4] = [
+    "weft fs status: job.disk",
+    "weft fs status: job.done_blocks",
+    "weft fs status: job.job",
+    "weft fs status: job.total_blocks",
+];
 
 #[test]
 fn what_commands_for_file_systems_print_is_what_the_document_says() {
