@@ -1,15 +1,12 @@
 //! A power cut at any operation of adding a disk leaves a disk that does no harm: other disks can
 //! be added after it, and all of them together can be assembled.
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
-
-mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::bench::{UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, TestDisk};
-use common::*;
+use crate::common::bench::{UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, TestDisk};
+use crate::common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, MemberState};
 use weft_code::SlotNo;

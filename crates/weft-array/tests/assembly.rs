@@ -1,9 +1,7 @@
 //! What may be started from which superblocks: every case in which starting would be wrong is
 //! refused.
 
-mod members;
-
-use members::{MIB, made};
+use crate::members::{MIB, made};
 use weft_array::lane::Lane;
 use weft_array::superblock::{Predecessor, ReplacementMeta, SlotState, SuperblockError};
 use weft_array::{

@@ -1,13 +1,11 @@
 //! What a cache above the array knows serves to reconstruct what is lost: such reads ask the disks
 //! for the rest only, and give the same bytes.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use common::{make, pattern, rt};
+use crate::common::{make, pattern, rt};
 use weft_code::SlotNo;
 use weft_disk::{AtHand, Disk, FaultDisk, Faults, RamDisk, Volume};
 use weft_rt::{Buf, Frozen, Rt};

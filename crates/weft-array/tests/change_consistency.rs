@@ -1,13 +1,12 @@
 //! Another consistency policy at the start of an array that was stopped cleanly.
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::cuts::{disks_of, members};
-use common::disk::{Leave, Medium, Power};
-use common::{options, pattern, read, rt, write};
+use crate::common;
+use crate::common::cuts::{disks_of, members};
+use crate::common::disk::{Leave, Medium, Power};
+use crate::common::{options, pattern, read, rt, write};
 use weft_array::reshape::ReshapeOptions;
 use weft_array::{
     Array, ArrayError, AssembleOptions, Consistency, CreateOptions, ScrubMode, create,

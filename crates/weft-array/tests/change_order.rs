@@ -4,15 +4,12 @@
 //!
 //! The disks delay the superblock that makes a rebuilt member of a mirror active. Until it is
 //! durable, the other member is the only one that can be assembled alone.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, members, run};
-use common::disk::{Leave, Power, TestDisk};
-use common::*;
+use crate::common::bench::{Bench, UNIT, disk, members, run};
+use crate::common::disk::{Leave, Power, TestDisk};
+use crate::common::*;
 use weft_array::{Array, ArrayError, ArrayState, AssembleOptions, MemberState, ScrubMode};
 use weft_code::SlotNo;
 use weft_disk::{BoundedDisk, Disk, Fault, FaultDisk, QueueConfig, QueuedDisk, RamDisk};

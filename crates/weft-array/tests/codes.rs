@@ -1,8 +1,6 @@
 //! Every code keeps its data: healthy, degraded by every survivable loss, rebuilt, scrubbed.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use weft_array::{ArrayState, MemberState, ScrubMode};
 use weft_code::SlotNo;
 

@@ -2,10 +2,8 @@
 //! is the body of the fuzz target, over requests composed at random, from a seed, of sensible and
 //! extreme values.
 
-mod wishes;
-
+use crate::wishes::{Fate, exercise, wish};
 use weft_testkit::for_seeds;
-use wishes::{Fate, exercise, wish};
 
 #[test]
 fn every_wish_is_granted_as_planned_or_refused_with_nothing_written() {

@@ -1,11 +1,10 @@
 //! `create` makes disks members only if everything is right, and otherwise changes nothing.
 
-mod members;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use members::{MIB, disks, now, options, read};
+use crate::members;
+use crate::members::{MIB, disks, now, options, read};
 use weft_array::create::{PlannedRole, plan};
 use weft_array::examine::{CopyReport, LabelReport};
 use weft_array::superblock::{Role, SlotState, read_superblock};

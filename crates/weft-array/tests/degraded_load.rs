@@ -4,12 +4,10 @@
 //!
 //! Members serve a fixed number of requests per second of virtual time, so the rates are exact.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{make, pattern, rt};
+use crate::common::{make, pattern, rt};
 use futures_util::future::join_all;
 use weft_array::Array;
 use weft_code::SlotNo;

@@ -1,11 +1,9 @@
 //! A request of no bytes does nothing, at any offset and in every state of the array; also at the
 //! very end, which is in no stripe and no region.
 
-mod common;
-
 use std::rc::Rc;
 
-use common::{disks, options, rt};
+use crate::common::{disks, options, rt};
 use weft_array::{Array, AssembleOptions, CreateOptions, create};
 use weft_code::SlotNo;
 use weft_disk::Disk;

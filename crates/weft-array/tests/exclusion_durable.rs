@@ -3,19 +3,12 @@
 //!
 //! The disks delay superblock writes. At that moment the program is killed and all disks come back,
 //! including the excluded one with its old data. Everything that was acknowledged is there.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, members, run};
-use common::disk::{Leave, Power, TestDisk};
-use common::*;
+use crate::common::bench::{Bench, UNIT, disk, members, run};
+use crate::common::disk::{Leave, Power, TestDisk};
+use crate::common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, ArrayError, ArrayState, Event, MemberState, ScrubMode};
 use weft_code::SlotNo;

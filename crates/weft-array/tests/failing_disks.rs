@@ -1,18 +1,12 @@
 //! Disks that fail while the array runs: nothing that was acknowledged is lost, and nothing is
 //! written where it must not be.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, members, run};
-use common::disk::{Leave, Power, TestDisk, holding};
-use common::*;
+use crate::common;
+use crate::common::bench::{Bench, UNIT, disk, members, run};
+use crate::common::disk::{Leave, Power, TestDisk, holding};
+use crate::common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{
     Array, ArrayError, ArrayState, AssembleOptions, MemberState, RebuildPolicy, ScrubMode,

@@ -1,16 +1,13 @@
 //! A FUA write that met a failing member is as durable as any other: the next write of its stripe
 //! must not treat its units as being written. A power cut comes at any operation of that next
 //! write, and another disk is lost with it.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::bench::{UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, holding, mix};
-use common::*;
+use crate::common::bench::{UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, holding, mix};
+use crate::common::*;
 use weft_array::{Array, AssembleOptions, create};
 use weft_disk::Disk;
 use weft_rt::Buf;

@@ -1,13 +1,9 @@
 //! A disk that stops answering costs its time limit once, and `fail` ends even that: no request
 //! waits for it any more, whatever locks, log space and memory it holds.
 
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
-
 use std::rc::Rc;
 
-use common::{assemble, make, options, pattern, read, rt, write};
+use crate::common::{assemble, make, options, pattern, read, rt, write};
 use weft_array::{Array, AssembleOptions, MemberState, create};
 use weft_code::SlotNo;
 use weft_disk::{

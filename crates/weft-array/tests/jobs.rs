@@ -1,17 +1,10 @@
 //! Rebuild, resync and scrub: what they find, what they leave, and how fast they run.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, members, run};
-use common::disk::{Leave, Power, TestDisk};
-use common::*;
+use crate::common::bench::{Bench, UNIT, disk, members, run};
+use crate::common::disk::{Leave, Power, TestDisk};
+use crate::common::*;
 use weft_array::{ArrayState, ScrubMode};
 use weft_code::SlotNo;
 use weft_disk::Disk;

@@ -5,12 +5,10 @@
 //! on how long their requests take.
 #![allow(clippy::cast_precision_loss, reason = "means and rates")]
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::{assemble, options, rt};
+use crate::common::{assemble, options, rt};
 use weft_array::reshape::ReshapeOptions;
 use weft_array::{Array, Consistency, JobKind, RebuildPace, RebuildPolicy, ScrubMode, create};
 use weft_code::SlotNo;

@@ -1,11 +1,9 @@
 //! The log flushes the members to make space in its rings, and no more often than that takes.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{assemble, options, pattern, ram, rt, write};
+use crate::common::{assemble, options, pattern, ram, rt, write};
 use weft_array::create;
 use weft_disk::{Disk, DoneFuture, Layer};
 

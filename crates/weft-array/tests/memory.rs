@@ -1,13 +1,11 @@
 //! However wide an array and however large its units, stripe operations use no more memory than the
 //! stated bound: 96 MiB, and one batch for each member's log.
 
-mod common;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use common::{assemble, options, pattern, read, rt, write};
+use crate::common::{assemble, options, pattern, read, rt, write};
 use weft_array::{Array, CreateOptions, MemberState, ScrubMode, create};
 use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DiskInfo, DoneFuture, RamDisk, ReadFuture, WriteOpts};

@@ -1,20 +1,14 @@
 //! Members without space: writes that find none wait, and all others continue. They end when there
 //! is space, or when the member is failed. A crash or a stop meanwhile loses nothing that was
 //! acknowledged, and the redundancy in the status is real.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, members, options, run};
-use common::disk::{Leave, Power, TestDisk};
-use common::*;
+use crate::common;
+use crate::common::bench::{Bench, UNIT, disk, members, options, run};
+use crate::common::disk::{Leave, Power, TestDisk};
+use crate::common::*;
 use weft_array::{Array, ArrayError, Consistency, Event, MemberState, ScrubMode};
 use weft_code::SlotNo;
 use weft_disk::Disk;

@@ -1,11 +1,9 @@
 //! A member that is being rebuilt counts with what it holds: the array continues without a further
 //! member if no data is lost, and an array that could continue can be assembled again.
 
-mod common;
-
-use common::bench::{Bench, members, options, run, sized_disk};
-use common::disk::{Leave, Medium, Power, holding};
-use common::*;
+use crate::common::bench::{Bench, members, options, run, sized_disk};
+use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::*;
 use weft_array::{Array, ArrayError, ArrayState, AssembleOptions, MemberState};
 use weft_code::SlotNo;
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};

@@ -1,16 +1,13 @@
 //! Two parts of an array never run side by side. Whatever a crash leaves of a change of membership:
 //! once some disks have been started unforced and written to, no other set of disks can be started
 //! unforced unless it holds what was written.
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
-
-mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::bench::{UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, TestDisk, holding};
-use common::*;
+use crate::common::bench::{UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Consistency};
 use weft_code::SlotNo;

@@ -1,20 +1,15 @@
 //! A power cut at every step of a small run, with non-durable writes kept, lost or torn, and then
 //! all members present or one more lost at the same time. What was flushed is there, what was not
 //! being written is untouched, data once read does not change, and resync leaves parity right.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::cuts::{Client, Model, Moment, SECTOR, Sector, content, disks_of, members, read_all};
-use common::disk::{Leave, Medium, Power, mix};
-use common::*;
+use crate::common::cuts::{
+    Client, Model, Moment, SECTOR, Sector, content, disks_of, members, read_all,
+};
+use crate::common::disk::{Leave, Medium, Power, mix};
+use crate::common::*;
 use futures_util::future::join_all;
 use weft_array::{Array, ArrayState, AssembleOptions, MemberState, ScrubMode, Superblock, create};
 use weft_code::SlotNo;

@@ -2,22 +2,15 @@
 //! by every executor, with users whose requests rebuild units too. No byte is lost, and no stripe
 //! counts as rebuilt that is not. After the crash the rest is rebuilt, and then other members can
 //! be lost.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use common::bench::{UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, TestDisk, mix};
-use common::parts::InParts;
-use common::*;
+use crate::common::bench::{UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, mix};
+use crate::common::parts::InParts;
+use crate::common::*;
 use futures_util::future::select;
 use weft_array::lane::Lane;
 use weft_array::region_map::{MapConfig, RegionMap, RegionNo};

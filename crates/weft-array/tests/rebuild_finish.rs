@@ -1,12 +1,10 @@
 //! While the stale marks of rebuilt regions are cleared, users do not wait for a flush of the
 //! members, however long it takes and however often they write to those very regions.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{assemble, options, pattern, read, rt};
+use crate::common::{assemble, options, pattern, read, rt};
 use weft_array::{Array, CreateOptions, MemberState, ScrubMode, create};
 use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DoneFuture, Layer, RamDisk, ReadFuture, WriteOpts};

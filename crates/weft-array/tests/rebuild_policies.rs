@@ -1,17 +1,14 @@
 //! Every order with every executor rebuilds every stripe exactly once and loses nothing: on all
 //! codes, with several members lost, under user load, when the policy changes on the way, and
 //! across crashes and further failures.
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use common::bench::{Bench, run, sized_disk};
-use common::disk::TestDisk;
-use common::parts::InParts;
-use common::*;
+use crate::common::bench::{Bench, run, sized_disk};
+use crate::common::disk::TestDisk;
+use crate::common::parts::InParts;
+use crate::common::*;
 use weft_array::experiment::Experiment;
 use weft_array::{
     Array, ArrayState, Piggyback, RebuildOrder, RebuildPace, RebuildPolicy, ScrubMode,

@@ -2,16 +2,13 @@
 //! parity is as the first crash left it; that of the others is not. So it must not count as if it
 //! had taken part: if one more member were lost before the resync, units that were not being
 //! written would come out as garbage.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, TestDisk, holding};
-use common::*;
+use crate::common::bench::{Bench, UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::*;
 use weft_array::{Array, AssembleOptions};
 use weft_code::SlotNo;
 use weft_disk::Disk;

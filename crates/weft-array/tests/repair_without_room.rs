@@ -1,20 +1,13 @@
 //! An unreadable sector on a member that has no space for its repair: it does not count as
 //! repaired. After a crash its region keeps the mark until the sector was written, or read,
 //! whatever it then holds.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, members, options, run};
-use common::disk::{Leave, Power, TestDisk};
-use common::*;
+use crate::common::bench::{Bench, UNIT, disk, members, options, run};
+use crate::common::disk::{Leave, Power, TestDisk};
+use crate::common::*;
 use weft_array::{Array, ArrayError, AssembleOptions, Consistency, MemberState, ScrubMode};
 use weft_code::SlotNo;
 use weft_disk::Disk;

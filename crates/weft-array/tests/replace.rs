@@ -1,19 +1,12 @@
 //! Replacing a working member: redundancy never decreases, whatever fails meanwhile and whenever
 //! the power goes.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, members, options, run};
-use common::disk::{Leave, Medium, Power, TestDisk, mix};
-use common::*;
+use crate::common::bench::{Bench, UNIT, disk, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, mix};
+use crate::common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{
     Array, ArrayState, AssembleOptions, Consistency, Event, MemberState, ScrubMode, Status,

@@ -1,15 +1,12 @@
 //! What a crash in the middle of a resync leaves on a member and its replacement may differ, even
 //! where the region was copied before. The replacement must not become the member in that state.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, disk, members, options, run};
-use common::disk::{Leave, Power, TestDisk};
-use common::*;
+use crate::common::bench::{Bench, UNIT, disk, members, options, run};
+use crate::common::disk::{Leave, Power, TestDisk};
+use crate::common::*;
 use weft_array::{Array, AssembleOptions, Consistency, ScrubMode};
 use weft_code::SlotNo;
 use weft_disk::Disk;

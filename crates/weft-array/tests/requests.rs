@@ -1,17 +1,11 @@
 //! Requests of every shape: unaligned, overlapping, across stripes, on disks of any sector size and
 //! size.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, members, options, run, sized_disk};
-use common::*;
+use crate::common;
+use crate::common::bench::{Bench, UNIT, members, options, run, sized_disk};
+use crate::common::*;
 use futures_util::future::join_all;
 use weft_array::ScrubMode;
 use weft_code::SlotNo;

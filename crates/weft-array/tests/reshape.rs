@@ -1,10 +1,8 @@
 //! Changing the geometry of an array while it is used.
 
-mod common;
-
 use std::rc::Rc;
 
-use common::{assemble, disks, options, pattern, read, rt, write};
+use crate::common::{assemble, disks, options, pattern, read, rt, write};
 use weft_array::reshape::ReshapeOptions;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, ArrayState, AssembleOptions, Event, ScrubMode, create};

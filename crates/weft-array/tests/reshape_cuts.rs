@@ -1,20 +1,15 @@
 //! A power cut at every step of a small reshape with users' writes, with non-durable writes kept,
 //! lost or torn, and all disks present or some lost at the same time. What was acknowledged and
 //! flushed is there, nothing else has changed, and the reshape goes on to its end.
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "sizes and counts of a test are small"
-)]
-
-mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::cuts::{Client, Model, Moment, SECTOR, Sector, content, disks_of, members, read_all};
-use common::disk::{Leave, Medium, Power, mix};
-use common::*;
+use crate::common::cuts::{
+    Client, Model, Moment, SECTOR, Sector, content, disks_of, members, read_all,
+};
+use crate::common::disk::{Leave, Medium, Power, mix};
+use crate::common::*;
 use weft_array::reshape::ReshapeOptions;
 use weft_array::superblock::Shape;
 use weft_array::{

@@ -1,13 +1,10 @@
 //! A member that fails at any one of its writes while the array is reshaped: the array loses nothing
 //! but this member, and the reshape goes on to its end. One of these writes says that the member of
 //! a slot that ends is released; that and the failure then count together.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
-mod common;
-
-use common::cuts::{disks_of, members};
-use common::disk::{Medium, Power};
-use common::*;
+use crate::common::cuts::{disks_of, members};
+use crate::common::disk::{Medium, Power};
+use crate::common::*;
 use weft_array::reshape::ReshapeOptions;
 use weft_array::{ArrayState, ScrubMode, create};
 use weft_rt::MILLISECOND;

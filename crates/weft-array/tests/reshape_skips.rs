@@ -1,14 +1,10 @@
 //! Writes that come while a reshape skips what was never written.
 
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
-
 use std::rc::Rc;
 
-use common::cuts::{disks_of, members};
-use common::disk::{Medium, Power};
-use common::*;
+use crate::common::cuts::{disks_of, members};
+use crate::common::disk::{Medium, Power};
+use crate::common::*;
 use futures_util::future::join_all;
 use weft_array::reshape::ReshapeOptions;
 use weft_array::{ScrubMode, create};

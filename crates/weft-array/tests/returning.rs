@@ -1,15 +1,12 @@
 //! A former member that comes back is rebuilt only where it lacks something: what was written since
 //! it left, and what was not flushed when it left. A power cut at any operation loses nothing.
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::bench::{UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, TestDisk, holding, mix};
-use common::*;
+use crate::common::bench::{UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding, mix};
+use crate::common::*;
 use weft_array::superblock::read_superblock;
 use weft_array::{
     Array, ArrayState, AssembleOptions, Event, MemberState, ScrubMode, Superblock, create,

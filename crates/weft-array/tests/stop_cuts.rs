@@ -1,16 +1,13 @@
 //! The program dies while it stops an array, at any operation, and the next one while it assembles
 //! the array. What they wrote has reached the caches of the disks. Then the power goes, and one disk
 //! loses what its cache held: no member is taken for one that was set back.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::bench::{UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, TestDisk, holding};
-use common::*;
+use crate::common::bench::{UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::*;
 use weft_array::{Array, AssembleOptions, MemberState, SlotStatus, create};
 use weft_rt::Rt;
 

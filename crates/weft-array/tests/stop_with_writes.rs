@@ -2,16 +2,13 @@
 //! record is on disk is carried out: the rebuild, which finishes what it can before the array
 //! stops, relies on that. The program is killed at any disk operation of the stop, and another disk
 //! is lost.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::bench::{Bench, UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, TestDisk, holding, mix};
-use common::*;
+use crate::common::bench::{Bench, UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding, mix};
+use crate::common::*;
 use futures_util::future::join;
 use weft_array::{Array, ArrayState, AssembleOptions, create};
 use weft_disk::Disk;

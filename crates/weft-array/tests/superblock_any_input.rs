@@ -1,13 +1,9 @@
 //! Whatever members' metadata says under right checksums: either it is refused with a reason, or it
 //! is an array that can be used. This is the body of the fuzz target `assemble`, from seeds.
 
-#[allow(dead_code, reason = "only the sealing is used here")]
-mod exercise;
-mod hostile;
-
 use std::cell::Cell;
 
-use hostile::{Fate, exercise};
+use crate::hostile::{Fate, exercise};
 use weft_testkit::for_seeds;
 
 #[test]

@@ -1,12 +1,11 @@
 //! The format on disk: its exact bytes, and the effect of damage.
 
-mod exercise;
-mod members;
-
 use std::rc::Rc;
 
+use crate::exercise;
+use crate::members;
+use crate::members::{MIB, made, now, options};
 use crc_fast::{CrcAlgorithm, checksum};
-use members::{MIB, made, now, options};
 use weft_array::area::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use weft_array::lane::Lane;
 use weft_array::region_map::{MapConfig, RegionMap, Regions};

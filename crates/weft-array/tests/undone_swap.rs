@@ -1,16 +1,13 @@
 //! A replacement takes its member's slot. While the superblock that says so is being written, so
 //! many other members fail that the swap is undone. Whenever the power goes, the member that was to
 //! be replaced holds everything, and must not be left out as stale.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::bench::{UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, holding, mix};
-use common::*;
+use crate::common::bench::{UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, holding, mix};
+use crate::common::*;
 use weft_array::{Array, ArrayState, AssembleOptions, Event, MemberState, create};
 use weft_code::SlotNo;
 use weft_rt::MILLISECOND;

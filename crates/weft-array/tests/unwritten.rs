@@ -1,13 +1,9 @@
 //! What was never written reads as zeros without a disk: whatever the members hold there, in every
 //! state of the array, and next to the first small writes.
 
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
-
 use std::rc::Rc;
 
-use common::*;
+use crate::common::*;
 use weft_array::superblock::write_superblock;
 use weft_array::{Array, MemberState, ScrubMode, Superblock, create};
 use weft_code::SlotNo;

@@ -1,17 +1,14 @@
 //! A spare takes a slot, gets the first writes of regions there, and the program dies before the
 //! superblock names it. The next program gives the spare another slot: what it got for the first does
 //! not show through where nothing was ever written.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use common::bench::{UNIT, members, options, run};
-use common::disk::{Leave, Medium, Power, holding};
-use common::*;
+use crate::common::bench::{UNIT, members, options, run};
+use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::*;
 use futures_util::future::join_all;
 use weft_array::{Array, AssembleOptions, MemberState, ScrubMode, create};
 use weft_code::SlotNo;

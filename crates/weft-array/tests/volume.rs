@@ -1,12 +1,9 @@
 //! The array as a volume: a read costs the disk reads that it is said to cost, whatever is lost,
 //! and a number tells when that may have changed.
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
-
-mod common;
 
 use std::rc::Rc;
 
-use common::*;
+use crate::common::*;
 use weft_array::{Array, ArrayState};
 use weft_code::SlotNo;
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RamDisk, Volume, VolumeErrorKind};

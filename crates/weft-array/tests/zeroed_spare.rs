@@ -1,13 +1,11 @@
 //! A spare that may hold old bytes is zeroed before it takes a slot. Meanwhile it remains a spare:
 //! the status and the superblocks list it, it cannot be added once more, and it can be removed.
 
-mod common;
-
 use std::rc::Rc;
 
-use common::bench::{Bench, members, options, run, sized_disk};
-use common::disk::{Leave, Medium, Power, TestDisk, holding};
-use common::*;
+use crate::common::bench::{Bench, members, options, run, sized_disk};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::*;
 use weft_array::{ArrayState, MemberState, RebuildPolicy, ScrubMode};
 use weft_code::SlotNo;
 use weft_rt::{MILLISECOND, Rt};

@@ -1,12 +1,10 @@
 //! Records of which much is overwritten are written to new places: without the log, in long runs, and
 //! only if there is room.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::collections::BTreeSet;
 
-use common::*;
+use crate::common::disk::{Medium, Power, holding};
+use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, MountOptions, Record};
 use weft_random::Rng;
 use weft_rt::Rt;
@@ -148,8 +146,8 @@ fn with_a_lost_disk_lines_become_whole_at_new_places() {
 fn blocks_written_meanwhile_are_not_lost() {
     for seed in 0..4 {
         run(move |rt| async move {
-            let media = vec![common::disk::Medium::new(512); 4];
-            let disks = common::disk::holding(&rt, &common::disk::Power::new(), 40 << 20, &media);
+            let media = vec![Medium::new(512); 4];
+            let disks = holding(&rt, &Power::new(), 40 << 20, &media);
             let disks = all(&disks);
             weft_fs::create(&rt, &disks, &options()).await.expect("created");
             let options = MountOptions { cache_bytes: 2 << 20, ..mounting() };

@@ -1,14 +1,11 @@
 //! Old contents at hand: blocks that are overwritten again and again need no reads, in bounded memory,
 //! and what is at hand is never older than what is on the disks.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::rc::Rc;
 
-use common::disk::{Medium, Power, TestDisk, holding};
-use common::model::Pair;
-use common::*;
+use crate::common::disk::{Medium, Power, TestDisk, holding};
+use crate::common::model::Pair;
+use crate::common::*;
 use weft_fs::{Fs, Ino, MountOptions};
 use weft_random::Rng;
 use weft_rt::Rt;

@@ -1,13 +1,10 @@
 //! Wrong blocks, bad sectors, disks that die while they are used, disks that come back, full disks.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::rc::Rc;
 
-use common::disk::{Medium, Power, TestDisk, holding};
-use common::model::Pair;
-use common::*;
+use crate::common::disk::{Medium, Power, TestDisk, holding};
+use crate::common::model::Pair;
+use crate::common::*;
 use weft_disk::{Disk, Fault, FaultDisk, Faults};
 use weft_fs::{Fs, FsError, Ino, ROOT};
 use weft_rt::{Frozen, Rt};

@@ -1,15 +1,12 @@
 //! Disks join and leave a mounted file system: with every crash on the way, and refused where the
 //! files would not fit. Scrubs repair what has rotted meanwhile.
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
-
-mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::disk::{Medium, Power, holding};
-use common::moments::*;
-use common::*;
+use crate::common::disk::{Medium, Power, holding};
+use crate::common::moments::*;
+use crate::common::*;
 use weft_disk::WriteOpts;
 use weft_fs::{CreateOptions, Fs, FsError, Job, Label, ROOT, SetAttr, create};
 use weft_rt::Frozen;

@@ -1,16 +1,13 @@
 //! Failures told apart: a block that fails is moved and never used again, and its disk stays; a disk
 //! whose diagnostic blocks fail is lost.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use common::disk::{Leave, Medium, Power, TestDisk, holding};
-use common::model::Pair;
-use common::*;
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::model::Pair;
+use crate::common::*;
 use weft_disk::{Disk, Fault, FaultDisk, Faults};
 use weft_fs::{Fs, FsError, FsStatus, Ino, ROOT, Reopen, SetAttr};
 use weft_rt::{Frozen, Rt, SECOND};

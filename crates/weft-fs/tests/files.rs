@@ -1,11 +1,8 @@
 //! Files of all redundancies: written, read, read without disks, mounted again.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::ops::Range;
 
-use common::*;
+use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, MountOptions, SetAttr};
 use weft_rt::{Frozen, MILLISECOND, SECOND};
 

@@ -1,11 +1,7 @@
 //! When the metadata has no more room, new files and new blocks are refused. Everything else goes on,
 //! and there is room again when files were deleted.
 
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use weft_fs::{CreateOptions, Fs, FsError, Ino, Kind, ROOT, SetAttr, SetXattr, create};
 use weft_random::Rng;
 use weft_rt::{Frozen, SECOND};

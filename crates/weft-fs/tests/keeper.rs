@@ -1,14 +1,11 @@
 //! Jobs that begin by themselves: after a loss, and after what interrupted them.
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
-
-mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::disk::{Leave, Medium, Power, holding};
-use common::moments::*;
-use common::*;
+use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::moments::*;
+use crate::common::*;
 use weft_code::CodeSpec;
 use weft_fs::{Fs, FsError, Ino, Job, JobReport, MountOptions, RebuildReport, Redundancy};
 use weft_rt::{Rt, SECOND};

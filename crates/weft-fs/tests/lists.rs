@@ -1,9 +1,7 @@
 //! Access control lists and privileges, where the kernel leaves the decision to the file system. How
 //! modes and lists go together is in `reference.rs`.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT, SetAttr, SetXattr};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";

@@ -1,11 +1,9 @@
 //! Metadata of which only a part is in memory.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::disk::{Medium, Power, holding};
-use common::*;
+use crate::common::disk::{Medium, Power, holding};
+use crate::common::*;
 use weft_fs::{CreateOptions, Fs, FsError, Kind, MetaCacheCounts, MountOptions, ROOT, create};
 
 /// The fewest pages.

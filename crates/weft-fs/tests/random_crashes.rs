@@ -9,19 +9,16 @@
 //! the file was synced. Then the reference goes on from what was found.
 //!
 //! `WEFT_SEEDS=5000` and the like let it run for long; the clock of the disks is virtual.
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
-
-mod common;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::contender::Contender;
-use common::disk::{Leave, Medium, Power, TestDisk};
-use common::model::{Durable, Model, Named, Pair};
-use common::*;
+use crate::common::contender::Contender;
+use crate::common::disk::{Leave, Medium, Power, TestDisk};
+use crate::common::model::{Durable, Model, Named, Pair};
+use crate::common::*;
 use weft_disk::Disk;
 use weft_fs::{Fs, Ino, MountOptions, ROOT};
 use weft_random::Rng;

@@ -1,12 +1,9 @@
 //! Random operations on the file system and on a plain reference: both always agree, also after
 //! mounts, with lost disks, and after rebuilds.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
-mod common;
-
-use common::disk::{Medium, Power, holding};
-use common::model::Pair;
-use common::*;
+use crate::common::disk::{Medium, Power, holding};
+use crate::common::model::Pair;
+use crate::common::*;
 use weft_random::Rng;
 
 const ALL: [&str; 7] = ["auto", "none", "raid0", "raid1", "raid5", "raid6", "rs:2+2"];

@@ -1,11 +1,9 @@
 //! Files that get another redundancy are used meanwhile.
 
-mod common;
-
 use std::rc::Rc;
 
-use common::disk::{Medium, Power, holding};
-use common::*;
+use crate::common::disk::{Medium, Power, holding};
+use crate::common::*;
 use futures_util::future::join;
 use weft_fs::{Fs, FsError, Ino, Job, JobReport, MountOptions, Redundancy};
 use weft_random::Rng;

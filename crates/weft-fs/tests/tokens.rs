@@ -1,15 +1,12 @@
 //! Other nodes want what this one uses: each waits for the other, and finds what it wrote.
-#![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
-
-mod common;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::contender::Contender;
-use common::disk::{Leave, Medium, Power, TestDisk, holding};
-use common::model::{Named, Pair};
-use common::*;
+use crate::common::contender::Contender;
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::model::{Named, Pair};
+use crate::common::*;
 use weft_fs::{Fs, Ino, ROOT, SetAttr};
 use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
 use weft_token::{Kind, Mode};

@@ -18,9 +18,9 @@ const EIO: i32 = 5;
 const ENODEV: i32 = 19;
 const ENOSPC: i32 = 28;
 
-/// The power of all disks, and the clock of steps.
+/// The clock of steps of all disks: at each the power may be cut.
+#[derive(Default)]
 pub struct Power {
-    on: Cell<bool>,
     /// Called before each step that changes the contents of a disk, or what a power cut may leave
     /// of them.
     watch: RefCell<Option<Box<dyn Fn()>>>,
@@ -28,7 +28,7 @@ pub struct Power {
 
 impl Power {
     pub fn new() -> Rc<Self> {
-        Rc::new(Self { on: Cell::new(true), watch: RefCell::default() })
+        Rc::default()
     }
 
     /// Calls `watch` before each step that changes a disk.
@@ -40,11 +40,6 @@ impl Power {
         if let Some(watch) = &*self.watch.borrow() {
             watch();
         }
-    }
-
-    /// Cuts the power: no operation completes on any disk from now on.
-    pub fn cut(&self) {
-        self.on.set(false);
     }
 }
 
@@ -211,24 +206,14 @@ impl TestDisk {
         assert!(offset + len <= self.info.size_bytes, "beyond the end of {}", self.info.name);
     }
 
-    /// Begins an operation and returns its number; without power, never.
-    async fn begin(&self) -> u64 {
-        if !self.power.on.get() {
-            std::future::pending::<()>().await;
-        }
+    /// Begins an operation and returns its number.
+    fn begin(&self) -> u64 {
         self.ops.set(self.ops.get() + 1);
         self.ops.get()
     }
 
     fn delay(&self) -> Nanos {
         1000 + mix(self.salt << 32 | self.ops.get()) % 20_000
-    }
-
-    async fn end(&self, delay: Nanos) {
-        self.rt.sleep(delay).await;
-        if !self.power.on.get() {
-            std::future::pending::<()>().await;
-        }
     }
 
     async fn store(
@@ -239,7 +224,7 @@ impl TestDisk {
         fua: bool,
     ) -> Result<(), DiskError> {
         let len = data.len() as u64;
-        let number = self.begin().await;
+        let number = self.begin();
         self.writes.borrow_mut().push((offset, len));
         if let Some(left) = self.faults.gone_after_writes.get() {
             self.faults.gone_after_writes.set(Some(left.saturating_sub(1)));
@@ -251,7 +236,7 @@ impl TestDisk {
         while self.faults.stuck.get() {
             self.rt.sleep(100_000).await;
         }
-        self.end(delay).await;
+        self.rt.sleep(delay).await;
         let mut released = self.faults.released.wait();
         while self.faults.is_held(offset) {
             released.await;
@@ -300,8 +285,8 @@ impl Disk for TestDisk {
         self.check(offset, len, buf.is_aligned_to(self.info.sector_bytes as usize));
         self.reads.borrow_mut().push((offset, len));
         Box::pin(async move {
-            self.begin().await;
-            self.end(self.delay()).await;
+            self.begin();
+            self.rt.sleep(self.delay()).await;
             let errno = if self.faults.gone.get() {
                 ENODEV
             } else if first_in(&self.faults.unreadable, offset, len).is_some()
@@ -334,8 +319,8 @@ impl Disk for TestDisk {
     fn flush(&self) -> DoneFuture<'_> {
         Box::pin(async move {
             let mark = self.medium.borrow().mark();
-            self.begin().await;
-            self.end(self.delay()).await;
+            self.begin();
+            self.rt.sleep(self.delay()).await;
             if self.faults.gone.get() {
                 return Err(self.error(DiskOp::Flush, 0, 0, ENODEV));
             }
@@ -350,8 +335,8 @@ impl Disk for TestDisk {
         Box::pin(async move {
             // Where nothing is stored, nothing changes: large ranges stay cheap.
             if self.medium.borrow().is_blank(offset, len) {
-                self.begin().await;
-                self.end(self.delay()).await;
+                self.begin();
+                self.rt.sleep(self.delay()).await;
                 let gone = self.faults.gone.get();
                 return if gone {
                     Err(self.error(DiskOp::WriteZeroes, offset, len, ENODEV))

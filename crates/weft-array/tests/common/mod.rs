@@ -1,6 +1,4 @@
 //! Shared by the engine's tests: virtual time, RAM disks, an array on them.
-#![allow(dead_code, reason = "each story uses some of it")]
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 pub mod bench;
 pub mod cuts;

@@ -8,6 +8,7 @@
 //! compared once it is filled.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
+#[allow(dead_code, reason = "only some of it is used here")]
 #[path = "../common/mod.rs"]
 mod common;
 

@@ -1,5 +1,4 @@
 //! Small arrays on RAM disks.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::rc::Rc;
 

@@ -1,10 +1,9 @@
 //! Shared by the tests of the file system: disks with a power switch, a file system on them, and
 //! short names for what tests do with files.
-#![allow(dead_code, reason = "each story uses some of it")]
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 pub mod contender;
 /// The disks of the array's crash tests.
+#[allow(dead_code, reason = "the array uses the rest")]
 #[path = "../../../weft-array/tests/common/disk.rs"]
 pub mod disk;
 pub mod model;

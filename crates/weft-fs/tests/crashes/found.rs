@@ -7,10 +7,10 @@ use weft_disk::Disk;
 use weft_fs::{Fs, MountOptions, ROOT, SetAttr};
 use weft_rt::Rt;
 
-use crate::client::Allowed;
+use super::client::Allowed;
+use super::moments::{Moment, SIZE};
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::*;
-use crate::moments::{Moment, SIZE};
 
 const SECTOR: usize = 512;
 

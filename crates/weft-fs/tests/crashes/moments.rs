@@ -7,10 +7,10 @@ use std::rc::Rc;
 use weft_fs::{Fs, MountOptions, create};
 use weft_rt::Rt;
 
-use crate::client::{Allowed, Client};
+use super::client::{Allowed, Client};
+use super::stories::story;
 use crate::common::disk::{Medium, Power, TestDisk, holding};
 use crate::common::*;
-use crate::stories::story;
 
 pub(crate) const SIZE: u64 = 20 << 20;
 pub(crate) const DISKS: usize = 4;

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use weft_fs::SetAttr;
 use weft_rt::Rt;
 
-use crate::client::Client;
+use super::client::Client;
+use super::moments::{DISKS, SIZE};
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::*;
-use crate::moments::{DISKS, SIZE};
 
 /// The files of the story: redundancies on four disks that survive one lost disk.
 /// `middle` happens when the first files are there.

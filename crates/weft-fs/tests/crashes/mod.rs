@@ -3,11 +3,8 @@
 //! What was synced is there. What was written since is old or new, sector by sector, or zeros where
 //! a file was cut. Everything else of the same lines is as it was: that is what the RAID log is for.
 //! Names are those of some moment since the last sync. Metadata, checksums and parity agree.
-#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 mod client;
-#[path = "../common/mod.rs"]
-mod common;
 mod found;
 mod moments;
 mod stories;
@@ -15,10 +12,10 @@ mod stories;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::moments::leave;
+use crate::common::*;
 use client::Client;
-use common::disk::{Leave, Medium, Power, TestDisk, holding};
-use common::moments::leave;
-use common::*;
 use found::{crash, crash_on};
 use moments::{
     DISKS, Moment, SIZE, kill_blocks, kill_first_blocks, moments, moments_from, moments_of,

@@ -1,0 +1,58 @@
+//! The tests of the array, a file for each thought, in one program: each of them would compile the
+//! engine once more.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes and counts of a test are small"
+)]
+
+mod adding;
+mod assembly;
+mod at_hand;
+mod change_consistency;
+mod change_order;
+mod codes;
+mod common;
+mod create_any_input;
+mod creating;
+mod degraded_load;
+mod empty_requests;
+mod exclusion_durable;
+mod exercise;
+mod failing_disks;
+mod fua_with_failure;
+mod hostile;
+mod hung_disks;
+mod jobs;
+mod latency_target;
+mod log_flushes;
+mod members;
+mod memory;
+mod no_room;
+mod partly_rebuilt;
+mod parts;
+mod power_cuts;
+mod rebuild_cuts;
+mod rebuild_finish;
+mod rebuild_policies;
+mod recovery_cuts;
+mod region_map_crashes;
+mod repair_without_room;
+mod replace;
+mod replace_resync;
+mod requests;
+mod reshape;
+mod reshape_cuts;
+mod reshape_failures;
+mod reshape_skips;
+mod returning;
+mod stop_cuts;
+mod stop_with_writes;
+mod superblock_any_input;
+mod superblock_format;
+mod undone_swap;
+mod unwritten;
+mod used_spare;
+mod volume;
+mod wishes;
+mod zeroed_spare;

@@ -1,0 +1,20 @@
+//! The tests of the file system, a file for each thought, in one program: each of them would compile
+//! the file system and its database once more.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
+
+mod afresh;
+mod at_hand;
+mod common;
+mod crashes;
+mod damage;
+mod disks;
+mod failures;
+mod files;
+mod full_metadata;
+mod keeper;
+mod lists;
+mod metadata;
+mod random_crashes;
+mod reference;
+mod set;
+mod tokens;
