@@ -3,10 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::common;
 use crate::common::cuts::{disks_of, members};
 use crate::common::disk::{Leave, Medium, Power};
-use crate::common::{options, pattern, read, rt, write};
+use crate::common::{disks, options, pattern, read, rt, write};
 use weft_array::reshape::ReshapeOptions;
 use weft_array::{
     Array, ArrayError, AssembleOptions, Consistency, CreateOptions, ScrubMode, create,
@@ -138,7 +137,7 @@ fn an_array_that_got_a_log_has_no_write_hole() {
             for seed in 0..8 {
                 let leave = Leave::Some(seed * 100 + number as u64);
                 let media = media.iter().map(|medium| leave.of(medium)).collect();
-                let rt = common::rt();
+                let rt = crate::common::rt();
                 let rt2 = rt.clone();
                 let rest = rt.block_on(async move {
                     let disks = disks_of(&rt2, &Power::new(), SIZE, media);
@@ -161,7 +160,7 @@ fn an_array_that_got_a_log_has_no_write_hole() {
 fn it_is_refused_where_something_is_to_be_recovered_or_there_is_no_room() {
     let rt = rt();
     rt.clone().block_on(async move {
-        let disks = common::disks(4, 8);
+        let disks = disks(4, 8);
         let options =
             CreateOptions { head_room_bytes: Some(0), ..made("raid5", Consistency::Bitmap) };
         create(&disks, &options).await.expect("created");
@@ -186,7 +185,7 @@ fn it_is_refused_where_something_is_to_be_recovered_or_there_is_no_room() {
 fn a_member_that_left_does_not_come_back_to_an_array_that_keeps_no_marks() {
     let rt = rt();
     rt.clone().block_on(async move {
-        let disks = common::disks(4, 8);
+        let disks = disks(4, 8);
         create(&disks, &made("raid5", Consistency::Bitmap)).await.expect("created");
         let array = start(&rt, &disks, None).await.expect("started");
         write(&array, 0, &pattern(0, BYTES, 1)).await;
@@ -209,7 +208,7 @@ fn a_member_that_left_does_not_come_back_to_an_array_that_keeps_no_marks() {
 fn every_code_can_become_any_other() {
     let rt = rt();
     rt.clone().block_on(async move {
-        let all = common::disks(4, 16);
+        let all = disks(4, 16);
         create(&all[..3], &made("raid5", Consistency::Ppl)).await.expect("created");
         let mut array = start(&rt, &all[..3], None).await.expect("started");
         write(&array, 0, &pattern(0, BYTES, 1)).await;

@@ -3,7 +3,6 @@
 
 use std::rc::Rc;
 
-use crate::common;
 use crate::common::bench::{Bench, UNIT, disk, members, run};
 use crate::common::disk::{Leave, Power, TestDisk, holding};
 use crate::common::*;
@@ -61,7 +60,7 @@ fn two_members_may_have_bad_sectors_in_one_stripe_if_not_in_one_column() {
         bench.spoil(0, 3, 7..8);
         assert!(read(&bench.array, 0, bytes.len()).await == bytes);
         bench.array.scrub(ScrubMode::Check).await.expect("scrubbed");
-        let left = |disk: &Rc<common::disk::TestDisk>| disk.faults.unreadable.borrow().len();
+        let left = |disk: &Rc<TestDisk>| disk.faults.unreadable.borrow().len();
         assert_eq!(bench.disks.iter().map(left).sum::<usize>(), 0);
         // At one offset nothing helps; the neighbouring sectors can be read.
         bench.spoil(1, 0, 5..6);

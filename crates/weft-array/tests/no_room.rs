@@ -5,8 +5,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::common;
-use crate::common::bench::{Bench, UNIT, disk, members, options, run};
+use crate::common::bench::{Bench, UNIT, disk, members, options, run, sized_disk};
 use crate::common::disk::{Leave, Power, TestDisk};
 use crate::common::*;
 use weft_array::{Array, ArrayError, Consistency, Event, MemberState, ScrubMode};
@@ -481,8 +480,7 @@ fn wide_codes() {
 #[test]
 fn nothing_else_waits() {
     run(|rt| async move {
-        let disks: Vec<_> =
-            (0..4).map(|n| common::bench::sized_disk(&rt, n, 512, 64 << 20)).collect();
+        let disks: Vec<_> = (0..4).map(|n| sized_disk(&rt, n, 512, 64 << 20)).collect();
         let bench = Bench::on(&rt, &options("raid6"), disks).await;
         let (array, stripe) = (bench.array.clone(), bench.stripe_bytes() as usize);
         let old = pattern(0, 64 * stripe, 1);

@@ -3,8 +3,8 @@
 
 use std::rc::Rc;
 
-use crate::common;
 use crate::common::bench::{Bench, UNIT, members, options, run, sized_disk};
+use crate::common::disk::mix;
 use crate::common::*;
 use futures_util::future::join_all;
 use weft_array::ScrubMode;
@@ -68,7 +68,7 @@ fn overlapping_writes_come_in_some_order_in_every_sector() {
             for round in 0..30u64 {
                 let ranges: Vec<(u64, u64)> = (0..8)
                     .map(|n| {
-                        let at = common::disk::mix(round * 64 + n);
+                        let at = mix(round * 64 + n);
                         let start = at % (sectors - 1);
                         (start, 1 + (at >> 32) % (sectors - start - 1).max(1))
                     })

@@ -80,6 +80,39 @@ fn unsafe_code_lives_in_two_crates() {
     }
 }
 
+/// Cargo builds each file of a crate's `tests` by itself; where it is told not to (`autotests`), a file
+/// that nothing names is built by nobody, and never fails.
+#[test]
+fn every_file_of_tests_is_built() {
+    let (mut told, mut missing) = (0, Vec::new());
+    for entry in fs::read_dir(root().join("crates")).expect("read crates/") {
+        let dir = entry.expect("read crates/").path();
+        let manifest = fs::read_to_string(dir.join("Cargo.toml")).expect("read a Cargo.toml");
+        if !manifest.lines().any(|line| line == "autotests = false") {
+            continue;
+        }
+        told += 1;
+        let main = fs::read_to_string(dir.join("tests/main.rs")).expect("read tests/main.rs");
+        for entry in fs::read_dir(dir.join("tests")).expect("read tests/") {
+            let file = entry.expect("read tests/").path();
+            if file.is_dir() && !["mod.rs", "main.rs"].iter().any(|of| file.join(of).exists()) {
+                // Data, or parts of the module beside it.
+                continue;
+            }
+            let name = file.file_stem().and_then(|name| name.to_str()).expect("an ASCII name");
+            let is_module = main.lines().any(|line| line == format!("mod {name};"));
+            let is_program = name == "main"
+                || manifest.contains(&format!("\"tests/{name}.rs\""))
+                || manifest.contains(&format!("\"tests/{name}/main.rs\""));
+            if !is_module && !is_program {
+                missing.push(file);
+            }
+        }
+    }
+    assert!(told >= 2, "no crate was looked at");
+    assert!(missing.is_empty(), "not named in their crate's tests/main.rs: {missing:?}");
+}
+
 #[test]
 fn dependencies_are_of_allowed_licences_and_sources() {
     let deny = fs::read_to_string(root().join("deny.toml")).expect("read deny.toml");
