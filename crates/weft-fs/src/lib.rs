@@ -51,6 +51,7 @@ mod recover;
 mod redundancy;
 mod relocate;
 mod revoke;
+mod ring;
 mod running;
 mod space;
 mod status;

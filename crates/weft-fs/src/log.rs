@@ -44,6 +44,7 @@ use crate::checksum::crc32c;
 use crate::error::Result;
 use crate::inode::{Ino, Time};
 use crate::record::Record;
+use crate::ring;
 
 const MAGIC: [u8; 8] = *b"weftrlog";
 /// The most blocks of which the contents go to the log, so that the disks need no flush.
@@ -277,7 +278,7 @@ impl Log {
         let write_id = self.last_id.get() + 1;
         let bytes = encode(self.epoch, self.node, write_id, record);
         let (size, len) = (self.area.end - self.area.start, bytes.len() as u64);
-        let position = place(size, self.head.get(), len);
+        let position = ring::place(size, self.head.get(), len);
         if position + len - self.tail.get() > size {
             return Ok(false);
         }
@@ -287,12 +288,6 @@ impl Log {
         array.write(self.area.start + position % size, bytes.freeze(), true).await?;
         Ok(true)
     }
-}
-
-/// Where a log record of `len` bytes goes when the log ends at `head`.
-fn place(size: u64, head: u64, len: u64) -> u64 {
-    let at = head % size;
-    if at + len > size { head - at + size } else { head }
 }
 
 fn encode(epoch: u64, node: u32, write_id: u64, record: &LogRecord) -> Buf {
@@ -330,19 +325,13 @@ pub(crate) async fn scan(
     let size = area.end - area.start;
     let (mut records, mut id, mut position) = (Vec::new(), mark.completed, mark.position);
     loop {
-        let here = position % size;
-        let found = match read(array, area, here, epoch, id + 1).await? {
-            Some(found) => Some((position, found)),
-            None if here == 0 => None,
-            None => {
-                let start = position - here + size;
-                read(array, area, 0, epoch, id + 1).await?.map(|found| (start, found))
-            }
+        let read = async |at| read(array, area, at, epoch, id + 1).await;
+        let Some((behind, found)) = ring::next(size, position, read).await? else {
+            return Ok((records, id));
         };
-        let Some((at, (len, found))) = found else { return Ok((records, id)) };
         records.push(found);
         id += 1;
-        position = at + len;
+        position = behind;
     }
 }
 
@@ -410,10 +399,5 @@ mod tests {
             assert_eq!(LoggedBand::decode(&mut rest).as_ref(), Some(&band));
         }
         assert!(bytes.len().is_multiple_of(BLOCK));
-    }
-
-    #[test]
-    fn a_record_that_does_not_fit_begins_at_the_start() {
-        assert_eq!([place(100, 250, 50), place(100, 251, 50), place(100, 0, 100)], [250, 300, 0]);
     }
 }

@@ -13,8 +13,9 @@
 //! operation takes only to make room. Nothing else is waited for under any of them but the array.
 //!
 //! ```text
-//! array    0       header: magic, version, identity, length of the database, CRC32C
+//! array    0       header: magic, version, identity, length of the database, begin of the journal
 //!          64 KiB  RAID log
+//!          …       page journal
 //!          …       database
 //! ```
 
@@ -22,8 +23,10 @@ mod bad;
 mod changes;
 mod header;
 mod image;
+mod journal;
 mod maps;
 mod pages;
+mod places;
 mod room;
 mod tables;
 
@@ -38,9 +41,10 @@ use weft_rt::sync::Semaphore;
 use crate::error::{FsError, InDatabase as _, Result};
 use crate::inode::Ino;
 use changes::Changes;
-use header::Areas;
 pub(crate) use header::array_bytes;
+use header::{Areas, Stored};
 use image::Image;
+use journal::Tail;
 pub use pages::MetaCacheCounts;
 pub(crate) use room::step_below;
 pub(crate) use tables::{DiskRow, Entry, Tx};
@@ -77,13 +81,14 @@ pub(crate) struct Meta {
 impl Meta {
     /// Makes an empty database. About `cache_bytes` of it may be in memory.
     pub(crate) async fn create(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
-        Self::with(array, fs_id, 0, cache_bytes).await
+        let stored = Stored { db_bytes: 0, journal: Some(Tail::NEW) };
+        Self::with(array, fs_id, stored, cache_bytes).await
     }
 
     /// Opens the database that is on the array. About `cache_bytes` of it may be in memory.
     pub(crate) async fn open(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
-        let len = header::read(&array, fs_id).await?;
-        let meta = Self::with(array, fs_id, len, cache_bytes).await?;
+        let stored = header::read(&array, fs_id).await?;
+        let meta = Self::with(array, fs_id, stored, cache_bytes).await?;
         // Older versions did not store it.
         let stored = meta.run(|tx| tx.state(ROW_BYTES)).await?;
         let rows = match stored {
@@ -94,11 +99,11 @@ impl Meta {
         Ok(meta)
     }
 
-    async fn with(array: Array, fs_id: Id, len: u64, cache_bytes: u64) -> Result<Self> {
-        let areas = Areas::of(array.size_bytes())?;
+    async fn with(array: Array, fs_id: Id, stored: Stored, cache_bytes: u64) -> Result<Self> {
+        let areas = Areas::of(array.size_bytes(), stored.journal.is_some())?;
         let of_redb = cache_bytes / REDB_SHARE;
-        let place = areas.db.clone();
-        let image = Image::new(array.clone(), fs_id, place, len, cache_bytes - of_redb)?;
+        let of_image = cache_bytes - of_redb;
+        let image = Image::open(array.clone(), fs_id, &areas, stored, of_image).await?;
         let file = image.clone();
         let opened = fiber::run(move || {
             let mut builder = Builder::new();
@@ -239,12 +244,29 @@ impl Meta {
         };
         fiber::run(|| self.failing(next())).await?;
         drop(alone);
-        if let Err(error) = self.image.write_epochs().await {
-            self.fail(&error.to_string());
-            return Err(error);
-        }
+        self.failing_to_write(self.image.write_epochs().await)?;
         self.changes.end_commit();
         Ok(given)
+    }
+
+    /// Writes what only the journal has to its place: the next mount need not.
+    pub(crate) async fn checkpoint(&self) -> Result<()> {
+        self.check()?;
+        self.failing_to_write(self.image.checkpoint().await)
+    }
+
+    /// The same in small steps, if much is in the journal: no commit has to wait for it later.
+    pub(crate) async fn checkpoint_if_due(&self) -> Result<()> {
+        self.check()?;
+        self.failing_to_write(self.image.checkpoint_in_steps().await)
+    }
+
+    /// Takes no more requests if pages could not be written.
+    fn failing_to_write(&self, written: Result<()>) -> Result<()> {
+        if let Err(error) = &written {
+            self.fail(&error.to_string());
+        }
+        written
     }
 
     /// Whether a file was changed, since the last durable commit, in a way that the RAID log does not
@@ -272,4 +294,133 @@ fn begin(db: &Database) -> Result<WriteTransaction> {
     let mut open = db.begin_write().db()?;
     open.set_two_phase_commit(true);
     Ok(open)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use weft_array::{AssembleOptions, Consistency, CreateOptions};
+    use weft_code::CodeSpec;
+    use weft_disk::{Disk, RamDisk};
+    use weft_rt::{Schedule, virtual_rt};
+
+    use super::*;
+
+    /// Runs `test` with a new array of two copies, of 7 MiB about.
+    pub(super) fn with_array<F: Future<Output = ()> + 'static>(
+        test: impl FnOnce(Array) -> F + 'static,
+    ) {
+        let rt = virtual_rt(Schedule::Fifo);
+        let inner = rt.clone();
+        rt.block_on(async move {
+            let disk = |n| Rc::new(RamDisk::new(&format!("disk{n}"), 8 << 20, 512)) as Rc<dyn Disk>;
+            let disks: Vec<Rc<dyn Disk>> = (0..2).map(disk).collect();
+            let options = CreateOptions {
+                name: "metadata".into(),
+                code: CodeSpec::Raid1,
+                algorithm: None,
+                unit_bytes: 64 << 10,
+                consistency: Consistency::default_for(CodeSpec::Raid1),
+                region_bytes: None,
+                log_bytes: None,
+                head_room_bytes: Some(0),
+                spares: 0,
+                force: false,
+                id: [1; 16],
+                now_unix_s: 0,
+            };
+            weft_array::create(&disks, &options).await.expect("created");
+            let array = Array::assemble(&inner, disks, AssembleOptions::default()).await;
+            test(array.expect("assembled")).await;
+        });
+        rt.kill_all();
+    }
+
+    const ID: Id = Id([9; 16]);
+
+    /// A thousand rows in ten commits.
+    async fn fill(meta: &Meta) {
+        for of in 0..10 {
+            let put = |tx: &Tx<'_>| (0..100).try_for_each(|n| tx.put_bad(of, n * 1000));
+            meta.commit(put).await.expect("committed");
+        }
+    }
+
+    async fn count(meta: &Meta) -> usize {
+        meta.run(|tx| tx.bad_blocks()).await.expect("read").len()
+    }
+
+    #[test]
+    fn what_only_the_journal_has_is_there_after_a_crash() {
+        with_array(|array| async move {
+            let meta = Meta::create(array.clone(), ID, 1 << 20).await.expect("made");
+            meta.commit(|tx| tx.create_tables()).await.expect("committed");
+            meta.checkpoint().await.expect("written");
+            let before = header::read(&array, ID).await.expect("read");
+            fill(&meta).await;
+            drop(meta);
+            let stored = header::read(&array, ID).await.expect("read");
+            assert_eq!(stored.journal, before.journal, "no checkpoint was due");
+            let meta = Meta::open(array.clone(), ID, 1 << 20).await.expect("opened");
+            assert_eq!(count(&meta).await, 1000);
+            let stored = header::read(&array, ID).await.expect("read").journal.expect("one");
+            assert_eq!(stored.generation, before.journal.expect("one").generation + 1);
+            drop(meta);
+            let meta = Meta::open(array, ID, 1 << 20).await.expect("opened again");
+            assert_eq!(count(&meta).await, 1000);
+        });
+    }
+
+    /// File systems that were made without a journal go on without one.
+    #[test]
+    fn metadata_without_a_journal_works() {
+        with_array(|array| async move {
+            let stored = Stored { db_bytes: 0, journal: None };
+            let meta = Meta::with(array.clone(), ID, stored, 1 << 20).await.expect("made");
+            meta.commit(|tx| tx.create_tables()).await.expect("committed");
+            fill(&meta).await;
+            meta.checkpoint().await.expect("nothing to do");
+            drop(meta);
+            let stored = header::read(&array, ID).await.expect("read");
+            assert!(stored.journal.is_none() && stored.db_bytes > 0);
+            let meta = Meta::open(array.clone(), ID, 1 << 20).await.expect("opened");
+            assert_eq!(count(&meta).await, 1000);
+            assert_eq!(meta.log_area().end, meta.areas.db.start);
+        });
+    }
+
+    #[test]
+    fn a_header_that_says_nothing_or_something_new_is_refused() {
+        with_array(|array| async move {
+            let meta = Meta::create(array.clone(), ID, 1 << 20).await.expect("made");
+            meta.commit(|tx| tx.create_tables()).await.expect("committed");
+            meta.checkpoint().await.expect("written");
+            drop(meta);
+            let refused = async || Meta::open(array.clone(), ID, 1 << 20).await.err();
+            assert!(refused().await.is_none());
+            // As the mount has left it.
+            let (_, header) = array.read(0, weft_rt::Buf::new(512)).await;
+            let with = async |change: &dyn Fn(&mut [u8])| {
+                let mut changed = weft_rt::Buf::zeroed(512);
+                changed.copy_from_slice(&header);
+                change(&mut changed);
+                array.write(0, changed.freeze(), true).await.expect("written");
+            };
+            for at in [0, 8, 20, 36, 40, 48, 56, 64] {
+                with(&|bytes| bytes[at] ^= 1).await;
+                let error = refused().await;
+                assert!(matches!(error, Some(FsError::Damaged(_))), "byte {at}: {error:?}");
+            }
+            with(&|bytes| {
+                bytes[12] = 3;
+                bytes[8..12].fill(0);
+                let sum = crate::checksum::crc32c(&bytes[..40]);
+                bytes[8..12].copy_from_slice(&sum.to_le_bytes());
+            })
+            .await;
+            let error = refused().await.expect("refused").to_string();
+            assert!(error.contains("version 3, and not 2"), "{error}");
+        });
+    }
 }

@@ -637,6 +637,9 @@ impl Fs {
             self.0.meta.end();
             ended = self.0.commit_anyway().await;
         }
+        if ended.is_ok() {
+            ended = self.0.meta.checkpoint().await;
+        }
         ended.and(self.0.meta.array.stop().await.map_err(FsError::from))
     }
 }

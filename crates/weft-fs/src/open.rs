@@ -147,6 +147,7 @@ pub async fn create(rt: &Rt, disks: &[Rc<dyn Disk>], options: &CreateOptions) ->
         Inner::make_root(tx, options.redundancy, options.now)
     })
     .await?;
+    meta.checkpoint().await?;
     array.stop().await?;
     for (disk, label) in disks.iter().zip(&labels) {
         label.write(&**disk).await?;
@@ -354,6 +355,7 @@ impl Fs {
                 let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
                 // fsync reports failures.
                 let _ = fs.sync().await;
+                let _ = fs.meta.checkpoint_if_due().await;
             }
         });
     }

@@ -99,6 +99,27 @@ fn a_mount_after_an_unmount_reads_less_than_one_after_a_crash() {
     });
 }
 
+/// The pages that a commit changes are one record of the journal.
+#[test]
+fn a_commit_is_one_write_to_each_copy() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), 40 << 20, &vec![Medium::new(512); 3]);
+        let fs = made(&rt, &all(&disks)).await;
+        let mut single = 0;
+        for n in 0..40 {
+            make(&fs, &format!("file {n}")).await;
+            disks.iter().for_each(|disk| disk.writes.borrow_mut().clear());
+            fs.sync().await.expect("synced");
+            // A record that does not fit into a unit of the array is written as two requests.
+            let follows = |pair: &[(u64, u64)]| pair[0].0 + pair[0].1 == pair[1].0;
+            let is_one = disks.iter().all(|disk| disk.writes.borrow().windows(2).all(follows));
+            single += usize::from(is_one);
+        }
+        // Now and then the journal is full, and is written to its places.
+        assert!(single >= 30, "{single}");
+    });
+}
+
 /// Operations that meet each other while they wait for pages do not mix.
 #[test]
 fn operations_wait_for_each_other() {

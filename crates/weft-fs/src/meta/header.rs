@@ -7,28 +7,56 @@ use weft_rt::Buf;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::journal::Tail;
 use super::room;
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 
 const MAGIC: [u8; 8] = *b"weftmeta";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version without a page journal.
+const NO_JOURNAL: u32 = 1;
 /// Bytes of the header: it is written as one sector.
 const HEADER_BYTES: usize = 512;
 /// Where the log begins.
 const LOG_AT: u64 = 64 << 10;
 /// Bytes of the log.
 const LOG_BYTES: Range<u64> = 256 << 10..64 << 20;
+/// Bytes of the page journal.
+const JOURNAL_BYTES: Range<u64> = 256 << 10..16 << 20;
 
+/// What all versions have.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {
     magic: [u8; 8],
+    /// Of this part.
     crc32c: U32,
     version: U32,
     fs_id: [u8; 16],
     db_bytes: U64,
+}
+
+/// Where the journal begins; behind it.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct JournalPart {
+    /// Of this part.
+    crc32c: U32,
+    reserved: U32,
+    generation: U64,
+    number: U64,
+    position: U64,
+}
+
+/// What the header says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stored {
+    /// The length of the database.
+    pub(super) db_bytes: u64,
+    /// Where the page journal begins. None: this file system was made without one.
+    pub(super) journal: Option<Tail>,
 }
 
 /// The parts of the metadata array.
@@ -36,6 +64,8 @@ struct Header {
 pub(super) struct Areas {
     /// The RAID log.
     pub(super) log: Range<u64>,
+    /// The page journal.
+    pub(super) journal: Range<u64>,
     /// The database.
     pub(super) db: Range<u64>,
 }
@@ -43,57 +73,90 @@ pub(super) struct Areas {
 /// Bytes of a metadata array whose database may have so many bytes of pages.
 pub(crate) fn array_bytes(pages: u64) -> u64 {
     let db = room::capacity_for(pages) + LOG_AT;
-    (db / 7 * 8 + BLOCK_BYTES).min(db + LOG_BYTES.end)
+    (db / 13 * 16 + 4 * BLOCK_BYTES).min(db + LOG_BYTES.end + JOURNAL_BYTES.end)
 }
 
 impl Areas {
-    pub(super) fn of(size: u64) -> Result<Self> {
-        let log_bytes = (size / 8).clamp(LOG_BYTES.start, LOG_BYTES.end);
-        let log = LOG_AT..LOG_AT + log_bytes / BLOCK_BYTES * BLOCK_BYTES;
-        let db = log.end..size / BLOCK_BYTES * BLOCK_BYTES;
+    pub(super) fn of(size: u64, has_journal: bool) -> Result<Self> {
+        let part = |from: u64, bytes: u64, bounds: Range<u64>| {
+            from..from + bytes.clamp(bounds.start, bounds.end) / BLOCK_BYTES * BLOCK_BYTES
+        };
+        let log = part(LOG_AT, size / 8, LOG_BYTES);
+        let journal = match has_journal {
+            true => part(log.end, size / 16, JOURNAL_BYTES),
+            false => log.end..log.end,
+        };
+        let db = journal.end..size / BLOCK_BYTES * BLOCK_BYTES;
         if db.end < db.start + (2 << 20) {
             return Err(FsError::Invalid("the metadata slices are too small".into()));
         }
-        Ok(Self { log, db })
+        Ok(Self { log, journal, db })
     }
 }
 
-/// Reads the header: the length of the database.
-pub(super) async fn read(array: &Array, fs_id: Id) -> Result<u64> {
+/// Reads the header.
+pub(super) async fn read(array: &Array, fs_id: Id) -> Result<Stored> {
     let (result, header) = array.read(0, Buf::new(BLOCK)).await;
     result?;
     let damaged = |why: &str| FsError::Damaged(why.to_owned());
-    let (mut raw, _) =
+    let (mut raw, rest) =
         Header::read_from_prefix(&header[..]).map_err(|_| damaged("its header is short"))?;
     let stored = std::mem::replace(&mut raw.crc32c, U32::ZERO);
     if raw.magic != MAGIC || stored.get() != crc32c(raw.as_bytes()) {
         return Err(damaged("its header cannot be read"));
     }
-    if raw.version.get() != VERSION {
-        let why = format!("metadata of version {}, and not {VERSION}", raw.version);
+    let version = raw.version.get();
+    if !(NO_JOURNAL..=VERSION).contains(&version) {
+        let why = format!("metadata of version {version}, and not {VERSION}");
         return Err(FsError::Unmountable(why));
     }
     if raw.fs_id != fs_id.0 {
         return Err(damaged("it belongs to another file system"));
     }
-    let Range { start, end } = Areas::of(array.size_bytes())?.db;
+    let journal = match version {
+        NO_JOURNAL => None,
+        _ => {
+            let (mut raw, _) =
+                JournalPart::read_from_prefix(rest).map_err(|_| damaged("its header is short"))?;
+            let stored = std::mem::replace(&mut raw.crc32c, U32::ZERO);
+            if stored.get() != crc32c(raw.as_bytes()) {
+                return Err(damaged("its header does not say where the journal begins"));
+            }
+            let [generation, number, position] =
+                [raw.generation, raw.number, raw.position].map(U64::get);
+            Some(Tail { generation, number, position })
+        }
+    };
+    let Range { start, end } = Areas::of(array.size_bytes(), journal.is_some())?.db;
     if raw.db_bytes.get() > end - start {
         return Err(damaged("the database is longer than its place"));
     }
-    Ok(raw.db_bytes.get())
+    Ok(Stored { db_bytes: raw.db_bytes.get(), journal })
 }
 
-/// Writes the header.
-pub(super) async fn write(array: &Array, fs_id: Id, db_bytes: u64) -> Result<()> {
+/// Writes the header; with `durable` it is so on return.
+pub(super) async fn write(array: &Array, fs_id: Id, stored: Stored, durable: bool) -> Result<()> {
+    let mut sector = Buf::zeroed(HEADER_BYTES);
+    let (first, rest) = sector.split_at_mut(size_of::<Header>());
     let mut raw = Header {
         magic: MAGIC,
         crc32c: U32::ZERO,
-        version: U32::new(VERSION),
+        version: U32::new(if stored.journal.is_some() { VERSION } else { NO_JOURNAL }),
         fs_id: fs_id.0,
-        db_bytes: U64::new(db_bytes),
+        db_bytes: U64::new(stored.db_bytes),
     };
     raw.crc32c = U32::new(crc32c(raw.as_bytes()));
-    let mut sector = Buf::zeroed(HEADER_BYTES);
-    sector[..size_of::<Header>()].copy_from_slice(raw.as_bytes());
-    Ok(array.write(0, sector.freeze(), false).await?)
+    first.copy_from_slice(raw.as_bytes());
+    if let Some(Tail { generation, number, position }) = stored.journal {
+        let mut raw = JournalPart {
+            crc32c: U32::ZERO,
+            reserved: U32::ZERO,
+            generation: U64::new(generation),
+            number: U64::new(number),
+            position: U64::new(position),
+        };
+        raw.crc32c = U32::new(crc32c(raw.as_bytes()));
+        rest[..size_of::<JournalPart>()].copy_from_slice(raw.as_bytes());
+    }
+    Ok(array.write(0, sector.freeze(), durable).await?)
 }

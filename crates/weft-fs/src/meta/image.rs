@@ -2,9 +2,11 @@
 //!
 //! redb reads and writes the image, on a fiber ([`weft_rt::fiber`]). A page that is not in memory is
 //! read from the metadata array; the fiber waits meanwhile. When redb asks for a sync, the pages that
-//! changed since the last one become an epoch, and redb goes on. Epochs are written to the array one
-//! after the other, each flushed before the next begins. A disk under redb may hold, after a crash, any
-//! part of what was written since the last sync that had ended; the array holds no more than that.
+//! changed since the last one become an epoch, and redb goes on. Epochs that have come together are made
+//! durable together, in the journal ([`super::journal`]); what it does not take is written to its place,
+//! one epoch after the other, each flushed before the next begins. A disk under redb may hold, after a
+//! crash, any part of what was written since the last sync that had ended; the array holds no more than
+//! that.
 //!
 //! *Memory* has a bound ([`super::pages`]). If too much of it has changed, the changed pages are
 //! written before redb asks for a sync, behind all epochs: a disk, too, may have them by then.
@@ -23,30 +25,33 @@ use std::sync::Arc;
 use redb::StorageBackend;
 use weft_array::{Array, Id};
 use weft_rt::sync::Semaphore;
-use weft_rt::{Buf, Frozen, Local, ZEROS_BYTES_MAX, fiber};
+use weft_rt::{Local, fiber};
 
-use super::header;
-use super::pages::{Found, MetaCacheCounts, Page, Pages, pages_of};
+use super::header::{Areas, Stored};
+use super::journal::{Journal, Length, Tail};
+use super::pages::{Epoch, Found, MetaCacheCounts, Page, Pages};
+use super::places::Places;
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::Result;
 
-/// Bytes of one write to the array at most.
-const WRITE_BYTES_MAX: usize = 1 << 20;
+/// Pages that a checkpoint writes before commits have a turn.
+const STEP_PAGES: usize = 64;
 /// Pages that are read together, if memory has room for many times more.
 const GROUP_MAX: usize = 16;
 
 struct Inner {
-    array: Array,
-    fs_id: Id,
-    /// The database's place on the array.
-    place: Range<u64>,
+    places: Places,
     pages: RefCell<Pages>,
     /// Pages that are read together.
     group: u64,
     /// Held while epochs, or pages before their sync, are written.
     writing: Semaphore,
+    /// None: the file system was made without one.
+    journal: Option<Journal>,
     /// The length of the database, as the header has it.
     stored_len: Cell<u64>,
+    /// Whether pages that were written early are not flushed.
+    is_early: Cell<bool>,
     is_closed: Cell<bool>,
 }
 
@@ -61,24 +66,28 @@ impl fmt::Debug for Image {
 }
 
 impl Image {
-    /// The database of `len` bytes at a place of the array, of which about `bytes` may be in memory.
-    pub(super) fn new(
+    /// The database that the header speaks of, of which about `bytes` may be in memory. What the journal
+    /// holds is written to its place.
+    pub(super) async fn open(
         array: Array,
         fs_id: Id,
-        place: Range<u64>,
-        len: u64,
+        areas: &Areas,
+        stored: Stored,
         bytes: u64,
     ) -> Result<Self> {
-        let pages = Pages::new(len, bytes)?;
+        let places = Places { array, fs_id, db: areas.db.clone() };
+        let stored = places.replay(&areas.journal, stored).await?;
+        let pages = Pages::new(stored.db_bytes, bytes)?;
         let group = (pages.max() / GROUP_MAX).clamp(1, GROUP_MAX) as u64;
+        let journal = |tail| Journal::new(areas.journal.clone(), fs_id, tail);
         let inner = Inner {
-            array,
-            fs_id,
-            place,
+            places,
             pages: RefCell::new(pages),
             group,
             writing: Semaphore::new(1),
-            stored_len: Cell::new(len),
+            journal: stored.journal.map(journal),
+            stored_len: Cell::new(stored.db_bytes),
+            is_early: Cell::new(false),
             is_closed: Cell::new(false),
         };
         Ok(Self(Arc::new(Local::new(inner))))
@@ -103,11 +112,41 @@ impl Image {
         self.0.get().is_closed.set(true);
     }
 
-    /// Writes all epochs to the array.
+    /// Makes all epochs durable.
     pub(super) async fn write_epochs(&self) -> Result<()> {
         let inner = self.0.get();
         let _one = inner.writing.acquire(1).await;
         inner.write_epochs().await
+    }
+
+    /// Writes what is journaled to its place.
+    pub(super) async fn checkpoint(&self) -> Result<()> {
+        let inner = self.0.get();
+        let _one = inner.writing.acquire(1).await;
+        inner.checkpoint().await
+    }
+
+    /// The same in steps, between which others write epochs, if half of the journal is taken.
+    pub(super) async fn checkpoint_in_steps(&self) -> Result<()> {
+        let inner = self.0.get();
+        let Some(journal) = inner.journal.as_ref().filter(|journal| journal.is_half_full()) else {
+            return Ok(());
+        };
+        let one = inner.writing.acquire(1).await;
+        let ((pages, len), head) = (inner.pages.borrow().journaled(), journal.head());
+        drop(one);
+        let mut rest = pages.iter().peekable();
+        while rest.peek().is_some() {
+            let _one = inner.writing.acquire(1).await;
+            // What is journaled no longer may have been written early since.
+            let some = inner.pages.borrow().still_journaled(rest.by_ref().take(STEP_PAGES));
+            inner.places.write(&some).await?;
+        }
+        let _one = inner.writing.acquire(1).await;
+        match journal.tail().number < head.number {
+            true => inner.end_checkpoint(journal, &pages, len, head).await,
+            false => Ok(()),
+        }
     }
 }
 
@@ -137,9 +176,7 @@ impl Inner {
     async fn fetch(&self, number: u64) -> Result<Page> {
         let range = self.pages.borrow().to_read(number, self.group);
         let count = usize::try_from(range.end - range.start).expect("few pages");
-        let at = self.place.start + range.start * BLOCK_BYTES;
-        let (result, buf) = self.array.read(at, Buf::new(count * BLOCK)).await;
-        result?;
+        let buf = self.places.read(range.start, count).await?;
         let (whole, _) = buf.as_chunks::<BLOCK>();
         let mut pages = self.pages.borrow_mut();
         let others = range.clone().zip(whole).filter(|(other, _)| *other != number);
@@ -160,71 +197,102 @@ impl Inner {
     async fn write_early(&self) -> Result<()> {
         let _one = self.writing.acquire(1).await;
         self.write_epochs().await?;
+        self.checkpoint().await?;
         let (pages, zeros) = {
             let pages = self.pages.borrow();
             (pages.early(), pages.zeros(pages.len))
         };
-        self.write_pages(&pages, zeros).await?;
+        self.is_early.set(true);
+        self.places.write(&pages).await?;
+        self.places.write_zeros(zeros, &pages).await?;
         self.pages.borrow_mut().early_written(&pages);
         Ok(())
     }
 
-    /// Writes all epochs. The caller holds `writing`.
+    /// Makes all epochs durable. The caller holds `writing`.
     async fn write_epochs(&self) -> Result<()> {
         loop {
-            let next = self.pages.borrow().next_epoch();
-            let Some(epoch) = next else { return Ok(()) };
-            let zeros = self.pages.borrow().zeros(epoch.len);
-            self.write_pages(&epoch.pages, zeros).await?;
-            if epoch.len != self.stored_len.get() {
-                header::write(&self.array, self.fs_id, epoch.len).await?;
-                self.stored_len.set(epoch.len);
+            let (count, together) = {
+                let pages = self.pages.borrow();
+                (pages.epochs(), pages.to_journal(self.stored_len.get()))
+            };
+            if count == 0 {
+                return Ok(());
             }
-            self.array.flush().await?;
-            self.pages.borrow_mut().epoch_written();
+            match (&self.journal, together) {
+                (Some(journal), Some(epoch)) if journal.takes(epoch.pages.len()) => {
+                    self.append(journal, &epoch).await?;
+                    self.pages.borrow_mut().epochs_journaled(count);
+                    if self.pages.borrow().is_much_journaled() {
+                        self.checkpoint().await?;
+                    }
+                }
+                _ => {
+                    self.checkpoint().await?;
+                    self.write_epoch().await?;
+                }
+            }
         }
     }
 
-    /// Writes pages, and zeros where none of them is in a range.
-    async fn write_pages(&self, pages: &BTreeMap<u64, Page>, zeros: Range<u64>) -> Result<()> {
-        let mut run: Vec<u8> = Vec::new();
-        let (mut from, mut zero) = (0, zeros.start);
-        for (number, page) in pages {
-            let follows = from + pages_of(run.len() as u64) == *number;
-            if !follows || run.len() >= WRITE_BYTES_MAX {
-                self.write_run(from, &run).await?;
-                run.clear();
-            }
-            if run.is_empty() {
-                from = *number;
-            }
-            run.extend_from_slice(&page[..]);
-            if zeros.contains(number) {
-                self.write_zeros(zero..*number).await?;
-                zero = number + 1;
-            }
+    /// Appends an epoch to the journal, durably.
+    async fn append(&self, journal: &Journal, epoch: &Epoch) -> Result<()> {
+        // It may name what was written early.
+        if self.is_early.replace(false) {
+            self.places.array.flush().await?;
         }
-        self.write_run(from, &run).await?;
-        self.write_zeros(zero..zeros.end).await
+        let length =
+            || Length { db_bytes: epoch.len, zeros_from: self.pages.borrow().zeros_from() };
+        while !journal.append(&self.places.array, &epoch.pages, length()).await? {
+            self.checkpoint().await?;
+        }
+        Ok(())
     }
 
-    async fn write_run(&self, first: u64, bytes: &[u8]) -> Result<()> {
-        if bytes.is_empty() {
+    /// Writes the first epoch to its place, durably. Nothing is journaled.
+    async fn write_epoch(&self) -> Result<()> {
+        let Some(epoch) = self.pages.borrow().next_epoch() else { return Ok(()) };
+        let zeros = self.pages.borrow().zeros(epoch.len);
+        self.places.write(&epoch.pages).await?;
+        self.places.write_zeros(zeros, &epoch.pages).await?;
+        if epoch.len != self.stored_len.replace(epoch.len) {
+            let journal = self.journal.as_ref().map(Journal::tail);
+            self.places.write_header(Stored { db_bytes: epoch.len, journal }, false).await?;
+        }
+        self.is_early.set(false);
+        self.places.array.flush().await?;
+        self.pages.borrow_mut().epoch_written();
+        Ok(())
+    }
+
+    /// Writes what is journaled to its place. The caller holds `writing`.
+    async fn checkpoint(&self) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let ((pages, len), head) = (self.pages.borrow().journaled(), journal.head());
+        if journal.tail() == head {
             return Ok(());
         }
-        let at = self.place.start + first * BLOCK_BYTES;
-        Ok(self.array.write(at, Frozen::copy_from(bytes), false).await?)
+        self.places.write(&pages).await?;
+        self.end_checkpoint(journal, &pages, len, head).await
     }
 
-    async fn write_zeros(&self, range: Range<u64>) -> Result<()> {
-        let step = ZEROS_BYTES_MAX.min(WRITE_BYTES_MAX) as u64;
-        let (mut at, end) = (range.start * BLOCK_BYTES, range.end * BLOCK_BYTES);
-        while at < end {
-            let len = (end - at).min(step);
-            let zeros = Frozen::zeros(usize::try_from(len).expect("at most WRITE_BYTES_MAX"));
-            self.array.write(self.place.start + at, zeros, false).await?;
-            at += len;
-        }
+    /// These pages of a database of `len` bytes are in their places: the journal begins at `head` from now
+    /// on.
+    async fn end_checkpoint(
+        &self,
+        journal: &Journal,
+        pages: &BTreeMap<u64, Page>,
+        len: u64,
+        head: Tail,
+    ) -> Result<()> {
+        let zeros = self.pages.borrow().zeros(len);
+        self.places.write_zeros(zeros, pages).await?;
+        self.is_early.set(false);
+        self.places.array.flush().await?;
+        self.places.write_header(Stored { db_bytes: len, journal: Some(head) }, true).await?;
+        self.stored_len.set(len);
+        journal.cut(head);
+        self.pages.borrow_mut().checkpointed(pages, len);
         Ok(())
     }
 }
@@ -263,7 +331,7 @@ impl StorageBackend for Image {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let inner = self.0.get();
         inner.check(0, 0)?;
-        if len > inner.place.end - inner.place.start {
+        if len > inner.places.bytes() {
             return Err(io::ErrorKind::StorageFull.into());
         }
         inner.pages.borrow_mut().set_len(len);
@@ -308,4 +376,124 @@ fn waited<T>(result: std::result::Result<Result<T>, fiber::Cancelled>) -> io::Re
 
 fn outside(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::header;
+    use crate::meta::tests::with_array;
+
+    const ID: Id = Id([8; 16]);
+
+    /// An image with the fewest pages in memory, of what the array has.
+    async fn reopened(array: &Array) -> Image {
+        let stored = header::read(array, ID).await.expect("read");
+        let areas = Areas::of(array.size_bytes(), true).expect("room");
+        Image::open(array.clone(), ID, &areas, stored, 0).await.expect("opened")
+    }
+
+    async fn new(array: &Array) -> Image {
+        let areas = Areas::of(array.size_bytes(), true).expect("room");
+        let stored = Stored { db_bytes: 0, journal: Some(Tail::NEW) };
+        let image = Image::open(array.clone(), ID, &areas, stored, 0).await.expect("opened");
+        write(&image, 8, 0..8, 1).await;
+        image.checkpoint().await.expect("written");
+        image
+    }
+
+    /// A sync of a database of so many pages, of which some are written.
+    async fn write(image: &Image, len: u64, pages: Range<u64>, of: u8) {
+        let fiber = image.clone();
+        let written = fiber::run(move || {
+            fiber.set_len(len * BLOCK_BYTES)?;
+            pages.into_iter().try_for_each(|page| fiber.write(page * BLOCK_BYTES, &[of; BLOCK]))?;
+            fiber.sync_data()
+        });
+        written.await.expect("written");
+        image.write_epochs().await.expect("durable");
+    }
+
+    async fn contents(image: &Image) -> Vec<u8> {
+        let fiber = image.clone();
+        let read = fiber::run(move || {
+            let mut all = vec![0; usize::try_from(fiber.bytes()).expect("few")];
+            fiber.read(0, &mut all).map(|()| all)
+        });
+        read.await.expect("read").chunks(BLOCK).map(|page| page[0]).collect()
+    }
+
+    /// What the journal knows nothing of, in a part of the database that only the journal knows.
+    #[test]
+    fn pages_that_were_written_early_are_there_after_a_crash() {
+        with_array(|array| async move {
+            let image = new(&array).await;
+            // Of these the last two are in the journal.
+            write(&image, 40, 8..34, 2).await;
+            let expected = [vec![1; 8], vec![2; 26], vec![0; 6]].concat();
+            assert_eq!(contents(&image).await, expected);
+            let stored = header::read(&array, ID).await.expect("read");
+            assert_eq!(stored.db_bytes, 8 * BLOCK_BYTES, "there was no checkpoint");
+            drop(image);
+            assert_eq!(contents(&reopened(&array).await).await, expected);
+        });
+    }
+
+    /// Pages in the journal are older than what was written to their places early.
+    #[test]
+    fn what_is_journaled_does_not_come_back_over_newer_pages() {
+        with_array(|array| async move {
+            let image = new(&array).await;
+            write(&image, 40, 0..2, 2).await;
+            write(&image, 40, 0..26, 3).await;
+            let expected = [vec![3; 26], vec![0; 14]].concat();
+            drop(image);
+            assert_eq!(contents(&reopened(&array).await).await, expected);
+        });
+    }
+
+    #[test]
+    fn a_database_that_was_cut_and_grew_again_has_zeros() {
+        with_array(|array| async move {
+            let image = new(&array).await;
+            write(&image, 40, 8..12, 2).await;
+            write(&image, 10, 0..1, 3).await;
+            write(&image, 40, 1..2, 4).await;
+            let expected = [vec![3, 4], vec![1; 6], vec![2; 2], vec![0; 30]].concat();
+            assert_eq!(contents(&image).await, expected);
+            drop(image);
+            assert_eq!(contents(&reopened(&array).await).await, expected);
+        });
+    }
+
+    /// Between its steps commits and early writes have a turn.
+    #[test]
+    fn a_checkpoint_in_steps_leaves_what_is_newer() {
+        with_array(|array| async move {
+            let image = new(&array).await;
+            for of in 2..6 {
+                write(&image, 40, 0..3, of).await;
+            }
+            image.checkpoint_in_steps().await.expect("not due");
+            let before = header::read(&array, ID).await.expect("read");
+            let mut of = 6;
+            while !image.0.get().journal.as_ref().is_some_and(Journal::is_half_full) {
+                write(&image, 40, 0..3, of).await;
+                of += 1;
+            }
+            let stepping = image.clone();
+            let (stepped, ()) = futures_util::future::join(stepping.checkpoint_in_steps(), async {
+                write(&image, 40, 1..2, 200).await;
+                write(&image, 40, 2..28, 201).await;
+            })
+            .await;
+            stepped.expect("written");
+            let stored = header::read(&array, ID).await.expect("read");
+            assert!(stored.journal != before.journal, "it was due");
+            let expected = [vec![of - 1, 200], vec![201; 26], vec![0; 12]].concat();
+            assert_eq!(contents(&image).await, expected);
+            drop(image);
+            assert_eq!(contents(&reopened(&array).await).await, expected);
+        });
+    }
 }

@@ -3,16 +3,17 @@
 //! ```text
 //!   read ──▶ clean ──▶ evicted (S3-FIFO)
 //!              ▲ │ changed
-//!    on the    │ ▼
-//!    array   ┌─┴────── dirty ── sync ──▶ epoch ──┐
-//!            │   written early                   │ written, and flushed
-//!            └───────────────────────────────────┘
+//!    in its    │ ▼
+//!    place   ┌─┴────── dirty ── sync ──▶ epoch ──▶ journaled ──┐
+//!            │   written early             │ written           │ checkpoint
+//!            └─────────────────────────────┴───────────────────┘
 //! ```
 //!
 //! A page is *dirty* from when it is changed until the next sync; then it belongs to an *epoch* until
-//! that is on the array; then it is *clean*. What is read is the newest of these. Clean pages are there
-//! to save a read, and go when room is needed. Pages behind `valid` are zeros, whatever the array has
-//! there, unless they are in memory: the database grew, and nothing was written there yet.
+//! that is durable: in its place, and it is *clean*, or in the journal, and it is *journaled* until a
+//! checkpoint. What is read is the newest of these. Clean pages are there to save a read, and go when
+//! room is needed. Pages behind `valid` are zeros, whatever the array has there, unless they are in
+//! memory: the database grew, and nothing was written there yet.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -87,6 +88,12 @@ pub(super) struct Pages {
     clean: Cache<Option<Page>>,
     dirty: BTreeMap<u64, Page>,
     epochs: VecDeque<Rc<Epoch>>,
+    /// Pages of which only the journal has the newest contents that are durable.
+    journaled: BTreeMap<u64, Page>,
+    /// From this page on, the database was cut since: what is journaled there is not to be read.
+    journaled_cut: u64,
+    /// Bytes of the database as the last durable epoch has it.
+    durable_len: u64,
     /// Pages from here on are zeros.
     valid: u64,
     /// Whether an epoch is due although no page is dirty: the length changed, or pages were written
@@ -113,8 +120,19 @@ impl Pages {
         let clean = Cache::new(POLICY, pages(bytes).max(PAGES_MIN), 1).map_err(none)?;
         let index = clean.memory_bytes() as u64;
         let max = pages(bytes.saturating_sub(index)).max(PAGES_MIN);
-        let (dirty, epochs) = (BTreeMap::new(), VecDeque::new());
-        Ok(Self { len, clean, dirty, epochs, valid: pages_of(len), is_due: false, max, most: 0 })
+        Ok(Self {
+            len,
+            clean,
+            dirty: BTreeMap::new(),
+            epochs: VecDeque::new(),
+            journaled: BTreeMap::new(),
+            journaled_cut: u64::MAX,
+            durable_len: len,
+            valid: pages_of(len),
+            is_due: false,
+            max,
+            most: 0,
+        })
     }
 
     /// The most pages.
@@ -124,7 +142,8 @@ impl Pages {
 
     /// Pages that cannot be evicted.
     fn pinned(&self) -> usize {
-        self.dirty.len() + self.epochs.iter().map(|epoch| epoch.pages.len()).sum::<usize>()
+        let in_epochs = self.epochs.iter().map(|epoch| epoch.pages.len()).sum::<usize>();
+        self.dirty.len() + in_epochs + self.journaled.len()
     }
 
     /// Whether a page more may be changed before others are written.
@@ -147,11 +166,13 @@ impl Pages {
         self.most = self.most.max(self.pinned() + self.clean.len());
     }
 
-    /// A page as it was changed last, if that is not on the array yet.
+    /// A page as it was changed last, if that is not in its place yet.
     fn changed(&self, number: u64) -> Option<&Page> {
         let in_epoch = |epoch: &'_ Rc<Epoch>| number < epoch.cut.get();
         let epochs = self.epochs.iter().rev().filter(|epoch| in_epoch(epoch));
-        self.dirty.get(&number).or_else(|| epochs.flat_map(|epoch| epoch.pages.get(&number)).next())
+        let journaled = || self.journaled.get(&number).filter(|_| number < self.journaled_cut);
+        let in_epochs = || epochs.flat_map(|epoch| epoch.pages.get(&number)).next();
+        self.dirty.get(&number).or_else(in_epochs).or_else(journaled)
     }
 
     /// A page that is wanted.
@@ -206,6 +227,7 @@ impl Pages {
             self.dirty.split_off(&end);
             (end..before.min(self.valid)).for_each(|number| drop(self.clean.remove(number)));
             self.epochs.iter().for_each(|epoch| epoch.cut.set(epoch.cut.get().min(end)));
+            self.journaled_cut = self.journaled_cut.min(end);
             self.valid = self.valid.min(end);
         }
         self.len = len;
@@ -232,17 +254,87 @@ impl Pages {
         self.valid..pages_of(len).max(self.valid)
     }
 
+    /// All epochs as one, if they can be journaled: none of them cuts the database. `stored` is its
+    /// length as the header has it.
+    pub(super) fn to_journal(&self, stored: u64) -> Option<Epoch> {
+        let mut len = self.durable_len;
+        let mut grows = |epoch: &Rc<Epoch>| epoch.len >= std::mem::replace(&mut len, epoch.len);
+        let is_uncut = self.journaled_cut == u64::MAX
+            && self.valid >= pages_of(stored)
+            && self.epochs.iter().all(|epoch| epoch.cut.get() == u64::MAX);
+        if !is_uncut || !self.epochs.iter().all(&mut grows) {
+            return None;
+        }
+        let mut pages = BTreeMap::new();
+        self.epochs.iter().for_each(|epoch| pages.extend(epoch.pages.clone()));
+        Some(Epoch { len, pages, cut: Cell::new(u64::MAX) })
+    }
+
+    /// Pages from this one on are zeros, if they are not in memory.
+    pub(super) fn zeros_from(&self) -> u64 {
+        self.valid
+    }
+
+    /// How many epochs there are.
+    pub(super) fn epochs(&self) -> usize {
+        self.epochs.len()
+    }
+
+    /// The first `count` epochs are in the journal.
+    pub(super) fn epochs_journaled(&mut self, count: usize) {
+        for epoch in self.epochs.drain(..count) {
+            self.durable_len = epoch.len;
+            self.journaled_cut = self.journaled_cut.min(epoch.cut.get());
+            self.journaled.extend(epoch.pages.iter().map(|(number, page)| (*number, page.clone())));
+        }
+    }
+
+    /// What a checkpoint of now writes, and the length of the database then.
+    pub(super) fn journaled(&self) -> (BTreeMap<u64, Page>, u64) {
+        (self.journaled.clone(), self.durable_len)
+    }
+
+    /// Those of these pages that are journaled as they were then.
+    pub(super) fn still_journaled<'a>(
+        &self,
+        pages: impl IntoIterator<Item = (&'a u64, &'a Page)>,
+    ) -> BTreeMap<u64, Page> {
+        let is_same = |(number, page): &(&u64, &Page)| {
+            self.journaled.get(number).is_some_and(|now| Rc::ptr_eq(now, page))
+        };
+        let same = pages.into_iter().filter(is_same);
+        same.map(|(number, page)| (*number, page.clone())).collect()
+    }
+
+    /// These pages have their places, if they are journaled still, and a database of `len` bytes has
+    /// zeros where it has no pages.
+    pub(super) fn checkpointed(&mut self, pages: &BTreeMap<u64, Page>, len: u64) {
+        let (done, cut) = (self.still_journaled(pages), self.journaled_cut);
+        done.keys().for_each(|number| drop(self.journaled.remove(number)));
+        if self.journaled.is_empty() {
+            self.journaled_cut = u64::MAX;
+        }
+        self.valid = self.valid.max(pages_of(len).min(cut));
+        self.written(done.iter().take_while(|(number, _)| **number < cut));
+    }
+
+    /// Whether so much of the memory is taken by journaled pages that a checkpoint is due.
+    pub(super) fn is_much_journaled(&self) -> bool {
+        self.journaled.len() > self.max / 4
+    }
+
     /// The first epoch is on the array.
     pub(super) fn epoch_written(&mut self) {
         let Some(epoch) = self.epochs.pop_front() else { return };
         let cut = epoch.cut.get();
+        self.durable_len = epoch.len;
         self.valid = self.valid.max(pages_of(epoch.len).min(cut));
         self.written(epoch.pages.iter().take_while(|(number, _)| **number < cut));
     }
 
     /// Pages to write early: all that are dirty.
     pub(super) fn early(&self) -> BTreeMap<u64, Page> {
-        debug_assert!(self.epochs.is_empty(), "epochs are written first");
+        debug_assert!(self.epochs.is_empty() && self.journaled.is_empty(), "these come first");
         self.dirty.clone()
     }
 
@@ -362,6 +454,61 @@ mod tests {
         pages.epoch_written();
         assert_eq!((found(&mut pages, 35), found(&mut pages, 34)), (Some(5), None));
         assert!(pages.zeros(LEN).is_empty());
+    }
+
+    #[test]
+    fn journaled_pages_stay_in_memory_until_a_checkpoint_of_what_they_are() {
+        let mut pages = Pages::new(LEN, 0).expect("room");
+        pages.put_changed(0, page(1));
+        pages.put_changed(1, page(1));
+        pages.sync();
+        pages.put_changed(0, page(2));
+        pages.set_len(50 * BLOCK_BYTES);
+        pages.sync();
+        // Both epochs as one, with the newest of each page.
+        let together = pages.to_journal(LEN).expect("it only grows");
+        let contents: Vec<(u64, u8)> =
+            together.pages.iter().map(|(n, page)| (*n, page[0])).collect();
+        assert_eq!((contents, together.len), (vec![(0, 2), (1, 1)], 50 * BLOCK_BYTES));
+        pages.epochs_journaled(2);
+        assert_eq!(pages.epochs(), 0);
+        (20..39).for_each(|number| pages.put_read(number, page(9)));
+        assert_eq!((found(&mut pages, 0), found(&mut pages, 1)), (Some(2), Some(1)));
+        let (snapshot, len) = pages.journaled();
+        // One changes again before the checkpoint has ended.
+        pages.put_changed(1, page(3));
+        pages.sync();
+        pages.epochs_journaled(1);
+        let same = pages.still_journaled(&snapshot);
+        assert_eq!(same.keys().copied().collect::<Vec<_>>(), [0]);
+        assert_eq!(pages.zeros(len), 40..50);
+        pages.checkpointed(&snapshot, len);
+        assert!(pages.zeros(len).is_empty());
+        assert_eq!(pages.journaled().0.keys().copied().collect::<Vec<_>>(), [1]);
+        assert_eq!((found(&mut pages, 0), found(&mut pages, 1)), (Some(2), Some(3)));
+    }
+
+    #[test]
+    fn what_was_cut_off_is_not_journaled_and_not_read() {
+        let mut pages = Pages::new(LEN, 0).expect("room");
+        pages.put_changed(39, page(1));
+        pages.sync();
+        pages.epochs_journaled(1);
+        pages.set_len(30 * BLOCK_BYTES);
+        pages.set_len(LEN);
+        assert_eq!(found(&mut pages, 39), Some(0));
+        pages.put_changed(2, page(2));
+        pages.sync();
+        assert!(pages.to_journal(LEN).is_none(), "its zeros must reach their places");
+        // The checkpoint has the page as it was before, as a crash may come first.
+        let (snapshot, len) = pages.journaled();
+        assert_eq!((snapshot.len(), len), (1, LEN));
+        pages.checkpointed(&snapshot, len);
+        assert_eq!((found(&mut pages, 39), pages.zeros(LEN)), (Some(0), 30..40));
+        pages.epoch_written();
+        pages.put_changed(3, page(3));
+        pages.sync();
+        assert!(pages.to_journal(LEN).is_some());
     }
 
     #[test]
