@@ -41,7 +41,7 @@ use crate::knowing::Knowing;
 use crate::laid::{Laid, part_of};
 use crate::log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
 use crate::meta::Tx;
-use crate::mounted::{BLOCKS_MAX, Dirty, Extent, Inner, Live, Node};
+use crate::mounted::{BLOCKS_MAX, Dirty, Extent, Inner, Live, Node, live_of};
 use crate::plan::{Afresh, Replaced, Target};
 use crate::pool::runs_of;
 use crate::record::Record;
@@ -63,15 +63,11 @@ impl Inner {
     /// The same for several files, or what `extent` says. If blocks of one cannot be written, those of
     /// others may stay dirty as well.
     pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>], extent: Extent) -> Result<()> {
-        // What is written meanwhile is left to the next flush.
-        let until = self.writes.get();
-        let file = |node: &Rc<Node>| {
-            let Live { size, modified } = node.live.get()?;
-            Some(LoggedFile { ino: node.ino, size, modified })
-        };
-        let mut live: Vec<LoggedFile> = nodes.iter().filter_map(file).collect();
+        // What is written meanwhile is left to the next flush, if a stream does not take it.
+        let mut until = self.writes.get();
+        let mut live = live_of(nodes);
         while nodes.iter().any(|node| node.has_dirty(until)) {
-            match self.flush_new(nodes, until, extent, &live).await? {
+            match self.flush_new(nodes, &mut until, extent, &mut live).await? {
                 Ended::Complete if extent != Extent::All => break,
                 Ended::Complete | Ended::Interrupted => {}
                 Ended::Blocked => {
@@ -484,6 +480,7 @@ impl Inner {
                 self.drop_written(node_of(targets), block, data);
             }
         }
+        self.written.notify_all();
         forget_live(nodes, logged);
         Ok(())
     }

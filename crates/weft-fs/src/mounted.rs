@@ -9,9 +9,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 
-use weft_rt::sync::{Permit, Semaphore};
+use futures_util::future::{Either, select};
+use weft_rt::sync::{Notify, Permit, Semaphore};
 use weft_rt::{Frozen, Nanos, Rt, SECOND};
 use weft_token::Mode;
 
@@ -19,7 +21,7 @@ use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Time};
 use crate::job::JobStatus;
 use crate::label::Label;
-use crate::log::Log;
+use crate::log::{Log, LoggedFile};
 use crate::meta::{Meta, Tx};
 use crate::nodes::Tokens;
 use crate::path::Reopen;
@@ -106,6 +108,11 @@ impl Node {
         self.lock.acquire(READERS).await
     }
 
+    /// Whether anything waits for the lock.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.lock.is_wanted()
+    }
+
     /// Whether blocks may be written that need nothing from the disks, although the lock is held.
     pub(crate) fn is_only_flushed(&self) -> bool {
         self.flushed.get()
@@ -133,6 +140,15 @@ impl Node {
     }
 }
 
+/// What the dirty blocks of files will make of them.
+pub(crate) fn live_of(nodes: &[Rc<Node>]) -> Vec<LoggedFile> {
+    let file = |node: &Rc<Node>| {
+        let Live { size, modified } = node.live.get()?;
+        Some(LoggedFile { ino: node.ino, size, modified })
+    };
+    nodes.iter().filter_map(file).collect()
+}
+
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) label: Label,
@@ -154,6 +170,8 @@ pub(crate) struct Inner {
     pub(crate) writes: Cell<u64>,
     /// Held while dirty blocks are written because there are many.
     draining: Semaphore,
+    /// Dirty blocks were written.
+    pub(crate) written: Notify,
     /// Blocks that this left, as they have a place.
     left_blocks: Cell<u64>,
     /// Blocks freed in the open transaction: others may have them when it is durable.
@@ -212,6 +230,7 @@ impl Inner {
             dirty_blocks: Cell::new(0),
             writes: Cell::new(0),
             draining: Semaphore::new(1),
+            written: Notify::default(),
             left_blocks: Cell::new(0),
             dirty_blocks_max,
             freed: RefCell::default(),
@@ -555,14 +574,19 @@ impl Inner {
                 drop(draining);
             }));
         }
-        if self.dirty_blocks.get() < self.dirty_blocks_max {
-            return Ok(());
+        while self.dirty_blocks.get() >= self.dirty_blocks_max {
+            let (drained, written) = (pin!(self.draining.acquire(1)), pin!(self.written.wait()));
+            match select(drained, written).await {
+                Either::Left((none, _)) => {
+                    drop(none);
+                    if self.dirty_blocks.get() >= self.dirty_blocks_max {
+                        return self.flush_all(Extent::All).await;
+                    }
+                }
+                Either::Right(_) => {}
+            }
         }
-        drop(self.draining.acquire(1).await);
-        match self.dirty_blocks.get() < self.dirty_blocks_max {
-            true => Ok(()),
-            false => self.flush_all(Extent::All).await,
-        }
+        Ok(())
     }
 
     /// Moves blocks that have failed, writes all dirty blocks, and makes everything durable. The

@@ -17,6 +17,10 @@
 //! the metadata above all, comes from the same disks, whose queues may be full of what a batch is to
 //! take back. So whatever it waits for, all batches go on ([`UnderWay::beside`]).
 //!
+//! *In the background* a stream goes on as long as its files grow, so that there is always another batch
+//! behind those that are being written: a disk with platters that has nothing to write for a moment loses
+//! a turn. Writers that wait for memory go on with each batch.
+//!
 //! *Lines that another batch began.* The records of batches under way are not in the metadata. A batch
 //! ends with a whole line wherever the file has more blocks to write, and the lines of the next one begin
 //! behind it. Blocks that would belong to a line under way wait until its record is there.
@@ -30,10 +34,9 @@ use std::task::{Context, Poll};
 use futures_util::future::{MaybeDone, maybe_done};
 
 use crate::error::Result;
-use crate::inode::Ino;
 use crate::log::LoggedFile;
 use crate::meta::Tx;
-use crate::mounted::{Extent, Inner, Node};
+use crate::mounted::{Extent, Inner, Node, live_of};
 use crate::plan::{Target, covering};
 use crate::record::Record;
 
@@ -55,64 +58,97 @@ pub(crate) enum Ended {
     Interrupted,
 }
 
-/// Files whose new lines are written, and where the next batch begins.
+/// Files whose new lines are written.
 struct Stream<'a> {
     nodes: &'a [Rc<Node>],
     until: u64,
     extent: Extent,
-    /// The next file's place among them, and block.
-    at: (usize, u64),
-    /// The lines planned last: file, first block, record.
-    last: Option<(Ino, u64, Record)>,
+    /// Where each file goes on.
+    at: Vec<At>,
+    /// The file whose blocks come next.
+    file: usize,
     /// The next block belongs to a line that is there, or under way.
     blocked: bool,
+    /// Blocks of a file stay where they are.
+    has_left: bool,
 }
 
-impl Stream<'_> {
+/// Where a file goes on.
+#[derive(Default)]
+struct At {
+    block: u64,
+    /// The lines planned last: first block, record.
+    last: Option<(u64, Record)>,
+}
+
+impl<'a> Stream<'a> {
+    fn new(nodes: &'a [Rc<Node>], until: u64, extent: Extent) -> Self {
+        let at = nodes.iter().map(|_| At::default()).collect();
+        Self { nodes, until, extent, at, file: 0, blocked: false, has_left: false }
+    }
+
+    /// Whether it has come to the end of all files.
+    fn is_through(&self) -> bool {
+        self.file == self.nodes.len()
+    }
+
+    /// Looks at all files again: they may have grown.
+    fn go_on(&mut self, until: u64) {
+        (self.until, self.file) = (until, 0);
+    }
+
     /// Adds the lines of the next batch; none at the end.
     fn plan(&mut self, fs: &Inner, tx: &Tx<'_>, targets: &mut Vec<Target>) -> Result<()> {
-        let batch_blocks = fs.batch_blocks();
-        let mut left = batch_blocks;
-        while left > 0
-            && !self.blocked
-            && let Some(node) = self.nodes.get(self.at.0)
-        {
-            let most = left + MORE_BLOCKS;
-            let dirty = node.dirty_from(self.at.1, self.until, most);
-            let is_rest = dirty.len() < most;
-            let (mut rest, mut is_left) = (&dirty[..], false);
-            while let Some((block, _)) = rest.first().filter(|_| left > 0) {
-                let last = self.last.as_ref().filter(|(ino, _, _)| *ino == node.ino);
-                let last = last.map(|(_, first, record)| (*first, record));
-                let is_under_way = last.is_some_and(|(at, record)| *block < at + record.blocks());
-                if is_under_way || covering(tx, node.ino, *block)?.is_some() {
-                    if self.extent == Extent::New {
-                        is_left = true;
-                        break;
-                    }
-                    self.blocked = true;
-                    return Ok(());
-                }
-                let redundancy = tx.inode(node.ino)?.redundancy;
-                let target = fs.new_lines(tx, node.ino, redundancy, rest, last)?;
-                rest = &rest[target.blocks.len()..];
-                let may_wait = self.extent != Extent::All && is_rest && last.is_some();
-                if may_wait && rest.is_empty() && !target.is_full(batch_blocks) {
-                    fs.release_new(&[target]);
-                    break;
-                }
-                left = left.saturating_sub(target.blocks.len());
-                self.last = Some((node.ino, target.first, target.record.clone()));
-                targets.push(target);
+        let mut left = fs.batch_blocks();
+        while left > 0 && !self.blocked && !self.is_through() {
+            if self.plan_file(fs, tx, &mut left, targets)? {
+                self.file += 1;
             }
-            self.at = match (rest.first(), dirty.last()) {
-                _ if is_left => (self.at.0 + 1, 0),
-                (Some((block, _)), _) => (self.at.0, *block),
-                (None, Some((block, _))) if !is_rest => (self.at.0, block + 1),
-                _ => (self.at.0 + 1, 0),
-            };
         }
         Ok(())
+    }
+
+    /// Adds lines of one file, of `left` blocks. Returns whether that was its rest.
+    fn plan_file(
+        &mut self,
+        fs: &Inner,
+        tx: &Tx<'_>,
+        left: &mut usize,
+        targets: &mut Vec<Target>,
+    ) -> Result<bool> {
+        let (node, at) = (&self.nodes[self.file], &mut self.at[self.file]);
+        let (batch_blocks, most) = (fs.batch_blocks(), *left + MORE_BLOCKS);
+        let dirty = node.dirty_from(at.block, self.until, most);
+        let is_rest = dirty.len() < most;
+        let mut rest = &dirty[..];
+        while let Some((block, _)) = rest.first() {
+            if *left == 0 {
+                return Ok(false);
+            }
+            let last = at.last.as_ref().map(|(first, record)| (*first, record));
+            let is_under_way = last.is_some_and(|(at, record)| *block < at + record.blocks());
+            if is_under_way || covering(tx, node.ino, *block)?.is_some() {
+                match self.extent {
+                    Extent::New => self.has_left = true,
+                    Extent::All | Extent::Whole => self.blocked = true,
+                }
+                return Ok(!self.blocked);
+            }
+            let redundancy = tx.inode(node.ino)?.redundancy;
+            let target = fs.new_lines(tx, node.ino, redundancy, rest, last)?;
+            let (lines, behind) = rest.split_at(target.blocks.len());
+            rest = behind;
+            let may_wait = self.extent != Extent::All && is_rest && last.is_some();
+            if may_wait && rest.is_empty() && !target.is_full(batch_blocks) {
+                fs.release_new(&[target]);
+                return Ok(true);
+            }
+            *left = left.saturating_sub(target.blocks.len());
+            at.block = lines.last().map_or(at.block, |(block, _)| block + 1);
+            at.last = Some((target.first, target.record.clone()));
+            targets.push(target);
+        }
+        Ok(is_rest)
     }
 }
 
@@ -163,27 +199,31 @@ impl<F: Future<Output = Written>> UnderWay<F> {
 }
 
 impl Inner {
-    /// Writes dirty blocks that become new lines. `live` are the sizes that the files will have.
+    /// Writes dirty blocks that become new lines. `live` are the sizes that the files will have. In the
+    /// background it goes on with what comes to the files meanwhile, and `until` and `live` with it.
     pub(crate) async fn flush_new(
         &self,
         nodes: &[Rc<Node>],
-        until: u64,
+        until: &mut u64,
         extent: Extent,
-        live: &[LoggedFile],
+        live: &mut Vec<LoggedFile>,
     ) -> Result<Ended> {
         let _shared = self.flushing.acquire(1).await;
-        let mut stream = Stream { nodes, until, extent, at: (0, 0), last: None, blocked: false };
+        let mut stream = Stream::new(nodes, *until, extent);
         let mut under_way = UnderWay(VecDeque::new());
-        let (mut result, mut ended) = (Ok(()), None);
+        let (mut result, mut ended, mut is_dry) = (Ok(()), None, false);
         while ended.is_none() || !under_way.0.is_empty() {
-            if ended.is_none() {
+            if ended.is_none() && !is_dry {
                 match under_way.beside(self.next_batch(&mut stream)).await {
                     Ok(targets) if !targets.is_empty() => {
                         let others = u64::from(!under_way.0.is_empty());
                         self.overlapped_batches.set(self.overlapped_batches.get() + others);
                         under_way.add(self.write_batch(targets));
                     }
-                    Ok(_) if stream.at.0 == nodes.len() => ended = Some(Ended::Complete),
+                    Ok(_) if stream.is_through() => {
+                        is_dry = !under_way.0.is_empty() && self.may_grow(&stream);
+                        ended = (!is_dry).then_some(Ended::Complete);
+                    }
                     Ok(_) => ended = Some(Ended::Blocked),
                     Err(error) => result = Err(error),
                 }
@@ -191,11 +231,17 @@ impl Inner {
             if ended.is_none() && self.flushing.try_acquire(1).is_none() {
                 ended = Some(Ended::Interrupted);
             }
-            let may_go_on = ended.is_none() && result.is_ok() && under_way.0.len() < BATCHES_MAX;
+            let may_go_on =
+                ended.is_none() && !is_dry && result.is_ok() && under_way.0.len() < BATCHES_MAX;
             // This computes what the new batch writes, and begins to write it.
             if let Some((targets, written)) = under_way.next(!may_go_on).await {
-                let taking = self.take_over(nodes, &targets, until, live, &[]);
+                let taking = self.take_over(nodes, &targets, *until, live, &[]);
                 result = result.and(written).and(under_way.beside(taking).await);
+                if std::mem::take(&mut is_dry) {
+                    *until = self.writes.get();
+                    *live = live_of(nodes);
+                    stream.go_on(*until);
+                }
             }
             if result.is_err() {
                 ended = Some(Ended::Blocked);
@@ -205,6 +251,17 @@ impl Inner {
             }
         }
         result.map(|()| ended.unwrap_or(Ended::Complete))
+    }
+
+    /// Whether a stream that is through waits for what comes to its files while its last batches are
+    /// written, so that the disks never run dry: if nobody waits for these files, and no others have
+    /// anything to write.
+    fn may_grow(&self, stream: &Stream<'_>) -> bool {
+        let blocks = |node: &Rc<Node>| node.dirty.borrow().len() as u64;
+        stream.extent != Extent::All
+            && !stream.has_left
+            && !stream.nodes.iter().any(|node| node.is_wanted())
+            && stream.nodes.iter().map(blocks).sum::<u64>() == self.dirty_blocks.get()
     }
 
     /// Blocks with which a batch is full. Long runs of new blocks are cut into lines of so many.

@@ -17,4 +17,5 @@ mod metadata;
 mod random_crashes;
 mod reference;
 mod set;
+mod streams;
 mod tokens;

@@ -74,6 +74,11 @@ impl Semaphore {
         state.available == total && state.queue.is_empty()
     }
 
+    /// Whether anyone waits in line.
+    pub fn is_wanted(&self) -> bool {
+        !self.0.borrow().queue.is_empty()
+    }
+
     /// Adds permits (a limit that was raised).
     pub fn add(&self, permits: usize) {
         let mut state = self.0.borrow_mut();
