@@ -8,9 +8,10 @@
 //! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read as
 //! long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk that is
 //! emptier than before and belongs to the file system as before; that it is to leave is in the
-//! metadata, so that a mount goes on ([`crate::keeper`]). Then its slice leaves the metadata array,
-//! whose copies go to a spare. Then it leaves the metadata; last its label is erased. A disk with a
-//! label that the metadata does not know is left alone by a mount.
+//! metadata, so that a mount goes on ([`crate::keeper`]). Until it is empty that can be cancelled, and
+//! it stays ([`crate::cancel`]). Then its slice leaves the metadata array, whose copies go to a spare.
+//! Then it leaves the metadata; last its label is erased. A disk with a label that the metadata does
+//! not know is left alone by a mount.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -26,6 +27,7 @@ use crate::inode::Inode;
 use crate::job::Job;
 use crate::label::Label;
 use crate::member::Member;
+use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::open::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
 use crate::rebuild::RebuildReport;
@@ -38,6 +40,14 @@ const NEXT: &str = "next disk";
 
 fn no_disk(number: u16) -> FsError {
     FsError::Invalid(format!("there is no disk {number}"))
+}
+
+/// This disk is not to leave any more.
+pub(crate) fn forget_leaving(tx: &Tx<'_>, number: u16) -> Result<()> {
+    match tx.state(LEAVING)? == u64::from(number) + 1 {
+        true => tx.set_state(LEAVING, 0),
+        false => Ok(()),
+    }
 }
 
 impl Inner {
@@ -94,10 +104,9 @@ impl Inner {
         }
         self.sync().await?;
         let left = self.empty_disk(&member).await;
-        let is_interrupted = self.stopped.get() || matches!(left, Err(FsError::GivenWay));
-        if !is_interrupted && member.leaving.replace(false) {
+        if !self.job_goes_on_later(&left) && member.leaving.replace(false) {
             // If this fails, the next mount tries it again.
-            let _ = self.meta.run(|tx| tx.set_state(LEAVING, 0)).await;
+            let _ = self.meta.run(|tx| forget_leaving(tx, number)).await;
         }
         left
     }
@@ -105,8 +114,13 @@ impl Inner {
     async fn empty_disk(&self, member: &Member) -> Result<RebuildReport> {
         self.check_others_suffice(member).await?;
         let number = member.number;
-        self.meta.run(|tx| tx.set_state(LEAVING, u64::from(number) + 1)).await?;
-        member.leaving.set(true);
+        self.meta
+            .run(|tx| {
+                self.job_may_go_on()?;
+                member.leaving.set(true);
+                tx.set_state(LEAVING, u64::from(number) + 1)
+            })
+            .await?;
         self.move_off(&BTreeSet::from([number])).await
     }
 
@@ -228,7 +242,7 @@ impl Fs {
     ///
     /// # Errors
     /// If the other disks are too few or have too little room (nothing is changed then), the disk is
-    /// lost, or another job runs.
+    /// lost, another job runs, or this one is cancelled ([`Fs::cancel`]).
     pub async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
         let fs = self.0.clone();
         let remove = || async move {

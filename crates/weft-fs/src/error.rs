@@ -42,6 +42,9 @@ pub enum FsError {
     /// A job has ended early, as a disk was lost: a rebuild goes first.
     #[error("a disk was lost: a rebuild goes first")]
     GivenWay,
+    /// A job was cancelled, and has ended after its step.
+    #[error("it was cancelled")]
+    Cancelled,
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),

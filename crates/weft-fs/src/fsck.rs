@@ -249,6 +249,7 @@ impl Inner {
         }
         let metadata = self.meta.array.scrub(ScrubMode::Repair).await?;
         report.metadata_mismatches = metadata.mismatches;
+        self.job_nears_end()?;
         Ok(report)
     }
 }
@@ -396,7 +397,7 @@ impl Fs {
     /// Reads every block of every file and of the metadata, and repairs those that are wrong.
     ///
     /// # Errors
-    /// If the metadata has failed, or another job runs.
+    /// If the metadata has failed, another job runs, or this one is cancelled ([`Fs::cancel`]).
     pub async fn scrub(&self) -> Result<ScrubReport> {
         let fs = self.0.clone();
         let scrub = || async move {

@@ -36,3 +36,14 @@ pub struct JobStatus {
     /// Blocks in all, as known when it began.
     pub total_blocks: u64,
 }
+
+/// Whether the job that runs can still be cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JobEnd {
+    /// It can.
+    Open,
+    /// It was, and ends after its step.
+    Cancelled,
+    /// It has done its work, and only ends.
+    Near,
+}

@@ -27,7 +27,8 @@ impl Fs {
     ///
     /// # Errors
     /// If another one runs; the future fails as [`Fs::rebuild`], [`Fs::remove_disk`], [`Fs::scrub`] and
-    /// [`Fs::set_redundancy`] do, or with [`crate::FsError::GivenWay`].
+    /// [`Fs::set_redundancy`] do, or with [`crate::FsError::GivenWay`] or
+    /// [`crate::FsError::Cancelled`].
     pub fn begin_job(&self, job: Job) -> Result<impl Future<Output = Result<JobReport>> + use<>> {
         let running = self.0.begin_job(job)?;
         Ok(async move {

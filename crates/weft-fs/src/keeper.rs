@@ -49,7 +49,7 @@ impl Inner {
     }
 
     /// What there is to do, the most urgent first.
-    async fn due(&self) -> Result<Vec<Job>> {
+    pub(crate) async fn due(&self) -> Result<Vec<Job>> {
         let members = self.pool.members();
         let mut due = Vec::new();
         if members.iter().any(|member| member.is_lost()) {

@@ -6,7 +6,7 @@
 //! `member`, `at_hand`, `pool`, `diagnose`, `laid`, `place`) ← tokens (`tokens`, `nodes`) ← the
 //! mounted file system (`mounted`) ← what it does (`plan`, `afresh`, `relocate`, `flush`, `file`, `cut`,
 //! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`, `rebuild`, `fsck`) ←
-//! creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`).
+//! creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`, `keeper`, `cancel`).
 #![forbid(unsafe_code)]
 
 mod acl;
@@ -17,6 +17,7 @@ mod at_hand;
 mod attributes;
 mod bad;
 mod block;
+mod cancel;
 mod checksum;
 mod cut;
 mod diagnose;

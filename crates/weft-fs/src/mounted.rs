@@ -19,7 +19,7 @@ use weft_token::Mode;
 
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Time};
-use crate::job::JobStatus;
+use crate::job::{JobEnd, JobStatus};
 use crate::label::Label;
 use crate::log::{Log, LoggedFile};
 use crate::meta::{Meta, Tx};
@@ -186,6 +186,8 @@ pub(crate) struct Inner {
     pub(crate) job: Cell<Option<JobStatus>>,
     /// How many disks had been lost when it began.
     pub(crate) job_losses: Cell<u64>,
+    /// Whether it can be cancelled, or was.
+    pub(crate) job_end: Cell<JobEnd>,
     /// Whether jobs begin by themselves.
     pub(crate) keeps: Cell<bool>,
     /// How often a file was given a redundancy.
@@ -239,6 +241,7 @@ impl Inner {
             relocating: Semaphore::new(1),
             job: Cell::new(None),
             job_losses: Cell::new(0),
+            job_end: Cell::new(JobEnd::Open),
             keeps: Cell::new(false),
             wanted: Cell::new(0),
         }

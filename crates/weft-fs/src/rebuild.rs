@@ -132,6 +132,7 @@ impl Inner {
             self.job_may_go_on()?;
         }
         self.commit().await?;
+        self.job_nears_end()?;
         // A record may have come to a disk meanwhile, before it was lost.
         for number in disks {
             if self.meta.run(|tx| tx.is_disk_used(*number)).await? {

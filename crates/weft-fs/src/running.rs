@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::error::{FsError, Result};
-use crate::job::{Job, JobStatus};
+use crate::job::{Job, JobEnd, JobStatus};
 use crate::mounted::Inner;
 
 /// A running job; it ends when this is dropped.
@@ -12,6 +12,7 @@ pub(crate) struct Running(pub(crate) Rc<Inner>);
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.job.set(None);
+        self.0.job_end.set(JobEnd::Open);
     }
 }
 
@@ -34,14 +35,29 @@ impl Inner {
         }
     }
 
-    /// Between steps of the running job: fails if the file system is being unmounted, or a disk was
-    /// lost since the job began and a rebuild will begin by itself.
+    /// Between steps of the running job: fails if the file system is being unmounted, the job was
+    /// cancelled, or a disk was lost since it began and a rebuild will begin by itself.
     pub(crate) fn job_may_go_on(&self) -> Result<()> {
         self.check()?;
+        if self.job_end.get() == JobEnd::Cancelled {
+            return Err(FsError::Cancelled);
+        }
         match self.keeps.get() && self.pool.losses() > self.job_losses.get() {
             true => Err(FsError::GivenWay),
             false => Ok(()),
         }
+    }
+
+    /// The running job has done its work: from now on it cannot be cancelled. Fails if it was.
+    pub(crate) fn job_nears_end(&self) -> Result<()> {
+        self.job_may_go_on()?;
+        self.job_end.set(JobEnd::Near);
+        Ok(())
+    }
+
+    /// Whether a job that ended like this goes on later, by itself.
+    pub(crate) fn job_goes_on_later<T>(&self, ended: &Result<T>) -> bool {
+        self.stopped.get() || matches!(ended, Err(FsError::GivenWay))
     }
 
     /// What the running job has to do.

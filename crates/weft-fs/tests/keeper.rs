@@ -4,51 +4,19 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::jobs::*;
 use crate::common::moments::*;
 use crate::common::*;
 use weft_code::CodeSpec;
-use weft_fs::{Fs, FsError, Ino, Job, JobReport, MountOptions, RebuildReport, Redundancy};
-use weft_rt::{Rt, SECOND};
+use weft_fs::{Fs, FsError, Ino, Job, JobReport, RebuildReport, Redundancy};
+use weft_rt::SECOND;
 
 const REDUNDANCY: Redundancy = Redundancy::Code(CodeSpec::Raid1);
-
-/// Bytes of a file that is laid out in several steps.
-const BYTES: usize = 8 << 20;
-
-type Ended = Rc<RefCell<Vec<(Job, weft_fs::Result<JobReport>)>>>;
-
-/// Lets jobs begin by themselves, and notes how they end.
-fn kept(fs: &Fs) -> Ended {
-    let ended = Ended::default();
-    let note = ended.clone();
-    fs.keep(move |job, outcome| note.borrow_mut().push((job, outcome)));
-    ended
-}
-
-/// A file system with so few pages of metadata that each step of a job has two records.
-async fn in_small_steps(rt: &Rt) -> Fs {
-    let disks = all(&holding(rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 5]));
-    drop(made(rt, &disks).await.unmount().await);
-    let options = MountOptions { meta_cache_bytes: 0, ..mounting() };
-    Fs::mount(rt, &disks, options).await.expect("mounted")
-}
-
-/// Waits until nothing is done any more.
-async fn settle(rt: &Rt, fs: &Fs) {
-    rt.sleep(3 * SECOND).await;
-    while fs.status().await.expect("known").job.is_some() {
-        rt.sleep(3 * SECOND).await;
-    }
-}
 
 /// All of a file is mirrored.
 async fn has_two_copies(fs: &Fs, ino: Ino) -> bool {
     let places = fs.places(ino).await.expect("known");
     places.iter().all(|(_, record)| record.coded.columns == 2)
-}
-
-fn jobs(ended: &Ended) -> Vec<Job> {
-    ended.borrow().iter().map(|(job, _)| *job).collect()
 }
 
 #[test]

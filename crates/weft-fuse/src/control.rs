@@ -37,6 +37,8 @@ pub const REBUILD: &str = "trusted.weft.rebuild";
 pub const SET: &str = "trusted.weft.set";
 /// Setting it begins a scrub.
 pub const SCRUB: &str = "trusted.weft.scrub";
+/// Setting it ends the job that runs after its step, or if none runs, the most urgent one that waits.
+pub const CANCEL: &str = "trusted.weft.cancel";
 
 /// How often it is looked whether a job has given way.
 const LOOK_EVERY: Nanos = 100 * MILLISECOND;
@@ -91,6 +93,7 @@ impl Control {
             REBUILD => self.rebuild().await,
             SCRUB => self.begin(Job::Scrub),
             SET => self.begin_set(text).await,
+            CANCEL => self.cancel().await,
             _ => return None,
         };
         if let Err(error) = &done {
@@ -142,6 +145,13 @@ impl Control {
             Err(FsError::Busy(_)) => Ok(()),
             begun => begun,
         }
+    }
+
+    /// Cancels a job. One that only waited has ended as well.
+    async fn cancel(&self) -> Result<()> {
+        let job = self.fs.cancel().await?;
+        *self.last_job.borrow_mut() = outcome_json(job, Err(FsError::Cancelled));
+        Ok(())
     }
 
     fn launch(&self, job: Job, running: impl Future<Output = Result<JobReport>> + 'static) {
@@ -199,7 +209,9 @@ fn outcome_json(job: Job, ended: Result<JobReport>) -> Value {
         Ok(JobReport::Moved(report)) => rebuild_json(&report),
         Ok(JobReport::Scrubbed(report)) => scrub_json(&report),
         Ok(JobReport::Set { blocks }) => json!({ "blocks": blocks }),
-        Err(error) => json!({ "error": error.to_string() }),
+        Err(error) => json!({
+            "error": error.to_string(), "cancelled": matches!(error, FsError::Cancelled),
+        }),
     };
     outcome["job"] = job.name().into();
     outcome

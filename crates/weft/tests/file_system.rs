@@ -9,6 +9,7 @@ mod schema;
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
 use std::path::Path;
+use std::process::Stdio;
 
 use common::Bench;
 use common::weftfs::{Mounted, NEEDS};
@@ -210,8 +211,45 @@ fn jobs_begin_by_themselves() {
     mounted.unmount();
 }
 
+/// What follows a job that is cancelled fails, and nothing needs attention.
+#[test]
+fn a_removal_is_cancelled() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::on_disks("weftfs-cancel", 5, 200 << 20);
+    let refused = mounted.bench.refused(&["fs", "cancel", "mnt"], 1);
+    assert!(refused.contains("no job is running"), "{refused}");
+    let wanted = contents(400 << 20, 1);
+    write_synced(&mounted.at.join("file"), &wanted);
+    let mut remove = mounted.bench.command(&["fs", "remove", "mnt", "1"]);
+    let remove = remove.stderr(Stdio::piped()).spawn().expect("start weft");
+    wait_until("it has begun", || mounted.status()["job"]["job"] == "remove");
+    let said = mounted.bench.weft(&["fs", "cancel", "mnt", "--json"]);
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["job"], "remove");
+    let remove = remove.wait_with_output().expect("it ends");
+    let why = String::from_utf8_lossy(&remove.stderr);
+    assert!(remove.status.code() == Some(1) && why.contains("it was cancelled"), "{why}");
+    let status = mounted.bench.weft(&["fs", "status", "mnt", "--check", "--json"]);
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(status["last_job"]["cancelled"], true);
+    let leaving = status["disks"].as_array().expect("disks").iter();
+    assert!(leaving.clone().count() == 5 && leaving.clone().all(|disk| disk["leaving"] == false));
+    // Nothing goes on with it.
+    mounted.kill9();
+    mounted.mount(&["."]);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let status = mounted.status();
+    assert!(status["job"].is_null() && status["last_job"].is_null(), "{status}");
+    assert!(fs::read(mounted.at.join("file")).expect("read") == wanted);
+    mounted.bench.weft(&["fs", "fsck", "mnt", "--data"]);
+    mounted.unmount();
+}
+
 /// What is described and not brought about: a job shows for as long as it runs.
-const NOT_BROUGHT_ABOUT: [&str; 4] = [
+const NOT_BROUGHT_ABOUT: [&str; 5] = [
+    "weft fs cancel: job",
     "weft fs status: job.disk",
     "weft fs status: job.done_blocks",
     "weft fs status: job.job",
@@ -272,6 +310,7 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     told(&mounted, &["fs", "remove", "mnt", "9"], 1, "Errors");
     let status = told(&mounted, &["fs", "status", "mnt"], 0, "weft fs status");
     assert!(status["last_job"]["error"].is_string(), "{status}");
+    told(&mounted, &["fs", "cancel", "mnt"], 1, "Errors");
     told(&mounted, &["fs", "scrub", "mnt"], 0, "Fs job");
     told(&mounted, &["fs", "fsck", "mnt", "--data"], 0, "weft fs fsck");
     mounted.unmount();

@@ -6,6 +6,7 @@ pub mod contender;
 #[allow(dead_code, reason = "the array uses the rest")]
 #[path = "../../../weft-array/tests/common/disk.rs"]
 pub mod disk;
+pub mod jobs;
 pub mod model;
 pub mod moments;
 

@@ -46,6 +46,8 @@ pub enum FsAction {
     Rebuild(FsPlaceArgs),
     /// Read every block, repair those that are wrong, and move those that cannot be read
     Scrub(FsPlaceArgs),
+    /// End the job that runs, or waits, after its step; what it has done stays
+    Cancel(FsCancelArgs),
     /// Check that the metadata, and with --data every block, is sound
     Fsck(FsckArgs),
 }
@@ -178,6 +180,20 @@ pub struct FsDiskArgs {
     pub folder: PathBuf,
     /// Number of the disk, as in the status
     pub disk: u16,
+}
+
+/// `weft fs cancel`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A disk that was being removed stays, and new files use it again; what has moved to other disks is \
+there. If no job runs, one that waits for room is cancelled. A rebuild and a new redundancy of files \
+cannot be cancelled; but files can get the redundancy that they had (`weft fs set`).
+
+Example:
+  weft fs cancel /mnt")]
+pub struct FsCancelArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
 }
 
 /// `weft fs fsck`.

@@ -23,7 +23,8 @@ use weft_fs::{CreateOptions, Fs, FsError, Job, Label, MountOptions, Time};
 use weft_fuse::{control, mount, tree};
 
 use crate::cli::{
-    FsAction, FsAddArgs, FsArgs, FsCreateArgs, FsDiskArgs, FsMountArgs, FsPlaceArgs, FsckArgs,
+    FsAction, FsAddArgs, FsArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsMountArgs, FsPlaceArgs,
+    FsckArgs,
 };
 use crate::daemon::scan::members_of;
 
@@ -44,6 +45,7 @@ pub fn fs(args: &FsArgs, json: bool) -> Outcome {
         FsAction::Remove(args) => remove(args, json),
         FsAction::Rebuild(args) => rebuild(args, json),
         FsAction::Scrub(args) => scrub(args, json),
+        FsAction::Cancel(args) => cancel(args, json),
         FsAction::Fsck(args) => fsck(args, json),
     }
 }
@@ -320,6 +322,17 @@ fn scrub(args: &FsPlaceArgs, json: bool) -> Outcome {
         }
     }
     if bad + damaged + metadata + diagnostic == 0 { Ok(()) } else { Err(Failure::said(ATTENTION)) }
+}
+
+fn cancel(args: &FsCancelArgs, json: bool) -> Outcome {
+    tell(&args.folder, control::CANCEL, "")?;
+    let status = ask(&args.folder, control::STATUS)?;
+    let job = status["last_job"]["job"].as_str().unwrap_or_default();
+    if json {
+        return answer(&json!({ "job": job }));
+    }
+    outln!("the {job} is cancelled; what it has done stays");
+    Ok(())
 }
 
 fn fsck(args: &FsckArgs, json: bool) -> Outcome {

@@ -40,7 +40,7 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
     let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
     let last = &status["last_job"];
     let job = last["job"].as_str().unwrap_or_default();
-    if let Some(why) = last["error"].as_str() {
+    if let Some(why) = last["error"].as_str().filter(|_| last["cancelled"] != true) {
         found.push(format!("the last {job} failed: {why}"));
     }
     let (damaged, waiting) = (count(last, "damaged_files"), count(last, "waiting_files"));
