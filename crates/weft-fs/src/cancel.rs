@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use weft_rt::MILLISECOND;
 
+use crate::balance;
 use crate::disks::forget_leaving;
 use crate::error::{FsError, Result};
 use crate::job::{Job, JobEnd};
@@ -29,7 +30,7 @@ fn refusal(job: Job) -> Option<&'static str> {
         Job::Set => Some(
             "a set cannot be cancelled: set the redundancy that the files had, and they get it again",
         ),
-        Job::Remove(_) | Job::Scrub => None,
+        Job::Remove(_) | Job::Balance | Job::Scrub => None,
     }
 }
 
@@ -78,6 +79,7 @@ impl Inner {
         }
         let forget = |tx: &Tx<'_>| match job {
             Job::Remove(number) => forget_leaving(tx, number),
+            Job::Balance => balance::forget(tx),
             Job::Rebuild | Job::Scrub | Job::Set => Ok(()),
         };
         self.meta.run(forget).await?;

@@ -9,6 +9,8 @@ pub enum Job {
     Remove(u16),
     /// It reads every block, and repairs those that are wrong.
     Scrub,
+    /// It spreads what is stored over disks with more room.
+    Balance,
     /// It lays out files that have got another redundancy.
     Set,
 }
@@ -21,6 +23,7 @@ impl Job {
             Self::Rebuild => "rebuild",
             Self::Remove(_) => "remove",
             Self::Scrub => "scrub",
+            Self::Balance => "balance",
             Self::Set => "set",
         }
     }

@@ -1,5 +1,6 @@
-//! Long work: rebuilding, emptying a disk, scrubbing, giving files another redundancy.
+//! Long work: rebuilding, emptying a disk, balancing, scrubbing, giving files another redundancy.
 
+use crate::balance::BalanceReport;
 use crate::error::Result;
 use crate::fsck::ScrubReport;
 use crate::inode::Ino;
@@ -13,6 +14,8 @@ use crate::redundancy::Redundancy;
 pub enum JobReport {
     /// What lay on disks was moved to others.
     Moved(RebuildReport),
+    /// What is stored was spread over disks with more room.
+    Balanced(BalanceReport),
     /// Every block was read.
     Scrubbed(ScrubReport),
     /// Files have another redundancy.
@@ -36,6 +39,7 @@ impl Fs {
             match job {
                 Job::Rebuild => fs.rebuild().await.map(JobReport::Moved),
                 Job::Remove(number) => fs.remove_disk(number).await.map(JobReport::Moved),
+                Job::Balance => fs.balance().await.map(JobReport::Balanced),
                 Job::Scrub => fs.scrub().await.map(JobReport::Scrubbed),
                 Job::Set => fs.lay_waiting_anew().await.map(|blocks| JobReport::Set { blocks }),
             }

@@ -4,11 +4,12 @@
 //!   a disk is lost ─────────────────▶ rebuild
 //!   a disk is leaving ──────────────▶ remove     goes on, from what is left to do
 //!   files wait to be laid out anew ─▶ set        goes on, with the files that still wait
+//!   a balance is wanted ────────────▶ balance    goes on, if the disks are not alike yet
 //! ```
 //!
-//! All three are in the metadata: lost disks in their rows, the disk that is leaving in the state, files
-//! that wait in a table of their own. So nothing has to be noted of how far a job is: what is left to do
-//! follows from where the blocks are.
+//! All of them are in the metadata: lost disks in their rows, the disk that is leaving and that a
+//! balance is wanted in the state, files that wait in a table of their own. So nothing has to be noted
+//! of how far a job is: what is left to do follows from where the blocks are.
 //!
 //! One job runs at a time, and a rebuild goes first: another one that is running when a disk is lost
 //! ends after its step ([`Inner::job_may_go_on`]), and goes on behind the rebuild. A scrub, which is not
@@ -22,9 +23,11 @@ use std::rc::Rc;
 
 use weft_rt::{Nanos, SECOND};
 
+use crate::balance;
 use crate::error::Result;
 use crate::job::Job;
 use crate::jobs::JobReport;
+use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 
 /// Time between two looks.
@@ -57,9 +60,10 @@ impl Inner {
         }
         let leaving = members.iter().filter(|member| member.leaving.get() && !member.is_lost());
         due.extend(leaving.map(|member| Job::Remove(member.number)));
-        if self.meta.run(|tx| tx.next_anew(0)).await?.is_some() {
-            due.push(Job::Set);
-        }
+        let wanted = |tx: &Tx<'_>| Ok((tx.next_anew(0)?.is_some(), balance::is_wanted(tx)?));
+        let (anew, balance) = self.meta.run(wanted).await?;
+        due.extend(anew.then_some(Job::Set));
+        due.extend(balance.then_some(Job::Balance));
         Ok(due)
     }
 

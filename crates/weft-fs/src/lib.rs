@@ -5,7 +5,7 @@
 //! `meta`, `log`) ← the disks, their failures, their space and what is at hand of them (`path`,
 //! `member`, `at_hand`, `pool`, `diagnose`, `laid`, `place`) ← tokens (`tokens`, `nodes`) ← the
 //! mounted file system (`mounted`) ← what it does (`plan`, `afresh`, `relocate`, `flush`, `file`, `cut`,
-//! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`, `rebuild`, `fsck`) ←
+//! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`, `moving`, `rebuild`, `balance`, `fsck`) ←
 //! creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`, `keeper`, `cancel`).
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod anew;
 mod at_hand;
 mod attributes;
 mod bad;
+mod balance;
 mod block;
 mod cancel;
 mod checksum;
@@ -39,6 +40,7 @@ mod member;
 mod memory;
 mod meta;
 mod mounted;
+mod moving;
 mod names;
 mod nodes;
 mod open;
@@ -62,6 +64,7 @@ mod xattrs;
 
 pub use at_hand::AtHandCounts;
 pub use attributes::SetAttr;
+pub use balance::BalanceReport;
 pub use block::BLOCK_BYTES;
 pub use error::{FsError, Result};
 pub use file::FILE_BYTES_MAX;

@@ -17,7 +17,7 @@ use crate::record::{Column, LINES_MAX, Record};
 use crate::redundancy::{Coded, Redundancy};
 
 /// At most this part of a disk's free space is allocated at a time.
-const RAIDRATIO: u64 = 16;
+pub(crate) const RAIDRATIO: u64 = 16;
 
 impl Pool {
     /// Disks with room, those with the most first.
@@ -128,9 +128,8 @@ impl Pool {
             return Ok(column(&member, start, record.lines));
         }
         for member in self.roomy().iter().filter(|member| !is_used(member.number)) {
-            let start = member.space.borrow_mut().allocate(record.lines);
-            if let Some(start) = start {
-                return Ok(column(member, start, record.lines));
+            if let Some(column) = allocate_on(member, record.lines) {
+                return Ok(column);
             }
         }
         Err(FsError::NoSpace)
@@ -139,13 +138,16 @@ impl Pool {
     /// Allocates another place for a block of a line, on its own disk if that has room.
     pub(crate) fn allocate_instead(&self, line: &Record, unit: usize) -> Option<Column> {
         let own = line.columns[unit].as_ref().and_then(|column| self.member(column.disk));
-        if let Some(member) = own.filter(|member| member.free_blocks() > 0)
-            && let Some(start) = member.space.borrow_mut().allocate(1)
-        {
-            return Some(column(&member, start, 1));
-        }
-        self.allocate_column(line, None).ok()
+        let own = own.filter(|member| member.free_blocks() > 0);
+        let there = own.and_then(|member| allocate_on(&member, 1));
+        there.or_else(|| self.allocate_column(line, None).ok())
     }
+}
+
+/// Allocates a column of so many lines on a disk.
+pub(crate) fn allocate_on(member: &Member, lines: u64) -> Option<Column> {
+    let start = member.space.borrow_mut().allocate(lines)?;
+    Some(column(member, start, lines))
 }
 
 fn column(member: &Member, start: u64, lines: u64) -> Column {

@@ -4,6 +4,7 @@
 
 mod afresh;
 mod at_hand;
+mod balance;
 mod cancel;
 mod common;
 mod crashes;

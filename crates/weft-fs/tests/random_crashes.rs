@@ -1,7 +1,8 @@
 //! Random operations, and a crash at a random step of a disk, again and again on the same disks; often
 //! a disk is lost with the crash, or some time before it. Meanwhile blocks of the disks fail, for good:
-//! some cannot be written any more, one at a time cannot be read. In half of the lives another node
-//! contends for tokens, and dies now and then.
+//! some cannot be written any more, one at a time cannot be read. Disks join where others were lost,
+//! balances and scrubs begin, and are cancelled. In half of the lives another node contends for tokens,
+//! and dies now and then.
 //!
 //! What may be found is a matter of history. Names, links and attributes are as they were after some
 //! operation, and after it also as far as they were synced. Each file has a size that it had, or ends
@@ -20,7 +21,7 @@ use crate::common::disk::{Leave, Medium, Power, TestDisk};
 use crate::common::model::{Durable, Model, Named, Pair};
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, Ino, MountOptions, ROOT};
+use weft_fs::{Fs, FsError, Ino, Job, JobReport, Label, MountOptions, ROOT};
 use weft_random::Rng;
 use weft_rt::{Rt, SECOND};
 use weft_testkit::for_seeds;
@@ -279,19 +280,55 @@ struct Moment {
     afresh: u64,
 }
 
+fn assert_ended(job: Job, ended: weft_fs::Result<JobReport>) {
+    assert!(matches!(ended, Ok(_) | Err(FsError::Cancelled)), "{job:?}: {ended:?}");
+}
+
+/// Begins a job or cancels it, or lets a disk join.
+async fn use_jobs(
+    rt: &Rt,
+    pair: &mut Pair,
+    power: &Rc<Power>,
+    disks: &RefCell<BTreeMap<usize, Rc<TestDisk>>>,
+) {
+    match pair.rng.below(4) {
+        0 => drop(pair.fs.cancel().await),
+        1 if disks.borrow().len() < DISKS => {
+            let numbers = pair.fs.status().await.expect("known").disks;
+            // Whichever number it gets, it is one that no disk has that is there.
+            let next = 1 + numbers.last().map_or(0, |disk| usize::from(disk.number));
+            let highest = disks.borrow().keys().last().map_or(0, |number| number + 1);
+            let place = next.max(highest);
+            let disk = TestDisk::new(rt, power, place, SIZE, 512, Medium::new(512));
+            disks.borrow_mut().insert(place, disk.clone());
+            let number = pair.fs.add_disk(disk.clone(), false).await.expect("added");
+            let mut disks = disks.borrow_mut();
+            disks.remove(&place);
+            disks.insert(usize::from(number), disk);
+        }
+        kind => {
+            let job = if kind == 3 { Job::Scrub } else { Job::Balance };
+            if let Ok(running) = pair.fs.begin_job(job) {
+                drop(rt.spawn(async move { assert_ended(job, running.await) }));
+            }
+        }
+    }
+}
+
 /// Uses the file system until a random step. If a disk is lost, it is rebuilt meanwhile.
 async fn live(
     rt: &Rt,
     pair: &mut Pair,
-    disks: &BTreeMap<usize, Rc<TestDisk>>,
-    power: &Power,
+    disks: BTreeMap<usize, Rc<TestDisk>>,
+    power: &Rc<Power>,
     may_be_degraded: bool,
 ) -> Moment {
+    let disks = Rc::new(RefCell::new(disks));
     let seen = Rc::new(RefCell::new(None));
     let left = Cell::new(pair.rng.below(600));
     let media = {
         let disks = disks.clone();
-        move || disks.iter().map(|(n, disk)| (*n, Left::of(disk))).collect::<Media>()
+        move || disks.borrow().iter().map(|(n, disk)| (*n, Left::of(disk))).collect::<Media>()
     };
     let (cut, at_cut) = (seen.clone(), media.clone());
     power.watch(move || {
@@ -301,7 +338,7 @@ async fn live(
         }
     });
     if may_be_degraded || pair.rng.chance(30) {
-        pair.fs.keep(|job, ended| assert!(ended.is_ok(), "{job:?}: {ended:?}"));
+        pair.fs.keep(assert_ended);
     }
     if pair.rng.chance(50) {
         let (fs, seed) = (pair.fs.clone(), pair.rng.next_u64());
@@ -311,7 +348,11 @@ async fn live(
     let mut may_lack = false;
     for _ in 0..60 {
         if pair.rng.chance(7) {
-            may_lack |= fail_block(pair, disks, !may_lack && !may_be_degraded).await;
+            let disks = disks.borrow().clone();
+            may_lack |= fail_block(pair, &disks, !may_lack && !may_be_degraded).await;
+        }
+        if pair.rng.chance(10) {
+            use_jobs(rt, pair, power, &disks).await;
         }
         match pair.rng.below(11) {
             0 => {
@@ -403,11 +444,20 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
         }
         None => (blank(), None, false, false),
     };
-    let mut disks = open(rt, &power, &media);
+    let history_is_new = history.is_none();
+    let mut disks = BTreeMap::new();
+    for (place, disk) in open(rt, &power, &media) {
+        // One that was joining has a label, with its number, or is none of the file system.
+        match Label::read(&*disk).await.expect("readable") {
+            Some(label) => drop(disks.insert(usize::from(label.number), disk)),
+            None if history_is_new => drop(disks.insert(place, disk)),
+            None => {}
+        }
+    }
     let Some(history) = history else {
         let fs = made_by(rt, &given(&disks), seed).await;
         let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
-        return live(rt, &mut pair, &disks, &power, false).await;
+        return live(rt, &mut pair, disks, &power, false).await;
     };
     // With the last one of these, requests to disks are so long that metadata passes them.
     let cache_bytes = [1 << 20, 2 << 20, 16 << 20][rng.below(3) as usize];
@@ -450,7 +500,7 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
         assert_sound(&pair.fs).await;
     }
     pair.compare().await;
-    live(rt, &mut pair, &disks, &power, is_left_to_keeper).await
+    live(rt, &mut pair, disks, &power, is_left_to_keeper).await
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What commands ask of a mounted weftfs, by attributes of its root folder that only root may use.
 //!
 //! A value that is read or set is JSON, except for numbers of disks. Rebuilding, emptying a disk,
-//! scrubbing and giving files another redundancy go on in the background: setting the attribute begins
-//! them, and the status says how far they are and how the last one ended. A rebuild begins by itself,
+//! balancing, scrubbing and giving files another redundancy go on in the background: setting the
+//! attribute begins them, and the status says how far they are and how the last one ended. A rebuild begins by itself,
 //! and jobs that an unmount interrupted go on ([`Fs::keep`]). An errno cannot say why something was
 //! refused, so the reason of the last refusal is an attribute as well.
 
@@ -12,7 +12,9 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, FsckReport, Ino, Job, JobReport, RebuildReport, Result, ScrubReport};
+use weft_fs::{
+    BalanceReport, Fs, FsError, FsckReport, Ino, Job, JobReport, RebuildReport, Result, ScrubReport,
+};
 use weft_rt::{MILLISECOND, Nanos, Rt};
 
 /// Gives the state.
@@ -35,6 +37,8 @@ pub const REBUILD: &str = "trusted.weft.rebuild";
 /// Setting it to `{"inodes": [NUMBER, …], "redundancy": NAME}` sets the redundancy of these files, and
 /// begins to lay out anew what they hold, or does so when the job that runs has ended.
 pub const SET: &str = "trusted.weft.set";
+/// Setting it begins to spread what is stored over disks with more room.
+pub const BALANCE: &str = "trusted.weft.balance";
 /// Setting it begins a scrub.
 pub const SCRUB: &str = "trusted.weft.scrub";
 /// Setting it ends the job that runs after its step, or if none runs, the most urgent one that waits.
@@ -91,6 +95,7 @@ impl Control {
             ADD => self.add(text).await,
             REMOVE => number().and_then(|number| self.begin(Job::Remove(number))),
             REBUILD => self.rebuild().await,
+            BALANCE => self.begin(Job::Balance),
             SCRUB => self.begin(Job::Scrub),
             SET => self.begin_set(text).await,
             CANCEL => self.cancel().await,
@@ -175,7 +180,7 @@ impl Control {
         let job = status.job.map(|status| {
             let disk = match status.job {
                 Job::Remove(number) => Some(number),
-                Job::Rebuild | Job::Scrub | Job::Set => None,
+                Job::Rebuild | Job::Balance | Job::Scrub | Job::Set => None,
             };
             json!({
                 "job": status.job.name(), "disk": disk, "done_blocks": status.done_blocks,
@@ -207,6 +212,7 @@ impl Control {
 fn outcome_json(job: Job, ended: Result<JobReport>) -> Value {
     let mut outcome = match ended {
         Ok(JobReport::Moved(report)) => rebuild_json(&report),
+        Ok(JobReport::Balanced(report)) => balance_json(&report),
         Ok(JobReport::Scrubbed(report)) => scrub_json(&report),
         Ok(JobReport::Set { blocks }) => json!({ "blocks": blocks }),
         Err(error) => json!({
@@ -231,6 +237,13 @@ fn rebuild_json(report: &RebuildReport) -> Value {
     json!({
         "blocks": report.blocks, "removed_disks": report.removed_disks,
         "damaged_files": report.damaged.len(), "waiting_files": report.waiting.len(),
+    })
+}
+
+fn balance_json(report: &BalanceReport) -> Value {
+    json!({
+        "blocks": report.blocks, "damaged_files": report.damaged.len(),
+        "crowded_files": report.crowded.len(),
     })
 }
 

@@ -211,6 +211,47 @@ fn jobs_begin_by_themselves() {
     mounted.unmount();
 }
 
+/// Two disks are full. A third has room, which mirrors can use only when others have some.
+#[test]
+fn files_are_spread_over_a_disk_that_joins() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::on_disks("weftfs-balance", 2, 64 << 20);
+    let _ = mounted.bench.scratch.file("d2", 64 << 20);
+    set(&mounted.at, "raid1", &mounted.bench);
+    let wanted = contents(4 << 20, 1);
+    let mut count = 0;
+    loop {
+        let file = mounted.at.join(format!("file{count}"));
+        if fs::write(&file, &wanted).and_then(|()| fs::File::open(&file)?.sync_all()).is_err() {
+            let _ = fs::remove_file(&file);
+            break;
+        }
+        count += 1;
+    }
+    assert!(count > 5, "{count} files");
+    let said = mounted.bench.weft(&["fs", "add", "mnt", "d2"]);
+    assert!(said.contains("`weft fs balance mnt` spreads the files"), "{said}");
+    let said = mounted.bench.weft(&["fs", "balance", "mnt"]);
+    assert!(said.contains("blocks moved to disks with more room"), "{said}");
+    let free = of_disks(&mounted.status(), "free_bytes");
+    let (most, least) = (free.iter().max().expect("disks"), free.iter().min().expect("disks"));
+    assert!(most - least <= most / 16, "{free:?}");
+    for n in 0..2 {
+        write_synced(&mounted.at.join(format!("more{n}")), &wanted);
+    }
+    mounted.bench.weft(&["fs", "fsck", "mnt", "--data"]);
+    mounted.kill9();
+    mounted.mount(&["."]);
+    for n in 0..count {
+        let file = mounted.at.join(format!("file{n}"));
+        assert!(fs::read(file).expect("read") == wanted, "file {n}");
+    }
+    mounted.bench.weft(&["fs", "fsck", "mnt", "--data"]);
+    mounted.unmount();
+}
+
 /// What follows a job that is cancelled fails, and nothing needs attention.
 #[test]
 fn a_removal_is_cancelled() {
@@ -293,6 +334,7 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     assert_eq!(mounted.status()["last_job"]["job"], "set");
     told(&mounted, &["fs", "status", "mnt", "--check"], 0, "weft fs status");
     told(&mounted, &["fs", "add", "mnt", "d3"], 0, "weft fs add");
+    told(&mounted, &["fs", "balance", "mnt"], 0, "Fs job");
     told(&mounted, &["fs", "remove", "mnt", "0"], 0, "Fs job");
     // As long as a file needs it, the disk stays.
     let needy = mounted.folder("needy", "raid0").join("file");

@@ -44,6 +44,8 @@ pub enum FsAction {
     Remove(FsDiskArgs),
     /// Follow the rebuild of what lost disks held of files, on the others; it begins by itself
     Rebuild(FsPlaceArgs),
+    /// Spread what is stored over disks with more room, such as one that was added
+    Balance(FsBalanceArgs),
     /// Read every block, repair those that are wrong, and move those that cannot be read
     Scrub(FsPlaceArgs),
     /// End the job that runs, or waits, after its step; what it has done stays
@@ -83,7 +85,8 @@ pub struct FsCreateArgs {
 #[command(after_help = "\
 Runs in the foreground until the folder is unmounted (umount), or it gets SIGTERM or SIGINT. Needs \
 root. A disk that is missing with --degraded counts as lost from then on, and what it held is \
-rebuilt on the others. Jobs that were interrupted go on: rebuilds, removals and new redundancies.
+rebuilt on the others. Jobs that were interrupted go on: rebuilds, removals, new redundancies and \
+balances.
 
 Examples:
   weft fs mount home /mnt
@@ -158,11 +161,12 @@ pub struct FsSetArgs {
 /// `weft fs add`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-New files use the disk at once; what is stored stays where it is. Without --force a disk that holds \
+New files use the disk at once; what is stored stays where it is, until `weft fs balance` spreads it. \
+If all other disks are full, mirrored files find no room before. Without --force a disk that holds \
 anything is refused.
 
 Example:
-  weft fs add /mnt d5")]
+  weft fs add /mnt d5 && weft fs balance /mnt")]
 pub struct FsAddArgs {
     /// Where it is mounted
     pub folder: PathBuf,
@@ -180,6 +184,22 @@ pub struct FsDiskArgs {
     pub folder: PathBuf,
     /// Number of the disk, as in the status
     pub disk: u16,
+}
+
+/// `weft fs balance`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Moves blocks of files from the disks with the least free space to those with the most, until they \
+differ by little. Files can be used meanwhile, and keep their redundancy. It follows how far that is; \
+it also goes on if this command ends, and after an unmount or a crash with the next mount, unless it \
+is cancelled.
+
+Examples:
+  weft fs add /mnt d5 && weft fs balance /mnt
+  weft fs cancel /mnt")]
+pub struct FsBalanceArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
 }
 
 /// `weft fs cancel`.

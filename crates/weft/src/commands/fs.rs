@@ -23,8 +23,8 @@ use weft_fs::{CreateOptions, Fs, FsError, Job, Label, MountOptions, Time};
 use weft_fuse::{control, mount, tree};
 
 use crate::cli::{
-    FsAction, FsAddArgs, FsArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsMountArgs, FsPlaceArgs,
-    FsckArgs,
+    FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs,
+    FsMountArgs, FsPlaceArgs, FsckArgs,
 };
 use crate::daemon::scan::members_of;
 
@@ -44,6 +44,7 @@ pub fn fs(args: &FsArgs, json: bool) -> Outcome {
         FsAction::Add(args) => add(args, json),
         FsAction::Remove(args) => remove(args, json),
         FsAction::Rebuild(args) => rebuild(args, json),
+        FsAction::Balance(args) => balance(args, json),
         FsAction::Scrub(args) => scrub(args, json),
         FsAction::Cancel(args) => cancel(args, json),
         FsAction::Fsck(args) => fsck(args, json),
@@ -233,6 +234,7 @@ fn add(args: &FsAddArgs, json: bool) -> Outcome {
         return answer(&json!({ "disk": disk }));
     }
     outln!("{} is a disk of the file system now", args.disk);
+    outln!("`weft fs balance {}` spreads the files that exist over it", args.folder.display());
     Ok(())
 }
 
@@ -304,6 +306,25 @@ fn left_files(report: &Value) -> Outcome {
         "{damaged} files have blocks that cannot be had; {waiting} wait for room or disks"
     ))
     .with_code(ATTENTION))
+}
+
+fn balance(args: &FsBalanceArgs, json: bool) -> Outcome {
+    let report = follow(&args.folder, Job::Balance, (control::BALANCE, ""), json)?;
+    let count = |name: &str| report[name].as_u64().unwrap_or(0);
+    let (damaged, crowded) = (count("damaged_files"), count("crowded_files"));
+    if json {
+        answer(&report)?;
+    } else {
+        outln!("{} blocks moved to disks with more room", count("blocks"));
+        if crowded > 0 {
+            outln!("{crowded} files stay in part where they were: there was no room in one piece");
+        }
+    }
+    if damaged == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{damaged} files have blocks that cannot be had"))
+        .with_code(ATTENTION))
 }
 
 fn scrub(args: &FsPlaceArgs, json: bool) -> Outcome {

@@ -1,0 +1,331 @@
+//! Moving columns of records to other places: for a rebuild, a disk that leaves ([`crate::rebuild`]) and
+//! disks that are evened out ([`crate::balance`]). Which columns move, and where to, each of them
+//! decides ([`Decide`]).
+//!
+//! Many records are moved at a time, of several files if they are small: all disks read and write
+//! side by side, in long requests, and are flushed once. These files are locked meanwhile. The records
+//! change in one transaction, so a crash leaves each of them as it was or as it is to be.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use futures_util::{StreamExt as _, stream};
+use weft_code::UnitSet;
+use weft_disk::WriteOpts;
+use weft_rt::Buf;
+use weft_stripe::{UnitWrite, store};
+
+use crate::anew::at_a_time;
+use crate::at_hand::{UNKNOWN, sum_of};
+use crate::checksum::crc32c;
+use crate::error::{FsError, Result};
+use crate::inode::{Ino, Time};
+use crate::laid::{Laid, part_of};
+use crate::meta::Tx;
+use crate::mounted::{BLOCKS_MAX, Inner, Node};
+use crate::record::{Column, Record};
+
+/// Records that are read and written side by side: 16 MiB, if they are of usual length.
+const RECORDS_MAX: usize = 16;
+/// Blocks of records between two flushes of the disks.
+const BATCH_BLOCKS: u64 = 16384;
+
+/// What becomes of a record.
+pub(crate) enum Fate {
+    /// It stays as it is.
+    Stays,
+    /// The same, although it was to move: there is no room.
+    LacksRoom,
+    /// These columns get the places that the new record has, which are allocated.
+    Moves(Record, UnitSet),
+    /// No column finds a place: its lines are laid out anew.
+    Anew,
+}
+
+/// Decides which columns of records move, and where to.
+pub(crate) trait Decide {
+    /// How many columns of a record are to move, as far as it is known before its file is locked.
+    fn count(&self, record: &Record) -> u64;
+    /// What becomes of it, when its file is locked.
+    fn decide(&self, record: &Record) -> Fate;
+}
+
+/// What was moved, and what was not.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    /// Blocks read or computed, and written.
+    pub(crate) blocks: u64,
+    /// Files with blocks that could not be had.
+    pub(crate) damaged: BTreeSet<Ino>,
+    /// Files of which something stays as it was for want of room or disks.
+    pub(crate) waiting: BTreeSet<Ino>,
+}
+
+impl Moved {
+    /// Blocks of a file were moved, or could not be.
+    fn note(&mut self, ino: Ino, moved: Result<u64>) -> Result<()> {
+        match moved {
+            Ok(blocks) => self.blocks += blocks,
+            Err(FsError::Unreadable { .. }) => drop(self.damaged.insert(ino)),
+            Err(FsError::NoSpace) => drop(self.waiting.insert(ino)),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// Where the next records are looked for.
+pub(crate) struct Walk {
+    files: std::vec::IntoIter<Ino>,
+    /// The file of which records come next, and from which block on.
+    next: Option<(Ino, u64)>,
+    found: Vec<Found>,
+}
+
+/// A record with columns that are to move.
+pub(crate) struct Found {
+    ino: Ino,
+    first: u64,
+    /// Blocks of these columns.
+    pub(crate) blocks: u64,
+    /// Blocks of all its columns.
+    all_blocks: u64,
+}
+
+/// A record of which columns move.
+struct Moving {
+    ino: Ino,
+    first: u64,
+    record: Record,
+    /// The record as it will be.
+    fresh: Record,
+    /// The columns that move.
+    units: UnitSet,
+}
+
+impl Moving {
+    fn columns<'a>(&'a self, of: &'a Record) -> impl Iterator<Item = &'a Column> {
+        let moves = |(unit, _): &(usize, &Column)| self.units.contains(*unit);
+        of.active().filter(moves).map(|(_, column)| column)
+    }
+
+    fn blocks(&self) -> u64 {
+        self.record.lines * self.units.len() as u64
+    }
+}
+
+impl Inner {
+    /// A walk through the records of the files that have a column on one of these disks.
+    pub(crate) async fn walk(&self, disks: &BTreeSet<u16>) -> Result<Walk> {
+        let mut files = self.files_on(disks).await?.into_iter();
+        let next = files.next().map(|ino| (ino, 0));
+        Ok(Walk { files, next, found: Vec::new() })
+    }
+
+    /// The files with a column on one of these disks: those in use first, then those that were changed
+    /// last.
+    async fn files_on(&self, disks: &BTreeSet<u16>) -> Result<Vec<Ino>> {
+        let mut changed: BTreeMap<Ino, Time> = BTreeMap::new();
+        for disk in disks {
+            let mut from = 0;
+            loop {
+                let some = self.meta.run(|tx| {
+                    let inos = tx.inodes_on(*disk, from, self.meta.at_a_time())?;
+                    inos.into_iter().map(|ino| Ok((ino, tx.inode(ino)?.modified))).collect()
+                });
+                let some: Vec<(Ino, Time)> = some.await?;
+                let Some((last, _)) = some.last() else { break };
+                from = last + 1;
+                changed.extend(some);
+            }
+        }
+        let mut files: Vec<(Ino, Time)> = changed.into_iter().collect();
+        files.sort_by_cached_key(|(ino, changed)| Reverse((self.is_used(*ino), *changed)));
+        Ok(files.into_iter().map(|(ino, _)| ino).collect())
+    }
+
+    /// The next records with columns that are to move, about [`BATCH_BLOCKS`]; none are left if there
+    /// are none.
+    pub(crate) async fn next_found(
+        &self,
+        walk: &mut Walk,
+        decide: &impl Decide,
+    ) -> Result<Vec<Found>> {
+        let Walk { files, next, found } = walk;
+        while let Some((ino, from)) = *next
+            && found.iter().map(|found| found.all_blocks).sum::<u64>() < BATCH_BLOCKS
+        {
+            let max = self.meta.at_a_time();
+            let look = |tx: &Tx<'_>| records_to_move(tx, (ino, from), max, decide, found);
+            let rest = self.meta.run(look).await?;
+            *next = rest.map(|from| (ino, from)).or_else(|| files.next().map(|ino| (ino, 0)));
+            self.job_may_go_on()?;
+        }
+        let behind = found.split_off(match found.is_empty() {
+            true => 0,
+            false => at_a_time(found, BATCH_BLOCKS, |found| found.all_blocks),
+        });
+        Ok(std::mem::replace(found, behind))
+    }
+
+    /// Moves columns of some records, as far as these are still there.
+    pub(crate) async fn move_some(
+        &self,
+        some: &[Found],
+        decide: &impl Decide,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let inos: BTreeSet<Ino> = some.iter().map(|found| found.ino).collect();
+        let held = self.hold_files(inos.iter().copied()).await;
+        let nodes: Vec<Rc<Node>> = inos.into_iter().map(|ino| self.node(ino)).collect();
+        let mut locks = Vec::with_capacity(nodes.len());
+        for node in &nodes {
+            locks.push(node.alone().await);
+        }
+        let one = self.flush_alone().await;
+        let result = self.move_locked(some, decide, moved).await;
+        drop((one, locks, held));
+        nodes.iter().for_each(|node| self.forget_clean(node));
+        result
+    }
+
+    async fn move_locked(
+        &self,
+        some: &[Found],
+        decide: &impl Decide,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let (mut moving, mut anew) = (Vec::new(), Vec::new());
+        for Found { ino, first, .. } in some {
+            let mut found = self.meta.run(|tx| tx.records(*ino, *first, first + 1)).await?;
+            let Some((_, record)) = found.pop().filter(|(at, _)| at == first) else { continue };
+            match decide.decide(&record) {
+                Fate::Stays => {}
+                Fate::LacksRoom => moved.note(*ino, Err(FsError::NoSpace))?,
+                Fate::Moves(fresh, units) => {
+                    moving.push(Moving { ino: *ino, first: *first, record, fresh, units });
+                }
+                Fate::Anew => anew.push(self.old(*ino, *first, record).await?),
+            }
+        }
+        self.move_columns(moving, moved).await?;
+        let mut rest = &anew[..];
+        while !rest.is_empty() {
+            let most = BLOCKS_MAX as u64;
+            let (some, behind) =
+                rest.split_at(at_a_time(rest, most, |old| old.record.active_blocks()));
+            let laid = self.lay_anew(some).await?;
+            some.iter().zip(laid).try_for_each(|(old, laid)| moved.note(old.ino, laid))?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Writes columns to their other places, durably, and puts the records into the metadata.
+    async fn move_columns(&self, mut moving: Vec<Moving>, report: &mut Moved) -> Result<()> {
+        let written = moving.iter_mut().map(|moving| self.write_columns(moving));
+        let written: Vec<_> = stream::iter(written).buffered(RECORDS_MAX).collect().await;
+        self.pool.flush().await;
+        let mut done = Vec::new();
+        for (moving, written) in moving.iter().zip(written) {
+            let written =
+                written.and_then(|laid| match laid.stripe().lost.intersects(&moving.units) {
+                    true => Err(FsError::NoSpace),
+                    false => Ok(moving.blocks()),
+                });
+            match written.is_ok() {
+                true => done.push(moving),
+                false => self.pool.release(moving.columns(&moving.fresh).map(Column::run)),
+            }
+            report.note(moving.ino, written)?;
+        }
+        self.meta
+            .run(|tx| {
+                for moved in done {
+                    tx.put_record(moved.ino, moved.first, &moved.fresh)?;
+                    tx.note_reshaped(moved.ino, moved.first, &moved.fresh);
+                    moved.columns(&moved.record).for_each(|left| self.free_run_later(left.run()));
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Reads or computes columns, and writes them to their other places.
+    async fn write_columns(&self, moving: &mut Moving) -> Result<Laid> {
+        let Moving { ino, first, record, fresh, units } = moving;
+        let laid = self.pool.lay(record)?;
+        let read = laid.read(record, (*ino, *first), *units, 0..record.lines).await?;
+        let write = |(unit, buf): (usize, Buf)| UnitWrite { unit, from: 0, data: buf.freeze() };
+        let writes: Vec<UnitWrite> = read.into_iter().map(write).collect();
+        // Each time that this is repeated, bad blocks were found that are not given out again.
+        loop {
+            for UnitWrite { unit, data, .. } in &writes {
+                if let Some(column) = &mut fresh.columns[*unit] {
+                    // What was read has the checksum that the record has, if it has one.
+                    let known = record.columns[*unit].as_ref();
+                    let sum = |line| match known.map(|known| sum_of(known, line)) {
+                        None | Some(UNKNOWN) => crc32c(&data[part_of(0, line)]),
+                        Some(sum) => sum,
+                    };
+                    column.sums = (0..record.lines).map(sum).collect();
+                }
+            }
+            let laid = self.pool.lay(fresh)?;
+            let stored = store(&laid, laid.stripe(), &writes, WriteOpts::MAINTENANCE).await;
+            let no_space = laid.write_failed(&stored.failed, &writes).await;
+            laid.written();
+            if no_space || laid.stripe().lost.intersects(units) {
+                return Err(FsError::NoSpace);
+            }
+            let is_on_bad = |write: &&UnitWrite| !laid.on_bad_blocks(write).is_empty();
+            let failed: Vec<usize> =
+                writes.iter().filter(is_on_bad).map(|write| write.unit).collect();
+            if failed.is_empty() {
+                return Ok(laid);
+            }
+            for unit in failed {
+                self.allocate_again(fresh, unit)?;
+            }
+        }
+    }
+
+    /// Gives a column that is not in the metadata yet another place.
+    fn allocate_again(&self, fresh: &mut Record, unit: usize) -> Result<()> {
+        let left = fresh.columns[unit].take();
+        let column = self.pool.allocate_column(fresh, None);
+        match column {
+            Ok(column) => fresh.columns[unit] = Some(column),
+            Err(error) => {
+                fresh.columns[unit] = left;
+                return Err(error);
+            }
+        }
+        self.pool.release(left.map(|left| left.run()));
+        Ok(())
+    }
+}
+
+/// Adds those of the next `max` records of a file, from a block on, that have columns which are to move.
+/// Returns from which block on there may be more.
+fn records_to_move(
+    tx: &Tx<'_>,
+    (ino, from): (Ino, u64),
+    max: usize,
+    decide: &impl Decide,
+    found: &mut Vec<Found>,
+) -> Result<Option<u64>> {
+    let mut records = tx.records_from((ino, from), max)?;
+    let is_all = records.len() < max;
+    records.retain(|(of, ..)| *of == ino);
+    let rest = records.last().filter(|_| !is_all).map(|(_, first, _)| first + 1);
+    for (_, first, record) in records {
+        let blocks = decide.count(&record) * record.lines;
+        let all_blocks = record.active_blocks();
+        if blocks > 0 {
+            found.push(Found { ino, first, blocks, all_blocks });
+        }
+    }
+    Ok(rest)
+}
