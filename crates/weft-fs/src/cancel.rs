@@ -19,6 +19,7 @@ use crate::error::{FsError, Result};
 use crate::job::{Job, JobEnd};
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
+use crate::scrub;
 
 /// How often it is looked whether the job has ended its step.
 const LOOK_EVERY_MS: u64 = 20;
@@ -80,7 +81,8 @@ impl Inner {
         let forget = |tx: &Tx<'_>| match job {
             Job::Remove(number) => forget_leaving(tx, number),
             Job::Balance => balance::forget(tx),
-            Job::Rebuild | Job::Scrub | Job::Set => Ok(()),
+            Job::Scrub => scrub::forget(tx),
+            Job::Rebuild | Job::Set => Ok(()),
         };
         self.meta.run(forget).await?;
         self.commit().await

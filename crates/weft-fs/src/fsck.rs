@@ -5,13 +5,9 @@
 //! are compared with their code. Nothing is changed, except that blocks which do not match their
 //! checksum are rewritten from redundancy, and blocks that cannot be read get another place, as with
 //! every read.
-//!
-//! A *scrub* is the same for the data, in the background. It also looks at the diagnostic blocks of
-//! the disks, and compares the copies of the metadata.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weft_array::ScrubMode;
 use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
@@ -19,7 +15,6 @@ use crate::acl;
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind, ROOT};
-use crate::job::Job;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::pool::{Counts, runs_of};
@@ -172,7 +167,7 @@ impl Inner {
     }
 
     /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
-    async fn check_record(&self, ino: Ino, first: u64) -> Result<Checked> {
+    pub(crate) async fn check_record(&self, ino: Ino, first: u64) -> Result<Checked> {
         let before = self.pool.counts.get();
         let held = self.hold_to_check(ino).await;
         let node = self.node(ino);
@@ -221,64 +216,16 @@ impl Inner {
         }
         Ok(checked)
     }
-
-    /// Reads every block of every file and of the metadata, and repairs those that are wrong.
-    pub(crate) async fn scrub(&self) -> Result<ScrubReport> {
-        self.sync().await?;
-        self.job_total(self.pool.members().iter().map(|member| member.used_blocks()).sum());
-        let mut report = ScrubReport::default();
-        let mut from = (0, 0);
-        loop {
-            let records = self.meta.run(|tx| tx.records_from(from, self.meta.at_a_time())).await?;
-            let Some((ino, first, _)) = records.last() else { break };
-            from = (*ino, first + 1);
-            for (ino, first, record) in records {
-                let checked = self.check_record(ino, first).await?;
-                report.blocks += checked.blocks;
-                report.bad_blocks += checked.bad;
-                report.repaired_blocks += checked.repaired;
-                if checked.unreadable.is_some() || !checked.wrong_parity.is_empty() {
-                    report.damaged.insert(ino);
-                }
-                self.job_done(record.lines * record.active().count() as u64);
-                self.job_may_go_on()?;
-            }
-        }
-        for member in self.pool.members() {
-            report.diagnostic_blocks += self.pool.mend_diagnostics(&member).await;
-        }
-        let metadata = self.meta.array.scrub(ScrubMode::Repair).await?;
-        report.metadata_mismatches = metadata.mismatches;
-        self.job_nears_end()?;
-        Ok(report)
-    }
-}
-
-/// What a scrub found.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ScrubReport {
-    /// Blocks read, data and parity.
-    pub blocks: u64,
-    /// Of these, wrong or unreadable.
-    pub bad_blocks: u64,
-    /// Of these, rewritten from redundancy.
-    pub repaired_blocks: u64,
-    /// Files with blocks that could not be repaired.
-    pub damaged: BTreeSet<Ino>,
-    /// Diagnostic blocks that were wrong, or could not be read or written; they were written anew.
-    pub diagnostic_blocks: u64,
-    /// Places at which the copies of the metadata differed; they were made alike.
-    pub metadata_mismatches: u64,
 }
 
 /// What the blocks of a record are like.
 #[derive(Debug, Default)]
-struct Checked {
+pub(crate) struct Checked {
     ino: Ino,
     first: u64,
-    blocks: u64,
-    bad: u64,
-    repaired: u64,
+    pub(crate) blocks: u64,
+    pub(crate) bad: u64,
+    pub(crate) repaired: u64,
     /// The first block that cannot be had.
     unreadable: Option<u64>,
     /// Lines, by their first block, whose blocks match their checksums but not each other.
@@ -286,6 +233,11 @@ struct Checked {
 }
 
 impl Checked {
+    /// Whether something is wrong that could not be repaired.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.unreadable.is_some() || !self.wrong_parity.is_empty()
+    }
+
     fn tell(&self, report: &mut FsckReport) {
         report.blocks += self.blocks;
         let Self { ino, first, bad, repaired, .. } = self;
@@ -394,19 +346,6 @@ fn reaches_root(inodes: &BTreeMap<Ino, Inode>, mut ino: Ino) -> bool {
 }
 
 impl Fs {
-    /// Reads every block of every file and of the metadata, and repairs those that are wrong.
-    ///
-    /// # Errors
-    /// If the metadata has failed, another job runs, or this one is cancelled ([`Fs::cancel`]).
-    pub async fn scrub(&self) -> Result<ScrubReport> {
-        let fs = self.0.clone();
-        let scrub = || async move {
-            let _running = fs.begin_job(Job::Scrub)?;
-            fs.scrub().await
-        };
-        self.0.rt.attach(scrub).await
-    }
-
     /// Checks the metadata, and with `data` every block.
     ///
     /// # Errors

@@ -2,12 +2,12 @@
 
 use crate::balance::BalanceReport;
 use crate::error::Result;
-use crate::fsck::ScrubReport;
 use crate::inode::Ino;
 use crate::job::Job;
 use crate::mounted::Fs;
 use crate::rebuild::RebuildReport;
 use crate::redundancy::Redundancy;
+use crate::scrub::ScrubReport;
 
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

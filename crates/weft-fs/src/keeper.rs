@@ -5,15 +5,16 @@
 //!   a disk is leaving ──────────────▶ remove     goes on, from what is left to do
 //!   files wait to be laid out anew ─▶ set        goes on, with the files that still wait
 //!   a balance is wanted ────────────▶ balance    goes on, if the disks are not alike yet
+//!   a scrub was interrupted ────────▶ scrub      goes on near where it was
 //! ```
 //!
 //! All of them are in the metadata: lost disks in their rows, the disk that is leaving and that a
 //! balance is wanted in the state, files that wait in a table of their own. So nothing has to be noted
-//! of how far a job is: what is left to do follows from where the blocks are.
+//! of how far a job is: what is left to do follows from where the blocks are. Only a scrub notes its place,
+//! now and then ([`crate::scrub`]).
 //!
 //! One job runs at a time, and a rebuild goes first: another one that is running when a disk is lost
-//! ends after its step ([`Inner::job_may_go_on`]), and goes on behind the rebuild. A scrub, which is not
-//! in the metadata, must be begun again.
+//! ends after its step ([`Inner::job_may_go_on`]), and goes on behind the rebuild.
 //!
 //! A job that could not do all of its work, for want of room or disks, is tried again when a disk
 //! has joined or was lost, or a file is to have another redundancy, and otherwise now and then, as
@@ -29,6 +30,7 @@ use crate::job::Job;
 use crate::jobs::JobReport;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
+use crate::scrub;
 
 /// Time between two looks.
 const LOOK_EVERY: Nanos = SECOND;
@@ -60,10 +62,15 @@ impl Inner {
         }
         let leaving = members.iter().filter(|member| member.leaving.get() && !member.is_lost());
         due.extend(leaving.map(|member| Job::Remove(member.number)));
-        let wanted = |tx: &Tx<'_>| Ok((tx.next_anew(0)?.is_some(), balance::is_wanted(tx)?));
-        let (anew, balance) = self.meta.run(wanted).await?;
-        due.extend(anew.then_some(Job::Set));
-        due.extend(balance.then_some(Job::Balance));
+        let wanted = |tx: &Tx<'_>| {
+            Ok([
+                (Job::Set, tx.next_anew(0)?.is_some()),
+                (Job::Balance, balance::is_wanted(tx)?),
+                (Job::Scrub, scrub::is_wanted(tx)?),
+            ])
+        };
+        let wanted = self.meta.run(wanted).await?;
+        due.extend(wanted.into_iter().filter(|(_, is_due)| *is_due).map(|(job, _)| job));
         Ok(due)
     }
 

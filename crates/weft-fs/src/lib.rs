@@ -5,7 +5,7 @@
 //! `meta`, `log`) ← the disks, their failures, their space and what is at hand of them (`path`,
 //! `member`, `at_hand`, `pool`, `diagnose`, `laid`, `place`) ← tokens (`tokens`, `nodes`) ← the
 //! mounted file system (`mounted`) ← what it does (`plan`, `afresh`, `relocate`, `flush`, `file`, `cut`,
-//! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`, `moving`, `rebuild`, `balance`, `fsck`) ←
+//! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`, `moving`, `rebuild`, `balance`, `fsck`, `scrub`) ←
 //! creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`, `keeper`, `cancel`).
 #![forbid(unsafe_code)]
 
@@ -56,6 +56,7 @@ mod relocate;
 mod revoke;
 mod ring;
 mod running;
+mod scrub;
 mod space;
 mod status;
 mod stream;
@@ -68,7 +69,7 @@ pub use balance::BalanceReport;
 pub use block::BLOCK_BYTES;
 pub use error::{FsError, Result};
 pub use file::FILE_BYTES_MAX;
-pub use fsck::{Finding, FsckReport, ScrubReport};
+pub use fsck::{Finding, FsckReport};
 pub use inode::{Ino, Inode, Kind, ROOT, Time};
 pub use job::{Job, JobStatus};
 pub use jobs::JobReport;
@@ -82,5 +83,6 @@ pub use pool::Counts;
 pub use rebuild::RebuildReport;
 pub use record::{Column, Record};
 pub use redundancy::{Coded, Redundancy};
+pub use scrub::ScrubReport;
 pub use status::{DiskStatus, FsStatus, SpaceFor};
 pub use xattrs::SetXattr;

@@ -204,7 +204,7 @@ fn a_scrub_repairs_what_has_rotted_and_says_what_it_cannot() {
         let fs = made(&rt, &all(&disks)).await;
         fill(&fs).await;
         let clean = fs.scrub().await.expect("scrubbed");
-        assert_eq!((clean.bad_blocks, clean.damaged.len(), clean.metadata_mismatches), (0, 0, 0));
+        assert_eq!((clean.bad_blocks, clean.damaged_files, clean.metadata_mismatches), (0, 0, 0));
         for name in FILES {
             let places = fs.places(find(&fs, name).await).await.expect("known");
             let column = places[0].1.columns[0].clone().expect("active");
@@ -212,12 +212,14 @@ fn a_scrub_repairs_what_has_rotted_and_says_what_it_cannot() {
             disks[usize::from(column.disk)].medium.borrow_mut().poke(at, &[0x5a; 512]);
         }
         let report = fs.scrub().await.expect("scrubbed");
-        let damaged: Vec<_> = report.damaged.iter().copied().collect();
         assert_eq!((report.bad_blocks, report.repaired_blocks), (4, 3), "{report:?}");
-        assert_eq!(damaged, [find(&fs, "none").await]);
+        assert_eq!(report.damaged_files, 1);
+        let none = find(&fs, "none").await;
+        let findings = fs.check(true).await.expect("checked").findings;
+        assert!(findings.iter().all(|finding| finding.ino == none) && !findings.is_empty());
         assert_eq!(report.blocks, clean.blocks);
         let again = fs.scrub().await.expect("scrubbed");
-        assert_eq!((again.bad_blocks, again.damaged.len()), (1, 1), "{again:?}");
+        assert_eq!((again.bad_blocks, again.damaged_files), (1, 1), "{again:?}");
         assert_eq!(fs.status().await.expect("known").job, None);
     });
 }

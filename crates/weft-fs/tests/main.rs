@@ -18,6 +18,7 @@ mod lists;
 mod metadata;
 mod random_crashes;
 mod reference;
+mod scrub;
 mod set;
 mod streams;
 mod tokens;

@@ -37,9 +37,10 @@ pub const REBUILD: &str = "trusted.weft.rebuild";
 /// Setting it to `{"inodes": [NUMBER, …], "redundancy": NAME}` sets the redundancy of these files, and
 /// begins to lay out anew what they hold, or does so when the job that runs has ended.
 pub const SET: &str = "trusted.weft.set";
-/// Setting it begins to spread what is stored over disks with more room.
+/// Setting it begins to spread what is stored over disks with more room, unless that
+/// is under way.
 pub const BALANCE: &str = "trusted.weft.balance";
-/// Setting it begins a scrub.
+/// Setting it begins a scrub, or goes on with one that was interrupted, unless that is under way.
 pub const SCRUB: &str = "trusted.weft.scrub";
 /// Setting it ends the job that runs after its step, or if none runs, the most urgent one that waits.
 pub const CANCEL: &str = "trusted.weft.cancel";
@@ -95,8 +96,8 @@ impl Control {
             ADD => self.add(text).await,
             REMOVE => number().and_then(|number| self.begin(Job::Remove(number))),
             REBUILD => self.rebuild().await,
-            BALANCE => self.begin(Job::Balance),
-            SCRUB => self.begin(Job::Scrub),
+            BALANCE => self.begin_once(Job::Balance),
+            SCRUB => self.begin_once(Job::Scrub),
             SET => self.begin_set(text).await,
             CANCEL => self.cancel().await,
             _ => return None,
@@ -119,6 +120,14 @@ impl Control {
         let running = self.fs.begin_job(job)?;
         self.launch(job, running);
         Ok(())
+    }
+
+    /// The same, unless this job runs already: an interrupted one may have gone on by itself.
+    fn begin_once(&self, job: Job) -> Result<()> {
+        match self.begin(job) {
+            Err(FsError::Busy(running)) if running == job.name() => Ok(()),
+            begun => begun,
+        }
     }
 
     /// Begins a rebuild. One that began by itself will do, and another job gives way to it.
@@ -250,7 +259,7 @@ fn balance_json(report: &BalanceReport) -> Value {
 fn scrub_json(report: &ScrubReport) -> Value {
     json!({
         "blocks": report.blocks, "bad_blocks": report.bad_blocks,
-        "repaired_blocks": report.repaired_blocks, "damaged_files": report.damaged.len(),
+        "repaired_blocks": report.repaired_blocks, "damaged_files": report.damaged_files,
         "diagnostic_blocks": report.diagnostic_blocks,
         "metadata_mismatches": report.metadata_mismatches,
     })

@@ -47,7 +47,7 @@ pub enum FsAction {
     /// Spread what is stored over disks with more room, such as one that was added
     Balance(FsBalanceArgs),
     /// Read every block, repair those that are wrong, and move those that cannot be read
-    Scrub(FsPlaceArgs),
+    Scrub(FsScrubArgs),
     /// End the job that runs, or waits, after its step; what it has done stays
     Cancel(FsCancelArgs),
     /// Check that the metadata, and with --data every block, is sound
@@ -85,8 +85,8 @@ pub struct FsCreateArgs {
 #[command(after_help = "\
 Runs in the foreground until the folder is unmounted (umount), or it gets SIGTERM or SIGINT. Needs \
 root. A disk that is missing with --degraded counts as lost from then on, and what it held is \
-rebuilt on the others. Jobs that were interrupted go on: rebuilds, removals, new redundancies and \
-balances.
+rebuilt on the others. Jobs that were interrupted go on: rebuilds, removals, new redundancies, \
+balances and scrubs.
 
 Examples:
   weft fs mount home /mnt
@@ -184,6 +184,21 @@ pub struct FsDiskArgs {
     pub folder: PathBuf,
     /// Number of the disk, as in the status
     pub disk: u16,
+}
+
+/// `weft fs scrub`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Files can be used meanwhile. A scrub that an unmount, a crash or a rebuild has interrupted goes on near \
+where it was, by itself or with this command; to begin at the front again, cancel it first. \
+`weft fs fsck --data` names the files whose blocks cannot be repaired.
+
+Examples:
+  weft fs scrub /mnt
+  weft fs cancel /mnt")]
+pub struct FsScrubArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
 }
 
 /// `weft fs balance`.

@@ -16,7 +16,7 @@ use weft_lab::commands::{LabArgs, PlanArgs, ReplayArgs, SimulateArgs, TraceArgs}
 pub use cache::{CacheArgs, CacheOptions};
 pub use fs::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs,
-    FsMountArgs, FsPlaceArgs, FsSetArgs, FsStatusArgs, FsckArgs,
+    FsMountArgs, FsPlaceArgs, FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs,
 };
 pub use manage::{
     AddArgs, FailArgs, HowArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,

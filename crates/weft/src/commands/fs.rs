@@ -24,7 +24,7 @@ use weft_fuse::{control, mount, tree};
 
 use crate::cli::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs,
-    FsMountArgs, FsPlaceArgs, FsckArgs,
+    FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
 };
 use crate::daemon::scan::members_of;
 
@@ -327,7 +327,7 @@ fn balance(args: &FsBalanceArgs, json: bool) -> Outcome {
         .with_code(ATTENTION))
 }
 
-fn scrub(args: &FsPlaceArgs, json: bool) -> Outcome {
+fn scrub(args: &FsScrubArgs, json: bool) -> Outcome {
     let report = follow(&args.folder, Job::Scrub, (control::SCRUB, ""), json)?;
     let count = |name: &str| report[name].as_u64().unwrap_or(0);
     let (bad, damaged) = (count("bad_blocks"), count("damaged_files"));

@@ -1,0 +1,174 @@
+//! Scrubs: every block of every file is read and checked, in the background, as [`crate::fsck`] does it.
+//! The diagnostic blocks of the disks are looked at as well, and the copies of the metadata are compared.
+//!
+//! A scrub goes through the records in the order of the metadata. Now and then how far it is goes into the
+//! state, with what it has found so far. So after an unmount, a crash or a rebuild it goes on near where it
+//! was ([`crate::keeper`]): what it has checked since is checked again, and counted once.
+
+use weft_array::ScrubMode;
+
+use crate::error::Result;
+use crate::inode::Ino;
+use crate::job::Job;
+use crate::meta::Tx;
+use crate::mounted::{Fs, Inner};
+
+/// After so many records it is noted how far a scrub is.
+const NOTE_EVERY: u64 = 64;
+
+/// Names of what the state has of a scrub: the inode of the next record plus one, or 0 if none is wanted;
+/// the block of the file from which on that is; and what was found.
+const STATE: [&str; 7] = [
+    "scrub",
+    "scrub from block",
+    "scrub blocks read",
+    "scrub blocks bad",
+    "scrub blocks repaired",
+    "scrub damaged files",
+    "scrub last damaged",
+];
+
+/// What a scrub found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ScrubReport {
+    /// Blocks read, data and parity.
+    pub blocks: u64,
+    /// Of these, wrong or unreadable.
+    pub bad_blocks: u64,
+    /// Of these, rewritten from redundancy.
+    pub repaired_blocks: u64,
+    /// Files with blocks that could not be repaired.
+    pub damaged_files: u64,
+    /// Diagnostic blocks that were wrong, or could not be read or written; they were written anew.
+    pub diagnostic_blocks: u64,
+    /// Places at which the copies of the metadata differed; they were made alike.
+    pub metadata_mismatches: u64,
+}
+
+/// How far a scrub is.
+#[derive(Default)]
+struct Progress {
+    /// From where on records are to be checked.
+    next: (Ino, u64),
+    /// What was found before that.
+    report: ScrubReport,
+    /// The last file with blocks that could not be repaired.
+    last_damaged: Ino,
+}
+
+impl Progress {
+    /// How far a scrub is that was interrupted.
+    fn load(tx: &Tx<'_>) -> Result<Option<Self>> {
+        let mut values = [0; STATE.len()];
+        for (value, name) in values.iter_mut().zip(STATE) {
+            *value = tx.state(name)?;
+        }
+        let [next, block, blocks, bad_blocks, repaired_blocks, damaged_files, last_damaged] =
+            values;
+        let report = ScrubReport {
+            blocks,
+            bad_blocks,
+            repaired_blocks,
+            damaged_files,
+            ..ScrubReport::default()
+        };
+        let ino = next.checked_sub(1);
+        Ok(ino.map(|ino| Self { next: (ino, block), report, last_damaged }))
+    }
+
+    fn store(&self, tx: &Tx<'_>) -> Result<()> {
+        let (ino, block) = self.next;
+        let ScrubReport { blocks, bad_blocks, repaired_blocks, damaged_files, .. } = self.report;
+        let found = [blocks, bad_blocks, repaired_blocks, damaged_files, self.last_damaged];
+        let values = [ino + 1, block].into_iter().chain(found);
+        STATE.iter().zip(values).try_for_each(|(name, value)| tx.set_state(name, value))
+    }
+}
+
+/// Whether a scrub was interrupted.
+pub(crate) fn is_wanted(tx: &Tx<'_>) -> Result<bool> {
+    Ok(tx.state(STATE[0])? != 0)
+}
+
+/// No scrub goes on any more.
+pub(crate) fn forget(tx: &Tx<'_>) -> Result<()> {
+    tx.set_state(STATE[0], 0)
+}
+
+impl Inner {
+    /// Reads every block of every file and of the metadata, and repairs those that are wrong. Goes on
+    /// with a scrub that was interrupted.
+    pub(crate) async fn scrub(&self) -> Result<ScrubReport> {
+        self.sync().await?;
+        let begin = |tx: &Tx<'_>| {
+            self.job_may_go_on()?;
+            let progress = Progress::load(tx)?.unwrap_or_default();
+            progress.store(tx)?;
+            Ok(progress)
+        };
+        let progress = self.meta.run(begin).await?;
+        self.commit().await?;
+        let ended = self.scrub_from(progress).await;
+        if !self.job_goes_on_later(&ended) {
+            // If this fails, the next mount does the rest again.
+            let _ = self.meta.run(forget).await;
+        }
+        ended
+    }
+
+    async fn scrub_from(&self, mut progress: Progress) -> Result<ScrubReport> {
+        self.job_total(self.pool.members().iter().map(|member| member.used_blocks()).sum());
+        self.job_done(progress.report.blocks);
+        let mut checked_records: u64 = 0;
+        loop {
+            let from = progress.next;
+            let records = self.meta.run(|tx| tx.records_from(from, self.meta.at_a_time())).await?;
+            if records.is_empty() {
+                break;
+            }
+            for (ino, first, record) in records {
+                let checked = self.check_record(ino, first).await?;
+                let Progress { next, report, last_damaged } = &mut progress;
+                report.blocks += checked.blocks;
+                report.bad_blocks += checked.bad;
+                report.repaired_blocks += checked.repaired;
+                if checked.is_damaged() && *last_damaged != ino {
+                    report.damaged_files += 1;
+                    *last_damaged = ino;
+                }
+                *next = (ino, first + 1);
+                self.job_done(record.lines * record.active().count() as u64);
+                self.job_may_go_on()?;
+                checked_records += 1;
+                if checked_records.is_multiple_of(NOTE_EVERY) {
+                    let note = |tx: &Tx<'_>| self.job_may_go_on().and_then(|()| progress.store(tx));
+                    self.meta.run(note).await?;
+                }
+            }
+        }
+        let mut report = progress.report;
+        for member in self.pool.members() {
+            report.diagnostic_blocks += self.pool.mend_diagnostics(&member).await;
+        }
+        let metadata = self.meta.array.scrub(ScrubMode::Repair).await?;
+        report.metadata_mismatches = metadata.mismatches;
+        self.job_nears_end()?;
+        Ok(report)
+    }
+}
+
+impl Fs {
+    /// Reads every block of every file and of the metadata, and repairs those that are wrong. Goes on
+    /// with a scrub that was interrupted.
+    ///
+    /// # Errors
+    /// If the metadata has failed, another job runs, or this one is cancelled ([`Fs::cancel`]).
+    pub async fn scrub(&self) -> Result<ScrubReport> {
+        let fs = self.0.clone();
+        let scrub = || async move {
+            let _running = fs.begin_job(Job::Scrub)?;
+            fs.scrub().await
+        };
+        self.0.rt.attach(scrub).await
+    }
+}
