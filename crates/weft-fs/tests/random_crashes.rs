@@ -27,8 +27,11 @@ use weft_rt::{Rt, SECOND};
 use weft_testkit::for_seeds;
 
 const SIZE: u64 = 24 << 20;
+/// Bytes of a disk that joins: it has much more room than the others, so a balance has much to move.
+const LARGE: u64 = 48 << 20;
 const DISKS: usize = 6;
 const DISKS_MIN: usize = 4;
+const DISKS_MAX: usize = 8;
 const LIVES: usize = 4;
 const SECTOR: usize = 512;
 /// Where the data blocks of a disk begin.
@@ -37,6 +40,9 @@ const REDUNDANCIES: [&str; 4] = ["auto", "raid1", "raid6", "raid5"];
 
 /// Batches of new lines that were computed while others were written, in all lives.
 static OVERLAPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Blocks that balances moved, in all lives.
+static BALANCED: AtomicU64 = AtomicU64::new(0);
 
 /// The reference after an operation, with the inodes of its files.
 #[derive(Clone)]
@@ -210,6 +216,7 @@ impl History {
 /// and some that cannot be read or written any more.
 #[derive(Clone)]
 struct Left {
+    bytes: u64,
     medium: Medium,
     unreadable: BTreeSet<u64>,
     dead_reads: BTreeSet<u64>,
@@ -219,6 +226,7 @@ struct Left {
 impl Left {
     fn of(disk: &TestDisk) -> Self {
         Self {
+            bytes: disk.info().size_bytes,
             medium: disk.medium.borrow().clone(),
             unreadable: disk.faults.unreadable.borrow().clone(),
             dead_reads: disk.faults.dead_reads.borrow().clone(),
@@ -282,6 +290,9 @@ struct Moment {
 
 fn assert_ended(job: Job, ended: weft_fs::Result<JobReport>) {
     assert!(matches!(ended, Ok(_) | Err(FsError::Cancelled)), "{job:?}: {ended:?}");
+    if let Ok(JobReport::Balanced(report)) = ended {
+        BALANCED.fetch_add(report.blocks, Ordering::Relaxed);
+    }
 }
 
 /// Begins a job or cancels it, or lets a disk join.
@@ -293,25 +304,28 @@ async fn use_jobs(
 ) {
     match pair.rng.below(4) {
         0 => drop(pair.fs.cancel().await),
-        1 if disks.borrow().len() < DISKS => {
+        1 if disks.borrow().len() < DISKS_MAX => {
             let numbers = pair.fs.status().await.expect("known").disks;
-            // Whichever number it gets, it is one that no disk has that is there.
+            // Its number may be higher, if disks have left.
             let next = 1 + numbers.last().map_or(0, |disk| usize::from(disk.number));
             let highest = disks.borrow().keys().last().map_or(0, |number| number + 1);
             let place = next.max(highest);
-            let disk = TestDisk::new(rt, power, place, SIZE, 512, Medium::new(512));
+            let disk = TestDisk::new(rt, power, place, LARGE, 512, Medium::new(512));
             disks.borrow_mut().insert(place, disk.clone());
             let number = pair.fs.add_disk(disk.clone(), false).await.expect("added");
-            let mut disks = disks.borrow_mut();
-            disks.remove(&place);
-            disks.insert(usize::from(number), disk);
+            disks.borrow_mut().remove(&place);
+            disks.borrow_mut().insert(usize::from(number), disk);
+            begin(rt, &pair.fs, Job::Balance);
         }
-        kind => {
-            let job = if kind == 3 { Job::Scrub } else { Job::Balance };
-            if let Ok(running) = pair.fs.begin_job(job) {
-                drop(rt.spawn(async move { assert_ended(job, running.await) }));
-            }
-        }
+        2 => begin(rt, &pair.fs, Job::Scrub),
+        _ => begin(rt, &pair.fs, Job::Balance),
+    }
+}
+
+/// Begins a job, unless one runs.
+fn begin(rt: &Rt, fs: &Fs, job: Job) {
+    if let Ok(running) = fs.begin_job(job) {
+        drop(rt.spawn(async move { assert_ended(job, running.await) }));
     }
 }
 
@@ -385,7 +399,7 @@ async fn live(
 
 fn open(rt: &Rt, power: &Rc<Power>, media: &Media) -> BTreeMap<usize, Rc<TestDisk>> {
     let open = |(n, left): (&usize, &Left)| {
-        let disk = TestDisk::new(rt, power, *n, SIZE, 512, left.medium.clone());
+        let disk = TestDisk::new(rt, power, *n, left.bytes, 512, left.medium.clone());
         *disk.faults.unreadable.borrow_mut() = left.unreadable.clone();
         *disk.faults.dead_reads.borrow_mut() = left.dead_reads.clone();
         *disk.faults.dead_writes.borrow_mut() = left.dead_writes.clone();
@@ -432,6 +446,7 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     let power = Power::new();
     let mut rng = Rng::new(seed);
     let blank = || Left {
+        bytes: SIZE,
         medium: Medium::new(512),
         unreadable: BTreeSet::new(),
         dead_reads: BTreeSet::new(),
@@ -463,9 +478,12 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     let cache_bytes = [1 << 20, 2 << 20, 16 << 20][rng.below(3) as usize];
     let mut options =
         MountOptions { degraded: true, cache_bytes, nonce: seed, ..mounting_by(seed) };
+    let mut missing = None;
     if disks.len() > DISKS_MIN && rng.chance(40) && !may_lack && !may_be_degraded {
         let numbers: Vec<usize> = disks.keys().copied().collect();
-        disks.remove(rng.pick(&numbers));
+        let number = *rng.pick(&numbers);
+        disks.remove(&number);
+        missing = Some(number);
     } else {
         options.degraded = false;
     }
@@ -483,7 +501,11 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     assert_eq!(report.findings, [], "{what}");
     let lost = fs.status().await.expect("known").disks.iter().filter(|disk| disk.lost).count();
     let may_be_lost = usize::from(options.degraded || may_be_degraded);
-    let is_expected = (usize::from(options.degraded)..=may_be_lost).contains(&lost);
+    // One that was joining may not have been a disk yet.
+    let members = fs.status().await.expect("known").disks;
+    let is_member = |number: &usize| members.iter().any(|disk| usize::from(disk.number) == *number);
+    let must_be_lost = missing.filter(|number| *number < DISKS || is_member(number));
+    let is_expected = (usize::from(must_be_lost.is_some())..=may_be_lost).contains(&lost);
     assert!(is_expected, "{what}: blocks failed, and no disk");
     let Snapshot { model, inos } = history.found(&fs, &what).await;
     let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
@@ -510,6 +532,8 @@ fn crashes_leave_what_was_synced_and_nothing_that_never_was() {
         afresh.set(afresh.get() + u64::from(lives(rng.next_u64()) > 0));
         count.set(count.get() + 1);
     });
+    let balanced = BALANCED.load(Ordering::Relaxed);
+    assert!(count.get() < 12 || balanced > 12, "{balanced} blocks moved by balances");
     let (afresh, overlapped) = (afresh.get(), OVERLAPPED.load(Ordering::Relaxed));
     assert!(count.get() < 12 || 2 * afresh >= count.get(), "{afresh} of {count:?} seeds");
     assert!(count.get() < 12 || overlapped > 12, "{overlapped} batches");
