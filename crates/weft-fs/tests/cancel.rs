@@ -53,9 +53,9 @@ fn a_disk_that_was_leaving_is_a_full_member_again() {
             rt.sleep(MILLISECOND).await;
         }
         assert_eq!(fs.cancel().await.expect("cancelled"), Job::Remove(1));
+        assert_eq!(fs.status().await.expect("known").job, None, "it has ended");
         let outcome = job.await;
         assert!(matches!(outcome, Err(FsError::Cancelled)), "{outcome:?}");
-        assert_eq!(fs.status().await.expect("known").job, None, "it has ended");
         assert_eq!(leaving(&fs).await, [0; 0]);
         // What has moved stays where it is, and the disk has the most room now.
         fs.sync().await.expect("synced");
