@@ -172,6 +172,9 @@ pub(crate) struct Inner {
     draining: Semaphore,
     /// Dirty blocks were written.
     pub(crate) written: Notify,
+    /// Held by the writer that waits for memory next: they have turns, so that a fast one leaves some to
+    /// the others.
+    waiting: Semaphore,
     /// Blocks that this left, as they have a place.
     left_blocks: Cell<u64>,
     /// Blocks freed in the open transaction: others may have them when it is durable.
@@ -233,6 +236,7 @@ impl Inner {
             writes: Cell::new(0),
             draining: Semaphore::new(1),
             written: Notify::default(),
+            waiting: Semaphore::new(1),
             left_blocks: Cell::new(0),
             dirty_blocks_max,
             freed: RefCell::default(),
@@ -577,6 +581,10 @@ impl Inner {
                 drop(draining);
             }));
         }
+        if self.dirty_blocks.get() < self.dirty_blocks_max {
+            return Ok(());
+        }
+        let _turn = self.waiting.acquire(1).await;
         while self.dirty_blocks.get() >= self.dirty_blocks_max {
             let (drained, written) = (pin!(self.draining.acquire(1)), pin!(self.written.wait()));
             match select(drained, written).await {

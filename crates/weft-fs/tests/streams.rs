@@ -107,3 +107,28 @@ fn a_stream_ends_for_those_who_wait_for_its_file() {
         });
     }
 }
+
+/// Memory that becomes free is not taken by the fastest writer alone.
+#[test]
+fn a_small_write_waits_for_its_turn_only() {
+    run(|rt| async move {
+        let fs = on_slow_disks(&rt).await;
+        let ino = make_as(&fs, "long", "raid5").await;
+        let ends = Rc::new(Cell::new(false));
+        let writer = rt.spawn(grow(fs.clone(), ino, ends.clone()));
+        let size = async || fs.attr(ino).await.expect("known").size;
+        while overlapped(&fs).await < 20 {
+            rt.sleep(1_000_000).await;
+        }
+        let small = make(&fs, "small").await;
+        let mut longest = 0;
+        for n in 0..20 {
+            let before = size().await;
+            write(&fs, small, n * BLOCK, &[1; BLOCK as usize]).await;
+            longest = longest.max((size().await - before) / BLOCK);
+        }
+        ends.set(true);
+        assert!(writer.await);
+        assert!(longest <= 64, "{longest} blocks of the other file meanwhile");
+    });
+}
