@@ -24,7 +24,7 @@ use crate::inode::Time;
 use crate::label::{Label, NAME_BYTES_MAX};
 use crate::log::{Log, Mark, scan};
 use crate::member::{Member, Present};
-use crate::meta::{DiskRow, META_COPIES, Meta, Tx, array_bytes, step_below};
+use crate::meta::{DiskRow, META_COPIES, Meta, array_bytes, step_below};
 use crate::mounted::{Fs, Inner, MountOptions};
 use crate::path::{PathDisk, Reopen};
 use crate::pool::{Pool, runs_of};
@@ -295,7 +295,7 @@ impl Fs {
         };
         let array = Array::assemble(rt, slices, assemble).await?;
         let meta = Meta::open(array, label.fs_id, options.meta_cache_bytes).await?;
-        let (rows, leaving, epoch, mark) = meta
+        let (leaving, epoch, mark) = meta
             .run(|tx| {
                 let format = tx.state("format")?;
                 if format != FORMAT {
@@ -303,11 +303,12 @@ impl Fs {
                         "its metadata has format {format}, and this program knows format {FORMAT}"
                     )));
                 }
-                complete_join(tx, &found)?;
                 let mark = Mark { completed: tx.state("completed")?, position: tx.state("log")? };
-                Ok((tx.disks()?, tx.state(LEAVING)?, tx.state("epoch")?, mark))
+                Ok((tx.state(LEAVING)?, tx.state("epoch")?, mark))
             })
             .await?;
+        complete_join(&meta, &found).await?;
+        let rows = meta.run(|tx| tx.disks()).await?;
         let mut members = Vec::new();
         for (number, mut row) in rows {
             let here = found.get(&number).filter(|(label, _)| label.disk_id.0 == row.id);
@@ -361,12 +362,21 @@ impl Fs {
     }
 }
 
-/// Takes in a disk that was joining when the file system stopped, if it is there with its label.
-fn complete_join(tx: &Tx<'_>, found: &BTreeMap<u16, (Label, Rc<dyn Disk>)>) -> Result<()> {
-    let joining = tx.state(JOINING)?.checked_sub(1).and_then(|number| u16::try_from(number).ok());
-    let Some((label, disk)) = joining.and_then(|number| found.get(&number)) else { return Ok(()) };
-    tx.set_state(JOINING, 0)?;
-    tx.put_disk(label.number, &row(label, disk))
+/// Takes in a disk that was joining when the file system stopped, if it is there with its label. That may
+/// be in its cache only, if just the program was killed, so it is written again.
+async fn complete_join(meta: &Meta, found: &BTreeMap<u16, (Label, Rc<dyn Disk>)>) -> Result<()> {
+    let joining = meta.run(|tx| tx.state(JOINING)).await?.checked_sub(1);
+    let number = joining.and_then(|number| u16::try_from(number).ok());
+    let Some((label, disk)) = number.and_then(|number| found.get(&number)) else { return Ok(()) };
+    if label.write(&**disk).await.is_err() {
+        // It fails, and nothing is on it: it is out.
+        return Ok(());
+    }
+    meta.run(|tx| {
+        tx.set_state(JOINING, 0)?;
+        tx.put_disk(label.number, &row(label, disk))
+    })
+    .await
 }
 
 /// Takes the blocks that records name.

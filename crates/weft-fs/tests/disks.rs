@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::common::disk::{Medium, Power, holding};
+use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::moments::*;
 use crate::common::*;
 use weft_disk::WriteOpts;
@@ -173,6 +173,35 @@ fn a_crash_while_a_disk_joins_leaves_it_in_or_out() {
         counts[*joined.borrow()] += 1;
     }
     assert!(counts[0] > 5 && counts[1] > 0, "{counts:?}");
+}
+
+/// If only the program was killed, the label of a disk that was joining may be in its cache; a power cut
+/// after the next mount would take it away.
+#[test]
+fn a_disk_that_a_mount_has_taken_in_is_there_after_a_power_cut() {
+    let moments = moments(4, |fs, disks| async move {
+        fs.add_disk(disks[4].clone(), false).await.expect("added");
+    });
+    let mut joined = 0;
+    for (n, media) in moments.iter().enumerate() {
+        let killed: Vec<Medium> = media.iter().map(|medium| Leave::Cached.of(medium)).collect();
+        let found = Rc::new(RefCell::new((Vec::new(), Vec::new())));
+        let result = found.clone();
+        run(move |rt| async move {
+            let disks = holding(&rt, &Power::new(), SIZE, &killed);
+            let fs = mounted(&rt, &disks, &format!("step {n}")).await;
+            let left = disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow())).collect();
+            *result.borrow_mut() = (numbers(&fs).await, left);
+        });
+        let (before, left): (Vec<u16>, Vec<Medium>) = found.take();
+        joined += usize::from(before.len() == 5);
+        run(move |rt| async move {
+            let disks = holding(&rt, &Power::new(), SIZE, &left);
+            let fs = mounted(&rt, &disks, &format!("step {n}, and a power cut")).await;
+            assert_eq!(numbers(&fs).await, before, "step {n}");
+        });
+    }
+    assert!(joined > 3, "{joined}");
 }
 
 #[test]

@@ -506,7 +506,10 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     let is_member = |number: &usize| members.iter().any(|disk| usize::from(disk.number) == *number);
     let must_be_lost = missing.filter(|number| *number < DISKS || is_member(number));
     let is_expected = (usize::from(must_be_lost.is_some())..=may_be_lost).contains(&lost);
-    assert!(is_expected, "{what}: blocks failed, and no disk");
+    assert!(
+        is_expected,
+        "{what}: {lost} lost of {members:?}, missing {missing:?}: blocks failed, and no disk"
+    );
     let Snapshot { model, inos } = history.found(&fs, &what).await;
     let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
     (pair.model, pair.inos) = (model, inos);
