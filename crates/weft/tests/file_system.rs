@@ -346,7 +346,10 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     let starts =
         |n: usize, with: &str| attention[n].as_str().is_some_and(|it| it.starts_with(with));
     assert!(starts(0, "disk 1 is lost") && starts(1, "1 files have blocks"), "{attention:?}");
+    let files = mounted.status()["inodes"].clone();
     fs::remove_file(&needy).expect("removed");
+    // The kernel lets go of it later.
+    wait_until("the file is deleted", || mounted.status()["inodes"] != files);
     told(&mounted, &["fs", "rebuild", "mnt"], 0, "Fs job");
     told(&mounted, &["fs", "status", "mnt", "--check"], 0, "weft fs status");
     told(&mounted, &["fs", "remove", "mnt", "9"], 1, "Errors");
