@@ -8,3 +8,12 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     digest.update(bytes);
     u32::try_from(digest.finalize()).expect("a CRC of 32 bits")
 }
+
+/// Whether the CRC32C at this offset is that of the bytes with zeros there; there are zeros then.
+pub(crate) fn has_crc32c_at(bytes: &mut [u8], at: usize) -> bool {
+    let Some(stored) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) else {
+        return false;
+    };
+    let stored = u32::from_le_bytes(std::mem::take(stored));
+    stored == crc32c(bytes)
+}

@@ -40,7 +40,7 @@ use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::block::{BLOCK, BLOCK_BYTES};
-use crate::checksum::crc32c;
+use crate::checksum::{crc32c, has_crc32c_at};
 use crate::error::Result;
 use crate::inode::{Ino, Time};
 use crate::record::Record;
@@ -358,9 +358,7 @@ async fn read(
     }
     let (result, mut whole) = array.read(area.start + at, Buf::new(padded)).await;
     result?;
-    const CRC_AT: usize = std::mem::offset_of!(Header, crc32c);
-    whole[CRC_AT..CRC_AT + 4].fill(0);
-    if crc32c(&whole[..bytes]) != header.crc32c.get() {
+    if !has_crc32c_at(&mut whole[..bytes], std::mem::offset_of!(Header, crc32c)) {
         return Ok(None);
     }
     let mut rest = &whole[size_of::<Header>()..bytes];

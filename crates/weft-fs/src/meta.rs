@@ -34,7 +34,8 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use redb::{Builder, Database, WriteTransaction};
-use weft_array::{Array, Id};
+use weft_array::{Array, Consistency, CreateOptions, Id};
+use weft_code::CodeSpec;
 use weft_rt::fiber;
 use weft_rt::sync::Semaphore;
 
@@ -58,6 +59,24 @@ const ROW_BYTES: &str = "row bytes";
 
 /// The most rows that an operation on very many handles at a time.
 const ROWS_MAX: usize = 256;
+
+/// How the metadata array of a file system on so many disks is made, if these are not looked at any more.
+pub(crate) fn array_options(name: &str, disks: usize, fs_id: Id, now_unix_s: u64) -> CreateOptions {
+    CreateOptions {
+        name: name.to_owned(),
+        code: CodeSpec::Raid1,
+        algorithm: None,
+        unit_bytes: 64 << 10,
+        consistency: Consistency::default_for(CodeSpec::Raid1),
+        region_bytes: None,
+        log_bytes: None,
+        head_room_bytes: Some(0),
+        spares: disks.saturating_sub(META_COPIES),
+        force: true,
+        id: fs_id.member(1, 0).0,
+        now_unix_s,
+    }
+}
 
 /// The metadata of a mounted file system.
 pub(crate) struct Meta {
@@ -300,8 +319,7 @@ fn begin(db: &Database) -> Result<WriteTransaction> {
 mod tests {
     use std::rc::Rc;
 
-    use weft_array::{AssembleOptions, Consistency, CreateOptions};
-    use weft_code::CodeSpec;
+    use weft_array::AssembleOptions;
     use weft_disk::{Disk, RamDisk};
     use weft_rt::{Schedule, virtual_rt};
 
@@ -316,20 +334,7 @@ mod tests {
         rt.block_on(async move {
             let disk = |n| Rc::new(RamDisk::new(&format!("disk{n}"), 8 << 20, 512)) as Rc<dyn Disk>;
             let disks: Vec<Rc<dyn Disk>> = (0..2).map(disk).collect();
-            let options = CreateOptions {
-                name: "metadata".into(),
-                code: CodeSpec::Raid1,
-                algorithm: None,
-                unit_bytes: 64 << 10,
-                consistency: Consistency::default_for(CodeSpec::Raid1),
-                region_bytes: None,
-                log_bytes: None,
-                head_room_bytes: Some(0),
-                spares: 0,
-                force: false,
-                id: [1; 16],
-                now_unix_s: 0,
-            };
+            let options = array_options("metadata", disks.len(), ID, 0);
             weft_array::create(&disks, &options).await.expect("created");
             let array = Array::assemble(&inner, disks, AssembleOptions::default()).await;
             test(array.expect("assembled")).await;

@@ -13,8 +13,7 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, AssembleOptions, Consistency, CreateOptions as ArrayOptions, Id};
-use weft_code::CodeSpec;
+use weft_array::{Array, AssembleOptions, Id};
 use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
@@ -24,7 +23,7 @@ use crate::inode::Time;
 use crate::label::{Label, NAME_BYTES_MAX};
 use crate::log::{Log, Mark, scan};
 use crate::member::{Member, Present};
-use crate::meta::{DiskRow, META_COPIES, Meta, array_bytes, step_below};
+use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
 use crate::mounted::{Fs, Inner, MountOptions};
 use crate::path::{PathDisk, Reopen};
 use crate::pool::{Pool, runs_of};
@@ -116,20 +115,8 @@ pub async fn create(rt: &Rt, disks: &[Rc<dyn Disk>], options: &CreateOptions) ->
     let parts = disks.iter().zip(&labels).map(|(disk, label)| part(disk, label));
     let parts = parts.collect::<Result<Vec<_>>>()?;
     let slices: Vec<Rc<dyn Disk>> = parts.iter().map(|part| part.slice.clone()).collect();
-    let array = ArrayOptions {
-        name: options.name.clone(),
-        code: CodeSpec::Raid1,
-        algorithm: None,
-        unit_bytes: 64 << 10,
-        consistency: Consistency::default_for(CodeSpec::Raid1),
-        region_bytes: None,
-        log_bytes: None,
-        head_room_bytes: Some(0),
-        spares: disks.len().saturating_sub(META_COPIES),
-        force: true,
-        id: Id(options.id).member(1, 0).0,
-        now_unix_s: u64::try_from(options.now.s).unwrap_or(0),
-    };
+    let now_unix_s = u64::try_from(options.now.s).unwrap_or(0);
+    let array = array_options(&options.name, disks.len(), Id(options.id), now_unix_s);
     let made = weft_array::create(&slices, &array).await;
     made.map_err(|error| FsError::Invalid(error.to_string()))?;
     let nonce = u64::from_le_bytes(options.id[..8].try_into().expect("eight bytes"));

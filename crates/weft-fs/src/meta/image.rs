@@ -212,13 +212,11 @@ impl Inner {
     /// Makes all epochs durable. The caller holds `writing`.
     async fn write_epochs(&self) -> Result<()> {
         loop {
-            let (count, together) = {
-                let pages = self.pages.borrow();
-                (pages.epochs(), pages.to_journal(self.stored_len.get()))
-            };
+            let count = self.pages.borrow().epochs();
             if count == 0 {
                 return Ok(());
             }
+            let together = self.pages.borrow().to_journal(self.stored_len.get());
             match (&self.journal, together) {
                 (Some(journal), Some(epoch)) if journal.takes(epoch.pages.len()) => {
                     self.append(journal, &epoch).await?;

@@ -36,7 +36,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::pages::Page;
 use crate::block::BLOCK;
-use crate::checksum::crc32c;
+use crate::checksum::{crc32c, has_crc32c_at};
 use crate::error::Result;
 use crate::ring;
 
@@ -248,10 +248,8 @@ async fn read(
 
 /// A record of which `bytes` have the length, if its CRC is right.
 fn decode(bytes: &mut [u8]) -> Option<Record> {
-    const CRC_AT: usize = std::mem::offset_of!(Header, crc32c);
     let (header, _) = Header::read_from_prefix(bytes).ok()?;
-    bytes[CRC_AT..CRC_AT + 4].fill(0);
-    if crc32c(bytes) != header.crc32c.get() {
+    if !has_crc32c_at(bytes, std::mem::offset_of!(Header, crc32c)) {
         return None;
     }
     let (numbers, contents) = bytes.split_at_checked(bytes_of(header.pages.get() as usize).0)?;

@@ -42,20 +42,14 @@ impl Places {
 
     /// Writes pages.
     pub(super) async fn write(&self, pages: &BTreeMap<u64, Page>) -> Result<()> {
-        let mut pages = pages.iter().peekable();
-        let runs = std::iter::from_fn(|| {
-            let (first, page) = pages.next()?;
-            let mut run = page.to_vec();
-            let follows = |run: &Vec<u8>, number: u64| {
-                number == first + pages_of(run.len() as u64) && run.len() < WRITE_BYTES_MAX
-            };
-            while let Some((_, page)) = pages.next_if(|(number, _)| follows(&run, **number)) {
-                run.extend_from_slice(&page[..]);
-            }
-            Some((*first, run))
-        });
-        let write = |(first, run): (u64, Vec<u8>)| {
-            self.array.write(self.db.start + first * BLOCK_BYTES, Frozen::copy_from(&run), false)
+        let pages: Vec<(u64, &Page)> = pages.iter().map(|(number, page)| (*number, page)).collect();
+        let follow = |a: &(u64, &Page), b: &(u64, &Page)| a.0 + 1 == b.0;
+        let runs = pages.chunk_by(follow).flat_map(|run| run.chunks(WRITE_BYTES_MAX / BLOCK));
+        let write = |run: &[(u64, &Page)]| {
+            let mut bytes = Buf::zeroed(run.len() * BLOCK);
+            let parts = bytes.chunks_exact_mut(BLOCK);
+            run.iter().zip(parts).for_each(|((_, page), part)| part.copy_from_slice(&page[..]));
+            self.array.write(self.db.start + run[0].0 * BLOCK_BYTES, bytes.freeze(), false)
         };
         let written = stream::iter(runs.map(write)).buffer_unordered(WRITES_MAX);
         Ok(written.try_collect::<()>().await?)
