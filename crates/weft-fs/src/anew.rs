@@ -252,6 +252,7 @@ impl Inner {
                     }
                     Err(error) => laid = Err(error),
                 }
+                self.commit_if_crowded().await?;
             }
             self.check()?;
             let lacks_room = matches!(laid, Err(FsError::NoSpace));
@@ -304,6 +305,18 @@ impl Inner {
         result.map(|()| done)
     }
 
+    /// Lays some records out anew; where there is no room for that, after a commit: what has been
+    /// replaced is free then.
+    async fn lay_last_anew(&self, records: &[Old]) -> Result<()> {
+        match self.lay_all_anew(records).await {
+            Err(FsError::NoSpace) => {
+                self.commit_within_flush().await?;
+                self.lay_all_anew(records).await
+            }
+            laid => laid,
+        }
+    }
+
     /// Lays some lines of a file out anew, from a block on, if it is to have this redundancy still.
     /// Returns the blocks of the records that were looked at, and where there are more.
     async fn lay_some_anew(
@@ -338,14 +351,12 @@ impl Inner {
         }
         let mut laid = self.lay_all_anew(&records).await;
         if matches!(laid, Err(FsError::NoSpace)) {
-            // What has been replaced is free after a commit.
-            self.commit_within_flush().await?;
             laid = Ok(());
-            for old in records {
+            for old in &records {
                 let again = self.meta.run(|tx| tx.records(ino, old.first, old.first + 1)).await?;
                 if again.iter().any(|(first, record)| *first == old.first && *record == old.record)
                 {
-                    laid = laid.and(self.lay_all_anew(&[old]).await);
+                    laid = laid.and(self.lay_last_anew(std::slice::from_ref(old)).await);
                 }
             }
         }
