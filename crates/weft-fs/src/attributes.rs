@@ -59,7 +59,7 @@ impl Inner {
     }
 
     async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
-        self.check()?;
+        self.begin_change().await?;
         let _held = match set.size {
             Some(_) => self.hold_files([ino]).await,
             None => self.hold_attributes(ino, Mode::Exclusive).await,
@@ -164,7 +164,7 @@ impl Fs {
     /// # Errors
     /// If there is no such file.
     pub async fn drop_privileges(&self, ino: Ino, suid: bool) -> Result<()> {
-        self.0.check()?;
+        self.0.begin_change().await?;
         let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let dropped = self.0.meta.run(|tx| {
             let mut inode = tx.inode(ino)?;

@@ -52,7 +52,8 @@ pub(crate) use tables::{DiskRow, Entry, Tx};
 
 /// Copies of the metadata, if there are so many disks.
 pub(crate) const META_COPIES: usize = 3;
-/// The part of the memory for metadata that redb itself has, in which pages are found fastest.
+/// The part of the memory for metadata that redb itself has, in which pages are found fastest; less if
+/// the database is small ([`room`]).
 const REDB_SHARE: u64 = 4;
 /// Bytes of all rows, in the state.
 const ROW_BYTES: &str = "row bytes";
@@ -120,7 +121,8 @@ impl Meta {
 
     async fn with(array: Array, fs_id: Id, stored: Stored, cache_bytes: u64) -> Result<Self> {
         let areas = Areas::of(array.size_bytes(), stored.journal.is_some())?;
-        let of_redb = cache_bytes / REDB_SHARE;
+        let capacity = areas.db.end - areas.db.start;
+        let of_redb = (cache_bytes / REDB_SHARE).min(room::reserve_bytes(capacity));
         let of_image = cache_bytes - of_redb;
         let image = Image::open(array.clone(), fs_id, &areas, stored, of_image).await?;
         let file = image.clone();
@@ -158,8 +160,21 @@ impl Meta {
 
     /// Bytes of all rows, and the most that there may be.
     pub(crate) fn usage(&self) -> (u64, u64) {
-        let most = room::row_bytes_max(self.areas.db.end - self.areas.db.start);
-        (self.changes.row_bytes(), most)
+        (self.changes.row_bytes(), room::row_bytes_max(self.capacity()))
+    }
+
+    /// Bytes that the database may have.
+    fn capacity(&self) -> u64 {
+        self.areas.db.end - self.areas.db.start
+    }
+
+    /// Whether the open transaction changes so much that it is to be committed before more changes.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.image.changed_bytes() > self.changed_bytes_max()
+    }
+
+    fn changed_bytes_max(&self) -> u64 {
+        room::changed_bytes_max(self.capacity(), self.changes.row_bytes())
     }
 
     /// Whether there may be more files, names, attributes and places.
@@ -246,6 +261,13 @@ impl Meta {
     pub(crate) async fn commit<T>(&self, last: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         let _one = self.committing.acquire(1).await;
         let alone = self.operating.acquire(1).await;
+        debug_assert!(
+            self.image.changed_bytes()
+                <= self.changed_bytes_max() + room::under_way(self.capacity()),
+            "a transaction may change {} bytes, and changes {}",
+            self.changed_bytes_max(),
+            self.image.changed_bytes()
+        );
         let last = |tx: &Tx<'_>| {
             let given = last(tx)?;
             tx.set_state(ROW_BYTES, self.changes.row_bytes())?;

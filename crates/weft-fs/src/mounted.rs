@@ -175,6 +175,8 @@ pub(crate) struct Inner {
     /// Held by the writer that waits for memory next: they have turns, so that a fast one leaves some to
     /// the others.
     waiting: Semaphore,
+    /// Held by the operation that commits because much has changed.
+    crowded: Semaphore,
     /// Blocks that this left, as they have a place.
     left_blocks: Cell<u64>,
     /// Blocks freed in the open transaction: others may have them when it is durable.
@@ -237,6 +239,7 @@ impl Inner {
             draining: Semaphore::new(1),
             written: Notify::default(),
             waiting: Semaphore::new(1),
+            crowded: Semaphore::new(1),
             left_blocks: Cell::new(0),
             dirty_blocks_max,
             freed: RefCell::default(),
@@ -373,7 +376,21 @@ impl Inner {
     /// transaction nor the list of freed blocks grows with the operation.
     pub(crate) async fn commit_now_and_then(&self, steps: &mut u64) -> Result<()> {
         *steps += 1;
-        if steps.is_multiple_of(STEPS_TO_COMMIT) { self.commit().await } else { Ok(()) }
+        match steps.is_multiple_of(STEPS_TO_COMMIT) {
+            true => self.commit().await,
+            false => self.commit_if_crowded().await,
+        }
+    }
+
+    /// Commits if the open transaction changes so much that the database may have no room for more
+    /// ([`Meta::is_crowded`]). The caller does not hold the lock of flushes.
+    pub(crate) async fn commit_if_crowded(&self) -> Result<()> {
+        if !self.meta.is_crowded() {
+            return Ok(());
+        }
+        // Many may find that at once.
+        let _turn = self.crowded.acquire(1).await;
+        if self.meta.is_crowded() { self.commit().await } else { Ok(()) }
     }
 
     /// Puts a block into the cache. One that waits there already keeps its place: a flush that was to
@@ -551,6 +568,7 @@ impl Inner {
             let count = rest.iter().take(FILES_MAX).take_while(fits).count().max(1);
             let (nodes, behind) = rest.split_at(count);
             result = result.and(self.flush_files(nodes, extent).await);
+            result = result.and(self.commit_if_crowded().await);
             rest = behind;
         }
         // Others may have had them as well meanwhile: whoever lets go last removes them.
@@ -626,6 +644,12 @@ impl Inner {
     /// Fails if the metadata has no room for more.
     pub(crate) fn check_room(&self) -> Result<()> {
         if self.meta.has_room() { Ok(()) } else { Err(FsError::NoSpace) }
+    }
+
+    /// Before an operation that changes metadata and holds nothing yet.
+    pub(crate) async fn begin_change(&self) -> Result<()> {
+        self.check()?;
+        self.commit_if_crowded().await
     }
 
     pub(crate) fn check(&self) -> Result<()> {

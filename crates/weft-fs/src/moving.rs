@@ -187,7 +187,7 @@ impl Inner {
         let result = self.move_locked(some, decide, moved).await;
         drop((one, locks, held));
         nodes.iter().for_each(|node| self.forget_clean(node));
-        result
+        result.and(self.commit_if_crowded().await)
     }
 
     async fn move_locked(

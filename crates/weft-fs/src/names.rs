@@ -154,7 +154,7 @@ impl Inner {
     }
 
     async fn unlink(&self, parent: Ino, name: &[u8], is_folder: bool) -> Result<()> {
-        self.check()?;
+        self.begin_change().await?;
         let _held = self.hold_names(&[(parent, name)], &[]).await?;
         let now = self.now();
         let purge = self
@@ -185,7 +185,7 @@ impl Inner {
         (to, new_name): (Ino, &[u8]),
         how: Rename,
     ) -> Result<()> {
-        self.check()?;
+        self.begin_change().await?;
         check_name(new_name)?;
         let _held = self.hold_names(&[(from, name), (to, new_name)], &[]).await?;
         let now = self.now();
@@ -251,7 +251,7 @@ impl Inner {
         name: Option<&[u8]>,
         new: NewFile<'_>,
     ) -> Result<(Ino, Inode)> {
-        self.check()?;
+        self.begin_change().await?;
         name.map_or(Ok(()), check_name)?;
         if new.target.len() > TARGET_MAX {
             return Err(FsError::TooLong);
@@ -368,7 +368,7 @@ impl Fs {
     /// # Errors
     /// If the name is taken or not possible, or it is a folder.
     pub async fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Inode> {
-        self.0.check()?;
+        self.0.begin_change().await?;
         check_name(name)?;
         self.0.check_room()?;
         let _held = self.0.hold_names(&[(parent, name)], &[ino]).await?;

@@ -64,7 +64,7 @@ impl Fs {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        self.0.check()?;
+        self.0.begin_change().await?;
         if name.len() > NAME_MAX || value.len() > VALUE_MAX {
             return Err(FsError::TooLong);
         }
@@ -99,7 +99,7 @@ impl Fs {
     /// # Errors
     /// [`FsError::NoAttribute`] if there is none of this name, unless it is an access control list.
     pub async fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.0.check()?;
+        self.0.begin_change().await?;
         let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let now = self.0.now();
         let removed = self.0.meta.run(|tx| {

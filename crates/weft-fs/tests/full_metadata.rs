@@ -111,7 +111,7 @@ fn a_large_file_is_refused_blocks_before_the_database_is_full() {
 fn default_slices_let_the_database_take_its_steps() {
     run(|rt| async move {
         // Rows for 4, 16, 64 and 32 MiB of pages.
-        for (mib, count, kib) in [(64, 3, 512), (300, 2, 2048), (1024, 4, 11468), (600, 9, 4096)] {
+        for (mib, count, kib) in [(64, 3, 512), (300, 2, 2867), (1024, 4, 21299), (600, 9, 9011)] {
             let disks = ram(&vec![mib; count]);
             let options = CreateOptions { slice_bytes: None, ..options() };
             create(&rt, &disks, &options).await.expect("created");
@@ -119,5 +119,47 @@ fn default_slices_let_the_database_take_its_steps() {
             let (_, most) = fs.status().await.expect("known").meta_bytes;
             assert_eq!(most >> 10, kib, "{count} disks of {mib} MiB");
         }
+    });
+}
+
+#[test]
+fn all_that_a_full_database_holds_may_change_at_once() {
+    run(|rt| async move {
+        let disks = ram(&[600, 600]);
+        let slice_bytes = Some(340 << 20);
+        create(&rt, &disks, &CreateOptions { slice_bytes, ..options() }).await.expect("created");
+        let fs = mount(&rt, &disks).await;
+        // A row that takes a page: the database is as large as its rows allow.
+        let set = async |ino: Ino, n: u8, of: u8| {
+            let name = format!("user.{n}");
+            let set = fs.set_xattr(ino, name.as_bytes(), &[of; 2100], SetXattr::default()).await;
+            set.expect("set");
+        };
+        let mut rng = Rng::new(1);
+        let mut files = Vec::new();
+        loop {
+            let (rows, most) = fs.status().await.expect("known").meta_bytes;
+            if rows + (1 << 20) > most {
+                break;
+            }
+            let name = format!("{:016x}", rng.next_u64());
+            let ino = make(&fs, &name).await;
+            for n in 0..32 {
+                set(ino, n, n).await;
+            }
+            files.push((name, ino));
+        }
+        for round in 1..4 {
+            for (_, ino) in &files {
+                for n in 0..32 {
+                    set(*ino, n, n + round).await;
+                }
+            }
+        }
+        for (name, _) in &files {
+            fs.unlink(ROOT, name.as_bytes()).await.expect("deleted");
+        }
+        make(&fs, "another").await;
+        assert_sound(&fs).await;
     });
 }

@@ -103,6 +103,11 @@ impl Image {
         self.0.get().pages.borrow().max()
     }
 
+    /// Bytes of the pages that have changed since the last sync, as far as redb has written them.
+    pub(super) fn changed_bytes(&self) -> u64 {
+        self.0.get().pages.borrow().dirtied() * BLOCK_BYTES
+    }
+
     pub(super) fn counts(&self) -> MetaCacheCounts {
         self.0.get().pages.borrow().counts()
     }

@@ -99,6 +99,8 @@ pub(super) struct Pages {
     /// Whether an epoch is due although no page is dirty: the length changed, or pages were written
     /// early.
     is_due: bool,
+    /// How often a page has become dirty since the last sync.
+    dirtied: u64,
     max: usize,
     most: usize,
 }
@@ -130,6 +132,7 @@ impl Pages {
             durable_len: len,
             valid: pages_of(len),
             is_due: false,
+            dirtied: 0,
             max,
             most: 0,
         })
@@ -216,8 +219,16 @@ impl Pages {
     pub(super) fn put_changed(&mut self, number: u64, page: Page) {
         self.clean.remove(number);
         self.make_room();
-        self.dirty.insert(number, page);
+        if self.dirty.insert(number, page).is_none() {
+            self.dirtied += 1;
+        }
         self.note_most();
+    }
+
+    /// How many pages have changed since the last sync; those that were written early and have changed
+    /// again count twice.
+    pub(super) fn dirtied(&self) -> u64 {
+        self.dirtied
     }
 
     pub(super) fn set_len(&mut self, len: u64) {
@@ -235,6 +246,7 @@ impl Pages {
 
     /// What is dirty becomes an epoch.
     pub(super) fn sync(&mut self) {
+        self.dirtied = 0;
         if self.dirty.is_empty() && !self.is_due {
             return;
         }

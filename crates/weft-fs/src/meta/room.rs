@@ -2,26 +2,37 @@
 //!
 //! redb needs more room than its rows have bytes. Pages of a B-tree are between a third and all full;
 //! most are half full or more. And nothing is overwritten: pages that a transaction changes get other
-//! places, and the old ones are free when the next transaction is durable. So up to two generations
-//! of what changes lie beside the tree. A transaction that finds no room cannot be undone alone and
-//! ends the file system, so new files and new blocks are refused before that: as long as
+//! places, and the old ones are free when it or the next one is durable. So up to two generations of
+//! what changes lie beside the tree. A transaction that finds no room cannot be undone alone and ends
+//! the file system. Two rules prevent that:
 //!
 //! ```text
-//!   rows × 5/2  +  2 × (what a transaction changes, at most)  >  15/16 of the room
+//!   new files and new blocks are refused if        rows × 5/2 + 2 × reserve  >  15/16 of the room
+//!   before more changes, a transaction is
+//!   committed that changes more than the
+//!   reserve, if                      rows × 5/2 + 2 × what it changes  >  15/16 of the room
 //! ```
 //!
-//! no longer holds nothing is refused. The bytes of all rows are counted as they change, and stored
-//! with each commit.
+//! The bytes of all rows are counted as they change, and stored with each commit. What a transaction
+//! changes is known when redb writes the pages; up to half of redb's cache is not written yet, so that
+//! cache is no larger than the reserve. A quarter of the reserve is for operations that are under way.
+//!
+//! A small database has more room for rows than the reserve would leave: a third of it holds them, and
+//! if all of them change, twice, there is room as well.
 //!
 //! The file of redb doubles until it has 4 GiB; then it grows by 4 GiB at a time. Room that is less
 //! than the next step is never used, so slices are made to fit.
+
+use std::ops::RangeInclusive;
 
 use redb::{Key, Value};
 
 /// What redb keeps with a row: where its key and value end, and its share of the pages above.
 const ROW_BYTES: u64 = 16;
-/// The most that a transaction changes, about.
-const CHANGED_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of pages that a transaction may change, however full the database is: a part of the database,
+/// within bounds. The lower one is many times what a single operation changes.
+const RESERVE_PART: u64 = 16;
+const RESERVE: RangeInclusive<u64> = 4 << 20..=32 << 20;
 /// Bytes of pages of the smallest database.
 const PAGES_BYTES_MIN: u64 = 64 << 10;
 /// From this size on the database grows by it.
@@ -61,11 +72,29 @@ pub(super) fn capacity_for(pages: u64) -> u64 {
     pages + pages.div_ceil(REGION_BYTES) * HEADER_BYTES
 }
 
+/// Bytes of pages that a transaction may always change, in a database in so many bytes.
+pub(super) fn reserve_bytes(capacity: u64) -> u64 {
+    (pages_bytes(capacity) / RESERVE_PART).clamp(*RESERVE.start(), *RESERVE.end())
+}
+
 /// Bytes of rows that a database in so many bytes may have.
 pub(super) fn row_bytes_max(capacity: u64) -> u64 {
     let pages = pages_bytes(capacity) / 16 * 15;
-    let needed = (pages / 3).max(pages.saturating_sub(2 * CHANGED_BYTES_MAX));
+    let needed = (pages / 3).max(pages.saturating_sub(2 * reserve_bytes(capacity)));
     needed / 5 * 2
+}
+
+/// Bytes of pages that a transaction may change before it is committed, besides those that redb has not
+/// written yet, if there are so many bytes of rows.
+pub(super) fn changed_bytes_max(capacity: u64, row_bytes: u64) -> u64 {
+    let reserve = reserve_bytes(capacity);
+    let beside = (pages_bytes(capacity) / 16 * 15).saturating_sub(row_bytes / 2 * 5);
+    (beside / 2).max(reserve) - reserve / 2 - under_way(capacity)
+}
+
+/// Bytes of the reserve for what changes when a transaction is to be committed, until it is.
+pub(super) fn under_way(capacity: u64) -> u64 {
+    reserve_bytes(capacity) / 4
 }
 
 #[cfg(test)]
@@ -147,8 +176,10 @@ mod tests {
 
     #[test]
     fn rows_have_less_than_half_of_the_room_and_a_third_of_that_if_it_is_small() {
+        assert_eq!(row_bytes_max(9 * MIB) / MIB, 1);
         assert_eq!(row_bytes_max(17 * MIB) / MIB, 2);
-        assert_eq!(row_bytes_max(65 * MIB) / MIB, 11);
-        assert_eq!(row_bytes_max(4097 * MIB) / MIB, 1523);
+        assert_eq!(row_bytes_max(33 * MIB) / MIB, 8);
+        assert_eq!(row_bytes_max(65 * MIB) / MIB, 20);
+        assert_eq!(row_bytes_max(4097 * MIB) / MIB, 1510);
     }
 }
