@@ -261,6 +261,8 @@ impl Label {
 
 #[cfg(test)]
 mod tests {
+    use weft_random::Rng;
+
     use super::*;
 
     fn label() -> Label {
@@ -277,5 +279,30 @@ mod tests {
             assert_eq!(Label::decode(&bad).ok().flatten(), None, "byte {at}");
         }
         Label::plan(Id([7; 16]), "home", 0, 8 << 20, 8 << 20).expect_err("too small");
+    }
+
+    #[test]
+    fn any_bytes_with_a_right_checksum_are_refused_or_lie_within_the_disk() {
+        const CRC_AT: usize = std::mem::offset_of!(Raw, crc32c);
+        let mut rng = Rng::new(4);
+        let (mut accepted, mut refused) = (0, 0);
+        for _ in 0..50_000 {
+            let mut block = label().encode().to_vec();
+            for _ in 0..rng.index(4) {
+                let at = CRC_AT + 4 + rng.index(size_of::<Raw>() - CRC_AT - 4);
+                block[at] = rng.next_u64().to_le_bytes()[0];
+            }
+            block[CRC_AT..CRC_AT + 4].fill(0);
+            let sum = crc32c(&block[..size_of::<Raw>()]);
+            block[CRC_AT..CRC_AT + 4].copy_from_slice(&sum.to_le_bytes());
+            let Ok(Some(label)) = Label::decode(&block) else {
+                refused += 1;
+                continue;
+            };
+            accepted += 1;
+            assert!(label.slice().end <= label.data().start);
+            assert!(label.data().end <= label.size_bytes);
+        }
+        assert!(accepted > 5_000 && refused > 5_000, "{accepted} {refused}");
     }
 }

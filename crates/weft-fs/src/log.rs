@@ -195,22 +195,31 @@ impl LoggedBand {
         let (header, rest) = BandHeader::read_from_prefix(bytes).ok()?;
         let (record, mut rest) = rest.split_at_checked(header.record_bytes.get() as usize)?;
         let record = Record::decode(record).ok()?;
+        let (ino, block) = (header.ino.get(), header.block.get());
+        block.checked_add(record.blocks())?;
+        let width = record.coded.columns;
+        let column_bytes = usize::try_from(record.lines).ok()? * BLOCK;
         let words = header.written.map(U64::get);
         let has = |unit: &usize| words[unit / 64] >> (unit % 64) & 1 == 1;
-        let written = (0..256).filter(has).collect();
+        let written: UnitSet = (0..256).filter(has).collect();
+        if !written.is_subset(&UnitSet::first(width)) {
+            return None;
+        }
         let mut unit = || {
             let (unit, after) = UnitHeader::read_from_prefix(rest).ok()?;
             let (bytes, after) = after.split_at_checked(unit.bytes.get() as usize)?;
             rest = after;
-            Some((unit.unit.get() as usize, bytes.to_vec()))
+            let unit = unit.unit.get() as usize;
+            let is_whole = bytes.is_empty() || bytes.len() == column_bytes;
+            (unit < width && is_whole).then(|| (unit, bytes.to_vec()))
         };
         let partial =
             |(unit, bytes): (usize, Vec<u8>)| (unit, Some(bytes).filter(|b| !b.is_empty()));
         let parities = (0..header.parities.get()).map(|_| unit().map(partial));
         let parities = parities.collect::<Option<_>>()?;
-        let data = (0..header.data.get()).map(|_| unit()).collect::<Option<_>>()?;
+        let data = (0..header.data.get()).map(|_| unit().filter(|(_, bytes)| !bytes.is_empty()));
+        let data = data.collect::<Option<_>>()?;
         *bytes = rest;
-        let (ino, block) = (header.ino.get(), header.block.get());
         Some(Self { ino, block, record, written, parities, data })
     }
 }
@@ -358,25 +367,32 @@ async fn read(
     }
     let (result, mut whole) = array.read(area.start + at, Buf::new(padded)).await;
     result?;
-    if !has_crc32c_at(&mut whole[..bytes], std::mem::offset_of!(Header, crc32c)) {
-        return Ok(None);
+    Ok(decode(&mut whole[..bytes]).map(|record| (padded as u64, record)))
+}
+
+/// The log record with these bytes, if they are one.
+fn decode(bytes: &mut [u8]) -> Option<LogRecord> {
+    if !has_crc32c_at(bytes, std::mem::offset_of!(Header, crc32c)) {
+        return None;
     }
-    let mut rest = &whole[size_of::<Header>()..bytes];
-    let files = (0..header.files.get()).map(|_| LoggedFile::decode(&mut rest)).collect();
-    let Some(files) = files else { return Ok(None) };
-    let bands = (0..header.bands.get()).map(|_| LoggedBand::decode(&mut rest)).collect();
-    let is_bare = header.bare.get() != 0;
-    Ok(Option::map(bands, |bands| (padded as u64, LogRecord { bands, is_bare, files })))
+    let (header, mut rest) = Header::read_from_prefix(bytes).ok()?;
+    let files = (0..header.files.get()).map(|_| LoggedFile::decode(&mut rest));
+    let files = files.collect::<Option<_>>()?;
+    let bands = (0..header.bands.get()).map(|_| LoggedBand::decode(&mut rest));
+    let bands = bands.collect::<Option<_>>()?;
+    Some(LogRecord { bands, is_bare: header.bare.get() != 0, files })
 }
 
 #[cfg(test)]
 mod tests {
+    use weft_random::Rng;
+
     use super::*;
     use crate::record::Column;
+    use crate::record::tests::damage;
     use crate::redundancy::Redundancy;
 
-    #[test]
-    fn bands_read_back() {
+    fn log_record() -> LogRecord {
         let coded = Redundancy::Auto.coded(3).expect("three disks");
         let mut record = Record::new(coded, 0, 2);
         record.columns[0] = Some(Column { disk: 1, start: 5, sums: vec![6, 7] });
@@ -384,18 +400,59 @@ mod tests {
             ino: 3,
             block: 4,
             record,
-            written: [0, 200].into_iter().collect(),
-            parities: vec![(2, Some(vec![8; 100])), (3, None)],
-            data: vec![(0, vec![9; 50])],
+            written: [0, 2].into_iter().collect(),
+            parities: vec![(2, Some(vec![8; 2 * BLOCK])), (1, None)],
+            data: vec![(0, vec![9; 2 * BLOCK])],
         };
         let file = LoggedFile { ino: 10, size: 11, modified: Time { s: -12, ns: 13 } };
-        let record = LogRecord { bands: vec![band.clone(); 2], is_bare: true, files: vec![file] };
-        let bytes = encode(1, 2, 3, &record);
-        let mut rest = &bytes[size_of::<Header>()..];
-        assert_eq!(LoggedFile::decode(&mut rest), Some(file));
-        for _ in 0..2 {
-            assert_eq!(LoggedBand::decode(&mut rest).as_ref(), Some(&band));
+        LogRecord { bands: vec![band; 2], is_bare: true, files: vec![file] }
+    }
+
+    /// A log record as it is on the disks, without what is behind it.
+    fn encoded() -> Vec<u8> {
+        let padded = encode(1, 2, 3, &log_record());
+        assert!(padded.len().is_multiple_of(BLOCK));
+        let (header, _) = Header::read_from_prefix(&padded[..]).expect("long enough");
+        padded[..header.bytes.get() as usize].to_vec()
+    }
+
+    #[test]
+    fn it_reads_back() {
+        assert_eq!(decode(&mut encoded()), Some(log_record()));
+    }
+
+    #[test]
+    fn any_bytes_with_a_right_checksum_are_refused_or_can_be_used() {
+        const CRC_AT: usize = std::mem::offset_of!(Header, crc32c);
+        let mut rng = Rng::new(9);
+        let (mut accepted, mut refused) = (0, 0);
+        for _ in 0..5_000 {
+            let mut bytes = encoded();
+            let contents = bytes.split_off(size_of::<Header>() + 300);
+            damage(&mut rng, &mut bytes);
+            bytes.extend_from_slice(&contents);
+            bytes.resize(bytes.len().max(size_of::<Header>()), 0);
+            bytes[CRC_AT..CRC_AT + 4].fill(0);
+            let sum = crc32c(&bytes);
+            bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&sum.to_le_bytes());
+            let Some(record) = decode(&mut bytes) else {
+                refused += 1;
+                continue;
+            };
+            accepted += 1;
+            for band in record.bands {
+                let lines = usize::try_from(band.record.lines).expect("few");
+                let width = band.record.columns.len();
+                assert!(band.written.iter().all(|unit| unit < width));
+                for (unit, bytes) in band.data {
+                    assert!(unit < width && bytes.len() == lines * BLOCK);
+                }
+                for (unit, bytes) in band.parities {
+                    let len = bytes.map_or(lines * BLOCK, |bytes| bytes.len());
+                    assert!(unit < width && len == lines * BLOCK);
+                }
+            }
         }
-        assert!(bytes.len().is_multiple_of(BLOCK));
+        assert!(accepted > 500 && refused > 500, "{accepted} {refused}");
     }
 }

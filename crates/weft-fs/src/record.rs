@@ -225,20 +225,37 @@ impl Record {
                 continue;
             }
             let (start, after) = rest.split_first_chunk()?;
+            let start = u64::from_le_bytes(*start);
+            start.checked_add(lines)?;
             let (sums, after) = after.split_at_checked(4 * index(lines))?;
             rest = after;
             let sum = |sum: &[u8]| u32::from_le_bytes(sum.try_into().expect("four bytes"));
             let sums = sums.chunks_exact(4).map(sum).collect();
-            *column = Some(Column { disk, start: u64::from_le_bytes(*start), sums });
+            *column = Some(Column { disk, start, sums });
         }
         rest.is_empty().then_some(record)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use weft_random::Rng;
+
     use super::*;
     use crate::redundancy::Redundancy;
+
+    /// Changes some bytes, or cuts them off.
+    pub(crate) fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
+        for _ in 0..rng.index(4) {
+            let at = rng.index(bytes.len());
+            match rng.below(8) {
+                0 => bytes.truncate(at.max(1)),
+                1..4 => bytes[at] ^= 1 << rng.below(8),
+                4 => bytes[at] = 0xff,
+                _ => bytes[at] = rng.next_u64().to_le_bytes()[0],
+            }
+        }
+    }
 
     fn record(lines: u64) -> Record {
         let coded = Redundancy::Auto.coded(4).expect("four disks");
@@ -262,6 +279,28 @@ mod tests {
         }
         Record::disks_of(&[&bytes[..], &[0]].concat()).expect_err("longer");
         Record::decode(&[&bytes[..], &[0]].concat()).expect_err("longer");
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_read_back() {
+        let mut rng = Rng::new(3);
+        let mut accepted = 0;
+        for _ in 0..50_000 {
+            let mut bytes = record(1 + rng.below(LINES_MAX)).encode();
+            damage(&mut rng, &mut bytes);
+            let Ok(record) = Record::decode(&bytes) else { continue };
+            accepted += 1;
+            let disks: Vec<u16> = record.active().map(|(_, column)| column.disk).collect();
+            assert_eq!(Record::disks_of(&bytes).expect("readable"), disks);
+            // A number of the code may have been written in another way.
+            assert_eq!(Record::decode(&record.encode()).expect("readable"), record);
+            let (mut first, lines) = (record.clone(), record.lines);
+            if lines > 1 {
+                let rest = first.split_off(lines / 2);
+                assert!(first.join(&rest) && first == record);
+            }
+        }
+        assert!((5_000..45_000).contains(&accepted), "{accepted}");
     }
 
     #[test]
