@@ -211,6 +211,36 @@ fn jobs_begin_by_themselves() {
     mounted.unmount();
 }
 
+/// It goes on where it was, and its report counts all blocks once.
+#[test]
+fn a_scrub_goes_on_after_a_kill() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::on_disks("weftfs-scrub", 4, 300 << 20);
+    set(&mounted.at, "raid1", &mounted.bench);
+    for n in 0..6 {
+        write_synced(&mounted.at.join(format!("file{n}")), &contents(50 << 20, n));
+    }
+    let has_ended = |status: &Value| status["last_job"]["job"] == "scrub";
+    let mut scrub = mounted.bench.command(&["fs", "scrub", "mnt"]);
+    let mut scrub = scrub.stderr(Stdio::null()).spawn().expect("start weft");
+    wait_until("much is read", || {
+        let status = mounted.status();
+        assert!(!has_ended(&status), "{status}");
+        status["job"]["done_blocks"].as_u64()
+            > status["job"]["total_blocks"].as_u64().map(|n| n / 8)
+    });
+    mounted.kill9();
+    assert!(!scrub.wait().expect("it ends").success());
+    mounted.mount(&["."]);
+    wait_until("the scrub has ended", || has_ended(&mounted.status()));
+    // Each of the two copies.
+    assert_eq!(mounted.status()["last_job"]["blocks"], 6 * 2 * (50 << 20) / 4096);
+    mounted.bench.weft(&["fs", "fsck", "mnt", "--data"]);
+    mounted.unmount();
+}
+
 /// Two disks are full. A third has room, which mirrors can use only when others have some.
 #[test]
 fn files_are_spread_over_a_disk_that_joins() {
