@@ -89,12 +89,7 @@ pub(super) fn row_bytes_max(capacity: u64) -> u64 {
 pub(super) fn changed_bytes_max(capacity: u64, row_bytes: u64) -> u64 {
     let reserve = reserve_bytes(capacity);
     let beside = (pages_bytes(capacity) / 16 * 15).saturating_sub(row_bytes / 2 * 5);
-    (beside / 2).max(reserve) - reserve / 2 - under_way(capacity)
-}
-
-/// Bytes of the reserve for what changes when a transaction is to be committed, until it is.
-pub(super) fn under_way(capacity: u64) -> u64 {
-    reserve_bytes(capacity) / 4
+    (beside / 2).max(reserve) - reserve / 4 * 3
 }
 
 #[cfg(test)]
