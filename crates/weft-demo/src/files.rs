@@ -86,14 +86,11 @@ pub fn demo(args: &FsDemoArgs, json: bool) -> Outcome {
     let copied = copy_while_failing(&scene, &files, json)?;
     let bytes: u64 = files.iter().map(|file| file.len).sum();
     scene.tell(&format!("{} files, {} copied", copied.len(), size::show(bytes)));
-    scene.unmount()?;
-    scene.mount("demo")?;
-    scene.weft(&["fs", "status", MOUNT_POINT])?;
 
-    scene.say("All files are read back without that disk, and their checksums compared.");
-    compare(&scene, &copied, json)?;
-
-    scene.say("What the disk held is rebuilt on the others: only live data, no spare is needed.");
+    scene.say(
+        "What the disk held is rebuilt on the others, which has begun by itself: only live data, no \
+         spare is needed.",
+    );
     let report = scene.ask(&["fs", "rebuild", MOUNT_POINT])?;
     let rebuilt = report["blocks"].as_u64().unwrap_or(0) * 4096;
     scene.tell(&format!(
@@ -101,6 +98,12 @@ pub fn demo(args: &FsDemoArgs, json: bool) -> Outcome {
         size::show(rebuilt),
         size::show(disk_bytes)
     ));
+    scene.unmount()?;
+    scene.mount("demo")?;
+    scene.weft(&["fs", "status", MOUNT_POINT])?;
+
+    scene.say("All files are read back without that disk, and their checksums compared.");
+    compare(&scene, &copied, json)?;
 
     scene.say("A scrub reads every block, data and parity.");
     scene.weft(&["fs", "scrub", MOUNT_POINT])?;
