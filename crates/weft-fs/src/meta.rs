@@ -344,19 +344,25 @@ mod tests {
     use std::rc::Rc;
 
     use weft_array::AssembleOptions;
-    use weft_disk::{Disk, RamDisk};
-    use weft_rt::{Schedule, virtual_rt};
+    use weft_disk::{Disk, Fault, FaultDisk, RamDisk};
+    use weft_rt::{MILLISECOND, Schedule, virtual_rt};
 
     use super::*;
 
-    /// Runs `test` with a new array of two copies, of 7 MiB about.
+    /// Runs `test` with a new array of two copies, of 7 MiB about, whose disks take their time.
     pub(super) fn with_array<F: Future<Output = ()> + 'static>(
         test: impl FnOnce(Array) -> F + 'static,
     ) {
         let rt = virtual_rt(Schedule::Fifo);
         let inner = rt.clone();
         rt.block_on(async move {
-            let disk = |n| Rc::new(RamDisk::new(&format!("disk{n}"), 8 << 20, 512)) as Rc<dyn Disk>;
+            let disk = |n| {
+                let ram = Rc::new(RamDisk::new(&format!("disk{n}"), 8 << 20, 512));
+                let (disk, faults) = FaultDisk::new(&inner, ram);
+                // Others have a turn while anything is read or written.
+                faults.inject(Fault::Delay(MILLISECOND));
+                Rc::new(disk) as Rc<dyn Disk>
+            };
             let disks: Vec<Rc<dyn Disk>> = (0..2).map(disk).collect();
             let options = array_options("metadata", disks.len(), ID, 0);
             weft_array::create(&disks, &options).await.expect("created");

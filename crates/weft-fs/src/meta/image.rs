@@ -383,6 +383,8 @@ fn outside(why: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use weft_rt::Frozen;
+
     use super::*;
     use crate::meta::header;
     use crate::meta::tests::with_array;
@@ -396,10 +398,19 @@ mod tests {
         Image::open(array.clone(), ID, &areas, stored, 0).await.expect("opened")
     }
 
+    /// A new image, with the fewest pages in memory.
     async fn new(array: &Array) -> Image {
+        new_in(array, 0).await
+    }
+
+    async fn new_in(array: &Array, bytes: u64) -> Image {
         let areas = Areas::of(array.size_bytes(), true).expect("room");
+        // What was there before is not zeros.
+        for at in areas.db.clone().step_by(1 << 20).take(4) {
+            array.write(at, Frozen::copy_from(&[9; 1 << 20]), false).await.expect("written");
+        }
         let stored = Stored { db_bytes: 0, journal: Some(Tail::NEW) };
-        let image = Image::open(array.clone(), ID, &areas, stored, 0).await.expect("opened");
+        let image = Image::open(array.clone(), ID, &areas, stored, bytes).await.expect("opened");
         write(&image, 8, 0..8, 1).await;
         image.checkpoint().await.expect("written");
         image
@@ -464,6 +475,28 @@ mod tests {
             write(&image, 40, 1..2, 4).await;
             let expected = [vec![3, 4], vec![1; 6], vec![2; 2], vec![0; 30]].concat();
             assert_eq!(contents(&image).await, expected);
+            drop(image);
+            assert_eq!(contents(&reopened(&array).await).await, expected);
+        });
+    }
+
+    /// What its second step would write has been written early, newer, after the first.
+    #[test]
+    fn a_step_of_a_checkpoint_leaves_what_was_written_early() {
+        with_array(|array| async move {
+            let image = new_in(&array, 2 << 20).await;
+            for n in 0..3 {
+                write(&image, 600, n * 25..n * 25 + 25, 2).await;
+            }
+            let (journaled, _) = image.0.get().pages.borrow().journaled();
+            assert!(journaled.len() > STEP_PAGES, "{} pages", journaled.len());
+            let (stepped, ()) = futures_util::future::join(
+                image.checkpoint_in_steps(),
+                write(&image, 600, 60..600, 3),
+            )
+            .await;
+            stepped.expect("written");
+            let expected = [vec![2; 60], vec![3; 540]].concat();
             drop(image);
             assert_eq!(contents(&reopened(&array).await).await, expected);
         });
