@@ -17,3 +17,11 @@ pub(crate) fn has_crc32c_at(bytes: &mut [u8], at: usize) -> bool {
     let stored = u32::from_le_bytes(std::mem::take(stored));
     stored == crc32c(bytes)
 }
+
+/// Puts the CRC32C that [`has_crc32c_at`] looks for at this offset, whatever the bytes are.
+#[cfg(test)]
+pub(crate) fn put_crc32c_at(bytes: &mut [u8], at: usize) {
+    bytes[at..at + 4].fill(0);
+    let sum = crc32c(bytes);
+    bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+}

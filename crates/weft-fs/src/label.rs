@@ -264,6 +264,7 @@ mod tests {
     use weft_random::Rng;
 
     use super::*;
+    use crate::checksum::put_crc32c_at;
 
     fn label() -> Label {
         Label::plan(Id([7; 16]), "home", 3, (64 << 20) + 512, 8 << 20).expect("large enough")
@@ -292,9 +293,7 @@ mod tests {
                 let at = CRC_AT + 4 + rng.index(size_of::<Raw>() - CRC_AT - 4);
                 block[at] = rng.next_u64().to_le_bytes()[0];
             }
-            block[CRC_AT..CRC_AT + 4].fill(0);
-            let sum = crc32c(&block[..size_of::<Raw>()]);
-            block[CRC_AT..CRC_AT + 4].copy_from_slice(&sum.to_le_bytes());
+            put_crc32c_at(&mut block[..size_of::<Raw>()], CRC_AT);
             let Ok(Some(label)) = Label::decode(&block) else {
                 refused += 1;
                 continue;

@@ -388,6 +388,7 @@ mod tests {
     use weft_random::Rng;
 
     use super::*;
+    use crate::checksum::put_crc32c_at;
     use crate::record::Column;
     use crate::record::tests::damage;
     use crate::redundancy::Redundancy;
@@ -423,7 +424,6 @@ mod tests {
 
     #[test]
     fn any_bytes_with_a_right_checksum_are_refused_or_can_be_used() {
-        const CRC_AT: usize = std::mem::offset_of!(Header, crc32c);
         let mut rng = Rng::new(9);
         let (mut accepted, mut refused) = (0, 0);
         for _ in 0..5_000 {
@@ -432,9 +432,7 @@ mod tests {
             damage(&mut rng, &mut bytes);
             bytes.extend_from_slice(&contents);
             bytes.resize(bytes.len().max(size_of::<Header>()), 0);
-            bytes[CRC_AT..CRC_AT + 4].fill(0);
-            let sum = crc32c(&bytes);
-            bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&sum.to_le_bytes());
+            put_crc32c_at(&mut bytes, std::mem::offset_of!(Header, crc32c));
             let Some(record) = decode(&mut bytes) else {
                 refused += 1;
                 continue;

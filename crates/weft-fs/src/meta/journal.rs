@@ -266,6 +266,7 @@ mod tests {
     use weft_testkit::Rng;
 
     use super::*;
+    use crate::checksum::put_crc32c_at;
     use crate::meta::tests::with_array;
 
     const AREA: Range<u64> = 0..512 << 10;
@@ -330,7 +331,6 @@ mod tests {
 
     #[test]
     fn any_bytes_with_a_right_checksum_are_a_record_or_none() {
-        const CRC_AT: usize = std::mem::offset_of!(Header, crc32c);
         let mut rng = Rng::new(7);
         let whole = encode(ID, Tail::NEW, &pages(0..3, 1), LENGTH);
         for _ in 0..2000 {
@@ -338,9 +338,7 @@ mod tests {
             for _ in 0..rng.index(4) {
                 rng.fill(&mut bytes[rng.clone().index(size_of::<Header>() + 16)..][..1]);
             }
-            bytes[CRC_AT..CRC_AT + 4].fill(0);
-            let sum = crc32c(&bytes);
-            bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&sum.to_le_bytes());
+            put_crc32c_at(&mut bytes, std::mem::offset_of!(Header, crc32c));
             if let Some(record) = decode(&mut bytes) {
                 assert!(record.pages.len() <= 3);
             }

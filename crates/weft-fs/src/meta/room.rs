@@ -72,6 +72,11 @@ pub(super) fn capacity_for(pages: u64) -> u64 {
     pages + pages.div_ceil(REGION_BYTES) * HEADER_BYTES
 }
 
+/// Bytes of pages that rows and what a transaction changes may take together.
+fn usable_bytes(capacity: u64) -> u64 {
+    pages_bytes(capacity) / 16 * 15
+}
+
 /// Bytes of pages that a transaction may always change, in a database in so many bytes.
 pub(super) fn reserve_bytes(capacity: u64) -> u64 {
     (pages_bytes(capacity) / RESERVE_PART).clamp(*RESERVE.start(), *RESERVE.end())
@@ -79,8 +84,8 @@ pub(super) fn reserve_bytes(capacity: u64) -> u64 {
 
 /// Bytes of rows that a database in so many bytes may have.
 pub(super) fn row_bytes_max(capacity: u64) -> u64 {
-    let pages = pages_bytes(capacity) / 16 * 15;
-    let needed = (pages / 3).max(pages.saturating_sub(2 * reserve_bytes(capacity)));
+    let usable = usable_bytes(capacity);
+    let needed = (usable / 3).max(usable.saturating_sub(2 * reserve_bytes(capacity)));
     needed / 5 * 2
 }
 
@@ -88,7 +93,7 @@ pub(super) fn row_bytes_max(capacity: u64) -> u64 {
 /// written yet, if there are so many bytes of rows.
 pub(super) fn changed_bytes_max(capacity: u64, row_bytes: u64) -> u64 {
     let reserve = reserve_bytes(capacity);
-    let beside = (pages_bytes(capacity) / 16 * 15).saturating_sub(row_bytes / 2 * 5);
+    let beside = usable_bytes(capacity).saturating_sub(row_bytes / 2 * 5);
     (beside / 2).max(reserve) - reserve / 4 * 3
 }
 
