@@ -348,6 +348,7 @@ mod tests {
     use weft_rt::{MILLISECOND, Schedule, virtual_rt};
 
     use super::*;
+    use crate::checksum::put_crc32c_at;
 
     /// Runs `test` with a new array of two copies, of 7 MiB about, whose disks take their time.
     pub(super) fn with_array<F: Future<Output = ()> + 'static>(
@@ -449,9 +450,7 @@ mod tests {
             }
             with(&|bytes| {
                 bytes[12] = 3;
-                bytes[8..12].fill(0);
-                let sum = crate::checksum::crc32c(&bytes[..40]);
-                bytes[8..12].copy_from_slice(&sum.to_le_bytes());
+                put_crc32c_at(&mut bytes[..40], 8);
             })
             .await;
             let error = refused().await.expect("refused").to_string();
